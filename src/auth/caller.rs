@@ -1,0 +1,90 @@
+//! Who calls, as the checks established it. Data only: holding a `Caller` proves nothing; a `Verified` message does.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use crate::name::Name;
+
+/// How a message was proved to come from its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ProofAlgorithm {
+    /// HMAC with SHA-256 under the key derived for this agent and service; `HS256` on the wire.
+    Hs256,
+    /// Ed25519 under the agent's own key pair; `EdDSA` on the wire.
+    EdDsa,
+}
+
+impl ProofAlgorithm {
+    /// The JOSE name, compared byte for byte.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Hs256 => "HS256",
+            Self::EdDsa => "EdDSA",
+        }
+    }
+}
+
+impl fmt::Display for ProofAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The caller of a method.
+///
+/// Everything a policy may ask about the caller is in here. Build one by hand (see [`Caller::new`]) only to rehearse a
+/// decision; in a service it comes from a verified message.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Caller {
+    /// The owner of the key that proved the message: the token's actor (`act.sub`) if it has one, else its subject.
+    pub agent: Name,
+    /// The token's subject (`sub`): on whose behalf the agent calls. Equal to `agent` unless the token is delegated.
+    pub subject: String,
+    /// Whether the token names an actor (`act`), so that `agent` calls on behalf of `subject`.
+    pub delegated: bool,
+    /// The token's `roles`. Roles granted in policy files come on top, when the policy decides.
+    pub roles: BTreeSet<String>,
+    /// The access token's facts.
+    pub token: TokenFacts,
+    /// The key id (`kid`) of the proof.
+    pub key: String,
+    /// The algorithm of the proof.
+    pub algorithm: ProofAlgorithm,
+}
+
+/// What the access token says beside its subject, for policies and logs.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TokenFacts {
+    /// `jti`.
+    pub id: String,
+    /// `iss`.
+    pub issuer: String,
+    /// The key id of the issuer's key.
+    pub key: String,
+    /// `iat`, seconds since the Unix epoch.
+    pub issued_at: u64,
+    /// `exp`, seconds since the Unix epoch.
+    pub expires_at: u64,
+    /// Every claim that the protocol itself gives no meaning to.
+    pub claims: Map<String, Value>,
+}
+
+impl Caller {
+    /// A caller that speaks for itself, with these roles, an HMAC key and no token facts: the start for a rehearsed
+    /// decision. The fields are public; change what the rehearsal needs.
+    #[must_use]
+    pub fn new(agent: Name, roles: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            subject: agent.as_str().to_owned(),
+            key: format!("{agent}.k1"),
+            agent,
+            delegated: false,
+            roles: roles.into_iter().collect(),
+            token: TokenFacts::default(),
+            algorithm: ProofAlgorithm::Hs256,
+        }
+    }
+}

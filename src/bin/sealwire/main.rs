@@ -1,0 +1,3 @@
+//! The `sealwire` command.
+
+fn main() {}

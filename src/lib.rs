@@ -1,0 +1,10 @@
+//! Secure JSON-RPC 2.0 over NATS.
+
+pub mod auth;
+mod clock;
+mod name;
+pub mod rpc;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use name::{MethodName, Name, NameError};
+pub use rpc::RpcError;

@@ -1,0 +1,168 @@
+//! JSON-RPC error objects: the codes, the public text, and the private cause that only the log sees.
+//! Never puts an internal detail into the text that is sent.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// An error object of JSON-RPC 2.0 (§5.1): what the caller of a method gets instead of a result.
+///
+/// `message` and `data` are public: they are sent to the caller. A cause attached with [`RpcError::caused_by`] is
+/// private: it is logged and never sent.
+#[derive(Clone)]
+pub struct RpcError {
+    code: i32,
+    message: Cow<'static, str>,
+    data: Option<Box<RawValue>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// The codes that Sealwire itself answers with.
+///
+/// The first five are JSON-RPC 2.0 §5.1; the others lie in its range for implementation-defined server errors.
+pub mod code {
+    /// Invalid JSON was received.
+    pub const PARSE_ERROR: i32 = -32700;
+    /// The JSON is not a valid request object.
+    pub const INVALID_REQUEST: i32 = -32600;
+    /// The method does not exist.
+    pub const METHOD_NOT_FOUND: i32 = -32601;
+    /// The parameters do not fit the method.
+    pub const INVALID_PARAMS: i32 = -32602;
+    /// The method failed in a way that is not the caller's business.
+    pub const INTERNAL_ERROR: i32 = -32603;
+    /// The application refuses well-formed parameters.
+    pub const VALIDATION_FAILED: i32 = -32001;
+    /// The policy denies the call.
+    pub const PERMISSION_DENIED: i32 = -32002;
+    /// The deadline passed before there was an answer.
+    pub const TIMEOUT: i32 = -32003;
+    /// An upstream of the method failed.
+    pub const DEPENDENCY_FAILED: i32 = -32004;
+    /// Anything wrong before the caller is known; never more detail, never signed.
+    pub const UNAUTHENTICATED: i32 = -32010;
+    /// Outside the time window; `data.server_time` in seconds since the Unix epoch.
+    pub const STALE: i32 = -32011;
+    /// The nonce was seen before.
+    pub const REPLAYED: i32 = -32012;
+    /// The caller's quota is used up; `data.retry_after_ms` and `data.scope`.
+    pub const QUOTA_EXCEEDED: i32 = -32013;
+    /// Shed under load, or the replay store cannot be asked; `data.retry_after_ms`.
+    pub const OVERLOADED: i32 = -32014;
+    /// The request or the response is above its limit.
+    pub const TOO_LARGE: i32 = -32015;
+    /// Reserved.
+    pub const CANCELLED: i32 = -32016;
+    /// Reserved: an idempotency key used again with other parameters.
+    pub const CONFLICT: i32 = -32017;
+}
+
+impl RpcError {
+    /// An error of the application.
+    ///
+    /// Codes from -32099 to -32020, -32000, and everything outside -32768..=-32000 are the application's to choose.
+    /// For the two shared meanings use [`RpcError::validation`] and [`RpcError::dependency`]. The codes in between
+    /// speak for the protocol or for Sealwire's own checks: an application that asks for one of them gets
+    /// `-32603 internal error` instead, with the wish kept as the private cause.
+    #[must_use]
+    pub fn application(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
+        let free = !(-32768..=-32000).contains(&code) || (-32099..=-32020).contains(&code) || code == -32000;
+        if free || code == code::VALIDATION_FAILED || code == code::DEPENDENCY_FAILED {
+            Self::with_code(code, message)
+        } else {
+            let message = message.into();
+            Self::internal(format!("the application used the reserved error code {code}: {message}"))
+        }
+    }
+
+    /// `-32001`: the parameters are well-formed, and the application refuses them.
+    #[must_use]
+    pub fn validation(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::with_code(code::VALIDATION_FAILED, message)
+    }
+
+    /// `-32004`: something this method depends on failed. The cause is logged, not sent.
+    #[must_use]
+    pub fn dependency(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::with_code(code::DEPENDENCY_FAILED, "dependency failed").caused_by(cause)
+    }
+
+    /// `-32602`: the parameters do not fit the method.
+    #[must_use]
+    pub fn invalid_params(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::with_code(code::INVALID_PARAMS, message)
+    }
+
+    /// `-32603`: the method failed. The cause is logged, not sent.
+    #[must_use]
+    pub fn internal(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::with_code(code::INTERNAL_ERROR, "internal error").caused_by(cause)
+    }
+
+    /// Any code, for Sealwire's own answers.
+    pub(crate) fn with_code(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), data: None, source: None }
+    }
+
+    /// Attaches `data` (§5.1): public, sent to the caller. A value that cannot be serialised is left out and logged.
+    #[must_use]
+    pub fn with_data(mut self, data: &impl Serialize) -> Self {
+        match serde_json::value::to_raw_value(data) {
+            Ok(raw) => self.data = Some(raw),
+            Err(error) => tracing::error!(%error, code = self.code, "error data could not be serialised"),
+        }
+        self
+    }
+
+    /// Attaches the private cause: logged, never sent.
+    #[must_use]
+    pub fn caused_by(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(Arc::from(cause.into()));
+        self
+    }
+
+    /// `code` (§5.1).
+    #[must_use]
+    pub fn code(&self) -> i32 {
+        self.code
+    }
+
+    /// `message` (§5.1): public.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// `data` (§5.1), as JSON text: public.
+    #[must_use]
+    pub fn data(&self) -> Option<&RawValue> {
+        self.data.as_deref()
+    }
+}
+
+impl fmt::Display for RpcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.code)
+    }
+}
+
+impl fmt::Debug for RpcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RpcError")
+            .field("code", &self.code)
+            .field("message", &self.message)
+            .field("data", &self.data.as_ref().map(|raw| raw.get()))
+            .field("source", &self.source.as_ref().map(ToString::to_string))
+            .finish()
+    }
+}
+
+impl StdError for RpcError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
