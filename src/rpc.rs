@@ -1,5 +1,19 @@
 //! JSON-RPC 2.0: requests, batches, ids, responses and errors. Knows nothing of who asks or of NATS.
+//!
+//! This is the pure protocol: text in, text out. [`Body::parse`] reads what a client sends and [`Responses::parse`] what
+//! a server answers; both read hostile bytes and are what the fuzz targets call. Having parsed a [`Request`] is no
+//! permission to run it.
 
 mod error;
+mod id;
+mod json;
+mod params;
+mod request;
+mod response;
 
 pub use error::{RpcError, code};
+pub use id::Id;
+pub use json::{Flaw, MAX_DEPTH};
+pub use params::{Params, ParamsError};
+pub use request::{Body, Entry, Limits, MAX_BATCH, Request};
+pub use response::{Outcome, Response, ResponseError, Responses};

@@ -6,7 +6,8 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 /// An error object of JSON-RPC 2.0 (§5.1): what the caller of a method gets instead of a result.
@@ -108,6 +109,11 @@ impl RpcError {
         Self { code, message: message.into(), data: None, source: None }
     }
 
+    /// The error object of a response that a client received.
+    pub(super) fn received(code: i32, message: String, data: Option<Box<RawValue>>) -> Self {
+        Self { code, message: message.into(), data, source: None }
+    }
+
     /// Attaches `data` (§5.1): public, sent to the caller. A value that cannot be serialised is left out and logged.
     #[must_use]
     pub fn with_data(mut self, data: &impl Serialize) -> Self {
@@ -141,6 +147,19 @@ impl RpcError {
     #[must_use]
     pub fn data(&self) -> Option<&RawValue> {
         self.data.as_deref()
+    }
+}
+
+/// As it is sent: `code`, `message`, and `data` if there is any. The private cause is not in it.
+impl Serialize for RpcError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("RpcError", 2 + usize::from(self.data.is_some()))?;
+        object.serialize_field("code", &self.code)?;
+        object.serialize_field("message", &self.message)?;
+        if let Some(data) = &self.data {
+            object.serialize_field("data", data)?;
+        }
+        object.end()
     }
 }
 
