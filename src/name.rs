@@ -50,7 +50,7 @@ impl Name {
 
 /// The name of a method: 1 to 128 bytes; tokens of `[A-Za-z0-9_-]` separated by single `/` or `.`.
 ///
-/// A first token `rpc` is reserved for built-in methods (JSON-RPC 2.0 §4.1).
+/// A first token `rpc` is reserved for built-in methods (JSON-RPC 2.0 §4).
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MethodName(Arc<str>);
 
@@ -80,7 +80,7 @@ impl MethodName {
         self.0.replace('/', ".")
     }
 
-    /// Whether the first token is `rpc`, which JSON-RPC 2.0 §4.1 reserves.
+    /// Whether the first token is `rpc`, which JSON-RPC 2.0 §4 reserves.
     #[must_use]
     pub fn is_reserved(&self) -> bool {
         self.0.split(['/', '.']).next() == Some("rpc")
