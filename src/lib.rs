@@ -3,6 +3,7 @@
 pub mod auth;
 mod clock;
 mod name;
+pub mod policy;
 pub mod rpc;
 
 pub use clock::{Clock, ManualClock, SystemClock};

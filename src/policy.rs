@@ -1,0 +1,35 @@
+//! Who may call which method with which arguments, as files say it.
+//! Never guesses: what no rule allows, what cannot be read and what cannot be evaluated is denied.
+//!
+//! A [`PolicySet`] is one revision of a folder of policy files, checked as a whole when it is loaded and immutable
+//! afterwards. Its answer to a [`Question`] is a pure function of caller, method, arguments and time:
+//!
+//! - nothing is allowed that no rule allows;
+//! - a matching deny rule wins over every allow rule;
+//! - an error while evaluating any rule of the method denies;
+//! - an empty, missing or unreadable folder denies everything and says so.
+//!
+//! All rules of all files compile into one Cedar policy set, which is cut into one slice per method when it is loaded,
+//! so that the cost of a decision does not grow with the rules of other methods.
+
+mod cedar;
+mod decision;
+mod explain;
+mod finding;
+mod glob;
+mod load;
+mod methods;
+mod revision;
+mod rule;
+mod set;
+mod slice;
+mod table;
+mod toml_file;
+
+pub use decision::{Decision, Question, Reason, Shadow, Verdict};
+pub use explain::{Explanation, Outcome, PartExplanation, PartyExplanation, RuleExplanation};
+pub use finding::{Finding, PolicyErrors, Severity};
+pub use methods::Methods;
+pub use revision::Revision;
+pub use rule::{Effect, Mode, RuleId};
+pub use set::PolicySet;

@@ -1,0 +1,177 @@
+//! Why a decision came out as it did, in words: every rule of the method and which of its parts failed.
+//! Never decides: the answer is `PolicySet::decide`'s, and each part is evaluated by the same engine.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::cedar;
+use super::decision::{Decision, Question};
+use super::revision::Revision;
+use super::rule::{Effect, Mode, Part, Rule, RuleId};
+use super::set::{PolicySet, parties};
+use super::slice::{Party, Slice};
+
+/// A decision with its grounds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// The answer, the same as [`PolicySet::decide`] gives.
+    pub decision: Decision,
+    /// The policy that gave it.
+    pub revision: Revision,
+    /// The method asked about.
+    pub method: String,
+    /// One for the agent, and one for the subject of a delegated call.
+    pub parties: Vec<PartyExplanation>,
+}
+
+/// How the rules of the method look from one party of the call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartyExplanation {
+    /// The agent or the subject.
+    pub name: String,
+    /// What the rules say for this party alone.
+    pub decision: Decision,
+    /// Every rule of the method, those that decided first.
+    pub rules: Vec<RuleExplanation>,
+}
+
+/// How one rule fared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RuleExplanation {
+    /// The rule.
+    pub rule: RuleId,
+    /// Its description, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// What it does when it matches.
+    pub effect: Effect,
+    /// Whether it takes part in verdicts.
+    pub mode: Mode,
+    /// Whether it matched.
+    pub outcome: Outcome,
+    /// Its conditions, one by one.
+    pub parts: Vec<PartExplanation>,
+}
+
+/// Whether a rule or a part of it held.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It held.
+    Held,
+    /// It could not be evaluated.
+    Failed(String),
+    /// It did not hold.
+    Not,
+}
+
+/// How one condition of a rule fared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartExplanation {
+    /// What has to hold, as a sentence.
+    pub words: String,
+    /// Whether it did.
+    pub outcome: Outcome,
+}
+
+pub(crate) fn explain(set: &PolicySet, question: &Question<'_>) -> Explanation {
+    let parties = match set.slice_for(question.method) {
+        None => Vec::new(),
+        Some(slice) => parties(question.caller)
+            .map(|name| set.with_party(question.caller, name, |party| explain_party(set, slice, party)))
+            .collect(),
+    };
+    Explanation {
+        decision: set.decide(question),
+        revision: set.revision().clone(),
+        method: question.method.to_owned(),
+        parties,
+    }
+}
+
+fn explain_party(set: &PolicySet, slice: &Slice, party: &Party<'_>) -> PartyExplanation {
+    let mut rules: Vec<RuleExplanation> = slice
+        .rules
+        .iter()
+        .filter_map(|position| set.rules().get(*position))
+        .map(|rule| explain_rule(set, slice, party, rule))
+        .collect();
+    rules.sort_by(|left, right| left.outcome.cmp(&right.outcome));
+    PartyExplanation { name: party.name.to_owned(), decision: slice.decide(party, set.rules(), set.types()), rules }
+}
+
+fn explain_rule(set: &PolicySet, slice: &Slice, party: &Party<'_>, rule: &Rule) -> RuleExplanation {
+    let who = cedar::who_part(&rule.who).ok();
+    let parts: Vec<&Part> = who.iter().chain(&rule.parts).collect();
+    let mut probes = cedar_policy::PolicySet::new();
+    for (position, part) in parts.iter().enumerate() {
+        if let Ok(probe) = cedar::probe(&position.to_string(), part.condition.clone()) {
+            // Positions are distinct; a part that could not be added counts as not held below.
+            let _added = probes.add(probe);
+        }
+    }
+    let results = slice.probe(party, &probes, set.types());
+    let parts: Vec<PartExplanation> = parts
+        .iter()
+        .enumerate()
+        .map(|(position, part)| {
+            let outcome = match results.get(&cedar_policy::PolicyId::new(position.to_string())) {
+                Some(None) => Outcome::Held,
+                Some(Some(error)) => Outcome::Failed(error.clone()),
+                None => Outcome::Not,
+            };
+            PartExplanation { words: part.words.clone(), outcome }
+        })
+        .collect();
+    // Cedar evaluates the parts in order and stops at the first that does not hold.
+    let outcome = parts.iter().map(|part| &part.outcome).find(|outcome| **outcome != Outcome::Held);
+    RuleExplanation {
+        rule: rule.id.clone(),
+        description: rule.description.clone(),
+        effect: rule.effect,
+        mode: rule.mode,
+        outcome: outcome.cloned().unwrap_or(Outcome::Held),
+        parts,
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.decision)?;
+        writeln!(f, "method {}, policy revision {}", self.method.escape_debug(), self.revision)?;
+        if let Some(why) = self.revision.why() {
+            writeln!(f, "everything is denied: {why}")?;
+        }
+        for party in &self.parties {
+            writeln!(f, "\nfor {}: {}", party.name.escape_debug(), party.decision)?;
+            if party.rules.is_empty() {
+                writeln!(f, "  no rule speaks about this method")?;
+            }
+            for rule in &party.rules {
+                write!(f, "{rule}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for RuleExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outcome = match self.outcome {
+            Outcome::Held => "matches",
+            Outcome::Failed(_) => "fails",
+            Outcome::Not => "does not match",
+        };
+        let shadow = if self.mode == Mode::Shadow { " (shadow)" } else { "" };
+        writeln!(f, "  {} rule {}{shadow} {outcome}", self.effect, self.rule)?;
+        for part in &self.parts {
+            match &part.outcome {
+                Outcome::Held => writeln!(f, "    yes  {}", part.words)?,
+                Outcome::Not => writeln!(f, "    no   {}", part.words)?,
+                Outcome::Failed(error) => writeln!(f, "    fail {}: {error}", part.words)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! A rule as the files state it, whatever language it was written in.
+//! Never evaluates anything: Cedar does.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cedar_policy::pst;
+use serde::{Serialize, Serializer};
+
+use super::glob::Pattern;
+
+/// The name of a rule and where it stands.
+///
+/// Cloning is cheap: the texts are shared.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct RuleId {
+    name: Arc<str>,
+    file: Arc<str>,
+    line: u32,
+}
+
+impl RuleId {
+    pub(crate) fn new(name: &str, at: &Location) -> Self {
+        Self { name: name.into(), file: at.file.clone(), line: at.line }
+    }
+
+    /// The rule's name, unique in its policy set. The lists of a role are named `role.<role>.allow` and
+    /// `role.<role>.deny`, those of an agent `agent.<agent>.allow` and `agent.<agent>.deny`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file, relative to the policy folder.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The line in the file, counted from 1.
+    #[must_use]
+    pub fn line(&self) -> u32 {
+        self.line
+    }
+}
+
+impl fmt::Display for RuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` ({}:{})", self.name, self.file, self.line)
+    }
+}
+
+impl fmt::Debug for RuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for RuleId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut rule = serializer.serialize_struct("RuleId", 3)?;
+        rule.serialize_field("name", &*self.name)?;
+        rule.serialize_field("file", &*self.file)?;
+        rule.serialize_field("line", &self.line)?;
+        rule.end()
+    }
+}
+
+/// What a matching rule does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Effect {
+    /// It allows the call, unless another rule denies it.
+    Allow,
+    /// It denies the call, whatever other rules say.
+    Deny,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        })
+    }
+}
+
+/// Whether a rule takes part in verdicts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// It does.
+    #[default]
+    Enforce,
+    /// It is only evaluated and reported: for trying a rule out on real calls.
+    Shadow,
+}
+
+/// A line of a policy file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Location {
+    pub(crate) file: Arc<str>,
+    pub(crate) line: u32,
+}
+
+/// A value and the line it was read from.
+#[derive(Debug, Clone)]
+pub(crate) struct Located<T> {
+    pub(crate) value: T,
+    pub(crate) at: Location,
+}
+
+/// A rule. It matches a call when its scope, its methods and all of its parts do.
+#[derive(Debug, Clone)]
+pub(crate) struct Rule {
+    pub(crate) id: RuleId,
+    pub(crate) at: Location,
+    pub(crate) description: Option<String>,
+    pub(crate) effect: Effect,
+    pub(crate) mode: Mode,
+    pub(crate) who: Who,
+    /// Methods; any of them.
+    pub(crate) methods: Vec<Located<Pattern>>,
+    /// The conditions beside who calls and what; all of them.
+    pub(crate) parts: Vec<Part>,
+}
+
+/// Whom a rule is about; any of the listed.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Who {
+    Roles(Vec<String>),
+    Agents(Vec<String>),
+}
+
+/// How a rule applies to calls that an agent makes on behalf of another subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delegation {
+    /// Only to calls in the agent's own name: what an allow rule says when it says nothing.
+    Never,
+    /// To both: what a deny rule always does.
+    Also,
+}
+
+/// One condition of a rule.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    /// What has to hold, as a sentence.
+    pub(crate) words: String,
+    pub(crate) condition: Arc<pst::Expr>,
+}

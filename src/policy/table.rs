@@ -1,0 +1,168 @@
+//! Typed access to TOML tables that keeps line numbers and reports every mistake.
+//! Never ignores a key: what nobody asked for is an error.
+
+use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::finding::{Report, did_you_mean, shown};
+use super::rule::{Located, Location};
+
+/// A TOML file that is being read.
+#[derive(Debug)]
+pub(crate) struct Source<'a> {
+    file: Arc<str>,
+    line_ends: Vec<usize>,
+    text: &'a str,
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn new(file: &str, text: &'a str) -> Self {
+        Self { file: file.into(), line_ends: text.match_indices('\n').map(|(at, _)| at).collect(), text }
+    }
+
+    /// The line of a byte offset.
+    pub(crate) fn line(&self, offset: usize) -> Location {
+        let line = self.line_ends.partition_point(|end| *end < offset);
+        Location { file: self.file.clone(), line: u32::try_from(line).unwrap_or(u32::MAX).saturating_add(1) }
+    }
+
+    /// The whole file.
+    pub(crate) fn whole(&self) -> Location {
+        Location { file: self.file.clone(), line: 0 }
+    }
+
+    /// Parses the text, and reports every syntax error.
+    pub(crate) fn parse(&self, report: &mut Report) -> Option<Spanned<DeTable<'a>>> {
+        let (table, errors) = DeTable::parse_recoverable(self.text);
+        for error in &errors {
+            let at = error.span().map_or_else(|| self.whole(), |span| self.line(span.start));
+            report.error(&at, error.message().trim().replace('\n', " "), "");
+        }
+        errors.is_empty().then_some(table)
+    }
+}
+
+/// A table, of which every key must be asked for before [`Table::finish`].
+#[derive(Debug)]
+pub(crate) struct Table<'a> {
+    source: &'a Source<'a>,
+    entries: &'a DeTable<'a>,
+    /// Where the table begins.
+    pub(crate) at: Location,
+    /// How messages call it: `` `[role.calc]` ``.
+    name: String,
+    asked: Vec<&'static str>,
+}
+
+impl<'a> Table<'a> {
+    pub(crate) fn root(source: &'a Source<'a>, entries: &'a DeTable<'a>) -> Self {
+        Self { source, entries, at: source.whole(), name: "a policy file".to_owned(), asked: Vec::new() }
+    }
+
+    fn value(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.asked.push(key);
+        self.entries.get(key)
+    }
+
+    /// Where a key stands; the table if it is not there.
+    pub(crate) fn line_of(&self, key: &str) -> Location {
+        self.entries
+            .iter()
+            .find(|(name, _)| name.get_ref() == key)
+            .map_or_else(|| self.at.clone(), |(name, _)| self.source.line(name.span().start))
+    }
+
+    pub(crate) fn string(&mut self, report: &mut Report, key: &'static str) -> Option<Located<String>> {
+        let value = self.value(key)?;
+        let at = self.source.line(value.span().start);
+        match value.get_ref().as_str() {
+            Some(text) => Some(Located { value: text.to_owned(), at }),
+            None => {
+                report.error(&at, format!("`{key}` is {}", kind(value.get_ref())), format!("write `{key} = \"…\"`"));
+                None
+            }
+        }
+    }
+
+    /// A list of strings; empty when the key is absent.
+    pub(crate) fn strings(&mut self, report: &mut Report, key: &'static str) -> Vec<Located<String>> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let help = format!("write `{key} = [\"…\"]`");
+        let Some(array) = value.get_ref().as_array() else {
+            let at = self.source.line(value.span().start);
+            report.error(&at, format!("`{key}` is {}", kind(value.get_ref())), help);
+            return Vec::new();
+        };
+        let mut texts = Vec::new();
+        for item in array.iter() {
+            let at = self.source.line(item.span().start);
+            match item.get_ref().as_str() {
+                Some(text) => texts.push(Located { value: text.to_owned(), at }),
+                None => report.error(&at, format!("`{key}` holds {}", kind(item.get_ref())), help.clone()),
+            }
+        }
+        texts
+    }
+
+    /// The tables of a table of tables, by name and in the order of the file: `[role.calc]`, `[role.auditor]`.
+    pub(crate) fn tables(&mut self, report: &mut Report, key: &'static str) -> Vec<(Located<String>, Table<'a>)> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let Some(entries) = value.get_ref().as_table() else {
+            let at = self.source.line(value.span().start);
+            let message = format!("`{key}` is {}", kind(value.get_ref()));
+            report.error(&at, message, format!("write `[{key}.NAME]` and the keys below it"));
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for (name, value) in entries.iter() {
+            let at = self.source.line(name.span().start);
+            let title = format!("`[{key}.{}]`", shown(name.get_ref()));
+            match value.get_ref().as_table() {
+                Some(entries) => {
+                    let table = Table { source: self.source, entries, at: at.clone(), name: title, asked: Vec::new() };
+                    tables.push((Located { value: name.get_ref().clone().into_owned(), at }, table));
+                }
+                None => {
+                    let message = format!("{title} is {}, not a table", kind(value.get_ref()));
+                    report.error(&at, message, format!("write `[{key}.NAME]` and the keys below it"));
+                }
+            }
+        }
+        tables.sort_by(|(left, _), (right, _)| left.at.cmp(&right.at));
+        tables
+    }
+
+    /// Reports every key that was not asked for.
+    pub(crate) fn finish(self, report: &mut Report) {
+        for (name, _) in self.entries.iter().filter(|(name, _)| !self.asked.contains(&name.get_ref().as_ref())) {
+            let help = did_you_mean(name.get_ref(), self.asked.iter().copied())
+                .unwrap_or_else(|| format!("the keys of {} are {}", self.name, listed(&self.asked)));
+            let message = format!("unknown key `{}` in {}", shown(name.get_ref()), self.name);
+            report.error(&self.source.line(name.span().start), message, help);
+        }
+    }
+}
+
+/// `` `a`, `b` and `c` ``.
+pub(crate) fn listed<T: AsRef<str>>(names: &[T]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
+    match quoted.split_last() {
+        None => "none".to_owned(),
+        Some((only, [])) => only.clone(),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+    }
+}
+
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a number with a fraction",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date or time",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
