@@ -1,0 +1,111 @@
+//! A NATS connection below the client library: it sends the bytes that a test wants on the wire, well-formed or not.
+//! Never repairs or refuses what it is told to send.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+use super::within;
+
+/// A publisher that speaks the NATS protocol itself.
+#[derive(Debug)]
+pub(crate) struct RawConnection {
+    stream: BufReader<TcpStream>,
+    /// The server's greeting: the JSON text after `INFO`.
+    pub(crate) info: String,
+}
+
+impl RawConnection {
+    /// Connects to `nats://127.0.0.1:port`, as `(user, password)` if given. Returns when the server has accepted that.
+    ///
+    /// # Panics
+    /// When the server cannot be reached or refuses the user.
+    pub(crate) async fn connect(url: &str, user: Option<(&str, &str)>) -> Self {
+        let address = url.strip_prefix("nats://").expect("a nats:// URL");
+        let stream = within(LIMIT, TcpStream::connect(address)).await.unwrap();
+        let mut raw = Self { stream: BufReader::new(stream), info: String::new() };
+        let greeting = raw.line().await;
+        raw.info = greeting.strip_prefix("INFO ").expect("INFO comes first").trim().to_owned();
+        let mut connect = serde_json::json!({
+            "verbose": false, "pedantic": false, "lang": "raw", "version": "0", "protocol": 1,
+            "headers": true, "no_responders": true,
+        });
+        if let Some((name, password)) = user {
+            connect["user"] = name.into();
+            connect["pass"] = password.into();
+        }
+        raw.send(format!("CONNECT {connect}\r\n").as_bytes()).await;
+        let errors = raw.flush().await;
+        assert!(errors.is_empty(), "{errors:?}");
+        raw
+    }
+
+    /// Publishes with this header block as it is: version line, fields and the closing empty line are the caller's matter.
+    pub(crate) async fn hpub_raw(&mut self, subject: &str, reply: Option<&str>, headers: &[u8], payload: &[u8]) {
+        let reply = reply.map(|reply| format!("{reply} ")).unwrap_or_default();
+        let (head, total) = (headers.len(), headers.len() + payload.len());
+        let line = format!("HPUB {subject} {reply}{head} {total}\r\n");
+        self.send(&[line.as_bytes(), headers, payload, b"\r\n"].concat()).await;
+    }
+
+    /// Publishes without headers.
+    pub(crate) async fn publish(&mut self, subject: &str, reply: Option<&str>, payload: &[u8]) {
+        let reply = reply.map(|reply| format!("{reply} ")).unwrap_or_default();
+        let line = format!("PUB {subject} {reply}{}\r\n", payload.len());
+        self.send(&[line.as_bytes(), payload, b"\r\n"].concat()).await;
+    }
+
+    /// Any bytes of the protocol.
+    pub(crate) async fn send(&mut self, bytes: &[u8]) {
+        within(LIMIT, self.stream.get_mut().write_all(bytes)).await.unwrap();
+    }
+
+    /// Waits until the server has handled all that was sent, and answers its pings meanwhile.
+    /// Returns the `-ERR` lines that it sent, such as permission violations; the last is why it hung up, if it did.
+    pub(crate) async fn flush(&mut self) -> Vec<String> {
+        self.send(b"PING\r\n").await;
+        let mut errors = Vec::new();
+        loop {
+            let line = self.line().await;
+            match line.trim() {
+                "PONG" => return errors,
+                "PING" => self.send(b"PONG\r\n").await,
+                "" => {
+                    errors.push("the server hung up".to_owned());
+                    return errors;
+                }
+                line if line.starts_with("-ERR") => errors.push(line.to_owned()),
+                // INFO updates and +OK.
+                _ => {}
+            }
+        }
+    }
+
+    /// The next line of the server; empty once it has hung up.
+    async fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        // A connection that the server reset counts as ended, too.
+        let _ = within(LIMIT, self.stream.read_until(b'\n', &mut line)).await;
+        String::from_utf8_lossy(&line).into_owned()
+    }
+}
+
+/// Header blocks that the server passes on unchecked and that async-nats 0.51 cannot read, each with its name.
+///
+/// The first ends the client's connection task for good, without an event; the others cost it the connection each time.
+pub(crate) fn poison_headers() -> [(&'static str, &'static [u8]); 9] {
+    [
+        ("a carriage return within a value", b"NATS/1.0\r\nA: b\rc\r\n\r\n"),
+        ("a byte that is not UTF-8", b"NATS/1.0\r\nA: \xff\r\n\r\n"),
+        ("a line without a colon", b"NATS/1.0\r\nabc\r\n\r\n"),
+        ("a space in a name", b"NATS/1.0\r\nA b: c\r\n\r\n"),
+        ("a status that is no number", b"NATS/1.0 abc\r\n\r\n"),
+        ("a status of five digits", b"NATS/1.0 50333\r\n\r\n"),
+        ("an unknown version", b"NATS/9.9\r\nA: b\r\n\r\n"),
+        ("no version line", b"A: b\r\n\r\n"),
+        ("an empty block", b"\r\n"),
+    ]
+}
+
+const LIMIT: Duration = Duration::from_secs(10);
