@@ -1,0 +1,284 @@
+"""The `nats-rpc-v1` profile, written from SPEC.md: encoding, keys, signing a request, taking an answer.
+
+Does no input or output, and knows nothing of the Rust implementation. Section numbers are those of SPEC.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import jwt
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+REQUEST_TYP = "nats-rpc-v1+jwt"
+REPLY_TYP = "nats-rpc-v1-reply+jwt"
+SCHEME = "NatsRpc "
+MAX_INTEGER = 2**53 - 1
+MAX_TMO_MS = 600_000
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+METHOD = re.compile(r"[A-Za-z0-9_-]+(?:[/.][A-Za-z0-9_-]+)*")
+KID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+DIGEST = re.compile(r"[A-Za-z0-9_-]{43}")
+BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
+
+_JWS = jwt.PyJWS()
+
+
+class Refused(Exception):
+    """The message does not hold. The text is for people; no caller of a service ever sees it."""
+
+
+# --- Encoding (§4) -----------------------------------------------------------------------------------------------
+
+
+def b64(data: bytes) -> str:
+    """base64url without padding."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def unb64(text: str) -> bytes:
+    """The bytes of canonical, unpadded base64url. JWT libraries are laxer, so this is checked here."""
+    if not BASE64URL.fullmatch(text):
+        raise Refused("not base64url")
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError as error:
+        raise Refused("not base64url") from error
+    if b64(data) != text:
+        raise Refused("base64url is not canonical")
+    return data
+
+
+def digest(data: bytes) -> str:
+    """What `ath`, `dig` and `req` hold."""
+    return b64(hashlib.sha256(data).digest())
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise Refused("a member name occurs twice")
+    return members
+
+
+def _never(text: str) -> Any:
+    raise Refused(f"`{text[:20]}` is not JSON")
+
+
+def _number(text: str) -> int | float:
+    # Signs, fractions and exponents are kept recognisable, so that only plain digits pass as an integer later.
+    return float(text)
+
+
+def _integer(text: str) -> int | float:
+    return float(text) if text.startswith("-") else int(text)
+
+
+def parse_json(data: bytes) -> Any:
+    """JSON in UTF-8 without a byte-order mark and without duplicate members."""
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise Refused("a byte-order mark")
+    try:
+        return json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_no_duplicates,
+            parse_constant=_never,
+            parse_float=_number,
+            parse_int=_integer,
+        )
+    except (ValueError, RecursionError) as error:
+        raise Refused("not JSON") from error
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """One JSON object, as in every JOSE part."""
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise Refused("not a JSON object")
+    return value
+
+
+def is_integer(value: Any) -> bool:
+    """Whether `value` came from plain digits and lies in range."""
+    return type(value) is int and 0 <= value <= MAX_INTEGER
+
+
+def split_jws(text: str) -> tuple[dict[str, Any], bytes, bytes]:
+    """Header, payload and signature of a compact JWS, all base64url canonical. The signature is not checked."""
+    parts = text.split(".")
+    if len(parts) != 3:
+        raise Refused("not three parts")
+    header, payload, signature = (unb64(part) for part in parts)
+    return parse_object(header), payload, signature
+
+
+# --- Keys (§5) ---------------------------------------------------------------------------------------------------
+
+
+def derive(master: bytes, audience: str, kid: str) -> bytes:
+    """The HMAC key of one agent for one service (§5.2)."""
+    if len(master) < 32:
+        raise ValueError("a master key has at least 32 bytes")
+    info = f"nats-rpc-v1|{audience}|{kid}".encode("ascii")
+    return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(master)
+
+
+def thumbprint(x: str) -> str:
+    """RFC 7638 for an Ed25519 public key."""
+    return digest(f'{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}'.encode("ascii"))
+
+
+def verify(text: str, key: bytes | Ed25519PublicKey, alg: str) -> bool:
+    """Whether the signature of the compact JWS holds under this one key and algorithm."""
+    try:
+        _JWS.decode_complete(text, key, algorithms=[alg])
+    except jwt.PyJWTError:
+        return False
+    return True
+
+
+def sign(header: dict[str, Any], claims: dict[str, Any], key: bytes | Ed25519PrivateKey) -> str:
+    """A compact JWS over the claims as compact JSON."""
+    body = json.dumps(claims, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    return _JWS.encode(body, key, algorithm=header["alg"], headers=header)
+
+
+@dataclass(frozen=True)
+class ProofKey:
+    """The agent's key: an HMAC master key, or an Ed25519 private key."""
+
+    kid: str
+    alg: str
+    secret: bytes = field(repr=False)
+
+    def for_service(self, audience: str) -> bytes | Ed25519PrivateKey:
+        """What proofs to that service are signed with."""
+        if self.alg == "HS256":
+            return derive(self.secret, audience, self.kid)
+        return Ed25519PrivateKey.from_private_bytes(self.secret)
+
+
+# --- Requests (§6) -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """A signed request, and what its answer is checked against."""
+
+    subject: str
+    reply: str
+    payload: bytes
+    audience: str
+    token: str
+    proof: str
+    alg: str
+    kid: str
+    key: bytes | Ed25519PrivateKey = field(repr=False)
+    iat: int
+
+    @property
+    def authorization(self) -> str:
+        """The value of the `Authorization` header."""
+        return f"{SCHEME}{self.token}~{self.proof}"
+
+
+def seal(
+    *,
+    key: ProofKey,
+    token: str,
+    audience: str,
+    subject: str,
+    reply: str,
+    payload: bytes,
+    now_ms: int,
+    timeout_ms: int | None = None,
+    window_s: int = 30,
+    idempotency_key: str | None = None,
+    nonce: bytes | None = None,
+) -> Request:
+    """Signs one message. The nonce is given only by tests with fixed vectors."""
+    iat = now_ms // 1000
+    claims: dict[str, Any] = {
+        "aud": audience,
+        "to": subject,
+        "rto": reply,
+        "iat": iat,
+        "exp": iat + window_s,
+        "jti": b64(nonce if nonce is not None else os.urandom(16)),
+        "ath": digest(token.encode("ascii")),
+        "dig": digest(payload),
+    }
+    if timeout_ms is not None:
+        # `tmo` counts from the truncated `iat`: what has passed of this second is the caller's to add (§8).
+        claims["tmo"] = max(1, min(timeout_ms + now_ms - iat * 1000, MAX_TMO_MS))
+    if idempotency_key is not None:
+        claims["idk"] = idempotency_key
+    signing_key = key.for_service(audience)
+    proof = sign({"alg": key.alg, "kid": key.kid, "typ": REQUEST_TYP}, claims, signing_key)
+    return Request(subject, reply, payload, audience, token, proof, key.alg, key.kid, signing_key, iat)
+
+
+# --- Answers (§12) -----------------------------------------------------------------------------------------------
+
+PinnedKey = Callable[[str], "Ed25519PublicKey | None"]
+
+
+def take_answer(
+    request: Request,
+    subject: str,
+    header_lines: list[tuple[str, str]],
+    payload: bytes,
+    pinned: PinnedKey,
+    skew_s: int = 5,
+) -> int:
+    """Checks the ten conditions of §12 and returns the answer's `iat`; the payload may be believed afterwards.
+
+    `pinned` looks up a public key of the service that was asked. Raises `Refused` naming the condition.
+    """
+    values = [value for name, value in header_lines if name.lower() == "authentication-info"]
+    if len(values) != 1:
+        raise Refused(f"{len(values)} authentication-info headers")
+    if not values[0].startswith(SCHEME):
+        raise Refused("another scheme")
+    proof = values[0][len(SCHEME) :]
+    header, body, _ = split_jws(proof)
+    if set(header) != {"alg", "kid", "typ"} or header["typ"] != REPLY_TYP:
+        raise Refused("not the header of an answer's proof")
+    kid = header["kid"]
+    if not isinstance(kid, str):
+        raise Refused("`kid` is not a string")
+
+    # The request decides the algorithm and the key, never the answer.
+    key: bytes | Ed25519PublicKey | None
+    if request.alg == "HS256":
+        key = request.key if kid == request.kid and isinstance(request.key, bytes) else None
+    else:
+        key = pinned(kid)
+    if header["alg"] != request.alg or key is None:
+        raise Refused("another algorithm or key than the request calls for")
+    if not verify(proof, key, request.alg):
+        raise Refused("the signature does not hold")
+
+    claims = parse_object(body)
+    if set(claims) != {"iss", "to", "iat", "req", "dig"} or not is_integer(claims["iat"]):
+        raise Refused("not the claims of an answer's proof")
+    if claims["to"] != subject or claims["to"] != request.reply:
+        raise Refused("`to` is another subject")
+    if claims["req"] != digest(request.proof.encode("ascii")):
+        raise Refused("`req` is another request")
+    if claims["iss"] != request.audience:
+        raise Refused("`iss` is another service")
+    if claims["dig"] != digest(payload):
+        raise Refused("`dig` is another payload")
+    if claims["iat"] < request.iat - skew_s:
+        raise Refused("signed before the request")
+    return claims["iat"]
