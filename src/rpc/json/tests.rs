@@ -92,6 +92,14 @@ fn invalid_texts_are_syntax_errors() {
 }
 
 #[test]
+fn control_characters_in_strings_are_syntax_errors() {
+    for control in '\0'..' ' {
+        assert_eq!(check(format!("\"{control}\"").as_bytes()), Err(Flaw::Syntax), "{control:?}");
+        assert_eq!(check(format!("{{\"{control}\":1}}").as_bytes()), Err(Flaw::Syntax), "{control:?}");
+    }
+}
+
+#[test]
 fn lone_surrogates_are_syntax_errors() {
     for text in [
         r#""\ud800""#,
