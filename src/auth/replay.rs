@@ -1,0 +1,146 @@
+//! Is this the first time we see this message: one atomic question, asked once the caller is known.
+//! Never answers "first" when it cannot be sure: whatever a guard cannot vouch for is refused.
+//!
+//! A message is identified by its owner (the agent whose key proved it) and its [`Nonce`]. A guard remembers the pair
+//! for as long as the message could be valid; before that memory begins lies the *fence*, and what was issued at or
+//! before the fence is stale.
+//!
+//! | guard | remembers | replicas |
+//! |---|---|---|
+//! | [`LocalGuard`] | in the process, with a small state file | one |
+
+mod floor;
+mod local;
+mod nonce;
+mod owners;
+mod quota;
+mod window;
+
+use std::fmt::Debug;
+use std::future::ready;
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use crate::name::Name;
+
+pub use floor::{Floor, FloorError};
+pub use local::{LocalGuard, OpenError};
+pub use nonce::Nonce;
+pub use quota::{Caps, CapsError};
+pub use window::{Window, WindowError};
+
+/// Remembers which messages were admitted.
+///
+/// One call to [`admit`](Self::admit) is one atomic check-and-store: of any number of simultaneous calls with the same
+/// owner and nonce, at most one ever gets `Ok`, in this process or, for a shared guard, in all of them.
+/// The answer is asynchronous, so that a guard may ask others; callers await many answers at once and hold no lock.
+pub trait ReplayGuard: Send + Sync + Debug + 'static {
+    /// The last second, since the Unix epoch, that this guard cannot vouch for: a message with `iat <= fence` is stale.
+    ///
+    /// It only grows, and may grow while the guard is in use.
+    fn fence(&self) -> u64;
+
+    /// Admits a message once.
+    ///
+    /// Call it only for a message whose proof holds, with the owner of the key that proved it: else anyone could fill
+    /// the memory or burn the nonces of others. `iat` and `exp` are the proof's claims, in seconds since the Unix
+    /// epoch; `received` is when the message arrived here. The guard reads the clock itself and judges the time window
+    /// again, because time has passed since the caller did.
+    ///
+    /// Not undone by cancellation: if the future is dropped, the nonce may or may not be burnt.
+    ///
+    /// # Errors
+    /// See [`Refused`]. Only `Ok` permits execution.
+    fn admit<'a>(
+        &'a self,
+        owner: &'a Name,
+        nonce: Nonce,
+        iat: u64,
+        exp: u64,
+        received: Instant,
+    ) -> BoxFuture<'a, Result<(), Refused>>;
+
+    /// `local` or `shared`: whether its word holds for this process only, or for all replicas.
+    fn kind(&self) -> &'static str;
+
+    /// `None` if a message issued now would be judged on its merits; else why it would be refused, for readiness.
+    fn not_ready(&self) -> Option<String>;
+
+    /// What the guard holds and what it has answered.
+    fn stats(&self) -> GuardStats;
+
+    /// Stops admitting and writes down what makes the next start quick. Every later [`admit`](Self::admit) is refused.
+    ///
+    /// Without it nothing unsafe happens: the next start just waits a little longer. Idempotent.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(ready(()))
+    }
+}
+
+/// Why a message was not admitted. Nothing in here permits execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Outside the time window, or issued at or before the fence.
+    #[error("outside the time window")]
+    Stale,
+    /// The nonce was admitted before, or is just being admitted.
+    #[error("the nonce was seen before")]
+    Replayed,
+    /// The owner has as many live nonces as one owner may have.
+    #[error("the caller has too many live nonces")]
+    OwnerFull {
+        /// When the first of them expires, in milliseconds from now.
+        retry_after_ms: u64,
+    },
+    /// The guard has as many live nonces, or owners, as it may have.
+    #[error("the replay guard is full")]
+    Full {
+        /// When to try again, in milliseconds from now.
+        retry_after_ms: u64,
+    },
+    /// The guard cannot do its work. Retrying takes a new nonce: this one may have been stored.
+    #[error("the replay guard is unavailable: {0}")]
+    Unavailable(Outage),
+}
+
+/// Why a guard cannot do its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Outage {
+    /// The floor could not be written down ahead of the clock; see [`Floor`].
+    #[error("the state file cannot be written")]
+    FloorNotWritten,
+    /// A panic interrupted an earlier check; what it left behind is not trusted.
+    #[error("an earlier check was interrupted")]
+    Interrupted,
+    /// [`ReplayGuard::close`] was called.
+    #[error("it is closed")]
+    Closed,
+}
+
+/// What a guard holds and has answered since it was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GuardStats {
+    /// Nonces held, those included that expired and were not swept yet.
+    pub live: usize,
+    /// Owners with at least one nonce held, or that had one a moment ago.
+    pub owners: usize,
+    /// The latest wall-clock time seen, in milliseconds since the Unix epoch: messages are judged at this time or later.
+    pub floor_ms: u64,
+    /// How far the wall clock is behind `floor_ms`, in milliseconds. More than a second means that the clock was
+    /// stepped back, and that messages are refused early until it has caught up.
+    pub behind_ms: u64,
+    /// Messages admitted.
+    pub admitted: u64,
+    /// Refused as [`Refused::Stale`].
+    pub stale: u64,
+    /// Refused as [`Refused::Replayed`].
+    pub replayed: u64,
+    /// Refused as [`Refused::OwnerFull`].
+    pub owner_full: u64,
+    /// Refused as [`Refused::Full`].
+    pub full: u64,
+    /// Refused as [`Refused::Unavailable`].
+    pub unavailable: u64,
+}

@@ -1,0 +1,342 @@
+//! The guard of a single replica: the nonces are in this process. Never admits at a time that a later run of the same
+//! service would not fence; knows nothing of other replicas.
+//!
+//! Three things keep a message from running twice here, whatever the wall clock does:
+//! - the time of judgement is read under the owner's lock and never goes back (see [`Floor`]), so between forgetting a
+//!   nonce and finding its message expired there is no gap;
+//! - a nonce is dropped at its expiry by that same time and for no other reason. A store that drops what was not used
+//!   for a while counts real time: with the wall clock set back an hour, nonces must stay for that hour;
+//! - what an earlier run admitted lies behind the fence, which the state file holds.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::floor::{self, Lease, Renewal};
+use super::owners::{Owners, Poisoned};
+use super::quota::{Quota, Reached};
+use super::{Caps, CapsError, Floor, FloorError, GuardStats, Nonce, Outage, Refused, ReplayGuard, Window, WindowError};
+use crate::clock::Clock;
+use crate::name::Name;
+
+/// Remembers admitted messages in this process; for a service with one replica.
+///
+/// Memory is bounded by [`Caps`]. A thread of its own keeps the state file ahead of the clock and frees what expired.
+/// Dropping the guard stops the thread but writes nothing, as a crash would; [`ReplayGuard::close`] makes the next
+/// start quicker.
+pub struct LocalGuard {
+    shared: Arc<Shared>,
+    upkeep: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
+}
+
+/// A [`LocalGuard`] cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The window is out of its range.
+    #[error(transparent)]
+    Window(#[from] WindowError),
+    /// The caps contradict each other.
+    #[error(transparent)]
+    Caps(#[from] CapsError),
+    /// The state file cannot be used.
+    #[error(transparent)]
+    Floor(#[from] FloorError),
+    /// The operating system gave no thread.
+    #[error("no thread for the replay guard: {0}")]
+    Thread(std::io::Error),
+}
+
+impl LocalGuard {
+    /// Opens a guard. Its fence is now plus the skew, or what the state file says if that is later. Blocks for a
+    /// moment, to read and write the file.
+    ///
+    /// # Errors
+    /// [`OpenError::Window`] and [`OpenError::Caps`] blame the configuration, [`OpenError::Floor`] the state file or
+    /// its folder, [`OpenError::Thread`] the machine.
+    pub fn open(window: Window, caps: Caps, clock: Arc<dyn Clock>, floor: &Floor) -> Result<Self, OpenError> {
+        let window = Window::new(window.window_s, window.skew_s)?;
+        let quota = Quota::new(caps)?;
+        let (lease, fence) = Lease::open(floor, clock.as_ref(), window.skew_s)?;
+        let shared = Arc::new(Shared {
+            window,
+            quota,
+            clock,
+            lease,
+            fence,
+            owners: Owners::default(),
+            renewing: tokio::sync::Mutex::new(()),
+            counters: Counters::default(),
+        });
+        let (stop, stopped) = mpsc::channel();
+        let kept = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("sealwire-replay".to_owned());
+        let thread = thread.spawn(move || kept.keep_up(&stopped)).map_err(OpenError::Thread)?;
+        Ok(Self { shared, upkeep: Some((stop, thread)) })
+    }
+
+    /// Frees what expired. Happens by itself every second.
+    pub fn sweep(&self) {
+        self.shared.sweep();
+    }
+}
+
+impl ReplayGuard for LocalGuard {
+    fn fence(&self) -> u64 {
+        self.shared.fence
+    }
+
+    fn admit<'a>(
+        &'a self,
+        owner: &'a Name,
+        nonce: Nonce,
+        iat: u64,
+        exp: u64,
+        _received: Instant,
+    ) -> BoxFuture<'a, Result<(), Refused>> {
+        // When the message arrived does not matter here: the clock is read under the lock, after every wait.
+        Box::pin(async move {
+            let answer = self.shared.admit(owner, nonce, iat, exp).await;
+            self.shared.counters.count(answer);
+            answer
+        })
+    }
+
+    fn kind(&self) -> &'static str {
+        "local"
+    }
+
+    fn not_ready(&self) -> Option<String> {
+        self.shared.not_ready()
+    }
+
+    fn stats(&self) -> GuardStats {
+        self.shared.stats()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let closed = tokio::task::spawn_blocking(move || shared.lease.close()).await;
+            if let Ok(Err(error)) = closed {
+                tracing::warn!(%error, "the replay guard's floor was not written; the next start waits a little longer");
+            }
+        })
+    }
+}
+
+impl Drop for LocalGuard {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.upkeep.take() {
+            drop(stop);
+            if thread.join().is_err() {
+                tracing::error!("the replay guard's thread had panicked");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for LocalGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalGuard")
+            .field("fence", &self.shared.fence)
+            .field("lease", &self.shared.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the guard, its thread and a renewal in flight have in common.
+struct Shared {
+    window: Window,
+    quota: Quota,
+    clock: Arc<dyn Clock>,
+    lease: Lease,
+    fence: u64,
+    owners: Owners,
+    /// Held by the one message that renews the lease for all that wait.
+    renewing: tokio::sync::Mutex<()>,
+    counters: Counters,
+}
+
+/// Only the lease is missing: with it, the message would be admitted.
+struct Uncovered;
+
+impl Shared {
+    async fn admit(self: &Arc<Self>, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<(), Refused> {
+        // A second renewal is needed only if the clock leaps while the disk writes.
+        for _ in 0..3 {
+            match self.check(owner, nonce, iat, exp) {
+                Ok(answer) => return answer,
+                Err(Uncovered) => match self.renew().await {
+                    Renewal::Granted => {}
+                    Renewal::Failed => break,
+                    Renewal::Closed => return Err(Refused::Unavailable(Outage::Closed)),
+                },
+            }
+        }
+        Err(Refused::Unavailable(Outage::FloorNotWritten))
+    }
+
+    fn check(&self, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<Result<(), Refused>, Uncovered> {
+        let live = match self.owners.live(owner, self.quota.owners()) {
+            Ok(Some(live)) => live,
+            Ok(None) => return Ok(Err(Refused::Full { retry_after_ms: SWEEP_MS })),
+            Err(Poisoned) => return Ok(Err(Refused::Unavailable(Outage::Interrupted))),
+        };
+        let Ok(mut live) = live.lock() else { return Ok(Err(Refused::Unavailable(Outage::Interrupted))) };
+        // INVARIANT: the time is read under the owner's lock. A thread that read it before could be overtaken by one
+        // that forgets the nonce, and would then still find the message in time.
+        let now_ms = self.lease.now_ms(self.clock.as_ref());
+        let now = now_ms / 1000;
+        if !self.window.holds(iat, exp, now, self.fence) {
+            return Ok(Err(Refused::Stale));
+        }
+        live.forget_expired(now, &self.quota);
+        if live.contains(&nonce) {
+            return Ok(Err(Refused::Replayed));
+        }
+        if !self.lease.covers(now_ms) {
+            return Err(Uncovered);
+        }
+        if let Err(reached) = self.quota.take(live.len()) {
+            let first_ms = live.first_expiry().unwrap_or(now).saturating_mul(1000);
+            let retry_after_ms = first_ms.saturating_sub(now_ms).max(1);
+            return Ok(Err(match reached {
+                Reached::Owner => Refused::OwnerFull { retry_after_ms },
+                Reached::Total => Refused::Full { retry_after_ms: retry_after_ms.min(SWEEP_MS) },
+            }));
+        }
+        live.insert(nonce, exp);
+        Ok(Ok(()))
+    }
+
+    /// Renews the lease on a thread that may block, once for all messages that wait for it.
+    async fn renew(self: &Arc<Self>) -> Renewal {
+        let _one_at_a_time = self.renewing.lock().await;
+        if self.lease.is_failing() {
+            // The upkeep thread tries again every second; a message does not hammer the disk.
+            return Renewal::Failed;
+        }
+        if self.lease.covers(self.lease.floor_ms()) {
+            return Renewal::Granted;
+        }
+        let shared = Arc::clone(self);
+        tokio::task::spawn_blocking(move || shared.lease.renew(shared.clock.as_ref())).await.unwrap_or(Renewal::Failed)
+    }
+
+    /// The thread's work, until the other end of `stopped` is gone.
+    fn keep_up(&self, stopped: &mpsc::Receiver<()>) {
+        let mut was_failing = false;
+        let mut was_behind = false;
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(Duration::from_millis(floor::RENEW_EVERY_MS)) {
+            let failing = self.lease.renew(self.clock.as_ref()) == Renewal::Failed;
+            if failing && !was_failing {
+                let reason = self.lease.failure().unwrap_or_default();
+                tracing::error!(reason, "every message is refused until the replay guard's floor can be written");
+            }
+            let behind_ms = self.behind_ms();
+            let behind = behind_ms > ALARM_MS;
+            if behind && !was_behind {
+                tracing::error!(
+                    behind_ms,
+                    "the clock was stepped back; messages are refused early until it has caught up"
+                );
+            } else if was_behind && !behind {
+                tracing::info!("the clock has caught up");
+            }
+            (was_failing, was_behind) = (failing, behind);
+            self.sweep();
+        }
+    }
+
+    fn sweep(&self) {
+        self.owners.sweep(|| self.lease.now_ms(self.clock.as_ref()) / 1000, &self.quota);
+    }
+
+    fn behind_ms(&self) -> u64 {
+        self.lease.floor_ms().saturating_sub(self.clock.now_ms())
+    }
+
+    fn not_ready(&self) -> Option<String> {
+        if self.lease.is_closed() {
+            return Some(Outage::Closed.to_string());
+        }
+        if self.lease.is_failing() {
+            return Some(self.lease.failure().unwrap_or_else(|| Outage::FloorNotWritten.to_string()));
+        }
+        let now = self.clock.now_s();
+        if now <= self.fence {
+            let wait_s = self.fence - now + 1;
+            let usual_s = self.window.skew_s + 1 + 2 * floor::RENEW_EVERY_MS / 1000;
+            return Some(if wait_s <= usual_s {
+                format!("messages issued before this start are not vouched for: ready in {wait_s} s")
+            } else {
+                format!(
+                    "the clock is {wait_s} s before what this service has already seen: ready when it has caught up. \
+                     Set the clock if it is wrong; if it was ahead earlier and is right now, keep the service stopped \
+                     for six minutes and delete the state file"
+                )
+            });
+        }
+        let behind_ms = self.behind_ms();
+        (behind_ms > ALARM_MS).then(|| {
+            format!("the clock was stepped back by {behind_ms} ms: messages are refused early until it has caught up")
+        })
+    }
+
+    fn stats(&self) -> GuardStats {
+        let counters = &self.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        GuardStats {
+            live: self.quota.live(),
+            owners: self.owners.len(),
+            floor_ms: self.lease.floor_ms(),
+            behind_ms: self.behind_ms(),
+            admitted: read(&counters.admitted),
+            stale: read(&counters.stale),
+            replayed: read(&counters.replayed),
+            owner_full: read(&counters.owner_full),
+            full: read(&counters.full),
+            unavailable: read(&counters.unavailable),
+        }
+    }
+}
+
+/// Answers given, by kind.
+#[derive(Debug, Default)]
+struct Counters {
+    admitted: AtomicU64,
+    stale: AtomicU64,
+    replayed: AtomicU64,
+    owner_full: AtomicU64,
+    full: AtomicU64,
+    unavailable: AtomicU64,
+}
+
+impl Counters {
+    fn count(&self, answer: Result<(), Refused>) {
+        let counter = match answer {
+            Ok(()) => &self.admitted,
+            Err(Refused::Stale) => &self.stale,
+            Err(Refused::Replayed) => &self.replayed,
+            Err(Refused::OwnerFull { .. }) => &self.owner_full,
+            Err(Refused::Full { .. }) => &self.full,
+            Err(Refused::Unavailable(_)) => &self.unavailable,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A clock this far behind the floor is reported: an NTP client slews smaller errors.
+const ALARM_MS: u64 = 1000;
+
+/// When to retry if room depends on others: expired nonces are freed as often as the lease is renewed.
+const SWEEP_MS: u64 = floor::RENEW_EVERY_MS;
+
+#[cfg(test)]
+mod tests;

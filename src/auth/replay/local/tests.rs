@@ -1,0 +1,214 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+use super::*;
+use crate::clock::ManualClock;
+
+const NOW: u64 = 1_790_000_000;
+
+/// A guard that is past its fence, on a clock that stands until moved.
+fn ready(caps: Caps) -> (LocalGuard, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::at(NOW - 6));
+    let guard = LocalGuard::open(Window::default(), caps, clock.clone(), &Floor::Ephemeral).unwrap();
+    clock.set_ms(NOW * 1000);
+    (guard, clock)
+}
+
+async fn offer(guard: &LocalGuard, owner: &str, nonce: Nonce, iat: u64, exp: u64) -> Result<(), Refused> {
+    guard.admit(&Name::new(owner).unwrap(), nonce, iat, exp, Instant::now()).await
+}
+
+#[tokio::test]
+async fn a_nonce_is_admitted_once_and_belongs_to_its_owner() {
+    let (guard, _) = ready(Caps::default());
+    let nonce = Nonce::random();
+    assert_eq!(offer(&guard, "a", nonce, NOW, NOW + 30).await, Ok(()));
+    assert_eq!(offer(&guard, "a", nonce, NOW, NOW + 30).await, Err(Refused::Replayed));
+    assert_eq!(
+        offer(&guard, "a", nonce, NOW + 1, NOW + 31).await,
+        Err(Refused::Replayed),
+        "another message, same nonce"
+    );
+    assert_eq!(offer(&guard, "b", nonce, NOW, NOW + 30).await, Ok(()));
+    let stats = guard.stats();
+    assert_eq!((stats.admitted, stats.replayed, stats.live, stats.owners), (2, 2, 2, 2));
+}
+
+#[tokio::test]
+async fn the_guard_judges_the_window_itself() {
+    let (guard, clock) = ready(Caps::default());
+    let stale = [(NOW - 1, NOW), (NOW + 6, NOW + 30), (NOW, NOW + 31), (NOW - 1 - 5, NOW + 3), (NOW + 2, NOW + 2)];
+    for (iat, exp) in stale {
+        assert_eq!(offer(&guard, "a", Nonce::random(), iat, exp).await, Err(Refused::Stale), "{iat}..{exp}");
+    }
+    assert_eq!(guard.stats().live, 0, "nothing stale is stored");
+    clock.advance_ms(30_000);
+    assert_eq!(offer(&guard, "a", Nonce::random(), NOW, NOW + 30).await, Err(Refused::Stale));
+}
+
+#[tokio::test]
+async fn what_was_issued_before_the_start_is_not_vouched_for() {
+    let clock = Arc::new(ManualClock::at(NOW));
+    let guard = LocalGuard::open(Window::default(), Caps::default(), clock.clone(), &Floor::Ephemeral).unwrap();
+    assert_eq!(guard.fence(), NOW + 5);
+    assert!(guard.not_ready().unwrap().contains("ready in 6 s"));
+    assert_eq!(offer(&guard, "a", Nonce::random(), NOW + 5, NOW + 30).await, Err(Refused::Stale));
+    clock.advance_ms(6000);
+    assert_eq!(guard.not_ready(), None);
+    assert_eq!(offer(&guard, "a", Nonce::random(), NOW + 6, NOW + 30).await, Ok(()));
+}
+
+/// A store that forgets what was idle for long counts real time. After a step back, the wall clock needs longer.
+#[tokio::test]
+async fn nonces_outlive_any_idle_time_while_the_clock_is_behind() {
+    let (guard, clock) = ready(Caps::default());
+    let nonce = Nonce::random();
+    assert_eq!(offer(&guard, "a", nonce, NOW, NOW + 30).await, Ok(()));
+    clock.set_ms((NOW - 3600) * 1000);
+    // An hour passes on the wall, sweep after sweep, until the message is just in time.
+    for _ in 0..3600 {
+        clock.advance_ms(1000);
+        guard.sweep();
+    }
+    assert_eq!(guard.stats().live, 1);
+    assert_eq!(offer(&guard, "a", nonce, NOW, NOW + 30).await, Err(Refused::Replayed));
+    clock.advance_ms(29_999);
+    guard.sweep();
+    assert_eq!(offer(&guard, "a", nonce, NOW, NOW + 30).await, Err(Refused::Replayed));
+    clock.advance_ms(1);
+    guard.sweep();
+    assert_eq!((guard.stats().live, guard.stats().owners), (0, 0));
+    assert_eq!(offer(&guard, "a", nonce, NOW, NOW + 30).await, Err(Refused::Stale));
+}
+
+#[tokio::test]
+async fn a_clock_stepped_back_is_reported_and_brings_nothing_back() {
+    let (guard, clock) = ready(Caps::default());
+    let (early, late) = (Nonce::random(), Nonce::random());
+    assert_eq!(offer(&guard, "a", early, NOW, NOW + 30).await, Ok(()));
+    clock.advance_ms(31_000);
+    assert_eq!(offer(&guard, "a", late, NOW + 31, NOW + 61).await, Ok(()));
+    clock.set_ms(NOW * 1000);
+    assert_eq!(
+        offer(&guard, "a", early, NOW, NOW + 30).await,
+        Err(Refused::Stale),
+        "forgotten, so judged at the floor"
+    );
+    assert_eq!(guard.stats().behind_ms, 31_000);
+    assert!(guard.not_ready().unwrap().contains("stepped back by 31000 ms"));
+    clock.advance_ms(31_000);
+    assert_eq!(guard.not_ready(), None);
+}
+
+#[tokio::test]
+async fn a_full_owner_is_told_when_to_return_and_others_do_not_notice() {
+    let (guard, clock) = ready(Caps { owner: 10, total: 1000, owners: 20, reserve: 2 });
+    for second in 0..10 {
+        assert_eq!(offer(&guard, "a", Nonce::random(), NOW, NOW + 20 + second).await, Ok(()));
+    }
+    clock.advance_ms(500);
+    let full = offer(&guard, "a", Nonce::random(), NOW, NOW + 20).await;
+    assert_eq!(full, Err(Refused::OwnerFull { retry_after_ms: 19_500 }));
+    assert_eq!(offer(&guard, "b", Nonce::random(), NOW, NOW + 20).await, Ok(()));
+    clock.advance_ms(19_500);
+    assert_eq!(offer(&guard, "a", Nonce::random(), NOW + 20, NOW + 30).await, Ok(()));
+    assert_eq!(guard.stats().owner_full, 1);
+}
+
+#[tokio::test]
+async fn greedy_owners_leave_every_other_owner_its_reserve() {
+    let (guard, _) = ready(Caps { owner: 400, total: 2000, owners: 200, reserve: 4 });
+    for greedy in 0..20 {
+        let owner = format!("greedy-{greedy}");
+        while offer(&guard, &owner, Nonce::random(), NOW, NOW + 30).await.is_ok() {}
+    }
+    for late in 0..180 {
+        let owner = format!("late-{late}");
+        for _ in 0..4 {
+            assert_eq!(offer(&guard, &owner, Nonce::random(), NOW, NOW + 30).await, Ok(()));
+        }
+    }
+    assert_eq!(
+        offer(&guard, "late-0", Nonce::random(), NOW, NOW + 30).await,
+        Err(Refused::Full { retry_after_ms: 1000 }),
+        "beyond the reserve the pool decides"
+    );
+    assert_eq!(
+        offer(&guard, "one-too-many", Nonce::random(), NOW, NOW + 30).await,
+        Err(Refused::Full { retry_after_ms: 1000 })
+    );
+    let stats = guard.stats();
+    assert!(stats.live <= 2000 && stats.full >= 2, "{stats:?}");
+}
+
+#[tokio::test]
+async fn the_total_is_the_sum_of_the_windows_at_all_times() {
+    let (guard, clock) = ready(Caps { owner: 50, total: 150, owners: 10, reserve: 3 });
+    for round in 0..400_u64 {
+        let now = clock.now_s();
+        let owner = format!("o{}", round % 11);
+        for life in 1..=(round % 30) {
+            let _ = offer(&guard, &owner, Nonce::random(), now, now + life).await;
+        }
+        if round % 7 == 0 {
+            clock.advance_ms(round % 5 * 1000);
+            guard.sweep();
+        }
+        assert_eq!(guard.stats().live, guard.shared.owners.count(), "round {round}");
+    }
+    clock.advance_ms(60_000);
+    guard.sweep();
+    assert_eq!((guard.stats().live, guard.stats().owners), (0, 0));
+}
+
+#[tokio::test]
+async fn an_interrupted_check_closes_its_owner_and_no_other() {
+    let (guard, _) = ready(Caps::default());
+    guard.shared.owners.poison(&Name::new("a").unwrap());
+    let interrupted = Err(Refused::Unavailable(Outage::Interrupted));
+    assert_eq!(offer(&guard, "a", Nonce::random(), NOW, NOW + 30).await, interrupted);
+    guard.sweep();
+    assert_eq!(offer(&guard, "a", Nonce::random(), NOW, NOW + 30).await, interrupted, "also after a sweep");
+    assert_eq!(offer(&guard, "b", Nonce::random(), NOW, NOW + 30).await, Ok(()));
+    assert_eq!(guard.stats().unavailable, 2);
+}
+
+#[tokio::test]
+async fn a_closed_guard_admits_nothing() {
+    let (guard, _) = ready(Caps::default());
+    guard.close().await;
+    assert_eq!(offer(&guard, "a", Nonce::random(), NOW, NOW + 30).await, Err(Refused::Unavailable(Outage::Closed)));
+    assert!(guard.not_ready().is_some());
+}
+
+#[tokio::test]
+async fn a_floor_that_cannot_be_written_refuses_until_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("floor");
+    let clock = Arc::new(ManualClock::at(NOW - 6));
+    let guard = LocalGuard::open(Window::default(), Caps::default(), clock.clone(), &Floor::File(path)).unwrap();
+    let obstacle = folder.path().join("floor.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    clock.set_ms(NOW * 1000);
+    let refused = Err(Refused::Unavailable(Outage::FloorNotWritten));
+    let nonce = Nonce::random();
+    assert_eq!(offer(&guard, "a", nonce, NOW, NOW + 30).await, refused);
+    assert!(guard.not_ready().unwrap().contains("cannot be written"));
+    assert_eq!(guard.stats().live, 0);
+
+    std::fs::remove_dir(obstacle).unwrap();
+    // The upkeep thread repairs it within about a second.
+    for _ in 0..100 {
+        if guard.not_ready().is_none() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(offer(&guard, "a", nonce, NOW, NOW + 30).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_window_changed_by_hand_is_checked_again() {
+    let window = Window { window_s: 3000, skew_s: 5 };
+    let clock = Arc::new(ManualClock::at(NOW));
+    let error = LocalGuard::open(window, Caps::default(), clock, &Floor::Ephemeral).unwrap_err();
+    assert!(matches!(error, OpenError::Window(WindowError::Window(3000))));
+}
