@@ -10,8 +10,9 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives import hashes
@@ -74,13 +75,9 @@ def _never(text: str) -> Any:
     raise Refused(f"`{text[:20]}` is not JSON")
 
 
-def _number(text: str) -> int | float:
-    # Signs, fractions and exponents are kept recognisable, so that only plain digits pass as an integer later.
-    return float(text)
-
-
 def _integer(text: str) -> int | float:
-    return float(text) if text.startswith("-") else int(text)
+    # `-0` would become a plain 0; a fraction or an exponent makes a float anyway (§4).
+    return -0.0 if text == "-0" else int(text)
 
 
 def parse_json(data: bytes) -> Any:
@@ -92,7 +89,6 @@ def parse_json(data: bytes) -> Any:
             data.decode("utf-8"),
             object_pairs_hook=_no_duplicates,
             parse_constant=_never,
-            parse_float=_number,
             parse_int=_integer,
         )
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,378 @@
+"""A client of the `nats-rpc-v1` profile on nats-py and PyJWT, written from SPEC.md alone.
+
+    client.py --creds planner.creds.json call math math/add '{"a": 2, "b": 3}'
+    client.py --creds planner.creds.json notify math log/append '["hello"]'
+    client.py --creds planner.creds.json batch math '[{"jsonrpc":"2.0","method":"math/add","params":[1,2],"id":1}]'
+
+Prints one line of JSON that says what it got, and never takes an answer that does not verify. With one of the
+adversarial options it misbehaves on purpose and reports the first thing that comes back, so that a test can see that
+the service holds.
+
+Exit codes: 0 a result, or sent; 1 a bug; 2 wrong usage or credentials; 10 denied by policy; 20 no answer that means
+anything (no responders, timeout, forbidden by the broker, not connected); 21 another signed error; 22 an unsigned
+hint; 23 an answer that does not verify.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client as NatsClient
+from nats.aio.msg import Msg
+
+import credentials
+import nats_rpc_v1 as rpc
+
+EXIT = {
+    "result": 0,
+    "sent": 0,
+    "denied": 10,
+    "no_responders": 20,
+    "timeout": 20,
+    "forbidden": 20,
+    "not_connected": 20,
+    "error": 21,
+    "hint": 22,
+    "unverifiable": 23,
+}
+STALE, REPLAYED, PERMISSION_DENIED = -32011, -32012, -32002
+HINTS = {-32010, -32014, -32015}
+
+
+class RawHeaders(dict):
+    """What nats-py parsed, with the bytes it parsed: a map cannot show that a header came twice."""
+
+    raw: bytes = b""
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Every header line, names as they came."""
+        found = []
+        for line in self.raw.split(b"\r\n")[1:]:
+            name, colon, value = line.partition(b":")
+            if colon:
+                found.append((name.decode("latin-1"), value.strip().decode("latin-1")))
+        return found
+
+    def status(self) -> str:
+        """The status of the first line, `""` if there is none."""
+        return self.raw.split(b"\r\n", 1)[0].removeprefix(b"NATS/1.0").strip().decode("latin-1")
+
+
+class RawNatsClient(NatsClient):
+    """nats-py, with header blocks kept."""
+
+    async def _process_headers(self, headers: bytes) -> RawHeaders | None:  # type: ignore[override]
+        if not headers:
+            return None
+        kept = RawHeaders(await super()._process_headers(headers) or {})
+        kept.raw = bytes(headers)
+        return kept
+
+
+@dataclass(frozen=True)
+class Got:
+    """What one delivery to the inbox amounts to."""
+
+    outcome: str
+    report: dict[str, Any]
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it ends the wait (§9): neither signed `stale` and `replayed` nor forgeries do."""
+        return self.outcome != "unverifiable" and self.report.get("code") not in (STALE, REPLAYED)
+
+
+class Client:
+    """One connection, one inbox subscription, one call at a time."""
+
+    def __init__(self, creds: credentials.Credentials) -> None:
+        self.creds = creds
+        self._nats = RawNatsClient()
+        self._inbox = f"{creds.inbox_prefix}.{creds.agent}.{os.urandom(8).hex()}"
+        self._sent = 0
+        self._arrivals: asyncio.Queue[Msg | str] = asyncio.Queue(maxsize=256)
+
+    async def __aenter__(self) -> Client:
+        async def on_error(error: Exception) -> None:
+            if "permissions violation" in str(error).lower():
+                self._keep(str(error))
+
+        await self._nats.connect(
+            **self.creds.connect_options(), error_cb=on_error, allow_reconnect=False, connect_timeout=5
+        )
+
+        async def on_message(message: Msg) -> None:
+            self._keep(message)
+
+        await self._nats.subscribe(f"{self._inbox}.*", cb=on_message)
+        await self._nats.flush()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._nats.close()
+
+    def _keep(self, arrival: Msg | str) -> None:
+        # A full queue means a flood at the inbox; what does not fit is as good as lost on the way.
+        if not self._arrivals.full():
+            self._arrivals.put_nowait(arrival)
+
+    def seal(
+        self,
+        service: str,
+        payload: bytes,
+        *,
+        method: str | None = None,
+        reply: str | None = None,
+        timeout_ms: int,
+        now_ms: int | None = None,
+        audience: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> rpc.Request:
+        """Signs a message for the service; with a `method` it goes to that method's subject.
+
+        Unless `reply` says otherwise (`""` for none) the answer comes to a fresh subject of this client's inbox.
+        """
+        subject = f"{self.creds.prefix}.{service}.{self.creds.agent}"
+        if method is not None:
+            subject += "." + method.replace("/", ".")
+        self._sent += 1
+        return rpc.seal(
+            key=self.creds.key,
+            token=self.creds.access_token(),
+            audience=audience or f"{self.creds.environment}/{service}",
+            subject=subject,
+            reply=f"{self._inbox}.{self._sent}" if reply is None else reply,
+            payload=payload,
+            now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
+            timeout_ms=timeout_ms,
+            idempotency_key=idempotency_key,
+        )
+
+    async def publish(self, request: rpc.Request, headers: dict[str, str] | None = None) -> None:
+        """Publishes it as it is."""
+        if headers is None:
+            headers = {"Authorization": request.authorization}
+        await self._nats.publish(request.subject, request.payload, reply=request.reply, headers=headers or None)
+        # The broker's objections to this publication arrive before its answer to a ping.
+        await self._nats.flush()
+
+    async def next(self, request: rpc.Request, until: float) -> Got | None:
+        """The next thing that concerns the request, judged; `None` at the time `until`."""
+        while True:
+            try:
+                arrival = await asyncio.wait_for(self._arrivals.get(), until - time.monotonic())
+            except asyncio.TimeoutError:
+                return None
+            if isinstance(arrival, str):
+                if f'"{request.subject}"' in arrival:
+                    return Got("forbidden", {"message": arrival})
+            elif arrival.subject == request.reply:
+                return self.judge(request, arrival)
+
+    async def answer(self, request: rpc.Request, timeout_ms: int) -> Got:
+        """Waits for what ends the wait; at the deadline, for the best that came."""
+        until = time.monotonic() + timeout_ms / 1000
+        best = Got("timeout", {})
+        while (got := await self.next(request, until)) is not None:
+            if got.is_final:
+                return got
+            if best.outcome in ("timeout", "unverifiable"):
+                best = got
+        return best
+
+    def judge(self, request: rpc.Request, message: Msg) -> Got:
+        """Takes an answer as §12 says, or tells what it is instead."""
+        headers = message.headers if isinstance(message.headers, RawHeaders) else RawHeaders()
+        if headers.status().startswith("503") and not message.data:
+            return Got("no_responders", {})
+        lines = headers.lines()
+        if not any(name.lower() == "authentication-info" for name, _ in lines):
+            return unsigned(message.data)
+        pinned = self.creds.service_keys.get(request.audience.split("/")[1], {})
+        try:
+            rpc.take_answer(request, message.subject, lines, message.data, pinned.get)
+            body = rpc.parse_json(message.data)
+        except rpc.Refused as refused:
+            return Got("unverifiable", {"why": str(refused)})
+        return signed(body)
+
+
+def unsigned(data: bytes) -> Got:
+    """A hint if it looks like one, else nothing to be believed (§13)."""
+    try:
+        body = rpc.parse_object(data)
+        code = body["error"]["code"]
+    except (rpc.Refused, KeyError, TypeError):
+        return Got("unverifiable", {"why": "not signed"})
+    if code not in HINTS:
+        return Got("unverifiable", {"why": "not signed"})
+    return Got("hint", {"code": code, "signed": False})
+
+
+def signed(body: Any) -> Got:
+    """A verified payload."""
+    if isinstance(body, list):
+        return Got("result", {"responses": body, "signed": True})
+    if not isinstance(body, dict) or body.get("jsonrpc") != "2.0" or ("result" in body) == ("error" in body):
+        return Got("unverifiable", {"why": "signed, but not a JSON-RPC response"})
+    if "result" in body:
+        return Got("result", {"result": body["result"], "id": body.get("id"), "signed": True})
+    error = body["error"]
+    report = {"code": error["code"], "message": error["message"], "id": body.get("id"), "signed": True}
+    if "data" in error:
+        report["data"] = error["data"]
+    return Got("denied" if error["code"] == PERMISSION_DENIED else "error", report)
+
+
+# --- Misbehaving on purpose ----------------------------------------------------------------------------------------
+
+
+def tampered(request: rpc.Request, what: str) -> rpc.Request:
+    """The message as someone on the way would change it; the proof stays as it was."""
+    if what == "payload":
+        return dataclasses.replace(request, payload=request.payload + b" ")
+    if what == "subject":
+        return dataclasses.replace(request, subject=request.subject + ".math.add")
+    if what == "reply":
+        return dataclasses.replace(request, reply=request.reply + "9")
+    head, _, signature = request.token.rpartition(".")
+    flipped = ("B" if signature[0] == "A" else "A") + signature[1:]
+    return dataclasses.replace(request, token=f"{head}.{flipped}")
+
+
+def wrongly_keyed(creds: credentials.Credentials) -> credentials.Credentials:
+    """The same key id, another key."""
+    return dataclasses.replace(creds, key=dataclasses.replace(creds.key, secret=os.urandom(32)))
+
+
+def two_headers(request: rpc.Request) -> dict[str, str]:
+    """Two headers that a case-insensitive reader would confuse."""
+    return {"Authorization": request.authorization, "authorization": request.authorization}
+
+
+# --- Command line --------------------------------------------------------------------------------------------------
+
+
+def body_of(arguments: argparse.Namespace) -> bytes:
+    """The payload, written once; these bytes are signed and published."""
+    if arguments.command == "batch":
+        return arguments.entries.encode()
+    request: dict[str, Any] = {"jsonrpc": "2.0", "method": arguments.method}
+    if arguments.params is not None:
+        request["params"] = json.loads(arguments.params)
+    if arguments.command == "call":
+        request["id"] = 1
+    return json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def belongs(got: Got, arguments: argparse.Namespace) -> Got:
+    """A verified response must also be a response to this body (§12)."""
+    if got.report.get("signed") and arguments.command == "call" and "responses" not in got.report:
+        if got.report["id"] == 1 or (got.report["id"] is None and got.outcome != "result"):
+            return got
+        return Got("unverifiable", {"why": "the response has another id"})
+    if got.outcome == "result" and ("responses" in got.report) != (arguments.command == "batch"):
+        return Got("unverifiable", {"why": "the response has another form than the request"})
+    return got
+
+
+async def run(arguments: argparse.Namespace) -> Got:
+    """Does what the command line says."""
+    creds = credentials.load(arguments.creds)
+    if arguments.wrong_key:
+        creds = wrongly_keyed(creds)
+    timeout_ms, wants_reply = arguments.timeout_ms, arguments.command != "notify" or arguments.with_reply
+    age_ms = 60_000 if arguments.stale else 0
+    async with Client(creds) as client:
+        request = client.seal(
+            arguments.service,
+            body_of(arguments),
+            method=arguments.method if arguments.command != "batch" and arguments.method_subject else None,
+            # With `--reply-to` the proof is right: the reply rule is not about signatures.
+            reply=arguments.reply_to if wants_reply else "",
+            timeout_ms=timeout_ms + age_ms,
+            now_ms=time.time_ns() // 1_000_000 - age_ms,
+            audience=arguments.audience,
+            idempotency_key=arguments.idempotency_key,
+        )
+        headers = None
+        if arguments.no_header:
+            headers = {}
+        elif arguments.two_headers:
+            headers = two_headers(request)
+        if arguments.tamper:
+            request = tampered(request, arguments.tamper)
+        await client.publish(request, headers)
+        if not wants_reply:
+            # A moment for the broker's objection, if it has one.
+            return await client.next(request, time.monotonic() + 0.2) or Got("sent", {})
+        misbehaves = any(
+            (arguments.tamper, arguments.no_header, arguments.two_headers, arguments.stale, arguments.wrong_key)
+        )
+        until = time.monotonic() + timeout_ms / 1000
+        if misbehaves:
+            return await client.next(request, until) or Got("timeout", {})
+        got = belongs(await client.answer(request, timeout_ms), arguments)
+        if arguments.replay:
+            await client.publish(request, headers)
+            second = await client.next(request, until) or Got("timeout", {})
+            return Got(second.outcome, {**second.report, "first": got.outcome})
+        return got
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--creds", type=Path, required=True, help="credentials file, SPEC.md §20")
+    parser.add_argument("--timeout-ms", type=int, default=5000, help="how long to wait, milliseconds (5000)")
+    parser.add_argument("--method-subject", action="store_true", help="publish to the method's own subject")
+    parser.add_argument("--idempotency-key", help="the claim `idk`")
+    bad = parser.add_argument_group("misbehaviour, for tests")
+    bad.add_argument("--tamper", choices=["payload", "subject", "reply", "token"], help="change this after signing")
+    bad.add_argument("--replay", action="store_true", help="publish the same bytes again after the answer")
+    bad.add_argument("--no-header", action="store_true", help="leave the authorization header out")
+    bad.add_argument("--two-headers", action="store_true", help="send it twice, spelled differently")
+    bad.add_argument("--stale", action="store_true", help="sign as a minute ago")
+    bad.add_argument("--wrong-key", action="store_true", help="sign with another key under the same key id")
+    bad.add_argument("--audience", help="sign for this audience instead")
+    bad.add_argument("--reply-to", metavar="SUBJECT", help="ask for the answer on any subject")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("call", "notify"):
+        command = commands.add_parser(name)
+        command.add_argument("service")
+        command.add_argument("method")
+        command.add_argument("params", nargs="?", help="JSON, an object or an array")
+        command.set_defaults(with_reply=False)
+    commands.choices["notify"].add_argument("--with-reply", action="store_true", help="learn of refusals")
+    batch = commands.add_parser("batch")
+    batch.add_argument("service")
+    batch.add_argument("entries", help="a JSON array of requests, sent as it is")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    arguments = parse(argv)
+    started = time.monotonic()
+    try:
+        got = asyncio.run(run(arguments))
+    except (credentials.BadCredentials, json.JSONDecodeError, FileNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (nats.errors.Error, OSError) as error:
+        got = Got("not_connected", {"message": str(error)})
+    elapsed = round((time.monotonic() - started) * 1000)
+    print(json.dumps({"outcome": got.outcome, **got.report, "elapsed_ms": elapsed}, ensure_ascii=False))
+    return EXIT[got.outcome]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
