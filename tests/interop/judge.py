@@ -16,7 +16,8 @@ from nats_rpc_v1 import Refused
 
 TOKEN68 = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 TOKEN_KID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-REFUSED_TOKEN_HEADERS = {"crit", "jwk", "jku", "x5u", "x5c", "zip", "enc", "b64"}
+IDENTIFIER = re.compile(r"[!-~]{1,128}")
+ROLE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 TOKEN_LEEWAY_S = 5
 TOKEN_LIFE_S = 3600
 
@@ -70,8 +71,8 @@ class Service:
         return "accept"
 
     def _judge(self, subject: str, reply: str, headers: list[tuple[str, str]], payload: bytes, now_ms: int) -> None:
-        agent = self._reply_rule(subject, reply)
-        token, proof, method_subject = self._shape(subject, headers, payload)
+        service, agent, method_subject = self._subjects(subject, reply)
+        token, proof = self._shape(service, headers, payload)
         try:
             kid, record = self._record(proof, agent)
             claims = self._claims(proof, record, subject, reply, token, payload)
@@ -91,21 +92,25 @@ class Service:
         if now_ms >= min(claims["exp"] * 1000, deadline):
             raise Answer("timeout", "the deadline passed")
 
-    def _reply_rule(self, subject: str, reply: str) -> str:
-        tokens = subject.split(".")
-        place = len(self.prefix.split(".")) + 1
-        agent = tokens[place] if len(tokens) > place else ""
-        if reply:
-            rest = reply.removeprefix(f"_INBOX.{agent}.")
-            legal = all(token and token not in ("*", ">") for token in rest.split(".")) and is_visible(rest)
-            if not rpc.NAME.fullmatch(agent) or rest == reply or not legal:
-                raise Answer("dropped", "the reply subject is not the agent's")
-        return agent
+    def _subjects(self, subject: str, reply: str) -> tuple[str, str, str | None]:
+        """Service, agent and method that the subject names, if the reply rule holds too."""
+        if not is_plain_subject(subject) or not subject.startswith(f"{self.prefix}."):
+            raise Answer("dropped", "not a subject")
+        service, _, rest = subject.removeprefix(f"{self.prefix}.").partition(".")
+        agent, _, method = rest.partition(".")
+        if not rpc.NAME.fullmatch(service) or not rpc.NAME.fullmatch(agent):
+            raise Answer("dropped", "the subject names no service or no agent")
+        if method and (len(method) > 128 or not rpc.METHOD.fullmatch(method)):
+            raise Answer("dropped", "the subject's method is none")
+        inbox = f"_INBOX.{agent}."
+        if reply and not (reply.startswith(inbox) and is_plain_subject(reply)):
+            raise Answer("dropped", "the reply subject is not the agent's")
+        return service, agent, method or None
 
-    def _shape(self, subject: str, headers: list[tuple[str, str]], payload: bytes) -> tuple[str, str, str | None]:
+    def _shape(self, service: str, headers: list[tuple[str, str]], payload: bytes) -> tuple[str, str]:
         if len(payload) > 192 * 1024:
             raise Answer("too large", "payload")
-        if len(headers) > 32 or sum(len(name) + len(value) for name, value in headers) > 16384:
+        if len(headers) > 32 or sum(len(f"{name}: {value}\r\n".encode()) for name, value in headers) > 16384:
             raise unauthenticated("headers over their limit")
         values = [value for name, value in headers if name.lower() == "authorization"]
         if len(values) != 1:
@@ -116,17 +121,10 @@ class Service:
             raise unauthenticated("the authorization header's form")
         if credentials.count("~") != 1:
             raise unauthenticated("not one tilde")
+        if service != self.service:
+            raise unauthenticated("another service")
         token, proof = credentials.split("~")
-        tokens = subject.split(".")
-        head = [*self.prefix.split("."), self.service]
-        if not is_visible(subject) or any(token in ("", "*", ">") for token in tokens):
-            raise unauthenticated("not a subject")
-        if tokens[: len(head)] != head or len(tokens) == len(head):
-            raise unauthenticated("not a subject of this service")
-        if not rpc.NAME.fullmatch(tokens[len(head)]):
-            raise unauthenticated("not an agent's name")
-        rest = tokens[len(head) + 1 :]
-        return token, proof, ".".join(rest) if rest else None
+        return token, proof
 
     def _record(self, proof: str, agent: str) -> tuple[str, dict[str, Any]]:
         header, _, _ = rpc.split_jws(proof)
@@ -181,13 +179,13 @@ class Service:
         if len(token) > 4096:
             raise Refused("the token is too large")
         header, body, _ = rpc.split_jws(token)
-        if REFUSED_TOKEN_HEADERS & set(header):
-            raise Refused("a header parameter that is not allowed")
-        token_kid = header.get("kid")
+        if set(header) != {"alg", "kid", "typ"}:
+            raise Refused("a header parameter is missing, or not allowed")
+        token_kid = header["kid"]
         if not isinstance(token_kid, str) or not TOKEN_KID.fullmatch(token_kid) or token_kid not in self.token_keys:
             raise Refused("no such token key")
         alg, key = self.token_keys[token_kid]
-        if header.get("alg") != alg or header.get("typ") not in ("at+jwt", "application/at+jwt"):
+        if header["alg"] != alg or header["typ"] not in ("at+jwt", "application/at+jwt"):
             raise Refused("the token's algorithm or type")
         # The library checks signature, issuer and audience; its clock cannot be set, so times are checked here.
         try:
@@ -207,21 +205,19 @@ class Service:
         except jwt.PyJWTError as error:
             raise Refused(f"the token: {error}") from error
         claims = rpc.parse_object(body)
-        times = [claims["exp"], claims["iat"], claims.get("nbf", 0)]
-        if not all(rpc.is_integer(time) for time in times):
-            raise Refused("a time that is not an integer")
-        exp, iat, nbf = times
+        if depth(claims) > 16 or not all_integers(claims):
+            raise Refused("nesting, or a number that is not an integer")
+        exp, iat, nbf = claims["exp"], claims["iat"], claims.get("nbf", 0)
+        if not all(rpc.is_integer(time) for time in (exp, iat, nbf)):
+            raise Refused("a time that is not a number")
         if now >= exp + TOKEN_LEEWAY_S or iat > now + TOKEN_LEEWAY_S or nbf > now + TOKEN_LEEWAY_S:
             raise Refused("the token is not valid now")
-        if exp - iat > TOKEN_LIFE_S:
+        if not 0 < exp - iat <= TOKEN_LIFE_S:
             raise Refused("the token lives too long")
-        sub = claims["sub"]
-        if not isinstance(sub, str) or not 1 <= len(sub) <= 128 or not sub.isprintable():
-            raise Refused("`sub`")
-        if not isinstance(claims["iss"], str) or not isinstance(claims["jti"], str) or not claims["jti"]:
-            raise Refused("`iss` or `jti`")
+        if not is_identifier(claims["sub"]) or not is_identifier(claims["jti"]) or not isinstance(claims["iss"], str):
+            raise Refused("`sub`, `jti` or `iss`")
         roles = claims.get("roles", [])
-        if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
+        if not isinstance(roles, list) or len(roles) > 64 or not all(is_role(role) for role in roles):
             raise Refused("`roles`")
         if actor(claims) != record["owner"]:
             raise Refused("the actor is not the key's owner")
@@ -257,14 +253,37 @@ def actor(claims: dict[str, Any]) -> str:
     holder = claims
     while "act" in holder:
         holder = holder["act"]
-        if not isinstance(holder, dict) or not isinstance(holder.get("sub"), str) or len(names) > 4:
+        if not isinstance(holder, dict) or not set(holder) <= {"sub", "iss", "act"} or len(names) > 4:
+            raise Refused("`act`")
+        if not is_identifier(holder.get("sub")) or holder.get("iss", claims["iss"]) != claims["iss"]:
             raise Refused("`act`")
         names.append(holder["sub"])
     return names[1] if len(names) > 1 else names[0]
 
 
-def is_visible(text: str) -> bool:
-    return all(0x21 <= ord(char) <= 0x7E for char in text)
+def is_identifier(value: Any) -> bool:
+    return isinstance(value, str) and IDENTIFIER.fullmatch(value) is not None
+
+
+def is_role(value: Any) -> bool:
+    return isinstance(value, str) and ROLE.fullmatch(value) is not None
+
+
+def all_integers(value: Any) -> bool:
+    """Whether every number in it is an integer in range."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, (dict, list)):
+            pending.extend(item.values() if isinstance(item, dict) else item)
+        elif isinstance(item, (int, float)) and not isinstance(item, bool) and not rpc.is_integer(item):
+            return False
+    return True
+
+
+def is_plain_subject(text: str) -> bool:
+    legal = len(text) <= 512 and all(0x21 <= ord(char) <= 0x7E for char in text)
+    return legal and all(token not in ("", "*", ">") for token in text.split("."))
 
 
 def is_nonce(text: str) -> bool:
