@@ -92,7 +92,7 @@ fn is_name_byte(byte: u8) -> bool {
 }
 
 /// At most 80 characters of a rejected text, with control characters escaped, so that an error message stays one line.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     text.chars().take(80).flat_map(char::escape_default).collect()
 }
 

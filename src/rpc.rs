@@ -6,7 +6,7 @@
 
 mod error;
 mod id;
-mod json;
+pub(crate) mod json;
 mod params;
 mod request;
 mod response;
