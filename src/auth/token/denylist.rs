@@ -1,0 +1,192 @@
+//! What has been revoked: tokens, subjects up to a time, keys.
+//! Never forgets an entry by itself: what is listed is denied.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::file::Opened;
+use super::{AccessToken, FileError, JsonFault, TokenError, json};
+
+/// What has been revoked. Immutable; the empty list (`Denylist::default()`) revokes nothing.
+///
+/// The file:
+///
+/// ```
+/// use sealwire::auth::Denylist;
+///
+/// let list = Denylist::parse(
+///     r#"{"tokens":   [{"jti": "t-0001", "until": 1790000800}],
+///         "subjects": [{"sub": "agent-7f3a", "before": 1790000000}],
+///         "keys":     ["idp-0", "agent-99.k1"]}"#,
+///     "deny.json",
+/// )?;
+/// assert!(list.denies_key("agent-99.k1"));
+/// # Ok::<(), sealwire::auth::DenylistError>(())
+/// ```
+///
+/// - `tokens` by `jti`. `until` is when the token itself ends (seconds since the Unix epoch): from then on the entry can
+///   be removed, see [`Denylist::without_ended`]. Until it is removed it denies.
+/// - `subjects`: tokens whose `sub` or `act.sub` this is and whose `iat` lies before `before`.
+/// - `keys`: key ids, of issuers' keys and of agents' proof keys alike.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Denylist {
+    tokens: BTreeMap<String, u64>,
+    subjects: BTreeMap<String, u64>,
+    keys: BTreeSet<String>,
+}
+
+/// Why a deny list was refused. The list in force stays in force.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DenylistError {
+    /// The file could not be read.
+    #[error("deny list `{origin}`: {cause}")]
+    File {
+        /// The file.
+        origin: String,
+        /// What the operating system, or our bounds, said.
+        cause: FileError,
+    },
+    /// The text is not strict JSON.
+    #[error("deny list `{origin}` {fault}")]
+    Json {
+        /// Where the list came from.
+        origin: String,
+        /// What is wrong.
+        fault: JsonFault,
+    },
+    /// A member is unknown, incomplete, or of the wrong type: an entry that we do not understand might revoke something.
+    #[error("deny list `{origin}`: {cause}")]
+    Form {
+        /// Where the list came from.
+        origin: String,
+        /// What is wrong.
+        cause: serde_json::Error,
+    },
+}
+
+impl Denylist {
+    /// Reads a deny list from a file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// Every [`DenylistError`]; whoever wrote the file is to blame.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, DenylistError> {
+        let path = path.as_ref();
+        let origin = path.display().to_string();
+        match Opened::read(path, MAX_LIST_LEN) {
+            Ok(opened) => Self::parse(&opened.text, &origin),
+            Err(cause) => Err(DenylistError::File { origin, cause }),
+        }
+    }
+
+    /// Reads a deny list. `origin` names where the text came from, for error messages.
+    ///
+    /// # Errors
+    /// [`DenylistError::Json`] and [`DenylistError::Form`]; whoever wrote the text is to blame.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, DenylistError> {
+        let members =
+            json::object(text.as_bytes()).map_err(|fault| DenylistError::Json { origin: origin.to_owned(), fault })?;
+        let written: Written = serde_json::from_value(Value::Object(members))
+            .map_err(|cause| DenylistError::Form { origin: origin.to_owned(), cause })?;
+        let mut list = Self::default();
+        for DeniedToken { jti, until } in written.tokens {
+            list = list.with_token(jti, until);
+        }
+        for DeniedSubject { sub, before } in written.subjects {
+            list = list.with_subject(sub, before);
+        }
+        list.keys.extend(written.keys);
+        Ok(list)
+    }
+
+    /// This list, and the token with this `jti`; `until` is the token's `exp`.
+    #[must_use]
+    pub fn with_token(mut self, jti: impl Into<String>, until: u64) -> Self {
+        let kept = self.tokens.entry(jti.into()).or_default();
+        *kept = until.max(*kept);
+        self
+    }
+
+    /// This list, and every token of this subject or actor with an `iat` before `before`.
+    #[must_use]
+    pub fn with_subject(mut self, sub: impl Into<String>, before: u64) -> Self {
+        let kept = self.subjects.entry(sub.into()).or_default();
+        *kept = before.max(*kept);
+        self
+    }
+
+    /// This list, and the key with this id.
+    #[must_use]
+    pub fn with_key(mut self, kid: impl Into<String>) -> Self {
+        self.keys.insert(kid.into());
+        self
+    }
+
+    /// This list without the tokens that have ended more than an hour before `now_s`. The hour covers every leeway and
+    /// any clock that is not plainly wrong.
+    #[must_use]
+    pub fn without_ended(mut self, now_s: u64) -> Self {
+        self.tokens.retain(|_, until| until.saturating_add(3600) > now_s);
+        self
+    }
+
+    /// The file's text for this list.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let tokens: Vec<_> =
+            self.tokens.iter().map(|(jti, until)| serde_json::json!({ "jti": jti, "until": until })).collect();
+        let subjects: Vec<_> =
+            self.subjects.iter().map(|(sub, before)| serde_json::json!({ "sub": sub, "before": before })).collect();
+        format!("{:#}\n", serde_json::json!({ "tokens": tokens, "subjects": subjects, "keys": self.keys }))
+    }
+
+    /// Whether the key with this id is revoked: an issuer's key or an agent's proof key.
+    #[must_use]
+    pub fn denies_key(&self, kid: &str) -> bool {
+        self.keys.contains(kid)
+    }
+
+    /// Judges a token. Nested actors are not looked at: they do not speak any more.
+    pub(super) fn judge(&self, token: &AccessToken) -> Result<(), TokenError> {
+        if self.denies_key(&token.key_id) {
+            return Err(TokenError::KeyDenied(token.key_id.clone()));
+        }
+        if self.tokens.contains_key(&token.id) {
+            return Err(TokenError::TokenDenied);
+        }
+        let old = |name: &&String| self.subjects.get(*name).is_some_and(|before| token.issued_at < *before);
+        match [Some(&token.subject), token.actor.as_ref()].into_iter().flatten().find(old) {
+            Some(name) => Err(TokenError::SubjectDenied(name.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The file as it is written. A list that is left out is empty; a misspelt one is an unknown member, so an error.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Written {
+    tokens: Vec<DeniedToken>,
+    subjects: Vec<DeniedSubject>,
+    keys: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeniedToken {
+    jti: String,
+    until: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeniedSubject {
+    sub: String,
+    before: u64,
+}
+
+/// About ten thousand entries.
+const MAX_LIST_LEN: usize = 1024 * 1024;

@@ -1,0 +1,97 @@
+//! Why an access token was refused, for logs and tests.
+//! Never sent: to the caller every one of these looks the same.
+
+use super::TokenAlgorithm;
+use super::json::JsonFault;
+use crate::name::shown;
+
+/// Why an access token was refused. One variant per cause; the list is closed so that every use of it is checked by
+/// the compiler.
+///
+/// Texts that came with the token are escaped and cut when displayed. The token itself is never part of an error.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// Longer than 4 KiB.
+    #[error("the token is longer than 4096 bytes")]
+    TooLong,
+    /// Not three parts separated by dots, or one of them is empty.
+    #[error("the token is not three parts separated by dots")]
+    Parts,
+    /// A part is not unpadded, canonical base64url.
+    #[error("the token's {0} is not canonical base64url without padding")]
+    Encoding(&'static str),
+    /// The header is not a strict JSON object.
+    #[error("the token's header {0}")]
+    HeaderJson(JsonFault),
+    /// The header has a member other than `alg`, `kid` and `typ`.
+    #[error("the token's header has the member `{}`; only alg, kid and typ are allowed", shown(.0))]
+    HeaderMember(String),
+    /// A header member is missing or no string.
+    #[error("the token's header has no text `{0}`")]
+    HeaderText(&'static str),
+    /// `typ` is not that of an access token.
+    #[error("the token's typ is `{}`, not at+jwt", shown(.0))]
+    Typ(String),
+    /// `kid` is not 1 to 64 of `[A-Za-z0-9._:-]`.
+    #[error("the token's kid `{}` is not 1 to 64 of A-Z a-z 0-9 . _ : -", shown(.0))]
+    KeyId(String),
+    /// No key of the key set has this `kid`.
+    #[error("no key has the kid `{}`", shown(.0))]
+    UnknownKey(String),
+    /// `alg` is not the one algorithm of the key.
+    #[error("the token's alg is `{}`, its key is for {expected}", shown(.found))]
+    Algorithm {
+        /// The algorithm of the key's record.
+        expected: TokenAlgorithm,
+        /// What the header says.
+        found: String,
+    },
+    /// The key is symmetric, and the rules do not allow such keys.
+    #[error("the key is symmetric, and symmetric keys are not allowed here")]
+    Symmetric,
+    /// The signature does not hold under the key.
+    #[error("the token's signature does not hold")]
+    Signature,
+    /// The claims are not a strict JSON object.
+    #[error("the token's claims part {0}")]
+    ClaimsJson(JsonFault),
+    /// A required claim is missing.
+    #[error("the token has no `{0}`")]
+    Missing(&'static str),
+    /// A claim has the wrong type, or its value is outside its grammar.
+    #[error("the token's `{0}` has the wrong type or form")]
+    Malformed(&'static str),
+    /// `iss` is not the issuer that the key belongs to.
+    #[error("the token's issuer is `{}`, not its key's", shown(.0))]
+    Issuer(String),
+    /// `aud` does not contain this service's audience.
+    #[error("the token is for another audience")]
+    Audience,
+    /// `exp` is not after `iat`, or lies too far after it.
+    #[error("the token's lifetime of {0} s is not allowed")]
+    Lifetime(i64),
+    /// There are more than four actors.
+    #[error("the token's delegation is deeper than 4")]
+    Delegation,
+    /// The rules require a `cnf`, and the token has none.
+    #[error("the token names no key (`cnf`), and one is required")]
+    NoConfirmation,
+    /// `exp` has passed.
+    #[error("the token has expired")]
+    Expired,
+    /// `nbf` lies ahead.
+    #[error("the token is not valid yet")]
+    NotYetValid,
+    /// `iat` lies ahead.
+    #[error("the token was issued in the future")]
+    IssuedInFuture,
+    /// The deny list names the token's `jti`.
+    #[error("the token is revoked")]
+    TokenDenied,
+    /// The deny list names the token's subject or actor, and the token is older than that entry allows.
+    #[error("tokens of this age are revoked for `{}`", shown(.0))]
+    SubjectDenied(String),
+    /// The deny list names the issuer's key.
+    #[error("the key `{}` is revoked", shown(.0))]
+    KeyDenied(String),
+}

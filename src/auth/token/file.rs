@@ -1,0 +1,81 @@
+//! Reading and creating the files that keys and deny lists live in.
+//! Never reads a secret that others on the machine can read, never reads without a bound, never overwrites a key.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+
+use zeroize::Zeroizing;
+
+/// Why a key file or a deny list could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The operating system refused.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The file is longer than its kind may be.
+    #[error("longer than {0} bytes")]
+    TooLarge(usize),
+    /// The file is not UTF-8 text.
+    #[error("not UTF-8 text")]
+    NotUtf8,
+    /// A file with a secret can be read or changed by others.
+    #[error("it holds a secret and its mode is {0:03o}; run `chmod 600` on it")]
+    Exposed(u32),
+}
+
+/// An open file whose text and access mode belong together: both are taken from the same handle.
+pub(crate) struct Opened {
+    pub(crate) text: Zeroizing<String>,
+    mode: u32,
+}
+
+impl Opened {
+    /// Reads at most `limit` bytes of UTF-8 text.
+    pub(crate) fn read(path: &Path, limit: usize) -> Result<Self, FileError> {
+        let file = File::open(path)?;
+        let mode = mode_of(&file)?;
+        // One allocation, so that no copy of a secret is left behind by a growing buffer.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(limit.saturating_add(1)));
+        let bound = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+        file.take(bound).read_to_end(&mut bytes)?;
+        if bytes.len() > limit {
+            return Err(FileError::TooLarge(limit));
+        }
+        let text = String::from_utf8(std::mem::take(&mut *bytes)).map_err(|error| {
+            drop(Zeroizing::new(error.into_bytes()));
+            FileError::NotUtf8
+        })?;
+        Ok(Self { text: Zeroizing::new(text), mode })
+    }
+
+    /// Refuses a file that anyone but its owner may read or write. To be called when the text turns out to hold a
+    /// secret.
+    pub(crate) fn require_private(&self) -> Result<(), FileError> {
+        if self.mode & 0o077 == 0 { Ok(()) } else { Err(FileError::Exposed(self.mode)) }
+    }
+}
+
+/// Creates a file that only its owner can read; an existing file is left alone and is an error.
+pub(crate) fn create_private(path: &Path, text: &str) -> Result<(), FileError> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    Ok(())
+}
+
+#[cfg(unix)]
+fn mode_of(file: &File) -> io::Result<u32> {
+    Ok(std::os::unix::fs::MetadataExt::mode(&file.metadata()?) & 0o777)
+}
+
+/// Where files have no access mode, there is nothing to compare.
+#[cfg(not(unix))]
+fn mode_of(_: &File) -> io::Result<u32> {
+    Ok(0o600)
+}

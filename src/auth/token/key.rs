@@ -1,0 +1,283 @@
+//! One issuer key: a JSON Web Key judged for one algorithm and one purpose.
+//! Never takes a key for what its record does not say, and never keeps a private member of a public key.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ParsedPublicKey};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+use super::header::is_key_id;
+use super::{TokenError, roca};
+use crate::auth::jwk;
+use crate::name::shown;
+
+/// The algorithms of access tokens. A key is for exactly one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TokenAlgorithm {
+    /// Ed25519.
+    EdDsa,
+    /// ECDSA on P-256 with SHA-256.
+    Es256,
+    /// RSA PKCS#1 v1.5 with SHA-256.
+    Rs256,
+    /// RSA PSS with SHA-256.
+    Ps256,
+    /// HMAC with SHA-256: every verifier can issue.
+    Hs256,
+}
+
+impl TokenAlgorithm {
+    /// The JOSE name, compared byte for byte.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::EdDsa => "EdDSA",
+            Self::Es256 => "ES256",
+            Self::Rs256 => "RS256",
+            Self::Ps256 => "PS256",
+            Self::Hs256 => "HS256",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        [Self::EdDsa, Self::Es256, Self::Rs256, Self::Ps256, Self::Hs256].into_iter().find(|a| a.as_str() == name)
+    }
+
+    /// The `kty` and `crv` that keys for this algorithm have.
+    fn key_type(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Self::EdDsa => ("OKP", Some("Ed25519")),
+            Self::Es256 => ("EC", Some("P-256")),
+            Self::Rs256 | Self::Ps256 => ("RSA", None),
+            Self::Hs256 => ("oct", None),
+        }
+    }
+
+    fn for_verification(self) -> Algorithm {
+        match self {
+            Self::EdDsa => Algorithm::EdDSA,
+            Self::Es256 => Algorithm::ES256,
+            Self::Rs256 => Algorithm::RS256,
+            Self::Ps256 => Algorithm::PS256,
+            Self::Hs256 => Algorithm::HS256,
+        }
+    }
+}
+
+impl fmt::Display for TokenAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What is wrong with one key of a set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyFault {
+    /// It is not a JSON object.
+    #[error("it is not an object")]
+    NotAnObject,
+    /// `kid` is missing or outside its grammar.
+    #[error("its kid must be 1 to 64 of A-Z a-z 0-9 . _ : -")]
+    KeyId,
+    /// `alg` is missing: the token must not choose it.
+    #[error("it has no alg; write EdDSA, ES256, RS256, PS256 or HS256")]
+    NoAlgorithm,
+    /// `alg` is none of those that access tokens use.
+    #[error("its alg `{}` is not EdDSA, ES256, RS256, PS256 or HS256", shown(.0))]
+    Algorithm(String),
+    /// `kty` or `crv` is not that of its `alg`.
+    #[error("its kty and crv do not fit its alg {0}")]
+    Type(TokenAlgorithm),
+    /// `use` is there and not `sig`.
+    #[error("its use is not sig")]
+    Use,
+    /// `key_ops` is there and is anything but `verify`, alone or with `sign`.
+    #[error("its key_ops do not say verify, or say more than sign and verify")]
+    Operations,
+    /// A member of a private key is in a set of public keys: the private key has leaked, or the wrong file was named.
+    #[error("it has the private member `{0}`; publish only public keys, and replace this one")]
+    Private(&'static str),
+    /// A member of the key itself is missing, has the wrong length, or is not canonical base64url.
+    #[error("its `{0}` is missing, or has the wrong length or encoding")]
+    Member(&'static str),
+    /// The coordinates are not a usable point of the curve.
+    #[error("it is not a usable point of its curve")]
+    Point,
+    /// The RSA modulus is outside 2048 to 8192 bits.
+    #[error("its modulus has {0} bits; 2048 to 8192 are allowed")]
+    ModulusLength(usize),
+    /// The RSA modulus is even, which no product of two odd primes is.
+    #[error("its modulus is even")]
+    EvenModulus,
+    /// The RSA exponent is even, below 65537, or above 32 bits.
+    #[error("its exponent must be odd and from 65537 to 4294967295")]
+    Exponent,
+    /// The RSA modulus can be factored (ROCA, CVE-2017-15361).
+    #[error("its modulus has the ROCA fingerprint: it can be factored; replace this key")]
+    Roca,
+    /// The secret is shorter than the hash (RFC 7518 §3.2).
+    #[error("its secret has less than 32 bytes")]
+    ShortSecret,
+}
+
+/// One usable key.
+pub(super) struct IssuerKey {
+    pub(super) kid: String,
+    pub(super) issuer: Arc<str>,
+    pub(super) algorithm: TokenAlgorithm,
+    /// A digest of the key itself, to find the same key under two names. Of a secret it reveals nothing usable, and it
+    /// is never shown.
+    pub(super) fingerprint: [u8; 32],
+    key: DecodingKey,
+}
+
+impl IssuerKey {
+    /// Judges one JWK (RFC 7517 §4; members that say nothing about verification are ignored, as it demands).
+    pub(super) fn from_jwk(mut jwk: Map<String, Value>, issuer: &Arc<str>) -> Result<Self, KeyFault> {
+        let kid = match jwk.remove("kid") {
+            Some(Value::String(kid)) if is_key_id(&kid) => kid,
+            _ => return Err(KeyFault::KeyId),
+        };
+        let algorithm = match jwk.get("alg") {
+            None => return Err(KeyFault::NoAlgorithm),
+            Some(Value::String(name)) => {
+                TokenAlgorithm::from_name(name).ok_or_else(|| KeyFault::Algorithm(name.clone()))?
+            }
+            Some(other) => return Err(KeyFault::Algorithm(other.to_string())),
+        };
+        let (kty, crv) = algorithm.key_type();
+        if text(&jwk, "kty") != Some(kty) || (crv.is_some() && text(&jwk, "crv") != crv) {
+            return Err(KeyFault::Type(algorithm));
+        }
+        if jwk.get("use").is_some_and(|purpose| purpose != "sig") {
+            return Err(KeyFault::Use);
+        }
+        if jwk.get("key_ops").is_some_and(|operations| !only_verifies(operations)) {
+            return Err(KeyFault::Operations);
+        }
+        let private =
+            PRIVATE.into_iter().find(|name| jwk.contains_key(*name) && !(algorithm == SECRET && *name == "k"));
+        if let Some(name) = private {
+            return Err(KeyFault::Private(name));
+        }
+        let (key, fingerprint) = match algorithm {
+            TokenAlgorithm::EdDsa => ed25519(&jwk)?,
+            TokenAlgorithm::Es256 => p256(&jwk)?,
+            TokenAlgorithm::Rs256 | TokenAlgorithm::Ps256 => rsa(&jwk)?,
+            TokenAlgorithm::Hs256 => secret(&mut jwk)?,
+        };
+        Ok(Self { kid, issuer: Arc::clone(issuer), algorithm, fingerprint, key })
+    }
+
+    /// Whether `signature` (base64url text) is this key's over `signed`. The algorithm is the record's; the token was
+    /// not asked.
+    pub(super) fn verify(&self, signed: &str, signature: &str) -> Result<(), TokenError> {
+        let algorithm = self.algorithm.for_verification();
+        match jsonwebtoken::crypto::verify(signature, signed.as_bytes(), &self.key, algorithm) {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => Err(TokenError::Signature),
+        }
+    }
+}
+
+impl fmt::Debug for IssuerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IssuerKey")
+            .field("kid", &self.kid)
+            .field("issuer", &self.issuer)
+            .field("algorithm", &self.algorithm)
+            .finish_non_exhaustive()
+    }
+}
+
+fn text<'a>(jwk: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    jwk.get(name).and_then(Value::as_str)
+}
+
+/// RFC 7517 §4.3: an array of strings without repetition. `sign` beside `verify` is usual for one key of a pair; any
+/// other operation means a key with two purposes.
+fn only_verifies(operations: &Value) -> bool {
+    let Some(list) = operations.as_array() else { return false };
+    let count = |name: &str| list.iter().filter(|operation| *operation == name).count();
+    count("verify") == 1 && count("sign") <= 1 && count("verify") + count("sign") == list.len()
+}
+
+type Judged = (DecodingKey, [u8; 32]);
+
+fn ed25519(jwk: &Map<String, Value>) -> Result<Judged, KeyFault> {
+    let x = text(jwk, "x").and_then(jwk::decode_array::<32>).ok_or(KeyFault::Member("x"))?;
+    if jwk::is_small_order_ed25519(&x) {
+        return Err(KeyFault::Point);
+    }
+    Ok((DecodingKey::from_ed_der(&x), fingerprint("OKP", &[&x])))
+}
+
+fn p256(jwk: &Map<String, Value>) -> Result<Judged, KeyFault> {
+    let coordinate =
+        |name: &'static str| text(jwk, name).and_then(jwk::decode_array::<32>).ok_or(KeyFault::Member(name));
+    let (x, y) = (coordinate("x")?, coordinate("y")?);
+    // SEC 1 §2.3.3: an uncompressed point is 0x04, x, y.
+    let point = [&[0x04][..], &x, &y].concat();
+    ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &point).map_err(|_| KeyFault::Point)?;
+    Ok((DecodingKey::from_ec_der(&point), fingerprint("EC", &[&x, &y])))
+}
+
+fn rsa(jwk: &Map<String, Value>) -> Result<Judged, KeyFault> {
+    let n = unsigned(jwk, "n")?;
+    let e = unsigned(jwk, "e")?;
+    let leading = n.first().map_or(0, |byte| byte.leading_zeros());
+    let bits = (n.len() * 8).saturating_sub(usize::try_from(leading).unwrap_or(0));
+    // 2048: NIST SP 800-131A. 8192: what the verifier takes; a check grows with the square of the length.
+    if !(2048..=8192).contains(&bits) {
+        return Err(KeyFault::ModulusLength(bits));
+    }
+    if n.last().is_none_or(|low| low % 2 == 0) {
+        return Err(KeyFault::EvenModulus);
+    }
+    // Small exponents make several known mistakes of signers and verifiers exploitable (FIPS 186-5 §5.1: above 2^16).
+    let exponent = e.iter().try_fold(0_u32, |value, &byte| value.checked_mul(256)?.checked_add(u32::from(byte)));
+    if exponent.is_none_or(|value| value < 65537 || value % 2 == 0) {
+        return Err(KeyFault::Exponent);
+    }
+    if roca::is_fingerprinted(&n) {
+        return Err(KeyFault::Roca);
+    }
+    Ok((DecodingKey::from_rsa_raw_components(&n, &e), fingerprint("RSA", &[&n, &e])))
+}
+
+/// RFC 7518 §2, Base64urlUInt: big-endian, without leading zero bytes.
+fn unsigned(jwk: &Map<String, Value>, name: &'static str) -> Result<Vec<u8>, KeyFault> {
+    text(jwk, name)
+        .and_then(jwk::decode)
+        .filter(|bytes| bytes.first().is_some_and(|first| *first != 0))
+        .ok_or(KeyFault::Member(name))
+}
+
+fn secret(jwk: &mut Map<String, Value>) -> Result<Judged, KeyFault> {
+    let Some(Value::String(k)) = jwk.remove("k") else { return Err(KeyFault::Member("k")) };
+    let text = Zeroizing::new(k);
+    let bytes = Zeroizing::new(jwk::decode(&text).ok_or(KeyFault::Member("k"))?);
+    if bytes.len() < 32 {
+        return Err(KeyFault::ShortSecret);
+    }
+    Ok((DecodingKey::from_secret(&bytes), fingerprint("oct", &[&bytes])))
+}
+
+fn fingerprint(kty: &str, parts: &[&[u8]]) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for part in [&[kty.as_bytes()], parts].concat() {
+        digest.update(part.len().to_be_bytes());
+        digest.update(part);
+    }
+    digest.finalize().into()
+}
+
+const SECRET: TokenAlgorithm = TokenAlgorithm::Hs256;
+
+/// RFC 7518 §6.2.2, §6.3.2, §6.4.1 and RFC 8037 §2: the members that only a private or symmetric key has.
+const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
