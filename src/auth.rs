@@ -1,11 +1,16 @@
 //! Who sent this, and is it the first time we see it. Knows nothing of methods.
 
 mod caller;
+mod file;
 mod jwk;
+mod keyring;
 mod replay;
 mod token;
+mod verifier;
 
 pub use caller::{Caller, ProofAlgorithm, TokenFacts};
+pub use file::{SecretFileError, read_secret, write_secret};
+pub use keyring::{KeyEntry, KeyRing, KeyRingError, KeyRingFile, KeyStatus, MAX_RECORDS};
 pub use replay::{
     Caps, CapsError, Floor, FloorError, GuardStats, LocalGuard, Nonce, OpenError, Outage, Refused, ReplayGuard, Window,
     WindowError,
@@ -15,3 +20,4 @@ pub use token::{
     KeySet, KeySetError, Symmetric, TokenAlgorithm, TokenError, TokenIssuer, TokenRules, TokenVerifier, Untrusted,
     decode_untrusted,
 };
+pub use verifier::{AuthError, Authentic, ServiceKeyMissing, Staleness, Turn, Unadmitted, Verified, Verifier};

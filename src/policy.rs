@@ -12,6 +12,7 @@
 //! All rules of all files compile into one Cedar policy set, which is cut into one slice per method when it is loaded,
 //! so that the cost of a decision does not grow with the rules of other methods.
 
+mod authorize;
 mod cedar;
 mod decision;
 mod explain;
@@ -26,6 +27,7 @@ mod slice;
 mod table;
 mod toml_file;
 
+pub use authorize::{Denied, Permit, Permitted};
 pub use decision::{Decision, Question, Reason, Shadow, Verdict};
 pub use explain::{Explanation, Outcome, PartExplanation, PartyExplanation, RuleExplanation};
 pub use finding::{Finding, PolicyErrors, Severity};

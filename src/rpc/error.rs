@@ -68,11 +68,10 @@ impl RpcError {
     /// Codes from -32099 to -32020, -32000, and everything outside -32768..=-32000 are the application's to choose.
     /// For the two shared meanings use [`RpcError::validation`] and [`RpcError::dependency`]. The codes in between
     /// speak for the protocol or for Sealwire's own checks: an application that asks for one of them gets
-    /// `-32603 internal error` instead, with the wish kept as the private cause.
+    /// `-32603 Internal error` instead, with the wish kept as the private cause.
     #[must_use]
     pub fn application(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
-        let free = !(-32768..=-32000).contains(&code) || (-32099..=-32020).contains(&code) || code == -32000;
-        if free || code == code::VALIDATION_FAILED || code == code::DEPENDENCY_FAILED {
+        if is_application(code) {
             Self::with_code(code, message)
         } else {
             let message = message.into();
@@ -101,7 +100,17 @@ impl RpcError {
     /// `-32603`: the method failed. The cause is logged, not sent.
     #[must_use]
     pub fn internal(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::with_code(code::INTERNAL_ERROR, "internal error").caused_by(cause)
+        Self::with_code(code::INTERNAL_ERROR, "Internal error").caused_by(cause)
+    }
+
+    /// What a method failed with, as it may be sent: an error that was received from elsewhere and handed on may carry
+    /// a code that speaks for Sealwire's own checks, and would claim here what they did not decide.
+    pub(crate) fn from_application(self) -> Self {
+        if is_application(self.code) || matches!(self.code, code::INVALID_PARAMS | code::INTERNAL_ERROR) {
+            self
+        } else {
+            Self::internal(self)
+        }
     }
 
     /// Any code, for Sealwire's own answers.
@@ -161,6 +170,13 @@ impl Serialize for RpcError {
         }
         object.end()
     }
+}
+
+/// Whether an application may answer with `code`.
+fn is_application(code: i32) -> bool {
+    !(-32768..=-32000).contains(&code)
+        || (-32099..=-32020).contains(&code)
+        || matches!(code, -32000 | code::VALIDATION_FAILED | code::DEPENDENCY_FAILED)
 }
 
 impl fmt::Display for RpcError {

@@ -1,0 +1,150 @@
+//! Files that hold secrets: read only when nobody else can read them, written for their owner alone.
+//! Never prints what is in them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+/// A file of secrets cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretFileError {
+    /// It cannot be read or written.
+    #[error("`{}`: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+    },
+    /// Others than its owner may read or write it.
+    #[error("`{}` is open to others (mode {mode:04o}): run `chmod 600 {}`", path.display(), path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Larger than any file of its kind.
+    #[error("`{}` is larger than {MAX_BYTES} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It exists already.
+    #[error("`{}` exists already: remove it first, or choose another name", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The largest file of secrets in bytes: a full key ring of 100,000 records.
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Reads a text that only its owner may read. The open file is checked, not its name, so it cannot be exchanged in
+/// between.
+///
+/// # Errors
+/// [`SecretFileError::Open`] when group or others have any right, [`SecretFileError::TooLarge`] above 64 MiB, and
+/// [`SecretFileError::Io`].
+pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretFileError> {
+    let io = |error| SecretFileError::Io { path: path.to_owned(), error };
+    let mut file = File::open(path).map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
+    check_mode(path, &metadata)?;
+    if metadata.len() > MAX_BYTES {
+        return Err(SecretFileError::TooLarge { path: path.to_owned() });
+    }
+    let mut text =
+        Zeroizing::new(String::with_capacity(usize::try_from(metadata.len()).unwrap_or(0).saturating_add(1)));
+    file.read_to_string(&mut text).map_err(io)?;
+    Ok(text)
+}
+
+#[cfg(unix)]
+fn check_mode(path: &Path, metadata: &std::fs::Metadata) -> Result<(), SecretFileError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(SecretFileError::Open { path: path.to_owned(), mode });
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn check_mode(_path: &Path, _metadata: &std::fs::Metadata) -> Result<(), SecretFileError> {
+    Ok(())
+}
+
+/// Writes a text with mode 0600. With `replace`, an existing file is replaced in one step and keeps being readable
+/// until then; without, an existing file is an error.
+///
+/// # Errors
+/// [`SecretFileError::Exists`] and [`SecretFileError::Io`].
+pub fn write_secret(path: &Path, text: &str, replace: bool) -> Result<(), SecretFileError> {
+    let io = |error| SecretFileError::Io { path: path.to_owned(), error };
+    if !replace {
+        let mut file = create_new(path).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => SecretFileError::Exists { path: path.to_owned() },
+            _ => io(error),
+        })?;
+        return file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io);
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let beside = path.with_file_name(name);
+    let written = create_new(&beside)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|error| {
+        // What could not be moved into place must not stay behind: it holds secrets.
+        drop(std::fs::remove_file(&beside));
+        io(error)
+    })
+}
+
+fn create_new(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        options.mode(0o600);
+    }
+    options.open(path)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_secret_that_others_can_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.creds.json");
+        write_secret(&path, "secret", false).unwrap();
+        assert_eq!(read_secret(&path).unwrap().as_str(), "secret");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        for mode in [0o640, 0o604, 0o620, 0o777] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let error = read_secret(&path).unwrap_err().to_string();
+            assert!(error.contains("chmod 600"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_existing_secret_is_not_overwritten_unless_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        write_secret(&path, "one", false).unwrap();
+        assert!(matches!(write_secret(&path, "two", false), Err(SecretFileError::Exists { .. })));
+        write_secret(&path, "three", true).unwrap();
+        assert_eq!(read_secret(&path).unwrap().as_str(), "three");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,315 @@
+//! The keys that a service accepts proofs under: who owns each, from when, until when, in what state.
+//! Never takes a key from a message, and never tries several keys in turn.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, Zeroizing};
+
+use super::ProofAlgorithm;
+use super::file::{SecretFileError, read_secret};
+use crate::name::{Name, shown};
+use crate::wire::{Audience, Ed25519Public, HmacKey, b64, ed25519_thumbprint, is_kid, unb64};
+
+/// The verifier's key ring of one service.
+#[derive(Debug, Default)]
+pub struct KeyRing {
+    records: HashMap<Arc<str>, Arc<KeyRecord>>,
+}
+
+/// One key: whose it is, when it may be used, and what verifies with it.
+#[derive(Debug)]
+pub(super) struct KeyRecord {
+    pub(super) kid: Arc<str>,
+    pub(super) owner: Name,
+    pub(super) key: RecordKey,
+    not_before: Option<u64>,
+    not_after: Option<u64>,
+    status: KeyStatus,
+}
+
+#[derive(Debug)]
+pub(super) enum RecordKey {
+    Hmac(Arc<HmacKey>),
+    Ed25519 { public: Ed25519Public, thumbprint: String },
+}
+
+/// What a key may still do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyStatus {
+    /// Verifies, within its dates.
+    Active,
+    /// Rotated out: verifies nothing new.
+    Retired,
+    /// Withdrawn, because it may be known to others.
+    Revoked,
+}
+
+/// A key record as a key ring file holds it.
+///
+/// An HMAC record holds the key derived for this service (`key`), never the agent's master secret; an Ed25519 record
+/// holds the public key (`x`).
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyEntry {
+    /// The key id, unique in the ring: 1 to 128 bytes of `[A-Za-z0-9._:/-]`, not beginning with `svc:`.
+    pub kid: String,
+    /// The agent whose key it is.
+    pub owner: Name,
+    /// `HS256` or `EdDSA`.
+    pub alg: String,
+    /// HS256: the derived key, 32 bytes as base64url.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// EdDSA: the public key as base64url.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x: Option<String>,
+    /// Usable from this second of the Unix epoch on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<u64>,
+    /// Not usable from this second of the Unix epoch on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_after: Option<u64>,
+    /// `active`, `retired` or `revoked`.
+    #[serde(default = "active")]
+    pub status: KeyStatus,
+}
+
+fn active() -> KeyStatus {
+    KeyStatus::Active
+}
+
+impl Drop for KeyEntry {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+impl std::fmt::Debug for KeyEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KeyEntry({} of {}, {}, {:?}, ..)", self.kid, self.owner, self.alg, self.status)
+    }
+}
+
+/// A key ring file: the audience it is made for, and its records.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRingFile {
+    /// `<environment>/<service>`: derived keys are of no use to another service, so the file says whose they are.
+    pub audience: String,
+    /// The records.
+    pub keys: Vec<KeyEntry>,
+}
+
+/// A key ring that cannot be used. The ring before it stays in force.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyRingError {
+    /// The file cannot be read, or others can read it too.
+    #[error(transparent)]
+    File(#[from] SecretFileError),
+    /// Not a key ring.
+    #[error("`{path}` is not a key ring: {reason}")]
+    Format {
+        /// The file.
+        path: String,
+        /// Position and cause.
+        reason: String,
+    },
+    /// The ring was made for another service.
+    #[error(
+        "the key ring is for `{found}`, this service is `{expected}`: derived keys of another service verify nothing here"
+    )]
+    Audience {
+        /// In the file.
+        found: String,
+        /// This service.
+        expected: String,
+    },
+    /// A record is wrong.
+    #[error("key `{kid}`: {reason}")]
+    Record {
+        /// The record.
+        kid: String,
+        /// What is wrong and what to do.
+        reason: &'static str,
+    },
+    /// More records than the bound.
+    #[error("{count} keys are more than the bound of {MAX_RECORDS}: split the agents over several services")]
+    TooMany {
+        /// In the file.
+        count: usize,
+    },
+}
+
+/// The most records of a ring. It bounds every structure that is kept per agent.
+pub const MAX_RECORDS: usize = 100_000;
+
+impl KeyRing {
+    /// Reads a ring of `audience` from a file that only its owner can read (mode 0600).
+    ///
+    /// # Errors
+    /// [`KeyRingError`]; the whole file is refused for one bad record.
+    pub fn load(path: &Path, audience: &Audience) -> Result<Self, KeyRingError> {
+        let text = read_secret(path)?;
+        let format = |reason: String| KeyRingError::Format { path: path.display().to_string(), reason };
+        let file: KeyRingFile = serde_json::from_str(&text).map_err(|error| format(error.to_string()))?;
+        Self::new(file, audience)
+    }
+
+    /// A ring from its records.
+    ///
+    /// # Errors
+    /// [`KeyRingError`]: another audience, a duplicate key id, one public key under two owners, a key id that begins
+    /// with `svc:`, or a record without the key of its algorithm.
+    pub fn new(file: KeyRingFile, audience: &Audience) -> Result<Self, KeyRingError> {
+        if file.audience != audience.as_str() {
+            return Err(KeyRingError::Audience { found: shown(&file.audience), expected: audience.to_string() });
+        }
+        if file.keys.len() > MAX_RECORDS {
+            return Err(KeyRingError::TooMany { count: file.keys.len() });
+        }
+        let mut records = HashMap::with_capacity(file.keys.len());
+        let mut owner_of: HashMap<String, Name> = HashMap::new();
+        for entry in &file.keys {
+            let wrong = |reason| KeyRingError::Record { kid: shown(&entry.kid), reason };
+            let record = KeyRecord::new(entry).map_err(wrong)?;
+            if let RecordKey::Ed25519 { public, .. } = &record.key {
+                let owner = owner_of.entry(public.to_text()).or_insert_with(|| record.owner.clone());
+                if *owner != record.owner {
+                    return Err(wrong("the same public key stands under another owner: one key, one agent"));
+                }
+            }
+            if records.insert(Arc::clone(&record.kid), Arc::new(record)).is_some() {
+                return Err(wrong("this key id stands twice: key ids are unique in a ring"));
+            }
+        }
+        Ok(Self { records })
+    }
+
+    /// The same records again, for a change beside them.
+    pub(super) fn share(&self) -> Self {
+        Self { records: self.records.clone() }
+    }
+
+    /// The record of `kid`, whatever its state.
+    pub(super) fn find(&self, kid: &str) -> Option<&Arc<KeyRecord>> {
+        self.records.get(kid)
+    }
+
+    /// How many agents own a key.
+    #[must_use]
+    pub fn owners(&self) -> usize {
+        self.records.values().map(|record| &record.owner).collect::<HashSet<_>>().len()
+    }
+
+    /// How many keys there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there is no key, so that every message is refused.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Whether some record is an Ed25519 key, which needs a service key to be answered.
+    #[must_use]
+    pub fn needs_service_key(&self) -> bool {
+        self.records.values().any(|record| matches!(record.key, RecordKey::Ed25519 { .. }))
+    }
+}
+
+impl KeyRecord {
+    fn new(entry: &KeyEntry) -> Result<Self, &'static str> {
+        if !is_kid(&entry.kid) {
+            return Err("key ids are 1 to 128 of A-Z a-z 0-9 . _ : / -");
+        }
+        if entry.kid.starts_with("svc:") {
+            return Err("key ids that begin with `svc:` belong to services");
+        }
+        if let (Some(from), Some(until)) = (entry.not_before, entry.not_after)
+            && from >= until
+        {
+            return Err("`not_before` is not before `not_after`");
+        }
+        let key = match (entry.alg.as_str(), &entry.key, &entry.x) {
+            ("HS256", Some(key), None) => {
+                let bytes = Zeroizing::new(unb64(key).ok_or("`key` is not unpadded base64url")?);
+                let bytes: [u8; 32] = bytes.as_slice().try_into().map_err(|_| "`key` is not 32 bytes")?;
+                RecordKey::Hmac(Arc::new(HmacKey::new(bytes)))
+            }
+            ("EdDSA", None, Some(x)) => {
+                let public = Ed25519Public::from_text(x).map_err(|_| "`x` is not an Ed25519 public key")?;
+                RecordKey::Ed25519 { thumbprint: ed25519_thumbprint(x), public }
+            }
+            ("HS256", ..) => return Err("an HS256 record has `key` and no `x`"),
+            ("EdDSA", ..) => return Err("an EdDSA record has `x` and no `key`"),
+            _ => return Err("`alg` is `HS256` or `EdDSA`"),
+        };
+        Ok(Self {
+            kid: entry.kid.as_str().into(),
+            owner: entry.owner.clone(),
+            key,
+            not_before: entry.not_before,
+            not_after: entry.not_after,
+            status: entry.status,
+        })
+    }
+
+    /// Whether it verifies something new at `now_s`.
+    pub(super) fn is_usable(&self, now_s: u64) -> bool {
+        self.status == KeyStatus::Active
+            && self.not_before.is_none_or(|from| from <= now_s)
+            && self.not_after.is_none_or(|until| now_s < until)
+    }
+
+    pub(super) fn algorithm(&self) -> ProofAlgorithm {
+        match self.key {
+            RecordKey::Hmac(_) => ProofAlgorithm::Hs256,
+            RecordKey::Ed25519 { .. } => ProofAlgorithm::EdDsa,
+        }
+    }
+
+    pub(super) fn thumbprint(&self) -> Option<&str> {
+        match &self.key {
+            RecordKey::Hmac(_) => None,
+            RecordKey::Ed25519 { thumbprint, .. } => Some(thumbprint),
+        }
+    }
+}
+
+impl KeyEntry {
+    /// The record that lets `audience` verify an HMAC key.
+    #[must_use]
+    pub fn hmac(kid: &str, owner: Name, derived: &HmacKey) -> Self {
+        Self::with(kid, owner, ProofAlgorithm::Hs256, Some(b64(derived.expose())), None)
+    }
+
+    /// The record that lets a service verify an Ed25519 key.
+    #[must_use]
+    pub fn ed25519(kid: &str, owner: Name, x: String) -> Self {
+        Self::with(kid, owner, ProofAlgorithm::EdDsa, None, Some(x))
+    }
+
+    fn with(kid: &str, owner: Name, alg: ProofAlgorithm, key: Option<String>, x: Option<String>) -> Self {
+        Self {
+            kid: kid.to_owned(),
+            owner,
+            alg: alg.as_str().to_owned(),
+            key,
+            x,
+            not_before: None,
+            not_after: None,
+            status: KeyStatus::Active,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

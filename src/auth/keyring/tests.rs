@@ -1,0 +1,91 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+use super::*;
+
+fn audience() -> Audience {
+    Audience::parse("prod/math").unwrap()
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn hmac_entry(kid: &str, owner: &str) -> KeyEntry {
+    KeyEntry::hmac(kid, name(owner), &HmacKey::new([7; 32]))
+}
+
+fn ring(keys: Vec<KeyEntry>) -> Result<KeyRing, String> {
+    KeyRing::new(KeyRingFile { audience: "prod/math".into(), keys }, &audience()).map_err(|error| error.to_string())
+}
+
+const X: &str = "F0VTtFbd38aQjsqxwQH-arIeK6oGF3lbfUOmNIKZP9U";
+
+#[test]
+fn duplicate_key_ids_are_refused() {
+    let error = ring(vec![hmac_entry("a.k1", "a"), hmac_entry("a.k1", "a")]).unwrap_err();
+    assert!(error.contains("stands twice"), "{error}");
+}
+
+#[test]
+fn one_public_key_has_one_owner() {
+    let shared = |kid, owner| KeyEntry::ed25519(kid, name(owner), X.into());
+    assert!(ring(vec![shared("a.1", "a"), shared("a.2", "a")]).is_ok());
+    let error = ring(vec![shared("a.1", "a"), shared("b.1", "b")]).unwrap_err();
+    assert!(error.contains("another owner"), "{error}");
+}
+
+#[test]
+fn agent_key_ids_may_not_pose_as_service_keys() {
+    let error = ring(vec![hmac_entry("svc:prod/math:1", "a")]).unwrap_err();
+    assert!(error.contains("belong to services"), "{error}");
+}
+
+#[test]
+fn a_ring_of_another_service_is_refused() {
+    let file = KeyRingFile { audience: "prod/ops".into(), keys: vec![] };
+    let error = KeyRing::new(file, &audience()).unwrap_err().to_string();
+    assert!(error.contains("prod/ops") && error.contains("prod/math"), "{error}");
+}
+
+#[test]
+fn records_hold_the_key_of_their_algorithm_only() {
+    for change in [
+        (|entry: &mut KeyEntry| entry.key = None) as fn(&mut KeyEntry),
+        |entry| entry.x = Some(X.into()),
+        |entry| entry.alg = "HS512".into(),
+        |entry| entry.alg = "EdDSA".into(),
+        |entry| entry.alg = "none".into(),
+        |entry| entry.key = Some("AAAA".into()),
+        |entry| entry.key = Some("not base64!".into()),
+        |entry| (entry.not_before, entry.not_after) = (Some(5), Some(5)),
+    ] {
+        let mut entry = hmac_entry("a.k1", "a");
+        change(&mut entry);
+        assert!(ring(vec![entry]).is_err());
+    }
+}
+
+#[test]
+fn keys_overlap_by_their_dates_and_retired_ones_verify_nothing() {
+    let mut old = hmac_entry("a.k1", "a");
+    old.not_after = Some(200);
+    let mut new = hmac_entry("a.k2", "a");
+    new.not_before = Some(100);
+    let mut retired = hmac_entry("a.k0", "a");
+    retired.status = KeyStatus::Retired;
+    let mut revoked = hmac_entry("a.k3", "a");
+    revoked.status = KeyStatus::Revoked;
+    let ring = ring(vec![old, new, retired, revoked]).unwrap();
+    let usable = |kid: &str, now| ring.find(kid).unwrap().is_usable(now);
+    assert!(usable("a.k1", 99) && !usable("a.k2", 99));
+    assert!(usable("a.k1", 100) && usable("a.k2", 100));
+    assert!(usable("a.k1", 199) && !usable("a.k1", 200));
+    assert!(!usable("a.k0", 150) && !usable("a.k3", 150));
+}
+
+#[test]
+fn nothing_prints_key_bytes() {
+    let entry = hmac_entry("a.k1", "a");
+    let bytes = entry.key.clone().unwrap();
+    let shown = format!("{entry:?} {:?}", ring(vec![entry.clone()]).unwrap());
+    assert!(!shown.contains(&bytes) && !shown.contains("7, 7"), "{shown}");
+}

@@ -1,0 +1,511 @@
+//! Who sent this, and is it the first time we see it: the judgement of one message, in the protocol's order.
+//! Knows nothing of methods, and stores a nonce only for a message whose every other check held.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::keyring::{KeyRecord, KeyRing, RecordKey};
+use super::replay::{Nonce, Refused, ReplayGuard, Window};
+use super::token::{AccessToken, TokenError, TokenVerifier};
+use super::{Caller, ProofAlgorithm, TokenFacts};
+use crate::name::Name;
+use crate::wire::{
+    Audience, Binding, Endpoint, Envelope, HmacKey, ProofClaims, ProofError, ReplyKey, ReplyTo, ServiceKey, b64, sha256,
+};
+
+/// Judges messages for one service.
+///
+/// Holds the key ring, the token rules and the replay guard. Keys, token keys and revocations can be exchanged while
+/// messages are judged; each message sees one ring.
+#[derive(Debug)]
+pub struct Verifier {
+    audience: Audience,
+    window: Window,
+    keys: ArcSwap<Keys>,
+    tokens: TokenVerifier,
+    guard: Arc<dyn ReplayGuard>,
+    /// Checked against when the key id is unknown, so that unknown and known ids cost the same.
+    decoy: HmacKey,
+    turns: Turns,
+}
+
+#[derive(Debug)]
+struct Keys {
+    ring: KeyRing,
+    service: Option<Arc<ServiceKey>>,
+}
+
+/// A message whose sender is proved. Whether it is a replay is not known yet.
+#[derive(Debug)]
+pub struct Authentic {
+    message: Verified,
+    nonce: Nonce,
+    received: Instant,
+    iat: u64,
+}
+
+/// A message whose sender is proved and that is seen for the first time.
+///
+/// Made only by [`Verifier::admit`]; it cannot be cloned, so one admission leads to one dispatch.
+#[derive(Debug)]
+pub struct Verified {
+    pub(crate) caller: Caller,
+    pub(crate) payload: Bytes,
+    /// The subject's method tokens, joined with dots.
+    pub(crate) subject_method: Option<String>,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) deadline_ms: u64,
+    /// Whole seconds since the Unix epoch.
+    pub(crate) expires_at: u64,
+    pub(crate) idempotency_key: Option<String>,
+    /// The nonce's text: with the agent it names this message in logs.
+    pub(crate) message_id: String,
+    pub(crate) binding: Option<Binding>,
+}
+
+/// Why a message was refused before its body was read.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthError {
+    /// The key id names no record, or one that is not usable now.
+    #[error("unknown or unusable key id")]
+    Key,
+    /// The key id was revoked by the denylist.
+    #[error("revoked key id")]
+    KeyRevoked,
+    /// The proof's algorithm is not the record's.
+    #[error("proof algorithm is not the key's")]
+    Algorithm,
+    /// The subject's agent does not own the key.
+    #[error("key belongs to another agent than the subject names")]
+    Owner,
+    /// The signature does not hold.
+    #[error("proof signature does not hold")]
+    Signature,
+    /// The proof's claims are outside their grammar, or last longer than the window.
+    #[error("proof: {0}")]
+    Proof(ProofError),
+    /// A claim does not match the message; the name of the claim.
+    #[error("proof claim `{0}` does not match the message")]
+    Mismatch(&'static str),
+    /// Outside the time window.
+    #[error("outside the time window: {0}")]
+    Stale(Staleness),
+    /// The access token was refused.
+    #[error("access token: {0}")]
+    Token(#[from] TokenError),
+    /// The token's actor does not own the key.
+    #[error("access token of another agent")]
+    TokenOwner,
+    /// The token is bound to another key (`cnf`).
+    #[error("access token bound to another key")]
+    Confirmation,
+    /// More Ed25519 checks of one agent are waiting than the bound.
+    #[error("too many Ed25519 checks waiting for one agent")]
+    Crowded,
+    /// The replay guard refused.
+    #[error("{0}")]
+    Guard(Refused),
+}
+
+/// Which side of the window a message fell out of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Staleness {
+    /// `exp` has passed.
+    #[error("expired")]
+    Expired,
+    /// `iat` lies in the future by more than the skew.
+    #[error("issued in the future")]
+    Future,
+    /// Issued before the replay guard can vouch for.
+    #[error("issued before the replay guard began to remember")]
+    Fenced,
+}
+
+/// A refused message.
+#[derive(Debug)]
+pub struct Unadmitted {
+    /// Why.
+    pub error: AuthError,
+    /// The agent named by the subject. It is proved only if `binding` is there.
+    pub claimed: Name,
+    /// Once the signature held, the refusal is signed.
+    pub(crate) binding: Option<Binding>,
+    /// Until then, a hint may go here.
+    pub(crate) reply: Option<ReplyTo>,
+}
+
+/// A place in the queue for an Ed25519 check of one agent; nothing for HMAC.
+#[derive(Debug)]
+pub struct Turn(#[expect(dead_code, reason = "held for its drop")] Option<OwnedSemaphorePermit>);
+
+impl Verifier {
+    /// A verifier of `endpoint`.
+    ///
+    /// `service` is the key that Ed25519 requests are answered with.
+    ///
+    /// # Errors
+    /// [`ServiceKeyMissing`] when the ring has an Ed25519 key and there is no service key.
+    pub fn new(
+        endpoint: &Endpoint,
+        window: Window,
+        ring: KeyRing,
+        service: Option<ServiceKey>,
+        tokens: TokenVerifier,
+        guard: Arc<dyn ReplayGuard>,
+    ) -> Result<Self, ServiceKeyMissing> {
+        let keys = Keys::new(ring, service.map(Arc::new))?;
+        Ok(Self {
+            audience: endpoint.audience().clone(),
+            window,
+            keys: ArcSwap::from_pointee(keys),
+            tokens,
+            guard,
+            decoy: HmacKey::new([0; 32]),
+            turns: Turns::default(),
+        })
+    }
+
+    /// Exchanges the key ring, at once for every message that is not yet judged.
+    ///
+    /// # Errors
+    /// [`ServiceKeyMissing`]; the ring before stays.
+    pub fn replace_ring(&self, ring: KeyRing) -> Result<(), ServiceKeyMissing> {
+        let service = self.keys.load().service.clone();
+        self.keys.store(Arc::new(Keys::new(ring, service)?));
+        Ok(())
+    }
+
+    /// Exchanges the service key.
+    pub fn replace_service_key(&self, key: ServiceKey) {
+        let key = Arc::new(key);
+        self.keys.rcu(|keys| Keys { ring: keys.ring.share(), service: Some(Arc::clone(&key)) });
+    }
+
+    /// The token rules, for exchanging token keys and the denylist.
+    #[must_use]
+    pub fn tokens(&self) -> &TokenVerifier {
+        &self.tokens
+    }
+
+    /// The replay guard.
+    #[must_use]
+    pub fn guard(&self) -> &Arc<dyn ReplayGuard> {
+        &self.guard
+    }
+
+    /// The time window.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        self.window
+    }
+
+    /// Waits for this message's turn, if its key is an Ed25519 key.
+    ///
+    /// An Ed25519 check costs some 45 times an HMAC check (our measurement), and whoever knows a key id can ask for
+    /// one. So each owner has its own bound: 2 checks at a time and 64 waiting. A flood in one agent's name then delays
+    /// that agent, not the others.
+    ///
+    /// # Errors
+    /// [`AuthError::Crowded`] when 64 are waiting already.
+    ///
+    /// Cancel safe: a dropped future gives its place back.
+    pub async fn turn(&self, envelope: &Envelope) -> Result<Turn, AuthError> {
+        if envelope.proof.header.algorithm == ProofAlgorithm::Hs256 {
+            return Ok(Turn(None));
+        }
+        let owner = {
+            let keys = self.keys.load();
+            match keys.ring.find(&envelope.proof.header.kid) {
+                // Refused without a check in `authenticate`.
+                None => return Ok(Turn(None)),
+                Some(record) => record.owner.clone(),
+            }
+        };
+        self.turns.wait(&owner).await
+    }
+
+    /// Judges everything that does not depend on earlier messages: key, signature, claims, window, token.
+    ///
+    /// A pure function of the message, the keys and `now_s` (whole seconds since the Unix epoch).
+    ///
+    /// # Errors
+    /// [`Unadmitted`] with the first rule that does not hold.
+    pub fn authenticate(&self, envelope: Envelope, now_s: u64) -> Result<Authentic, Unadmitted> {
+        let Envelope { subject, agent, method, reply, token, proof, payload, received } = envelope;
+        let keys = self.keys.load();
+        let unknown = |error, reply| Unadmitted { error, claimed: agent.clone(), binding: None, reply };
+
+        let record = match self.proved_by(&keys.ring, &agent, &proof.header, now_s, || {
+            (proof.signing_input().as_bytes(), proof.signature.as_slice())
+        }) {
+            Ok(record) => record,
+            Err(error) => return Err(unknown(error, reply)),
+        };
+
+        // From here on the claims are known to be what the key's owner signed.
+        let (claims, nonce) = match ProofClaims::parse(proof.claims()) {
+            Ok(parsed) => parsed,
+            Err(error) => return Err(unknown(AuthError::Proof(error), reply)),
+        };
+        let token_digest = sha256(token.as_bytes());
+        let reply_text = reply.as_ref().map_or("", ReplyTo::as_str);
+        if let Err(error) = self.check_claims(&claims, &subject, reply_text, &token_digest, &payload) {
+            return Err(unknown(error, reply));
+        }
+
+        // The message is genuine, so even a refusal is signed.
+        let binding = reply.map(|reply| {
+            let key = match (&record.key, &keys.service) {
+                (RecordKey::Ed25519 { .. }, Some(service)) => ReplyKey::Service(Arc::clone(service)),
+                (RecordKey::Hmac(key), _) => ReplyKey::Hmac { kid: Arc::clone(&record.kid), key: Arc::clone(key) },
+                // INVARIANT: `Keys::new` refuses an Ed25519 record without a service key. A key of zeros that nobody
+                // else uses makes an answer that no client takes.
+                (RecordKey::Ed25519 { .. }, None) => {
+                    ReplyKey::Hmac { kid: Arc::clone(&record.kid), key: Arc::new(self.decoy.clone()) }
+                }
+            };
+            Binding::new(reply, self.audience.clone(), &proof.text, key)
+        });
+        if let Err(staleness) = self.check_window(&claims, now_s) {
+            return Err(Unadmitted { error: AuthError::Stale(staleness), claimed: agent, binding, reply: None });
+        }
+        match self.check_token(&token, &token_digest, &record, now_s) {
+            Ok(token) => Ok(Authentic {
+                nonce,
+                received,
+                iat: claims.iat,
+                message: Verified {
+                    caller: caller(agent, &token, &record),
+                    payload,
+                    subject_method: method,
+                    deadline_ms: claims.deadline_ms(),
+                    expires_at: claims.exp,
+                    idempotency_key: claims.idk,
+                    message_id: claims.jti,
+                    binding,
+                },
+            }),
+            // A wrong token leaves the caller unknown: the same unsigned answer as any earlier failure.
+            Err(error) => {
+                Err(Unadmitted { error, claimed: agent, reply: binding.map(Binding::into_reply), binding: None })
+            }
+        }
+    }
+
+    /// Burns the nonce: here, never earlier and never later.
+    ///
+    /// # Errors
+    /// [`Unadmitted`] with [`AuthError::Guard`].
+    ///
+    /// Not undone by cancellation: the nonce may be burnt although the future was dropped.
+    pub async fn admit(&self, authentic: Authentic) -> Result<Verified, Unadmitted> {
+        let Authentic { message, nonce, received, iat } = authentic;
+        match self.guard.admit(&message.caller.agent, nonce, iat, message.expires_at, received).await {
+            Ok(()) => Ok(message),
+            Err(refused) => Err(Unadmitted {
+                error: AuthError::Guard(refused),
+                claimed: message.caller.agent,
+                binding: message.binding,
+                reply: None,
+            }),
+        }
+    }
+
+    /// Steps "record" and "MAC".
+    fn proved_by<'m>(
+        &self,
+        ring: &KeyRing,
+        agent: &Name,
+        header: &crate::wire::ProofHeader,
+        now_s: u64,
+        signed: impl Fn() -> (&'m [u8], &'m [u8]),
+    ) -> Result<Arc<KeyRecord>, AuthError> {
+        let (input, signature) = signed();
+        let judged = match ring.find(&header.kid) {
+            None => Err(AuthError::Key),
+            Some(record) if !record.is_usable(now_s) => Err(AuthError::Key),
+            Some(record) if self.tokens.denylist().denies_key(&record.kid) => Err(AuthError::KeyRevoked),
+            Some(record) if record.algorithm() != header.algorithm => Err(AuthError::Algorithm),
+            Some(record) if record.owner != *agent => Err(AuthError::Owner),
+            Some(record) => Ok(record),
+        };
+        let record = match judged {
+            Ok(record) => record,
+            Err(error) => {
+                // The same work as for a known key, so that the time does not tell which ids exist.
+                std::hint::black_box(self.decoy.verify(input, signature));
+                return Err(error);
+            }
+        };
+        let holds = match &record.key {
+            RecordKey::Hmac(key) => key.verify(input, signature),
+            RecordKey::Ed25519 { public, .. } => public.verify(input, signature),
+        };
+        if holds { Ok(Arc::clone(record)) } else { Err(AuthError::Signature) }
+    }
+
+    fn check_claims(
+        &self,
+        claims: &ProofClaims,
+        subject: &str,
+        reply: &str,
+        token_digest: &[u8; 32],
+        payload: &[u8],
+    ) -> Result<(), AuthError> {
+        // The payload is hashed only now: without a key, the cost of a message does not grow with its payload.
+        if claims.dig != b64(&sha256(payload)) {
+            return Err(AuthError::Mismatch("dig"));
+        }
+        if claims.aud != self.audience.as_str() {
+            return Err(AuthError::Mismatch("aud"));
+        }
+        if claims.to != subject {
+            return Err(AuthError::Mismatch("to"));
+        }
+        if claims.rto != reply {
+            return Err(AuthError::Mismatch("rto"));
+        }
+        if claims.ath != b64(token_digest) {
+            return Err(AuthError::Mismatch("ath"));
+        }
+        // A window wider than ours would outlive the guard's memory.
+        if claims.exp <= claims.iat || claims.exp - claims.iat > self.window.window_s {
+            return Err(AuthError::Proof(ProofError::Claims));
+        }
+        Ok(())
+    }
+
+    fn check_window(&self, claims: &ProofClaims, now_s: u64) -> Result<(), Staleness> {
+        if now_s >= claims.exp {
+            Err(Staleness::Expired)
+        } else if claims.iat > now_s.saturating_add(self.window.skew_s) {
+            Err(Staleness::Future)
+        } else if claims.iat <= self.guard.fence() {
+            Err(Staleness::Fenced)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check_token(
+        &self,
+        token: &str,
+        digest: &[u8; 32],
+        record: &KeyRecord,
+        now_s: u64,
+    ) -> Result<Arc<AccessToken>, AuthError> {
+        let token = self.tokens.verify(token, digest, now_s)?;
+        if token.owner() != record.owner.as_str() {
+            return Err(AuthError::TokenOwner);
+        }
+        if let Some(confirmation) = &token.cnf {
+            // Every member that is there must match this key (RFC 7800 §3).
+            let kid_holds = confirmation.kid.as_deref().is_none_or(|kid| kid == &*record.kid);
+            let thumbprint_holds = confirmation.jkt.as_deref().is_none_or(|jkt| record.thumbprint() == Some(jkt));
+            if !kid_holds || !thumbprint_holds {
+                return Err(AuthError::Confirmation);
+            }
+        }
+        Ok(token)
+    }
+}
+
+fn caller(agent: Name, token: &AccessToken, record: &KeyRecord) -> Caller {
+    Caller {
+        agent,
+        subject: token.subject.clone(),
+        delegated: token.actor.is_some(),
+        roles: token.roles.clone(),
+        token: TokenFacts {
+            id: token.id.clone(),
+            issuer: token.issuer.clone(),
+            key: token.key_id.clone(),
+            issued_at: token.issued_at,
+            expires_at: token.expires_at,
+            claims: token.claims.clone(),
+        },
+        key: record.kid.to_string(),
+        algorithm: record.algorithm(),
+    }
+}
+
+/// The ring has Ed25519 keys, and there is no service key to answer their requests with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the key ring has Ed25519 keys, whose requests are answered under a service key: make one with `sealwire keys new-service`"
+)]
+pub struct ServiceKeyMissing;
+
+impl Keys {
+    fn new(ring: KeyRing, service: Option<Arc<ServiceKey>>) -> Result<Self, ServiceKeyMissing> {
+        if ring.needs_service_key() && service.is_none() {
+            return Err(ServiceKeyMissing);
+        }
+        Ok(Self { ring, service })
+    }
+}
+
+/// The bound on Ed25519 checks, per owner.
+#[derive(Debug, Default)]
+struct Turns(Mutex<HashMap<Name, Arc<Turning>>>);
+
+#[derive(Debug)]
+struct Turning {
+    running: Arc<Semaphore>,
+    waiting: Semaphore,
+}
+
+/// How many Ed25519 checks of one owner run at a time.
+const RUNNING: usize = 2;
+/// How many more may wait.
+const WAITING: usize = 64;
+
+impl Turns {
+    async fn wait(&self, owner: &Name) -> Result<Turn, AuthError> {
+        let turning = {
+            // INVARIANT: only owners of the ring get here, so the map is bounded by the ring.
+            let mut owners = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            Arc::clone(owners.entry(owner.clone()).or_insert_with(|| {
+                Arc::new(Turning { running: Arc::new(Semaphore::new(RUNNING)), waiting: Semaphore::new(WAITING) })
+            }))
+        };
+        if let Ok(permit) = Arc::clone(&turning.running).try_acquire_owned() {
+            return Ok(Turn(Some(permit)));
+        }
+        let _place = turning.waiting.try_acquire().map_err(|_| AuthError::Crowded)?;
+        let permit = Arc::clone(&turning.running).acquire_owned().await;
+        permit.map(|permit| Turn(Some(permit))).map_err(|_| AuthError::Crowded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[tokio::test]
+    async fn one_agents_ed25519_checks_queue_up_to_a_bound_and_do_not_hold_up_others() {
+        let turns = Arc::new(Turns::default());
+        let (crowd, other) = (Name::new("crowd").unwrap(), Name::new("other").unwrap());
+        let mut held = vec![turns.wait(&crowd).await.unwrap(), turns.wait(&crowd).await.unwrap()];
+        let waiting: Vec<_> = (0..WAITING)
+            .map(|_| {
+                let (turns, crowd) = (Arc::clone(&turns), crowd.clone());
+                tokio::spawn(async move { turns.wait(&crowd).await.map(drop) })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert!(matches!(turns.wait(&crowd).await, Err(AuthError::Crowded)));
+        assert!(turns.wait(&other).await.is_ok());
+        held.clear();
+        for task in waiting {
+            assert!(task.await.unwrap().is_ok());
+        }
+        assert!(turns.wait(&crowd).await.is_ok());
+    }
+}

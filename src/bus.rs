@@ -1,0 +1,237 @@
+//! How to reach the broker: addresses, credentials, TLS, and the options that every connection of ours has.
+//! Never prints a secret, and never connects as anybody else than configured.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::auth::{SecretFileError, read_secret};
+
+/// The broker's addresses and how to authenticate there.
+///
+/// The broker's own authentication is a second gate, independent of the checks on messages. Leave the credentials out
+/// only for a broker that admits anybody, such as one on a developer's machine.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BusConfig {
+    /// `nats://host:port` or `tls://host:port`, one or several nodes of one cluster.
+    pub urls: Vec<String>,
+    /// User name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The user's password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<Zeroizing<String>>,
+    /// A file that holds the password, readable by its owner alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
+    /// A token for the broker (not the access token of the calls).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Zeroizing<String>>,
+    /// An nkey seed (`SU…`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nkey_seed: Option<Zeroizing<String>>,
+    /// A file that holds the nkey seed, readable by its owner alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nkey_seed_file: Option<PathBuf>,
+    /// PEM file of the certificate authorities that sign the broker's certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_ca: Option<PathBuf>,
+    /// PEM file of our certificate, for brokers that ask for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file of our certificate's key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
+}
+
+/// The broker cannot be reached, or does not let us in.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BusError {
+    /// No address.
+    #[error("no broker address: give `urls`, for example [\"nats://127.0.0.1:4222\"]")]
+    NoUrl,
+    /// An address that is none.
+    #[error("`{0}` is no broker address: write nats://host:port or tls://host:port")]
+    Url(String),
+    /// Nobody answers there.
+    #[error("no broker answers at {urls} ({cause}): is it running, and is the address right?")]
+    Unreachable {
+        /// The addresses.
+        urls: String,
+        /// What the client library says.
+        cause: String,
+    },
+    /// The broker refuses the user.
+    #[error("the broker at {urls} refuses user `{user}`: check user and password (or nkey, token, certificate)")]
+    Refused {
+        /// The addresses.
+        urls: String,
+        /// As whom.
+        user: String,
+    },
+    /// No TLS connection came about.
+    #[error("TLS with {urls} failed ({cause}): check `tls_ca`, and the host name in the broker's certificate")]
+    Tls {
+        /// The addresses.
+        urls: String,
+        /// What the client library says.
+        cause: String,
+    },
+    /// A file of secrets cannot be used.
+    #[error(transparent)]
+    Secret(#[from] SecretFileError),
+}
+
+impl BusConfig {
+    /// One broker that admits anybody.
+    #[must_use]
+    pub fn open(url: &str) -> Self {
+        Self { urls: vec![url.to_owned()], ..Self::default() }
+    }
+
+    /// Takes relative paths as relative to `folder`, where the file stands that names them.
+    #[must_use]
+    pub fn relative_to(mut self, folder: &Path) -> Self {
+        let files = [
+            &mut self.password_file,
+            &mut self.nkey_seed_file,
+            &mut self.tls_ca,
+            &mut self.tls_cert,
+            &mut self.tls_key,
+        ];
+        for path in files.into_iter().flatten() {
+            *path = folder.join(&*path);
+        }
+        self
+    }
+
+    /// Connects. `name` shows in the broker's lists, `inbox` is our inbox prefix, `events` hears of every change.
+    ///
+    /// The first connection is tried once; later ones are tried for as long as the client lives, with a growing pause
+    /// of at most two seconds and some jitter.
+    ///
+    /// # Errors
+    /// [`BusError`]; nothing is left behind.
+    pub(crate) async fn connect<F>(
+        &self,
+        name: &str,
+        inbox: &str,
+        capacity: usize,
+        events: F,
+    ) -> Result<Client, BusError>
+    where
+        F: Fn(Event) + Send + Sync + 'static,
+    {
+        if self.urls.is_empty() {
+            return Err(BusError::NoUrl);
+        }
+        let events = std::sync::Arc::new(events);
+        let mut options = ConnectOptions::new()
+            .name(name)
+            .custom_inbox_prefix(inbox)
+            .subscription_capacity(capacity)
+            .connection_timeout(Duration::from_secs(3))
+            .max_reconnects(None)
+            .reconnect_delay_callback(pause)
+            .event_callback(move |event| {
+                let events = std::sync::Arc::clone(&events);
+                async move { events(event) }
+            });
+        if let Some(user) = &self.user {
+            let password = match &self.password_file {
+                Some(path) => read_secret(path)?.trim_end_matches(['\r', '\n']).to_owned(),
+                None => self.password.as_deref().cloned().unwrap_or_default(),
+            };
+            options = options.user_and_password(user.clone(), password);
+        }
+        if let Some(token) = &self.token {
+            options = options.token(token.to_string());
+        }
+        if let Some(path) = &self.nkey_seed_file {
+            options = options.nkey(read_secret(path)?.trim().to_owned());
+        } else if let Some(seed) = &self.nkey_seed {
+            options = options.nkey(seed.to_string());
+        }
+        if let Some(ca) = &self.tls_ca {
+            options = options.add_root_certificates(ca.clone()).require_tls(true);
+        }
+        if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            options = options.add_client_certificate(cert.clone(), key.clone()).require_tls(true);
+        }
+        let mut addresses = Vec::with_capacity(self.urls.len());
+        for url in &self.urls {
+            addresses.push(url.parse::<async_nats::ServerAddr>().map_err(|_| BusError::Url(crate::name::shown(url)))?);
+        }
+        options.connect(addresses).await.map_err(|error| {
+            let urls = self.urls.join(", ");
+            let cause = error.to_string();
+            match error.kind() {
+                ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+                    BusError::Refused { urls, user: self.user.clone().unwrap_or_else(|| "(none)".to_owned()) }
+                }
+                ConnectErrorKind::Tls => BusError::Tls { urls, cause },
+                ConnectErrorKind::ServerParse => BusError::Url(urls),
+                _ => BusError::Unreachable { urls, cause },
+            }
+        })
+    }
+}
+
+/// How long to wait before the `attempt`-th try to reconnect: at once, then 50 ms doubling up to 2 s, plus up to a
+/// quarter of it, so that the clients of a broker that comes back do not all come at the same moment.
+fn pause(attempt: usize) -> Duration {
+    if attempt <= 1 {
+        return Duration::ZERO;
+    }
+    let exponent = u32::try_from(attempt.saturating_sub(2).min(6)).unwrap_or(6);
+    let base = (50_u64 << exponent).min(2_000);
+    let random = crate::auth::Nonce::random().to_text().bytes().map(u64::from).sum::<u64>();
+    Duration::from_millis(base + random % (base / 4 + 1))
+}
+
+impl fmt::Debug for BusConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BusConfig")
+            .field("urls", &self.urls)
+            .field("user", &self.user)
+            .field("tls_ca", &self.tls_ca)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_do_not_show() {
+        let config = BusConfig {
+            password: Some(Zeroizing::new("hunter2".into())),
+            token: Some(Zeroizing::new("t0ken".into())),
+            nkey_seed: Some(Zeroizing::new("SUSEED".into())),
+            ..BusConfig::open("nats://localhost:4222")
+        };
+        let shown = format!("{config:?}");
+        assert!(!shown.contains("hunter2") && !shown.contains("t0ken") && !shown.contains("SUSEED"), "{shown}");
+    }
+
+    #[test]
+    fn reconnecting_pauses_longer_each_time_up_to_a_bound() {
+        assert_eq!(pause(1), Duration::ZERO);
+        for attempt in 2..100 {
+            assert!((50..=2_500).contains(&pause(attempt).as_millis()), "{attempt}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_wrong_address_says_what_to_write() {
+        let error = BusConfig::open("not a url").connect("t", "_INBOX.t", 16, |_| ()).await.err();
+        assert!(error.is_some_and(|error| error.to_string().contains("nats://host:port")));
+    }
+}

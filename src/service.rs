@@ -1,0 +1,394 @@
+//! One service: from a delivery to a sealed answer, through every check, in one order.
+//! Never answers anybody whose message did not pass, beyond the fixed hints.
+
+mod builder;
+mod calls;
+mod counters;
+mod quota;
+mod refusal;
+mod router;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+use tower::ServiceExt as _;
+use tower::util::BoxCloneSyncService;
+
+use crate::auth::Verifier;
+use crate::clock::Clock;
+use crate::policy::{Permitted, PolicySet, Reason};
+use crate::rpc::{Id, Response, RpcError};
+use crate::wire::{Binding, Delivery, Endpoint, Envelope, ReplyTo, Sealed};
+
+pub use builder::{BuildError, Builder, Ready, WantsMethods, WantsPolicy, WantsVerifier};
+use calls::Calls;
+pub use calls::{Call, Message};
+pub use counters::{Counters, MethodCounters};
+use quota::{HintRate, Quotas};
+pub use quota::{QuotaLimits, QuotaScope};
+pub use refusal::{Answer, Refusal};
+pub use router::{Ctx, Router, RouterError};
+
+/// A service: a verifier, a policy and methods, behind one pipeline.
+///
+/// Cloning shares everything. It has no socket: [`Service::handle`] takes a delivery and returns the answer, and
+/// `serve` puts it on a bus.
+#[derive(Clone)]
+pub struct Service(Arc<Inner>);
+
+struct Inner {
+    endpoint: Endpoint,
+    verifier: Verifier,
+    policy: ArcSwap<PolicySet>,
+    methods: BoxCloneSyncService<Permitted, Box<RawValue>, RpcError>,
+    limits: ServiceLimits,
+    quotas: Quotas,
+    hints: HintRate,
+    counters: Counters,
+    clock: Arc<dyn Clock>,
+}
+
+/// The bounds of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceLimits {
+    /// The most entries of a batch; 50.
+    pub batch: usize,
+    /// How many entries of one batch run at a time; 8.
+    pub batch_concurrency: usize,
+    /// The largest answer in bytes; 192 KiB. It must fit the broker's `max_payload` together with its header (about 600 bytes).
+    pub response: usize,
+    /// Rates and bounds per agent.
+    pub quota: QuotaLimits,
+    /// Unsigned hints per second, all callers together; 100. Beyond it, silence.
+    pub hints_per_second: u32,
+}
+
+impl Default for ServiceLimits {
+    fn default() -> Self {
+        Self {
+            batch: crate::rpc::MAX_BATCH,
+            batch_concurrency: 8,
+            response: 192 * 1024,
+            quota: QuotaLimits::default(),
+            hints_per_second: 100,
+        }
+    }
+}
+
+impl Service {
+    /// Starts a service: first its verifier, then its policy, then its methods.
+    #[must_use]
+    pub fn builder() -> Builder<WantsVerifier> {
+        Builder::new()
+    }
+
+    /// The whole pipeline for one message. `None` means that nothing is published.
+    ///
+    /// Not undone by cancellation: a message whose future was dropped may have burnt its nonce and started its methods,
+    /// which are then cancelled.
+    pub async fn handle(&self, delivery: Delivery) -> Option<Sealed> {
+        let this = &*self.0;
+        let started = Instant::now();
+
+        // 1. Shape: sizes, subject, reply rule, the one header. No key is touched.
+        let envelope = match Envelope::decode(delivery, &this.endpoint) {
+            Ok(envelope) => envelope,
+            Err(bad) => return this.refuse(Refusal::Shape(bad.error), bad.claimed.as_ref(), Address::from(bad.reply)),
+        };
+        // 2. Key, signature, claims, window, token: a pure function of message, keys and time.
+        let turn = match this.verifier.turn(&envelope).await {
+            Ok(turn) => turn,
+            Err(error) => {
+                let (claimed, reply) = envelope.into_claimed();
+                return this.refuse(Refusal::Auth(error), Some(&claimed), Address::from(reply));
+            }
+        };
+        let authentic = match this.verifier.authenticate(envelope, this.clock.now_s()) {
+            Ok(authentic) => authentic,
+            Err(bad) => {
+                return this.refuse(Refusal::Auth(bad.error), Some(&bad.claimed), Address::of(bad.binding, bad.reply));
+            }
+        };
+        drop(turn);
+        // 3. The nonce is burnt. What follows may answer differently tomorrow, so no copy may get this far again.
+        let verified = match this.verifier.admit(authentic).await {
+            Ok(verified) => verified,
+            Err(bad) => {
+                return this.refuse(Refusal::Auth(bad.error), Some(&bad.claimed), Address::of(bad.binding, bad.reply));
+            }
+        };
+        // 4. The caller's own quota, in messages and in work under way.
+        let agent = verified.caller.agent.clone();
+        let _place = match this.quotas.enter(&agent, 1) {
+            Ok(place) => place,
+            Err(quota) => return this.refuse(Refusal::Quota(quota), Some(&agent), Address::from(verified.binding)),
+        };
+        // 5. The body, only now.
+        let calls = match Calls::parse(verified, &this.rpc_limits()) {
+            Ok(calls) => calls,
+            Err(bad) => {
+                return this.refuse(
+                    Refusal::Body(bad.error.into()),
+                    Some(&bad.caller.agent),
+                    Address::from(bad.binding),
+                );
+            }
+        };
+        if let Err(quota) = this.quotas.charge(&agent, calls.entries.len().saturating_sub(1)) {
+            return this.refuse(Refusal::Quota(quota), Some(&agent), Address::from(calls.binding));
+        }
+        // 6. Policy, deadline and method, entry by entry, under one revision.
+        let Calls { entries, is_batch, binding } = calls;
+        let policy = this.policy.load_full();
+        let answers: Vec<Response> = stream::iter(entries)
+            .map(|entry| this.entry(entry, &policy, started))
+            .buffered(this.limits.batch_concurrency.max(1))
+            .filter_map(std::future::ready)
+            .collect()
+            .await;
+        // 7. Signed and bound to the request.
+        this.seal(&answers, is_batch, binding?)
+    }
+
+    /// What is said to a message for which there is no room: a hint under the global rate, or nothing. No check is made
+    /// beyond the shape, so this costs a fraction of [`Service::handle`].
+    #[must_use]
+    pub fn shed(&self, delivery: Delivery) -> Option<Sealed> {
+        let (refusal, claimed, reply) = match Envelope::decode(delivery, &self.0.endpoint) {
+            Ok(envelope) => {
+                let (claimed, reply) = envelope.into_claimed();
+                (Refusal::Shed, Some(claimed), reply)
+            }
+            Err(bad) => (Refusal::Shape(bad.error), bad.claimed, bad.reply),
+        };
+        self.0.refuse(refusal, claimed.as_ref(), Address::from(reply))
+    }
+
+    /// Where the service listens.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.0.endpoint
+    }
+
+    /// Keys, tokens and the replay guard, for exchanging them while messages are judged.
+    #[must_use]
+    pub fn verifier(&self) -> &Verifier {
+        &self.0.verifier
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> Arc<PolicySet> {
+        self.0.policy.load_full()
+    }
+
+    /// Exchanges the policy. A message that is being handled goes on under the revision it began with.
+    pub fn replace_policy(&self, policy: PolicySet) {
+        self.0.policy.store(Arc::new(policy));
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.0.counters
+    }
+
+    /// The clock that messages are judged by.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.0.clock
+    }
+}
+
+/// Where a refusal goes: signed, as a hint, or nowhere.
+enum Address {
+    Signed(Binding),
+    Hint(ReplyTo),
+    Nowhere,
+}
+
+impl Address {
+    fn of(binding: Option<Binding>, reply: Option<ReplyTo>) -> Self {
+        binding.map_or_else(|| Self::from(reply), Self::Signed)
+    }
+}
+
+impl From<Option<ReplyTo>> for Address {
+    fn from(reply: Option<ReplyTo>) -> Self {
+        reply.map_or(Self::Nowhere, Self::Hint)
+    }
+}
+
+impl From<Option<Binding>> for Address {
+    fn from(binding: Option<Binding>) -> Self {
+        binding.map_or(Self::Nowhere, Self::Signed)
+    }
+}
+
+impl Inner {
+    fn rpc_limits(&self) -> crate::rpc::Limits {
+        crate::rpc::Limits { max_batch: self.limits.batch }
+    }
+
+    /// One entry of a message. `None` for a notification: JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a
+    /// Notification, including those that are within a batch request."
+    async fn entry(&self, entry: Result<Call, Response>, policy: &PolicySet, started: Instant) -> Option<Response> {
+        let call = match entry {
+            Ok(call) => call,
+            Err(response) => {
+                self.counters.refused(Refusal::ENTRY_LABEL);
+                return Some(response);
+            }
+        };
+        let id = call.id.clone();
+        let message = Arc::clone(&call.message);
+        let now_ms = self.clock.now_ms();
+        let (authorized, decision) = policy.authorize(call, now_ms);
+        let (method, outcome) = match authorized {
+            Err((call, _denied)) => {
+                let refusal = if matches!(decision.reason, Reason::UnknownMethod { would_allow: true, .. }) {
+                    Refusal::UnknownMethod
+                } else {
+                    Refusal::Denied
+                };
+                (call.method, Err(self.entry_error(&refusal)))
+            }
+            // Nothing starts once the message has expired or its deadline has passed.
+            Ok(permitted) if now_ms >= message.start_before_ms => {
+                (permitted.call().method().to_owned(), Err(self.entry_error(&Refusal::Deadline)))
+            }
+            Ok(permitted) => {
+                let method = permitted.call().method().to_owned();
+                let left = Duration::from_millis(message.deadline_ms.saturating_sub(now_ms));
+                (method, self.run(permitted, left).await)
+            }
+        };
+        self.counters.served(&method, &outcome, decision.reason.label(), started.elapsed());
+        let rule = decision.rule.as_ref().map(ToString::to_string);
+        let code = outcome.as_ref().err().map(RpcError::code);
+        let cause = outcome.as_ref().err().and_then(std::error::Error::source).map(ToString::to_string);
+        tracing::info!(
+            target: "sealwire::call",
+            agent = %message.caller.agent,
+            subject = %message.caller.subject.escape_debug(),
+            method = %Shown(&method),
+            decision = decision.reason.label(),
+            rule = rule.as_deref(),
+            revision = %policy.revision(),
+            message_id = %message.id,
+            code,
+            cause = cause.as_deref(),
+            duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+            "call"
+        );
+        id.map(|id| self.bounded(id, outcome))
+    }
+
+    async fn run(&self, permitted: Permitted, left: Duration) -> Result<Box<RawValue>, RpcError> {
+        let methods = self.methods.clone();
+        // The method is dropped, and so cancelled, when its deadline passes or its message's future is dropped.
+        let run = AssertUnwindSafe(async move { methods.oneshot(permitted).await }).catch_unwind();
+        match tokio::time::timeout(left, run).await {
+            Err(_elapsed) => Err(self.entry_error(&Refusal::Deadline)),
+            // The panic's own text may hold parameters: it goes to the panic hook only.
+            Ok(Err(_panic)) => Err(RpcError::internal("the method panicked")),
+            Ok(Ok(outcome)) => outcome,
+        }
+    }
+
+    /// The public error of a refusal that concerns one entry.
+    fn entry_error(&self, refusal: &Refusal) -> RpcError {
+        self.counters.refused(refusal.label());
+        refusal.answer(self.clock.now_s()).into_error()
+    }
+
+    /// An answer above its limit becomes an error that says so. The call was executed.
+    fn bounded(&self, id: Id, outcome: Result<Box<RawValue>, RpcError>) -> Response {
+        let response = Response::new(id, outcome);
+        if response.to_bytes().len() <= self.limits.response {
+            return response;
+        }
+        self.counters.refused(Refusal::ResponseTooLarge.label());
+        Response::new(response.id, Err(Refusal::ResponseTooLarge.answer(0).into_error()))
+    }
+
+    fn seal(&self, answers: &[Response], is_batch: bool, binding: Binding) -> Option<Sealed> {
+        // JSON-RPC 2.0 §6: "If there are no Response objects contained within the Response array as it is to be sent to
+        // the client, the server MUST NOT return an empty Array and should return nothing at all."
+        let first = answers.first()?;
+        let mut payload = if is_batch { Response::batch_to_bytes(answers)? } else { first.to_bytes() };
+        if payload.len() > self.limits.response {
+            self.counters.refused(Refusal::ResponseTooLarge.label());
+            payload = Response::new(Id::null(), Err(Refusal::ResponseTooLarge.answer(0).into_error())).to_bytes();
+        }
+        Some(binding.seal(payload, self.clock.now_s()))
+    }
+
+    /// Counts, logs and answers a message that is refused as a whole.
+    fn refuse(&self, refusal: Refusal, agent: Option<&crate::name::Name>, address: Address) -> Option<Sealed> {
+        self.counters.refused(refusal.label());
+        let now_s = self.clock.now_s();
+        let agent = agent.map(crate::name::Name::as_str);
+        tracing::info!(target: "sealwire::refused", agent, refusal = refusal.label(), reason = %refusal, "refused");
+        match (refusal.answer(now_s), address) {
+            (Answer::Nothing, _) | (_, Address::Nowhere) => None,
+            (Answer::Hint(hint), Address::Hint(reply)) => self.hints.allow().then(|| hint.to(reply)),
+            // A refusal that is signed wherever the caller is known, met before it was.
+            (Answer::Error(error), Address::Hint(reply)) => {
+                let hint = refusal::hint_for(error.code());
+                self.hints.allow().then(|| hint.to(reply))
+            }
+            (Answer::Hint(hint), Address::Signed(binding)) => self.hints.allow().then(|| hint.to(binding.into_reply())),
+            (Answer::Error(error), Address::Signed(binding)) => {
+                // JSON-RPC 2.0 §5: without a request's id, the answer's id is null.
+                Some(binding.seal(Response::new(Id::null(), Err(error)).to_bytes(), now_s))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").field("audience", self.0.endpoint.audience()).finish_non_exhaustive()
+    }
+}
+
+/// The outer seam: concurrency limits, load shedding and tracing go around this.
+impl tower::Service<Delivery> for Service {
+    type Response = Option<Sealed>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Option<Sealed>, Infallible>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move { Ok(this.handle(delivery).await) })
+    }
+}
+
+/// A method name from the wire, escaped and cut to 128 bytes: a caller may not write our log.
+struct Shown<'a>(&'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars().take(128) {
+            write!(f, "{}", character.escape_default())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

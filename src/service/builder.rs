@@ -1,0 +1,192 @@
+//! Puts a service together in an order that leaves nothing out: verifier, then policy, then methods.
+//! Never builds a service that lacks one of them: the methods that would do so do not exist.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use serde_json::value::RawValue;
+use tower::util::BoxCloneSyncService;
+use tower::{Layer, ServiceExt as _};
+
+use super::counters::Counters;
+use super::quota::{HintRate, Quotas};
+use super::router::{Dispatch, Router, RouterError};
+use super::{Inner, Service, ServiceLimits};
+use crate::auth::Verifier;
+use crate::clock::{Clock, SystemClock};
+use crate::name::MethodName;
+use crate::policy::{Methods, Permitted, PolicyErrors, PolicySet};
+use crate::rpc::RpcError;
+use crate::wire::Endpoint;
+
+/// A service being put together. See [`Service::builder`].
+#[derive(Debug)]
+pub struct Builder<Stage> {
+    stage: Stage,
+}
+
+/// Next: [`Builder::verifier`].
+#[derive(Debug)]
+pub struct WantsVerifier(());
+
+/// Next: [`Builder::policy`] or [`Builder::policies`].
+#[derive(Debug)]
+pub struct WantsPolicy {
+    endpoint: Endpoint,
+    verifier: Verifier,
+}
+
+/// Next: [`Builder::methods`].
+#[derive(Debug)]
+pub struct WantsMethods {
+    before: WantsPolicy,
+    policy: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Folder(PathBuf),
+    Set(Box<PolicySet>),
+}
+
+/// Ready for [`Builder::build`].
+pub struct Ready {
+    before: WantsMethods,
+    methods: BoxCloneSyncService<Permitted, Box<RawValue>, RpcError>,
+    registered: Methods,
+    wrong: Vec<RouterError>,
+    names: Vec<String>,
+    limits: ServiceLimits,
+    clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ready").field("methods", &self.names).finish_non_exhaustive()
+    }
+}
+
+/// The service cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// Methods that cannot be registered.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Methods(Vec<RouterError>),
+    /// The policy files are wrong.
+    #[error("{0}")]
+    Policy(#[from] PolicyErrors),
+}
+
+impl Builder<WantsVerifier> {
+    pub(super) fn new() -> Self {
+        Self { stage: WantsVerifier(()) }
+    }
+
+    /// Who is let in: the verifier of `endpoint`.
+    #[must_use]
+    pub fn verifier(self, endpoint: Endpoint, verifier: Verifier) -> Builder<WantsPolicy> {
+        Builder { stage: WantsPolicy { endpoint, verifier } }
+    }
+}
+
+impl Builder<WantsPolicy> {
+    /// Who may do what: a folder of policy files, loaded against the methods when the service is built.
+    #[must_use]
+    pub fn policies(self, folder: impl Into<PathBuf>) -> Builder<WantsMethods> {
+        Builder { stage: WantsMethods { before: self.stage, policy: Source::Folder(folder.into()) } }
+    }
+
+    /// Who may do what: a policy that was loaded before.
+    #[must_use]
+    pub fn policy(self, policy: PolicySet) -> Builder<WantsMethods> {
+        Builder { stage: WantsMethods { before: self.stage, policy: Source::Set(Box::new(policy)) } }
+    }
+}
+
+impl Builder<WantsMethods> {
+    /// What can be called.
+    #[must_use]
+    pub fn methods<S: Send + Sync + 'static>(self, router: Router<S>) -> Builder<Ready> {
+        let names: Vec<String> = router.names().map(str::to_owned).collect();
+        let registered = names.iter().filter_map(|name| MethodName::new(name).ok()).fold(Methods::new(), Methods::with);
+        let wrong = router.wrong().to_vec();
+        Builder {
+            stage: Ready {
+                before: self.stage,
+                methods: BoxCloneSyncService::new(Dispatch(Arc::new(router))),
+                registered,
+                wrong,
+                names,
+                limits: ServiceLimits::default(),
+                clock: Arc::new(SystemClock),
+            },
+        }
+    }
+}
+
+impl Builder<Ready> {
+    /// Puts a layer around the methods. It sees permitted calls only, and cannot make one.
+    #[must_use]
+    pub fn layer<L>(mut self, layer: L) -> Self
+    where
+        L: Layer<BoxCloneSyncService<Permitted, Box<RawValue>, RpcError>>,
+        L::Service: tower::Service<Permitted, Response = Box<RawValue>> + Clone + Send + Sync + 'static,
+        <L::Service as tower::Service<Permitted>>::Error: Into<RpcError>,
+        <L::Service as tower::Service<Permitted>>::Future: Send + 'static,
+    {
+        let layered = layer.layer(self.stage.methods).map_err(Into::into);
+        self.stage.methods = BoxCloneSyncService::new(layered);
+        self
+    }
+
+    /// Other bounds than the defaults.
+    #[must_use]
+    pub fn limits(mut self, limits: ServiceLimits) -> Self {
+        self.stage.limits = limits;
+        self
+    }
+
+    /// Another clock than the system's.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.stage.clock = clock;
+        self
+    }
+
+    /// The service.
+    ///
+    /// # Errors
+    /// [`BuildError::Methods`] for names that cannot be registered (the author is to blame), [`BuildError::Policy`] for
+    /// policy files with errors (the operator is). An empty or missing folder is no error: it denies everything and
+    /// says so.
+    pub fn build(self) -> Result<Service, BuildError> {
+        let Ready { before, methods, registered, wrong, names, limits, clock } = self.stage;
+        if !wrong.is_empty() {
+            return Err(BuildError::Methods(wrong));
+        }
+        let WantsMethods { before: WantsPolicy { endpoint, verifier }, policy } = before;
+        let policy = match policy {
+            Source::Set(set) => *set,
+            Source::Folder(folder) => {
+                let (set, warnings) = PolicySet::load(&folder, &registered)?;
+                for warning in warnings {
+                    tracing::warn!(target: "sealwire::policy", %warning, "policy");
+                }
+                set
+            }
+        };
+        Ok(Service(Arc::new(Inner {
+            quotas: Quotas::new(&limits.quota),
+            hints: HintRate::new(limits.hints_per_second),
+            counters: Counters::new(names.iter().map(String::as_str)),
+            policy: ArcSwap::from_pointee(policy),
+            endpoint,
+            verifier,
+            methods,
+            limits,
+            clock,
+        })))
+    }
+}

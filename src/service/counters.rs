@@ -1,0 +1,93 @@
+//! What happened: per method and per refusal. Labels come from closed sets and registered names only.
+//! Never grows with what callers send.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+use crate::rpc::RpcError;
+
+/// The counters of a service. All of them only grow.
+#[derive(Debug)]
+pub struct Counters {
+    methods: BTreeMap<String, MethodCounters>,
+    unregistered: MethodCounters,
+    refusals: Mutex<BTreeMap<&'static str, u64>>,
+    last_error: Mutex<String>,
+}
+
+/// The counters of one method.
+#[derive(Debug, Default)]
+pub struct MethodCounters {
+    /// Calls and notifications that reached the policy.
+    pub requests: AtomicU64,
+    /// Those that ended in an error, denials included.
+    pub errors: AtomicU64,
+    /// Those that the policy denied.
+    pub denied: AtomicU64,
+    /// The time from receipt to outcome of all of them, in nanoseconds.
+    pub processing_ns: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn new<'a>(methods: impl Iterator<Item = &'a str>) -> Self {
+        Self {
+            methods: methods.map(|name| (name.to_owned(), MethodCounters::default())).collect(),
+            unregistered: MethodCounters::default(),
+            refusals: Mutex::default(),
+            last_error: Mutex::default(),
+        }
+    }
+
+    pub(super) fn served(
+        &self,
+        method: &str,
+        outcome: &Result<Box<RawValue>, RpcError>,
+        decision: &'static str,
+        duration: Duration,
+    ) {
+        let counters = self.methods.get(method).unwrap_or(&self.unregistered);
+        counters.requests.fetch_add(1, Ordering::Relaxed);
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        counters.processing_ns.fetch_add(nanoseconds, Ordering::Relaxed);
+        if let Err(error) = outcome {
+            counters.errors.fetch_add(1, Ordering::Relaxed);
+            let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+            // The code only: an application's message may quote parameters.
+            *last = format!("{}: {}", error.code(), decision);
+            if error.code() == crate::rpc::code::PERMISSION_DENIED {
+                counters.denied.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn refused(&self, label: &'static str) {
+        *self.refusals.lock().unwrap_or_else(PoisonError::into_inner).entry(label).or_insert(0) += 1;
+    }
+
+    /// The registered methods and their counters.
+    pub fn methods(&self) -> impl Iterator<Item = (&str, &MethodCounters)> {
+        self.methods.iter().map(|(name, counters)| (name.as_str(), counters))
+    }
+
+    /// Calls of names that are not registered.
+    #[must_use]
+    pub fn unregistered(&self) -> &MethodCounters {
+        &self.unregistered
+    }
+
+    /// How many messages, entries and answers were refused, by reason.
+    #[must_use]
+    pub fn refusals(&self) -> BTreeMap<&'static str, u64> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The code of the last error, and the policy's decision on that call.
+    #[must_use]
+    pub fn last_error(&self) -> String {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,24 @@
+//! The bytes on the bus: messages in, signed answers out. Total functions over untrusted input.
+//! Never decides who may do what, and never reads a body.
+
+mod delivery;
+mod endpoint;
+mod envelope;
+mod jose;
+mod key;
+mod proof;
+mod seal;
+mod sign;
+
+pub use delivery::Delivery;
+pub use endpoint::{Audience, Endpoint, EndpointError, WireLimits};
+pub use envelope::{Envelope, EnvelopeError, Misshapen};
+pub use key::{AgentKey, HmacKey, KeyError, ServiceKey, ServicePublicKey};
+pub(crate) use key::{Ed25519Public, ed25519_thumbprint};
+pub use proof::{ProofClaims, ProofError};
+pub(crate) use proof::{ProofHeader, is_kid};
+pub(crate) use seal::{Binding, ReplyKey};
+pub use seal::{Hint, ReplyTo, Sealed};
+pub use sign::{Expectation, RequestSigner, Signed, SignedRequest, Unverifiable};
+
+pub(crate) use jose::{b64, sha256, unb64};

@@ -1,0 +1,49 @@
+//! One message as the bus delivered it. Nothing in it has been checked.
+
+use async_nats::{HeaderMap, Message, Subject};
+use bytes::Bytes;
+use tokio::time::Instant;
+
+/// A message as it arrived: subject, reply subject, headers and payload, and when this process received it.
+///
+/// This is what [`crate::service::Service::handle`] takes, so a test can offer any message without a socket.
+#[derive(Debug)]
+pub struct Delivery {
+    pub(super) subject: Subject,
+    pub(super) reply: Option<Subject>,
+    pub(super) headers: HeaderMap,
+    pub(super) payload: Bytes,
+    pub(super) received: Instant,
+}
+
+impl Delivery {
+    /// A message built from its parts; an empty `reply` means none.
+    #[must_use]
+    pub fn new(subject: &str, reply: &str, headers: HeaderMap, payload: impl Into<Bytes>) -> Self {
+        Self {
+            subject: Subject::from(subject),
+            reply: (!reply.is_empty()).then(|| Subject::from(reply)),
+            headers,
+            payload: payload.into(),
+            received: Instant::now(),
+        }
+    }
+
+    /// The subject as published.
+    #[must_use]
+    pub fn subject(&self) -> &str {
+        self.subject.as_str()
+    }
+}
+
+impl From<Message> for Delivery {
+    fn from(message: Message) -> Self {
+        Self {
+            subject: message.subject,
+            reply: message.reply.filter(|reply| !reply.is_empty()),
+            headers: message.headers.unwrap_or_default(),
+            payload: message.payload,
+            received: Instant::now(),
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Where a service listens and who it is to its callers. Never changes while a service runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::name::{MethodName, Name};
+
+/// The audience of a message: `<environment>/<service>`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Audience(Arc<str>);
+
+impl Audience {
+    /// The audience of `service` in `environment`.
+    #[must_use]
+    pub fn new(environment: &Name, service: &Name) -> Self {
+        Self(format!("{environment}/{service}").into())
+    }
+
+    /// `<environment>/<service>`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Parses `<environment>/<service>`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (environment, service) = text.split_once('/')?;
+        Some(Self::new(&Name::new(environment).ok()?, &Name::new(service).ok()?))
+    }
+
+    /// The service's name, which follows the slash.
+    #[must_use]
+    pub fn service(&self) -> &str {
+        self.0.split_once('/').map_or("", |(_, service)| service)
+    }
+}
+
+impl fmt::Display for Audience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Audience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// Size bounds that hold before any cryptography.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WireLimits {
+    /// The largest request payload in bytes; 192 KiB, so that it fits a broker limit of 256 KiB together with its headers.
+    pub payload: usize,
+    /// The largest `Authorization` value in bytes; 8 KiB.
+    pub authorization: usize,
+    /// The most headers of a message; 32. A 1 MB message of 134,000 tiny headers cost a connection over 100 ms (our
+    /// measurement), so the broker's `max_payload` should be small as well.
+    pub headers: usize,
+    /// The most bytes of all headers together, names and values with their separators; 16 KiB.
+    pub header_bytes: usize,
+}
+
+impl Default for WireLimits {
+    fn default() -> Self {
+        Self { payload: 192 * 1024, authorization: 8 * 1024, headers: 32, header_bytes: 16 * 1024 }
+    }
+}
+
+/// One service as it stands on the bus: environment, service, subject prefix, inbox prefix, size limits.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    environment: Name,
+    service: Name,
+    audience: Audience,
+    prefix: Arc<str>,
+    inbox_prefix: Arc<str>,
+    limits: WireLimits,
+}
+
+/// The prefixes cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// Not 1 to 8 subject tokens of `[A-Za-z0-9_-]`, separated by dots.
+    #[error("the {what} `{value}` is not a subject prefix: use tokens of A-Z a-z 0-9 _ - separated by dots")]
+    Prefix {
+        /// Which of the two.
+        what: &'static str,
+        /// As it was given.
+        value: String,
+    },
+    /// One prefix begins with the other, so answers could be read as requests.
+    #[error(
+        "the inbox prefix `{inbox}` overlaps the RPC prefix `{prefix}`: choose prefixes of which neither begins with the other"
+    )]
+    Overlap {
+        /// The RPC prefix.
+        prefix: String,
+        /// The inbox prefix.
+        inbox: String,
+    },
+}
+
+impl Endpoint {
+    /// The default subject prefix.
+    pub const PREFIX: &str = "rpc.v1";
+    /// The default inbox prefix.
+    pub const INBOX_PREFIX: &str = "_INBOX";
+
+    /// The endpoint of `service` in `environment` under the default prefixes and limits.
+    #[must_use]
+    pub fn new(environment: Name, service: Name) -> Self {
+        Self {
+            audience: Audience::new(&environment, &service),
+            environment,
+            service,
+            prefix: Self::PREFIX.into(),
+            inbox_prefix: Self::INBOX_PREFIX.into(),
+            limits: WireLimits::default(),
+        }
+    }
+
+    /// Other prefixes.
+    ///
+    /// # Errors
+    /// [`EndpointError`] when one is not made of subject tokens, begins with `$`, or begins with the other.
+    pub fn with_prefixes(mut self, prefix: &str, inbox_prefix: &str) -> Result<Self, EndpointError> {
+        for (what, value) in [("RPC prefix", prefix), ("inbox prefix", inbox_prefix)] {
+            let tokens_hold = value.split('.').all(|token| Name::new(token).is_ok());
+            if !tokens_hold || value.split('.').count() > 8 {
+                return Err(EndpointError::Prefix { what, value: value.escape_default().take(80).collect() });
+            }
+        }
+        let begins = |long: &str, short: &str| {
+            long == short || long.strip_prefix(short).is_some_and(|rest| rest.starts_with('.'))
+        };
+        if begins(prefix, inbox_prefix) || begins(inbox_prefix, prefix) {
+            return Err(EndpointError::Overlap { prefix: prefix.to_owned(), inbox: inbox_prefix.to_owned() });
+        }
+        self.prefix = prefix.into();
+        self.inbox_prefix = inbox_prefix.into();
+        Ok(self)
+    }
+
+    /// Other size limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: WireLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The environment, for example `prod`.
+    #[must_use]
+    pub fn environment(&self) -> &Name {
+        &self.environment
+    }
+
+    /// The service.
+    #[must_use]
+    pub fn service(&self) -> &Name {
+        &self.service
+    }
+
+    /// `<environment>/<service>`.
+    #[must_use]
+    pub fn audience(&self) -> &Audience {
+        &self.audience
+    }
+
+    /// The size limits.
+    #[must_use]
+    pub fn limits(&self) -> &WireLimits {
+        &self.limits
+    }
+
+    /// The RPC prefix.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The inbox prefix.
+    #[must_use]
+    pub fn inbox_prefix(&self) -> &str {
+        &self.inbox_prefix
+    }
+
+    /// What the service subscribes to: `<prefix>.<service>.>`.
+    #[must_use]
+    pub fn subscription(&self) -> String {
+        format!("{}.{}.>", self.prefix, self.service)
+    }
+
+    /// Where `agent` publishes any call, notification or batch: `<prefix>.<service>.<agent>`.
+    #[must_use]
+    pub fn subject(&self, agent: &Name) -> String {
+        format!("{}.{}.{agent}", self.prefix, self.service)
+    }
+
+    /// Where `agent` publishes one call or notification of `method` only.
+    #[must_use]
+    pub fn method_subject(&self, agent: &Name, method: &MethodName) -> String {
+        format!("{}.{}.{agent}.{}", self.prefix, self.service, method.in_subject())
+    }
+
+    /// Under what the reply subjects of `agent` lie: `<inbox prefix>.<agent>.`, with the final dot.
+    #[must_use]
+    pub fn inbox(&self, agent: &Name) -> String {
+        format!("{}.{agent}.", self.inbox_prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn endpoint() -> Endpoint {
+        Endpoint::new(Name::new("prod").unwrap(), Name::new("math").unwrap())
+    }
+
+    #[test]
+    fn subjects_follow_the_protocol() {
+        let agent = Name::new("planner").unwrap();
+        let endpoint = endpoint();
+        assert_eq!(endpoint.subscription(), "rpc.v1.math.>");
+        assert_eq!(endpoint.subject(&agent), "rpc.v1.math.planner");
+        let method = MethodName::new("math/add").unwrap();
+        assert_eq!(endpoint.method_subject(&agent, &method), "rpc.v1.math.planner.math.add");
+        assert_eq!(endpoint.inbox(&agent), "_INBOX.planner.");
+        assert_eq!(endpoint.audience().as_str(), "prod/math");
+    }
+
+    #[test]
+    fn inbox_prefix_may_not_overlap_or_be_privileged() {
+        assert!(endpoint().with_prefixes("rpc.v1", "in.box").is_ok());
+        assert!(endpoint().with_prefixes("rpc.v1", "rpc.v1x").is_ok());
+        for (prefix, inbox) in [
+            ("rpc", "rpc.v1"),
+            ("rpc.v1", "rpc"),
+            ("a", "a"),
+            ("rpc", "$JS"),
+            ("rpc", "$JS.API"),
+            ("", "x"),
+            ("a..b", "x"),
+            ("a", "*"),
+            ("a", "b.>"),
+        ] {
+            assert!(endpoint().with_prefixes(prefix, inbox).is_err(), "{prefix} {inbox}");
+        }
+    }
+}

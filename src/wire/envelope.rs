@@ -1,0 +1,250 @@
+//! The shape of a request: sizes, subject grammar, the reply rule, and the one security header, taken apart.
+//! Never touches a key, and never reads a header but `Authorization` for a decision.
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::delivery::Delivery;
+use super::endpoint::Endpoint;
+use super::jose::unb64;
+use super::proof::{ProofError, ProofHeader};
+use super::seal::ReplyTo;
+use crate::name::Name;
+
+/// A request whose shape holds. Nothing is authenticated yet.
+#[derive(Debug)]
+pub struct Envelope {
+    pub(crate) subject: String,
+    pub(crate) agent: Name,
+    /// The subject's method tokens, joined with dots, if it has any.
+    pub(crate) method: Option<String>,
+    pub(crate) reply: Option<ReplyTo>,
+    pub(crate) token: String,
+    pub(crate) proof: ProofText,
+    pub(crate) payload: Bytes,
+    pub(crate) received: Instant,
+}
+
+/// The proof: its whole text, the part that is signed, and its parsed header.
+#[derive(Debug)]
+pub(crate) struct ProofText {
+    pub(crate) text: String,
+    /// How many bytes of `text` the signature covers: header, dot, claims (RFC 7515 §5.2).
+    signing_length: usize,
+    pub(crate) header: ProofHeader,
+    pub(crate) signature: Vec<u8>,
+}
+
+impl ProofText {
+    pub(crate) fn parse(text: &str) -> Result<Self, ProofError> {
+        let (signing_input, signature) = text.rsplit_once('.').ok_or(ProofError::Parts)?;
+        let (header, claims) = signing_input.split_once('.').ok_or(ProofError::Parts)?;
+        if claims.contains('.') {
+            return Err(ProofError::Parts);
+        }
+        Ok(Self {
+            header: ProofHeader::parse(header)?,
+            signature: unb64(signature).ok_or(ProofError::Encoding)?,
+            signing_length: signing_input.len(),
+            text: text.to_owned(),
+        })
+    }
+
+    pub(crate) fn signing_input(&self) -> &str {
+        self.text.get(..self.signing_length).unwrap_or_default()
+    }
+
+    /// The claims as base64url text.
+    pub(crate) fn claims(&self) -> &str {
+        self.signing_input().split_once('.').map_or("", |(_, claims)| claims)
+    }
+}
+
+/// Why a message was refused for its shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum EnvelopeError {
+    /// The subject is not `<prefix>.<service>.<agent>[.<method>]`. Dropped: without an agent no reply subject can be judged.
+    #[error("subject outside the grammar")]
+    Subject,
+    /// The reply subject does not lie under the agent's inbox. Dropped: an answer would be published with the service's rights.
+    #[error("reply subject outside the agent's inbox")]
+    Reply,
+    /// The subject names another service.
+    #[error("subject of another service")]
+    Service,
+    /// More headers than the limit, or more bytes of them.
+    #[error("headers above their limit")]
+    Headers,
+    /// No `Authorization` header.
+    #[error("no authorization header")]
+    Missing,
+    /// More than one header that equals `authorization` under ASCII case folding.
+    #[error("repeated authorization header")]
+    Repeated,
+    /// The value is not `NatsRpc <token>~<proof>` of at most 8 KiB.
+    #[error("authorization value outside its grammar")]
+    Authorization,
+    /// The proof is not three parts of canonical base64url with a proper header.
+    #[error("proof: {0}")]
+    Proof(#[from] ProofError),
+    /// The payload is above its limit.
+    #[error("payload above its limit")]
+    TooLarge,
+}
+
+impl EnvelopeError {
+    /// Whether the message is dropped without any answer.
+    #[must_use]
+    pub fn is_dropped(self) -> bool {
+        matches!(self, Self::Subject | Self::Reply)
+    }
+}
+
+/// A refused message, and where a hint may go, if anywhere.
+#[derive(Debug)]
+pub struct Misshapen {
+    /// Why.
+    pub error: EnvelopeError,
+    /// The agent that the subject names, for the log only: nobody has proved to be it.
+    pub claimed: Option<Name>,
+    pub(crate) reply: Option<ReplyTo>,
+}
+
+/// The authentication scheme of the header.
+pub(crate) const SCHEME: &str = "NatsRpc";
+/// The request's header, and the answer's (RFC 7615 names it for HTTP).
+pub(crate) const AUTHORIZATION: &str = "Authorization";
+/// The longest subject or reply subject in bytes (our bound; the grammar's own maximum is below it).
+const MAX_SUBJECT: usize = 512;
+
+impl Envelope {
+    /// Checks everything that needs no key.
+    ///
+    /// # Errors
+    /// [`Misshapen`] with the first rule that does not hold. The sender is to blame, or somebody on the way.
+    pub fn decode(delivery: Delivery, endpoint: &Endpoint) -> Result<Self, Misshapen> {
+        let Delivery { subject, reply, headers, payload, received } = delivery;
+        let dropped = |error, claimed| Misshapen { error, claimed, reply: None };
+
+        let Some(parts) = SubjectParts::parse(subject.as_str(), endpoint.prefix()) else {
+            return Err(dropped(EnvelopeError::Subject, None));
+        };
+        let reply = match reply {
+            None => None,
+            Some(reply) => match ReplyTo::checked(reply, &endpoint.inbox(&parts.agent)) {
+                Some(reply) => Some(reply),
+                None => return Err(dropped(EnvelopeError::Reply, Some(parts.agent))),
+            },
+        };
+        let opened = (|| {
+            if parts.service != endpoint.service().as_str() {
+                return Err(EnvelopeError::Service);
+            }
+            let (token, proof) = authorization(&headers, endpoint)?;
+            if payload.len() > endpoint.limits().payload {
+                return Err(EnvelopeError::TooLarge);
+            }
+            Ok((token.to_owned(), ProofText::parse(proof)?))
+        })();
+        match opened {
+            Err(error) => Err(Misshapen { error, claimed: Some(parts.agent), reply }),
+            Ok((token, proof)) => Ok(Self {
+                agent: parts.agent,
+                method: parts.method,
+                subject: subject.into_string(),
+                reply,
+                token,
+                proof,
+                payload,
+                received,
+            }),
+        }
+    }
+
+    /// Gives the message up: the agent that the subject names (nobody has proved to be it), and where a hint may go.
+    pub(crate) fn into_claimed(self) -> (Name, Option<ReplyTo>) {
+        (self.agent, self.reply)
+    }
+}
+
+/// Finds the one authorization header and takes it apart.
+fn authorization<'h>(
+    headers: &'h async_nats::HeaderMap,
+    endpoint: &Endpoint,
+) -> Result<(&'h str, &'h str), EnvelopeError> {
+    let limits = endpoint.limits();
+    let mut count = 0_usize;
+    let mut bytes = 0_usize;
+    let mut found: Option<&str> = None;
+    for (name, values) in headers.iter() {
+        let name: &str = name.as_ref();
+        for value in values {
+            count += 1;
+            // Name, colon, space, value, CR LF.
+            bytes = bytes.saturating_add(name.len() + value.as_str().len() + 4);
+            if count > limits.headers || bytes > limits.header_bytes {
+                return Err(EnvelopeError::Headers);
+            }
+            if name.eq_ignore_ascii_case(AUTHORIZATION) && found.replace(value.as_str()).is_some() {
+                return Err(EnvelopeError::Repeated);
+            }
+        }
+    }
+    let value = found.ok_or(EnvelopeError::Missing)?;
+    if value.len() > limits.authorization {
+        return Err(EnvelopeError::Authorization);
+    }
+    let credentials = credentials(value).ok_or(EnvelopeError::Authorization)?;
+    let (token, proof) = credentials.split_once('~').ok_or(EnvelopeError::Authorization)?;
+    if token.is_empty() || proof.is_empty() || proof.contains('~') || token.len() > MAX_TOKEN {
+        return Err(EnvelopeError::Authorization);
+    }
+    Ok((token, proof))
+}
+
+/// The longest access token in bytes.
+const MAX_TOKEN: usize = 4 * 1024;
+
+/// What follows the scheme and exactly one space, if every byte of it is of `token68` (RFC 9110 §11.2).
+pub(super) fn credentials(value: &str) -> Option<&str> {
+    let rest = value.strip_prefix(SCHEME)?.strip_prefix(' ')?;
+    let token68 = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+    (!rest.is_empty() && rest.bytes().all(token68)).then_some(rest)
+}
+
+/// Whether `subject` is a plain subject: printable, no empty token, no wildcard token.
+pub(super) fn is_plain_subject(subject: &str) -> bool {
+    subject.len() <= MAX_SUBJECT
+        && subject.bytes().all(|byte| (0x21..=0x7e).contains(&byte))
+        && subject.split('.').all(|token| !token.is_empty() && token != "*" && token != ">")
+}
+
+struct SubjectParts<'s> {
+    service: &'s str,
+    agent: Name,
+    method: Option<String>,
+}
+
+impl<'s> SubjectParts<'s> {
+    fn parse(subject: &'s str, prefix: &str) -> Option<Self> {
+        if !is_plain_subject(subject) {
+            return None;
+        }
+        let rest = subject.strip_prefix(prefix)?.strip_prefix('.')?;
+        let (service, rest) = rest.split_once('.')?;
+        let (agent, method) = match rest.split_once('.') {
+            Some((agent, method)) => (agent, Some(method)),
+            None => (rest, None),
+        };
+        // A method token outside the grammar cannot equal any method, so it is no subject of ours.
+        let method = match method {
+            Some(method) => Some(crate::name::MethodName::new(method).ok()?.as_str().to_owned()),
+            None => None,
+        };
+        Name::new(service).ok()?;
+        Some(Self { service, agent: Name::new(agent).ok()?, method })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! The proof: a JWS over one message, its strict header and its strict claims. Knows no keys.
+//! Never reads a claim before the signature over it has been checked: callers ask for claims only then.
+
+use serde::{Deserialize, Serialize};
+
+use super::jose::{integer, optional_integer, unb64};
+use crate::auth::{Nonce, ProofAlgorithm};
+
+/// The type of a request's proof; it is also the protocol's version.
+pub(crate) const REQUEST_TYP: &str = "nats-rpc-v1+jwt";
+/// The type of an answer's proof.
+pub(crate) const REPLY_TYP: &str = "nats-rpc-v1-reply+jwt";
+
+/// A proof that is not well-formed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum ProofError {
+    /// Not exactly three parts.
+    #[error("not three parts")]
+    Parts,
+    /// A part is not canonical, unpadded base64url.
+    #[error("not canonical base64url")]
+    Encoding,
+    /// The header is not exactly `alg`, `kid` and `typ` of the right kind.
+    #[error("header outside its grammar")]
+    Header,
+    /// The claims are not exactly those of the protocol.
+    #[error("claims outside their grammar")]
+    Claims,
+}
+
+/// The header of a request's or an answer's proof.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProofHeader {
+    pub(crate) algorithm: ProofAlgorithm,
+    pub(crate) kid: String,
+    pub(crate) typ: String,
+}
+
+// `deny_unknown_fields` and the derived duplicate check make the header exact; member names compare after unescaping.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HeaderText {
+    alg: String,
+    kid: String,
+    typ: String,
+}
+
+impl ProofHeader {
+    /// Parses a request's header from base64url.
+    pub(crate) fn parse(part: &str) -> Result<Self, ProofError> {
+        Self::parse_typed(part, REQUEST_TYP)
+    }
+
+    /// Parses a header of the type `typ` from base64url.
+    pub(crate) fn parse_typed(part: &str, typ: &str) -> Result<Self, ProofError> {
+        let bytes = unb64(part).ok_or(ProofError::Encoding)?;
+        let text: HeaderText = serde_json::from_slice(&bytes).map_err(|_| ProofError::Header)?;
+        let algorithm = match text.alg.as_str() {
+            "HS256" => ProofAlgorithm::Hs256,
+            "EdDSA" => ProofAlgorithm::EdDsa,
+            _ => return Err(ProofError::Header),
+        };
+        if text.typ != typ || !is_kid(&text.kid) {
+            return Err(ProofError::Header);
+        }
+        Ok(Self { algorithm, kid: text.kid, typ: text.typ })
+    }
+
+    /// The header as base64url.
+    pub(crate) fn encode(&self) -> String {
+        let text = HeaderText { alg: self.algorithm.as_str().to_owned(), kid: self.kid.clone(), typ: self.typ.clone() };
+        super::jose::b64(&serde_json::to_vec(&text).unwrap_or_default())
+    }
+}
+
+/// Whether `kid` is a key id: 1 to 128 bytes of `[A-Za-z0-9._:/-]`.
+pub(crate) fn is_kid(kid: &str) -> bool {
+    (1..=128).contains(&kid.len()) && kid.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte))
+}
+
+/// The claims of a request's proof, exactly as the protocol names them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProofClaims {
+    /// `<environment>/<service>`.
+    pub aud: String,
+    /// The subject as published.
+    pub to: String,
+    /// The reply subject; empty if there is none.
+    pub rto: String,
+    /// When it was signed: whole seconds since the Unix epoch.
+    #[serde(deserialize_with = "integer")]
+    pub iat: u64,
+    /// From when on it is refused: whole seconds since the Unix epoch.
+    #[serde(deserialize_with = "integer")]
+    pub exp: u64,
+    /// The nonce: 16 random bytes as 22 characters of base64url.
+    pub jti: String,
+    /// base64url(SHA-256(access token)).
+    pub ath: String,
+    /// base64url(SHA-256(payload)).
+    pub dig: String,
+    /// The deadline in milliseconds after `iat`, 1 to 600,000.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_integer")]
+    pub tmo: Option<u64>,
+    /// The idempotency key: 1 to 128 printable ASCII characters.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_string")]
+    pub idk: Option<String>,
+}
+
+/// The longest deadline in milliseconds.
+pub(crate) const MAX_TIMEOUT_MS: u64 = 600_000;
+
+impl ProofClaims {
+    /// Parses claims from base64url, with the nonce.
+    pub(crate) fn parse(part: &str) -> Result<(Self, Nonce), ProofError> {
+        let bytes = unb64(part).ok_or(ProofError::Encoding)?;
+        let claims: Self = serde_json::from_slice(&bytes).map_err(|_| ProofError::Claims)?;
+        let timeout_holds = claims.tmo.is_none_or(|tmo| (1..=MAX_TIMEOUT_MS).contains(&tmo));
+        if !timeout_holds || !claims.idk.as_deref().is_none_or(is_idempotency_key) {
+            return Err(ProofError::Claims);
+        }
+        let nonce = Nonce::from_text(&claims.jti).ok_or(ProofError::Claims)?;
+        Ok((claims, nonce))
+    }
+
+    /// The deadline in milliseconds since the Unix epoch: `iat` plus `tmo`, or `exp`.
+    pub(crate) fn deadline_ms(&self) -> u64 {
+        match self.tmo {
+            Some(tmo) => self.iat.saturating_mul(1000).saturating_add(tmo),
+            None => self.exp.saturating_mul(1000),
+        }
+    }
+}
+
+/// Whether `key` is 1 to 128 printable ASCII characters.
+pub(crate) fn is_idempotency_key(key: &str) -> bool {
+    (1..=128).contains(&key.len()) && key.bytes().all(|byte| (0x20..=0x7e).contains(&byte))
+}
+
+/// An optional string that may be absent, but not `null`.
+fn some_string<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    String::deserialize(deserializer).map(Some)
+}
+
+/// The claims of an answer's proof.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReplyClaims {
+    pub(crate) iss: String,
+    pub(crate) to: String,
+    #[serde(deserialize_with = "integer")]
+    pub(crate) iat: u64,
+    pub(crate) req: String,
+    pub(crate) dig: String,
+}
+
+impl ReplyClaims {
+    pub(crate) fn parse(part: &str) -> Result<Self, ProofError> {
+        let bytes = unb64(part).ok_or(ProofError::Encoding)?;
+        serde_json::from_slice(&bytes).map_err(|_| ProofError::Claims)
+    }
+}

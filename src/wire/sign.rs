@@ -1,0 +1,244 @@
+//! The caller's side: signing requests, and accepting answers only if they are bound to them.
+//! Never takes an answer whose every rule does not hold.
+
+use std::fmt;
+
+use async_nats::HeaderMap;
+
+use super::endpoint::Audience;
+use super::envelope::{SCHEME, credentials};
+use super::jose::{b64, sha256_b64, unb64};
+use super::key::{AgentKey, HmacKey, KeyError, ServicePublicKey, SignWith};
+use super::proof::{MAX_TIMEOUT_MS, ProofClaims, ProofHeader, REPLY_TYP, REQUEST_TYP, ReplyClaims, is_idempotency_key};
+use super::seal::AUTHENTICATION_INFO;
+use crate::auth::{Nonce, ProofAlgorithm};
+
+/// Signs one agent's requests to one service.
+pub struct RequestSigner {
+    audience: Audience,
+    kid: String,
+    algorithm: ProofAlgorithm,
+    key: SignWith,
+    services: Vec<ServicePublicKey>,
+}
+
+/// A request before it is signed.
+#[derive(Debug, Clone, Copy)]
+pub struct Signed<'a> {
+    /// The subject it will be published on.
+    pub subject: &'a str,
+    /// The reply subject; empty for none.
+    pub reply: &'a str,
+    /// The payload, byte for byte.
+    pub payload: &'a [u8],
+    /// The access token.
+    pub token: &'a str,
+    /// Now, in milliseconds since the Unix epoch, on the service's clock as far as it is known.
+    pub now_ms: u64,
+    /// For how long a service may take it, in seconds; at most the service's window.
+    pub valid_s: u64,
+    /// The deadline in milliseconds from now; `None` means until it expires.
+    pub timeout_ms: Option<u64>,
+    /// The idempotency key, handed to the method.
+    pub idempotency_key: Option<&'a str>,
+}
+
+/// A signed request: the header to send it with, and what its answer must look like.
+#[derive(Debug)]
+pub struct SignedRequest {
+    /// The value of the `Authorization` header.
+    pub authorization: String,
+    /// What an answer must match.
+    pub expectation: Expectation,
+}
+
+impl RequestSigner {
+    /// A signer of `key` towards `audience`. `services` are the service keys that are pinned for it: needed only when
+    /// `key` is an Ed25519 key, since an HMAC request is answered under its own key.
+    ///
+    /// # Errors
+    /// [`KeyError`] when the key cannot be used.
+    pub fn new(key: &AgentKey, audience: Audience, services: Vec<ServicePublicKey>) -> Result<Self, KeyError> {
+        let signer = key.signer(&audience)?;
+        Ok(Self { audience, kid: key.kid().to_owned(), algorithm: key.algorithm(), key: signer, services })
+    }
+
+    /// Signs `request` under a new nonce.
+    #[must_use]
+    pub fn sign(&self, request: &Signed<'_>) -> SignedRequest {
+        let iat = request.now_ms / 1000;
+        // The deadline counts from `iat`, which is truncated: the milliseconds already past it are added.
+        let tmo = request.timeout_ms.map(|ms| ms.saturating_add(request.now_ms % 1000).clamp(1, MAX_TIMEOUT_MS));
+        let claims = ProofClaims {
+            aud: self.audience.as_str().to_owned(),
+            to: request.subject.to_owned(),
+            rto: request.reply.to_owned(),
+            iat,
+            exp: iat.saturating_add(request.valid_s),
+            jti: Nonce::random().to_text(),
+            ath: sha256_b64(request.token.as_bytes()),
+            dig: sha256_b64(request.payload),
+            tmo,
+            idk: request.idempotency_key.filter(|key| is_idempotency_key(key)).map(str::to_owned),
+        };
+        self.sign_claims(&claims, request.token)
+    }
+
+    /// Signs exactly these claims, right or wrong. [`RequestSigner::sign`] makes right ones; this is for tests of what
+    /// a service refuses.
+    #[must_use]
+    pub fn sign_claims(&self, claims: &ProofClaims, token: &str) -> SignedRequest {
+        let header = ProofHeader { algorithm: self.algorithm, kid: self.kid.clone(), typ: REQUEST_TYP.to_owned() };
+        let claims_text = b64(&serde_json::to_vec(claims).unwrap_or_default());
+        let input = format!("{}.{claims_text}", header.encode());
+        let proof = format!("{input}.{}", b64(&self.key.sign(input.as_bytes())));
+        let expectation = Expectation {
+            iss: self.audience.clone(),
+            to: claims.rto.clone(),
+            iat: claims.iat,
+            req: sha256_b64(proof.as_bytes()),
+            key: match &self.key {
+                SignWith::Hmac(key) => ExpectedKey::Hmac { kid: self.kid.clone(), key: key.clone() },
+                SignWith::Pair(_) => ExpectedKey::Services(self.services.clone()),
+            },
+        };
+        SignedRequest { authorization: format!("{SCHEME} {token}~{proof}"), expectation }
+    }
+}
+
+impl fmt::Debug for RequestSigner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RequestSigner({} to {}, ..)", self.kid, self.audience)
+    }
+}
+
+/// What an answer must match to be taken.
+#[derive(Debug, Clone)]
+pub struct Expectation {
+    iss: Audience,
+    to: String,
+    iat: u64,
+    req: String,
+    key: ExpectedKey,
+}
+
+#[derive(Debug, Clone)]
+enum ExpectedKey {
+    Hmac { kid: String, key: HmacKey },
+    Services(Vec<ServicePublicKey>),
+}
+
+/// Why an answer was not taken. Such an answer is never a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unverifiable {
+    /// No `Authentication-Info` header: anybody could have sent it.
+    #[error("the answer is not signed")]
+    Unsigned,
+    /// More than one such header.
+    #[error("the answer has more than one signature header")]
+    Repeated,
+    /// The header's value or its claims are outside their grammar.
+    #[error("the answer's proof is malformed")]
+    Malformed,
+    /// Signed under a key id or an algorithm that this request is not answered with.
+    #[error("the answer is signed under another key than this request is answered with")]
+    Key,
+    /// The signature does not hold.
+    #[error("the answer's signature does not hold")]
+    Signature,
+    /// It answers another request.
+    #[error("the answer belongs to another request")]
+    Request,
+    /// It was sent to another subject.
+    #[error("the answer was addressed to another subject")]
+    Subject,
+    /// It comes from another service.
+    #[error("the answer comes from another service")]
+    Issuer,
+    /// The payload is not the one that was signed.
+    #[error("the answer's payload was changed")]
+    Payload,
+    /// It was signed before the request was.
+    #[error("the answer is older than the request")]
+    TooOld,
+}
+
+impl Expectation {
+    /// Checks an answer that arrived on `subject`; `skew_s` is the tolerated difference of clocks in seconds.
+    ///
+    /// # Errors
+    /// [`Unverifiable`] with the first rule that does not hold.
+    pub fn accept(&self, subject: &str, headers: &HeaderMap, payload: &[u8], skew_s: u64) -> Result<(), Unverifiable> {
+        let mut found = None;
+        for (name, values) in headers.iter() {
+            let name: &str = name.as_ref();
+            if name.eq_ignore_ascii_case(AUTHENTICATION_INFO) {
+                for value in values {
+                    if found.replace(value.as_str()).is_some() {
+                        return Err(Unverifiable::Repeated);
+                    }
+                }
+            }
+        }
+        let proof = credentials(found.ok_or(Unverifiable::Unsigned)?).ok_or(Unverifiable::Malformed)?;
+        let proof = ReplyProof::parse(proof)?;
+        let holds = match &self.key {
+            ExpectedKey::Hmac { kid, key } => {
+                if proof.header.kid != *kid || proof.header.algorithm != ProofAlgorithm::Hs256 {
+                    return Err(Unverifiable::Key);
+                }
+                key.verify(proof.input.as_bytes(), &proof.signature)
+            }
+            ExpectedKey::Services(pinned) => {
+                let pinned = pinned.iter().find(|pinned| pinned.kid() == proof.header.kid);
+                match pinned {
+                    Some(pinned) if proof.header.algorithm == ProofAlgorithm::EdDsa => {
+                        pinned.key.verify(proof.input.as_bytes(), &proof.signature)
+                    }
+                    _ => return Err(Unverifiable::Key),
+                }
+            }
+        };
+        if !holds {
+            return Err(Unverifiable::Signature);
+        }
+        let claims = ReplyClaims::parse(proof.claims).map_err(|_| Unverifiable::Malformed)?;
+        if claims.iss != self.iss.as_str() {
+            Err(Unverifiable::Issuer)
+        } else if claims.to != self.to || subject != self.to {
+            Err(Unverifiable::Subject)
+        } else if claims.req != self.req {
+            Err(Unverifiable::Request)
+        } else if claims.dig != sha256_b64(payload) {
+            Err(Unverifiable::Payload)
+        } else if claims.iat < self.iat.saturating_sub(skew_s) {
+            Err(Unverifiable::TooOld)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+struct ReplyProof<'t> {
+    header: ProofHeader,
+    input: &'t str,
+    claims: &'t str,
+    signature: Vec<u8>,
+}
+
+impl<'t> ReplyProof<'t> {
+    fn parse(text: &'t str) -> Result<Self, Unverifiable> {
+        let (input, signature) = text.rsplit_once('.').ok_or(Unverifiable::Malformed)?;
+        let (header, claims) = input.split_once('.').ok_or(Unverifiable::Malformed)?;
+        if claims.contains('.') {
+            return Err(Unverifiable::Malformed);
+        }
+        Ok(Self {
+            header: ProofHeader::parse_typed(header, REPLY_TYP).map_err(|_| Unverifiable::Malformed)?,
+            signature: unb64(signature).ok_or(Unverifiable::Malformed)?,
+            input,
+            claims,
+        })
+    }
+}
