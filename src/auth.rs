@@ -5,6 +5,7 @@ mod file;
 mod jwk;
 mod keyring;
 mod replay;
+mod servicekey;
 mod token;
 mod verifier;
 
@@ -15,6 +16,7 @@ pub use replay::{
     Caps, CapsError, Floor, FloorError, GuardStats, LocalGuard, Nonce, OpenError, Outage, Refused, ReplayGuard, Window,
     WindowError,
 };
+pub use servicekey::{ServiceKeyError, read_service_key, write_service_key};
 pub use token::{
     AccessToken, Confirmation, Denylist, DenylistError, FileError, IssueError, IssueRequest, JsonFault, KeyFault,
     KeySet, KeySetError, Symmetric, TokenAlgorithm, TokenError, TokenIssuer, TokenRules, TokenVerifier, Untrusted,

@@ -3,6 +3,7 @@
 pub mod auth;
 mod bus;
 mod clock;
+mod config;
 mod name;
 pub mod policy;
 pub mod rpc;
@@ -11,5 +12,8 @@ pub mod wire;
 
 pub use bus::{BusConfig, BusError};
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use config::{
+    Config, ConfigError, GuardKind, IssuerConfig, KeysConfig, LimitsConfig, PolicyConfig, ReplayConfig, TokensConfig,
+};
 pub use name::{MethodName, Name, NameError};
 pub use rpc::RpcError;

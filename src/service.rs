@@ -7,6 +7,7 @@ mod counters;
 mod quota;
 mod refusal;
 mod router;
+mod serve;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -37,6 +38,7 @@ use quota::{HintRate, Quotas};
 pub use quota::{QuotaLimits, QuotaScope};
 pub use refusal::{Answer, Refusal};
 pub use router::{Ctx, Router, RouterError};
+pub use serve::{Health, Running, ServeError, ServeOptions, State, Watched};
 
 /// A service: a verifier, a policy and methods, behind one pipeline.
 ///
@@ -136,11 +138,7 @@ impl Service {
         let calls = match Calls::parse(verified, &this.rpc_limits()) {
             Ok(calls) => calls,
             Err(bad) => {
-                return this.refuse(
-                    Refusal::Body(bad.error.into()),
-                    Some(&bad.caller.agent),
-                    Address::from(bad.binding),
-                );
+                return this.refuse(Refusal::Body(bad.error.into()), Some(&bad.agent), Address::from(bad.binding));
             }
         };
         if let Err(quota) = this.quotas.charge(&agent, calls.entries.len().saturating_sub(1)) {
@@ -194,6 +192,11 @@ impl Service {
     /// Exchanges the policy. A message that is being handled goes on under the revision it began with.
     pub fn replace_policy(&self, policy: PolicySet) {
         self.0.policy.store(Arc::new(policy));
+    }
+
+    /// Forgets what is kept of agents that have been quiet.
+    fn tidy(&self) {
+        self.0.quotas.tidy();
     }
 
     /// What happened so far.

@@ -18,7 +18,7 @@ pub(crate) use key::{Ed25519Public, ed25519_thumbprint};
 pub use proof::{ProofClaims, ProofError};
 pub(crate) use proof::{ProofHeader, is_kid};
 pub(crate) use seal::{Binding, ReplyKey};
-pub use seal::{Hint, ReplyTo, Sealed};
+pub use seal::{Hint, ReplyTo, Sealed, Unsent};
 pub use sign::{Expectation, RequestSigner, Signed, SignedRequest, Unverifiable};
 
 pub(crate) use jose::{b64, sha256, unb64};

@@ -235,10 +235,10 @@ impl Verifier {
     ///
     /// # Errors
     /// [`Unadmitted`] with the first rule that does not hold.
-    pub fn authenticate(&self, envelope: Envelope, now_s: u64) -> Result<Authentic, Unadmitted> {
+    pub fn authenticate(&self, envelope: Envelope, now_s: u64) -> Result<Authentic, Box<Unadmitted>> {
         let Envelope { subject, agent, method, reply, token, proof, payload, received } = envelope;
         let keys = self.keys.load();
-        let unknown = |error, reply| Unadmitted { error, claimed: agent.clone(), binding: None, reply };
+        let unknown = |error, reply| Box::new(Unadmitted { error, claimed: agent.clone(), binding: None, reply });
 
         let record = match self.proved_by(&keys.ring, &agent, &proof.header, now_s, || {
             (proof.signing_input().as_bytes(), proof.signature.as_slice())
@@ -272,7 +272,12 @@ impl Verifier {
             Binding::new(reply, self.audience.clone(), &proof.text, key)
         });
         if let Err(staleness) = self.check_window(&claims, now_s) {
-            return Err(Unadmitted { error: AuthError::Stale(staleness), claimed: agent, binding, reply: None });
+            return Err(Box::new(Unadmitted {
+                error: AuthError::Stale(staleness),
+                claimed: agent,
+                binding,
+                reply: None,
+            }));
         }
         match self.check_token(&token, &token_digest, &record, now_s) {
             Ok(token) => Ok(Authentic {
@@ -291,9 +296,12 @@ impl Verifier {
                 },
             }),
             // A wrong token leaves the caller unknown: the same unsigned answer as any earlier failure.
-            Err(error) => {
-                Err(Unadmitted { error, claimed: agent, reply: binding.map(Binding::into_reply), binding: None })
-            }
+            Err(error) => Err(Box::new(Unadmitted {
+                error,
+                claimed: agent,
+                reply: binding.map(Binding::into_reply),
+                binding: None,
+            })),
         }
     }
 
@@ -303,16 +311,16 @@ impl Verifier {
     /// [`Unadmitted`] with [`AuthError::Guard`].
     ///
     /// Not undone by cancellation: the nonce may be burnt although the future was dropped.
-    pub async fn admit(&self, authentic: Authentic) -> Result<Verified, Unadmitted> {
+    pub async fn admit(&self, authentic: Authentic) -> Result<Verified, Box<Unadmitted>> {
         let Authentic { message, nonce, received, iat } = authentic;
         match self.guard.admit(&message.caller.agent, nonce, iat, message.expires_at, received).await {
             Ok(()) => Ok(message),
-            Err(refused) => Err(Unadmitted {
+            Err(refused) => Err(Box::new(Unadmitted {
                 error: AuthError::Guard(refused),
                 claimed: message.caller.agent,
                 binding: message.binding,
                 reply: None,
-            }),
+            })),
         }
     }
 

@@ -105,7 +105,7 @@ impl RpcError {
 
     /// What a method failed with, as it may be sent: an error that was received from elsewhere and handed on may carry
     /// a code that speaks for Sealwire's own checks, and would claim here what they did not decide.
-    pub(crate) fn from_application(self) -> Self {
+    pub(crate) fn of_application(self) -> Self {
         if is_application(self.code) || matches!(self.code, code::INVALID_PARAMS | code::INTERNAL_ERROR) {
             self
         } else {

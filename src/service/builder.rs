@@ -42,6 +42,7 @@ pub struct WantsPolicy {
 pub struct WantsMethods {
     before: WantsPolicy,
     policy: Source,
+    limits: ServiceLimits,
 }
 
 #[derive(Debug)]
@@ -57,7 +58,6 @@ pub struct Ready {
     registered: Methods,
     wrong: Vec<RouterError>,
     names: Vec<String>,
-    limits: ServiceLimits,
     clock: Arc<dyn Clock>,
 }
 
@@ -95,17 +95,36 @@ impl Builder<WantsPolicy> {
     /// Who may do what: a folder of policy files, loaded against the methods when the service is built.
     #[must_use]
     pub fn policies(self, folder: impl Into<PathBuf>) -> Builder<WantsMethods> {
-        Builder { stage: WantsMethods { before: self.stage, policy: Source::Folder(folder.into()) } }
+        Builder {
+            stage: WantsMethods {
+                before: self.stage,
+                policy: Source::Folder(folder.into()),
+                limits: ServiceLimits::default(),
+            },
+        }
     }
 
     /// Who may do what: a policy that was loaded before.
     #[must_use]
     pub fn policy(self, policy: PolicySet) -> Builder<WantsMethods> {
-        Builder { stage: WantsMethods { before: self.stage, policy: Source::Set(Box::new(policy)) } }
+        Builder {
+            stage: WantsMethods {
+                before: self.stage,
+                policy: Source::Set(Box::new(policy)),
+                limits: ServiceLimits::default(),
+            },
+        }
     }
 }
 
 impl Builder<WantsMethods> {
+    /// Other bounds than the defaults.
+    #[must_use]
+    pub fn limits(mut self, limits: ServiceLimits) -> Self {
+        self.stage.limits = limits;
+        self
+    }
+
     /// What can be called.
     #[must_use]
     pub fn methods<S: Send + Sync + 'static>(self, router: Router<S>) -> Builder<Ready> {
@@ -119,7 +138,6 @@ impl Builder<WantsMethods> {
                 registered,
                 wrong,
                 names,
-                limits: ServiceLimits::default(),
                 clock: Arc::new(SystemClock),
             },
         }
@@ -141,13 +159,6 @@ impl Builder<Ready> {
         self
     }
 
-    /// Other bounds than the defaults.
-    #[must_use]
-    pub fn limits(mut self, limits: ServiceLimits) -> Self {
-        self.stage.limits = limits;
-        self
-    }
-
     /// Another clock than the system's.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -162,11 +173,11 @@ impl Builder<Ready> {
     /// policy files with errors (the operator is). An empty or missing folder is no error: it denies everything and
     /// says so.
     pub fn build(self) -> Result<Service, BuildError> {
-        let Ready { before, methods, registered, wrong, names, limits, clock } = self.stage;
+        let Ready { before, methods, registered, wrong, names, clock } = self.stage;
         if !wrong.is_empty() {
             return Err(BuildError::Methods(wrong));
         }
-        let WantsMethods { before: WantsPolicy { endpoint, verifier }, policy } = before;
+        let WantsMethods { before: WantsPolicy { endpoint, verifier }, policy, limits } = before;
         let policy = match policy {
             Source::Set(set) => *set,
             Source::Folder(folder) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::auth::{Caller, Verified};
-use crate::name::MethodName;
+use crate::name::{MethodName, Name};
 use crate::rpc::{Body, Id, Limits, Params, Request, Response, RpcError, code};
 use crate::wire::Binding;
 
@@ -62,7 +62,7 @@ pub(super) struct Calls {
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) error: BodyError,
-    pub(super) caller: Caller,
+    pub(super) agent: Name,
     pub(super) binding: Option<Binding>,
 }
 
@@ -94,10 +94,10 @@ impl BodyError {
 
 impl Calls {
     /// Parses the body.
-    pub(super) fn parse(verified: Verified, limits: &Limits) -> Result<Self, Refused> {
+    pub(super) fn parse(verified: Verified, limits: &Limits) -> Result<Self, Box<Refused>> {
         let Verified { caller, payload, subject_method, deadline_ms, expires_at, idempotency_key, message_id, binding } =
             verified;
-        let refused = |error, caller, binding| Err(Refused { error, caller, binding });
+        let refused = |error, caller: Caller, binding| Err(Box::new(Refused { error, agent: caller.agent, binding }));
         let (requests, is_batch) = match Body::parse(&payload, limits) {
             Err(error) => return refused(BodyError::Rpc(error), caller, binding),
             Ok(Body::Single(entry)) => (vec![entry], false),

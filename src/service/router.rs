@@ -82,7 +82,7 @@ impl<S: Send + Sync + 'static> Router<S> {
             let function = Arc::clone(&function);
             Box::pin(async move {
                 let params = Params::decode::<P>(params.as_ref())?;
-                let result = function(ctx, params).await.map_err(|error| error.into().from_application())?;
+                let result = function(ctx, params).await.map_err(|error| error.into().of_application())?;
                 to_raw_value(&result).map_err(RpcError::internal)
             })
         });

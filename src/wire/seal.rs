@@ -97,15 +97,28 @@ impl Sealed {
     /// Publishes the answer. It is consumed: an answer is sent once.
     ///
     /// # Errors
-    /// What async-nats says when the connection's task is gone or the payload exceeds the broker's limit.
+    /// The answer itself, if the connection's task is gone or the payload exceeds the broker's limit; then nothing was
+    /// published, and it may be sent through another connection.
     ///
     /// Cancel safety: a dropped future may or may not have queued the message.
-    pub async fn send(self, client: &async_nats::Client) -> Result<(), async_nats::PublishError> {
-        match self.headers {
-            Some(headers) => client.publish_with_headers(self.to, headers, self.payload).await,
-            None => client.publish(self.to, self.payload).await,
-        }
+    pub async fn send(self, client: &async_nats::Client) -> Result<(), Unsent> {
+        let (to, payload) = (self.to.clone(), self.payload.clone());
+        let sent = match self.headers.clone() {
+            Some(headers) => client.publish_with_headers(to, headers, payload).await,
+            None => client.publish(to, payload).await,
+        };
+        sent.map_err(|error| Unsent { answer: Box::new(self), error })
     }
+}
+
+/// An answer that was not published.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer was not published: {error}")]
+pub struct Unsent {
+    /// The answer.
+    pub answer: Box<Sealed>,
+    /// Why.
+    pub error: async_nats::PublishError,
 }
 
 /// With what an answer is signed.

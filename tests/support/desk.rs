@@ -95,8 +95,8 @@ impl Desk {
         let service = Service::builder()
             .verifier(endpoint.clone(), verifier)
             .policies(policies.path())
-            .methods(router)
             .limits(limits)
+            .methods(router)
             .clock(clock.clone())
             .build()
             .unwrap_or_else(|error| panic!("{error}"));

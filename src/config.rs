@@ -1,0 +1,455 @@
+//! The configuration file of a service, and the service that it describes.
+//! Never guesses: an unknown key, a missing file or a contradiction is an error with its place.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::auth::ServiceKeyError;
+use crate::auth::{
+    Caps, CapsError, Denylist, DenylistError, Floor, KeyRing, KeyRingError, KeySet, KeySetError, LocalGuard, OpenError,
+    ServiceKeyMissing, Symmetric, TokenRules, TokenVerifier, Verifier, Window, WindowError, read_service_key,
+};
+use crate::bus::BusConfig;
+use crate::clock::{Clock, SystemClock};
+use crate::name::Name;
+use crate::policy::PolicySet;
+use crate::service::{Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, WantsMethods, Watched};
+use crate::wire::{Endpoint, EndpointError, WireLimits};
+
+/// The configuration of one service.
+///
+/// ```toml
+/// environment = "prod"
+/// service = "math"
+///
+/// [nats]
+/// urls = ["tls://nats.example:4222"]
+/// user = "svc-math"
+/// password_file = "nats.password"
+/// tls_ca = "ca.pem"
+///
+/// [keys]
+/// ring = "math.ring.json"
+///
+/// [[tokens.issuer]]
+/// issuer = "https://idp.example"
+/// jwks = "jwks.json"
+///
+/// [policy]
+/// folder = "policies"
+///
+/// [replay]
+/// guard = "local"
+/// state = "math.floor"
+/// ```
+///
+/// Relative paths are relative to the file. Every section but `nats`, `keys`, `tokens` and `policy` may be left out.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Config {
+    /// The environment, for example `prod`: a message for another one is refused.
+    pub environment: Name,
+    /// The service.
+    pub service: Name,
+    /// The RPC subject prefix; `rpc.v1`.
+    #[serde(default = "default_prefix")]
+    pub prefix: String,
+    /// The inbox prefix; `_INBOX`.
+    #[serde(default = "default_inbox_prefix")]
+    pub inbox_prefix: String,
+    /// The broker.
+    pub nats: BusConfig,
+    /// Whose proofs are accepted.
+    pub keys: KeysConfig,
+    /// Whose access tokens are accepted.
+    pub tokens: TokensConfig,
+    /// Who may do what.
+    pub policy: PolicyConfig,
+    /// How replays are recognized.
+    #[serde(default)]
+    pub replay: ReplayConfig,
+    /// Bounds.
+    #[serde(default)]
+    pub limits: LimitsConfig,
+}
+
+fn default_prefix() -> String {
+    Endpoint::PREFIX.to_owned()
+}
+
+fn default_inbox_prefix() -> String {
+    Endpoint::INBOX_PREFIX.to_owned()
+}
+
+/// `[keys]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct KeysConfig {
+    /// The key ring, made by `sealwire keys new-agent`. Read again when it changes.
+    pub ring: PathBuf,
+    /// The key that Ed25519 requests are answered with, made by `sealwire keys new-service`.
+    pub service_key: Option<PathBuf>,
+    /// Revoked tokens, subjects and keys. Read again when it changes.
+    pub denylist: Option<PathBuf>,
+}
+
+/// `[tokens]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct TokensConfig {
+    /// Whose tokens.
+    pub issuer: Vec<IssuerConfig>,
+    /// What `aud` must name; `<environment>/<service>`.
+    pub audience: Option<String>,
+    /// How far the issuer's clock may differ, in seconds; 5.
+    pub leeway_s: Option<u64>,
+    /// The longest life of a token in seconds; 3600.
+    pub max_lifetime_s: Option<u64>,
+    /// Whether every token must be bound to its bearer's key (`cnf`), so that a stolen one is useless; false.
+    #[serde(default)]
+    pub require_cnf: bool,
+    /// Whether `typ` may be `JWT` beside `at+jwt`; false.
+    #[serde(default)]
+    pub accept_plain_jwt_typ: bool,
+    /// Whether HS256 keys are taken: everybody who verifies such tokens can make them; false.
+    #[serde(default)]
+    pub accept_symmetric: bool,
+}
+
+/// `[[tokens.issuer]]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct IssuerConfig {
+    /// What `iss` must be.
+    pub issuer: String,
+    /// The issuer's public keys, a JWKS file. Read again when it changes.
+    pub jwks: PathBuf,
+}
+
+/// `[policy]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct PolicyConfig {
+    /// The folder of policy files. Read again when something in it changes.
+    pub folder: PathBuf,
+}
+
+/// `[replay]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct ReplayConfig {
+    /// Who remembers nonces.
+    pub guard: GuardKind,
+    /// The longest life of a message in seconds, 1 to 300; 30.
+    pub window_s: u64,
+    /// The tolerated difference of clocks in seconds, 0 to 30; 5.
+    pub skew_s: u64,
+    /// Where the latest time seen is kept across restarts; `<service>.floor` beside the configuration.
+    pub state: Option<PathBuf>,
+    /// The most live nonces of one agent; 35,000.
+    pub per_agent: usize,
+    /// The most live nonces of all agents together; 1,000,000.
+    pub total: usize,
+}
+
+impl Default for ReplayConfig {
+    fn default() -> Self {
+        let caps = Caps::default();
+        Self { guard: GuardKind::Local, window_s: 30, skew_s: 5, state: None, per_agent: caps.owner, total: caps.total }
+    }
+}
+
+/// Who remembers nonces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum GuardKind {
+    /// This process, for itself: one replica.
+    Local,
+}
+
+/// `[limits]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct LimitsConfig {
+    /// See [`WireLimits::payload`]; bytes.
+    pub request_bytes: usize,
+    /// See [`ServiceLimits::response`]; bytes.
+    pub response_bytes: usize,
+    /// See [`ServiceLimits::batch`].
+    pub batch: usize,
+    /// See [`ServiceLimits::batch_concurrency`].
+    pub batch_concurrency: usize,
+    /// See [`QuotaLimits::per_second`].
+    pub agent_per_second: u32,
+    /// See [`QuotaLimits::burst`].
+    pub agent_burst: u32,
+    /// See [`QuotaLimits::in_flight`].
+    pub agent_in_flight: u32,
+    /// See [`ServiceLimits::hints_per_second`].
+    pub hints_per_second: u32,
+    /// See [`ServeOptions::queue`].
+    pub queue: usize,
+    /// See [`ServeOptions::in_flight`].
+    pub in_flight: usize,
+    /// See [`ServeOptions::drain`]; seconds.
+    pub drain_s: u64,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        let (wire, service, serve) = (WireLimits::default(), ServiceLimits::default(), ServeOptions::default());
+        Self {
+            request_bytes: wire.payload,
+            response_bytes: service.response,
+            batch: service.batch,
+            batch_concurrency: service.batch_concurrency,
+            agent_per_second: service.quota.per_second,
+            agent_burst: service.quota.burst,
+            agent_in_flight: service.quota.in_flight,
+            hints_per_second: service.hints_per_second,
+            queue: serve.queue,
+            in_flight: serve.in_flight,
+            drain_s: serve.drain.as_secs(),
+        }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("`{}`: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("`{}`: {error}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Line, column and what was expected.
+        error: Box<toml::de::Error>,
+    },
+    /// The prefixes.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The time window.
+    #[error(transparent)]
+    Window(#[from] WindowError),
+    /// The nonce bounds.
+    #[error(transparent)]
+    Caps(#[from] CapsError),
+    /// The replay guard.
+    #[error(transparent)]
+    Guard(#[from] OpenError),
+    /// The key ring.
+    #[error(transparent)]
+    Ring(#[from] KeyRingError),
+    /// The service key.
+    #[error(transparent)]
+    ServiceKey(#[from] ServiceKeyError),
+    /// The service key is missing.
+    #[error(transparent)]
+    ServiceKeyMissing(#[from] ServiceKeyMissing),
+    /// The token keys.
+    #[error(transparent)]
+    TokenKeys(#[from] KeySetError),
+    /// The denylist.
+    #[error(transparent)]
+    Denylist(#[from] DenylistError),
+    /// No issuer.
+    #[error("no `[[tokens.issuer]]`: without one, no access token can be accepted")]
+    NoIssuer,
+}
+
+impl Config {
+    /// Reads a configuration file. Relative paths in it are taken as relative to its folder.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`], and [`ConfigError::Format`] with line and column.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
+        let config: Self = toml::from_str(&text)
+            .map_err(|error| ConfigError::Format { path: path.to_owned(), error: Box::new(error) })?;
+        let folder = path.parent().unwrap_or_else(|| Path::new(""));
+        Ok(config.relative_to(folder))
+    }
+
+    fn relative_to(mut self, folder: &Path) -> Self {
+        let state = format!("{}.floor", self.service);
+        self.nats = self.nats.relative_to(folder);
+        self.keys.ring = folder.join(&self.keys.ring);
+        self.keys.service_key = self.keys.service_key.map(|path| folder.join(path));
+        self.keys.denylist = self.keys.denylist.map(|path| folder.join(path));
+        for issuer in &mut self.tokens.issuer {
+            issuer.jwks = folder.join(&issuer.jwks);
+        }
+        self.policy.folder = folder.join(&self.policy.folder);
+        self.replay.state = Some(folder.join(self.replay.state.unwrap_or_else(|| state.into())));
+        self
+    }
+
+    /// Where the service listens.
+    ///
+    /// # Errors
+    /// [`ConfigError::Endpoint`].
+    pub fn endpoint(&self) -> Result<Endpoint, ConfigError> {
+        let limits = WireLimits { payload: self.limits.request_bytes, ..WireLimits::default() };
+        Ok(Endpoint::new(self.environment.clone(), self.service.clone())
+            .with_prefixes(&self.prefix, &self.inbox_prefix)?
+            .with_limits(limits))
+    }
+
+    fn symmetric(&self) -> Symmetric {
+        if self.tokens.accept_symmetric { Symmetric::Allowed } else { Symmetric::Refused }
+    }
+
+    fn token_keys(&self) -> Result<KeySet, ConfigError> {
+        if self.tokens.issuer.is_empty() {
+            return Err(ConfigError::NoIssuer);
+        }
+        let sets: Result<Vec<_>, _> = self
+            .tokens
+            .issuer
+            .iter()
+            .map(|issuer| KeySet::from_jwks_file(&issuer.jwks, &issuer.issuer, self.symmetric()))
+            .collect();
+        Ok(KeySet::merge(sets?)?)
+    }
+
+    fn denylist(&self) -> Result<Denylist, ConfigError> {
+        match &self.keys.denylist {
+            // A file that is configured and missing is an error: it may have been deleted to lift a revocation.
+            Some(path) => Ok(Denylist::from_file(path)?),
+            None => Ok(Denylist::default()),
+        }
+    }
+
+    fn verifier(&self, endpoint: &Endpoint, clock: &Arc<dyn Clock>) -> Result<Verifier, ConfigError> {
+        let audience = endpoint.audience();
+        let mut rules = TokenRules::new(self.tokens.audience.as_deref().unwrap_or(audience.as_str()));
+        rules.leeway_s = self.tokens.leeway_s.unwrap_or(rules.leeway_s);
+        rules.max_lifetime_s = self.tokens.max_lifetime_s.unwrap_or(rules.max_lifetime_s);
+        rules.require_cnf = self.tokens.require_cnf;
+        rules.accept_plain_jwt_typ = self.tokens.accept_plain_jwt_typ;
+        rules.symmetric = self.symmetric();
+        let tokens = TokenVerifier::new(rules, self.token_keys()?);
+        tokens.replace_denylist(self.denylist()?);
+
+        let ring = KeyRing::load(&self.keys.ring, audience)?;
+        let service_key = self.keys.service_key.as_deref().map(|path| read_service_key(path, audience)).transpose()?;
+        let window = Window::new(self.replay.window_s, self.replay.skew_s)?;
+        let guard = match self.replay.guard {
+            GuardKind::Local => {
+                let default = Caps::default();
+                let caps = Caps {
+                    owner: self.replay.per_agent,
+                    total: self.replay.total,
+                    reserve: default.reserve.min(self.replay.per_agent),
+                    ..default
+                };
+                let floor = Floor::File(self.replay.state.clone().unwrap_or_default());
+                LocalGuard::open(window, caps, Arc::clone(clock), &floor)?
+            }
+        };
+        Ok(Verifier::new(endpoint, window, ring, service_key, tokens, Arc::new(guard))?)
+    }
+
+    /// The service that this describes, but for its methods, and how it runs.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; the operator is to blame, and the message says what to do.
+    pub fn builder(&self) -> Result<(Builder<WantsMethods>, ServeOptions), ConfigError> {
+        let endpoint = self.endpoint()?;
+        // Before anything is read: a change while it is read is seen later.
+        let watched = self.watched();
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let verifier = self.verifier(&endpoint, &clock)?;
+        let limits = ServiceLimits {
+            batch: self.limits.batch,
+            batch_concurrency: self.limits.batch_concurrency,
+            response: self.limits.response_bytes,
+            quota: QuotaLimits {
+                per_second: self.limits.agent_per_second,
+                burst: self.limits.agent_burst,
+                in_flight: self.limits.agent_in_flight,
+            },
+            hints_per_second: self.limits.hints_per_second,
+        };
+        let options = ServeOptions {
+            queue: self.limits.queue,
+            in_flight: self.limits.in_flight,
+            drain: Duration::from_secs(self.limits.drain_s),
+            watched,
+            ..ServeOptions::default()
+        };
+        let builder = Service::builder().verifier(endpoint, verifier).policies(&self.policy.folder).limits(limits);
+        Ok((builder, options))
+    }
+
+    /// What is read again when it changes.
+    fn watched(&self) -> Vec<Watched> {
+        let mut watched = Vec::new();
+        let config = self.clone();
+        watched.push(Watched::new("key ring", vec![self.keys.ring.clone()], move |service| {
+            let ring = KeyRing::load(&config.keys.ring, service.endpoint().audience()).map_err(text)?;
+            let keys = ring.len();
+            service.verifier().replace_ring(ring).map_err(text)?;
+            Ok(format!("{keys} keys"))
+        }));
+        if let Some(path) = self.keys.service_key.clone() {
+            watched.push(Watched::new("service key", vec![path.clone()], move |service| {
+                let key = read_service_key(&path, service.endpoint().audience()).map_err(text)?;
+                let kid = key.kid().to_owned();
+                service.verifier().replace_service_key(key);
+                Ok(kid)
+            }));
+        }
+        let config = self.clone();
+        let jwks = self.tokens.issuer.iter().map(|issuer| issuer.jwks.clone()).collect();
+        watched.push(Watched::new("token keys", jwks, move |service| {
+            let keys = config.token_keys().map_err(text)?;
+            let count = keys.len();
+            service.verifier().tokens().replace_keys(keys);
+            Ok(format!("{count} keys"))
+        }));
+        if let Some(path) = self.keys.denylist.clone() {
+            let config = self.clone();
+            watched.push(Watched::new("denylist", vec![path], move |service| {
+                service.verifier().tokens().replace_denylist(config.denylist().map_err(text)?);
+                Ok("in force".to_owned())
+            }));
+        }
+        let folder = self.policy.folder.clone();
+        watched.push(Watched::new("policy", vec![folder.clone()], move |service| {
+            let (set, warnings) = PolicySet::load(&folder, service.policy().methods()).map_err(text)?;
+            for warning in warnings {
+                tracing::warn!(target: "sealwire::policy", %warning, "policy");
+            }
+            let revision = set.revision().to_string();
+            service.replace_policy(set);
+            Ok(format!("revision {revision}"))
+        }));
+        watched
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

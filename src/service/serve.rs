@@ -1,0 +1,322 @@
+//! A service on a bus: subscribe, keep going, and stop without losing what was accepted.
+//! Never starts beside a replica whose replays it could not see.
+
+mod control;
+mod discovery;
+mod ingress;
+mod reload;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use tokio::sync::watch;
+
+use super::Service;
+use crate::auth::Nonce;
+use crate::bus::{BusConfig, BusError};
+use control::Control;
+use ingress::Ingress;
+pub use reload::Watched;
+
+/// How a service runs on a bus.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ServeOptions {
+    /// How many accepted messages may wait; 4,096. One more is answered with a hint instead of being queued.
+    pub queue: usize,
+    /// How many messages are handled at a time; 1,024.
+    pub in_flight: usize,
+    /// How long stopping may take before what is still running is given up; 30 s, the default window of a message.
+    pub drain: Duration,
+    /// Semantic version of the application, for the NATS tools.
+    pub version: String,
+    /// One line about the service, for the NATS tools.
+    pub description: String,
+    /// Files that are read again when they change.
+    pub watched: Vec<Watched>,
+    /// How often those files are looked at; 500 ms.
+    pub watch_every: Duration,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self {
+            queue: 4_096,
+            in_flight: 1_024,
+            drain: Duration::from_secs(30),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            description: String::new(),
+            watched: Vec::new(),
+            watch_every: Duration::from_millis(500),
+        }
+    }
+}
+
+/// A service cannot start, or did not stop in time.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The broker.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// Another replica answers on the bus, and one of the two remembers nonces only for itself: a captured message
+    /// would run once in each.
+    #[error(
+        "another replica of `{audience}` (instance {instance}, replay guard `{guard}`) answers on the bus, and this one's \
+         guard is `{own}`: stop the other one first, or give all replicas the shared guard"
+    )]
+    AnotherReplica {
+        /// `<environment>/<service>`.
+        audience: String,
+        /// The other instance's id.
+        instance: String,
+        /// Its guard.
+        guard: String,
+        /// Ours.
+        own: &'static str,
+    },
+    /// Whether there is another replica cannot be found out.
+    #[error(
+        "cannot look for other replicas of `{0}`: the broker does not carry `$SRV.PING` from this user and back. Permit it \
+         to publish and subscribe `$SRV.>`, and to subscribe `{1}.>`"
+    )]
+    Blind(String, String),
+    /// The broker does not let this user subscribe.
+    #[error(
+        "the broker does not deliver `{0}` to this user: permit it to subscribe that subject, and to publish `{1}.>`"
+    )]
+    Subscribe(String, String),
+    /// Work that was accepted did not end within the time for draining.
+    #[error("{0} accepted messages were not finished within the time for draining")]
+    Drain(usize),
+}
+
+/// In what state a service on a bus is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Not yet taking messages, and why.
+    Starting(String),
+    /// Taking messages.
+    Ready,
+    /// For the moment not taking messages, and why.
+    Interrupted(String),
+    /// Finishing what was accepted.
+    Draining,
+    /// Done.
+    Stopped,
+}
+
+impl State {
+    /// One word, for the service's metadata on the bus.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Starting(_) => "starting",
+            Self::Ready => "ready",
+            Self::Interrupted(_) => "interrupted",
+            Self::Draining => "draining",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// What a service's tasks share.
+#[derive(Debug)]
+struct Shared {
+    service: Service,
+    bus: BusConfig,
+    instance: String,
+    options: ServeOptions,
+    state: watch::Sender<State>,
+    started: time::OffsetDateTime,
+    health: Health,
+}
+
+/// What happened to the connections. All of them only grow.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// Connections built anew because their task had ended: a malformed message can do that to the client library.
+    pub rebuilt: AtomicU64,
+    /// Disconnections that the client library mended itself.
+    pub reconnected: AtomicU64,
+    /// Messages that the client library threw away because they were not read in time.
+    pub slow: AtomicU64,
+    /// Messages answered with a hint because the queue was full.
+    pub shed: AtomicU64,
+    /// Answers that could not be published.
+    pub unsent: AtomicU64,
+}
+
+/// A service on a bus. Dropping it does not stop the service; the future of [`Service::serve`] does.
+#[derive(Debug, Clone)]
+pub struct Running(Arc<Shared>);
+
+impl Running {
+    /// The state, and every change of it.
+    #[must_use]
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.0.state.subscribe()
+    }
+
+    /// The id of this instance on the bus.
+    #[must_use]
+    pub fn instance(&self) -> &str {
+        &self.0.instance
+    }
+
+    /// What happened to the connections.
+    #[must_use]
+    pub fn health(&self) -> &Health {
+        &self.0.health
+    }
+}
+
+impl Service {
+    /// Serves until `shutdown` completes, then drains: takes no new message, finishes what was accepted, sends the
+    /// answers, and leaves.
+    ///
+    /// `started` is called once, with a handle to watch the state by; the service takes messages when it is
+    /// [`State::Ready`].
+    ///
+    /// # Errors
+    /// [`ServeError`]: at the start, when the broker or another replica stands in the way; at the end, when accepted
+    /// work did not finish in time. A broker that goes away in between is no error: the service waits for it.
+    ///
+    /// Cancel safety: dropping the future stops the service at once, without draining.
+    pub async fn serve(
+        &self,
+        bus: &BusConfig,
+        options: ServeOptions,
+        started: impl FnOnce(Running),
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), ServeError> {
+        let (state, _) = watch::channel(State::Starting("connecting".to_owned()));
+        let shared = Arc::new(Shared {
+            service: self.clone(),
+            bus: bus.clone(),
+            instance: Nonce::random().to_text(),
+            options,
+            state,
+            started: time::OffsetDateTime::now_utc(),
+            health: Health::default(),
+        });
+        started(Running(Arc::clone(&shared)));
+        let mut shutdown = std::pin::pin!(shutdown);
+
+        // Answers and discovery have their own connection: a message that breaks the agents' one delays neither.
+        let control = Control::start(Arc::clone(&shared)).await?;
+        let reloads = reload::start(Arc::clone(&shared));
+        let run = async {
+            tokio::select! {
+                served = shared.run(&control) => served.map(Some),
+                () = &mut shutdown => Ok(None),
+            }
+        };
+        let outcome = match run.await {
+            Err(error) => Err(error),
+            Ok(None) => Ok(()),
+            Ok(Some(ingress)) => {
+                shutdown.await;
+                shared.state.send_replace(State::Draining);
+                tracing::info!(target: "sealwire::serve", instance = %shared.instance, "draining");
+                ingress.drain(shared.options.drain).await
+            }
+        };
+        // Everything accepted is answered: only now does this instance stop answering on the bus.
+        control.finish().await;
+        reloads.abort();
+        self.verifier().guard().close().await;
+        shared.state.send_replace(State::Stopped);
+        tracing::info!(target: "sealwire::serve", instance = %shared.instance, "stopped");
+        outcome
+    }
+}
+
+impl Shared {
+    /// Gets ready and starts to take messages.
+    async fn run(self: &Arc<Self>, control: &Control) -> Result<Ingress, ServeError> {
+        control.refuse_unseen_replicas().await?;
+        // What arrives before the guard can vouch for it would be refused as stale. Without a subscription its sender
+        // hears "no responders" at once, which is better.
+        let mut said = String::new();
+        while let Some(reason) = self.service.verifier().guard().not_ready() {
+            if reason != said {
+                tracing::info!(target: "sealwire::serve", %reason, "not ready");
+                self.state.send_replace(State::Starting(reason.clone()));
+                said = reason;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let ingress = Ingress::start(Arc::clone(self), control.answers()).await?;
+        self.state.send_replace(State::Ready);
+        let endpoint = self.service.endpoint();
+        tracing::info!(
+            target: "sealwire::serve",
+            audience = %endpoint.audience(),
+            subject = endpoint.subscription(),
+            instance = %self.instance,
+            guard = self.service.verifier().guard().kind(),
+            revision = %self.service.policy().revision(),
+            "ready"
+        );
+        Ok(ingress)
+    }
+
+    /// Where answers to this instance itself go. The colon keeps it apart from every agent's inbox.
+    fn inbox(&self) -> String {
+        let endpoint = self.service.endpoint();
+        format!("{}.svc:{}.{}", endpoint.inbox_prefix(), endpoint.service(), self.instance)
+    }
+
+    fn count_event(&self, link: &'static str, event: &async_nats::Event) {
+        match event {
+            async_nats::Event::Connected => {
+                self.health.reconnected.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(target: "sealwire::bus", link, "connected");
+            }
+            async_nats::Event::SlowConsumer(_) => {
+                self.health.slow.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(target: "sealwire::bus", link, "messages were thrown away: they were not read in time");
+            }
+            event => tracing::warn!(target: "sealwire::bus", link, event = %event, "connection"),
+        }
+    }
+}
+
+/// A subscription on our own inbox, to find out what the broker has seen.
+#[derive(Debug)]
+struct Fence {
+    client: async_nats::Client,
+    subject: String,
+    own: async_nats::Subscriber,
+}
+
+impl Fence {
+    /// Subscribes below the inbox of this instance.
+    async fn new(client: &async_nats::Client, shared: &Shared, name: &str) -> Option<Self> {
+        let subject = format!("{}.{name}", shared.inbox());
+        let own = client.subscribe(subject.clone()).await.ok()?;
+        Some(Self { client: client.clone(), subject, own })
+    }
+
+    /// Publishes to the inbox and waits until it comes back: then the broker has seen everything that this connection
+    /// sent before, subscriptions included. A `flush` would wait for the socket only.
+    async fn pass(&mut self, within: Duration) -> bool {
+        let mark = Nonce::random().to_text();
+        let round_trip = async {
+            if self.client.publish(self.subject.clone(), mark.clone().into_bytes().into()).await.is_err() {
+                return false;
+            }
+            while let Some(message) = self.own.next().await {
+                if message.payload.as_ref() == mark.as_bytes() {
+                    return true;
+                }
+            }
+            false
+        };
+        tokio::time::timeout(within, round_trip).await.unwrap_or(false)
+    }
+}

@@ -1,0 +1,223 @@
+//! The connection that agents cannot reach: answers go out on it, and `$SRV` is answered on it (ADR-32).
+//! Never carries agents' messages in.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_nats::{Client, Subscriber};
+use futures_util::StreamExt as _;
+use futures_util::stream::select_all;
+use serde::Deserialize;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::{Fence, ServeError, Shared, discovery};
+use crate::bus::BusError;
+use crate::wire::{Sealed, Unsent};
+
+/// The control connection and the task that keeps it.
+#[derive(Debug)]
+pub(super) struct Control {
+    shared: Arc<Shared>,
+    client: watch::Receiver<Option<Client>>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+/// Where answers are handed in.
+#[derive(Debug, Clone)]
+pub(super) struct Answers {
+    shared: Arc<Shared>,
+    client: watch::Receiver<Option<Client>>,
+}
+
+/// How many `$SRV` requests may wait.
+const CAPACITY: usize = 256;
+/// How long an answer waits for a connection.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long replicas have to answer; they are asked twice.
+const LISTEN: Duration = Duration::from_millis(250);
+
+impl Control {
+    /// Connects, and answers `$SRV` from now on.
+    pub(super) async fn start(shared: Arc<Shared>) -> Result<Self, ServeError> {
+        let first = connect(&shared).await?;
+        let (clients, client) = watch::channel(None);
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(keep(Arc::clone(&shared), first, clients, stopped));
+        let mut ready = client.clone();
+        // The task cannot end before it is told to.
+        drop(ready.wait_for(Option::is_some).await);
+        Ok(Self { shared, client, stop, task })
+    }
+
+    pub(super) fn answers(&self) -> Answers {
+        Answers { shared: Arc::clone(&self.shared), client: self.client.clone() }
+    }
+
+    /// Asks who else serves this audience. With a guard that remembers for this process only, nobody else may; and
+    /// beside a replica with such a guard, we may not.
+    ///
+    /// This instance answers as well, which proves that the question got through. Two that start at the same moment see
+    /// each other and both refuse: a second try finds one of them.
+    pub(super) async fn refuse_unseen_replicas(&self) -> Result<(), ServeError> {
+        #[derive(Deserialize)]
+        struct Ping {
+            id: String,
+            metadata: std::collections::BTreeMap<String, String>,
+        }
+        let endpoint = self.shared.service.endpoint();
+        let own = self.shared.service.verifier().guard().kind();
+        let blind = || ServeError::Blind(endpoint.audience().to_string(), self.shared.inbox());
+        let client = self.client.borrow().clone().ok_or_else(blind)?;
+        let inbox = format!("{}.replicas", self.shared.inbox());
+        let mut answers = client.subscribe(inbox.clone()).await.map_err(|_| blind())?;
+        let mut heard_own = false;
+        for _ in 0..2 {
+            let asked = client.publish_with_reply(discovery::ping(endpoint), inbox.clone(), "".into()).await;
+            asked.map_err(|_| blind())?;
+            let until = tokio::time::Instant::now() + LISTEN;
+            while let Ok(Some(answer)) = tokio::time::timeout_at(until, answers.next()).await {
+                let Ok(ping) = serde_json::from_slice::<Ping>(&answer.payload) else { continue };
+                if ping.id == self.shared.instance {
+                    heard_own = true;
+                    continue;
+                }
+                let text = |key: &str| ping.metadata.get(key).map_or("unknown", String::as_str);
+                let same = text(discovery::AUDIENCE) == endpoint.audience().as_str()
+                    && text(discovery::SUBJECT) == endpoint.subscription();
+                if same && (own == "local" || text(discovery::GUARD) != own) {
+                    return Err(ServeError::AnotherReplica {
+                        audience: endpoint.audience().to_string(),
+                        instance: crate::name::shown(&ping.id),
+                        guard: crate::name::shown(text(discovery::GUARD)),
+                        own,
+                    });
+                }
+            }
+        }
+        if heard_own { Ok(()) } else { Err(blind()) }
+    }
+
+    /// Waits until the broker has everything that was sent, then leaves.
+    pub(super) async fn finish(self) {
+        let client = self.client.borrow().clone();
+        if let Some(client) = client
+            && let Some(mut fence) = Fence::new(&client, &self.shared, "finish").await
+            && !fence.pass(PATIENCE).await
+        {
+            tracing::warn!(target: "sealwire::serve", "the broker did not confirm the last answers");
+        }
+        drop(self.stop);
+        drop(self.task.await);
+    }
+}
+
+impl Answers {
+    /// Publishes an answer; if the connection's task has just ended, through the next one.
+    pub(super) async fn send(&self, sealed: Sealed) {
+        let mut answer = sealed;
+        let sent = async {
+            let mut clients = self.client.clone();
+            loop {
+                let client = match clients.wait_for(Option::is_some).await {
+                    Ok(client) => client.clone(),
+                    Err(_) => return Err("the service has stopped".to_owned()),
+                };
+                let Some(client) = client else { continue };
+                match answer.send(&client).await {
+                    Ok(()) => return Ok(()),
+                    Err(Unsent { error, .. }) if error.kind() != async_nats::client::PublishErrorKind::Send => {
+                        return Err(error.to_string());
+                    }
+                    Err(Unsent { answer: back, .. }) => answer = *back,
+                }
+                if clients.changed().await.is_err() {
+                    return Err("the service has stopped".to_owned());
+                }
+            }
+        };
+        let failure = match tokio::time::timeout(PATIENCE, sent).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(_) => "no connection".to_owned(),
+        };
+        self.shared.health.unsent.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(target: "sealwire::serve", error = failure, "an answer was not sent");
+    }
+}
+
+async fn connect(shared: &Arc<Shared>) -> Result<(Client, Vec<Subscriber>), BusError> {
+    let counted = Arc::downgrade(shared);
+    let name = format!("{} control {}", shared.service.endpoint().audience(), shared.instance);
+    let client = shared
+        .bus
+        .connect(&name, &shared.inbox(), CAPACITY, move |event| {
+            if let Some(shared) = counted.upgrade() {
+                shared.count_event("control", &event);
+            }
+        })
+        .await?;
+    let mut subscribers = Vec::new();
+    for subject in discovery::subjects(shared) {
+        if let Ok(subscriber) = client.subscribe(subject).await {
+            subscribers.push(subscriber);
+        }
+    }
+    Ok((client, subscribers))
+}
+
+/// Answers `$SRV` until told to stop; builds the connection anew when its task has ended.
+async fn keep(
+    shared: Arc<Shared>,
+    first: (Client, Vec<Subscriber>),
+    clients: watch::Sender<Option<Client>>,
+    mut stop: oneshot::Receiver<()>,
+) {
+    let (mut client, subscribers) = first;
+    let mut requests = select_all(subscribers);
+    clients.send_replace(Some(client.clone()));
+    loop {
+        tokio::select! {
+            request = requests.next() => match request {
+                Some(request) => {
+                    if let Some((to, text)) = discovery::answer(&shared, &request) {
+                        drop(client.publish(to, text.into()).await);
+                    }
+                }
+                None => {
+                    clients.send_replace(None);
+                    shared.health.rebuilt.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!(target: "sealwire::bus", link = "control", "the connection's task has ended: building a new one");
+                    let next = tokio::select! {
+                        next = again(|| connect(&shared)) => next,
+                        _ = &mut stop => return,
+                    };
+                    client = next.0;
+                    requests = select_all(next.1);
+                    clients.send_replace(Some(client.clone()));
+                }
+            },
+            _ = &mut stop => {
+                drop(client.flush().await);
+                return;
+            }
+        }
+    }
+}
+
+/// Tries until it succeeds, with a pause that grows to a second.
+pub(super) async fn again<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
+    mut attempt: impl FnMut() -> F,
+) -> T {
+    let mut pause = Duration::from_millis(10);
+    loop {
+        match attempt().await {
+            Ok(value) => return value,
+            Err(error) => tracing::warn!(target: "sealwire::bus", %error, "not connected"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+}

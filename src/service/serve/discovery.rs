@@ -1,0 +1,158 @@
+//! `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS`, as ADR-32 (NATS micro services) defines them.
+//! Never answers outside the inbox prefix, and never shows more than names, counts and states.
+
+use std::sync::atomic::Ordering;
+
+use async_nats::Message;
+use serde_json::{Value, json};
+use time::format_description::well_known::Rfc3339;
+
+use super::super::counters::MethodCounters;
+use super::Shared;
+use crate::wire::Endpoint;
+
+/// Metadata: `<environment>/<service>`.
+pub(super) const AUDIENCE: &str = "sealwire.audience";
+/// Metadata: what the service subscribes to.
+pub(super) const SUBJECT: &str = "sealwire.subject";
+/// Metadata: the replay guard, `local` or `shared`.
+pub(super) const GUARD: &str = "sealwire.guard";
+/// Metadata: the state.
+const STATE: &str = "sealwire.state";
+/// Metadata: the policy's revision.
+const POLICY: &str = "sealwire.policy";
+
+/// The subjects to answer on: each verb for all, for the name, and for this instance.
+pub(super) fn subjects(shared: &Shared) -> Vec<String> {
+    let name = shared.service.endpoint().service();
+    ["PING", "INFO", "STATS"]
+        .into_iter()
+        .flat_map(|verb| {
+            [format!("$SRV.{verb}"), format!("$SRV.{verb}.{name}"), format!("$SRV.{verb}.{name}.{}", shared.instance)]
+        })
+        .collect()
+}
+
+/// The subject that asks all replicas of a service whether they are there.
+pub(super) fn ping(endpoint: &Endpoint) -> String {
+    format!("$SRV.PING.{}", endpoint.service())
+}
+
+/// The answer to a request, and where it goes. A request without a reply subject under the inbox prefix gets none:
+/// whoever asks chooses that subject, and it is published with our rights.
+pub(super) fn answer(shared: &Shared, request: &Message) -> Option<(String, String)> {
+    let reply = request.reply.as_ref()?.as_str();
+    let below = reply.strip_prefix(shared.service.endpoint().inbox_prefix())?.strip_prefix('.')?;
+    if below.is_empty() || below.split('.').any(|token| token.is_empty() || token == "*" || token == ">") {
+        return None;
+    }
+    let text = match request.subject.split('.').nth(1)? {
+        "PING" => common(shared, "ping_response"),
+        "INFO" => info(shared),
+        "STATS" => stats(shared),
+        _ => return None,
+    };
+    Some((reply.to_owned(), text.to_string()))
+}
+
+fn common(shared: &Shared, kind: &str) -> Value {
+    let endpoint = shared.service.endpoint();
+    json!({
+        "type": format!("io.nats.micro.v1.{kind}"),
+        "name": endpoint.service(),
+        "id": shared.instance,
+        "version": shared.options.version,
+        "metadata": {
+            AUDIENCE: endpoint.audience().as_str(),
+            SUBJECT: endpoint.subscription(),
+            GUARD: shared.service.verifier().guard().kind(),
+            STATE: shared.state.borrow().as_str(),
+            POLICY: shared.service.policy().revision().to_string(),
+        },
+    })
+}
+
+fn with(mut common: Value, members: Value) -> Value {
+    if let (Value::Object(common), Value::Object(members)) = (&mut common, members) {
+        common.extend(members);
+    }
+    common
+}
+
+fn info(shared: &Shared) -> Value {
+    let endpoint = shared.service.endpoint();
+    let all = json!({ "name": "rpc", "subject": endpoint.subscription(), "queue_group": "q", "metadata": {} });
+    let methods = shared.service.counters().methods().map(|(name, _)| {
+        json!({
+            "name": endpoint_name(name),
+            "subject": method_subject(endpoint, name),
+            "queue_group": "q",
+            "metadata": { "method": name },
+        })
+    });
+    let endpoints: Vec<Value> = std::iter::once(all).chain(methods).collect();
+    with(common(shared, "info_response"), json!({ "description": shared.options.description, "endpoints": endpoints }))
+}
+
+fn stats(shared: &Shared) -> Value {
+    let endpoint = shared.service.endpoint();
+    let counters = shared.service.counters();
+    let health = &shared.health;
+    let load = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed);
+    let guard = shared.service.verifier().guard().stats();
+    let total = MethodCounters::default();
+    for (_, method) in counters.methods().chain(std::iter::once(("", counters.unregistered()))) {
+        total.requests.fetch_add(load(&method.requests), Ordering::Relaxed);
+        total.errors.fetch_add(load(&method.errors), Ordering::Relaxed);
+        total.denied.fetch_add(load(&method.denied), Ordering::Relaxed);
+        total.processing_ns.fetch_add(load(&method.processing_ns), Ordering::Relaxed);
+    }
+    let one = |name: &str, subject: String, counted: &MethodCounters, last_error: &str, data: Value| {
+        let requests = load(&counted.requests);
+        let processing = load(&counted.processing_ns);
+        json!({
+            "name": name,
+            "subject": subject,
+            "queue_group": "q",
+            "num_requests": requests,
+            "num_errors": load(&counted.errors),
+            "last_error": last_error,
+            "processing_time": processing,
+            "average_processing_time": processing.checked_div(requests).unwrap_or(0),
+            "data": data,
+        })
+    };
+    let all = one(
+        "rpc",
+        endpoint.subscription(),
+        &total,
+        &counters.last_error(),
+        json!({
+            "refusals": counters.refusals(),
+            "connections_rebuilt": load(&health.rebuilt),
+            "connections_reconnected": load(&health.reconnected),
+            "slow_consumer": load(&health.slow),
+            "shed": load(&health.shed),
+            "answers_unsent": load(&health.unsent),
+            "guard_live_nonces": guard.live,
+            "guard_owners": guard.owners,
+            "guard_clock_behind_ms": guard.behind_ms,
+        }),
+    );
+    let methods = counters.methods().map(|(name, counted)| {
+        let data = json!({ "method": name, "denied": load(&counted.denied) });
+        one(&endpoint_name(name), method_subject(endpoint, name), counted, "", data)
+    });
+    let endpoints: Vec<Value> = std::iter::once(all).chain(methods).collect();
+    let started = shared.started.format(&Rfc3339).unwrap_or_default();
+    with(common(shared, "stats_response"), json!({ "started": started, "endpoints": endpoints }))
+}
+
+/// A method's name as an endpoint's, which may have no `/` or `.` (ADR-32).
+fn endpoint_name(method: &str) -> String {
+    method.replace(['/', '.'], "_")
+}
+
+fn method_subject(endpoint: &Endpoint, method: &str) -> String {
+    format!("{}.{}.*.{}", endpoint.prefix(), endpoint.service(), method.replace('/', "."))
+}
