@@ -217,6 +217,9 @@ def check_specification(vectors: dict[str, Any], report: Report) -> None:
     ]:
         said = re.search(r"\d+", name)
         report.equal(f"SPEC.md says {name}", (name in text, said and int(said.group())), (True, length))
+    for record in vectors["agent_keys"][:2]:
+        derived = rpc.derive(bytes.fromhex(record["master_hex"]), vectors["service"], record["kid"])
+        report.equal(f"derived key {record['kid']}", derived.hex(), record["service_key_hex"])
     ed25519 = vectors["agent_keys"][2]
     seed = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(ed25519["seed_hex"]))
     report.equal("x of the Ed25519 key", rpc.b64(seed.public_key().public_bytes_raw()), ed25519["jwk"]["x"])

@@ -6,7 +6,8 @@
 
 Prints one line of JSON that says what it got, and never takes an answer that does not verify. With one of the
 adversarial options it misbehaves on purpose and reports the first thing that comes back, so that a test can see that
-the service holds.
+the service holds. With `--commands` alone it reads commands from standard input, each a JSON array of arguments on a
+line of its own, and answers each with its line.
 
 Exit codes: 0 a result, or sent; 1 a bug; 2 wrong usage or credentials; 10 denied by policy; 20 no answer that means
 anything (no responders, timeout, forbidden by the broker, not connected); 21 another signed error; 22 an unsigned
@@ -265,6 +266,8 @@ def two_headers(request: rpc.Request) -> dict[str, str]:
 
 def body_of(arguments: argparse.Namespace) -> bytes:
     """The payload, written once; these bytes are signed and published."""
+    if arguments.body is not None:
+        return arguments.body.encode()
     if arguments.command == "batch":
         return arguments.entries.encode()
     request: dict[str, Any] = {"jsonrpc": "2.0", "method": arguments.method}
@@ -317,7 +320,14 @@ async def run(arguments: argparse.Namespace) -> Got:
             # A moment for the broker's objection, if it has one.
             return await client.next(request, time.monotonic() + 0.2) or Got("sent", {})
         misbehaves = any(
-            (arguments.tamper, arguments.no_header, arguments.two_headers, arguments.stale, arguments.wrong_key)
+            (
+                arguments.tamper,
+                arguments.no_header,
+                arguments.two_headers,
+                arguments.stale,
+                arguments.wrong_key,
+                arguments.body,
+            )
         )
         until = time.monotonic() + timeout_ms / 1000
         if misbehaves:
@@ -347,6 +357,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     bad.add_argument("--stale", action="store_true", help="sign as a minute ago")
     bad.add_argument("--wrong-key", action="store_true", help="sign with another key under the same key id")
     bad.add_argument("--audience", help="sign for this audience instead")
+    bad.add_argument("--body", help="send exactly this instead of a well-formed request")
     bad.add_argument("--reply-to", metavar="SUBJECT", help="ask for the answer on any subject")
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("call", "notify"):
@@ -362,19 +373,33 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def main(argv: list[str]) -> int:
+def perform(argv: list[str]) -> tuple[int, str]:
+    """One command: its exit code, and the line to print."""
     arguments = parse(argv)
     started = time.monotonic()
     try:
         got = asyncio.run(run(arguments))
-    except (credentials.BadCredentials, json.JSONDecodeError, FileNotFoundError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    except FileNotFoundError:
+        raise
     except (nats.errors.Error, OSError) as error:
         got = Got("not_connected", {"message": str(error)})
     elapsed = round((time.monotonic() - started) * 1000)
-    print(json.dumps({"outcome": got.outcome, **got.report, "elapsed_ms": elapsed}, ensure_ascii=False))
-    return EXIT[got.outcome]
+    code = EXIT[got.outcome]
+    return code, json.dumps({"exit": code, "outcome": got.outcome, **got.report, "elapsed_ms": elapsed})
+
+
+def main(argv: list[str]) -> int:
+    try:
+        if argv != ["--commands"]:
+            code, line = perform(argv)
+            print(line)
+            return code
+        for command in sys.stdin:
+            print(perform(json.loads(command))[1], flush=True)
+        return 0
+    except (credentials.BadCredentials, json.JSONDecodeError, FileNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
