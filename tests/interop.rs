@@ -10,9 +10,21 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::{env, fs};
 
+use async_nats::ConnectOptions;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::StreamExt as _;
+use sealwire::auth::{
+    Caps, Confirmation, Floor, IssueRequest, KeyEntry, KeyRing, KeyRingFile, LocalGuard, ProofAlgorithm, TokenIssuer,
+    TokenRules, TokenVerifier, Verifier, Window, write_secret,
+};
+use sealwire::service::{Ctx, Router, Service};
+use sealwire::wire::{AgentKey, Delivery, Endpoint, ServiceKey};
+use sealwire::{Clock, Name, RpcError, SystemClock};
 use serde_json::{Value, json};
 use support::{NatsServer, SOON, within};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
@@ -56,6 +68,100 @@ async fn python_client_and_python_service_speak_the_protocol() {
             (Some(2), &b""[..]),
             "others can read its secrets"
         );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn python_client_is_served_and_refused_by_this_service() {
+    let Some(python) = python() else { return };
+    let server = NatsServer::start_with(PERMISSIONS).await;
+    let folder = tempfile::tempdir().unwrap();
+    let service = this_service(folder.path(), &server.url());
+    let bus = ConnectOptions::with_user_and_password("svc".to_owned(), "interop".to_owned());
+    let bus = within(SOON, bus.connect(server.url())).await.unwrap();
+    let mut deliveries = within(SOON, bus.subscribe(service.endpoint().subscription())).await.unwrap();
+    within(SOON, bus.flush()).await.unwrap();
+    let serving = tokio::spawn(async move {
+        while let Some(message) = deliveries.next().await {
+            if let Some(sealed) = service.handle(Delivery::from(message)).await {
+                sealed.send(&bus).await.unwrap();
+            }
+        }
+    });
+    for agent in ["planner", "scout"] {
+        let mut client = PythonClient::start(python, folder.path().join(format!("{agent}.creds.json")));
+        well_behaved_calls_are_answered(&mut client).await;
+        misbehaviour_is_refused(&mut client).await;
+    }
+    assert!(!serving.is_finished(), "the service ended");
+    serving.abort();
+}
+
+/// A service `dev/math`, and the credentials of its two agents in `folder`.
+fn this_service(folder: &Path, url: &str) -> Service {
+    let endpoint = Endpoint::new(Name::new("dev").unwrap(), Name::new("math").unwrap());
+    let audience = endpoint.audience();
+    let issuer = TokenIssuer::generate("https://issuer.test").unwrap();
+    let service_key = ServiceKey::generate("svc:dev/math:1", audience).unwrap();
+    let keys = [("planner", ProofAlgorithm::Hs256), ("scout", ProofAlgorithm::EdDsa)].map(|(agent, algorithm)| {
+        let key = AgentKey::generate(&format!("{agent}.k1"), algorithm).unwrap();
+        let mut request = IssueRequest::new(agent, audience.as_str(), SystemClock.now_s());
+        request.roles.insert("calc".to_owned());
+        request.cnf = Some(Confirmation { kid: Some(key.kid().to_owned()), jkt: None });
+        let secret = if algorithm == ProofAlgorithm::Hs256 { "secret" } else { "seed" };
+        let credentials = json!({
+            "version": 1,
+            "environment": "dev",
+            "agent": agent,
+            "key": { "kid": key.kid(), "alg": algorithm.as_str(), (secret): URL_SAFE_NO_PAD.encode(key.expose()) },
+            "token_file": format!("{agent}.jwt"),
+            "nats": { "urls": [url], "user": agent, "password": "interop" },
+            "service_keys": { "math": [{ "kid": service_key.kid(), "x": service_key.public().x() }] },
+        });
+        fs::write(folder.join(format!("{agent}.jwt")), issuer.issue(&request).unwrap()).unwrap();
+        write_secret(&folder.join(format!("{agent}.creds.json")), &credentials.to_string(), false).unwrap();
+        let owner = Name::new(agent).unwrap();
+        match key.derived(audience) {
+            Some(derived) => KeyEntry::hmac(key.kid(), owner, &derived),
+            None => KeyEntry::ed25519(key.kid(), owner, key.public().unwrap()),
+        }
+    });
+    let ring = KeyRing::new(KeyRingFile { audience: audience.to_string(), keys: keys.into() }, audience).unwrap();
+    let tokens = TokenVerifier::new(TokenRules::new(audience.as_str()), issuer.key_set().unwrap());
+    let clock = Arc::new(OpenedLongAgo(AtomicBool::new(false)));
+    let window = Window::new(30, 5).unwrap();
+    let guard = LocalGuard::open(window, Caps::default(), clock.clone(), &Floor::Ephemeral).unwrap();
+    clock.0.store(true, Ordering::SeqCst);
+    let verifier = Verifier::new(&endpoint, window, ring, Some(service_key), tokens, Arc::new(guard)).unwrap();
+    let policies = folder.join("policies");
+    fs::create_dir(&policies).unwrap();
+    fs::write(policies.join("policy.toml"), "[role.calc]\nallow = [\"math/*\"]\n").unwrap();
+    Service::builder()
+        .verifier(endpoint, verifier)
+        .policies(policies)
+        .methods(
+            Router::new(())
+                .method("math/add", |_: Ctx, p: Add| async move { Ok::<_, RpcError>(p.a + p.b) })
+                .method("admin/reset", |_: Ctx, (): ()| async { Ok::<_, RpcError>(()) }),
+        )
+        .clock(clock)
+        .build()
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[derive(serde::Deserialize)]
+struct Add {
+    a: f64,
+    b: f64,
+}
+
+/// The system's clock, and a while ago before the guard is open: its fence is then past, and no test waits for it.
+#[derive(Debug)]
+struct OpenedLongAgo(AtomicBool);
+
+impl Clock for OpenedLongAgo {
+    fn now_ms(&self) -> u64 {
+        SystemClock.now_ms() - if self.0.load(Ordering::SeqCst) { 0 } else { 100_000 }
     }
 }
 
