@@ -1,6 +1,7 @@
 //! The proof: a JWS over one message, its strict header and its strict claims. Knows no keys.
 //! Never reads a claim before the signature over it has been checked: callers ask for claims only then.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::jose::{integer, optional_integer, unb64};
@@ -54,7 +55,7 @@ impl ProofHeader {
     /// Parses a header of the type `typ` from base64url.
     pub(crate) fn parse_typed(part: &str, typ: &str) -> Result<Self, ProofError> {
         let bytes = unb64(part).ok_or(ProofError::Encoding)?;
-        let text: HeaderText = serde_json::from_slice(&bytes).map_err(|_| ProofError::Header)?;
+        let text: HeaderText = object(&bytes).ok_or(ProofError::Header)?;
         let algorithm = match text.alg.as_str() {
             "HS256" => ProofAlgorithm::Hs256,
             "EdDSA" => ProofAlgorithm::EdDsa,
@@ -115,7 +116,7 @@ impl ProofClaims {
     /// Parses claims from base64url, with the nonce.
     pub(crate) fn parse(part: &str) -> Result<(Self, Nonce), ProofError> {
         let bytes = unb64(part).ok_or(ProofError::Encoding)?;
-        let claims: Self = serde_json::from_slice(&bytes).map_err(|_| ProofError::Claims)?;
+        let claims: Self = object(&bytes).ok_or(ProofError::Claims)?;
         let timeout_holds = claims.tmo.is_none_or(|tmo| (1..=MAX_TIMEOUT_MS).contains(&tmo));
         if !timeout_holds || !claims.idk.as_deref().is_none_or(is_idempotency_key) {
             return Err(ProofError::Claims);
@@ -158,6 +159,37 @@ pub(crate) struct ReplyClaims {
 impl ReplyClaims {
     pub(crate) fn parse(part: &str) -> Result<Self, ProofError> {
         let bytes = unb64(part).ok_or(ProofError::Encoding)?;
-        serde_json::from_slice(&bytes).map_err(|_| ProofError::Claims)
+        object(&bytes).ok_or(ProofError::Claims)
+    }
+}
+
+/// One JSON object. A derived struct would also be read from an array of its values: a second text for the same proof.
+fn object<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    bytes.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(bytes).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::super::jose::b64;
+    use super::*;
+
+    #[test]
+    fn arrays_of_the_values_are_no_objects() {
+        let header = r#" {"alg":"HS256","kid":"a.k1","typ":"nats-rpc-v1+jwt"}"#;
+        assert!(ProofHeader::parse(&b64(header.as_bytes())).is_ok());
+        let array = r#" ["HS256","a.k1","nats-rpc-v1+jwt"]"#;
+        assert_eq!(ProofHeader::parse(&b64(array.as_bytes())), Err(ProofError::Header));
+
+        let claims =
+            r#"{"aud":"p/m","to":"t","rto":"","iat":1,"exp":2,"jti":"AAECAwQFBgcICQoLDA0ODw","ath":"","dig":""}"#;
+        assert!(ProofClaims::parse(&b64(claims.as_bytes())).is_ok());
+        let array = r#"["p/m","t","",1,2,"AAECAwQFBgcICQoLDA0ODw","",""]"#;
+        assert_eq!(ProofClaims::parse(&b64(array.as_bytes())).err(), Some(ProofError::Claims));
+
+        let claims = r#"{"iss":"p/m","to":"t","iat":1,"req":"","dig":""}"#;
+        assert!(ReplyClaims::parse(&b64(claims.as_bytes())).is_ok());
+        let array = r#"["p/m","t",1,"",""]"#;
+        assert_eq!(ReplyClaims::parse(&b64(array.as_bytes())), Err(ProofError::Claims));
     }
 }
