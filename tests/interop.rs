@@ -210,6 +210,7 @@ async fn misbehaviour_is_refused(client: &mut PythonClient) {
         &["--no-header"],
         &["--two-headers"],
         &["--wrong-key"],
+        &["--arrays"],
         &["--audience", "staging/math"],
     ] {
         let got = client.run(&[misbehaviour, &call].concat()).await;

@@ -251,6 +251,15 @@ def tampered(request: rpc.Request, what: str) -> rpc.Request:
     return dataclasses.replace(request, token=f"{head}.{flipped}")
 
 
+def as_arrays(request: rpc.Request) -> rpc.Request:
+    """The same values under a good signature, but as arrays: some libraries read them as if they were objects."""
+    header, body, _ = rpc.split_jws(request.proof)
+    parts = [list(header.values()), list(rpc.parse_object(body).values())]
+    signing_input = ".".join(rpc.b64(json.dumps(part).encode()) for part in parts)
+    signature = rpc.sign_bytes(signing_input.encode("ascii"), request.key)
+    return dataclasses.replace(request, proof=f"{signing_input}.{rpc.b64(signature)}")
+
+
 def wrongly_keyed(creds: credentials.Credentials) -> credentials.Credentials:
     """The same key id, another key."""
     return dataclasses.replace(creds, key=dataclasses.replace(creds.key, secret=os.urandom(32)))
@@ -313,6 +322,8 @@ async def run(arguments: argparse.Namespace) -> Got:
             headers = {}
         elif arguments.two_headers:
             headers = two_headers(request)
+        if arguments.arrays:
+            request = as_arrays(request)
         if arguments.tamper:
             request = tampered(request, arguments.tamper)
         await client.publish(request, headers)
@@ -327,6 +338,7 @@ async def run(arguments: argparse.Namespace) -> Got:
                 arguments.stale,
                 arguments.wrong_key,
                 arguments.body,
+                arguments.arrays,
             )
         )
         until = time.monotonic() + timeout_ms / 1000
@@ -357,6 +369,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     bad.add_argument("--stale", action="store_true", help="sign as a minute ago")
     bad.add_argument("--wrong-key", action="store_true", help="sign with another key under the same key id")
     bad.add_argument("--audience", help="sign for this audience instead")
+    bad.add_argument("--arrays", action="store_true", help="write the proof's header and claims as arrays")
     bad.add_argument("--body", help="send exactly this instead of a well-formed request")
     bad.add_argument("--reply-to", metavar="SUBJECT", help="ask for the answer on any subject")
     commands = parser.add_subparsers(dest="command", required=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -146,6 +147,13 @@ def sign(header: dict[str, Any], claims: dict[str, Any], key: bytes | Ed25519Pri
     """A compact JWS over the claims as compact JSON."""
     body = json.dumps(claims, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     return _JWS.encode(body, key, algorithm=header["alg"], headers=header)
+
+
+def sign_bytes(signing_input: bytes, key: bytes | Ed25519PrivateKey) -> bytes:
+    """A bare signature, for what no JWT library would write."""
+    if isinstance(key, bytes):
+        return hmac.new(key, signing_input, "sha256").digest()
+    return key.sign(signing_input)
 
 
 @dataclass(frozen=True)
