@@ -15,7 +15,7 @@ use async_nats::jetstream;
 use futures_util::StreamExt;
 use support::nats_server::{self, Environment, FindError, MINIMUM, Origin, ServerOptions, Version};
 use support::raw::{RawConnection, poison_headers};
-use support::{NatsServer, SOON, within};
+use support::{NatsServer, SOON, settle, within};
 
 #[tokio::test]
 async fn server_is_recent_and_has_jetstream() {
@@ -69,7 +69,7 @@ async fn raw_publish_reaches_a_subscriber_byte_for_byte() {
     let server = NatsServer::start().await;
     let client = server.client().await;
     let mut messages = within(SOON, client.subscribe("to.me")).await.unwrap();
-    within(SOON, client.flush()).await.unwrap();
+    settle(&client).await;
 
     let mut raw = RawConnection::connect(&server.url(), None).await;
     raw.hpub_raw("to.me", Some("back.to.me"), b"NATS/1.0\r\nA: b\r\na: c\r\n\r\n", b"\x00\r\n\xff").await;
@@ -101,7 +101,7 @@ async fn every_poison_header_costs_the_client_library_its_connection() {
         });
         let client = within(SOON, options.connect(server.url())).await.unwrap();
         let mut messages = within(SOON, client.subscribe("poison")).await.unwrap();
-        within(SOON, client.flush()).await.unwrap();
+        settle(&client).await;
 
         let mut raw = RawConnection::connect(&server.url(), None).await;
         raw.hpub_raw("poison", None, block, b"{}").await;

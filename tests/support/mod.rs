@@ -14,6 +14,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::StreamExt;
 use nats_server::{Found, Running, ServerOptions};
 
 /// A nats-server of this test alone: JetStream on, a free port on the loopback address, gone when dropped.
@@ -83,6 +85,14 @@ impl NatsServer {
     /// Stops the process without closing its connections (SIGSTOP): a network that swallows everything.
     pub(crate) async fn pause(&mut self) {
         self.signal("STOP").await;
+        // The signal is sent, but a thread on another core goes on until it next enters the kernel.
+        let pid = self.running().pid().expect("it got a signal just now");
+        let stopped = async {
+            while !all_threads_stopped(pid) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        within(SOON, stopped).await;
     }
 
     /// Lets a paused process go on (SIGCONT).
@@ -122,6 +132,17 @@ pub(crate) fn within<F: Future>(limit: Duration, future: F) -> impl Future<Outpu
     }
 }
 
+/// Waits until the server has handled everything that this client sent before, subscriptions above all.
+///
+/// `Client::flush` only empties the client's own buffer: a message that another connection publishes right after it can
+/// still be ahead of the subscription.
+pub(crate) async fn settle(client: &async_nats::Client) {
+    let subject = client.new_inbox();
+    let mut echo = within(SOON, client.subscribe(subject.clone())).await.unwrap();
+    within(SOON, client.publish(subject, Bytes::new())).await.unwrap();
+    within(SOON, echo.next()).await.expect("the connection is up");
+}
+
 /// Long enough for anything that should happen at once, on a machine under full load.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
@@ -129,6 +150,16 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 pub(crate) fn found() -> &'static Found {
     static FOUND: OnceLock<Found> = OnceLock::new();
     FOUND.get_or_init(|| nats_server::find().unwrap_or_else(|e| panic!("{e}")))
+}
+
+/// Whether every thread of the process is stopped. Where there is no `/proc` we cannot know and say yes.
+fn all_threads_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    // `PID (NAME) STATE …`; a name may hold parentheses.
+    let state = |stat: String| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    threads
+        .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("stat")).ok())
+        .all(|stat| state(stat) == Some('T'))
 }
 
 async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
