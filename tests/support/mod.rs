@@ -8,6 +8,7 @@ pub(crate) mod desk;
 #[path = "../../src/bin/sealwire/nats_server.rs"]
 pub(crate) mod nats_server;
 pub(crate) mod raw;
+pub(crate) mod site;
 
 use std::future::Future;
 use std::process::Command;

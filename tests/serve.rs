@@ -1,0 +1,345 @@
+//! A service on a real nats-server: answers, discovery, survival, overload, reload, draining.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use sealwire::service::{ServeError, State};
+use serde_json::Value;
+use support::raw::{RawConnection, poison_headers};
+use support::site::{Answer, Site, methods, sum, write};
+use support::{NatsServer, SOON, within};
+
+const DENIED: &str = r#"{"jsonrpc":"2.0","error":{"code":-32002,"message":"permission denied"},"id":1}"#;
+
+async fn request(client: &async_nats::Client, subject: &str) -> Value {
+    let message = within(SOON, client.request(subject.to_owned(), "".into())).await.unwrap();
+    serde_json::from_slice(&message.payload).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_are_answered_and_discovery_lists_the_service() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let served = site.serve(methods()).await;
+    let caller = site.caller("ann").await;
+    assert_eq!(caller.add().await, sum());
+    assert_eq!(
+        caller.call("site/none", "[]", SOON).await,
+        Answer::Signed(DENIED.replace("-32002", "-32601").replace("permission denied", "Method not found"))
+    );
+    assert_eq!(caller.call("other/none", "[]", SOON).await, Answer::Signed(DENIED.into()));
+
+    let client = caller.client();
+    let id = served.running.instance().to_owned();
+    for subject in ["$SRV.PING".to_owned(), "$SRV.PING.site".to_owned(), format!("$SRV.PING.site.{id}")] {
+        let ping = request(client, &subject).await;
+        assert_eq!(ping["type"], "io.nats.micro.v1.ping_response");
+        assert_eq!((ping["name"].as_str(), ping["id"].as_str()), (Some("site"), Some(id.as_str())));
+        assert_eq!(ping["metadata"]["sealwire.audience"], "test/site");
+        assert_eq!(ping["metadata"]["sealwire.state"], "ready");
+        assert!(ping["version"].as_str().unwrap().split('.').count() >= 3);
+    }
+    let info = request(client, "$SRV.INFO.site").await;
+    assert_eq!(info["type"], "io.nats.micro.v1.info_response");
+    assert_eq!(info["endpoints"][0]["subject"], "rpc.v1.site.>");
+    let stats = request(client, &format!("$SRV.STATS.site.{id}")).await;
+    assert_eq!(stats["type"], "io.nats.micro.v1.stats_response");
+    time::OffsetDateTime::parse(stats["started"].as_str().unwrap(), &time::format_description::well_known::Rfc3339)
+        .unwrap();
+    let endpoints = stats["endpoints"].as_array().unwrap();
+    for endpoint in endpoints {
+        let name = endpoint["name"].as_str().unwrap();
+        assert!(
+            !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'),
+            "{name}"
+        );
+        assert!(endpoint["last_error"].is_string());
+        for number in ["num_requests", "num_errors", "processing_time", "average_processing_time"] {
+            assert!(endpoint[number].is_u64(), "{number}");
+        }
+    }
+    let add = endpoints.iter().find(|endpoint| endpoint["name"] == "site_add").unwrap();
+    assert_eq!((&add["num_requests"], &add["num_errors"]), (&1.into(), &0.into()));
+    assert_eq!((&endpoints[0]["num_requests"], &endpoints[0]["num_errors"]), (&3.into(), &2.into()));
+
+    served.stop().await.unwrap();
+    let gone = within(SOON, client.request("$SRV.PING.site", "".into())).await;
+    assert_eq!(gone.unwrap_err().kind(), async_nats::RequestErrorKind::NoResponders);
+    assert_eq!(caller.add().await, Answer::NoResponders, "who calls a stopped service hears so at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_published_outside_the_inboxes() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let served = site.serve(methods()).await;
+    let caller = site.caller("ann").await;
+    let mut heard = caller.client().subscribe(">").await.unwrap();
+    let mut raw = RawConnection::connect(&server.url(), None).await;
+    for reply in ["$JS.API.STREAM.DELETE.X", "admin.delete", "rpc.v1.site.ann", "_INBOX.bob.1", "wild.*", "_INBOX.ann"]
+    {
+        let payload = r#"{"jsonrpc":"2.0","method":"site/add","params":[1,2],"id":1}"#;
+        let (_, headers, _) = caller.sign(payload);
+        let value = headers.get("Authorization").unwrap().as_str();
+        let block = format!("NATS/1.0\r\nAuthorization: {value}\r\n\r\n");
+        raw.hpub_raw(caller.subject(), Some(reply), block.as_bytes(), payload.as_bytes()).await;
+        raw.publish("$SRV.PING", Some(reply), b"").await;
+        raw.publish("$SRV.INFO.site", Some(reply), b"").await;
+    }
+    raw.flush().await;
+    assert_eq!(caller.add().await, sum());
+    let mut answers = Vec::new();
+    while let Ok(Some(message)) = tokio::time::timeout(Duration::from_millis(300), heard.next()).await {
+        let subject = message.subject.to_string();
+        if !subject.starts_with("rpc.v1.site.") && !subject.starts_with("$SRV") {
+            answers.push((subject, String::from_utf8_lossy(&message.payload).into_owned()));
+        }
+    }
+    // Discovery answers below the inbox prefix, where its users have their inboxes; calls only below the caller's own.
+    let stray: Vec<_> = answers.iter().filter(|(subject, _)| !subject.starts_with("_INBOX.")).collect();
+    assert!(stray.is_empty(), "{stray:?}");
+    let rpc: Vec<_> = answers.iter().filter(|(_, text)| text.contains("jsonrpc")).collect();
+    assert!(matches!(rpc[..], [(subject, _)] if subject.starts_with("_INBOX.ann._INBOX-")), "{rpc:?}");
+    served.stop().await.unwrap();
+}
+
+/// Each malformed header block that the client library cannot read ends or cuts the connection it arrives on. The
+/// service must answer a good call within a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_poison_header_is_survived_within_a_second() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let served = site.serve(methods()).await;
+    let caller = site.caller("ann").await;
+    let mut raw = RawConnection::connect(&server.url(), None).await;
+    let rebuilt = |served: &support::site::Served| served.running.health().rebuilt.load(Ordering::Relaxed);
+    for round in 0..2 {
+        for (name, block) in poison_headers() {
+            assert_eq!(caller.add().await, sum(), "before {name}, round {round}");
+            raw.hpub_raw("rpc.v1.site.mallory", None, block, b"x").await;
+            raw.flush().await;
+            let poisoned = Instant::now();
+            // A call that falls into the gap is lost, or hears that nobody listens: its caller asks again.
+            loop {
+                if caller.call("site/add", "[1,2]", Duration::from_millis(100)).await == sum() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                assert!(poisoned.elapsed() < Duration::from_secs(1), "{name}: no answer within a second");
+            }
+        }
+    }
+    assert!(rebuilt(&served) >= 2, "the lone carriage return ends the connection's task: {}", rebuilt(&served));
+    let stats = request(caller.client(), "$SRV.STATS.site").await;
+    assert!(stats["endpoints"][0]["data"]["connections_rebuilt"].as_u64().unwrap() >= 2);
+    served.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_replica_with_a_local_guard_is_refused() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let first = site.serve(methods()).await;
+    site.write_config("state = \"other.floor\"\n");
+    let error = site.start(methods()).ended().await.unwrap_err();
+    assert!(
+        matches!(&error, ServeError::AnotherReplica { instance, .. } if instance == first.running.instance()),
+        "{error}"
+    );
+    assert!(error.to_string().contains("stop the other one first"), "{error}");
+
+    // A draining one still answers on the bus, until its last message is done.
+    let caller = site.caller("ann").await;
+    let slow = {
+        let caller = caller.clone();
+        tokio::spawn(async move { caller.call("site/sleep", "[1500]", SOON).await })
+    };
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let (state, stopping) = (first.running.state(), tokio::spawn(first.stop()));
+    let mut state = state;
+    drop(within(SOON, state.wait_for(|state| *state == State::Draining)).await.unwrap());
+    let error = site.start(methods()).ended().await.unwrap_err();
+    assert!(matches!(error, ServeError::AnotherReplica { .. }), "{error}");
+    assert_eq!(slow.await.unwrap(), Answer::Signed(r#"{"jsonrpc":"2.0","result":1500,"id":1}"#.into()));
+    within(SOON, stopping).await.unwrap().unwrap();
+    let third = site.serve(methods()).await;
+    assert_eq!(caller.add().await, sum());
+    third.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_replicas_that_start_at_once_do_not_both_serve() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let one = site.start(methods());
+    site.write_config("state = \"other.floor\"\n");
+    let two = site.start(methods());
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let ready = |served: &support::site::Served| *served.running.state().borrow() == State::Ready;
+    assert!(!(ready(&one) && ready(&two)));
+    let (one, two) = (one.stop().await, two.stop().await);
+    assert!(
+        matches!(one, Err(ServeError::AnotherReplica { .. })) || matches!(two, Err(ServeError::AnotherReplica { .. }))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_queue_answers_a_hint_instead_of_silence() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    site.write_config("[limits]\nqueue = 4\nin_flight = 2\nhints_per_second = 1000\n");
+    let served = site.serve(methods()).await;
+    let caller = site.caller("ann").await;
+    let calls: Vec<_> = (0..40)
+        .map(|_| {
+            let caller = caller.clone();
+            tokio::spawn(async move { caller.call("site/sleep", "[150]", SOON).await })
+        })
+        .collect();
+    let mut counts = [0; 2];
+    for call in calls {
+        match call.await.unwrap() {
+            Answer::Signed(_) => counts[0] += 1,
+            Answer::Hint(text) => {
+                assert_eq!(text, r#"{"jsonrpc":"2.0","error":{"code":-32014,"message":"overloaded"},"id":null}"#);
+                counts[1] += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(counts[0] + counts[1], 40, "nobody waits for nothing");
+    assert!(counts[0] >= 6 && counts[1] >= 20, "{counts:?}");
+    assert_eq!(served.running.health().shed.load(Ordering::Relaxed), counts[1]);
+    assert_eq!(caller.add().await, sum());
+    served.stop().await.unwrap();
+}
+
+/// Waits until a call gets `wanted`.
+async fn until(caller: &support::site::Caller, wanted: &Answer) {
+    let waited = async {
+        while caller.add().await != *wanted {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within(SOON, waited).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_keys_and_token_keys_are_read_again_and_bad_ones_refused() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let deny = site.path("denylist.json");
+    std::fs::write(&deny, "{}").unwrap();
+    site.write_config("");
+    let config = std::fs::read_to_string(site.path("sealwire.toml")).unwrap();
+    write(&site.path("sealwire.toml"), &config.replace("[[tokens", "denylist = \"denylist.json\"\n[[tokens"));
+    let served = site.serve(methods()).await;
+    let caller = site.caller("ann").await;
+    let unauthenticated =
+        Answer::Hint(r#"{"jsonrpc":"2.0","error":{"code":-32010,"message":"unauthenticated"},"id":null}"#.into());
+    until(&caller, &sum()).await;
+
+    let policy = site.path("policies/policy.toml");
+    write(&policy, "[role.worker]\nallow = [\"site/count\"]\n");
+    until(&caller, &Answer::Signed(DENIED.into())).await;
+    write(&policy, "[role.worker\nallow = ");
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(caller.add().await, Answer::Signed(DENIED.into()), "a broken file changes nothing");
+    write(&policy, support::site::POLICY);
+    until(&caller, &sum()).await;
+
+    site.write_ring(&["bob"]);
+    until(&caller, &unauthenticated).await;
+    std::fs::write(site.path("ring.json"), "{").unwrap();
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(site.caller("bob").await.add().await, sum(), "the last good ring stays");
+    site.write_ring(&["ann", "bob"]);
+    until(&caller, &sum()).await;
+
+    let other = sealwire::auth::TokenIssuer::generate("https://issuer.test").unwrap();
+    write(&site.path("jwks.json"), &other.public_jwks());
+    until(&caller, &unauthenticated).await;
+    write(&site.path("jwks.json"), &site.issuer.public_jwks());
+    until(&caller, &sum()).await;
+
+    write(&deny, r#"{"keys":["ann.k1"]}"#);
+    until(&caller, &unauthenticated).await;
+    assert_eq!(site.caller("bob").await.add().await, sum());
+    served.stop().await.unwrap();
+}
+
+/// 20 restarts under 64 calls in flight. A call that a service accepted is answered; one that finds nobody hears so at
+/// once. So no call ever waits for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_accepted_request_is_lost_over_20_restarts() {
+    const RESTARTS: usize = 20;
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    site.write_config("[limits]\nagent_per_second = 100000\nagent_burst = 200000\n");
+    let config = std::fs::read_to_string(site.path("sealwire.toml")).unwrap();
+    // No skew: the guard vouches for messages from the second after its start.
+    write(
+        &site.path("sealwire.toml"),
+        &config.replace("skew_s = 1", "skew_s = 0\nper_agent = 900000\ntotal = 1000000"),
+    );
+    let caller = site.caller("ann").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (answered, nobody) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut served = site.serve(methods()).await;
+    let load: Vec<_> = (0..64)
+        .map(|_| {
+            let (caller, stop, answered, nobody) =
+                (caller.clone(), Arc::clone(&stop), Arc::clone(&answered), Arc::clone(&nobody));
+            tokio::spawn(async move {
+                let mut odd = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    match caller.call("site/sleep", "[3]", Duration::from_secs(10)).await {
+                        Answer::Signed(text) if text.contains("\"result\":3") => {
+                            drop(answered.fetch_add(1, Ordering::Relaxed))
+                        }
+                        Answer::NoResponders => {
+                            nobody.fetch_add(1, Ordering::Relaxed);
+                            tokio::time::sleep(Duration::from_millis(10)).await;
+                        }
+                        other => odd.push(format!("{other:?}")),
+                    }
+                }
+                odd
+            })
+        })
+        .collect();
+    for _ in 0..RESTARTS {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        served.stop().await.unwrap();
+        served = site.serve(methods()).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    stop.store(true, Ordering::Relaxed);
+    let mut odd = Vec::new();
+    for task in load {
+        odd.extend(within(Duration::from_secs(30), task).await.unwrap());
+    }
+    served.stop().await.unwrap();
+    let (answered, nobody) = (answered.load(Ordering::Relaxed), nobody.load(Ordering::Relaxed));
+    println!("{RESTARTS} restarts: {answered} calls answered, {nobody} told that nobody listens, {} lost", odd.len());
+    assert!(odd.is_empty(), "{:?}", &odd[..odd.len().min(10)]);
+    assert!(answered > 500 && nobody > 0, "{answered} {nobody}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_restarts_is_waited_for() {
+    let mut server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let served = site.serve(methods()).await;
+    let caller = site.caller("ann").await;
+    assert_eq!(caller.add().await, sum());
+    server.restart().await;
+    until(&caller, &sum()).await;
+    served.ready().await;
+    served.stop().await.unwrap();
+}

@@ -1,0 +1,302 @@
+//! A service on a real bus, set up from files as an operator has them, and a caller below the client library.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::StatusCode;
+use futures_util::StreamExt as _;
+use sealwire::auth::{IssueRequest, KeyEntry, KeyRingFile, TokenIssuer, write_secret, write_service_key};
+use sealwire::rpc::RpcError;
+use sealwire::service::{Ctx, Router, Running, ServeError, ServeOptions, State};
+use sealwire::wire::{AgentKey, Endpoint, Expectation, RequestSigner, ServiceKey, Signed};
+use sealwire::{BusConfig, Clock as _, Config, Name, SystemClock};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::{SOON, within};
+
+/// A folder with everything that a service `test/site` is configured from.
+pub(crate) struct Site {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) issuer: TokenIssuer,
+    pub(crate) endpoint: Endpoint,
+    url: String,
+}
+
+/// A service that runs, and how to stop it.
+pub(crate) struct Served {
+    pub(crate) running: Running,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), ServeError>>,
+}
+
+pub(crate) const POLICY: &str = "[role.worker]\nallow = [\"site/*\"]\n";
+
+impl Site {
+    pub(crate) fn new(url: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let endpoint = Endpoint::new(Name::new("test").unwrap(), Name::new("site").unwrap());
+        let site = Self {
+            folder,
+            issuer: TokenIssuer::generate("https://issuer.test").unwrap(),
+            endpoint,
+            url: url.to_owned(),
+        };
+        site.write_ring(&["ann", "bob"]);
+        std::fs::write(site.path("jwks.json"), site.issuer.public_jwks()).unwrap();
+        std::fs::create_dir(site.path("policies")).unwrap();
+        std::fs::write(site.path("policies/policy.toml"), POLICY).unwrap();
+        let key = ServiceKey::generate("svc:test/site:1", site.endpoint.audience()).unwrap();
+        write_service_key(&site.path("service-key.json"), &key).unwrap();
+        site.write_config("");
+        site
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The configuration, with `more` at its end. A second of skew keeps starts short: the guard vouches for messages
+    /// from a second after its start.
+    pub(crate) fn write_config(&self, more: &str) {
+        let text = format!(
+            "environment = \"test\"\nservice = \"site\"\n[nats]\nurls = [\"{}\"]\n[keys]\nring = \"ring.json\"\n\
+             service_key = \"service-key.json\"\n[[tokens.issuer]]\nissuer = \"https://issuer.test\"\n\
+             jwks = \"jwks.json\"\n[policy]\nfolder = \"policies\"\n[replay]\nskew_s = 1\n{more}",
+            self.url
+        );
+        std::fs::write(self.path("sealwire.toml"), text).unwrap();
+    }
+
+    /// A ring of these agents.
+    pub(crate) fn write_ring(&self, agents: &[&str]) {
+        let audience = self.endpoint.audience();
+        let keys = agents
+            .iter()
+            .map(|agent| {
+                let key = agent_key(agent);
+                KeyEntry::hmac(key.kid(), Name::new(agent).unwrap(), &key.derived(audience).unwrap())
+            })
+            .collect();
+        let file = KeyRingFile { audience: audience.to_string(), keys };
+        write_secret(&self.path("ring.json"), &serde_json::to_string(&file).unwrap(), true).unwrap();
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config::load(self.path("sealwire.toml")).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Starts the service and waits until it takes messages.
+    pub(crate) async fn serve<S: Send + Sync + 'static>(&self, router: Router<S>) -> Served {
+        let served = self.start(router);
+        served.ready().await;
+        served
+    }
+
+    /// Starts the service.
+    pub(crate) fn start<S: Send + Sync + 'static>(&self, router: Router<S>) -> Served {
+        let config = self.config();
+        let (builder, mut options) = config.builder().unwrap_or_else(|error| panic!("{error}"));
+        options.watch_every = Duration::from_millis(50);
+        let service = builder.methods(router).build().unwrap_or_else(|error| panic!("{error}"));
+        Served::spawn(service, config.nats.clone(), options)
+    }
+
+    pub(crate) fn token(&self, agent: &str, roles: &[&str]) -> String {
+        let mut request = IssueRequest::new(agent, self.endpoint.audience().as_str(), SystemClock.now_s());
+        request.roles = roles.iter().map(ToString::to_string).collect();
+        self.issuer.issue(&request).unwrap()
+    }
+
+    pub(crate) async fn caller(&self, agent: &str) -> Caller {
+        Caller::connect(self, agent, &["worker"]).await
+    }
+}
+
+impl Served {
+    pub(crate) fn spawn(service: sealwire::service::Service, bus: BusConfig, options: ServeOptions) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let slot: Arc<Mutex<Option<Running>>> = Arc::default();
+        let started = Arc::clone(&slot);
+        // `serve` calls back before it first waits, so one poll is enough to have the handle.
+        let mut serving = Box::pin(async move {
+            service
+                .serve(&bus, options, move |running| *started.lock().unwrap() = Some(running), async {
+                    drop(stopped.await)
+                })
+                .await
+        });
+        let waker = futures_util::task::noop_waker();
+        assert!(serving.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+        let running = slot.lock().unwrap().take().unwrap();
+        Self { running, stop, task: tokio::spawn(serving) }
+    }
+
+    pub(crate) async fn reaches(&self, wanted: impl Fn(&State) -> bool) {
+        let mut state = self.running.state();
+        drop(within(SOON, state.wait_for(wanted)).await.unwrap_or_else(|_| panic!("the service has ended")));
+    }
+
+    pub(crate) async fn ready(&self) {
+        self.reaches(|state| *state == State::Ready).await;
+    }
+
+    pub(crate) async fn stop(self) -> Result<(), ServeError> {
+        drop(self.stop);
+        within(Duration::from_secs(40), self.task).await.unwrap()
+    }
+
+    /// Waits for the service to end by itself.
+    pub(crate) async fn ended(self) -> Result<(), ServeError> {
+        let ended = within(SOON, self.task).await.unwrap();
+        drop(self.stop);
+        ended
+    }
+}
+
+pub(crate) fn agent_key(agent: &str) -> AgentKey {
+    let mut master = [0x5a; 32];
+    for (to, from) in master.iter_mut().zip(agent.bytes()) {
+        *to = from;
+    }
+    AgentKey::hmac(&format!("{agent}.k1"), &master).unwrap()
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// A signed answer, bound to the call.
+    Signed(String),
+    /// An unsigned one.
+    Hint(String),
+    /// The broker knows of nobody who listens.
+    NoResponders,
+    /// Nothing came in time.
+    Nothing,
+}
+
+/// An agent on the bus.
+#[derive(Clone)]
+pub(crate) struct Caller(Arc<CallerInner>);
+
+struct CallerInner {
+    pub(crate) client: async_nats::Client,
+    signer: RequestSigner,
+    token: String,
+    subject: String,
+    inbox: String,
+    waiting: Mutex<HashMap<String, oneshot::Sender<async_nats::Message>>>,
+}
+
+impl Caller {
+    pub(crate) async fn connect(site: &Site, agent: &str, roles: &[&str]) -> Self {
+        let name = Name::new(agent).unwrap();
+        let client = within(SOON, async_nats::connect(site.url.as_str())).await.unwrap();
+        let inbox =
+            format!("{}{}", site.endpoint.inbox(&name), async_nats::Client::new_inbox(&client).replace('.', "-"));
+        let mut answers = client.subscribe(format!("{inbox}.*")).await.unwrap();
+        let inner = Arc::new(CallerInner {
+            client,
+            signer: RequestSigner::new(&agent_key(agent), site.endpoint.audience().clone(), vec![]).unwrap(),
+            token: site.token(agent, roles),
+            subject: site.endpoint.subject(&name),
+            inbox,
+            waiting: Mutex::default(),
+        });
+        let reader = Arc::downgrade(&inner);
+        tokio::spawn(async move {
+            while let Some(message) = answers.next().await {
+                let Some(inner) = reader.upgrade() else { return };
+                if let Some(waiting) = inner.waiting.lock().unwrap().remove(message.subject.as_str()) {
+                    drop(waiting.send(message));
+                }
+            }
+        });
+        Self(inner)
+    }
+
+    /// Signs a payload; the reply subject is new each time.
+    pub(crate) fn sign(&self, payload: &str) -> (String, HeaderMap, Expectation) {
+        let reply = format!("{}.{}", self.0.inbox, sealwire::auth::Nonce::random().to_text());
+        let signed = self.0.signer.sign(&Signed {
+            subject: &self.0.subject,
+            reply: &reply,
+            payload: payload.as_bytes(),
+            token: &self.0.token,
+            now_ms: SystemClock.now_ms(),
+            valid_s: 30,
+            timeout_ms: None,
+            idempotency_key: None,
+        });
+        let mut headers = HeaderMap::new();
+        headers.insert("Authorization", signed.authorization.as_str());
+        (reply, headers, signed.expectation)
+    }
+
+    pub(crate) async fn call(&self, method: &str, params: &str, limit: Duration) -> Answer {
+        let payload = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":1}}"#);
+        let (reply, headers, expectation) = self.sign(&payload);
+        let (send, receive) = oneshot::channel();
+        self.0.waiting.lock().unwrap().insert(reply.clone(), send);
+        let subject = self.0.subject.clone();
+        self.0.client.publish_with_reply_and_headers(subject, reply.clone(), headers, payload.into()).await.unwrap();
+        let Ok(answer) = tokio::time::timeout(limit, receive).await else {
+            self.0.waiting.lock().unwrap().remove(&reply);
+            return Answer::Nothing;
+        };
+        let answer = answer.unwrap();
+        if answer.status == Some(StatusCode::NO_RESPONDERS) {
+            return Answer::NoResponders;
+        }
+        let text = String::from_utf8(answer.payload.to_vec()).unwrap();
+        match expectation.accept(&answer.subject, &answer.headers.unwrap_or_default(), &answer.payload, 5) {
+            Ok(()) => Answer::Signed(text),
+            Err(_) => Answer::Hint(text),
+        }
+    }
+
+    pub(crate) async fn add(&self) -> Answer {
+        self.call("site/add", "[1,2]", Duration::from_secs(5)).await
+    }
+
+    pub(crate) fn client(&self) -> &async_nats::Client {
+        &self.0.client
+    }
+
+    pub(crate) fn subject(&self) -> &str {
+        &self.0.subject
+    }
+}
+
+pub(crate) fn sum() -> Answer {
+    Answer::Signed(r#"{"jsonrpc":"2.0","result":3,"id":1}"#.to_owned())
+}
+
+/// `site/add`, `site/sleep` (milliseconds), `site/count` (how often the two ran).
+pub(crate) fn methods() -> Router<Arc<std::sync::atomic::AtomicU64>> {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    type State = Arc<AtomicU64>;
+    Router::new(State::default())
+        .method("site/add", |ctx: Ctx<State>, (a, b): (i64, i64)| async move {
+            ctx.state().fetch_add(1, Ordering::SeqCst);
+            Ok::<_, RpcError>(a + b)
+        })
+        .method("site/sleep", |ctx: Ctx<State>, (ms,): (u64,)| async move {
+            ctx.state().fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            Ok::<_, RpcError>(ms)
+        })
+        .method(
+            "site/count",
+            |ctx: Ctx<State>, (): ()| async move { Ok::<_, RpcError>(ctx.state().load(Ordering::SeqCst)) },
+        )
+}
+
+pub(crate) fn write(path: &Path, text: &str) {
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, text).unwrap();
+    std::fs::rename(&beside, path).unwrap();
+}
