@@ -297,6 +297,12 @@ impl KeyEntry {
         Self::with(kid, owner, ProofAlgorithm::EdDsa, None, Some(x))
     }
 
+    /// The RFC 7638 thumbprint of an Ed25519 record's public key, for a token's `cnf.jkt`; `None` for an HMAC record.
+    #[must_use]
+    pub fn thumbprint(&self) -> Option<String> {
+        self.x.as_deref().map(ed25519_thumbprint)
+    }
+
     fn with(kid: &str, owner: Name, alg: ProofAlgorithm, key: Option<String>, x: Option<String>) -> Self {
         Self {
             kid: kid.to_owned(),
