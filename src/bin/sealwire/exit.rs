@@ -1,0 +1,178 @@
+//! How the process ends: one number for each kind of outcome, in one place, and what people are told.
+//! Never says more than one line about what went wrong; what lies behind it follows below.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+/// The exit codes. 2 is left to the command line itself (a wrong option, a missing argument).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// What was asked for was done.
+    Ok = 0,
+    /// A fault in sealwire.
+    Bug = 1,
+    /// The policy denies the call.
+    Denied = 10,
+    /// Policy files with errors.
+    PolicyInvalid = 11,
+    /// A policy does not decide as its tests expect.
+    PolicyTestFailed = 12,
+    /// The broker cannot be reached, refuses us, or nobody listens there.
+    Transport = 20,
+    /// The service answered with an error.
+    Remote = 21,
+    /// No answer that can be trusted: an unsigned refusal, or a signature that does not hold.
+    Unverified = 22,
+    /// No answer before the deadline.
+    Timeout = 23,
+    /// A file, a key, a token or another input cannot be used.
+    Input = 30,
+}
+
+impl Exit {
+    const ALL: [(Self, &str, &str); 10] = [
+        (Self::Ok, "ok", "what was asked for was done"),
+        (Self::Bug, "bug", "a fault in sealwire: please report it"),
+        (Self::Denied, "denied", "the policy denies the call"),
+        (Self::PolicyInvalid, "policy_invalid", "the policy files have errors"),
+        (Self::PolicyTestFailed, "policy_test_failed", "a policy does not decide as its tests expect"),
+        (Self::Transport, "transport", "the broker cannot be reached, refuses us, or no service listens there"),
+        (Self::Remote, "remote_error", "the service answered with an error"),
+        (Self::Unverified, "unverified", "an unsigned refusal, or an answer whose signature does not hold"),
+        (Self::Timeout, "timeout", "no answer before the deadline: whether the call ran is not known"),
+        (Self::Input, "input", "a file, a key, a token or another input cannot be used"),
+    ];
+
+    /// A name for scripts.
+    fn label(self) -> &'static str {
+        Self::ALL.iter().find(|(exit, ..)| *exit == self).map_or("bug", |(_, label, _)| label)
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// `before`, and the list of exit codes, for `--help`.
+pub(crate) fn table(before: &str) -> String {
+    let mut text = format!("{before}\n\nExit codes:\n");
+    for (exit, _, meaning) in Exit::ALL {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {:>2}  {meaning}", exit as u8);
+        if exit == Exit::Bug {
+            text.push_str("   2  the command line is wrong\n");
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// Why a command could not do what it was asked for.
+#[derive(Debug, Serialize)]
+pub(crate) struct Failure {
+    #[serde(skip)]
+    exit: Exit,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    causes: Vec<String>,
+}
+
+impl Failure {
+    /// A failure in one line that says what is wrong and what to do.
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), help: None, causes: Vec::new() }
+    }
+
+    /// An input that cannot be used.
+    pub(crate) fn input(message: impl Into<String>) -> Self {
+        Self::new(Exit::Input, message)
+    }
+
+    /// An error of the library, with what lies behind it.
+    pub(crate) fn of(exit: Exit, error: &dyn Error) -> Self {
+        let mut failure = Self::new(exit, error.to_string());
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            // Some errors say in their own line what their cause says again.
+            if !failure.message.contains(&text) && !failure.causes.contains(&text) {
+                failure.causes.push(text);
+            }
+            source = cause.source();
+        }
+        failure
+    }
+
+    /// A panic. Its own text is on stderr already.
+    pub(crate) fn bug() -> Self {
+        Self::new(Exit::Bug, "this is a fault in sealwire: please report it with the lines above")
+    }
+
+    /// Nobody reads the output any more: not worth a word.
+    pub(crate) fn nobody_reads() -> Self {
+        Self::new(Exit::Ok, "")
+    }
+
+    /// Adds what to do about it.
+    #[must_use]
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// What the process ends with.
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// Whether there is anything to tell.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.message.is_empty()
+    }
+
+    /// As people read it.
+    pub(crate) fn to_text(&self) -> String {
+        let mut text = format!("error: {}", self.message);
+        for (label, line) in self.help.iter().map(|help| ("help", help)).chain(self.causes.iter().map(|c| ("cause", c)))
+        {
+            let _ = write!(text, "\n  {label}: {line}");
+        }
+        text
+    }
+
+    /// As scripts read it.
+    pub(crate) fn to_json(&self) -> String {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            error: Inner<'a>,
+        }
+        #[derive(Serialize)]
+        struct Inner<'a> {
+            exit: u8,
+            kind: &'static str,
+            #[serde(flatten)]
+            failure: &'a Failure,
+        }
+        let inner = Inner { exit: self.exit as u8, kind: self.exit.label(), failure: self };
+        serde_json::to_string(&Line { error: inner }).unwrap_or_default()
+    }
+}
+
+/// Turns an error of the library into a [`Failure`].
+pub(crate) trait OrFail<T> {
+    /// With the exit code that this kind of error has.
+    fn or_fail(self, exit: Exit) -> Result<T, Failure>;
+}
+
+impl<T, E: Error> OrFail<T> for Result<T, E> {
+    fn or_fail(self, exit: Exit) -> Result<T, Failure> {
+        self.map_err(|error| Failure::of(exit, &error))
+    }
+}

@@ -1,0 +1,83 @@
+//! Files that commands read and change: inputs from stdin, public files replaced in one step, one change at a time.
+//! Never writes a secret: that is `sealwire::auth::write_secret`'s work.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::exit::Failure;
+
+/// The argument itself, or what stdin holds when there is none or it is `-`.
+pub(crate) fn argument_or_stdin(argument: Option<String>, what: &str) -> Result<String, Failure> {
+    match argument {
+        Some(text) if text != "-" => Ok(text),
+        _ => {
+            let bytes = stdin(what)?;
+            String::from_utf8(bytes).map_err(|_| Failure::input(format!("{what} on stdin is not UTF-8 text")))
+        }
+    }
+}
+
+/// Everything that stdin holds, at most 16 MiB: far above what any message may carry.
+pub(crate) fn stdin(what: &str) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().take(MAX_STDIN + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Failure::input(format!("cannot read {what} from stdin: {error}")))?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_STDIN {
+        return Err(Failure::input(format!("{what} on stdin is larger than {MAX_STDIN} bytes")));
+    }
+    Ok(bytes)
+}
+
+const MAX_STDIN: u64 = 16 * 1024 * 1024;
+
+/// The text of a file, or `None` when there is no such file.
+pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>, Failure> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(at(path, &error)),
+    }
+}
+
+/// Writes a file that everybody may read. An existing file is replaced in one step.
+pub(crate) fn write_public(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let beside = path.with_file_name(name);
+    let written = File::create_new(&beside)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(&beside);
+        at(path, &error)
+    })
+}
+
+/// Keeps other commands from changing files in the same folders until it is dropped: of two key rings that were read
+/// before either was written, one would lose its new record.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _folders: Vec<File>,
+}
+
+impl Lock {
+    /// Waits for the folders of these files.
+    pub(crate) fn of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Self {
+        // Each folder once, in one order: so two commands cannot wait for each other, nor one for itself.
+        let folders: BTreeSet<PathBuf> =
+            files.into_iter().filter_map(|file| folder(file).canonicalize().ok()).collect();
+        // Where a folder cannot be opened like a file, as on Windows, there is no lock.
+        let locked = folders.iter().filter_map(|folder| File::open(folder).ok()).filter(|file| file.lock().is_ok());
+        Self { _folders: locked.collect() }
+    }
+}
+
+fn folder(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn at(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::input(format!("`{}`: {error}", path.display()))
+}

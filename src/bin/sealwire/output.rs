@@ -1,0 +1,70 @@
+//! What is printed where: results on stdout, everything else on stderr.
+//! Never lets a text that came over the bus control the terminal.
+
+use std::io::{ErrorKind, Write as _};
+
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure};
+use crate::term;
+
+/// Where a command's results and remarks go.
+#[derive(Debug)]
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// The result: `json` for scripts, or `text` for people.
+    pub(crate) fn result(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        if self.json { self.json(json) } else { self.print(&term::safe_text(&text())) }
+    }
+
+    /// A result as one line of JSON.
+    pub(crate) fn json(&self, json: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(json).map_err(|error| Failure::of(Exit::Bug, &error))?;
+        self.print(&term::safe_json(&text))
+    }
+
+    /// A result as it is, with a line end if it has none.
+    pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
+        let mut stdout = std::io::stdout().lock();
+        let end = if text.ends_with('\n') { "" } else { "\n" };
+        match write!(stdout, "{text}{end}").and_then(|()| stdout.flush()) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::nobody_reads()),
+            Err(error) => Err(Failure::input(format!("cannot write to stdout: {error}"))),
+        }
+    }
+
+    /// A remark for people; scripts do not get it.
+    pub(crate) fn note(&self, text: &str) {
+        if !self.json {
+            self.stderr(text);
+        }
+    }
+
+    /// Something that people should look at, whoever reads the result.
+    pub(crate) fn warning(&self, text: &str) {
+        self.stderr(&format!("warning: {text}"));
+    }
+
+    /// Why the command failed.
+    pub(crate) fn failure(&self, failure: &Failure) {
+        if failure.is_silent() {
+        } else if self.json {
+            self.stderr(&failure.to_json());
+        } else {
+            self.stderr(&failure.to_text());
+        }
+    }
+
+    fn stderr(&self, text: &str) {
+        // There is nowhere left to say that stderr cannot be written to.
+        let _ = writeln!(std::io::stderr().lock(), "{}", term::safe_text(text));
+    }
+}

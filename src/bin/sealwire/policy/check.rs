@@ -1,0 +1,64 @@
+//! `sealwire policy check`: everything that is wrong or doubtful in a folder, for people and for CI.
+//! Never stops at the first finding.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use sealwire::policy::{Finding, Methods, PolicySet};
+use serde::Serialize;
+
+use super::FOLDER;
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+
+/// Check a folder of policy files: errors end with exit code 11
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire policy check
+  sealwire policy check /etc/sealwire/policies --json | jq '.findings[]'
+  sealwire policy check --warnings-are-errors")]
+pub(crate) struct Check {
+    /// The folder
+    #[arg(value_name = "DIR", default_value = FOLDER)]
+    folder: PathBuf,
+    /// End with exit code 11 for warnings, too
+    #[arg(long)]
+    warnings_are_errors: bool,
+}
+
+#[derive(Serialize)]
+struct Checked<'a> {
+    ok: bool,
+    revision: Option<String>,
+    methods: Vec<String>,
+    findings: &'a [Finding],
+}
+
+impl Check {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        if !self.folder.is_dir() {
+            let message = format!("`{}` is no folder", self.folder.display());
+            return Err(Failure::input(message).help("name the folder that holds the policy files (*.toml)"));
+        }
+        let loaded = PolicySet::load(&self.folder, &Methods::from_files());
+        let (set, findings) = match &loaded {
+            Ok((set, warnings)) => (Some(set), warnings.as_slice()),
+            Err(errors) => (None, errors.findings()),
+        };
+        let ok = set.is_some() && (findings.is_empty() || !self.warnings_are_errors);
+        let methods: Vec<String> = set.iter().flat_map(|set| set.methods().names()).map(ToString::to_string).collect();
+        let revision = set.map(|set| set.revision().to_string());
+        out.result(&Checked { ok, revision: revision.clone(), methods: methods.clone(), findings }, || {
+            let lines = findings.iter().map(|finding| format!("{finding}\n"));
+            let verdict = match revision {
+                Some(revision) => {
+                    format!("{}: revision {revision}, {} methods", self.folder.display(), methods.len())
+                }
+                None => format!("{}: cannot be used", self.folder.display()),
+            };
+            lines.chain([verdict]).collect()
+        })?;
+        Ok(if ok { Exit::Ok } else { Exit::PolicyInvalid })
+    }
+}

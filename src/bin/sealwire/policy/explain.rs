@@ -1,0 +1,118 @@
+//! `sealwire policy explain`: a rehearsed decision with its grounds.
+//! Never asks a running service: the answer is that of the files.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use sealwire::Name;
+use sealwire::auth::{Caller, ProofAlgorithm};
+use sealwire::policy::{Methods, PolicySet, Question};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::FOLDER;
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+use crate::when;
+
+/// Explain what the policy files decide about a call, and why; a denied call ends with exit code 10
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire policy explain --agent planner --role calc --method math/add
+  sealwire policy explain --agent teller --method bank/transfer --params '{\"to\":\"bob\",\"amount\":5000}'
+  sealwire policy explain --agent planner --subject alice --method math/add --at 2026-03-01T22:00:00Z
+  sealwire policy explain --dir /etc/sealwire/policies --agent ops --role operator --token-age 2m \\
+      --method admin/drain-cache")]
+pub(crate) struct Explain {
+    /// The folder of the policy files
+    #[arg(long, value_name = "DIR", default_value = FOLDER)]
+    dir: PathBuf,
+    /// The agent that calls
+    #[arg(long, value_name = "NAME")]
+    agent: Name,
+    /// A role in the agent's token; repeat for several (roles granted in the files are added)
+    #[arg(long = "role", value_name = "ROLE")]
+    roles: Vec<String>,
+    /// The subject for whom the agent acts: the call is a delegated one
+    #[arg(long, value_name = "NAME")]
+    subject: Option<String>,
+    /// A claim of the token; the value is JSON, or else text; repeat for several
+    #[arg(long = "claim", value_name = "NAME=VALUE")]
+    claims: Vec<String>,
+    /// How long ago the token was issued
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = when::duration)]
+    token_age: Duration,
+    /// The algorithm of the agent's key
+    #[arg(long, value_enum, default_value_t)]
+    alg: Alg,
+    /// The method
+    #[arg(long, value_name = "METHOD")]
+    method: String,
+    /// The parameters: a JSON object or array
+    #[arg(long, value_name = "JSON")]
+    params: Option<String>,
+    /// When the call is made: seconds since 1970, RFC 3339, or now
+    #[arg(long, value_name = "TIME", default_value = "now", value_parser = when::instant)]
+    at: u64,
+}
+
+/// The proof algorithms as they are written on the command line.
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub(crate) enum Alg {
+    /// HMAC-SHA256 under keys derived for each service
+    #[default]
+    Hs256,
+    /// Ed25519
+    Eddsa,
+}
+
+impl From<Alg> for ProofAlgorithm {
+    fn from(alg: Alg) -> Self {
+        match alg {
+            Alg::Hs256 => Self::Hs256,
+            Alg::Eddsa => Self::EdDsa,
+        }
+    }
+}
+
+impl Explain {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let (set, warnings) = PolicySet::load(&self.dir, &Methods::from_files()).map_err(|errors| {
+            Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used:\n{errors}", self.dir.display()))
+        })?;
+        for finding in warnings {
+            // The line begins with the place and `warning:`.
+            out.note(&finding.to_string());
+        }
+        let params = self.params.as_deref().map(serde_json::from_str::<&RawValue>).transpose().map_err(|error| {
+            Failure::input(format!("`--params` is not JSON ({error})")).help("write an object or an array")
+        })?;
+        let caller = self.caller()?;
+        let question =
+            Question { caller: &caller, method: &self.method, params, now_ms: self.at.saturating_mul(1_000) };
+        let explanation = set.explain(&question);
+        out.result(&explanation, || explanation.to_string())?;
+        Ok(if explanation.decision.is_allow() { Exit::Ok } else { Exit::Denied })
+    }
+
+    fn caller(&self) -> Result<Caller, Failure> {
+        let mut caller = Caller::new(self.agent.clone(), self.roles.iter().cloned());
+        if let Some(subject) = &self.subject {
+            caller.subject.clone_from(subject);
+            caller.delegated = true;
+        }
+        caller.algorithm = self.alg.into();
+        caller.token.issued_at = self.at.saturating_sub(self.token_age.as_secs());
+        caller.token.expires_at = self.at.saturating_add(900);
+        for claim in &self.claims {
+            let (name, value) = claim
+                .split_once('=')
+                .ok_or_else(|| Failure::input(format!("`--claim {claim}` has no `=`: write NAME=VALUE")))?;
+            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+            caller.token.claims.insert(name.to_owned(), value);
+        }
+        Ok(caller)
+    }
+}

@@ -1,0 +1,69 @@
+//! Texts made safe for a terminal. Text that came from elsewhere may hold sequences that move the cursor, rename the
+//! window or turn the reading direction.
+//! Never changes what JSON means.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// JSON text in which such characters are written as `\u….` escapes. They can only stand inside strings, where the
+/// escape means the same.
+pub(crate) fn safe_json(text: &str) -> Cow<'_, str> {
+    replace(text, |out, units| {
+        for unit in units {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    })
+}
+
+/// Plain text in which such characters are written as `\u{…}`.
+pub(crate) fn safe_text(text: &str) -> Cow<'_, str> {
+    replace(text, |out, units| {
+        for c in char::decode_utf16(units.iter().copied()).flatten() {
+            let _ = write!(out, "{}", c.escape_unicode());
+        }
+    })
+}
+
+fn replace(text: &str, escape: impl Fn(&mut String, &[u16])) -> Cow<'_, str> {
+    if !text.contains(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_unsafe(c) {
+            escape(&mut out, c.encode_utf16(&mut [0; 2]));
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Control characters but line end and tab; and those that change the direction of writing or have no width
+/// (Unicode UAX #9, and the zero-width and tag characters).
+fn is_unsafe(c: char) -> bool {
+    (c.is_control() && c != '\n' && c != '\t')
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_sequences_are_escaped_and_json_keeps_its_meaning() {
+        let hostile = "{\"a\":\"\u{9b}2J\u{7f}\u{202e}\u{e0041}ok\"}";
+        let safe = safe_json(hostile);
+        assert!(safe.is_ascii(), "{safe}");
+        let before: Result<serde_json::Value, _> = serde_json::from_str(hostile);
+        let after: Result<serde_json::Value, _> = serde_json::from_str(&safe);
+        assert_eq!(before.ok(), after.ok());
+    }
+
+    #[test]
+    fn plain_text_shows_control_characters() {
+        assert_eq!(safe_text("a\u{1b}[31mb\nc"), "a\\u{1b}[31mb\nc");
+        assert_eq!(safe_text("grüße, 世界"), "grüße, 世界");
+    }
+}

@@ -1,0 +1,29 @@
+//! `sealwire token`: access tokens for development, and what a token says.
+//! Never trusts a token: deciding on one is a service's work.
+
+mod inspect;
+mod issue;
+mod revoke;
+
+use clap::Subcommand;
+
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+
+/// Access tokens for development: issue, inspect, revoke.
+#[derive(Subcommand)]
+pub(crate) enum Token {
+    Issue(issue::Issue),
+    Inspect(inspect::Inspect),
+    Revoke(revoke::Revoke),
+}
+
+impl Token {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        match self {
+            Self::Issue(command) => command.run(out),
+            Self::Inspect(command) => command.run(out),
+            Self::Revoke(command) => command.run(out),
+        }
+    }
+}

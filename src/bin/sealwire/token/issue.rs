@@ -1,0 +1,92 @@
+//! `sealwire token issue`: a token signed with a key of `sealwire keys new-token-key`.
+//! Never issues what a service with the default rules would refuse.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use sealwire::auth::{Confirmation, IssueRequest, TokenIssuer, decode_untrusted, write_secret};
+use serde_json::{Value, json};
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::output::Output;
+use crate::when;
+
+/// Issue an access token (for development: a deployment has an identity provider)
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire token issue --key token-key.json --subject planner --audience dev/math --role calc
+  sealwire token issue --key token-key.json --subject planner --audience dev/math --audience dev/bank \\
+      --role calc --role teller --ttl 1h --cnf-kid planner.k1 --out planner.jwt
+  sealwire token issue --key token-key.json --subject alice --actor planner --audience dev/math")]
+pub(crate) struct Issue {
+    /// The issuer's key, as `sealwire keys new-token-key` wrote it
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    /// Whom the token speaks for (`sub`)
+    #[arg(long, value_name = "NAME")]
+    subject: String,
+    /// The agent that acts for the subject (`act.sub`)
+    #[arg(long, value_name = "NAME")]
+    actor: Option<String>,
+    /// The service that the token is for; repeat for several
+    #[arg(long = "audience", value_name = "ENV/SVC", required = true)]
+    audiences: Vec<String>,
+    /// A role of the subject; repeat for several
+    #[arg(long = "role", value_name = "ROLE")]
+    roles: Vec<String>,
+    /// How long the token lives, at most 1h
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = when::duration)]
+    ttl: Duration,
+    /// Bind the token to the proof key with this key id: stolen, it is of no use with another key
+    #[arg(long, value_name = "KID")]
+    cnf_kid: Option<String>,
+    /// Bind the token to the Ed25519 proof key with this thumbprint (`sealwire keys list` shows it)
+    #[arg(long, value_name = "THUMBPRINT")]
+    cnf_jkt: Option<String>,
+    /// A further claim; the value is JSON, or else text; repeat for several
+    #[arg(long = "claim", value_name = "NAME=VALUE")]
+    claims: Vec<String>,
+    /// Write the token to this file (mode 0600, replaced in one step) instead of printing it
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+impl Issue {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let issuer = TokenIssuer::load(&self.key).or_fail(Exit::Input)?;
+        let now_s = when::now_s();
+        let mut request = IssueRequest::new(self.subject, "", now_s);
+        request.audiences = self.audiences;
+        request.actor = self.actor;
+        request.roles = self.roles.into_iter().collect();
+        request.ttl_s = self.ttl.as_secs();
+        if self.cnf_kid.is_some() || self.cnf_jkt.is_some() {
+            request.cnf = Some(Confirmation { kid: self.cnf_kid, jkt: self.cnf_jkt });
+        }
+        for claim in &self.claims {
+            let (name, value) = claim
+                .split_once('=')
+                .ok_or_else(|| Failure::input(format!("`--claim {claim}` has no `=`: write NAME=VALUE")))?;
+            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+            request.claims.insert(name.to_owned(), value);
+        }
+        let token = issuer.issue(&request).or_fail(Exit::Input)?;
+        let jti = decode_untrusted(&token).ok().and_then(|said| said.claims.get("jti").cloned());
+        let expires_at = now_s.saturating_add(request.ttl_s);
+        let ends = when::both(expires_at, now_s);
+        match self.out {
+            Some(path) => {
+                write_secret(&path, &format!("{token}\n"), true).or_fail(Exit::Input)?;
+                let result = json!({ "file": path, "jti": jti, "expires_at": expires_at });
+                out.result(&result, || format!("wrote a token to {}; it expires {ends}", path.display()))?;
+            }
+            None => {
+                out.result(&json!({ "token": token, "jti": jti, "expires_at": expires_at }), || token.clone())?;
+                out.note(&format!("expires {ends}"));
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
