@@ -14,24 +14,37 @@
 
 mod authorize;
 mod cedar;
+mod cedar_file;
+mod condition;
 mod decision;
+mod demand;
 mod explain;
+mod expr;
 mod finding;
+mod folder;
 mod glob;
+mod hours;
+mod lint;
 mod load;
 mod methods;
+mod params;
+mod project;
+mod request;
 mod revision;
 mod rule;
+mod rule_table;
 mod set;
 mod slice;
 mod table;
 mod toml_file;
+mod when;
 
 pub use authorize::{Denied, Permit, Permitted};
 pub use decision::{Decision, Question, Reason, Shadow, Verdict};
 pub use explain::{Explanation, Outcome, PartExplanation, PartyExplanation, RuleExplanation};
 pub use finding::{Finding, PolicyErrors, Severity};
 pub use methods::Methods;
+pub use params::{MAX_LIST, Param, ParamType, ScalarType};
 pub use revision::Revision;
 pub use rule::{Effect, Mode, RuleId};
 pub use set::PolicySet;

@@ -191,7 +191,7 @@ allow = ["*"]
         "a.toml:3: error: `math*` is not a method pattern; a `*` stands for all methods, or ends a pattern after a separator: `math/*`",
         "a.toml:3: error: `allow` holds an integer; write `allow = [\"…\"]`",
         "a.toml:3: error: no registered method matches `bank/*`; remove it, or register the methods it is for",
-        "a.toml:4: error: `delegated = \"maybe\"` is not known; write \"never\" (calls in the caller's own name only) or \"also\" (delegated calls too)",
+        "a.toml:4: error: `delegated = \"maybe\"` is not known; write `never` or `also`",
         "a.toml:7: error: unknown role `cal`; did you mean `calc`?",
         "a.toml:9: error: unknown key `rol` in a policy file; did you mean `role`?",
         "c.toml:1: error: the role `calc` is described twice; put it together with a.toml:1",

@@ -1,21 +1,24 @@
-//! Rules, requests and the schema in Cedar's terms.
+//! Rules and the schema in Cedar's terms.
 //! Never pastes text into a policy: everything is built as structure, so a name in a file cannot become code.
-
-use std::sync::Arc;
 
 use cedar_policy::pst;
 use cedar_policy::{EntityId, EntityTypeName, EntityUid, Schema};
 use serde_json::{Map, Value, json};
 
+use super::expr::{self, E, Reads};
 use super::glob::{Pattern, groups_of};
+use super::load::Vocabulary;
 use super::methods::Methods;
-use super::rule::{Delegation, Effect, Part, Rule, Who};
+use super::params::{Param, ParamType};
+use super::rule::{Delegation, Effect, Location, Part, PartKind, Rule, Whom};
 
 /// The entity types of the schema.
 pub(crate) const AGENT: &str = "Agent";
 pub(crate) const ROLE: &str = "Role";
-const ACTION: &str = "Action";
-const SERVICE: &str = "Service";
+pub(crate) const ACTION: &str = "Action";
+pub(crate) const SERVICE: &str = "Service";
+/// The one resource: the service that is asked.
+pub(crate) const THIS: &str = "this";
 
 /// The identifiers of the entity types, parsed once.
 #[derive(Debug, Clone)]
@@ -34,7 +37,7 @@ impl Types {
             agent: parse(AGENT),
             role: parse(ROLE),
             action: parse(ACTION),
-            service: EntityUid::from_type_name_and_id(parse(SERVICE), EntityId::new("this")),
+            service: EntityUid::from_type_name_and_id(parse(SERVICE), EntityId::new(THIS)),
         }
     }
 
@@ -69,37 +72,48 @@ pub(crate) enum Scope {
     Full,
     /// All but the methods: for a slice, where they are known to match.
     Sliced,
+    /// As `Sliced`, and without the conditions on parameters: for what can be said without looking at them.
+    Relaxed,
 }
 
-/// The rule as a Cedar policy of the same name.
-pub(crate) fn policy(rule: &Rule, scope: Scope) -> Result<cedar_policy::Policy, BuildError> {
+/// The rule as a Cedar policy of the same name; `None` for a rule of which nothing certain is left when relaxed.
+pub(crate) fn policy(rule: &Rule, scope: Scope) -> Result<Option<cedar_policy::Policy>, BuildError> {
     let action = match scope {
-        Scope::Sliced => pst::ActionConstraint::Any,
+        Scope::Sliced | Scope::Relaxed => pst::ActionConstraint::Any,
         Scope::Full => pst::ActionConstraint::In(
             rule.methods.iter().map(|method| uid(ACTION, &method.value.to_string())).collect::<Result<_, _>>()?,
         ),
     };
     let mut clauses = Vec::new();
-    let principal = match principals(&rule.who)?.as_slice() {
-        [(kind, only)] if *kind == ROLE => pst::PrincipalConstraint::In(pst::EntityOrSlot::Entity(only.clone())),
-        [(_, only)] => pst::PrincipalConstraint::Eq(pst::EntityOrSlot::Entity(only.clone())),
+    let principal = match rule.who.as_slice() {
+        [Whom::Everyone] => pst::PrincipalConstraint::Any,
+        [Whom::Role(name)] => pst::PrincipalConstraint::In(pst::EntityOrSlot::Entity(uid(ROLE, name)?)),
+        [Whom::Agent(name)] => pst::PrincipalConstraint::Eq(pst::EntityOrSlot::Entity(uid(AGENT, name)?)),
         several => {
-            clauses.push(pst::Clause::When(Arc::new(pst::Expr::BinaryOp {
-                op: pst::BinaryOp::In,
-                left: Arc::new(pst::Expr::Var(pst::Var::Principal)),
-                right: Arc::new(pst::Expr::Set(several.iter().map(|(_, uid)| entity(uid.clone())).collect())),
-            })));
+            clauses.push(pst::Clause::When(who(several)?));
             pst::PrincipalConstraint::Any
         }
     };
-    clauses.extend(rule.parts.iter().map(|part| pst::Clause::When(part.condition.clone())));
+    for part in &rule.parts {
+        if scope == Scope::Relaxed && reads_params(part) {
+            // Without its condition a deny rule would deny too much to say anything; an allow rule may allow more.
+            if rule.effect == Effect::Deny {
+                return Ok(None);
+            }
+            continue;
+        }
+        clauses.push(pst::Clause::When(part.condition.clone()));
+    }
     let effect = match rule.effect {
         Effect::Allow => pst::Effect::Permit,
         Effect::Deny => pst::Effect::Forbid,
     };
-    let template = pst::Template::new(rule.id.name(), effect, principal, action, pst::ResourceConstraint::Any)
-        .try_with_clauses(clauses)?;
-    finished(template)
+    let template = pst::Template::new(rule.id.name(), effect, principal, action, pst::ResourceConstraint::Any);
+    finished(template.try_with_clauses(clauses)?).map(Some)
+}
+
+pub(crate) fn reads_params(part: &Part) -> bool {
+    Reads::of([&part.condition]).context(&["params"])
 }
 
 fn finished(template: pst::Template) -> Result<cedar_policy::Policy, BuildError> {
@@ -108,77 +122,74 @@ fn finished(template: pst::Template) -> Result<cedar_policy::Policy, BuildError>
 }
 
 /// A policy that holds exactly when one condition does: for finding out which part of a rule failed.
-pub(crate) fn probe(id: &str, condition: Arc<pst::Expr>) -> Result<cedar_policy::Policy, BuildError> {
+pub(crate) fn probe(id: &str, condition: E) -> Result<cedar_policy::Policy, BuildError> {
     let template = pst::Template::new(
         id,
         pst::Effect::Permit,
         pst::PrincipalConstraint::Any,
         pst::ActionConstraint::Any,
         pst::ResourceConstraint::Any,
-    )
-    .try_with_clauses([pst::Clause::When(condition)])?;
-    finished(template)
+    );
+    finished(template.try_with_clauses([pst::Clause::When(condition)])?)
 }
 
 /// Whom a rule is about, as a condition and in words.
-pub(crate) fn who_part(who: &Who) -> Result<Part, BuildError> {
-    let set = principals(who)?.into_iter().map(|(_, uid)| entity(uid)).collect();
-    let condition = Arc::new(pst::Expr::BinaryOp {
-        op: pst::BinaryOp::In,
-        left: Arc::new(pst::Expr::Var(pst::Var::Principal)),
-        right: Arc::new(pst::Expr::Set(set)),
-    });
-    let words = match who {
-        Who::Roles(roles) => format!("the caller has the role {}", alternatives(roles)),
-        Who::Agents(agents) => format!("the caller is {}", alternatives(agents)),
-    };
-    Ok(Part { words, condition })
+pub(crate) fn who_part(rule: &Rule) -> Result<Part, BuildError> {
+    let words: Vec<String> = rule.who.iter().map(ToString::to_string).collect();
+    Ok(Part { words: words.join(" or "), condition: who(&rule.who)?, at: rule.at.clone(), kind: PartKind::Condition })
 }
 
-/// What an allow rule demands of calls on behalf of others.
-pub(crate) fn delegation_part(delegation: Delegation) -> Option<Part> {
-    match delegation {
-        Delegation::Also => None,
-        Delegation::Never => Some(Part {
-            words: "the agent calls in its own name".to_owned(),
-            condition: Arc::new(pst::Expr::UnaryOp { op: pst::UnaryOp::Not, expr: context("delegated") }),
-        }),
+/// What a rule demands of calls on behalf of others.
+pub(crate) fn delegation_part(delegation: Delegation, at: &Location) -> Option<Part> {
+    let delegated = expr::path(pst::Var::Context, &["delegated".into()]);
+    let (words, condition) = match delegation {
+        Delegation::Also => return None,
+        Delegation::Never => ("the agent calls in its own name", expr::not(delegated)),
+        Delegation::Only => ("the agent calls on behalf of another", delegated),
+    };
+    Some(Part { words: words.to_owned(), condition, at: at.clone(), kind: PartKind::Delegation(delegation) })
+}
+
+fn who(who: &[Whom]) -> Result<E, BuildError> {
+    let principal = || expr::path(pst::Var::Principal, &[]);
+    let mut named = Vec::new();
+    let mut others = Vec::new();
+    for whom in who {
+        match whom {
+            Whom::Everyone => others.push(expr::boolean(true)),
+            Whom::Role(name) => named.push(entity(uid(ROLE, name)?)),
+            Whom::Agent(name) => named.push(entity(uid(AGENT, name)?)),
+            Whom::Agents(glob) => {
+                others.push(expr::like(expr::path(pst::Var::Principal, &["name".into()]), glob));
+            }
+        }
     }
-}
-
-/// `context.<attribute>`.
-fn context(attribute: &str) -> Arc<pst::Expr> {
-    Arc::new(pst::Expr::GetAttr { expr: Arc::new(pst::Expr::Var(pst::Var::Context)), attr: attribute.into() })
-}
-
-fn principals(who: &Who) -> Result<Vec<(&'static str, pst::EntityUID)>, BuildError> {
-    let (kind, names) = match who {
-        Who::Roles(roles) => (ROLE, roles),
-        Who::Agents(agents) => (AGENT, agents),
-    };
-    names.iter().map(|name| Ok((kind, uid(kind, name)?))).collect()
+    if !named.is_empty() {
+        others.insert(0, expr::binary(pst::BinaryOp::In, principal(), expr::set(named)));
+    }
+    Ok(expr::any(others))
 }
 
 fn uid(kind: &str, name: &str) -> Result<pst::EntityUID, BuildError> {
     Ok(pst::EntityUID { ty: pst::EntityType::from_name(pst::Name::unqualified(kind)?), eid: name.into() })
 }
 
-fn entity(uid: pst::EntityUID) -> Arc<pst::Expr> {
-    Arc::new(pst::Expr::Literal(pst::Literal::EntityUID(uid)))
-}
-
-/// `` `a` or `b` ``.
-fn alternatives(names: &[String]) -> String {
-    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
+fn entity(uid: pst::EntityUID) -> E {
+    std::sync::Arc::new(pst::Expr::Literal(pst::Literal::EntityUID(uid)))
 }
 
 /// The schema that every policy is checked against: one action per registered method, in one group per prefix.
-pub(crate) fn schema(methods: &Methods) -> Result<Schema, BuildError> {
+pub(crate) fn schema(methods: &Methods, vocabulary: &Vocabulary) -> Result<Schema, BuildError> {
+    Ok(Schema::from_json_value(schema_json(methods, vocabulary)).map_err(Box::new)?)
+}
+
+/// The schema in Cedar's JSON format.
+pub(crate) fn schema_json(methods: &Methods, vocabulary: &Vocabulary) -> Value {
     let mut actions = Map::new();
     let member =
         |groups: &[Pattern]| -> Vec<Value> { groups.iter().map(|group| json!({ "id": group.to_string() })).collect() };
     actions.insert("*".to_owned(), json!({}));
-    for name in methods.names() {
+    for (name, method) in methods.iter() {
         let groups = groups_of(name.as_str());
         let mut wider = Vec::new();
         for group in &groups {
@@ -190,18 +201,78 @@ pub(crate) fn schema(methods: &Methods) -> Result<Schema, BuildError> {
             "appliesTo": {
                 "principalTypes": [AGENT],
                 "resourceTypes": [SERVICE],
-                "context": { "type": "Record", "attributes": context_attributes() },
+                "context": { "type": "Record", "attributes": context_attributes(method.params(), vocabulary) },
             },
         });
         actions.insert(name.as_str().to_owned(), action);
     }
-    Ok(Schema::from_json_value(json!({ "": {
-        "entityTypes": { AGENT: { "memberOfTypes": [ROLE] }, ROLE: {}, SERVICE: {} },
+    let mut attributes: Map<String, Value> =
+        vocabulary.attributes.iter().map(|(name, kind)| (name.clone(), attribute(kind, true))).collect();
+    attributes.insert("name".to_owned(), json!({ "type": "String" }));
+    json!({ "": {
+        "entityTypes": {
+            AGENT: { "memberOfTypes": [ROLE], "shape": { "type": "Record", "attributes": attributes } },
+            ROLE: { "memberOfTypes": [ROLE] },
+            SERVICE: {},
+        },
         "actions": actions,
-    }}))
-    .map_err(Box::new)?)
+    }})
 }
 
-fn context_attributes() -> Value {
-    json!({ "delegated": { "type": "Boolean" } })
+fn context_attributes(params: Option<&[Param]>, vocabulary: &Vocabulary) -> Value {
+    let claims: Map<String, Value> =
+        vocabulary.claims.iter().map(|(name, kind)| (name.clone(), attribute(kind, true))).collect();
+    let mut attributes = json!({
+        "delegated": { "type": "Boolean" },
+        "agent": { "type": "String" },
+        "subject": { "type": "String" },
+        "now": { "type": "Extension", "name": "datetime" },
+        "hour": { "type": "Long" },
+        "minute": { "type": "Long" },
+        "minute_of_day": { "type": "Long" },
+        "minute_of_week": { "type": "Long" },
+        "weekday": { "type": "String" },
+        "algorithm": { "type": "String" },
+        "key": { "type": "String" },
+        "token": { "type": "Record", "attributes": {
+            "age_s": { "type": "Long" },
+            "remaining_s": { "type": "Long" },
+            "id": { "type": "String" },
+            "issuer": { "type": "String" },
+            "key": { "type": "String" },
+        }},
+        "claims": { "type": "Record", "attributes": claims },
+    });
+    if let (Some(params), Some(attributes)) = (params, attributes.as_object_mut()) {
+        attributes.insert("params".to_owned(), record(params));
+    }
+    attributes
+}
+
+fn record(params: &[Param]) -> Value {
+    let attributes: Map<String, Value> =
+        params.iter().map(|param| (param.name().to_owned(), attribute(param.kind(), param.is_optional()))).collect();
+    json!({ "type": "Record", "attributes": attributes })
+}
+
+fn attribute(kind: &ParamType, optional: bool) -> Value {
+    let mut value = type_json(kind);
+    if let Some(object) = value.as_object_mut() {
+        object.insert("required".to_owned(), json!(!optional));
+    }
+    value
+}
+
+fn type_json(kind: &ParamType) -> Value {
+    match kind {
+        ParamType::String => json!({ "type": "String" }),
+        ParamType::Integer => json!({ "type": "Long" }),
+        // What no condition can look at is only known to be there.
+        ParamType::Boolean | ParamType::Number | ParamType::Any => json!({ "type": "Boolean" }),
+        ParamType::List(scalar) => json!({ "type": "Record", "attributes": {
+            "items": { "type": "Set", "element": type_json(&scalar.as_param()) },
+            "size": { "type": "Long" },
+        }}),
+        ParamType::Object(fields) => record(fields),
+    }
 }

@@ -7,10 +7,11 @@ use serde::Serialize;
 
 use super::cedar;
 use super::decision::{Decision, Question};
+use super::expr::Reads;
 use super::revision::Revision;
 use super::rule::{Effect, Mode, Part, Rule, RuleId};
-use super::set::{PolicySet, parties};
-use super::slice::{Party, Slice};
+use super::set::{Ground, PolicySet, parties};
+use super::slice::{Facts, Party, Slice};
 
 /// A decision with its grounds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -73,14 +74,23 @@ pub struct PartExplanation {
     pub words: String,
     /// Whether it did.
     pub outcome: Outcome,
+    /// What the call had there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub actual: Option<String>,
 }
 
 pub(crate) fn explain(set: &PolicySet, question: &Question<'_>) -> Explanation {
+    let ground = set.ground();
     let parties = match set.slice_for(question.method) {
         None => Vec::new(),
-        Some(slice) => parties(question.caller)
-            .map(|name| set.with_party(question.caller, name, |party| explain_party(set, slice, party)))
-            .collect(),
+        Some(slice) => {
+            let facts = slice.facts(question);
+            parties(question.caller)
+                .map(|name| {
+                    ground.with_party(question.caller, name, |party| explain_party(ground, slice, &facts, party))
+                })
+                .collect()
+        }
     };
     Explanation {
         decision: set.decide(question),
@@ -90,19 +100,19 @@ pub(crate) fn explain(set: &PolicySet, question: &Question<'_>) -> Explanation {
     }
 }
 
-fn explain_party(set: &PolicySet, slice: &Slice, party: &Party<'_>) -> PartyExplanation {
+fn explain_party(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party<'_>) -> PartyExplanation {
     let mut rules: Vec<RuleExplanation> = slice
         .rules
         .iter()
-        .filter_map(|position| set.rules().get(*position))
-        .map(|rule| explain_rule(set, slice, party, rule))
+        .filter_map(|position| ground.rules.get(*position))
+        .map(|rule| explain_rule(ground, slice, facts, party, rule))
         .collect();
     rules.sort_by(|left, right| left.outcome.cmp(&right.outcome));
-    PartyExplanation { name: party.name.to_owned(), decision: slice.decide(party, set.rules(), set.types()), rules }
+    PartyExplanation { name: party.name.to_owned(), decision: slice.decide(facts, party, ground), rules }
 }
 
-fn explain_rule(set: &PolicySet, slice: &Slice, party: &Party<'_>, rule: &Rule) -> RuleExplanation {
-    let who = cedar::who_part(&rule.who).ok();
+fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party<'_>, rule: &Rule) -> RuleExplanation {
+    let who = cedar::who_part(rule).ok();
     let parts: Vec<&Part> = who.iter().chain(&rule.parts).collect();
     let mut probes = cedar_policy::PolicySet::new();
     for (position, part) in parts.iter().enumerate() {
@@ -111,17 +121,25 @@ fn explain_rule(set: &PolicySet, slice: &Slice, party: &Party<'_>, rule: &Rule) 
             let _added = probes.add(probe);
         }
     }
-    let results = slice.probe(party, &probes, set.types());
+    let (results, context) = slice.probe(facts, party, &probes, ground);
+    let context = context.and_then(|context| context.to_json_value().ok());
     let parts: Vec<PartExplanation> = parts
         .iter()
         .enumerate()
         .map(|(position, part)| {
-            let outcome = match results.get(&cedar_policy::PolicyId::new(position.to_string())) {
-                Some(None) => Outcome::Held,
-                Some(Some(error)) => Outcome::Failed(error.clone()),
-                None => Outcome::Not,
+            let result = results.get(&cedar_policy::PolicyId::new(position.to_string()));
+            let fault = match &facts.params {
+                Some(Err(fault)) if cedar::reads_params(part) => Some(fault.to_string()),
+                _ => None,
             };
-            PartExplanation { words: part.words.clone(), outcome }
+            let outcome = match (fault, result) {
+                (Some(fault), _) => Outcome::Failed(fault),
+                (None, Some(None)) => Outcome::Held,
+                (None, Some(Some(error))) => Outcome::Failed(error.clone()),
+                (None, None) => Outcome::Not,
+            };
+            let actual = if matches!(outcome, Outcome::Failed(_)) { None } else { actual(part, context.as_ref()) };
+            PartExplanation { words: part.words.clone(), outcome, actual }
         })
         .collect();
     // Cedar evaluates the parts in order and stops at the first that does not hold.
@@ -134,6 +152,25 @@ fn explain_rule(set: &PolicySet, slice: &Slice, party: &Party<'_>, rule: &Rule) 
         outcome: outcome.cloned().unwrap_or(Outcome::Held),
         parts,
     }
+}
+
+/// What the call had where the condition looked: `amount = 25000`. Nothing for what the words tell already.
+fn actual(part: &Part, context: Option<&serde_json::Value>) -> Option<String> {
+    let reads = Reads::of([&part.condition]);
+    let mut values = Vec::new();
+    for path in reads.context_paths() {
+        let Some((name, _)) = path.split_last() else { continue };
+        if *name == "delegated" {
+            continue;
+        }
+        // The set and the size of a list are ours; the operator knows the list.
+        let found = path.iter().try_fold(context?, |value, step| value.get(step.as_str()));
+        let text = found.map_or_else(|| "absent".to_owned(), ToString::to_string);
+        let shown: String = text.chars().take(80).collect();
+        let label = path.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(".");
+        values.push(format!("{} = {shown}", label.strip_prefix("params.").unwrap_or(&label)));
+    }
+    (!values.is_empty()).then(|| values.join(", "))
 }
 
 impl fmt::Display for Explanation {
@@ -166,9 +203,10 @@ impl fmt::Display for RuleExplanation {
         let shadow = if self.mode == Mode::Shadow { " (shadow)" } else { "" };
         writeln!(f, "  {} rule {}{shadow} {outcome}", self.effect, self.rule)?;
         for part in &self.parts {
+            let actual = part.actual.as_ref().map(|actual| format!(" ({actual})")).unwrap_or_default();
             match &part.outcome {
-                Outcome::Held => writeln!(f, "    yes  {}", part.words)?,
-                Outcome::Not => writeln!(f, "    no   {}", part.words)?,
+                Outcome::Held => writeln!(f, "    yes  {}{actual}", part.words)?,
+                Outcome::Not => writeln!(f, "    no   {}{actual}", part.words)?,
                 Outcome::Failed(error) => writeln!(f, "    fail {}: {error}", part.words)?,
             }
         }

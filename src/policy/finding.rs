@@ -106,15 +106,23 @@ impl Report {
         self.findings.push(Finding { file: at.file.as_ref().to_owned(), line: at.line, severity, message, help });
     }
 
-    pub(crate) fn has_errors(&self) -> bool {
-        self.findings.iter().any(|finding| finding.severity == Severity::Error)
+    /// How many errors there are so far.
+    pub(crate) fn errors(&self) -> usize {
+        self.findings.iter().filter(|finding| finding.severity == Severity::Error).count()
+    }
+
+    /// Everything, as errors.
+    pub(crate) fn into_errors(mut self) -> PolicyErrors {
+        self.findings.sort();
+        self.findings.dedup();
+        PolicyErrors { findings: self.findings }
     }
 
     /// The warnings, or everything if there is an error.
     pub(crate) fn finish(mut self) -> Result<Vec<Finding>, PolicyErrors> {
         self.findings.sort();
         self.findings.dedup();
-        if self.has_errors() { Err(PolicyErrors { findings: self.findings }) } else { Ok(self.findings) }
+        if self.errors() > 0 { Err(PolicyErrors { findings: self.findings }) } else { Ok(self.findings) }
     }
 }
 

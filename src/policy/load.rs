@@ -1,155 +1,125 @@
-//! From a folder to a checked set of rules: reading, merging, and everything that is checked across files.
+//! From the content of a folder to a checked set of rules: merging, and everything that is checked across files.
 //! Never loads a part: one error anywhere and the folder is refused as a whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
-use std::io::Read;
-use std::path::Path;
 
-use super::finding::{Finding, PolicyErrors, Report, did_you_mean, shown};
+use super::cedar_file;
+use super::expr::Reads;
+use super::finding::{Report, did_you_mean, shown};
+use super::folder::Folder;
+use super::glob::Pattern;
+use super::lint;
 use super::methods::Methods;
+use super::params::{Param, ParamType};
+use super::request::Attributes;
 use super::revision::Revision;
-use super::rule::{Location, Rule};
-use super::toml_file::{self, Statements};
-
-/// A policy file of more than 1 MiB is a mistake, and a bound on what a reload can cost.
-const MAX_FILE_BYTES: u64 = 1 << 20;
-/// As many files as anyone reviews, with room to spare.
-const MAX_FILES: usize = 1000;
-/// Folders below the policy folder.
-const MAX_DEPTH: usize = 8;
-/// The ending of the tables of expected decisions, which lie beside the policies and are none.
-const TEST_ENDING: &str = ".test.toml";
-
-/// The content of a policy folder, read in one go and not yet understood.
-#[derive(Debug, Default)]
-pub(crate) struct Folder {
-    /// Content by name relative to the folder, with `/` as separator.
-    pub(crate) files: BTreeMap<String, Vec<u8>>,
-}
-
-impl Folder {
-    /// Reads every policy file below `dir`. Names that begin with a dot are passed over.
-    pub(crate) fn read(dir: &Path, report: &mut Report) -> Self {
-        let mut folder = Self::default();
-        folder.descend(dir, "", 0, report);
-        folder
-    }
-
-    fn descend(&mut self, dir: &Path, prefix: &str, depth: usize, report: &mut Report) {
-        let here = Location { file: prefix.trim_end_matches('/').into(), line: 0 };
-        let entries = match fs::read_dir(dir) {
-            Ok(entries) => entries,
-            Err(error) => {
-                let message = format!("the policy folder `{}` cannot be read: {error}", dir.display());
-                report.error(&here, message, "everything is denied until it can");
-                return;
-            }
-        };
-        for entry in entries {
-            let path = match entry {
-                Ok(entry) => entry.path(),
-                Err(error) => {
-                    report.error(&here, format!("the policy folder `{}` cannot be listed: {error}", dir.display()), "");
-                    return;
-                }
-            };
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-                report.error(&here, format!("the file name `{}` is not UTF-8", path.display()), "rename the file");
-                continue;
-            };
-            if name.starts_with('.') {
-                continue;
-            }
-            let relative = format!("{prefix}{name}");
-            let at = Location { file: relative.as_str().into(), line: 0 };
-            if path.is_dir() {
-                if depth >= MAX_DEPTH {
-                    report.error(&at, format!("folders are nested deeper than {MAX_DEPTH}"), "move the files up");
-                } else {
-                    self.descend(&path, &format!("{relative}/"), depth + 1, report);
-                }
-            } else if name.ends_with(TEST_ENDING) {
-                continue;
-            } else if name.ends_with(".toml") {
-                self.file(&path, relative, &at, report);
-            } else if !name.ends_with(".md") {
-                report.warning(&at, "this is not a policy file and is not read", "policy files end in `.toml`");
-            }
-        }
-    }
-
-    fn file(&mut self, path: &Path, relative: String, at: &Location, report: &mut Report) {
-        if self.files.len() >= MAX_FILES {
-            report.error(at, format!("there are more than {MAX_FILES} policy files"), "put rules together");
-            return;
-        }
-        let mut content = Vec::new();
-        // One byte more than allowed tells a file that is too large from one that just fits.
-        match fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content)) {
-            Err(error) => report.error(at, format!("cannot be read: {error}"), "check its permissions"),
-            Ok(_) if content.len() as u64 > MAX_FILE_BYTES => {
-                report.error(at, format!("is larger than {MAX_FILE_BYTES} bytes"), "split the file");
-            }
-            Ok(_) => {
-                self.files.insert(relative, content);
-            }
-        }
-    }
-
-    pub(crate) fn revision(&self) -> Revision {
-        Revision::of(self.files.iter().map(|(name, content)| (name.as_str(), content.as_slice())))
-    }
-}
+use super::rule::{Located, Location, Rule, Whom};
+use super::rule_table;
+use super::table::Source;
+use super::toml_file::{self, AgentTable, RoleSource, Statements};
 
 /// Everything that a folder says, checked.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) revision: Revision,
     pub(crate) methods: Methods,
+    pub(crate) vocabulary: Vocabulary,
+    pub(crate) attributes: Attributes,
     /// The roles that files grant, by the name of the agent or subject.
     pub(crate) granted: HashMap<String, BTreeSet<String>>,
     /// Ordered by file and line.
     pub(crate) rules: Vec<Rule>,
 }
 
-/// Reads and checks a folder. `None` when there is no policy file in it.
-pub(crate) fn load(dir: &Path, methods: &Methods) -> Result<(Option<Loaded>, Vec<Finding>), PolicyErrors> {
-    let mut report = Report::default();
-    let folder = Folder::read(dir, &mut report);
-    if folder.files.is_empty() {
-        return report.finish().map(|warnings| (None, warnings));
-    }
-    let loaded = check(&folder, methods, &mut report);
-    report.finish().map(|warnings| (Some(loaded), warnings))
+/// The words that rules may use beside methods and parameters.
+#[derive(Debug, Default)]
+pub(crate) struct Vocabulary {
+    pub(crate) claims: BTreeMap<String, ParamType>,
+    pub(crate) attributes: BTreeMap<String, ParamType>,
+    pub(crate) roles: BTreeMap<String, Role>,
 }
+
+/// A role that a file describes.
+#[derive(Debug)]
+pub(crate) struct Role {
+    pub(crate) source: RoleSource,
+    /// The roles of which it is a part, directly or not.
+    pub(crate) included_in: BTreeSet<String>,
+    pub(crate) at: Location,
+}
+
+/// The claims that the protocol itself gives a meaning to, and what to ask instead.
+const KNOWN_CLAIMS: [(&str, &str); 10] = [
+    ("sub", "ask `subject`"),
+    ("iss", "ask `issuer`"),
+    ("act", "ask `agent`, or write `delegated`"),
+    ("roles", "write `roles` in the rule"),
+    ("iat", "ask `token_age`"),
+    ("exp", "an expired token is refused before the policy is asked"),
+    ("nbf", "a token that is not valid yet is refused before the policy is asked"),
+    ("aud", "a token for another service is refused before the policy is asked"),
+    ("jti", "a token is revoked by its id, not by a rule"),
+    ("cnf", "a token for another key is refused before the policy is asked"),
+];
 
 /// Checks the content of a folder; `report` tells whether the result may be used.
 pub(crate) fn check(folder: &Folder, methods: &Methods, report: &mut Report) -> Loaded {
-    let mut all = Statements::default();
+    let mut texts = Vec::new();
     for (name, content) in &folder.files {
-        let at = Location { file: name.as_str().into(), line: 0 };
         match std::str::from_utf8(content) {
-            Ok(text) => {
-                let one = toml_file::read(name, text, report);
-                all.roles.extend(one.roles);
-                all.agents.extend(one.agents);
-                all.methods.extend(one.methods);
-                all.rules.extend(one.rules);
+            Ok(text) => texts.push((name.as_str(), text)),
+            Err(_) => {
+                let at = Location { file: name.as_str().into(), line: 0 };
+                report.error(&at, "is not UTF-8 text", "save it as UTF-8");
             }
-            Err(_) => report.error(&at, "is not UTF-8 text", ""),
         }
     }
+    let sources: Vec<Source<'_>> =
+        texts.iter().filter(|(name, _)| name.ends_with(".toml")).map(|(name, text)| Source::new(name, text)).collect();
+    let documents: Vec<_> =
+        sources.iter().filter_map(|source| source.parse(report).map(|document| (source, document))).collect();
+    let mut all = Statements::default();
+    for (source, document) in &documents {
+        let one = toml_file::read(source, document, report);
+        all.roles.extend(one.roles);
+        all.agents.extend(one.agents);
+        all.methods.extend(one.methods);
+        all.claims.extend(one.claims);
+        all.attributes.extend(one.attributes);
+        all.lists.extend(one.lists);
+        all.rules.extend(one.rules);
+    }
+
     let mut methods = methods.clone();
     declare_methods(&all, &mut methods, report);
-    let roles = declare_roles(&all, report);
-    let granted = grant_roles(&all, &roles, report);
-    check_patterns(&all.rules, &methods, report);
-    all.rules.sort_by(|left, right| left.at.cmp(&right.at));
-    Loaded { revision: folder.revision(), methods, granted, rules: all.rules }
+    let vocabulary = Vocabulary {
+        claims: declare_types("claim", &all.claims, report),
+        attributes: declare_types("attribute", &all.attributes, report),
+        roles: declare_roles(&all, report),
+    };
+    for (name, _) in &all.claims {
+        if let Some((_, help)) = KNOWN_CLAIMS.iter().find(|(known, _)| *known == name.value) {
+            report.error(&name.at, format!("`{}` is not a claim to be declared", name.value), *help);
+        }
+    }
+    let granted = grant_roles(&all, &vocabulary, report);
+    let attributes = agent_attributes(&all.agents, &vocabulary, report);
+
+    let mut rules = std::mem::take(&mut all.lists);
+    for (name, table) in std::mem::take(&mut all.rules) {
+        rules.extend(rule_table::read(&name, table, &methods, &vocabulary, report));
+    }
+    for (name, text) in texts.iter().filter(|(name, _)| name.ends_with(".cedar")) {
+        rules.extend(cedar_file::read(name, text, report));
+    }
+    rules.sort_by(|left, right| left.at.cmp(&right.at));
+    check_patterns(&rules, &methods, report);
+    check_roles(&rules, &vocabulary, report);
+    lint::check(&rules, &methods, &vocabulary, &granted, report);
+    Loaded { revision: folder.revision(), methods, vocabulary, attributes, granted, rules }
 }
 
-fn declare_methods(all: &Statements, methods: &mut Methods, report: &mut Report) {
+fn declare_methods(all: &Statements<'_>, methods: &mut Methods, report: &mut Report) {
     let mut seen: HashMap<&str, &Location> = HashMap::new();
     for table in &all.methods {
         let name = &table.name;
@@ -159,10 +129,19 @@ fn declare_methods(all: &Statements, methods: &mut Methods, report: &mut Report)
                 format!("the method `{}` is declared twice", name.value),
                 format!("the first is at {}:{}", first.file, first.line),
             );
+            continue;
         }
-        match methods.declared_in_file(&name.value) {
-            Some(method) => method.description = table.description.clone(),
-            None => unknown_method(&name.at, name.value.as_str(), methods, report),
+        let Some(method) = methods.declared_in_file(&name.value) else {
+            unknown_method(&name.at, name.value.as_str(), methods, report);
+            continue;
+        };
+        method.description.clone_from(&table.description);
+        if let Some(params) = &table.params
+            && !method.declare(params.value.clone())
+        {
+            let listed: Vec<String> = method.params().unwrap_or_default().iter().map(Param::to_string).collect();
+            let message = format!("the parameters of `{}` are not those that the service declares", name.value);
+            report.error(&params.at, message, format!("the service has ({})", listed.join(", ")));
         }
     }
     let mut in_subjects: HashMap<String, String> = HashMap::new();
@@ -179,21 +158,73 @@ fn declare_methods(all: &Statements, methods: &mut Methods, report: &mut Report)
     }
 }
 
-fn declare_roles<'a>(all: &'a Statements, report: &mut Report) -> BTreeSet<&'a str> {
-    let mut seen: HashMap<&str, &Location> = HashMap::new();
+fn declare_types(
+    what: &str,
+    declared: &[(Located<String>, ParamType)],
+    report: &mut Report,
+) -> BTreeMap<String, ParamType> {
+    let mut types: BTreeMap<String, ParamType> = BTreeMap::new();
+    for (name, kind) in declared {
+        if what == "attribute" && name.value == "name" {
+            report.error(&name.at, "every agent has the attribute `name` already", "give it another name");
+        } else if types.get(&name.value).is_some_and(|known| known != kind) {
+            let message = format!("the {what} `{}` is declared with two types", shown(&name.value));
+            report.error(&name.at, message, "declare it once");
+        }
+        types.insert(name.value.clone(), kind.clone());
+    }
+    types
+}
+
+fn declare_roles(all: &Statements<'_>, report: &mut Report) -> BTreeMap<String, Role> {
+    let mut roles: BTreeMap<String, Role> = BTreeMap::new();
     for role in &all.roles {
-        if let Some(first) = seen.insert(&role.name.value, &role.name.at) {
+        let facts = Role { source: role.source, included_in: BTreeSet::new(), at: role.name.at.clone() };
+        if let Some(first) = roles.get(&role.name.value) {
             report.error(
                 &role.name.at,
                 format!("the role `{}` is described twice", shown(&role.name.value)),
-                format!("put it together with {}:{}", first.file, first.line),
+                format!("put it together with {}:{}", first.at.file, first.at.line),
             );
+        } else {
+            roles.insert(role.name.value.clone(), facts);
         }
     }
-    seen.into_keys().collect()
+    let mut includes: HashMap<&str, Vec<&str>> = HashMap::new();
+    for role in &all.roles {
+        for part in &role.includes {
+            if roles.contains_key(&part.value) {
+                includes.entry(&role.name.value).or_default().push(&part.value);
+            } else {
+                unknown_role(&part.at, &part.value, roles.keys(), report);
+            }
+        }
+    }
+    for role in &all.roles {
+        let mut open: Vec<&str> = includes.get(role.name.value.as_str()).cloned().unwrap_or_default();
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        while let Some(part) = open.pop() {
+            if part == role.name.value {
+                let message = format!("the role `{}` includes itself", shown(&role.name.value));
+                report.error(&role.name.at, message, "take one of the `includes` out");
+                break;
+            }
+            if seen.insert(part) {
+                open.extend(includes.get(part).into_iter().flatten());
+                if let Some(part) = roles.get_mut(part) {
+                    part.included_in.insert(role.name.value.clone());
+                }
+            }
+        }
+    }
+    roles
 }
 
-fn grant_roles(all: &Statements, roles: &BTreeSet<&str>, report: &mut Report) -> HashMap<String, BTreeSet<String>> {
+fn grant_roles(
+    all: &Statements<'_>,
+    vocabulary: &Vocabulary,
+    report: &mut Report,
+) -> HashMap<String, BTreeSet<String>> {
     let mut seen: HashMap<&str, &Location> = HashMap::new();
     let mut granted = HashMap::new();
     for agent in &all.agents {
@@ -205,10 +236,14 @@ fn grant_roles(all: &Statements, roles: &BTreeSet<&str>, report: &mut Report) ->
             );
         }
         for role in &agent.roles {
-            if !roles.contains(role.value.as_str()) {
-                let help = did_you_mean(&role.value, roles.iter().copied())
-                    .unwrap_or_else(|| format!("describe it: `[role.\"{}\"]`", shown(&role.value)));
-                report.error(&role.at, format!("unknown role `{}`", shown(&role.value)), help);
+            match vocabulary.roles.get(&role.value) {
+                None => unknown_role(&role.at, &role.value, vocabulary.roles.keys(), report),
+                Some(known) if known.source == RoleSource::Token => report.error(
+                    &role.at,
+                    format!("the role `{}` comes from tokens only", shown(&role.value)),
+                    format!("change `from` at {}:{}", known.at.file, known.at.line),
+                ),
+                Some(_) => {}
             }
         }
         granted.insert(agent.name.value.clone(), agent.roles.iter().map(|role| role.value.clone()).collect());
@@ -216,12 +251,34 @@ fn grant_roles(all: &Statements, roles: &BTreeSet<&str>, report: &mut Report) ->
     granted
 }
 
+fn agent_attributes(agents: &[AgentTable<'_>], vocabulary: &Vocabulary, report: &mut Report) -> Attributes {
+    let mut attributes = Attributes::new();
+    for agent in agents {
+        for (name, raw) in &agent.attributes {
+            let Some(kind) = vocabulary.attributes.get(&name.value) else {
+                let help = did_you_mean(&name.value, vocabulary.attributes.keys().map(String::as_str))
+                    .unwrap_or_else(|| format!("declare it: `[attributes]` and `{} = \"string\"`", shown(&name.value)));
+                report.error(&name.at, format!("unknown attribute `{}`", shown(&name.value)), help);
+                continue;
+            };
+            match toml_file::attribute(*raw, kind) {
+                Some(value) => {
+                    attributes.entry(agent.name.value.clone()).or_default().push((name.value.clone(), value));
+                }
+                None => {
+                    let message = format!("the attribute `{}` is of type {kind}", shown(&name.value));
+                    report.error(&raw.at(), message, format!("{} is not", raw.shown()));
+                }
+            }
+        }
+    }
+    attributes
+}
+
 /// A pattern that matches no registered method would silently never apply.
 fn check_patterns(rules: &[Rule], methods: &Methods, report: &mut Report) {
     for pattern in rules.iter().flat_map(|rule| &rule.methods) {
-        if pattern.value == super::glob::Pattern::All
-            || methods.names().any(|name| pattern.value.matches(name.as_str()))
-        {
+        if pattern.value == Pattern::All || methods.names().any(|name| pattern.value.matches(name.as_str())) {
             continue;
         }
         if pattern.value.is_exact() {
@@ -234,6 +291,26 @@ fn check_patterns(rules: &[Rule], methods: &Methods, report: &mut Report) {
             );
         }
     }
+}
+
+/// A rule about a role that nobody described is a rule with a typing error in it.
+fn check_roles(rules: &[Rule], vocabulary: &Vocabulary, report: &mut Report) {
+    for rule in rules {
+        let named = rule.who.iter().filter_map(|whom| match whom {
+            Whom::Role(name) => Some(name.clone()),
+            _ => None,
+        });
+        let read = Reads::of(rule.parts.iter().map(|part| &part.condition)).roles;
+        for name in named.chain(read).filter(|name| !vocabulary.roles.contains_key(name)) {
+            unknown_role(&rule.at, &name, vocabulary.roles.keys(), report);
+        }
+    }
+}
+
+fn unknown_role<'a>(at: &Location, name: &str, known: impl Iterator<Item = &'a String>, report: &mut Report) {
+    let help = did_you_mean(name, known.map(String::as_str))
+        .unwrap_or_else(|| format!("describe it: `[role.\"{}\"]`", shown(name)));
+    report.error(at, format!("unknown role `{}`", shown(name)), help);
 }
 
 fn unknown_method(at: &Location, name: &str, methods: &Methods, report: &mut Report) {

@@ -1,8 +1,9 @@
-//! The methods that exist, so that a policy can be checked against them.
+//! The methods that exist and their parameters, so that a policy can be checked against them.
 //! Never decides who may call them.
 
 use std::collections::BTreeMap;
 
+use super::params::Param;
 use crate::name::MethodName;
 
 /// The registered methods: what a policy may speak about.
@@ -10,6 +11,19 @@ use crate::name::MethodName;
 /// A service takes them from its router ([`Methods::new`] and [`Methods::with`]): then a policy that names another
 /// method does not load. A tool that has no router starts from [`Methods::from_files`]: then the methods are those
 /// that the policy files themselves declare with `[method."…"]`.
+///
+/// ```
+/// use sealwire::MethodName;
+/// use sealwire::policy::{Methods, Param};
+///
+/// let transfer = MethodName::new("bank/transfer")?;
+/// let methods = Methods::new().with(MethodName::new("math/add")?).with_params(
+///     transfer,
+///     [Param::string("to"), Param::integer("amount"), Param::string("note").optional()],
+/// );
+/// assert!(methods.contains("math/add"));
+/// # Ok::<(), sealwire::NameError>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Methods {
     known: BTreeMap<MethodName, Method>,
@@ -20,6 +34,23 @@ pub struct Methods {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Method {
     pub(crate) description: Option<String>,
+    params: Option<Vec<Param>>,
+}
+
+impl Method {
+    /// Its parameters by position, if they are declared.
+    pub(crate) fn params(&self) -> Option<&[Param]> {
+        self.params.as_deref()
+    }
+
+    /// Takes the parameters from a file. `false` if the author declared others.
+    pub(crate) fn declare(&mut self, params: Vec<Param>) -> bool {
+        let agrees = self.params.as_ref().is_none_or(|known| *known == params);
+        if self.params.is_none() {
+            self.params = Some(params);
+        }
+        agrees
+    }
 }
 
 impl Methods {
@@ -42,6 +73,14 @@ impl Methods {
         self
     }
 
+    /// Registers a method with its parameters, in the order of their positions. A policy file that declares others for
+    /// it does not load.
+    #[must_use]
+    pub fn with_params(mut self, name: MethodName, params: impl IntoIterator<Item = Param>) -> Self {
+        self.known.entry(name).or_default().params = Some(params.into_iter().collect());
+        self
+    }
+
     /// Whether the method is registered.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
@@ -53,11 +92,21 @@ impl Methods {
         self.known.keys()
     }
 
+    /// The declared parameters of a method by position, if it is registered and they are declared.
+    #[must_use]
+    pub fn params(&self, name: &str) -> Option<&[Param]> {
+        self.known.get(name)?.params()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&MethodName, &Method)> {
+        self.known.iter()
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Registers a method that a file declares, and tells whether that is allowed.
+    /// A method that a file declares; `None` if it is not registered and files may not register any.
     pub(crate) fn declared_in_file(&mut self, name: &MethodName) -> Option<&mut Method> {
         if self.open { Some(self.known.entry(name.clone()).or_default()) } else { self.known.get_mut(name) }
     }

@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cedar_policy::pst;
 use serde::{Serialize, Serializer};
 
+use super::expr::E;
 use super::glob::Pattern;
 
 /// The name of a rule and where it stands.
@@ -111,7 +111,7 @@ pub(crate) struct Located<T> {
     pub(crate) at: Location,
 }
 
-/// A rule. It matches a call when its scope, its methods and all of its parts do.
+/// A rule. It matches a call when it is about the caller and the method and all of its parts hold.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
     pub(crate) id: RuleId,
@@ -119,18 +119,51 @@ pub(crate) struct Rule {
     pub(crate) description: Option<String>,
     pub(crate) effect: Effect,
     pub(crate) mode: Mode,
-    pub(crate) who: Who,
+    /// Callers; any of them.
+    pub(crate) who: Vec<Whom>,
     /// Methods; any of them.
     pub(crate) methods: Vec<Located<Pattern>>,
-    /// The conditions beside who calls and what; all of them.
+    /// The conditions beside who calls and what; all of them, evaluated in this order.
     pub(crate) parts: Vec<Part>,
+    /// The policy as a Cedar file has it, so that Cedar's own complaints point into that text.
+    pub(crate) written: Option<cedar_policy::Policy>,
 }
 
-/// Whom a rule is about; any of the listed.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Who {
-    Roles(Vec<String>),
-    Agents(Vec<String>),
+impl Rule {
+    pub(crate) fn is_about(&self, method: &str) -> bool {
+        self.methods.iter().any(|pattern| pattern.value.matches(method))
+    }
+}
+
+/// Whom a rule is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Whom {
+    Everyone,
+    Role(String),
+    Agent(String),
+    /// Agents whose name matches a pattern with `*`.
+    Agents(String),
+}
+
+impl Whom {
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Everyone, _) => true,
+            (Self::Agents(glob), Self::Agent(name)) => super::demand::matches_glob(glob, name),
+            _ => self == other,
+        }
+    }
+}
+
+impl fmt::Display for Whom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everyone => f.write_str("anyone calls"),
+            Self::Role(name) => write!(f, "the caller has the role `{}`", name.escape_debug()),
+            Self::Agent(name) => write!(f, "the caller is `{}`", name.escape_debug()),
+            Self::Agents(glob) => write!(f, "the caller's name matches `{}`", glob.escape_debug()),
+        }
+    }
 }
 
 /// How a rule applies to calls that an agent makes on behalf of another subject.
@@ -138,8 +171,10 @@ pub(crate) enum Who {
 pub(crate) enum Delegation {
     /// Only to calls in the agent's own name: what an allow rule says when it says nothing.
     Never,
-    /// To both: what a deny rule always does.
+    /// To both: what a deny rule says when it says nothing.
     Also,
+    /// Only to calls on behalf of another.
+    Only,
 }
 
 /// One condition of a rule.
@@ -147,5 +182,16 @@ pub(crate) enum Delegation {
 pub(crate) struct Part {
     /// What has to hold, as a sentence.
     pub(crate) words: String,
-    pub(crate) condition: Arc<pst::Expr>,
+    pub(crate) condition: E,
+    pub(crate) at: Location,
+    pub(crate) kind: PartKind,
+}
+
+/// What a condition is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PartKind {
+    /// Whether the call is on behalf of another.
+    Delegation(Delegation),
+    /// Anything else.
+    Condition,
 }

@@ -4,18 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use cedar_policy::{ValidationMode, Validator};
-
-use super::cedar::{self, Scope, Types};
-use super::decision::{Decision, Question, Reason, Verdict};
+use super::cedar::Types;
+use super::decision::{Decision, Question, Reason, Shadow, Verdict};
 use super::explain::{self, Explanation};
 use super::finding::{Finding, PolicyErrors, Report, Severity};
-use super::glob::Pattern;
-use super::load::{self, Loaded};
+use super::folder::Folder;
+use super::glob::{self, Pattern};
+use super::load::{self, Loaded, Vocabulary};
 use super::methods::Methods;
+use super::request::Attributes;
 use super::revision::Revision;
-use super::rule::Rule;
+use super::rule::{Location, Rule};
 use super::slice::{Party, Slice};
+use super::toml_file::RoleSource;
 use crate::auth::Caller;
 use crate::name::MethodName;
 
@@ -25,19 +26,28 @@ use crate::name::MethodName;
 #[derive(Debug)]
 pub struct PolicySet {
     revision: Revision,
-    types: Types,
     methods: Methods,
-    granted: HashMap<String, BTreeSet<String>>,
-    /// Ordered by file and line; everything else refers to them by position.
-    rules: Vec<Rule>,
+    ground: Ground,
     slices: HashMap<MethodName, Slice>,
     /// What the rules say about names that no method has, by the narrowest pattern with a star that matches the name.
     elsewhere: BTreeMap<Pattern, Slice>,
 }
 
+/// What all slices stand on.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) types: Types,
+    pub(crate) vocabulary: Vocabulary,
+    pub(crate) attributes: Attributes,
+    /// The roles that files grant, by the name of the agent or subject.
+    pub(crate) granted: HashMap<String, BTreeSet<String>>,
+    /// Ordered by file and line; everything else refers to them by position.
+    pub(crate) rules: Vec<Rule>,
+}
+
 impl PolicySet {
-    /// Reads, checks and compiles a folder as a whole: every `*.toml` file in it and in its folders. Files that end in
-    /// `.test.toml` (expected decisions) or `.md`, and names that begin with a dot, are passed over.
+    /// Reads, checks and compiles a folder as a whole: every `*.toml` and `*.cedar` file in it and in its folders.
+    /// Files that end in `.test.toml` (expected decisions) or `.md`, and names that begin with a dot, are passed over.
     ///
     /// A folder without policy files gives the set that denies everything, with a warning.
     ///
@@ -45,23 +55,47 @@ impl PolicySet {
     /// Everything that is wrong in the folder, with file, line and what to write instead. The operator who wrote the
     /// files is to blame, or the one who mounted them.
     pub fn load(dir: &Path, methods: &Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
-        let (loaded, mut warnings) = load::load(dir, methods)?;
-        if let Some(loaded) = loaded {
-            let mut report = Report::default();
-            let set = Self::compile(loaded, &mut report);
-            warnings.extend(report.finish()?);
-            Ok((set, warnings))
-        } else {
-            let why = format!("there is no policy file in `{}`", dir.display());
+        let mut report = Report::default();
+        let folder = Folder::read(dir, &mut report);
+        if report.errors() > 0 {
+            return Err(report.into_errors());
+        }
+        Self::from_folder(&folder, methods, report, &dir.display().to_string())
+    }
+
+    /// As [`PolicySet::load`], from texts by file name: for trying out policies that are not on disk.
+    ///
+    /// # Errors
+    /// As [`PolicySet::load`].
+    pub fn from_texts<'a>(
+        files: impl IntoIterator<Item = (&'a str, &'a str)>,
+        methods: &Methods,
+    ) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        let files = files.into_iter().map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).collect();
+        Self::from_folder(&Folder { files }, methods, Report::default(), "memory")
+    }
+
+    pub(crate) fn from_folder(
+        folder: &Folder,
+        methods: &Methods,
+        mut report: Report,
+        name: &str,
+    ) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        if folder.files.is_empty() {
+            let why = format!("there is no policy file in `{name}`");
+            let mut warnings = report.finish()?;
             warnings.push(Finding {
                 file: String::new(),
                 line: 0,
                 severity: Severity::Warning,
                 message: format!("{why}, so everything is denied"),
-                help: Some("write a `.toml` file there".to_owned()),
+                help: Some("write a `.toml` or `.cedar` file there".to_owned()),
             });
-            Ok((Self::deny_all(why), warnings))
+            return Ok((Self::deny_all(why), warnings));
         }
+        let loaded = load::check(folder, methods, &mut report);
+        let set = Self::compile(loaded, &mut report);
+        report.finish().map(|warnings| (set, warnings))
     }
 
     /// The set that denies everything, and why it is in use.
@@ -69,10 +103,14 @@ impl PolicySet {
     pub fn deny_all(why: String) -> Self {
         Self {
             revision: Revision::deny_all(why),
-            types: Types::new(),
             methods: Methods::new(),
-            granted: HashMap::new(),
-            rules: Vec::new(),
+            ground: Ground {
+                types: Types::new(),
+                vocabulary: Vocabulary::default(),
+                attributes: HashMap::new(),
+                granted: HashMap::new(),
+                rules: Vec::new(),
+            },
             slices: HashMap::new(),
             elsewhere: BTreeMap::new(),
         }
@@ -110,10 +148,11 @@ impl PolicySet {
 
     /// Every party of the call must be allowed.
     fn decide_in(&self, slice: &Slice, question: &Question<'_>) -> Decision {
+        let facts = slice.facts(question);
         let mut answer: Option<Decision> = None;
         for name in parties(question.caller) {
             let decision =
-                self.with_party(question.caller, name, |party| slice.decide(party, &self.rules, &self.types));
+                self.ground.with_party(question.caller, name, |party| slice.decide(&facts, party, &self.ground));
             answer = Some(match answer {
                 None => decision,
                 Some(first) => both(first, decision),
@@ -131,65 +170,71 @@ impl PolicySet {
     }
 
     fn slice_elsewhere(&self, name: &str) -> Option<&Slice> {
-        super::glob::groups_of(name).iter().rev().find_map(|group| self.elsewhere.get(group))
-    }
-
-    pub(crate) fn with_party<T>(&self, caller: &Caller, name: &str, ask: impl FnOnce(&Party<'_>) -> T) -> T {
-        let granted = self.granted.get(name);
-        let has_role =
-            |role: &str| caller.roles.contains(role) || granted.is_some_and(|granted| granted.contains(role));
-        ask(&Party { name, has_role: &has_role, delegated: caller.delegated })
+        glob::groups_of(name).iter().rev().find_map(|group| self.elsewhere.get(group))
     }
 
     pub(crate) fn slice_for(&self, method: &str) -> Option<&Slice> {
         self.slices.get(method).or_else(|| self.slice_elsewhere(method))
     }
 
-    pub(crate) fn rules(&self) -> &[Rule] {
-        &self.rules
-    }
-
-    pub(crate) fn types(&self) -> &Types {
-        &self.types
+    pub(crate) fn ground(&self) -> &Ground {
+        &self.ground
     }
 
     fn compile(loaded: Loaded, report: &mut Report) -> Self {
-        let Loaded { revision, methods, granted, rules } = loaded;
-        let types = Types::new();
-        validate(&rules, &methods, report);
-        let mut cut = |action: &str, matches: &dyn Fn(&Rule) -> bool| match Slice::new(action, &rules, matches, &types)
-        {
-            Ok(slice) => Some(slice),
-            Err((position, error)) => {
-                if let Some(rule) = rules.get(position) {
-                    report.error(&rule.at, format!("cannot be compiled: {error}"), "");
-                }
-                None
+        let Loaded { revision, methods, vocabulary, attributes, granted, rules } = loaded;
+        let ground = Ground { types: Types::new(), vocabulary, attributes, granted, rules };
+        let mut slices = HashMap::new();
+        for (name, method) in methods.iter() {
+            let params = method.params().map(Into::into);
+            let slice = Slice::new(name.as_str(), params, false, &ground, |rule| rule.is_about(name.as_str()));
+            if let Some(slice) = built(slice, &ground, report) {
+                slices.insert(name.clone(), slice);
             }
+        }
+        let patterns = ground.rules.iter().flat_map(|rule| &rule.methods).map(|pattern| &pattern.value);
+        let stars: BTreeSet<&Pattern> = patterns.filter(|pattern| !pattern.is_exact()).collect();
+        let mut elsewhere = BTreeMap::new();
+        for star in stars {
+            // A pattern with a star that matches a name matches all of a narrower star around it too: stars nest.
+            let matches = |rule: &Rule| rule.methods.iter().any(|pattern| pattern.value.covers(star));
+            let slice = Slice::new(&star.to_string(), None, true, &ground, matches);
+            if let Some(slice) = built(slice, &ground, report) {
+                elsewhere.insert(star.clone(), slice);
+            }
+        }
+        Self { revision, methods, ground, slices, elsewhere }
+    }
+}
+
+impl Ground {
+    pub(crate) fn with_party<T>(&self, caller: &Caller, name: &str, ask: impl FnOnce(&Party<'_>) -> T) -> T {
+        let granted = self.granted.get(name);
+        let holds = |role: &str| {
+            let believed = || self.vocabulary.roles.get(role).is_none_or(|role| role.source != RoleSource::Files);
+            granted.is_some_and(|granted| granted.contains(role)) || (caller.roles.contains(role) && believed())
         };
-        let slices = methods
-            .names()
-            .filter_map(|name| {
-                let matches = |rule: &Rule| rule.methods.iter().any(|pattern| pattern.value.matches(name.as_str()));
-                Some((name.clone(), cut(name.as_str(), &matches)?))
-            })
-            .collect();
-        let stars: BTreeSet<Pattern> = rules
-            .iter()
-            .flat_map(|rule| &rule.methods)
-            .filter(|pattern| !pattern.value.is_exact())
-            .map(|pattern| pattern.value.clone())
-            .collect();
-        let elsewhere = stars
-            .into_iter()
-            .filter_map(|star| {
-                // A pattern with a star that matches the name matches the whole star too: stars nest.
-                let matches = |rule: &Rule| rule.methods.iter().any(|pattern| pattern.value.covers(&star));
-                let slice = cut(&star.to_string(), &matches)?;
-                Some((star, slice))
-            })
-            .collect();
-        Self { revision, types, methods, granted, rules, slices, elsewhere }
+        let has_role = |role: &str| {
+            holds(role)
+                || self.vocabulary.roles.get(role).is_some_and(|role| role.included_in.iter().any(|other| holds(other)))
+        };
+        ask(&Party { name, has_role: &has_role })
+    }
+}
+
+fn built(
+    slice: Result<Slice, (usize, super::cedar::BuildError)>,
+    ground: &Ground,
+    report: &mut Report,
+) -> Option<Slice> {
+    match slice {
+        Ok(slice) => Some(slice),
+        Err((position, error)) => {
+            let nowhere = Location { file: "".into(), line: 0 };
+            let at = ground.rules.get(position).map_or(&nowhere, |rule| &rule.at);
+            report.error(at, format!("cannot be compiled: {error}"), "");
+            None
+        }
     }
 }
 
@@ -201,48 +246,18 @@ pub(crate) fn parties(caller: &Caller) -> impl Iterator<Item = &str> {
 /// A delegated call is allowed when the agent and its subject both are. The first refusal is the answer; among two
 /// allowing rules the agent's is named.
 fn both(agent: Decision, subject: Decision) -> Decision {
-    let mut shadow = agent.shadow;
-    for hit in subject.shadow {
-        if !shadow.contains(&hit) {
-            shadow.push(hit);
+    let verdict = if agent.is_allow() { subject.verdict } else { Verdict::Deny };
+    // A shadow rule matters if the call as a whole would come out differently with it.
+    let with =
+        |party: &Decision, hit: &Shadow| party.shadow.iter().find(|own| own.rule == hit.rule).map(|own| own.would);
+    let mut shadow: Vec<Shadow> = Vec::new();
+    for hit in agent.shadow.iter().chain(&subject.shadow) {
+        let allowed = [&agent, &subject].iter().all(|party| with(party, hit).unwrap_or(party.verdict).is_allow());
+        let would = if allowed { Verdict::Allow } else { Verdict::Deny };
+        if would != verdict && !shadow.iter().any(|known| known.rule == hit.rule) {
+            shadow.push(Shadow { rule: hit.rule.clone(), would });
         }
     }
-    let (verdict, rule, reason) = if agent.verdict == Verdict::Allow && subject.verdict == Verdict::Deny {
-        (subject.verdict, subject.rule, subject.reason)
-    } else {
-        (agent.verdict, agent.rule, agent.reason)
-    };
-    Decision { verdict, rule, reason, shadow }
-}
-
-/// Cedar's own strict check of the whole set against the schema.
-fn validate(rules: &[Rule], methods: &Methods, report: &mut Report) {
-    let mut set = cedar_policy::PolicySet::new();
-    let mut by_name: HashMap<String, &Rule> = HashMap::new();
-    for rule in rules {
-        if let Some(first) = by_name.insert(rule.id.name().to_owned(), rule) {
-            let message = format!("two rules are named `{}`", super::finding::shown(rule.id.name()));
-            report.error(&rule.at, message, format!("the first is at {}:{}", first.at.file, first.at.line));
-            continue;
-        }
-        let added =
-            cedar::policy(rule, Scope::Full).and_then(|policy| set.add(policy).map_err(|error| Box::new(error).into()));
-        if let Err(error) = added {
-            report.error(&rule.at, format!("cannot be compiled: {error}"), "");
-        }
-    }
-    let schema = match cedar::schema(methods) {
-        Ok(schema) => schema,
-        Err(error) => {
-            let at = super::rule::Location { file: "".into(), line: 0 };
-            report.error(&at, format!("the schema of the methods cannot be built: {error}"), "");
-            return;
-        }
-    };
-    let result = Validator::new(schema).validate(&set, ValidationMode::Strict);
-    for error in result.validation_errors() {
-        if let Some(rule) = by_name.get::<str>(error.policy_id().as_ref()) {
-            report.error(&rule.at, error.to_string(), "");
-        }
-    }
+    let decisive = if agent.is_allow() && !subject.is_allow() { subject } else { agent };
+    Decision { shadow, ..decisive }
 }

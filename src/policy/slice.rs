@@ -2,26 +2,43 @@
 //! Never holds a rule of another method, and never misses one of its own.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
-use cedar_policy::{Authorizer, Context, Entities, Entity, EntityUid, PolicyId, Request, RestrictedExpression};
+use cedar_policy::{Authorizer, Context, Entities, Entity, EntityUid, PolicyId, Request};
 
-use super::cedar::{self, BuildError, Scope, Types};
-use super::decision::{Decision, Reason, Shadow, Verdict};
-use super::rule::{Effect, Mode, Rule, Who};
+use super::cedar::{self, BuildError, Scope};
+use super::decision::{Decision, Question, Reason, Shadow, Verdict};
+use super::expr::{E, Reads};
+use super::glob;
+use super::params::Param;
+use super::project::{self, Params};
+use super::request::{Needs, expression};
+use super::rule::{Effect, Mode, Rule, Whom};
+use super::set::Ground;
 
 /// The part of a policy set that speaks about one method.
 #[derive(Debug)]
 pub(crate) struct Slice {
     action: EntityUid,
+    /// The method and its groups, if a condition asks for them.
+    hierarchy: Option<Entity>,
     enforced: cedar_policy::PolicySet,
+    needs: Needs,
+    /// The enforced rules without their conditions on parameters; only if there are any such conditions.
+    relaxed: Option<cedar_policy::PolicySet>,
     /// Shadow rules that allow and shadow rules that deny: apart, because within one set a matching deny rule would
     /// hide the matching allow rules.
     shadows: [cedar_policy::PolicySet; 2],
+    /// What the shadow rules look at: one by one, and together with the enforced ones.
+    shadow_needs: Vec<(usize, Needs)>,
+    all_needs: Needs,
     /// The position of each policy's rule in the whole set.
     index: HashMap<PolicyId, usize>,
     /// The roles that these rules ask for; a caller's other roles cannot matter here.
     roles: Vec<(Arc<str>, EntityUid)>,
+    /// Declared parameters, if they are.
+    params: Option<Arc<[Param]>>,
     pub(crate) rules: Vec<usize>,
 }
 
@@ -29,101 +46,224 @@ pub(crate) struct Slice {
 pub(crate) struct Party<'a> {
     pub(crate) name: &'a str,
     pub(crate) has_role: &'a dyn Fn(&str) -> bool,
-    pub(crate) delegated: bool,
+}
+
+/// What every party of one call has in common, worked out once.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) question: &'a Question<'a>,
+    /// The declared parameters, if any rule looks at them.
+    pub(crate) params: Option<Result<Params, Reason>>,
 }
 
 impl Slice {
-    /// The slice of `action` from those of `rules` that `matches` picks.
+    /// The slice of `action` from those rules that `matches` picks. For a name that no method has, `relaxed`: nothing
+    /// is known about its parameters.
     pub(crate) fn new(
         action: &str,
-        rules: &[Rule],
+        params: Option<Arc<[Param]>>,
+        relaxed: bool,
+        ground: &Ground,
         matches: impl Fn(&Rule) -> bool,
-        types: &Types,
     ) -> Result<Self, (usize, BuildError)> {
-        let mut enforced = cedar_policy::PolicySet::new();
-        let mut shadows = [cedar_policy::PolicySet::new(), cedar_policy::PolicySet::new()];
-        let mut index = HashMap::new();
-        let mut roles: Vec<(Arc<str>, EntityUid)> = Vec::new();
-        let mut picked = Vec::new();
-        for (position, rule) in rules.iter().enumerate().filter(|(_, rule)| matches(rule)) {
-            let policy = cedar::policy(rule, Scope::Sliced).map_err(|error| (position, error))?;
-            index.insert(policy.id().clone(), position);
-            let [allowing, denying] = &mut shadows;
-            let set = match (rule.mode, rule.effect) {
-                (Mode::Enforce, _) => &mut enforced,
-                (Mode::Shadow, Effect::Allow) => allowing,
-                (Mode::Shadow, Effect::Deny) => denying,
-            };
-            set.add(policy).map_err(|error| (position, Box::new(error).into()))?;
-            if let Who::Roles(names) = &rule.who {
-                for name in names {
-                    if !roles.iter().any(|(known, _)| **known == **name) {
-                        roles.push((name.as_str().into(), types.role(name)));
-                    }
-                }
+        let mut slice = Self {
+            action: ground.types.action(action),
+            hierarchy: None,
+            enforced: cedar_policy::PolicySet::new(),
+            needs: Needs::default(),
+            relaxed: None,
+            shadows: [cedar_policy::PolicySet::new(), cedar_policy::PolicySet::new()],
+            shadow_needs: Vec::new(),
+            all_needs: Needs::default(),
+            index: HashMap::new(),
+            roles: Vec::new(),
+            params,
+            rules: Vec::new(),
+        };
+        let scope = if relaxed { Scope::Relaxed } else { Scope::Sliced };
+        let mut enforced: Vec<E> = Vec::new();
+        let mut all: Vec<E> = Vec::new();
+        let mut less = cedar_policy::PolicySet::new();
+        for (position, rule) in ground.rules.iter().enumerate().filter(|(_, rule)| matches(rule)) {
+            let failed = |error: BuildError| (position, error);
+            slice.rules.push(position);
+            let Some(policy) = cedar::policy(rule, scope).map_err(failed)? else { continue };
+            let looks = looks(rule, relaxed).map_err(failed)?;
+            slice.index.insert(policy.id().clone(), position);
+            all.extend(looks.iter().cloned());
+            if rule.mode == Mode::Shadow {
+                let needs = Needs::of(&Reads::of(&looks), slice.params.as_deref(), &ground.vocabulary);
+                slice.shadow_needs.push((position, needs));
+                let [allowing, denying] = &mut slice.shadows;
+                add(if rule.effect == Effect::Allow { allowing } else { denying }, policy).map_err(failed)?;
+                continue;
             }
-            picked.push(position);
+            enforced.extend(looks);
+            add(&mut slice.enforced, policy).map_err(failed)?;
+            if let Some(policy) = cedar::policy(rule, Scope::Relaxed).map_err(failed)? {
+                add(&mut less, policy).map_err(failed)?;
+            }
         }
-        Ok(Self { action: types.action(action), enforced, shadows, index, roles, rules: picked })
+        slice.needs = Needs::of(&Reads::of(&enforced), slice.params.as_deref(), &ground.vocabulary);
+        let reads = Reads::of(&all);
+        slice.all_needs = Needs::of(&reads, slice.params.as_deref(), &ground.vocabulary);
+        slice.relaxed = slice.needs.params().then_some(less);
+        slice.roles = reads.roles.iter().map(|name| (name.as_str().into(), ground.types.role(name))).collect();
+        if reads.action {
+            let groups = glob::groups_of(action).iter().map(|group| ground.types.action(&group.to_string())).collect();
+            slice.hierarchy = Some(Entity::new_no_attrs(slice.action.clone(), groups));
+        }
+        Ok(slice)
+    }
+
+    pub(crate) fn facts<'a>(&self, question: &'a Question<'a>) -> Facts<'a> {
+        let wanted = self.all_needs.params();
+        let params =
+            self.params.as_deref().filter(|_| wanted).map(|declared| project::project(question.params, declared));
+        Facts { question, params }
     }
 
     /// What the rules say for one party.
-    pub(crate) fn decide(&self, party: &Party<'_>, rules: &[Rule], types: &Types) -> Decision {
-        let Some((request, entities)) = self.request(party, types) else {
-            return Decision::deny(Reason::EvaluationError);
-        };
-        let authorizer = Authorizer::new();
-        let response = authorizer.is_authorized(&request, &self.enforced, &entities);
-        let mut decision = self.judge(&response, rules);
-        let mut would = Vec::new();
-        for shadow in self.shadows.iter().filter(|shadow| !shadow.is_empty()) {
-            let response = authorizer.is_authorized(&request, shadow, &entities);
-            would.extend(self.would(&response, &decision, rules));
+    pub(crate) fn decide(&self, facts: &Facts<'_>, party: &Party<'_>, ground: &Ground) -> Decision {
+        let Some(entities) = self.entities(party, ground) else { return Decision::deny(Reason::EvaluationError) };
+        let mut decision = self.decide_enforced(facts, party, &entities, ground);
+        if !self.shadow_needs.is_empty() {
+            decision.shadow = self.decide_shadow(facts, party, &entities, &decision, ground);
         }
-        would.sort_by_key(|(position, _)| *position);
-        decision.shadow = would.into_iter().map(|(_, shadow)| shadow).collect();
         decision
     }
 
-    /// Which of these probes hold for one party: `None` where a probe failed.
+    fn decide_enforced(&self, facts: &Facts<'_>, party: &Party<'_>, entities: &Entities, ground: &Ground) -> Decision {
+        if let Some(fault) = self.needs.claim_fault(facts.question) {
+            return Decision::deny(fault);
+        }
+        let (set, fault) = match (&self.relaxed, &facts.params) {
+            (Some(relaxed), Some(Err(fault))) => (relaxed, Some(fault)),
+            _ => (&self.enforced, None),
+        };
+        let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
+        let response = self
+            .needs
+            .context(facts.question, params)
+            .and_then(|context| self.request(party, context, ground))
+            .map(|request| Authorizer::new().is_authorized(&request, set, entities));
+        let decision = match response {
+            Some(response) => self.judge(&response, ground),
+            None => Decision::deny(Reason::EvaluationError),
+        };
+        // Only those who might call the method with other parameters are told what is wrong with these.
+        match fault {
+            Some(fault) if decision.is_allow() => Decision::deny(fault.clone()),
+            _ => decision,
+        }
+    }
+
+    /// What each shadow rule would change.
+    fn decide_shadow(
+        &self,
+        facts: &Facts<'_>,
+        party: &Party<'_>,
+        entities: &Entities,
+        decision: &Decision,
+        ground: &Ground,
+    ) -> Vec<Shadow> {
+        let mut would: Vec<(usize, Effect)> = Vec::new();
+        // A rule that looks at parameters makes them subject to their declaration, and so does one with claims.
+        for (position, needs) in &self.shadow_needs {
+            let refused = needs.params() && matches!(facts.params, Some(Err(_)));
+            if refused || needs.claim_fault(facts.question).is_some() {
+                would.push((*position, Effect::Deny));
+            }
+        }
+        let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
+        let request =
+            self.all_needs.context(facts.question, params).and_then(|context| self.request(party, context, ground));
+        for shadow in self.shadows.iter().filter(|shadow| !shadow.is_empty()) {
+            let Some(request) = &request else { continue };
+            let response = Authorizer::new().is_authorized(request, shadow, entities);
+            let matched = response.diagnostics().reason().filter_map(|id| {
+                let position = *self.index.get(id)?;
+                Some((position, ground.rules.get(position)?.effect))
+            });
+            would.extend(matched);
+            // A rule that fails would deny, were it enforced.
+            would.extend(
+                response
+                    .diagnostics()
+                    .errors()
+                    .filter_map(|error| Some((*self.index.get(failed_policy(error))?, Effect::Deny))),
+            );
+        }
+        would.sort_unstable();
+        would.dedup_by_key(|(position, _)| *position);
+        would
+            .into_iter()
+            .filter_map(|(position, effect)| {
+                let would = match (effect, decision.verdict, &decision.reason) {
+                    (Effect::Deny, Verdict::Allow, _) => Verdict::Deny,
+                    (Effect::Allow, Verdict::Deny, Reason::NoRule) => Verdict::Allow,
+                    _ => return None,
+                };
+                Some(Shadow { rule: ground.rules.get(position)?.id.clone(), would })
+            })
+            .collect()
+    }
+
+    /// Which of these probes hold for one party, and which failed with what. The context they see is returned too.
     pub(crate) fn probe(
         &self,
+        facts: &Facts<'_>,
         party: &Party<'_>,
         probes: &cedar_policy::PolicySet,
-        types: &Types,
-    ) -> HashMap<PolicyId, Option<String>> {
+        ground: &Ground,
+    ) -> (HashMap<PolicyId, Option<String>>, Option<Context>) {
         let mut results = HashMap::new();
-        if let Some((request, entities)) = self.request(party, types) {
+        let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
+        let context = self.all_needs.context(facts.question, params);
+        let request = context.clone().and_then(|context| self.request(party, context, ground));
+        if let (Some(request), Some(entities)) = (request, self.entities(party, ground)) {
             let response = Authorizer::new().is_authorized(&request, probes, &entities);
             for id in response.diagnostics().reason() {
                 results.insert(id.clone(), None);
             }
             for error in response.diagnostics().errors() {
-                results.insert(failed_policy(error).clone(), Some(error.to_string()));
+                let cedar_policy::AuthorizationError::PolicyEvaluationError(error) = error;
+                results.insert(error.policy_id().clone(), Some(error.inner().to_string()));
             }
         }
-        results
+        (results, context)
     }
 
-    fn request(&self, party: &Party<'_>, types: &Types) -> Option<(Request, Entities)> {
-        let principal = types.agent(party.name);
+    fn request(&self, party: &Party<'_>, context: Context, ground: &Ground) -> Option<Request> {
+        let principal = ground.types.agent(party.name);
+        Request::new(principal, self.action.clone(), ground.types.service.clone(), context, None).ok()
+    }
+
+    fn entities(&self, party: &Party<'_>, ground: &Ground) -> Option<Entities> {
+        let principal = ground.types.agent(party.name);
         let parents =
             self.roles.iter().filter(|(name, _)| (party.has_role)(name)).map(|(_, uid)| uid.clone()).collect();
-        let entities = Entities::from_entities([Entity::new_no_attrs(principal.clone(), parents)], None).ok()?;
-        let context =
-            Context::from_pairs([("delegated".to_owned(), RestrictedExpression::new_bool(party.delegated))]).ok()?;
-        let request = Request::new(principal, self.action.clone(), types.service.clone(), context, None).ok()?;
-        Some((request, entities))
+        let principal = if self.all_needs.principal {
+            let mut attributes = HashMap::new();
+            attributes.insert("name".to_owned(), cedar_policy::RestrictedExpression::new_string(party.name.to_owned()));
+            for (name, value) in ground.attributes.get(party.name).into_iter().flatten() {
+                attributes.insert(name.clone(), expression(value)?);
+            }
+            Entity::new(principal, attributes, parents).ok()?
+        } else {
+            Entity::new_no_attrs(principal, parents)
+        };
+        Entities::from_entities([principal].into_iter().chain(self.hierarchy.clone()), None).ok()
     }
 
-    fn judge(&self, response: &cedar_policy::Response, rules: &[Rule]) -> Decision {
+    fn judge(&self, response: &cedar_policy::Response, ground: &Ground) -> Decision {
         let diagnostics = response.diagnostics();
         // Cedar skips a policy that fails. A skipped forbid would be an open door, so any failure denies.
         if let Some(error) = diagnostics.errors().next() {
-            let rule = self.first([failed_policy(error)].into_iter(), rules);
+            let rule = self.first([failed_policy(error)].into_iter(), ground);
             return Decision { rule: rule.map(|rule| rule.id.clone()), ..Decision::deny(Reason::EvaluationError) };
         }
-        let rule = self.first(diagnostics.reason(), rules).map(|rule| rule.id.clone());
+        let rule = self.first(diagnostics.reason(), ground).map(|rule| rule.id.clone());
         match (response.decision(), rule) {
             (cedar_policy::Decision::Allow, Some(rule)) => {
                 Decision { verdict: Verdict::Allow, rule: Some(rule), reason: Reason::AllowedBy, shadow: Vec::new() }
@@ -136,39 +276,32 @@ impl Slice {
         }
     }
 
-    /// What each shadow rule would change.
-    fn would(&self, response: &cedar_policy::Response, decision: &Decision, rules: &[Rule]) -> Vec<(usize, Shadow)> {
-        let diagnostics = response.diagnostics();
-        // A rule that fails would deny, were it enforced.
-        let failed = diagnostics.errors().map(|error| (failed_policy(error), Some(Effect::Deny)));
-        let matched = diagnostics.reason().map(|id| (id, None));
-        matched
-            .chain(failed)
-            .filter_map(|(id, effect)| {
-                let position = *self.index.get(id)?;
-                let rule = rules.get(position)?;
-                let would = match (effect.unwrap_or(rule.effect), decision.verdict, &decision.reason) {
-                    (Effect::Deny, Verdict::Allow, _) => Verdict::Deny,
-                    (Effect::Allow, Verdict::Deny, Reason::NoRule) => Verdict::Allow,
-                    _ => return None,
-                };
-                Some((position, Shadow { rule: rule.id.clone(), would }))
-            })
-            .collect()
-    }
-
-    fn first<'a, 'b>(&self, ids: impl Iterator<Item = &'b PolicyId>, rules: &'a [Rule]) -> Option<&'a Rule> {
-        ids.filter_map(|id| self.index.get(id)).min().and_then(|position| rules.get(*position))
+    fn first<'a, 'b>(&self, ids: impl Iterator<Item = &'b PolicyId>, ground: &'a Ground) -> Option<&'a Rule> {
+        ids.filter_map(|id| self.index.get(id)).min().and_then(|position| ground.rules.get(*position))
     }
 }
 
-impl std::fmt::Debug for Party<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Party").field("name", &self.name).field("delegated", &self.delegated).finish_non_exhaustive()
-    }
+fn add(set: &mut cedar_policy::PolicySet, policy: cedar_policy::Policy) -> Result<(), BuildError> {
+    Ok(set.add(policy).map_err(Box::new)?)
+}
+
+/// Every expression of a rule that is evaluated.
+fn looks(rule: &Rule, relaxed: bool) -> Result<Vec<E>, BuildError> {
+    let who = match rule.who.as_slice() {
+        [Whom::Everyone] => None,
+        _ => Some(cedar::who_part(rule)?.condition),
+    };
+    let parts = rule.parts.iter().filter(|part| !relaxed || !cedar::reads_params(part));
+    Ok(who.into_iter().chain(parts.map(|part| part.condition.clone())).collect())
 }
 
 fn failed_policy(error: &cedar_policy::AuthorizationError) -> &PolicyId {
     let cedar_policy::AuthorizationError::PolicyEvaluationError(error) = error;
     error.policy_id()
+}
+
+impl fmt::Debug for Party<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Party").field("name", &self.name).finish_non_exhaustive()
+    }
 }

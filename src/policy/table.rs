@@ -61,9 +61,60 @@ impl<'a> Table<'a> {
         Self { source, entries, at: source.whole(), name: "a policy file".to_owned(), asked: Vec::new() }
     }
 
+    /// A table that is the value of a key of another; `name` is how messages call it.
+    pub(crate) fn within(source: &'a Source<'a>, value: &'a Spanned<DeValue<'a>>, name: String) -> Option<Self> {
+        let entries = value.get_ref().as_table()?;
+        Some(Self { source, entries, at: source.line(value.span().start), name, asked: Vec::new() })
+    }
+
     fn value(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
         self.asked.push(key);
         self.entries.get(key)
+    }
+
+    /// A value of any type.
+    pub(crate) fn raw(&mut self, key: &'static str) -> Option<Raw<'a>> {
+        let source = self.source;
+        self.value(key).map(|value| Raw { source, value })
+    }
+
+    /// Every entry, in the order of the file. Who takes them all need not call [`Table::finish`].
+    pub(crate) fn entries(&self) -> Vec<(Located<String>, Raw<'a>)> {
+        let mut entries: Vec<_> = self
+            .entries
+            .iter()
+            .map(|(name, value)| {
+                let at = self.source.line(name.span().start);
+                let key = Located { value: name.get_ref().clone().into_owned(), at };
+                (name.span().start, key, Raw { source: self.source, value })
+            })
+            .collect();
+        entries.sort_by_key(|(start, _, _)| *start);
+        entries.into_iter().map(|(_, key, value)| (key, value)).collect()
+    }
+
+    /// The table that is the value of a key.
+    pub(crate) fn table(&mut self, report: &mut Report, key: &'static str) -> Option<Table<'a>> {
+        let value = self.value(key)?;
+        let table = Table::within(self.source, value, format!("`{key}`"));
+        if table.is_none() {
+            let at = self.source.line(value.span().start);
+            report.error(&at, format!("`{key}` is {}", kind(value.get_ref())), format!("write `{key} = {{ … }}`"));
+        }
+        table
+    }
+
+    pub(crate) fn flag(&mut self, report: &mut Report, key: &'static str) -> Option<Located<bool>> {
+        let value = self.value(key)?;
+        let at = self.source.line(value.span().start);
+        match value.get_ref().as_bool() {
+            Some(value) => Some(Located { value, at }),
+            None => {
+                let message = format!("`{key}` is {}", kind(value.get_ref()));
+                report.error(&at, message, format!("write `{key} = true` or leave it out"));
+                None
+            }
+        }
     }
 
     /// Where a key stands; the table if it is not there.
@@ -84,6 +135,24 @@ impl<'a> Table<'a> {
                 None
             }
         }
+    }
+
+    /// A string that must be one of these; the first when the key is absent or the value is another.
+    pub(crate) fn choice<T: Copy>(
+        &mut self,
+        report: &mut Report,
+        key: &'static str,
+        choices: &[(&str, T)],
+    ) -> Option<Located<T>> {
+        let text = self.string(report, key)?;
+        let found = choices.iter().find(|(name, _)| *name == text.value);
+        if found.is_none() {
+            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+            let help = did_you_mean(&text.value, names.iter().copied())
+                .unwrap_or_else(|| format!("write {}", listed_or(&names)));
+            report.error(&text.at, format!("`{key} = \"{}\"` is not known", shown(&text.value)), help);
+        }
+        found.map(|(_, value)| Located { value: *value, at: text.at })
     }
 
     /// A list of strings; empty when the key is absent.
@@ -136,12 +205,74 @@ impl<'a> Table<'a> {
 
     /// Reports every key that was not asked for.
     pub(crate) fn finish(self, report: &mut Report) {
+        let mut known = self.asked.clone();
+        known.sort_unstable();
+        known.dedup();
         for (name, _) in self.entries.iter().filter(|(name, _)| !self.asked.contains(&name.get_ref().as_ref())) {
             let help = did_you_mean(name.get_ref(), self.asked.iter().copied())
-                .unwrap_or_else(|| format!("the keys of {} are {}", self.name, listed(&self.asked)));
+                .unwrap_or_else(|| format!("the keys of {} are {}", self.name, listed(&known)));
             let message = format!("unknown key `{}` in {}", shown(name.get_ref()), self.name);
             report.error(&self.source.line(name.span().start), message, help);
         }
+    }
+}
+
+/// A value somewhere in a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Raw<'a> {
+    source: &'a Source<'a>,
+    value: &'a Spanned<DeValue<'a>>,
+}
+
+impl<'a> Raw<'a> {
+    pub(crate) fn at(&self) -> Location {
+        self.source.line(self.value.span().start)
+    }
+
+    /// What it is, in words.
+    pub(crate) fn kind(&self) -> &'static str {
+        kind(self.value.get_ref())
+    }
+
+    pub(crate) fn text(&self) -> Option<&'a str> {
+        self.value.get_ref().as_str()
+    }
+
+    pub(crate) fn boolean(&self) -> Option<bool> {
+        self.value.get_ref().as_bool()
+    }
+
+    pub(crate) fn integer(&self) -> Option<i64> {
+        let integer = self.value.get_ref().as_integer()?;
+        i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+    }
+
+    pub(crate) fn is_number(&self) -> bool {
+        self.value.get_ref().is_integer() || self.value.get_ref().is_float()
+    }
+
+    pub(crate) fn list(&self) -> Option<Vec<Raw<'a>>> {
+        let source = self.source;
+        Some(self.value.get_ref().as_array()?.iter().map(|value| Raw { source, value }).collect())
+    }
+
+    pub(crate) fn table(&self, name: String) -> Option<Table<'a>> {
+        Table::within(self.source, self.value, name)
+    }
+
+    /// As it stands in the file, for a message.
+    pub(crate) fn shown(&self) -> String {
+        shown(self.source.text.get(self.value.span()).unwrap_or_default())
+    }
+}
+
+/// `` `a`, `b` or `c` ``.
+pub(crate) fn listed_or<T: AsRef<str>>(names: &[T]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
+    match quoted.split_last() {
+        None => "none".to_owned(),
+        Some((only, [])) => only.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
     }
 }
 

@@ -1,35 +1,60 @@
-//! What a TOML policy file says: roles, agents and methods.
+//! What a TOML policy file declares: roles, agents, methods, claims and attributes. Its rules are handed on unread.
 //! Never checks one file against another: that is `load`'s work.
 
 use std::str::FromStr;
 
+use toml::Spanned;
+use toml::de::DeTable;
+
 use super::cedar;
-use super::finding::{Report, shown};
+use super::finding::{Report, did_you_mean, shown};
 use super::glob::Pattern;
-use super::rule::{Delegation, Effect, Located, Mode, Rule, RuleId, Who};
-use super::table::{Source, Table};
+use super::params::{Param, ParamType};
+use super::project::Projected;
+use super::rule::{Delegation, Effect, Located, Mode, Rule, RuleId, Whom};
+use super::table::{Raw, Source, Table, listed_or};
 use crate::name::MethodName;
 
 /// The statements of one file or, appended, of many.
 #[derive(Debug, Default)]
-pub(crate) struct Statements {
+pub(crate) struct Statements<'a> {
     pub(crate) roles: Vec<RoleTable>,
-    pub(crate) agents: Vec<AgentTable>,
+    pub(crate) agents: Vec<AgentTable<'a>>,
     pub(crate) methods: Vec<MethodTable>,
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) claims: Vec<(Located<String>, ParamType)>,
+    pub(crate) attributes: Vec<(Located<String>, ParamType)>,
+    /// The rules that the lists of roles and agents are.
+    pub(crate) lists: Vec<Rule>,
+    /// `[rule.NAME]`, unread: what they mean depends on the methods.
+    pub(crate) rules: Vec<(Located<String>, Table<'a>)>,
 }
 
 /// `[role.NAME]`.
 #[derive(Debug)]
 pub(crate) struct RoleTable {
     pub(crate) name: Located<String>,
+    pub(crate) source: RoleSource,
+    /// The roles that whoever has this one has too.
+    pub(crate) includes: Vec<Located<String>>,
+}
+
+/// Where a role may come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum RoleSource {
+    #[default]
+    Anywhere,
+    /// Only policy files grant it; a token that claims it is not believed.
+    Files,
+    /// Only tokens carry it.
+    Token,
 }
 
 /// `[agent."NAME"]`.
 #[derive(Debug)]
-pub(crate) struct AgentTable {
+pub(crate) struct AgentTable<'a> {
     pub(crate) name: Located<String>,
     pub(crate) roles: Vec<Located<String>>,
+    pub(crate) attributes: Vec<(Located<String>, Raw<'a>)>,
 }
 
 /// `[method."NAME"]`.
@@ -37,14 +62,17 @@ pub(crate) struct AgentTable {
 pub(crate) struct MethodTable {
     pub(crate) name: Located<MethodName>,
     pub(crate) description: Option<String>,
+    pub(crate) params: Option<Located<Vec<Param>>>,
 }
 
 /// Reads one file. What is wrong in it is reported, and what is right in it is still there.
-pub(crate) fn read(file: &str, text: &str, report: &mut Report) -> Statements {
-    let source = Source::new(file, text);
+pub(crate) fn read<'a>(
+    source: &'a Source<'a>,
+    document: &'a Spanned<DeTable<'a>>,
+    report: &mut Report,
+) -> Statements<'a> {
     let mut statements = Statements::default();
-    let Some(document) = source.parse(report) else { return statements };
-    let mut root = Table::root(&source, document.get_ref());
+    let mut root = Table::root(source, document.get_ref());
     for (name, table) in root.tables(report, "role") {
         role(name, table, &mut statements, report);
     }
@@ -54,49 +82,144 @@ pub(crate) fn read(file: &str, text: &str, report: &mut Report) -> Statements {
     for (name, table) in root.tables(report, "method") {
         method(name, table, &mut statements, report);
     }
+    statements.claims = types("claims", &mut root, report);
+    statements.attributes = types("attributes", &mut root, report);
+    statements.rules = root.tables(report, "rule");
     root.finish(report);
     statements
 }
 
-fn role(name: Located<String>, mut table: Table<'_>, statements: &mut Statements, report: &mut Report) {
+fn role(name: Located<String>, mut table: Table<'_>, statements: &mut Statements<'_>, report: &mut Report) {
     check_name("role", &name, report);
-    let description = description(&mut table, report);
-    lists("role", &name, Who::Roles(vec![name.value.clone()]), &description, &mut table, statements, report);
+    let whom = Whom::Role(name.value.clone());
+    lists("role", &name, whom, &mut table, statements, report);
+    let choices = [("anywhere", RoleSource::Anywhere), ("files", RoleSource::Files), ("token", RoleSource::Token)];
+    let source = table.choice(report, "from", &choices).map(|source| source.value).unwrap_or_default();
+    let includes = table.strings(report, "includes");
     table.finish(report);
-    statements.roles.push(RoleTable { name });
+    statements.roles.push(RoleTable { name, source, includes });
 }
 
-fn agent(name: Located<String>, mut table: Table<'_>, statements: &mut Statements, report: &mut Report) {
+fn agent<'a>(name: Located<String>, mut table: Table<'a>, statements: &mut Statements<'a>, report: &mut Report) {
     check_name("agent", &name, report);
-    let description = description(&mut table, report);
     let roles = table.strings(report, "roles");
-    lists("agent", &name, Who::Agents(vec![name.value.clone()]), &description, &mut table, statements, report);
+    let whom = Whom::Agent(name.value.clone());
+    lists("agent", &name, whom, &mut table, statements, report);
+    let attributes = table.table(report, "attributes").map(|table| table.entries()).unwrap_or_default();
     table.finish(report);
-    statements.agents.push(AgentTable { name, roles });
+    statements.agents.push(AgentTable { name, roles, attributes });
 }
 
-fn method(name: Located<String>, mut table: Table<'_>, statements: &mut Statements, report: &mut Report) {
+fn method(name: Located<String>, mut table: Table<'_>, statements: &mut Statements<'_>, report: &mut Report) {
     let description = description(&mut table, report);
+    let params = table.raw("params").map(|raw| Located { value: params(raw, "params", report), at: raw.at() });
     table.finish(report);
     match MethodName::new(&name.value) {
         Ok(value) => {
-            statements.methods.push(MethodTable { name: Located { value, at: name.at }, description });
+            statements.methods.push(MethodTable { name: Located { value, at: name.at }, description, params });
         }
         Err(error) => report.error(&name.at, error.to_string(), ""),
     }
+}
+
+/// `params = [{ name = "to", type = "string" }, …]`, and the `fields` of an object.
+fn params(raw: Raw<'_>, key: &str, report: &mut Report) -> Vec<Param> {
+    let help = "write one table for each, in the order of their positions: `{ name = \"to\", type = \"string\" }`";
+    let Some(items) = raw.list() else {
+        report.error(&raw.at(), format!("`{key}` is {}", raw.kind()), help);
+        return Vec::new();
+    };
+    let mut params: Vec<Param> = Vec::new();
+    for item in items {
+        let Some(mut table) = item.table(format!("an entry of `{key}`")) else {
+            report.error(&item.at(), format!("`{key}` holds {}", item.kind()), help);
+            continue;
+        };
+        let _description = description(&mut table, report);
+        let name = table.string(report, "name");
+        let optional = table.flag(report, "optional").is_some_and(|flag| flag.value);
+        let fields = table.raw("fields");
+        let kind = table.string(report, "type");
+        table.finish(report);
+        let (Some(name), Some(kind)) = (name, kind) else {
+            report.error(&item.at(), format!("an entry of `{key}` has no name or no type"), help);
+            continue;
+        };
+        if !(1..=64).contains(&name.value.len()) || name.value.chars().any(char::is_control) {
+            let message = format!("`{}` is not a parameter name", shown(&name.value));
+            report.error(&name.at, message, "1 to 64 bytes without control characters are allowed");
+        }
+        if params.iter().any(|known| known.name() == name.value) {
+            report.error(&name.at, format!("the parameter `{}` is declared twice", shown(&name.value)), "");
+            continue;
+        }
+        let kind = match (kind.value.as_str(), fields) {
+            ("object", Some(fields)) => Some(ParamType::Object(self::params(fields, "fields", report))),
+            ("object", None) => {
+                let help = "write `fields = [{ name = …, type = … }]`, or `type = \"any\"`";
+                report.error(&kind.at, "an object without `fields`", help);
+                None
+            }
+            (other, fields) => {
+                if let Some(fields) = fields {
+                    report.error(
+                        &fields.at(),
+                        format!("a {} has no `fields`", shown(other)),
+                        "write `type = \"object\"`",
+                    );
+                }
+                param_type(&kind, report)
+            }
+        };
+        if let Some(kind) = kind {
+            let param = Param::new(name.value, kind);
+            params.push(if optional { param.optional() } else { param });
+        }
+    }
+    params
+}
+
+fn param_type(text: &Located<String>, report: &mut Report) -> Option<ParamType> {
+    let kind = ParamType::named(&text.value);
+    if kind.is_none() {
+        let mut names = ParamType::NAMES.to_vec();
+        names.push("object");
+        let help =
+            did_you_mean(&text.value, names.iter().copied()).unwrap_or_else(|| format!("write {}", listed_or(&names)));
+        report.error(&text.at, format!("unknown type `{}`", shown(&text.value)), help);
+    }
+    kind
+}
+
+/// `[claims]` and `[attributes]`: names and types.
+fn types(key: &'static str, root: &mut Table<'_>, report: &mut Report) -> Vec<(Located<String>, ParamType)> {
+    let Some(table) = root.table(report, key) else { return Vec::new() };
+    let mut types = Vec::new();
+    for (name, value) in table.entries() {
+        let Some(text) = value.text() else {
+            let message = format!("the type of `{}` is {}", shown(&name.value), value.kind());
+            report.error(&value.at(), message, format!("write `{} = \"string\"`", shown(&name.value)));
+            continue;
+        };
+        if let Some(kind) = param_type(&Located { value: text.to_owned(), at: value.at() }, report) {
+            types.push((name, kind));
+        }
+    }
+    types
 }
 
 /// The `allow` and `deny` lists of a role or an agent: one rule each.
 fn lists(
     kind: &str,
     name: &Located<String>,
-    who: Who,
-    description: &Option<String>,
+    whom: Whom,
     table: &mut Table<'_>,
-    statements: &mut Statements,
+    statements: &mut Statements<'_>,
     report: &mut Report,
 ) {
-    let delegation = delegation(table, report);
+    let description = description(table, report);
+    let choices = [("never", Delegation::Never), ("also", Delegation::Also)];
+    let delegation = table.choice(report, "delegated", &choices).map_or(Delegation::Never, |choice| choice.value);
     for (key, effect) in [("allow", Effect::Allow), ("deny", Effect::Deny)] {
         let at = table.line_of(key);
         let methods = patterns(table, key, report);
@@ -105,50 +228,49 @@ fn lists(
         }
         // A deny list that left out delegated calls would be a way around it.
         let delegation = if effect == Effect::Deny { Delegation::Also } else { delegation };
-        statements.rules.push(Rule {
+        statements.lists.push(Rule {
             id: RuleId::new(&format!("{kind}.{}.{key}", name.value), &at),
+            parts: cedar::delegation_part(delegation, &at).into_iter().collect(),
             at,
             description: description.clone(),
             effect,
             mode: Mode::Enforce,
-            who: who.clone(),
+            who: vec![whom.clone()],
             methods,
-            parts: cedar::delegation_part(delegation).into_iter().collect(),
+            written: None,
         });
     }
 }
 
-fn patterns(table: &mut Table<'_>, key: &'static str, report: &mut Report) -> Vec<Located<Pattern>> {
+pub(crate) fn patterns(table: &mut Table<'_>, key: &'static str, report: &mut Report) -> Vec<Located<Pattern>> {
     let mut patterns = Vec::new();
     for text in table.strings(report, key) {
         match Pattern::from_str(&text.value) {
             Ok(value) => patterns.push(Located { value, at: text.at }),
-            Err(error) => report.error(&text.at, format!("`{}` is not a method pattern", shown(&text.value)), error.0),
+            Err(error) => {
+                report.error(&text.at, format!("`{}` is not a method pattern", shown(&text.value)), error.0);
+            }
         }
     }
     patterns
 }
 
-fn delegation(table: &mut Table<'_>, report: &mut Report) -> Delegation {
-    match table.string(report, "delegated") {
-        None => Delegation::Never,
-        Some(text) => match text.value.as_str() {
-            "never" => Delegation::Never,
-            "also" => Delegation::Also,
-            other => {
-                report.error(
-                    &text.at,
-                    format!("`delegated = \"{}\"` is not known", shown(other)),
-                    "write \"never\" (calls in the caller's own name only) or \"also\" (delegated calls too)",
-                );
-                Delegation::Never
-            }
-        },
-    }
+pub(crate) fn description(table: &mut Table<'_>, report: &mut Report) -> Option<String> {
+    table.string(report, "description").map(|text| text.value)
 }
 
-fn description(table: &mut Table<'_>, report: &mut Report) -> Option<String> {
-    table.string(report, "description").map(|text| text.value)
+/// A value of an agent's attribute, of its declared type.
+pub(crate) fn attribute(raw: Raw<'_>, kind: &ParamType) -> Option<Projected> {
+    match kind {
+        ParamType::String => raw.text().map(|text| Projected::String(text.to_owned())),
+        ParamType::Integer => raw.integer().map(Projected::Integer),
+        ParamType::Boolean => raw.boolean().map(Projected::Boolean),
+        ParamType::List(scalar) => {
+            let kind = scalar.as_param();
+            raw.list()?.into_iter().map(|raw| attribute(raw, &kind)).collect::<Option<_>>().map(Projected::List)
+        }
+        ParamType::Number | ParamType::Any | ParamType::Object(_) => None,
+    }
 }
 
 /// Role and agent names are compared with claims of tokens: 1 to 128 characters, none of them a control character.

@@ -1,0 +1,356 @@
+//! What a TOML rule demands of one parameter, claim or attribute: `{ min = 1, max = 100 }`.
+//! Never accepts a demand that cannot be met or that the type cannot have.
+
+use cedar_policy::pst::{BinaryOp, SmolStr, Var};
+
+use super::demand::{Demands, Literal};
+use super::expr::{self, E};
+use super::finding::{Report, did_you_mean, shown};
+use super::params::{Param, ParamType, ScalarType};
+use super::rule::{Location, Part, PartKind};
+use super::table::{Raw, Table, listed};
+
+/// What conditions can be about, by the names that policy files use: `params.amount`, `claims.tenant`, `agent`.
+pub(crate) type Fields = std::collections::BTreeMap<String, Field>;
+
+/// Something that a condition can be about.
+#[derive(Debug, Clone)]
+pub(crate) struct Field {
+    /// How sentences call it: `` `amount` ``.
+    pub(crate) label: String,
+    pub(crate) kind: ParamType,
+    var: Var,
+    path: Vec<SmolStr>,
+    /// What must be there before the value may be looked at.
+    guards: Vec<E>,
+}
+
+impl Field {
+    /// `context.<path>` or `principal.<path>`; `optional` is whether the last attribute may be absent.
+    pub(crate) fn new(label: String, kind: ParamType, var: Var, path: &[&str], optional: bool) -> Self {
+        let path: Vec<SmolStr> = path.iter().map(|attr| SmolStr::from(*attr)).collect();
+        let mut field = Self { label, kind, var, path, guards: Vec::new() };
+        if optional {
+            field.guard();
+        }
+        field
+    }
+
+    /// A member of an object.
+    fn member(&self, param: &Param) -> Self {
+        let mut path = self.path.clone();
+        path.push(param.name().into());
+        let label = format!("{}.{}`", self.label.trim_end_matches('`'), param.name());
+        let mut field =
+            Self { label, kind: param.kind().clone(), var: self.var.clone(), path, guards: self.guards.clone() };
+        if param.is_optional() {
+            field.guard();
+        }
+        field
+    }
+
+    fn guard(&mut self) {
+        if let Some((last, above)) = self.path.split_last() {
+            self.guards.push(expr::has(expr::path(self.var.clone(), above), last));
+        }
+    }
+
+    pub(crate) fn is_optional(&self) -> bool {
+        !self.guards.is_empty()
+    }
+
+    fn value(&self) -> E {
+        expr::path(self.var.clone(), &self.path)
+    }
+
+    /// Lists are kept as a set and a size, because sets forget repetitions.
+    fn below(&self, attr: &str) -> E {
+        let mut path = self.path.clone();
+        path.push(attr.into());
+        expr::path(self.var.clone(), &path)
+    }
+
+    fn part(&self, at: &Location, words: String, condition: E) -> Part {
+        let condition = expr::all(self.guards.iter().cloned().chain([condition]));
+        Part { words, condition, at: at.clone(), kind: PartKind::Condition }
+    }
+}
+
+/// The conditions that `value` puts on `field`: a literal to be equal to, or a table of demands.
+pub(crate) fn read(field: &Field, at: &Location, value: Raw<'_>, others: &Fields, report: &mut Report) -> Vec<Part> {
+    if let ParamType::Object(members) = &field.kind {
+        return read_members(field, members, value, others, report);
+    }
+    let errors_before = report.errors();
+    let mut demands = Demands::default();
+    let mut parts = Vec::new();
+    if let Some(mut table) = value.table(format!("a condition on {}", field.label)) {
+        read_demands(field, &mut table, &mut demands, &mut parts, report);
+        parts.extend(read_same(field, &mut table, others, report));
+        table.finish(report);
+        if parts.is_empty() && report.errors() == errors_before {
+            report.error(at, format!("the condition on {} is empty", field.label), demand_help(&field.kind));
+        }
+    } else if let Some(literal) = literal(field, value, report) {
+        parts.push(field.part(
+            at,
+            format!("{} is {}", field.label, literal.words()),
+            expr::binary(BinaryOp::Eq, field.value(), literal.expr()),
+        ));
+        demands.allow(vec![literal]);
+    }
+    if let Some(why) = demands.contradiction() {
+        report.error(at, format!("the conditions on {} can never hold together", field.label), why);
+    }
+    parts
+}
+
+fn read_members(field: &Field, members: &[Param], value: Raw<'_>, others: &Fields, report: &mut Report) -> Vec<Part> {
+    let Some(table) = value.table(format!("a condition on {}", field.label)) else {
+        let message = format!("{} is an object, and {} can never be equal to one", field.label, value.shown());
+        report.error(&value.at(), message, "put the condition on a member of it");
+        return Vec::new();
+    };
+    let mut parts = Vec::new();
+    for (key, value) in table.entries() {
+        match members.iter().find(|param| param.name() == key.value) {
+            Some(param) => parts.extend(read(&field.member(param), &key.at, value, others, report)),
+            None => {
+                let help = did_you_mean(&key.value, members.iter().map(Param::name)).unwrap_or_else(|| {
+                    let names: Vec<&str> = members.iter().map(Param::name).collect();
+                    format!("its members are {}", listed(&names))
+                });
+                report.error(&key.at, format!("{} has no member `{}`", field.label, shown(&key.value)), help);
+            }
+        }
+    }
+    parts
+}
+
+fn read_demands(
+    field: &Field,
+    table: &mut Table<'_>,
+    demands: &mut Demands,
+    parts: &mut Vec<Part>,
+    report: &mut Report,
+) {
+    let label = &field.label;
+    if let Some(raw) = table.raw("present") {
+        match raw.boolean() {
+            _ if !field.is_optional() => {
+                report.error(&raw.at(), format!("{label} is always there"), "leave `present` out");
+            }
+            Some(true) => {
+                demands.present = true;
+                parts.push(field.part(&raw.at(), format!("{label} is there"), expr::boolean(true)));
+            }
+            Some(false) => {
+                demands.absent = true;
+                let condition = expr::not(expr::all(field.guards.iter().cloned()));
+                let words = format!("{label} is absent");
+                parts.push(Part { words, condition, at: raw.at(), kind: PartKind::Condition });
+            }
+            None => report.error(&raw.at(), format!("`present` is {}", raw.kind()), "write `true` or `false`"),
+        }
+    }
+    let so_far = parts.len();
+    match &field.kind {
+        ParamType::String | ParamType::Integer | ParamType::Boolean => {
+            read_equality(field, table, demands, parts, report);
+            read_range(field, table, demands, parts, report);
+            read_globs(field, table, demands, parts, report);
+        }
+        ParamType::List(scalar) => read_list(field, *scalar, table, demands, parts, report),
+        ParamType::Number | ParamType::Any | ParamType::Object(_) => {}
+    }
+    demands.present |= parts.len() > so_far;
+}
+
+/// `same_as`: equal to something else of the same call.
+fn read_same(field: &Field, table: &mut Table<'_>, others: &Fields, report: &mut Report) -> Option<Part> {
+    let raw = table.raw("same_as")?;
+    let name = raw.text().unwrap_or_default();
+    let known = || others.iter().filter(|(_, other)| other.kind == field.kind).map(|(name, _)| name.as_str());
+    let Some(other) = others.get(name).filter(|other| other.kind == field.kind) else {
+        let names: Vec<&str> = known().collect();
+        let help =
+            did_you_mean(name, known()).unwrap_or_else(|| format!("of type {} are {}", field.kind, listed(&names)));
+        report.error(&raw.at(), format!("{} cannot be compared with {}", field.label, raw.shown()), help);
+        return None;
+    };
+    let equal = expr::binary(BinaryOp::Eq, field.value(), other.value());
+    let condition = expr::all(other.guards.iter().cloned().chain([equal]));
+    Some(field.part(&raw.at(), format!("{} is the same as {}", field.label, other.label), condition))
+}
+
+fn read_equality(
+    field: &Field,
+    table: &mut Table<'_>,
+    demands: &mut Demands,
+    parts: &mut Vec<Part>,
+    report: &mut Report,
+) {
+    let label = &field.label;
+    for (key, op, verb) in [("is", BinaryOp::Eq, "is"), ("not", BinaryOp::NotEq, "is not")] {
+        let Some(raw) = table.raw(key) else { continue };
+        let Some(value) = literal(field, raw, report) else { continue };
+        let words = format!("{label} {verb} {}", value.words());
+        parts.push(field.part(&raw.at(), words, expr::binary(op, field.value(), value.expr())));
+        if key == "is" { demands.allow(vec![value]) } else { demands.excluded.push(value) }
+    }
+    for key in ["in", "not_in"] {
+        let Some(raw) = table.raw(key) else { continue };
+        let Some(values) = literals(field, key, raw, report) else { continue };
+        let within = expr::binary(BinaryOp::Contains, expr::set(values.iter().map(Literal::expr)), field.value());
+        let texts = values.iter().map(Literal::words).collect::<Vec<_>>().join(", ");
+        if key == "in" {
+            parts.push(field.part(&raw.at(), format!("{label} is one of {texts}"), within));
+            demands.allow(values);
+        } else {
+            parts.push(field.part(&raw.at(), format!("{label} is none of {texts}"), expr::not(within)));
+            demands.excluded.extend(values);
+        }
+    }
+}
+
+fn read_range(field: &Field, table: &mut Table<'_>, demands: &mut Demands, parts: &mut Vec<Part>, report: &mut Report) {
+    for (key, op, verb) in [("min", BinaryOp::GreaterEq, "at least"), ("max", BinaryOp::LessEq, "at most")] {
+        let Some(raw) = table.raw(key) else { continue };
+        if field.kind != ParamType::Integer {
+            report.error(
+                &raw.at(),
+                format!("{} is of type {}, which has no `{key}`", field.label, field.kind),
+                demand_help(&field.kind),
+            );
+            continue;
+        }
+        let Some(Literal::Integer(bound)) = literal(field, raw, report) else { continue };
+        let words = format!("{} is {verb} {bound}", field.label);
+        parts.push(field.part(&raw.at(), words, expr::binary(op, field.value(), expr::integer(bound))));
+        if key == "min" { demands.min = Some(bound) } else { demands.max = Some(bound) }
+    }
+}
+
+fn read_globs(field: &Field, table: &mut Table<'_>, demands: &mut Demands, parts: &mut Vec<Part>, report: &mut Report) {
+    for key in ["glob", "not_glob"] {
+        let Some(raw) = table.raw(key) else { continue };
+        let Some(glob) = raw.text().filter(|_| field.kind == ParamType::String) else {
+            let message = if field.kind == ParamType::String {
+                format!("`{key}` is {}", raw.kind())
+            } else {
+                format!("{} is of type {}, which has no `{key}`", field.label, field.kind)
+            };
+            report.error(&raw.at(), message, demand_help(&field.kind));
+            continue;
+        };
+        let like = expr::like(field.value(), glob);
+        if key == "glob" {
+            parts.push(field.part(&raw.at(), format!("{} matches `{}`", field.label, shown(glob)), like));
+            demands.globs.push(glob.to_owned());
+        } else {
+            let words = format!("{} does not match `{}`", field.label, shown(glob));
+            parts.push(field.part(&raw.at(), words, expr::not(like)));
+            demands.excluded_globs.push(glob.to_owned());
+        }
+    }
+}
+
+fn read_list(
+    field: &Field,
+    scalar: ScalarType,
+    table: &mut Table<'_>,
+    demands: &mut Demands,
+    parts: &mut Vec<Part>,
+    report: &mut Report,
+) {
+    let label = &field.label;
+    let element = Field { kind: scalar.as_param(), ..field.clone() };
+    let bounds = [("min_size", BinaryOp::GreaterEq, "at least"), ("max_size", BinaryOp::LessEq, "at most")];
+    for (key, op, verb) in bounds {
+        let Some(raw) = table.raw(key) else { continue };
+        let Some(bound) = raw.integer() else {
+            report.error(&raw.at(), format!("`{key}` is {}", raw.kind()), "write a whole number");
+            continue;
+        };
+        let words = format!("{label} has {verb} {bound} values");
+        parts.push(field.part(&raw.at(), words, expr::binary(op, field.below("size"), expr::integer(bound))));
+        if key == "min_size" { demands.min_size = Some(bound) } else { demands.max_size = Some(bound) }
+    }
+    if let Some(raw) = table.raw("contains")
+        && let Some(value) = literal(&element, raw, report)
+    {
+        let condition = expr::binary(BinaryOp::Contains, field.below("items"), value.expr());
+        parts.push(field.part(&raw.at(), format!("{label} contains {}", value.words()), condition));
+    }
+    for key in ["contains_any", "each_in"] {
+        let Some(raw) = table.raw(key) else { continue };
+        let Some(values) = literals(&element, key, raw, report) else { continue };
+        let texts = values.iter().map(Literal::words).collect::<Vec<_>>().join(", ");
+        let values = expr::set(values.iter().map(Literal::expr));
+        let (words, condition) = if key == "contains_any" {
+            let words = format!("{label} contains one of {texts}");
+            (words, expr::binary(BinaryOp::ContainsAny, field.below("items"), values))
+        } else {
+            let words = format!("every value of {label} is one of {texts}");
+            (words, expr::binary(BinaryOp::ContainsAll, values, field.below("items")))
+        };
+        parts.push(field.part(&raw.at(), words, condition));
+    }
+}
+
+/// The values of a list that is not empty.
+fn literals(field: &Field, key: &str, raw: Raw<'_>, report: &mut Report) -> Option<Vec<Literal>> {
+    match raw.list() {
+        None => {
+            report.error(&raw.at(), format!("`{key}` is {}", raw.kind()), format!("write `{key} = [ … ]`"));
+            None
+        }
+        Some(values) if values.is_empty() => {
+            report.error(&raw.at(), format!("`{key}` is empty, so the condition means nothing"), "name the values");
+            None
+        }
+        Some(values) => values.into_iter().map(|value| literal(field, value, report)).collect(),
+    }
+}
+
+/// A value of the field's own type.
+fn literal(field: &Field, raw: Raw<'_>, report: &mut Report) -> Option<Literal> {
+    let found = match &field.kind {
+        ParamType::String => raw.text().map(|text| Literal::String(text.to_owned())),
+        ParamType::Integer => raw.integer().map(Literal::Integer),
+        ParamType::Boolean => raw.boolean().map(Literal::Boolean),
+        ParamType::Number | ParamType::Any | ParamType::List(_) | ParamType::Object(_) => None,
+    };
+    if found.is_none() {
+        let (message, help) = match &field.kind {
+            ParamType::Number => (
+                format!("{} is of type number, which rules cannot compare", field.label),
+                "declare it an integer in a smaller unit (cents, millimetres)".to_owned(),
+            ),
+            ParamType::Any => {
+                (format!("{} is of type any, which rules cannot compare", field.label), "declare its type".to_owned())
+            }
+            ParamType::Integer if raw.is_number() => (
+                format!("{} is a 64-bit integer, and {} is none", field.label, raw.shown()),
+                "write a whole number that fits 64 bits".to_owned(),
+            ),
+            kind => (
+                format!("{} is of type {kind}, and {} can never match it", field.label, raw.shown()),
+                demand_help(kind),
+            ),
+        };
+        report.error(&raw.at(), message, help);
+    }
+    found
+}
+
+fn demand_help(kind: &ParamType) -> String {
+    match kind {
+        ParamType::String => "write a text, or `is`, `not`, `in`, `not_in`, `glob`, `not_glob`".to_owned(),
+        ParamType::Integer => "write a whole number, or `is`, `not`, `in`, `not_in`, `min`, `max`".to_owned(),
+        ParamType::Boolean => "write `true` or `false`".to_owned(),
+        ParamType::List(_) => "write `min_size`, `max_size`, `contains`, `contains_any` or `each_in`".to_owned(),
+        ParamType::Number | ParamType::Any => "only `present` can be asked of it".to_owned(),
+        ParamType::Object(_) => "put the condition on a member of it".to_owned(),
+    }
+}

@@ -1,0 +1,204 @@
+//! Checks of rules against each other and against Cedar's type checker.
+//! Never changes a rule: what it finds is for the operator.
+
+use std::collections::{BTreeSet, HashMap};
+
+use cedar_policy::ffi::DetailedError;
+use cedar_policy::{ValidationMode, ValidationWarning, Validator};
+
+use super::cedar::{self, Scope};
+use super::demand;
+use super::expr;
+use super::finding::{Report, shown};
+use super::load::Vocabulary;
+use super::methods::Methods;
+use super::rule::{Effect, Location, Mode, Rule, Whom};
+use super::toml_file::RoleSource;
+
+/// All checks.
+pub(crate) fn check(
+    rules: &[Rule],
+    methods: &Methods,
+    vocabulary: &Vocabulary,
+    granted: &HashMap<String, BTreeSet<String>>,
+    report: &mut Report,
+) {
+    names(rules, report);
+    failures(rules, report);
+    negations_of_optional(rules, report);
+    unreachable_roles(vocabulary, granted, rules, report);
+    // The type checker repeats what was found so far in other words, so it speaks only when nothing was.
+    if report.errors() == 0 {
+        contradictions(rules, report);
+        types(rules, methods, vocabulary, report);
+        coverage(rules, methods, report);
+    }
+}
+
+fn names(rules: &[Rule], report: &mut Report) {
+    let mut seen: HashMap<&str, &Rule> = HashMap::new();
+    for rule in rules {
+        if let Some(first) = seen.insert(rule.id.name(), rule) {
+            let message = format!("two rules are named `{}`", shown(rule.id.name()));
+            report.error(&rule.at, message, format!("the first is at {}:{}", first.at.file, first.at.line));
+        }
+    }
+}
+
+fn contradictions(rules: &[Rule], report: &mut Report) {
+    for rule in rules {
+        if let Some((subject, why)) = demand::contradiction(rule.parts.iter().map(|part| &part.condition)) {
+            let help = if subject == "context.delegated" {
+                "a rule is for delegated calls only when it says `delegated` (in Cedar, `@delegated(\"also\")`)"
+            } else {
+                why
+            };
+            let message = format!("the rule `{}` can never hold: look at `{subject}`", rule.id.name());
+            report.error(&rule.at, message, help);
+        }
+    }
+}
+
+/// A rule that fails denies the call. For a deny rule that is right but never meant; for an allow rule it turns one
+/// caller's odd argument into a refusal by every rule.
+fn failures(rules: &[Rule], report: &mut Report) {
+    for rule in rules {
+        for why in rule.parts.iter().filter_map(|part| expr::can_fail(&part.condition)) {
+            let help = "compare without computing, for instance with a literal on one side";
+            match rule.effect {
+                Effect::Deny => report.error(&rule.at, format!("a deny rule that can fail: {why}"), help),
+                Effect::Allow => report.warning(&rule.at, format!("an allow rule that can fail: {why}"), help),
+            }
+        }
+    }
+}
+
+/// `deny … when note is not "x"` does not apply to a call without a note, which is rarely meant.
+fn negations_of_optional(rules: &[Rule], report: &mut Report) {
+    for rule in rules.iter().filter(|rule| rule.effect == Effect::Deny && rule.written.is_none()) {
+        for part in &rule.parts {
+            let conjuncts = expr::conjuncts(&part.condition);
+            let guarded = conjuncts.len() > 1;
+            if guarded && conjuncts.last().is_some_and(|last| expr::is_negation(last)) {
+                report.warning(
+                    &part.at,
+                    format!("`{}` denies only where \"{}\" can be asked", rule.id.name(), part.words),
+                    "it is optional: to deny calls without it too, put the opposite under `unless`",
+                );
+            }
+        }
+    }
+}
+
+fn unreachable_roles(
+    vocabulary: &Vocabulary,
+    granted: &HashMap<String, BTreeSet<String>>,
+    rules: &[Rule],
+    report: &mut Report,
+) {
+    let reachable = |name: &str| {
+        vocabulary.roles.get(name).is_some_and(|role| role.source != RoleSource::Files)
+            || granted.values().any(|roles| roles.contains(name))
+    };
+    for (name, role) in &vocabulary.roles {
+        if !reachable(name) && !role.included_in.iter().any(|other| reachable(other)) {
+            let used = rules.iter().find(|rule| rule.who.contains(&Whom::Role(name.clone())));
+            let rule = used.map(|rule| format!(", so `{}` never applies", rule.id.name())).unwrap_or_default();
+            report.warning(
+                &role.at,
+                format!("nobody can have the role `{}`{rule}", shown(name)),
+                "grant it to an agent (`[agent.\"…\"] roles = […]`), or let tokens carry it (`from = \"anywhere\"`)",
+            );
+        }
+    }
+}
+
+/// Cedar's own strict check of the whole set against the schema.
+fn types(rules: &[Rule], methods: &Methods, vocabulary: &Vocabulary, report: &mut Report) {
+    let mut set = cedar_policy::PolicySet::new();
+    let mut written = cedar_policy::PolicySet::new();
+    let mut by_name: HashMap<&str, &Rule> = HashMap::new();
+    for rule in rules {
+        by_name.insert(rule.id.name(), rule);
+        let added = cedar::policy(rule, Scope::Full).and_then(|policy| match policy {
+            Some(policy) => Ok(set.add(policy).map_err(Box::new)?),
+            None => Ok(()),
+        });
+        let added = added.and_then(|()| match &rule.written {
+            Some(policy) => Ok(written.add(policy.clone()).map_err(Box::new)?),
+            None => Ok(()),
+        });
+        if let Err(error) = added {
+            report.error(&rule.at, format!("cannot be compiled: {error}"), "");
+        }
+    }
+    let schema = match cedar::schema(methods, vocabulary) {
+        Ok(schema) => schema,
+        Err(error) => {
+            let at = Location { file: "".into(), line: 0 };
+            report.error(&at, format!("the schema of the methods cannot be built: {error}"), "");
+            return;
+        }
+    };
+    let validator = Validator::new(schema);
+    // What a Cedar file says is checked as it is written, so that Cedar's remarks are about that text. Then everything
+    // is checked as it is evaluated.
+    for set in [&written, &set] {
+        if report.errors() > 0 {
+            return;
+        }
+        let result = validator.validate(set, ValidationMode::Strict);
+        for error in result.validation_errors() {
+            let detail = DetailedError::from(error);
+            if let Some(rule) = by_name.get(AsRef::<str>::as_ref(error.policy_id())) {
+                let message = remark(&detail.message, rule);
+                report.error(&rule.at, message, detail.help.unwrap_or_default());
+            }
+        }
+        for warning in result.validation_warnings() {
+            let Some(rule) = by_name.get(AsRef::<str>::as_ref(warning.policy_id())) else { continue };
+            if matches!(warning, ValidationWarning::ImpossiblePolicy(_)) {
+                let message = format!("the rule `{}` can never hold", rule.id.name());
+                report.error(&rule.at, message, "its conditions contradict each other or the types of what they ask");
+            } else {
+                report.warning(&rule.at, remark(&warning.to_string(), rule), "");
+            }
+        }
+    }
+}
+
+/// Cedar's remark without the name of the policy, which the finding's place already tells.
+fn remark(text: &str, rule: &Rule) -> String {
+    let prefix = format!("for policy `{}`, ", rule.id.name());
+    text.strip_prefix(&prefix).unwrap_or(text).to_owned()
+}
+
+/// Rules that change nothing because another one covers them.
+fn coverage(rules: &[Rule], methods: &Methods, report: &mut Report) {
+    for (position, rule) in rules.iter().enumerate() {
+        let cover = rules.iter().enumerate().find(|(other, wide)| {
+            *other != position && covers(wide, rule, methods) && (!covers(rule, wide, methods) || *other < position)
+        });
+        let Some((_, wide)) = cover else { continue };
+        let message = match (wide.effect, rule.effect) {
+            (Effect::Deny, Effect::Allow) => {
+                format!("the rule `{}` never allows anything: `{}` denies all of it", rule.id.name(), wide.id.name())
+            }
+            _ => format!("the rule `{}` changes nothing: `{}` covers it", rule.id.name(), wide.id.name()),
+        };
+        report.warning(&rule.at, message, format!("see {}:{}", wide.at.file, wide.at.line));
+    }
+}
+
+/// Whether `rule` never makes a difference beside `wide`.
+fn covers(wide: &Rule, rule: &Rule, methods: &Methods) -> bool {
+    let effects = wide.effect == rule.effect || (wide.effect == Effect::Deny && wide.parts.is_empty());
+    effects
+        // A shadow rule tells something as long as no enforced one does the same.
+        && wide.mode == Mode::Enforce
+        && rule.who.iter().all(|whom| wide.who.iter().any(|wider| wider.covers(whom)))
+        && methods.names().filter(|name| rule.is_about(name.as_str())).all(|name| wide.is_about(name.as_str()))
+        && wide.parts.iter().all(|part| rule.parts.iter().any(|own| own.condition == part.condition))
+        && !(wide.methods.iter().all(|method| method.value.is_exact())
+            && rule.methods.iter().any(|method| !method.value.is_exact()))
+}
