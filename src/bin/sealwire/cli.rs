@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::{self, Exit, Failure};
 use crate::logging::{self, LogFormat};
 use crate::output::Output;
-use crate::{completions, policy, token};
+use crate::{completions, keys, policy, token};
 
 /// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
 #[derive(Parser)]
@@ -42,6 +42,9 @@ struct Common {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Keys of agents, services and token issuers: make, grant, pin, rotate, retire, revoke, list
+    #[command(subcommand)]
+    Keys(keys::Keys),
     /// Access tokens for development: issue, inspect, revoke
     #[command(subcommand)]
     Token(token::Token),
@@ -72,6 +75,7 @@ impl Cli {
 impl Command {
     fn run(self, out: &Output) -> Result<Exit, Failure> {
         match self {
+            Self::Keys(command) => command.run(out),
             Self::Token(command) => command.run(out),
             Self::Policy(command) => command.run(out),
             Self::Completions(command) => command.run(out),
@@ -82,7 +86,7 @@ impl Command {
     /// wrong.
     fn log_level(&self) -> &'static str {
         match self {
-            Self::Token(_) | Self::Policy(_) | Self::Completions(_) => "warn",
+            Self::Keys(_) | Self::Token(_) | Self::Policy(_) | Self::Completions(_) => "warn",
         }
     }
 }

@@ -6,6 +6,7 @@ mod completions;
 mod demo_methods;
 mod exit;
 mod files;
+mod keys;
 mod logging;
 mod output;
 mod policy;

@@ -6,6 +6,7 @@ mod issue;
 mod revoke;
 
 use clap::Subcommand;
+pub(crate) use revoke::load as load_denylist;
 
 use crate::exit::{Exit, Failure};
 use crate::output::Output;

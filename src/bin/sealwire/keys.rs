@@ -1,0 +1,74 @@
+//! `sealwire keys`: the keys of agents, services and token issuers, from the first to the last day.
+//! Never prints a secret: they go from file to file.
+
+mod list;
+mod new_service;
+mod new_token_key;
+mod retire;
+mod revoke;
+mod ring;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Subcommand;
+use sealwire::auth::KeyStatus;
+use sealwire::wire::Audience;
+use serde_json::json;
+
+use ring::Ring;
+
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+
+/// Keys of agents, services and token issuers.
+#[derive(Subcommand)]
+pub(crate) enum Keys {
+    NewService(new_service::NewService),
+    NewTokenKey(new_token_key::NewTokenKey),
+    List(list::List),
+    Retire(retire::Retire),
+    Revoke(revoke::Revoke),
+}
+
+impl Keys {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        match self {
+            Self::NewService(command) => command.run(out),
+            Self::NewTokenKey(command) => command.run(out),
+            Self::List(command) => command.run(out),
+            Self::Retire(command) => command.run(out),
+            Self::Revoke(command) => command.run(out),
+        }
+    }
+}
+
+/// `ENVIRONMENT/SERVICE` on the command line.
+#[derive(Clone)]
+pub(crate) struct AudienceArg(Audience);
+
+impl FromStr for AudienceArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Audience::parse(text).map(Self).ok_or_else(|| "write ENVIRONMENT/SERVICE, such as dev/math".to_owned())
+    }
+}
+
+/// Sets the status of `kid` in every ring; none is written unless all can be.
+fn change_status(kid: &str, paths: &[PathBuf], status: KeyStatus) -> Result<(), Failure> {
+    let mut rings = Vec::with_capacity(paths.len());
+    for path in paths {
+        let mut ring = Ring::open(path)?;
+        ring.set_status(kid, status)?;
+        rings.push(ring);
+    }
+    rings.iter().try_for_each(Ring::save)
+}
+
+fn changed(out: &Output, what: &str, kid: &str, paths: &[PathBuf]) -> Result<(), Failure> {
+    out.result(&json!({ "kid": kid, "state": what, "files": paths }), || {
+        let files: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        format!("{what} {kid} in {}", files.join(", "))
+    })
+}

@@ -1,0 +1,79 @@
+//! `sealwire keys new-token-key`: a small issuer of access tokens, for development.
+//! Never overwrites a key, and never takes a key out of a key set.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use sealwire::auth::{KeySet, Symmetric, TokenIssuer};
+use serde_json::{Value, json};
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::{self, Lock};
+use crate::output::Output;
+
+/// Make a key that signs access tokens, and the key set that services verify them with
+#[derive(Args)]
+#[command(after_help = "\
+For development. A deployment has an identity provider; services read its key set in the same way.
+
+Examples:
+  sealwire keys new-token-key https://dev.example
+  sealwire keys new-token-key https://dev.example --out next.json --jwks jwks.json     a second key in the same set")]
+pub(crate) struct NewTokenKey {
+    /// The issuer: what tokens name as `iss`
+    #[arg(value_name = "ISSUER")]
+    issuer: String,
+    /// The private key to write (mode 0600)
+    #[arg(long, value_name = "FILE", default_value = "token-key.json")]
+    out: PathBuf,
+    /// The key set to which the public key is added; made when there is none
+    #[arg(long, value_name = "FILE", default_value = "jwks.json")]
+    jwks: PathBuf,
+}
+
+impl NewTokenKey {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let _lock = Lock::of([self.jwks.as_path()]);
+        let issuer = TokenIssuer::generate(&self.issuer).or_fail(Exit::Input)?;
+        // The set first in memory, so that a set that cannot be used does not leave a key without one.
+        let set = with_key(&self.jwks, &issuer)?;
+        issuer.save(&self.out).map_err(|error| match &error {
+            sealwire::auth::IssueError::File { .. } if self.out.exists() => {
+                Failure::input(format!("`{}` exists already", self.out.display())).help(
+                    "choose another file with --out; tokens under the old key hold until its public key is removed",
+                )
+            }
+            _ => Failure::of(Exit::Input, &error),
+        })?;
+        files::write_public(&self.jwks, &set)?;
+        let result = json!({ "file": self.out, "jwks": self.jwks, "issuer": issuer.issuer(), "kid": issuer.kid() });
+        out.result(&result, || {
+            format!(
+                "wrote the private key to {}\nadded the public key to {}\nkid {}\n\nA service trusts it with:\n  \
+                 [[tokens.issuer]]\n  issuer = {:?}\n  jwks = {:?}",
+                self.out.display(),
+                self.jwks.display(),
+                issuer.kid(),
+                issuer.issuer(),
+                self.jwks.display().to_string(),
+            )
+        })?;
+        Ok(Exit::Ok)
+    }
+}
+
+/// The set in the file, if there is one, with one more key.
+fn with_key(path: &Path, issuer: &TokenIssuer) -> Result<String, Failure> {
+    let Some(text) = files::read_if_there(path)? else { return Ok(issuer.public_jwks()) };
+    let origin = path.display().to_string();
+    KeySet::from_jwks(&text, issuer.issuer(), &origin, Symmetric::Allowed).or_fail(Exit::Input)?;
+    let parse = |text: &str| serde_json::from_str::<Value>(text).or_fail(Exit::Input);
+    let (mut set, mut own) = (parse(&text)?, parse(&issuer.public_jwks())?);
+    let added = own.get_mut("keys").and_then(Value::as_array_mut);
+    if let (Some(keys), Some(added)) = (set.get_mut("keys").and_then(Value::as_array_mut), added) {
+        keys.append(added);
+    }
+    let text = format!("{set:#}\n");
+    KeySet::from_jwks(&text, issuer.issuer(), &origin, Symmetric::Allowed).or_fail(Exit::Input)?;
+    Ok(text)
+}

@@ -1,0 +1,52 @@
+//! `sealwire keys revoke`: a key that somebody else may know.
+//! Never leaves it in force half-way: every file is read before the first is written.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+use sealwire::auth::KeyStatus;
+
+use super::change_status;
+use crate::exit::{Exit, Failure};
+use crate::files::{self, Lock};
+use crate::output::Output;
+use crate::token::load_denylist;
+
+/// Revoke a key that others may know, at once
+#[derive(Args)]
+#[command(
+    group(ArgGroup::new("where").required(true).multiple(true).args(["rings", "denylist"])),
+    after_help = "\
+Services take it up when they read the file again, usually within a second; also for messages with cached tokens.
+A deny list takes the key ids of token issuers, too.
+
+Examples:
+  sealwire keys revoke planner.k1 --ring math.ring.json
+  sealwire keys revoke planner.k1 --denylist deny.json                    one list for many services"
+)]
+pub(crate) struct Revoke {
+    /// The key id
+    #[arg(value_name = "KID")]
+    kid: String,
+    /// A key ring that holds the key; repeat for several
+    #[arg(long = "ring", value_name = "FILE")]
+    rings: Vec<PathBuf>,
+    /// A deny list; created when there is none
+    #[arg(long, value_name = "FILE")]
+    denylist: Option<PathBuf>,
+}
+
+impl Revoke {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let paths = || self.rings.iter().chain(&self.denylist);
+        let _lock = Lock::of(paths().map(PathBuf::as_path));
+        let list = self.denylist.as_deref().map(load_denylist).transpose()?;
+        change_status(&self.kid, &self.rings, KeyStatus::Revoked)?;
+        if let (Some(path), Some(list)) = (&self.denylist, list) {
+            files::write_public(path, &list.with_key(&self.kid).to_json())?;
+        }
+        let paths: Vec<PathBuf> = paths().cloned().collect();
+        super::changed(out, "revoked", &self.kid, &paths)?;
+        Ok(Exit::Ok)
+    }
+}
