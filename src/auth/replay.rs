@@ -8,12 +8,15 @@
 //! | guard | remembers | replicas |
 //! |---|---|---|
 //! | [`LocalGuard`] | in the process, with a small state file | one |
+//! | [`SharedGuard`] | in the process, then in a JetStream stream | any number |
 
+mod counters;
 mod floor;
 mod local;
 mod nonce;
 mod owners;
 mod quota;
+mod shared;
 mod window;
 
 use std::fmt::Debug;
@@ -28,6 +31,7 @@ pub use floor::{Floor, FloorError};
 pub use local::{LocalGuard, OpenError};
 pub use nonce::Nonce;
 pub use quota::{Caps, CapsError};
+pub use shared::{Latency, SharedConfig, SharedGuard, SharedOpenError, SharedStats};
 pub use window::{Window, WindowError};
 
 /// Remembers which messages were admitted.
@@ -87,13 +91,13 @@ pub enum Refused {
     /// The nonce was admitted before, or is just being admitted.
     #[error("the nonce was seen before")]
     Replayed,
-    /// The owner has as many live nonces as one owner may have.
+    /// The owner has as many live nonces, or checks in flight, as one owner may have.
     #[error("the caller has too many live nonces")]
     OwnerFull {
-        /// When the first of them expires, in milliseconds from now.
+        /// When the first of them expires or is answered, in milliseconds from now.
         retry_after_ms: u64,
     },
-    /// The guard has as many live nonces, or owners, as it may have.
+    /// The guard has as many live nonces, owners or checks in flight as it may have.
     #[error("the replay guard is full")]
     Full {
         /// When to try again, in milliseconds from now.
@@ -116,6 +120,30 @@ pub enum Outage {
     /// [`ReplayGuard::close`] was called.
     #[error("it is closed")]
     Closed,
+    /// The broker does not answer the guard.
+    #[error("the broker does not answer")]
+    Unreachable,
+    /// The check was not answered in time. It may have been stored.
+    #[error("the check was not answered in time")]
+    Unanswered,
+    /// There is no guard stream, or not the one that this guard has verified.
+    #[error("the guard stream is missing or was replaced")]
+    StreamReplaced,
+    /// The guard stream keeps less than the time window needs, or is another kind of stream.
+    #[error("the guard stream is not set up as needed")]
+    StreamUnfit,
+    /// The guard stream takes no more.
+    #[error("the guard stream is full")]
+    StreamFull,
+    /// After an interruption, what the stream still remembers is being verified.
+    #[error("the guard stream is being verified")]
+    Unverified,
+    /// The broker gave an answer that is not understood.
+    #[error("the broker gave an answer that is not understood")]
+    Unexpected,
+    /// This machine's clock and the broker's differ by more than the skew.
+    #[error("the clocks of this machine and of the broker differ by more than the allowed skew")]
+    ClockDiffers,
 }
 
 /// What a guard holds and has answered since it was opened.
@@ -143,4 +171,6 @@ pub struct GuardStats {
     pub full: u64,
     /// Refused as [`Refused::Unavailable`].
     pub unavailable: u64,
+    /// More about a shared guard; `None` for a local one.
+    pub shared: Option<SharedStats>,
 }

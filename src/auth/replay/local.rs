@@ -10,7 +10,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -18,6 +17,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
+use super::counters::Counters;
 use super::floor::{self, Lease, Renewal};
 use super::owners::{Owners, Poisoned};
 use super::quota::{Quota, Reached};
@@ -60,9 +60,25 @@ impl LocalGuard {
     /// [`OpenError::Window`] and [`OpenError::Caps`] blame the configuration, [`OpenError::Floor`] the state file or
     /// its folder, [`OpenError::Thread`] the machine.
     pub fn open(window: Window, caps: Caps, clock: Arc<dyn Clock>, floor: &Floor) -> Result<Self, OpenError> {
+        Self::open_with(window, caps, clock, floor, true)
+    }
+
+    /// A guard that vouches for all times, as the first of two that must both agree. The other one has the fence.
+    pub(super) fn unfenced(window: Window, caps: Caps, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        Self::open_with(window, caps, clock, &Floor::Ephemeral, false)
+    }
+
+    fn open_with(
+        window: Window,
+        caps: Caps,
+        clock: Arc<dyn Clock>,
+        floor: &Floor,
+        fenced: bool,
+    ) -> Result<Self, OpenError> {
         let window = Window::new(window.window_s, window.skew_s)?;
         let quota = Quota::new(caps)?;
         let (lease, fence) = Lease::open(floor, clock.as_ref(), window.skew_s)?;
+        let fence = if fenced { fence } else { 0 };
         let shared = Arc::new(Shared {
             window,
             quota,
@@ -78,6 +94,17 @@ impl LocalGuard {
         let thread = thread::Builder::new().name("sealwire-replay".to_owned());
         let thread = thread.spawn(move || kept.keep_up(&stopped)).map_err(OpenError::Thread)?;
         Ok(Self { shared, upkeep: Some((stop, thread)) })
+    }
+
+    /// As [`ReplayGuard::admit`], at once and not counted: for a guard without a state file, which waits for nothing.
+    pub(super) fn admit_now(&self, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<(), Refused> {
+        let closed = Refused::Unavailable(Outage::Closed);
+        self.shared.check(owner, nonce, iat, exp).unwrap_or(Err(closed))
+    }
+
+    /// The time to judge by, in seconds since the Unix epoch: it never goes back.
+    pub(super) fn now_s(&self) -> u64 {
+        self.shared.lease.now_ms(self.shared.clock.as_ref()) / 1000
     }
 
     /// Frees what expired. Happens by itself every second.
@@ -290,45 +317,15 @@ impl Shared {
     }
 
     fn stats(&self) -> GuardStats {
-        let counters = &self.counters;
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        GuardStats {
+        let mut stats = GuardStats {
             live: self.quota.live(),
             owners: self.owners.len(),
             floor_ms: self.lease.floor_ms(),
             behind_ms: self.behind_ms(),
-            admitted: read(&counters.admitted),
-            stale: read(&counters.stale),
-            replayed: read(&counters.replayed),
-            owner_full: read(&counters.owner_full),
-            full: read(&counters.full),
-            unavailable: read(&counters.unavailable),
-        }
-    }
-}
-
-/// Answers given, by kind.
-#[derive(Debug, Default)]
-struct Counters {
-    admitted: AtomicU64,
-    stale: AtomicU64,
-    replayed: AtomicU64,
-    owner_full: AtomicU64,
-    full: AtomicU64,
-    unavailable: AtomicU64,
-}
-
-impl Counters {
-    fn count(&self, answer: Result<(), Refused>) {
-        let counter = match answer {
-            Ok(()) => &self.admitted,
-            Err(Refused::Stale) => &self.stale,
-            Err(Refused::Replayed) => &self.replayed,
-            Err(Refused::OwnerFull { .. }) => &self.owner_full,
-            Err(Refused::Full { .. }) => &self.full,
-            Err(Refused::Unavailable(_)) => &self.unavailable,
+            ..GuardStats::default()
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        self.counters.fill(&mut stats);
+        stats
     }
 }
 

@@ -1,0 +1,41 @@
+//! How often a guard gave which answer. Counts only.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{GuardStats, Refused};
+
+/// Answers given, by kind.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    admitted: AtomicU64,
+    stale: AtomicU64,
+    replayed: AtomicU64,
+    owner_full: AtomicU64,
+    full: AtomicU64,
+    unavailable: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn count(&self, answer: Result<(), Refused>) {
+        let counter = match answer {
+            Ok(()) => &self.admitted,
+            Err(Refused::Stale) => &self.stale,
+            Err(Refused::Replayed) => &self.replayed,
+            Err(Refused::OwnerFull { .. }) => &self.owner_full,
+            Err(Refused::Full { .. }) => &self.full,
+            Err(Refused::Unavailable(_)) => &self.unavailable,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Puts these counts in the place of those in `stats`.
+    pub(super) fn fill(&self, stats: &mut GuardStats) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        stats.admitted = read(&self.admitted);
+        stats.stale = read(&self.stale);
+        stats.replayed = read(&self.replayed);
+        stats.owner_full = read(&self.owner_full);
+        stats.full = read(&self.full);
+        stats.unavailable = read(&self.unavailable);
+    }
+}

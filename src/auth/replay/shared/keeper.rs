@@ -1,0 +1,300 @@
+//! Keeps the guard connected and its knowledge of the stream fresh. Never lets the guard vouch for what it did not see:
+//! until a verification has passed, and whenever one fails, every check is refused.
+//!
+//! A verification asks the stream to store its previous probe again (it must be recognised), stores a new one, and reads
+//! the stream's state and the broker's clock. The probes also are what proves the stream's memory while nobody calls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::context::ContextBuilder;
+use async_nats::{Client, Statistics};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::super::{Nonce, Outage};
+use super::Shared;
+use super::ask::{self, Answer};
+use super::stream::{self, Trouble};
+use super::vouch::{Agreement, Sighting, Watch};
+use crate::bus::BusConfig;
+
+/// A verified way to the stream.
+#[derive(Debug, Clone)]
+pub(super) struct Up {
+    pub(super) jetstream: Context,
+    /// The stream whose memory was verified.
+    pub(super) stream: Arc<str>,
+    /// Of [`super::vouch::Vouched`].
+    pub(super) generation: u64,
+    pub(super) agreement: Agreement,
+    /// The highest sequence number that an answer had in this generation.
+    pub(super) highest: Arc<AtomicU64>,
+    statistics: Arc<Statistics>,
+    /// How often the client had connected when the verification began.
+    connects: u64,
+}
+
+impl Up {
+    /// Whether the client has been connected without a break since the verification.
+    pub(super) fn is_unbroken(&self) -> bool {
+        self.statistics.connects.load(Ordering::SeqCst) == self.connects
+    }
+
+    /// Whether a check that began under `self` and ended under `other` saw one unbroken memory.
+    pub(super) fn continues(&self, other: &Self) -> bool {
+        self.generation == other.generation && self.connects == other.connects
+    }
+}
+
+/// The state of the background task.
+pub(super) struct Keeper {
+    shared: Arc<Shared>,
+    bus: BusConfig,
+    connection: Option<Connection>,
+    watch: Watch,
+    /// The stream's name, if known.
+    stream: Option<String>,
+    probe: Option<Probe>,
+    highest: Arc<AtomicU64>,
+    generation: u64,
+    /// Since when verifications fail.
+    failing_since: Option<Instant>,
+}
+
+struct Connection {
+    client: Client,
+    jetstream: Context,
+}
+
+/// A probe that was stored.
+struct Probe {
+    id: String,
+    stream: String,
+    stored: Instant,
+}
+
+impl Keeper {
+    pub(super) fn new(shared: Arc<Shared>, bus: BusConfig) -> Self {
+        Self {
+            shared,
+            bus,
+            connection: None,
+            watch: Watch::default(),
+            stream: None,
+            probe: None,
+            highest: Arc::default(),
+            generation: 0,
+            failing_since: None,
+        }
+    }
+
+    /// Verifies again and again, until `stop` says so or its sender is gone.
+    pub(super) async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        loop {
+            let pause = if self.failing_since.is_some() { RETRY_AFTER } else { VERIFY_EVERY };
+            let next = async {
+                // A nudge says that something looks wrong. Not more often than this, whatever the traffic.
+                tokio::time::sleep(LEAST_PAUSE).await;
+                let _ = tokio::time::timeout(pause - LEAST_PAUSE, self.shared.nudge.notified()).await;
+            };
+            tokio::select! {
+                () = next => {}
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+            tokio::select! {
+                _ = self.step() => {}
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+        }
+    }
+
+    /// One verification, and what follows from it.
+    pub(super) async fn step(&mut self) -> Result<(), Trouble> {
+        match self.verify().await {
+            Ok(up) => {
+                self.failing_since = None;
+                self.shared.rise(up);
+                Ok(())
+            }
+            Err(trouble) => {
+                let since = *self.failing_since.get_or_insert_with(Instant::now);
+                if trouble.outage == Outage::ClockDiffers {
+                    self.watch.clocks_differed();
+                }
+                if since.elapsed() > REBUILD_AFTER || self.is_dead().await {
+                    // What is queued in the old client goes with it; so does what it keeps for unanswered requests.
+                    self.connection = None;
+                    self.failing_since = Some(Instant::now());
+                    tracing::warn!("the replay guard's connection is made anew");
+                }
+                self.shared.fall(None, trouble.outage, &trouble.detail);
+                Err(trouble)
+            }
+        }
+    }
+
+    async fn verify(&mut self) -> Result<Up, Trouble> {
+        let (client, jetstream) = self.connect().await?;
+        let statistics = client.statistics();
+        let connects = statistics.connects.load(Ordering::SeqCst);
+        let began = Instant::now();
+        let highest = self.highest.load(Ordering::SeqCst);
+
+        let name = self.locate(&client).await?;
+        let forgot = self.probe(&jetstream, &name).await?;
+        let asked = Instant::now();
+        let Some(info) = stream::look(&client, &name).await? else {
+            self.stream = None;
+            return Err(Trouble::new(Outage::StreamReplaced, format!("stream `{name}` is gone")));
+        };
+        let ended = Instant::now();
+        info.fits(&self.shared.config)?;
+
+        let skew_s = self.shared.config.window.skew_s;
+        let wall_ms = self.shared.clock.now_ms();
+        let agreement = Agreement::new(asked, ended, wall_ms, info.now_ms()?);
+        self.shared.ahead_ms.store(agreement.ahead_ms(ended, wall_ms), Ordering::Relaxed);
+        agreement.check(ended, wall_ms, skew_s * 1000).map_err(|outage| {
+            let ahead_ms = agreement.ahead_ms(ended, wall_ms);
+            Trouble::new(outage, format!("the broker's clock is {ahead_ms} ms ahead of this machine's: set both right"))
+        })?;
+
+        let sighting = Sighting {
+            began,
+            ended,
+            stream: name.clone(),
+            created_ms: info.created_ms()?,
+            first_ms: info.first_ms()?,
+            now_ms: info.now_ms()?,
+            last_sequence: info.state.last_seq,
+            leader: info.leader()?,
+            forgot,
+        };
+        let vouched = self.watch.see(sighting, highest, skew_s);
+        self.shared.fence.fetch_max(vouched.fence, Ordering::SeqCst);
+        if vouched.generation != self.generation {
+            self.generation = vouched.generation;
+            self.highest = Arc::default();
+            tracing::info!(stream = name, fence = vouched.fence, "the replay guard's memory counts anew");
+        }
+        self.highest.fetch_max(info.state.last_seq, Ordering::SeqCst);
+        let up = Up {
+            jetstream,
+            stream: name.into(),
+            generation: self.generation,
+            agreement,
+            highest: Arc::clone(&self.highest),
+            statistics,
+            connects,
+        };
+        if up.is_unbroken() { Ok(up) } else { Err(Trouble::new(Outage::Unverified, "the connection was interrupted")) }
+    }
+
+    /// Whether the client's own task has ended, which it does not tell.
+    async fn is_dead(&self) -> bool {
+        match &self.connection {
+            Some(connection) => {
+                matches!(tokio::time::timeout(LEAST_PAUSE, connection.client.flush()).await, Ok(Err(_)))
+            }
+            None => false,
+        }
+    }
+
+    async fn connect(&mut self) -> Result<(Client, Context), Trouble> {
+        if let Some(connection) = &self.connection {
+            return Ok((connection.client.clone(), connection.jetstream.clone()));
+        }
+        let config = &self.shared.config;
+        let name = format!("sealwire-guard {}/{}", config.environment, config.service);
+        let inbox = format!("_INBOX.{}", config.service);
+        let events = {
+            let shared = Arc::clone(&self.shared);
+            move |event| shared.hear(&event)
+        };
+        let client = self.bus.connect(&name, &inbox, INBOX_CAPACITY, events).await;
+        let client = client.map_err(|error| Trouble::new(Outage::Unreachable, error.to_string()))?;
+        let jetstream = ContextBuilder::new()
+            .timeout(config.answer_within)
+            .max_ack_inflight(2 * config.in_flight + 16)
+            .backpressure_on_inflight(false)
+            .ack_timeout(config.answer_within)
+            .build(client.clone());
+        self.connection = Some(Connection { client: client.clone(), jetstream: jetstream.clone() });
+        Ok((client, jetstream))
+    }
+
+    /// The stream's name; the stream is made if there is none.
+    async fn locate(&mut self, client: &Client) -> Result<String, Trouble> {
+        if let Some(name) = &self.stream {
+            return Ok(name.clone());
+        }
+        let config = &self.shared.config;
+        let mut found = stream::find(client, config).await?;
+        if found.is_none() {
+            stream::create(client, config).await?;
+            found = stream::find(client, config).await?;
+        }
+        let name = found.ok_or_else(|| Trouble::new(Outage::StreamReplaced, "the guard stream is not there yet"))?;
+        // A stream that is not ours is never written to.
+        match stream::look(client, &name).await? {
+            Some(info) => info.fits(config)?,
+            None => return Err(Trouble::new(Outage::StreamReplaced, format!("stream `{name}` is gone"))),
+        }
+        self.stream = Some(name.clone());
+        Ok(name)
+    }
+
+    /// Stores a new probe, after asking for the previous one. Whether that one was forgotten.
+    async fn probe(&mut self, jetstream: &Context, name: &str) -> Result<bool, Trouble> {
+        let config = &self.shared.config;
+        let mut forgot = false;
+        let remembered_for = config.memory().saturating_sub(PROBE_MARGIN);
+        let known = |probe: &&Probe| probe.stream == name && probe.stored.elapsed() < remembered_for;
+        if let Some(id) = self.probe.as_ref().filter(known).map(|probe| probe.id.clone()) {
+            forgot = self.store(jetstream, name, &id).await?;
+        }
+        let id = format!("$probe.{}", Nonce::random().to_text());
+        let stored = Instant::now();
+        if !self.store(jetstream, name, &id).await? {
+            return Err(Trouble::new(Outage::Unverified, "the guard stream knows an id that was never used"));
+        }
+        self.probe = Some(Probe { id, stream: name.to_owned(), stored });
+        Ok(forgot)
+    }
+
+    /// Whether `id` was new to the stream `name`.
+    async fn store(&mut self, jetstream: &Context, name: &str, id: &str) -> Result<bool, Trouble> {
+        let subject = stream::probe_subject(&self.shared.config);
+        match ask::ask(jetstream, subject, id, self.shared.config.answer_within).await {
+            Answer::Acknowledged { stream, .. } | Answer::Known { stream: Some(stream) } if stream != name => {
+                self.stream = None;
+                Err(Trouble::new(Outage::StreamReplaced, format!("stream `{stream}` answers instead of `{name}`")))
+            }
+            Answer::Acknowledged { .. } => Ok(true),
+            Answer::Known { .. } => Ok(false),
+            Answer::Failed(outage) => {
+                if outage == Outage::StreamReplaced {
+                    self.stream = None;
+                }
+                Err(Trouble::new(outage, outage.to_string()))
+            }
+        }
+    }
+}
+
+/// Each verification is four small requests.
+const VERIFY_EVERY: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_millis(250);
+const LEAST_PAUSE: Duration = Duration::from_millis(50);
+
+/// A client that could not help itself for this long is given up and made anew.
+const REBUILD_AFTER: Duration = Duration::from_secs(5);
+
+/// An id is remembered for a fixed time after it was stored; close to its end, nothing can be concluded.
+const PROBE_MARGIN: Duration = Duration::from_secs(10);
+
+/// The guard's connection has no subscription but the client's own for answers.
+const INBOX_CAPACITY: usize = 1024;

@@ -1,0 +1,391 @@
+//! The guard stream at the broker: finds it, makes it, and says what it is. Never changes or removes one that exists.
+//!
+//! The stream's subjects are `rg.<environment>.<service>.*`. No agent may publish there; the service's user for the guard
+//! needs to publish to `rg.<environment>.<service>.*`, `$JS.API.STREAM.NAMES`, `$JS.API.STREAM.INFO.*` and
+//! `$JS.API.STREAM.CREATE.*`, and to subscribe to `_INBOX.<service>.>`.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use async_nats::Client;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::super::{Nonce, Outage};
+use super::SharedConfig;
+use crate::name::Name;
+
+/// Why the stream cannot be used now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) outage: Outage,
+    /// For people.
+    pub(super) detail: String,
+}
+
+impl Trouble {
+    pub(super) fn new(outage: Outage, detail: impl Into<String>) -> Self {
+        Self { outage, detail: detail.into() }
+    }
+}
+
+/// What the broker says about a stream.
+#[derive(Debug, Deserialize)]
+pub(super) struct Info {
+    pub(super) config: Config,
+    created: String,
+    pub(super) state: State,
+    cluster: Option<Cluster>,
+    ts: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Config {
+    pub(super) name: String,
+    #[serde(default)]
+    subjects: Vec<String>,
+    retention: String,
+    discard: String,
+    max_msgs_per_subject: i64,
+    max_age: u64,
+    duplicate_window: Option<u64>,
+    num_replicas: usize,
+    #[serde(default)]
+    no_ack: bool,
+    #[serde(default)]
+    sealed: bool,
+    #[serde(default)]
+    deny_delete: bool,
+    #[serde(default)]
+    deny_purge: bool,
+    #[serde(default)]
+    allow_rollup_hdrs: bool,
+    #[serde(default)]
+    subject_transform: Option<serde_json::Value>,
+    #[serde(default)]
+    mirror: Option<serde_json::Value>,
+    #[serde(default)]
+    sources: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct State {
+    messages: u64,
+    first_ts: String,
+    pub(super) last_seq: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Cluster {
+    /// Absent outside a cluster.
+    name: Option<String>,
+    leader: Option<String>,
+    leader_since: Option<String>,
+}
+
+impl Info {
+    pub(super) fn created_ms(&self) -> Result<u64, Trouble> {
+        needed(&self.created)
+    }
+
+    pub(super) fn now_ms(&self) -> Result<u64, Trouble> {
+        needed(&self.ts)
+    }
+
+    /// When the oldest message was stored.
+    pub(super) fn first_ms(&self) -> Result<Option<u64>, Trouble> {
+        if self.state.messages == 0 { Ok(None) } else { needed(&self.state.first_ts).map(Some) }
+    }
+
+    /// The leader and since when; `None` outside a cluster.
+    pub(super) fn leader(&self) -> Result<Option<(String, Option<u64>)>, Trouble> {
+        let Some(Cluster { name: Some(_), leader, leader_since }) = &self.cluster else { return Ok(None) };
+        let Some(leader) = leader.clone().filter(|leader| !leader.is_empty()) else {
+            return Err(Trouble::new(Outage::Unverified, "the guard stream has no leader"));
+        };
+        let since_ms = leader_since.as_deref().map(needed).transpose()?;
+        Ok(Some((leader, since_ms)))
+    }
+
+    /// Whether the stream remembers long enough, and everything. A larger window or more copies are welcome.
+    pub(super) fn fits(&self, wanted: &SharedConfig) -> Result<(), Trouble> {
+        let stream = &self.config;
+        let clustered = self.leader()?.is_some();
+        let copies = wanted.replicas.unwrap_or(if clustered { CLUSTER_COPIES } else { 1 });
+        let needed_ns = u64::try_from(wanted.memory().as_nanos()).unwrap_or(u64::MAX);
+        let mut wrong = String::new();
+        let mut require = |holds: bool, what: &dyn std::fmt::Display| {
+            if !holds {
+                let separator = if wrong.is_empty() { "" } else { ", " };
+                let _ = write!(wrong, "{separator}{what}");
+            }
+        };
+        let seconds = needed_ns / 1_000_000_000;
+        require(stream.subjects == [wanted.subjects()], &format_args!("`subjects` is not [{}]", wanted.subjects()));
+        require(
+            stream.duplicate_window.unwrap_or(0) >= needed_ns,
+            &format_args!("`duplicate_window` is below {seconds} s (the time window, twice the skew, and a minute)"),
+        );
+        // Zero would mean for ever: the stream would fill up and refuse everything.
+        require(stream.max_age >= needed_ns, &format_args!("`max_age` is below {seconds} s"));
+        require(stream.discard == "new", &"`discard` is not `new`");
+        require(stream.retention == "limits", &"`retention` is not `limits`");
+        require(stream.max_msgs_per_subject <= 0, &"`max_msgs_per_subject` is set");
+        require(stream.num_replicas >= copies, &format_args!("`num_replicas` is below {copies}"));
+        require(!stream.no_ack, &"`no_ack` is set");
+        require(!stream.sealed, &"it is sealed");
+        require(stream.deny_delete && stream.deny_purge, &"`deny_delete` or `deny_purge` is not set");
+        require(!stream.allow_rollup_hdrs, &"`allow_rollup_hdrs` is set");
+        require(stream.subject_transform.is_none(), &"it transforms subjects");
+        require(stream.mirror.is_none() && stream.sources.is_none(), &"it copies other streams");
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let name = crate::name::shown(&stream.name);
+        Err(Trouble::new(
+            Outage::StreamUnfit,
+            format!("stream `{name}` cannot serve as replay guard: {wrong}. Remove it; the service makes its own"),
+        ))
+    }
+}
+
+/// The name of the stream that takes the guard's subjects, if there is one.
+pub(super) async fn find(client: &Client, wanted: &SharedConfig) -> Result<Option<String>, Trouble> {
+    #[derive(Deserialize)]
+    struct Names {
+        #[serde(default)]
+        streams: Option<Vec<String>>,
+    }
+    let names: Names = api(client, "STREAM.NAMES", &json!({ "subject": wanted.subjects() })).await?;
+    let mut names = names.streams.unwrap_or_default();
+    match names.len() {
+        0 | 1 => Ok(names.pop()),
+        _ => Err(Trouble::new(
+            Outage::StreamUnfit,
+            format!("several streams take {}: {}. Leave one, or none", wanted.subjects(), names.join(", ")),
+        )),
+    }
+}
+
+/// What the broker says about the stream `name`; `None` if there is none.
+pub(super) async fn look(client: &Client, name: &str) -> Result<Option<Info>, Trouble> {
+    match api(client, &format!("STREAM.INFO.{name}"), &json!({})).await {
+        Ok(info) => Ok(Some(info)),
+        Err(trouble) if trouble.outage == Outage::StreamReplaced => Ok(None),
+        Err(trouble) => Err(trouble),
+    }
+}
+
+/// Makes the stream. If another replica is quicker, that is fine: look again.
+pub(super) async fn create(client: &Client, wanted: &SharedConfig) -> Result<(), Trouble> {
+    let copies = wanted.replicas.unwrap_or(CLUSTER_COPIES);
+    match create_with(client, wanted, copies).await {
+        Err(ApiError { code: NOT_CLUSTERED, .. }) if wanted.replicas.is_none() => {
+            create_with(client, wanted, 1).await.map_err(ApiError::trouble)
+        }
+        made => made.map_err(ApiError::trouble),
+    }
+}
+
+async fn create_with(client: &Client, wanted: &SharedConfig, copies: usize) -> Result<(), ApiError> {
+    // The name is new every time: an answer names the stream, so the memory of another one is recognised.
+    let epoch: String = Nonce::random().to_text().chars().filter(char::is_ascii_alphanumeric).take(12).collect();
+    let name = format!("RG_{}_{}_{epoch}", wanted.environment, wanted.service);
+    let memory_ns = u64::try_from(wanted.memory().as_nanos()).unwrap_or(u64::MAX);
+    let config = json!({
+        "name": name,
+        "description": "nonces of admitted messages: one entry each, none with content",
+        "subjects": [wanted.subjects()],
+        "storage": "memory",
+        "num_replicas": copies,
+        "retention": "limits",
+        "discard": "new",
+        "duplicate_window": memory_ns,
+        // The memory of ids is rebuilt from stored messages, so they stay as long.
+        "max_age": memory_ns,
+        "max_msgs": wanted.max_messages,
+        "max_bytes": -1,
+        "max_msgs_per_subject": -1,
+        "max_msg_size": MAX_MESSAGE_SIZE,
+        "max_consumers": -1,
+        "deny_delete": true,
+        "deny_purge": true,
+    });
+    match ask::<serde_json::Value>(client, &format!("STREAM.CREATE.{name}"), &config).await {
+        Ok(_) | Err(ApiError { code: SUBJECTS_OVERLAP, .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn api<T: for<'de> Deserialize<'de>>(client: &Client, verb: &str, body: &impl Serialize) -> Result<T, Trouble> {
+    ask(client, verb, body).await.map_err(ApiError::trouble)
+}
+
+/// An answer of the JetStream API that is an error, or none.
+#[derive(Debug)]
+struct ApiError {
+    /// JetStream's own error code; 0 if there was no such answer.
+    code: u64,
+    description: String,
+}
+
+impl ApiError {
+    fn none(description: impl std::fmt::Display) -> Self {
+        Self { code: 0, description: description.to_string() }
+    }
+
+    fn trouble(self) -> Trouble {
+        let outage = match self.code {
+            0 => Outage::Unreachable,
+            STREAM_NOT_FOUND => Outage::StreamReplaced,
+            NOT_CLUSTERED => Outage::StreamUnfit,
+            _ => Outage::Unverified,
+        };
+        Trouble::new(outage, self.description)
+    }
+}
+
+async fn ask<T: for<'de> Deserialize<'de>>(client: &Client, verb: &str, body: &impl Serialize) -> Result<T, ApiError> {
+    #[derive(Deserialize)]
+    struct Failed {
+        error: ErrorBody,
+    }
+    #[derive(Deserialize)]
+    struct ErrorBody {
+        #[serde(default)]
+        err_code: u64,
+        #[serde(default)]
+        description: String,
+    }
+    let body = serde_json::to_vec(body).map_err(ApiError::none)?;
+    let answer = client.request(format!("$JS.API.{verb}"), body.into());
+    let answer = match tokio::time::timeout(API_TIMEOUT, answer).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return Err(ApiError::none(format!("JetStream: {error}"))),
+        Err(_) => return Err(ApiError::none("JetStream does not answer")),
+    };
+    if let Ok(Failed { error }) = serde_json::from_slice(&answer.payload) {
+        return Err(ApiError { code: error.err_code, description: format!("JetStream: {}", error.description) });
+    }
+    serde_json::from_slice(&answer.payload).map_err(|error| ApiError::none(format!("JetStream's answer: {error}")))
+}
+
+/// A broker time in milliseconds since the Unix epoch.
+fn needed(text: &str) -> Result<u64, Trouble> {
+    let parsed = OffsetDateTime::parse(text, &Rfc3339).ok();
+    let ms = parsed.and_then(|time| u64::try_from(time.unix_timestamp_nanos() / 1_000_000).ok());
+    let unreadable = || Trouble::new(Outage::StreamUnfit, "the broker tells no time that can be read");
+    ms.filter(|ms| *ms > 0).ok_or_else(unreadable)
+}
+
+/// The subject that a check of this owner is stored under.
+pub(super) fn subject(config: &SharedConfig, owner: &Name) -> String {
+    format!("rg.{}.{}.{owner}", config.environment, config.service)
+}
+
+/// The subject of probes. No agent is called so: `$` is not a letter of names.
+pub(super) fn probe_subject(config: &SharedConfig) -> String {
+    format!("rg.{}.{}.$probe", config.environment, config.service)
+}
+
+/// One node may die with its copy and another be away, and what it knew is still there.
+const CLUSTER_COPIES: usize = 3;
+
+/// Headers with an id of at most 64 + 1 + 22 bytes take about 130 bytes.
+const MAX_MESSAGE_SIZE: i64 = 1024;
+
+/// Longer than any answer of a broker in working order takes.
+const API_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// `JSStreamNotFoundErr`.
+const STREAM_NOT_FOUND: u64 = 10_059;
+/// `JSStreamSubjectOverlapErr`.
+const SUBJECTS_OVERLAP: u64 = 10_065;
+/// `JSStreamReplicasNotSupportedErr`.
+const NOT_CLUSTERED: u64 = 10_074;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    /// As nats-server 2.15.1 answers for the stream that `create` makes.
+    fn info(change: impl FnOnce(&mut serde_json::Value)) -> Info {
+        let mut info = json!({
+            "config": {"name": "RG_prod_math_x", "subjects": ["rg.prod.math.*"], "retention": "limits",
+                "max_consumers": -1, "max_msgs": 2, "max_bytes": -1, "max_age": 100_000_000_000_u64,
+                "max_msgs_per_subject": -1, "max_msg_size": -1, "discard": "new", "storage": "memory",
+                "num_replicas": 3, "duplicate_window": 100_000_000_000_u64, "deny_delete": true, "deny_purge": true},
+            "created": "2026-11-21T23:16:53.086921884Z",
+            "state": {"messages": 2, "bytes": 108, "first_seq": 1, "first_ts": "2026-11-21T23:16:54.5Z", "last_seq": 2},
+            "cluster": {"name": "c", "leader": "n3", "leader_since": "2026-11-21T23:14:55.8897883Z"},
+            "ts": "2026-11-21T23:16:53.090695702Z"
+        });
+        change(&mut info);
+        serde_json::from_value(info).unwrap()
+    }
+
+    fn wanted() -> SharedConfig {
+        SharedConfig::new(Name::new("prod").unwrap(), Name::new("math").unwrap())
+    }
+
+    #[test]
+    fn the_stream_that_is_made_fits() {
+        let info = info(|_| ());
+        assert_eq!(info.fits(&wanted()), Ok(()));
+        assert_eq!(info.created_ms(), Ok(1_795_303_013_086));
+        assert_eq!(info.first_ms(), Ok(Some(1_795_303_014_500)));
+        assert_eq!(info.leader(), Ok(Some(("n3".to_owned(), Some(1_795_302_895_889)))));
+    }
+
+    #[test]
+    fn a_stream_that_remembers_less_is_refused_with_what_is_wrong() {
+        for (pointer, value, says) in [
+            ("/config/duplicate_window", json!(99_999_999_999_u64), "`duplicate_window` is below 100 s"),
+            ("/config/duplicate_window", json!(null), "`duplicate_window`"),
+            ("/config/max_age", json!(0), "`max_age` is below 100 s"),
+            ("/config/discard", json!("old"), "`discard`"),
+            ("/config/retention", json!("workqueue"), "`retention`"),
+            ("/config/max_msgs_per_subject", json!(1), "`max_msgs_per_subject`"),
+            ("/config/num_replicas", json!(1), "`num_replicas` is below 3"),
+            ("/config/subjects", json!(["rg.>"]), "`subjects` is not [rg.prod.math.*]"),
+            ("/config/no_ack", json!(true), "`no_ack`"),
+            ("/config/sealed", json!(true), "sealed"),
+            ("/config/deny_purge", json!(false), "`deny_purge`"),
+            ("/config/allow_rollup_hdrs", json!(true), "`allow_rollup_hdrs`"),
+            ("/config/mirror", json!({"name": "x"}), "copies other streams"),
+            ("/config/subject_transform", json!({"src": ">", "dest": "x"}), "transforms"),
+        ] {
+            let info = info(|info| {
+                let (parent, key) = pointer.rsplit_once('/').unwrap();
+                info.pointer_mut(parent).unwrap()[key] = value;
+            });
+            let trouble = info.fits(&wanted()).unwrap_err();
+            assert_eq!(trouble.outage, Outage::StreamUnfit);
+            assert!(trouble.detail.contains(says), "{}", trouble.detail);
+        }
+    }
+
+    #[test]
+    fn one_server_needs_one_copy_and_a_configured_number_is_kept_to() {
+        let single = info(|info| {
+            info["cluster"] = json!({"leader": "NCOEM"});
+            info["config"]["num_replicas"] = json!(1);
+        });
+        assert_eq!(single.leader(), Ok(None));
+        assert_eq!(single.fits(&wanted()), Ok(()));
+        assert!(single.fits(&SharedConfig { replicas: Some(3), ..wanted() }).is_err());
+    }
+
+    #[test]
+    fn an_empty_stream_has_no_oldest_message_and_a_missing_leader_is_trouble() {
+        let info = info(|info| {
+            info["state"] = json!({"messages": 0, "first_ts": "0001-01-01T00:00:00Z", "last_seq": 0});
+            info["cluster"] = json!({"name": "c", "leader": ""});
+        });
+        assert_eq!(info.first_ms(), Ok(None));
+        assert!(info.leader().is_err());
+    }
+}

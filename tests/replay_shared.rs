@@ -1,0 +1,425 @@
+//! The shared replay guard against a real server: replicas that race, a server that dies, a stream that is removed, a
+//! clock that is wrong. Every message that is admitted is admitted once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use sealwire::auth::{Nonce, Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, SharedOpenError, Window};
+use sealwire::{BusConfig, Clock, Name, SystemClock};
+use support::{NatsServer, SOON, within};
+use tokio::time::{Instant, sleep};
+
+/// The machine's clock with an error, as it stands on one replica.
+#[derive(Debug, Default)]
+struct WrongClock(AtomicI64);
+
+impl Clock for WrongClock {
+    fn now_ms(&self) -> u64 {
+        SystemClock.now_ms().saturating_add_signed(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A short skew, so that a fence of twice the skew is not waited for long.
+fn config() -> SharedConfig {
+    let mut config = SharedConfig::new(name("test"), name("math"));
+    config.window = Window::new(30, 1).unwrap();
+    config.open_within = Duration::from_secs(5);
+    config
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+async fn open_with(url: &str, config: SharedConfig, clock: Arc<dyn Clock>) -> SharedGuard {
+    within(SOON, SharedGuard::open(config, BusConfig::open(url), clock)).await.unwrap()
+}
+
+/// A replica's guard, waited for until it is ready.
+async fn replica(server: &NatsServer) -> SharedGuard {
+    let guard = open_with(&server.url(), config(), Arc::new(SystemClock)).await;
+    ready(&guard).await;
+    guard
+}
+
+async fn ready(guard: &SharedGuard) {
+    let mut why = None;
+    for _ in 0..400 {
+        why = guard.not_ready();
+        if why.is_none() {
+            return;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{why:?}");
+}
+
+/// A message issued now.
+#[derive(Debug, Clone, Copy)]
+struct Message {
+    nonce: Nonce,
+    iat: u64,
+}
+
+impl Message {
+    fn new() -> Self {
+        Self { nonce: Nonce::random(), iat: SystemClock.now_s() }
+    }
+}
+
+async fn offer(guard: &SharedGuard, message: Message) -> Result<(), Refused> {
+    offer_as(guard, &name("a"), message, Instant::now()).await
+}
+
+async fn offer_as(guard: &SharedGuard, owner: &Name, message: Message, received: Instant) -> Result<(), Refused> {
+    let Message { nonce, iat } = message;
+    within(SOON, guard.admit(owner, nonce, iat, iat + 30, received)).await
+}
+
+#[tokio::test]
+async fn replayed_nonce_is_refused_by_second_replica() {
+    let server = NatsServer::start().await;
+    let (one, two) = (replica(&server).await, replica(&server).await);
+    let message = Message::new();
+    assert_eq!(offer(&one, message).await, Ok(()));
+    assert_eq!(offer(&two, message).await, Err(Refused::Replayed));
+    assert_eq!(offer(&two, message).await, Err(Refused::Replayed));
+    assert_eq!(offer(&one, message).await, Err(Refused::Replayed));
+    assert_eq!(offer_as(&two, &name("b"), message, Instant::now()).await, Ok(()), "the nonce is the owner's own");
+    let stats = two.stats();
+    let shared = stats.shared.unwrap();
+    assert_eq!(shared.latency.count, 2, "the second copy was known locally");
+    assert!(shared.stream.starts_with("RG_test_math_"));
+    assert_eq!((stats.admitted, stats.replayed, shared.interruptions), (1, 2, 0));
+    assert_eq!(one.kind(), "shared");
+    within(SOON, one.close()).await;
+    assert_eq!(offer(&one, Message::new()).await, Err(Refused::Unavailable(Outage::Closed)));
+}
+
+#[tokio::test]
+async fn a_third_replica_is_ready_at_once_and_knows_what_the_others_admitted() {
+    let server = NatsServer::start().await;
+    let one = replica(&server).await;
+    let message = Message::new();
+    assert_eq!(offer(&one, message).await, Ok(()));
+    // The stream's memory reaches back to before the message as soon as its fence is past.
+    sleep(Duration::from_secs(3)).await;
+    let late = open_with(&server.url(), config(), Arc::new(SystemClock)).await;
+    assert_eq!(late.not_ready(), None);
+    assert_eq!(offer(&late, message).await, Err(Refused::Replayed));
+}
+
+#[tokio::test]
+async fn of_many_replicas_asked_at_once_exactly_one_admits() {
+    let server = NatsServer::start().await;
+    let replicas = join_all((0..4).map(|_| replica(&server))).await;
+    for round in 0..20 {
+        let messages: Vec<_> = (0..50).map(|_| Message::new()).collect();
+        let offers = messages.iter().flat_map(|message| replicas.iter().map(move |guard| offer(guard, *message)));
+        let answers = join_all(offers).await;
+        for (message, answers) in messages.iter().zip(answers.chunks(replicas.len())) {
+            let admitted = answers.iter().filter(|answer| answer.is_ok()).count();
+            let replayed = answers.iter().filter(|answer| **answer == Err(Refused::Replayed)).count();
+            assert_eq!((admitted, replayed), (1, replicas.len() - 1), "round {round}: {message:?} {answers:?}");
+        }
+    }
+}
+
+/// The only copy of the stream dies with its server.
+#[tokio::test]
+async fn what_a_dead_server_knew_is_stale_and_the_guard_recovers_by_itself() {
+    let mut server = NatsServer::start().await;
+    let (one, two) = (replica(&server).await, replica(&server).await);
+    let before: Vec<_> = (0..200).map(|_| Message::new()).collect();
+    for message in &before {
+        assert_eq!(offer(&one, *message).await, Ok(()));
+    }
+    let fence = two.fence();
+    server.kill().await;
+    let answer = offer(&one, Message::new()).await;
+    assert!(matches!(answer, Err(Refused::Unavailable(_))), "{answer:?}");
+    server.restart().await;
+    let restarted = Instant::now();
+    while two.fence() == fence || two.not_ready().is_some() || one.not_ready().is_some() {
+        for message in &before {
+            assert!(offer(&two, *message).await.is_err());
+        }
+        assert!(restarted.elapsed() < Duration::from_secs(15), "{:?}", two.not_ready());
+        sleep(Duration::from_millis(100)).await;
+    }
+    println!("recovered {:?} after the restart", restarted.elapsed());
+    for message in &before {
+        assert_eq!(offer(&two, *message).await, Err(Refused::Stale));
+    }
+    let after = Message::new();
+    assert_eq!(offer(&two, after).await, Ok(()));
+    assert_eq!(offer(&one, after).await, Err(Refused::Replayed));
+}
+
+#[tokio::test]
+async fn a_stream_that_is_removed_is_made_anew_and_what_it_knew_is_stale() {
+    let server = NatsServer::start().await;
+    let (one, two) = (replica(&server).await, replica(&server).await);
+    let message = Message::new();
+    assert_eq!(offer(&one, message).await, Ok(()));
+    let stream = one.stats().shared.unwrap().stream;
+    let client = server.client().await;
+    within(SOON, client.request(format!("$JS.API.STREAM.DELETE.{stream}"), "".into())).await.unwrap();
+    let removed = Instant::now();
+    while two.not_ready().is_some() || two.stats().shared.unwrap().stream == stream {
+        let answer = offer(&two, message).await;
+        assert!(matches!(answer, Err(Refused::Unavailable(_) | Refused::Replayed | Refused::Stale)), "{answer:?}");
+        assert!(removed.elapsed() < Duration::from_secs(15), "{:?}", two.not_ready());
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(offer(&two, message).await, Err(Refused::Stale));
+    let after = Message::new();
+    assert_eq!(offer(&two, after).await, Ok(()));
+    ready(&one).await;
+    assert_eq!(offer(&one, after).await, Err(Refused::Replayed));
+    assert!(two.stats().shared.unwrap().interruptions > 0);
+}
+
+/// Somebody else makes a stream with the guard's subjects, right in the gap.
+#[tokio::test]
+async fn an_answer_of_another_stream_admits_nothing() {
+    let server = NatsServer::start().await;
+    let one = replica(&server).await;
+    let stream = one.stats().shared.unwrap().stream;
+    let client = server.client().await;
+    within(SOON, client.request(format!("$JS.API.STREAM.DELETE.{stream}"), "".into())).await.unwrap();
+    let foreign =
+        r#"{"name":"X","subjects":["rg.>"],"storage":"memory","num_replicas":1,"retention":"limits","discard":"new"}"#;
+    within(SOON, client.request("$JS.API.STREAM.CREATE.X", foreign.into())).await.unwrap();
+    for _ in 0..50 {
+        assert!(offer(&one, Message::new()).await.is_err());
+        sleep(Duration::from_millis(20)).await;
+    }
+    let why = one.not_ready().unwrap();
+    assert!(why.contains("stream `X` cannot serve as replay guard") && why.contains("`subjects`"), "{why}");
+
+    let refused = SharedGuard::open(config(), BusConfig::open(&server.url()), Arc::new(SystemClock)).await;
+    assert!(matches!(refused, Err(SharedOpenError::Unfit(why)) if why.contains("`max_age` is below 92 s")));
+}
+
+#[tokio::test]
+async fn a_paused_server_refuses_quickly_and_nothing_runs_twice_afterwards() {
+    let mut server = NatsServer::start().await;
+    let (one, two) = (replica(&server).await, replica(&server).await);
+    let known = Message::new();
+    assert_eq!(offer(&one, known).await, Ok(()));
+    server.pause().await;
+    let asked: Vec<_> = (0..50).map(|_| Message::new()).collect();
+    let paused = Instant::now();
+    for answer in join_all(asked.iter().map(|message| offer(&one, *message))).await {
+        assert!(matches!(answer, Err(Refused::Unavailable(_))), "{answer:?}");
+    }
+    assert!(paused.elapsed() < Duration::from_secs(2));
+    assert_eq!(offer(&two, known).await, Err(Refused::Unavailable(Outage::Unanswered)));
+    sleep(Duration::from_secs(1)).await;
+    assert!(one.not_ready().is_some() && two.not_ready().is_some());
+    let asked_down = Instant::now();
+    assert!(matches!(offer(&one, Message::new()).await, Err(Refused::Unavailable(_))));
+    assert!(asked_down.elapsed() < Duration::from_millis(100), "a guard that is down does not wait");
+    server.resume().await;
+    ready(&one).await;
+    ready(&two).await;
+    // What was given up may have been stored since: no copy is admitted here, and at most one elsewhere.
+    for message in asked {
+        assert!(offer(&one, message).await.is_err());
+        let _ = offer(&two, message).await;
+        assert!(offer(&two, message).await.is_err());
+    }
+    assert!(offer(&two, known).await.is_err());
+    assert_eq!(offer(&two, Message::new()).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_step_of_this_machines_clock_is_noticed_by_the_next_message() {
+    let server = NatsServer::start().await;
+    let clock = Arc::new(WrongClock::default());
+    let guard = open_with(&server.url(), config(), clock.clone()).await;
+    ready(&guard).await;
+    for step_ms in [-5_000, 5_000, 3_600_000] {
+        assert_eq!(offer(&guard, Message::new()).await, Ok(()), "before {step_ms}");
+        clock.0.store(step_ms, Ordering::SeqCst);
+        let at_the_wrong_clock = Message { iat: clock.now_s(), ..Message::new() };
+        let refused = Err(Refused::Unavailable(Outage::ClockDiffers));
+        assert_eq!(offer(&guard, at_the_wrong_clock).await, refused, "{step_ms}");
+        assert_eq!(offer(&guard, Message::new()).await, refused, "{step_ms}");
+        // Seen by the task, too, before anything else reads the clock.
+        while !guard.not_ready().is_some_and(|why| why.contains("ms ahead of this machine's")) {
+            sleep(Duration::from_millis(5)).await;
+        }
+        clock.0.store(0, Ordering::SeqCst);
+        if step_ms > 0 {
+            break;
+        }
+        ready(&guard).await;
+    }
+}
+
+#[tokio::test]
+async fn a_replica_with_a_wrong_clock_does_not_start() {
+    let server = NatsServer::start().await;
+    let clock = Arc::new(WrongClock(AtomicI64::new(1_500)));
+    let mut config = config();
+    config.open_within = Duration::from_millis(300);
+    let refused = SharedGuard::open(config, BusConfig::open(&server.url()), clock).await;
+    assert!(matches!(refused, Err(SharedOpenError::NotReady(why)) if why.contains("ahead of this machine's")));
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_too_late_is_stale() {
+    let server = NatsServer::start().await;
+    let guard = replica(&server).await;
+    let Some(long_ago) = Instant::now().checked_sub(Duration::from_secs(33)) else { return };
+    let message = Message::new();
+    assert_eq!(offer_as(&guard, &name("a"), message, long_ago).await, Err(Refused::Stale), "30 s + 2 s ago");
+    assert_eq!(offer(&guard, message).await, Err(Refused::Replayed), "its nonce is burnt");
+    let nearly = long_ago + Duration::from_secs(2);
+    assert_eq!(offer_as(&guard, &name("a"), Message::new(), nearly).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_full_stream_refuses_and_forgets_nothing() {
+    let server = NatsServer::start().await;
+    let mut config = config();
+    config.max_messages = 40;
+    let guard = open_with(&server.url(), config, Arc::new(SystemClock)).await;
+    ready(&guard).await;
+    let other = replica(&server).await;
+    let mut admitted = Vec::new();
+    let refused = loop {
+        let message = Message::new();
+        match offer(&guard, message).await {
+            Ok(()) => admitted.push(message),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(refused, Refused::Unavailable(Outage::StreamFull));
+    assert!(!admitted.is_empty());
+    for message in admitted {
+        assert!(matches!(offer(&other, message).await, Err(Refused::Replayed | Refused::Unavailable(_))));
+    }
+    while guard.not_ready().is_none() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(guard.not_ready().unwrap().contains("full"));
+}
+
+#[tokio::test]
+async fn one_owners_checks_in_flight_are_bounded_and_others_go_on() {
+    let mut server = NatsServer::start().await;
+    let mut config = config();
+    config.in_flight_per_owner = 8;
+    config.in_flight = 12;
+    let guard = open_with(&server.url(), config, Arc::new(SystemClock)).await;
+    ready(&guard).await;
+    server.pause().await;
+    let (a, b) = (name("a"), name("b"));
+    let now = Instant::now();
+    let mut offers: Vec<_> = (0..10).map(|_| offer_as(&guard, &a, Message::new(), now)).collect();
+    offers.extend((0..5).map(|_| offer_as(&guard, &b, Message::new(), now)));
+    let answers = join_all(offers).await;
+    let full = |answers: &[Result<(), Refused>], refused| answers.iter().filter(|a| **a == Err(refused)).count();
+    assert_eq!(full(&answers[..10], Refused::OwnerFull { retry_after_ms: 250 }), 2, "{answers:?}");
+    assert_eq!(full(&answers[10..], Refused::Full { retry_after_ms: 250 }), 1, "{answers:?}");
+    assert_eq!(guard.stats().shared.unwrap().in_flight, 0, "all are given back");
+    server.resume().await;
+}
+
+/// The user that `shared/stream.rs` documents, and an agent beside it.
+#[tokio::test]
+async fn the_documented_permissions_suffice_and_agents_cannot_touch_the_stream() {
+    let users = r#"
+        accounts { A { jetstream: enabled, users: [
+            { user: guard, password: g, permissions: {
+                publish: ["rg.test.math.*", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.CREATE.*"]
+                subscribe: ["_INBOX.math.>"] } }
+            { user: agent, password: a, permissions: { publish: ["rpc.v1.*.a", "rpc.v1.*.a.>"], subscribe: ["_INBOX.a.>"] } }
+            { user: narrow, password: n, permissions: { publish: ["rg.test.math.*"], subscribe: ["_INBOX.math.>"] } }
+        ] } }"#;
+    let server = NatsServer::start_with(users).await;
+    let mut bus = BusConfig::open(&server.url());
+    (bus.user, bus.password) = (Some("guard".into()), Some(String::from("g").into()));
+    let guard = SharedGuard::open(config(), bus.clone(), Arc::new(SystemClock)).await.unwrap();
+    ready(&guard).await;
+    assert_eq!(offer(&guard, Message::new()).await, Ok(()));
+
+    (bus.user, bus.password) = (Some("narrow".into()), Some(String::from("n").into()));
+    let mut impatient = config();
+    impatient.open_within = Duration::from_millis(500);
+    let refused = SharedGuard::open(impatient, bus, Arc::new(SystemClock)).await;
+    assert!(
+        matches!(&refused, Err(SharedOpenError::NotReady(why)) if why.contains("Permissions Violation")),
+        "{refused:?}"
+    );
+
+    let options = async_nats::ConnectOptions::new().user_and_password("agent".into(), "a".into());
+    let agent = options.custom_inbox_prefix("_INBOX.a").connect(server.url()).await.unwrap();
+    let message = Message::new();
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("Nats-Msg-Id", format!("a.{}", message.nonce.to_text()));
+    agent.publish_with_headers("rg.test.math.a", headers, "".into()).await.unwrap();
+    agent.flush().await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(offer(&guard, message).await, Ok(()), "nobody burns a nonce from outside");
+}
+
+/// The header that ends an async-nats 0.51.0 client for good, sent to the guard's own inbox.
+#[tokio::test]
+async fn a_dead_client_is_replaced() {
+    let server = NatsServer::start().await;
+    let guard = replica(&server).await;
+    let client = server.client().await;
+    let mut answers = within(SOON, client.subscribe("_INBOX.math.>")).await.unwrap();
+    within(SOON, client.flush()).await.unwrap();
+    assert_eq!(offer(&guard, Message::new()).await, Ok(()));
+    let inbox = within(SOON, answers.next()).await.unwrap().subject;
+    let mut raw = support::raw::RawConnection::connect(&server.url(), None).await;
+    raw.hpub_raw(&inbox, None, b"NATS/1.0\r\nA: b\rc\r\n\r\n", b"").await;
+    raw.flush().await;
+    let killed = Instant::now();
+    loop {
+        match offer(&guard, Message::new()).await {
+            Ok(()) if killed.elapsed() > Duration::from_millis(300) => break,
+            Ok(()) | Err(Refused::Unavailable(_) | Refused::Stale) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(killed.elapsed() < Duration::from_secs(5));
+        sleep(Duration::from_millis(5)).await;
+    }
+    println!("back {:?} after the client died", killed.elapsed());
+    assert!(guard.stats().shared.unwrap().interruptions > 0);
+}
+
+/// `cargo test --release --test replay_shared -- --ignored --nocapture cost`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement, not a check"]
+async fn cost_of_a_shared_check() {
+    let server = NatsServer::start().await;
+    let guard = Arc::new(replica(&server).await);
+    let owners: Vec<_> = (0..100).map(|owner| name(&format!("o{owner}"))).collect();
+    for in_flight in [1, 64, 512] {
+        let started = std::time::Instant::now();
+        let count = if in_flight == 1 { 5_000 } else { 100_000 };
+        let offers = (0..count).map(|index| {
+            let (guard, owner) = (&guard, &owners[index % owners.len()]);
+            async move {
+                guard.admit(owner, Nonce::random(), SystemClock.now_s(), SystemClock.now_s() + 30, Instant::now()).await
+            }
+        });
+        let answers: Vec<_> = futures_util::stream::iter(offers).buffer_unordered(in_flight).collect().await;
+        let admitted = answers.iter().filter(|answer| answer.is_ok()).count();
+        let per_second = count as f64 / started.elapsed().as_secs_f64();
+        println!("{in_flight} in flight: {per_second:.0}/s, {admitted} of {count} admitted");
+    }
+    println!("{:?}", guard.stats());
+}
