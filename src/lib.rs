@@ -2,6 +2,7 @@
 
 pub mod auth;
 mod bus;
+pub mod client;
 mod clock;
 mod config;
 mod name;

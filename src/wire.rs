@@ -16,7 +16,7 @@ pub use envelope::{Envelope, EnvelopeError, Misshapen};
 pub use key::{AgentKey, HmacKey, KeyError, ServiceKey, ServicePublicKey};
 pub(crate) use key::{Ed25519Public, ed25519_thumbprint};
 pub use proof::{ProofClaims, ProofError};
-pub(crate) use proof::{ProofHeader, is_kid};
+pub(crate) use proof::{ProofHeader, is_idempotency_key, is_kid};
 pub(crate) use seal::{Binding, ReplyKey};
 pub use seal::{Hint, ReplyTo, Sealed, Unsent};
 pub use sign::{Expectation, RequestSigner, Signed, SignedRequest, Unverifiable};

@@ -1,0 +1,163 @@
+//! Several calls and notifications in one message, and their answers told apart by id.
+//! Never pairs an answer with a call by its place.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::{ClientError, InvalidRequest, ProtocolError};
+use super::pending::Answer;
+use super::request::{RequestBuilder, decode};
+use crate::rpc::{Id, MAX_BATCH, Outcome, Request, Responses, RpcError};
+
+/// A batch being put together. Made by [`Client::batch`](super::Client::batch) and [`RequestBuilder::batch`].
+///
+/// ```no_run
+/// # use sealwire::client::{Client, ClientError};
+/// # async fn example(client: Client) -> Result<(), ClientError> {
+/// let mut batch = client.batch("math");
+/// let sum = batch.call("math/add", (2, 3));
+/// let product = batch.call("math/mul", (2, 3));
+/// batch.notify("math/log", ["both"]);
+/// let mut answers = batch.send().await?;
+/// let sum: f64 = answers.take(sum)?;
+/// let product: f64 = answers.take(product)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a batch is sent by `send`"]
+pub struct Batch {
+    request: RequestBuilder,
+    entries: Vec<Request>,
+    calls: usize,
+    /// The first entry that cannot be sent.
+    invalid: Option<InvalidRequest>,
+}
+
+/// One call of a batch: the key to its answer in that batch's [`BatchAnswers`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BatchCall(usize);
+
+impl Batch {
+    pub(super) fn new(request: RequestBuilder) -> Self {
+        Self { request, entries: Vec::new(), calls: 0, invalid: None }
+    }
+
+    /// Adds a call. Parameters that cannot be written as JSON make [`Batch::send`] fail.
+    pub fn call(&mut self, method: &str, params: impl Serialize) -> BatchCall {
+        let call = BatchCall(self.calls);
+        self.calls += 1;
+        // Ids count from 1 in each batch: the signature ties the answers to this message.
+        self.push(Request::new(method, &params, Some(Id::from(call.id()))).map_err(Into::into));
+        call
+    }
+
+    /// Adds a notification. Parameters that cannot be written as JSON make [`Batch::send`] fail.
+    pub fn notify(&mut self, method: &str, params: impl Serialize) {
+        self.push(Request::new(method, &params, None).map_err(Into::into));
+    }
+
+    /// How many entries it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it has no entries, so that it cannot be sent.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Sends the batch and waits for the answers, unless it has notifications only. Entries are executed in any order,
+    /// and each fails alone.
+    ///
+    /// # Errors
+    /// [`ClientError::Invalid`] for a batch of no or more than 50 entries, [`ClientError::Remote`] when the service
+    /// refuses the whole message, [`ClientError::Protocol`] when it answers what was not asked; see [`ClientError`] for
+    /// the others.
+    ///
+    /// Cancel safety: dropping the future ends the wait and leaves nothing behind. The entries may be executed all the
+    /// same.
+    pub async fn send(self) -> Result<BatchAnswers, ClientError> {
+        if let Some(invalid) = self.invalid {
+            return Err(invalid.into());
+        }
+        if self.request.is_on_method_subject() {
+            return Err(InvalidRequest::BatchOnMethodSubject.into());
+        }
+        let payload = Request::batch_to_bytes(&self.entries).filter(|_| self.entries.len() <= MAX_BATCH);
+        let payload = payload.ok_or(InvalidRequest::BatchSize(self.entries.len()))?;
+        let letter = self.request.letter(None, payload.into())?;
+        let inner = &self.request.client.0;
+        if self.calls == 0 {
+            inner.tell(&letter, true).await?;
+            return Ok(BatchAnswers(Vec::new()));
+        }
+        BatchAnswers::pair(inner.ask(&letter).await?, self.calls)
+    }
+
+    fn push(&mut self, entry: Result<Request, InvalidRequest>) {
+        match entry {
+            Ok(entry) => self.entries.push(entry),
+            Err(invalid) => self.invalid = self.invalid.take().or(Some(invalid)),
+        }
+    }
+}
+
+impl BatchCall {
+    fn id(self) -> u64 {
+        u64::try_from(self.0).unwrap_or(u64::MAX).saturating_add(1)
+    }
+}
+
+/// The answers to a batch.
+#[derive(Debug)]
+pub struct BatchAnswers(Vec<Option<Outcome>>);
+
+impl BatchAnswers {
+    /// Pairs answers with calls by id.
+    fn pair(answer: Answer, calls: usize) -> Result<Self, ClientError> {
+        let responses = match answer.responses.map_err(ClientError::Protocol)? {
+            Responses::Batch(responses) => responses,
+            Responses::Single(response) => {
+                return Err(match response.outcome {
+                    Err(error) if response.id.is_null() => ClientError::Remote(error),
+                    _ => ClientError::Protocol(ProtocolError::Shape),
+                });
+            }
+        };
+        let ids: Vec<Id> = (0..calls).map(|index| Id::from(BatchCall(index).id())).collect();
+        let mut outcomes: Vec<Option<Outcome>> = ids.iter().map(|_| None).collect();
+        for response in responses {
+            let place = ids.iter().position(|id| *id == response.id).and_then(|index| outcomes.get_mut(index));
+            let place = place.ok_or(ClientError::Protocol(ProtocolError::UnknownId))?;
+            if place.replace(response.outcome).is_some() {
+                return Err(ClientError::Protocol(ProtocolError::RepeatedId));
+            }
+        }
+        Ok(Self(outcomes))
+    }
+
+    /// Takes the result of one call out.
+    ///
+    /// # Errors
+    /// [`ClientError::Remote`] when that call failed, [`ClientError::Decode`] when its result is no `R`, and
+    /// [`ClientError::Protocol`] when the service left it unanswered or it was taken before.
+    pub fn take<R: DeserializeOwned>(&mut self, call: BatchCall) -> Result<R, ClientError> {
+        let outcome = self.0.get_mut(call.0).and_then(Option::take);
+        match outcome.ok_or(ClientError::Protocol(ProtocolError::Missing))? {
+            Ok(result) => decode(&result),
+            Err(error) => Err(ClientError::Remote(error)),
+        }
+    }
+
+    /// The error of one call, if it failed.
+    #[must_use]
+    pub fn error(&self, call: BatchCall) -> Option<&RpcError> {
+        self.0.get(call.0)?.as_ref()?.as_ref().err()
+    }
+}
+
+#[cfg(test)]
+mod tests;

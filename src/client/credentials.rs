@@ -1,0 +1,302 @@
+//! Who a client is: its agent, its key, where its token comes from, where the broker is.
+//! Never reads a file that others can read, and never shows a secret.
+
+mod file;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use super::token::{CommandToken, FileToken, StaticToken, TokenSource};
+use crate::auth::SecretFileError;
+use crate::bus::BusConfig;
+use crate::name::{Name, NameError, shown};
+use crate::wire::{AgentKey, Audience, Endpoint, EndpointError, KeyError, ServicePublicKey};
+
+/// What a client needs to make calls as an agent. Cloning shares the key.
+///
+/// Usually read from a file, whose format is in SPEC.md; a program can also put it together:
+///
+/// ```
+/// use sealwire::auth::ProofAlgorithm;
+/// use sealwire::client::Credentials;
+/// use sealwire::wire::AgentKey;
+/// use sealwire::{BusConfig, Name};
+///
+/// let key = AgentKey::generate("planner.k1", ProofAlgorithm::Hs256)?;
+/// let credentials = Credentials::new(Name::new("dev")?, Name::new("planner")?, key, BusConfig::open("nats://127.0.0.1:4222"))
+///     .token_file("/run/planner.jwt");
+/// assert_eq!(credentials.agent().as_str(), "planner");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Credentials {
+    environment: Name,
+    agent: Name,
+    key: Arc<AgentKey>,
+    token: Token,
+    bus: BusConfig,
+    prefix: String,
+    inbox_prefix: String,
+    service_keys: BTreeMap<Name, Vec<ServicePublicKey>>,
+    /// Where relative file names start.
+    folder: PathBuf,
+}
+
+#[derive(Clone)]
+enum Token {
+    None,
+    Text(Zeroizing<String>),
+    File(PathBuf),
+    Command(Vec<String>),
+    Source(Arc<dyn TokenSource>),
+}
+
+/// Credentials cannot be read, used or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CredentialsError {
+    /// The file cannot be read or written, or others can read it.
+    #[error("credentials: {0}")]
+    File(#[from] SecretFileError),
+    /// The file is not as described. The text never quotes values, which may be secrets.
+    #[error("credentials `{}`, line {line}, column {column}: {reason}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// From 1.
+        column: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// A member has a value that cannot be.
+    #[error("credentials `{}`: {fault}", path.display())]
+    Member {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: MemberFault,
+    },
+    /// There is no token to go with the key.
+    #[error("the credentials have no access token: set a token, a token file, a token command or a token source")]
+    NoToken,
+    /// A token source that is a program's own cannot be written to a file.
+    #[error("credentials with a token source of your own cannot be saved: use a token file or a token command")]
+    NotSaveable,
+}
+
+/// What is wrong with a member of a credentials file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemberFault {
+    /// `version`.
+    #[error("`version` is {0}; this program reads version 1")]
+    Version(u64),
+    /// `environment`, `agent` or a name in `service_keys`.
+    #[error("`{0}`: {1}")]
+    Name(&'static str, NameError),
+    /// `key`.
+    #[error("`key`: {0}")]
+    Key(KeyError),
+    /// `key` has no member that fits its `alg`.
+    #[error("`key` needs `secret` for HS256, or `seed` for EdDSA, and not the other one")]
+    KeyMember,
+    /// None or several of the three.
+    #[error("exactly one of `token`, `token_file` and `token_command` is needed")]
+    Token,
+    /// `token_command` is empty.
+    #[error("`token_command` is an array of a program and its arguments")]
+    Command,
+    /// `prefix` or `inbox_prefix`.
+    #[error("{0}")]
+    Prefix(EndpointError),
+    /// `service_keys`.
+    #[error("`service_keys` of `{0}`: {1}")]
+    ServiceKey(Name, KeyError),
+    /// A key in `service_keys` that belongs to another service.
+    #[error("`service_keys` of `{service}`: the kid `{}` does not begin with `svc:{audience}:`", shown(.kid))]
+    OtherService {
+        /// Under which service it stands.
+        service: Name,
+        /// Its kid.
+        kid: String,
+        /// `<environment>/<service>`.
+        audience: Audience,
+    },
+    /// `nats.urls`.
+    #[error("`nats.urls` names no broker")]
+    NoUrl,
+}
+
+impl Credentials {
+    /// The credentials of `agent`. They lack a token: add one of [`Credentials::token`], [`Credentials::token_file`],
+    /// [`Credentials::token_command`] and [`Credentials::token_source`].
+    #[must_use]
+    pub fn new(environment: Name, agent: Name, key: AgentKey, bus: BusConfig) -> Self {
+        Self {
+            environment,
+            agent,
+            key: Arc::new(key),
+            token: Token::None,
+            bus,
+            prefix: Endpoint::PREFIX.to_owned(),
+            inbox_prefix: Endpoint::INBOX_PREFIX.to_owned(),
+            service_keys: BTreeMap::new(),
+            folder: PathBuf::new(),
+        }
+    }
+
+    /// Reads a credentials file. Blocks for as long as reading a small file takes.
+    ///
+    /// # Errors
+    /// [`CredentialsError::File`] (also when others than its owner can read or write it), [`CredentialsError::Syntax`]
+    /// and [`CredentialsError::Member`]; whoever keeps the file is to blame.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, CredentialsError> {
+        file::load(path.as_ref())
+    }
+
+    /// Writes a credentials file with mode 0600. With `replace`, an existing one is replaced in one step.
+    ///
+    /// # Errors
+    /// [`CredentialsError::File`] (also when the file exists and `replace` is false), [`CredentialsError::NoToken`] and
+    /// [`CredentialsError::NotSaveable`].
+    pub fn save(&self, path: impl AsRef<Path>, replace: bool) -> Result<(), CredentialsError> {
+        file::save(self, path.as_ref(), replace)
+    }
+
+    /// This access token, for as long as it lasts.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Token::Text(Zeroizing::new(token.into()));
+        self
+    }
+
+    /// The access token in a file that is read again when it changes. Relative names start at the credentials file's
+    /// folder, or at the working folder if there is no such file.
+    #[must_use]
+    pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.token = Token::File(path.into());
+        self
+    }
+
+    /// The access token that a program prints: the program and its arguments. It is run in the credentials file's
+    /// folder, again before each token expires.
+    #[must_use]
+    pub fn token_command(mut self, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.token = Token::Command(command.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Access tokens from a source of your own.
+    #[must_use]
+    pub fn token_source(mut self, source: impl TokenSource) -> Self {
+        self.token = Token::Source(Arc::new(source));
+        self
+    }
+
+    /// Other prefixes than `rpc.v1` and `_INBOX`.
+    ///
+    /// # Errors
+    /// [`EndpointError`] when one is not made of subject tokens, or begins with the other.
+    pub fn prefixes(mut self, prefix: &str, inbox_prefix: &str) -> Result<Self, EndpointError> {
+        // Any service will do: the rules are about the prefixes.
+        Endpoint::new(self.environment.clone(), self.agent.clone()).with_prefixes(prefix, inbox_prefix)?;
+        self.prefix = prefix.to_owned();
+        self.inbox_prefix = inbox_prefix.to_owned();
+        Ok(self)
+    }
+
+    /// Pins the keys of a service, which an Ed25519 agent needs to verify its answers.
+    #[must_use]
+    pub fn service_keys(mut self, service: Name, keys: Vec<ServicePublicKey>) -> Self {
+        self.service_keys.insert(service, keys);
+        self
+    }
+
+    /// The environment.
+    #[must_use]
+    pub fn environment(&self) -> &Name {
+        &self.environment
+    }
+
+    /// The agent.
+    #[must_use]
+    pub fn agent(&self) -> &Name {
+        &self.agent
+    }
+
+    /// The key id under which this agent signs.
+    #[must_use]
+    pub fn kid(&self) -> &str {
+        self.key.kid()
+    }
+
+    /// Under what this agent's own reply subjects lie, without a final dot: `_INBOX.<agent>`.
+    pub(super) fn inbox(&self) -> String {
+        format!("{}.{}", self.inbox_prefix, self.agent)
+    }
+
+    /// The agent's signing key.
+    #[must_use]
+    pub fn key(&self) -> &AgentKey {
+        &self.key
+    }
+
+    /// How to reach the broker, with absolute file names if the credentials came from a file.
+    #[must_use]
+    pub fn bus(&self) -> BusConfig {
+        self.bus.clone().relative_to(&self.folder)
+    }
+
+    /// Where the tokens come from.
+    ///
+    /// # Errors
+    /// [`CredentialsError::NoToken`].
+    pub fn tokens(&self) -> Result<Arc<dyn TokenSource>, CredentialsError> {
+        Ok(match &self.token {
+            Token::None => return Err(CredentialsError::NoToken),
+            Token::Text(token) => Arc::new(StaticToken::new(token.as_str())),
+            Token::File(path) => Arc::new(FileToken::new(self.folder.join(path))),
+            Token::Command(command) => match command.split_first() {
+                Some((program, arguments)) => {
+                    Arc::new(CommandToken::new(program, arguments.iter().cloned(), &self.folder))
+                }
+                None => return Err(CredentialsError::NoToken),
+            },
+            Token::Source(source) => Arc::clone(source),
+        })
+    }
+
+    /// One service as this agent reaches it.
+    pub(super) fn endpoint(&self, service: Name) -> Result<Endpoint, EndpointError> {
+        Endpoint::new(self.environment.clone(), service).with_prefixes(&self.prefix, &self.inbox_prefix)
+    }
+
+    pub(super) fn pinned(&self, service: &Name) -> Vec<ServicePublicKey> {
+        self.service_keys.get(service).cloned().unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let token = match &self.token {
+            Token::None => "none",
+            Token::Text(_) => "given",
+            Token::File(_) => "from a file",
+            Token::Command(_) => "from a command",
+            Token::Source(_) => "from a source",
+        };
+        f.debug_struct("Credentials")
+            .field("environment", &self.environment)
+            .field("agent", &self.agent)
+            .field("key", &self.key)
+            .field("token", &token)
+            .field("bus", &self.bus)
+            .finish_non_exhaustive()
+    }
+}

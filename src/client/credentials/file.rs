@@ -1,0 +1,204 @@
+//! The credentials file: JSON that is read strictly and written for its owner alone.
+//! Never quotes a value of it in an error.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::{Credentials, CredentialsError, MemberFault, Token};
+use crate::auth::{ProofAlgorithm, read_secret, write_secret};
+use crate::bus::BusConfig;
+use crate::name::Name;
+use crate::wire::{AgentKey, Audience, Endpoint, KeyError, ServicePublicKey, b64, unb64};
+
+/// The file, member by member (SPEC.md, "Credentials file").
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    version: u64,
+    environment: String,
+    agent: String,
+    key: Key,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    token: Option<Zeroizing<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    token_file: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    token_command: Option<Vec<String>>,
+    nats: BusConfig,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    prefix: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    inbox_prefix: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    service_keys: BTreeMap<String, Vec<Pinned>>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Key {
+    kid: String,
+    alg: Algorithm,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    secret: Option<Zeroizing<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    seed: Option<Zeroizing<String>>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Algorithm {
+    #[serde(rename = "HS256")]
+    Hs256,
+    #[serde(rename = "EdDSA")]
+    EdDsa,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pinned {
+    kid: String,
+    x: String,
+}
+
+/// A member that may be absent, but not `null`.
+fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+pub(super) fn load(path: &Path) -> Result<Credentials, CredentialsError> {
+    let text = read_secret(path)?;
+    let file: File = serde_json::from_str(&text).map_err(|error| CredentialsError::Syntax {
+        path: path.to_owned(),
+        line: error.line(),
+        column: error.column(),
+        reason: reason(&error),
+    })?;
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    read(file, folder).map_err(|fault| CredentialsError::Member { path: path.to_owned(), fault })
+}
+
+/// serde's reason as far as it names members; where it would quote a value, which may be a secret, ours.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
+    let names_members =
+        ["unknown field", "missing field", "duplicate field"].iter().any(|known| text.starts_with(known));
+    match error.classify() {
+        serde_json::error::Category::Data if names_members => {
+            text.chars().take(300).flat_map(char::escape_debug).collect()
+        }
+        serde_json::error::Category::Data => "a value of the wrong kind".to_owned(),
+        serde_json::error::Category::Eof => "the text ends too early".to_owned(),
+        serde_json::error::Category::Syntax | serde_json::error::Category::Io => "not JSON".to_owned(),
+    }
+}
+
+fn read(file: File, folder: PathBuf) -> Result<Credentials, MemberFault> {
+    if file.version != VERSION {
+        return Err(MemberFault::Version(file.version));
+    }
+    let environment = Name::new(&file.environment).map_err(|error| MemberFault::Name("environment", error))?;
+    let agent = Name::new(&file.agent).map_err(|error| MemberFault::Name("agent", error))?;
+    if file.nats.urls.is_empty() {
+        return Err(MemberFault::NoUrl);
+    }
+    let mut credentials = Credentials::new(environment, agent, read_key(&file.key)?, file.nats);
+    credentials.folder = folder;
+    credentials.token = match (file.token, file.token_file, file.token_command) {
+        (Some(token), None, None) => Token::Text(token),
+        (None, Some(path), None) => Token::File(path),
+        (None, None, Some(command)) if command.is_empty() => return Err(MemberFault::Command),
+        (None, None, Some(command)) => Token::Command(command),
+        _ => return Err(MemberFault::Token),
+    };
+    let prefix = file.prefix.as_deref().unwrap_or(Endpoint::PREFIX);
+    let inbox_prefix = file.inbox_prefix.as_deref().unwrap_or(Endpoint::INBOX_PREFIX);
+    credentials = credentials.prefixes(prefix, inbox_prefix).map_err(MemberFault::Prefix)?;
+    for (service, pinned) in file.service_keys {
+        let service = Name::new(&service).map_err(|error| MemberFault::Name("service_keys", error))?;
+        let audience = Audience::new(&credentials.environment, &service);
+        let keys = pinned.iter().map(|pinned| read_pinned(pinned, &service, &audience)).collect::<Result<_, _>>()?;
+        credentials.service_keys.insert(service, keys);
+    }
+    Ok(credentials)
+}
+
+fn read_key(key: &Key) -> Result<AgentKey, MemberFault> {
+    let bytes = |text: &str| unb64(text).map(Zeroizing::new).ok_or(MemberFault::Key(KeyError::Encoding));
+    match (&key.alg, &key.secret, &key.seed) {
+        (Algorithm::Hs256, Some(secret), None) => AgentKey::hmac(&key.kid, &bytes(secret)?).map_err(MemberFault::Key),
+        (Algorithm::EdDsa, None, Some(seed)) => {
+            let seed =
+                <[u8; 32]>::try_from(bytes(seed)?.as_slice()).map_err(|_| MemberFault::Key(KeyError::Ed25519))?;
+            AgentKey::ed25519(&key.kid, seed).map_err(MemberFault::Key)
+        }
+        _ => Err(MemberFault::KeyMember),
+    }
+}
+
+fn read_pinned(pinned: &Pinned, service: &Name, audience: &Audience) -> Result<ServicePublicKey, MemberFault> {
+    let key = ServicePublicKey::new(&pinned.kid, &pinned.x)
+        .map_err(|error| MemberFault::ServiceKey(service.clone(), error))?;
+    if pinned.kid.starts_with(&format!("svc:{audience}:")) {
+        Ok(key)
+    } else {
+        Err(MemberFault::OtherService { service: service.clone(), kid: pinned.kid.clone(), audience: audience.clone() })
+    }
+}
+
+pub(super) fn save(credentials: &Credentials, path: &Path, replace: bool) -> Result<(), CredentialsError> {
+    // Relative names keep their meaning only beside the file that they came from.
+    let moved = credentials.folder.as_path() != path.parent().unwrap_or(Path::new(""));
+    let mut file = File {
+        version: VERSION,
+        environment: credentials.environment.to_string(),
+        agent: credentials.agent.to_string(),
+        key: write_key(&credentials.key),
+        token: None,
+        token_file: None,
+        token_command: None,
+        nats: if moved { credentials.bus() } else { credentials.bus.clone() },
+        prefix: other(&credentials.prefix, Endpoint::PREFIX),
+        inbox_prefix: other(&credentials.inbox_prefix, Endpoint::INBOX_PREFIX),
+        service_keys: BTreeMap::new(),
+    };
+    match &credentials.token {
+        Token::Text(token) => file.token = Some(token.clone()),
+        Token::File(path) if moved => file.token_file = Some(credentials.folder.join(path)),
+        Token::File(path) => file.token_file = Some(path.clone()),
+        Token::Command(command) if !command.is_empty() => file.token_command = Some(command.clone()),
+        Token::None | Token::Command(_) => return Err(CredentialsError::NoToken),
+        Token::Source(_) => return Err(CredentialsError::NotSaveable),
+    }
+    for (service, keys) in &credentials.service_keys {
+        let pinned = keys.iter().map(|key| Pinned { kid: key.kid().to_owned(), x: key.x() }).collect();
+        file.service_keys.insert(service.to_string(), pinned);
+    }
+    // Writing a struct of strings cannot fail: a path that is not UTF-8 is the one exception, and an error of its own.
+    let mut text = serde_json::to_string_pretty(&file).map(Zeroizing::new).map_err(|error| {
+        CredentialsError::Syntax { path: path.to_owned(), line: 0, column: 0, reason: reason(&error) }
+    })?;
+    text.push('\n');
+    Ok(write_secret(path, &text, replace)?)
+}
+
+fn write_key(key: &AgentKey) -> Key {
+    let secret = Zeroizing::new(b64(key.expose()));
+    let kid = key.kid().to_owned();
+    match key.algorithm() {
+        ProofAlgorithm::Hs256 => Key { kid, alg: Algorithm::Hs256, secret: Some(secret), seed: None },
+        ProofAlgorithm::EdDsa => Key { kid, alg: Algorithm::EdDsa, secret: None, seed: Some(secret) },
+    }
+}
+
+fn other(value: &str, default: &str) -> Option<String> {
+    (value != default).then(|| value.to_owned())
+}
+
+/// The one version of the format.
+const VERSION: u64 = 1;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,343 @@
+//! What can go wrong with a call, and whether it may have run all the same.
+//! Never carries a token, a key or the content of an answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::credentials::CredentialsError;
+use super::token::TokenFault;
+use crate::bus::BusError;
+use crate::name::NameError;
+use crate::rpc::{ParamsError, ResponseError, RpcError, code};
+use crate::wire::{EndpointError, KeyError, Unverifiable};
+
+/// Why a call, a notification or a batch has no result.
+///
+/// [`ClientError::kind`] is for deciding in code, the text is for people and says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The credentials file cannot be used.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// The first connection to the broker did not come about.
+    #[error(transparent)]
+    Connect(#[from] BusError),
+    /// What was asked for cannot be sent. The program is to blame.
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
+    /// There is no token that is still valid. Nothing was sent.
+    #[error("no access token: {0}")]
+    Token(Arc<TokenFault>),
+    /// As many calls as allowed were under way until the deadline. Nothing was sent.
+    #[error("{limit} calls are under way already: wait for some of them, or raise `ClientBuilder::in_flight`")]
+    Busy {
+        /// The bound.
+        limit: usize,
+    },
+    /// There was no connection to the broker until the deadline. Nothing was sent.
+    #[error("not connected to the broker for {} ms{}: nothing was sent, call again once it is back", .waited.as_millis(), because(.cause.as_deref()))]
+    Disconnected {
+        /// How long this call waited for a connection.
+        waited: Duration,
+        /// What the last try to connect came to.
+        cause: Option<String>,
+    },
+    /// The message is larger than the broker takes. Nothing was sent.
+    #[error("the message has {size} bytes, the broker takes {limit}: send less, or raise its `max_payload`")]
+    TooLarge {
+        /// Payload and header together, in bytes.
+        size: usize,
+        /// The broker's `max_payload` in bytes.
+        limit: usize,
+    },
+    /// The broker does not let this connection publish on the subject.
+    #[error(
+        "the broker forbids this user to publish on `{subject}`: ask for that permission, or check agent and service"
+    )]
+    Forbidden {
+        /// The subject.
+        subject: String,
+    },
+    /// The broker does not let this connection read its own inbox, so no answer could arrive.
+    #[error("the broker forbids this user to subscribe to `{subject}`: the agent needs `subscribe` on its own inbox")]
+    InboxForbidden {
+        /// The subject.
+        subject: String,
+    },
+    /// The broker says that no replica of the service is listening. It says so unsigned, so the outcome is unknown.
+    #[error("nobody listens on `{subject}`: is the service running, and are environment, service and prefix right?")]
+    NoResponders {
+        /// The subject.
+        subject: String,
+    },
+    /// An unsigned refusal. Anybody could have written it, so the outcome is unknown.
+    #[error("refused with the unsigned hint {} ({}), outcome unknown: {}", .hint.code(), .hint.name(), .hint.advice())]
+    Hint {
+        /// Which.
+        hint: HintKind,
+    },
+    /// No answer until the deadline. The outcome is unknown.
+    #[error("no answer from `{service}` within {} ms, outcome unknown: allow more time if it is slow", .after.as_millis())]
+    Timeout {
+        /// The service.
+        service: String,
+        /// The deadline that was granted.
+        after: Duration,
+    },
+    /// The connection to the broker was lost while the call waited, and perhaps its answer with it. The outcome is unknown.
+    #[error("the connection to the broker was lost during the call, outcome unknown: the answer may be lost")]
+    ConnectionLost,
+    /// Something came in place of an answer that is not one: unsigned, forged, altered, or meant for another call. It
+    /// was ignored, and no genuine answer came until the deadline. The outcome is unknown.
+    #[error("no answer that can be trusted, outcome unknown ({0}): {why}", why = suspicion(.0))]
+    Unverifiable(Unverifiable),
+    /// The service's own, signed answer is not what JSON-RPC 2.0 allows. The service is to blame; the call was taken.
+    #[error("the service's answer is no valid JSON-RPC answer to this call: {0}")]
+    Protocol(ProtocolError),
+    /// The service answered with an error.
+    #[error("{0}")]
+    Remote(RpcError),
+    /// The result does not fit the type that was asked for. The call was executed.
+    #[error("the result is no {wanted}: {}", Reason(.cause))]
+    Decode {
+        /// The type.
+        wanted: &'static str,
+        /// What serde says.
+        cause: serde_json::Error,
+    },
+    /// The client was closed.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// The kinds of [`ClientError`], for decisions in code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// See [`ClientError::Credentials`].
+    Credentials,
+    /// See [`ClientError::Connect`].
+    Connect,
+    /// See [`ClientError::Invalid`].
+    Invalid,
+    /// See [`ClientError::Token`].
+    Token,
+    /// See [`ClientError::Busy`].
+    Busy,
+    /// See [`ClientError::Disconnected`].
+    Disconnected,
+    /// See [`ClientError::TooLarge`].
+    TooLarge,
+    /// See [`ClientError::Forbidden`] and [`ClientError::InboxForbidden`].
+    Forbidden,
+    /// See [`ClientError::NoResponders`].
+    NoResponders,
+    /// See [`ClientError::Hint`].
+    Hint,
+    /// See [`ClientError::Timeout`].
+    Timeout,
+    /// See [`ClientError::ConnectionLost`].
+    ConnectionLost,
+    /// See [`ClientError::Unverifiable`].
+    Unverifiable,
+    /// See [`ClientError::Protocol`].
+    Protocol,
+    /// See [`ClientError::Remote`].
+    Remote,
+    /// See [`ClientError::Decode`].
+    Decode,
+    /// See [`ClientError::Closed`].
+    Closed,
+}
+
+impl ClientError {
+    /// Which kind of error this is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Credentials(_) => ErrorKind::Credentials,
+            Self::Connect(_) => ErrorKind::Connect,
+            Self::Invalid(_) => ErrorKind::Invalid,
+            Self::Token(_) => ErrorKind::Token,
+            Self::Busy { .. } => ErrorKind::Busy,
+            Self::Disconnected { .. } => ErrorKind::Disconnected,
+            Self::TooLarge { .. } => ErrorKind::TooLarge,
+            Self::Forbidden { .. } | Self::InboxForbidden { .. } => ErrorKind::Forbidden,
+            Self::NoResponders { .. } => ErrorKind::NoResponders,
+            Self::Hint { .. } => ErrorKind::Hint,
+            Self::Timeout { .. } => ErrorKind::Timeout,
+            Self::ConnectionLost => ErrorKind::ConnectionLost,
+            Self::Unverifiable(_) => ErrorKind::Unverifiable,
+            Self::Protocol(_) => ErrorKind::Protocol,
+            Self::Remote(_) => ErrorKind::Remote,
+            Self::Decode { .. } => ErrorKind::Decode,
+            Self::Closed => ErrorKind::Closed,
+        }
+    }
+
+    /// Whether the call may have been executed, or may yet be, although this error says nothing about its result.
+    ///
+    /// Then it may be called again without harm only if it is idempotent. `false` means that it certainly was not
+    /// executed, or that the service's own answer says what became of it. One exception to "certainly":
+    /// [`ClientError::Forbidden`] is matched with calls by subject, so if the broker's permissions are narrowed during a
+    /// call, a second call's refusal ends the first one, too.
+    #[must_use]
+    pub fn is_outcome_unknown(&self) -> bool {
+        match self {
+            Self::NoResponders { .. }
+            | Self::Hint { .. }
+            | Self::Timeout { .. }
+            | Self::ConnectionLost
+            | Self::Unverifiable(_)
+            | Self::InboxForbidden { .. } => true,
+            // These speak of one delivery: another copy of the message may have run, or may yet. After a timeout the
+            // method may have been cut off anywhere.
+            Self::Remote(error) => matches!(
+                error.code(),
+                code::STALE | code::REPLAYED | code::QUOTA_EXCEEDED | code::OVERLOADED | code::TIMEOUT
+            ),
+            // A call that was under way when the client was closed.
+            Self::Closed => true,
+            Self::Credentials(_)
+            | Self::Connect(_)
+            | Self::Invalid(_)
+            | Self::Token(_)
+            | Self::Busy { .. }
+            | Self::Disconnected { .. }
+            | Self::TooLarge { .. }
+            | Self::Forbidden { .. }
+            | Self::Protocol(_)
+            | Self::Decode { .. } => false,
+        }
+    }
+
+    /// The service's error object, if it answered with one.
+    #[must_use]
+    pub fn remote(&self) -> Option<&RpcError> {
+        match self {
+            Self::Remote(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// An unsigned refusal, by what it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HintKind {
+    /// `-32010`.
+    Unauthenticated,
+    /// `-32014`.
+    Overloaded,
+    /// `-32015`.
+    TooLarge,
+}
+
+impl HintKind {
+    /// The code that it carries.
+    #[must_use]
+    pub fn code(self) -> i32 {
+        match self {
+            Self::Unauthenticated => code::UNAUTHENTICATED,
+            Self::Overloaded => code::OVERLOADED,
+            Self::TooLarge => code::TOO_LARGE,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unauthenticated => "unauthenticated",
+            Self::Overloaded => "overloaded",
+            Self::TooLarge => "too large",
+        }
+    }
+
+    fn advice(self) -> &'static str {
+        match self {
+            Self::Unauthenticated => {
+                "check that the service knows this agent's key, and the token's issuer, audience and expiry"
+            }
+            Self::Overloaded => "call again later if the call is idempotent",
+            Self::TooLarge => "send less: services take 192 KiB unless configured",
+        }
+    }
+}
+
+/// A request that cannot be sent as it is.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidRequest {
+    /// The service's or the method's name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The parameters.
+    #[error(transparent)]
+    Params(#[from] ParamsError),
+    /// The prefixes of the credentials.
+    #[error(transparent)]
+    Prefix(#[from] EndpointError),
+    /// The key of the credentials.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// No pinned key, without which no answer to an Ed25519 request can be verified.
+    #[error("no key of the service `{service}` is pinned: add it to `service_keys` of the credentials")]
+    NoServiceKey {
+        /// The service.
+        service: String,
+    },
+    /// A deadline that the protocol cannot express.
+    #[error("a deadline of {} ms: 1 to 600000 are possible", .0.as_millis())]
+    Deadline(Duration),
+    /// Another idempotency key than the protocol allows.
+    #[error("an idempotency key has 1 to 128 characters of printable ASCII")]
+    IdempotencyKey,
+    /// A batch without entries, or with more than a service takes.
+    #[error("a batch has 1 to {max} entries, not {0}", max = crate::rpc::MAX_BATCH)]
+    BatchSize(usize),
+    /// A batch on a method's subject.
+    #[error("a method's subject carries single calls only: send the batch without `on_method_subject`")]
+    BatchOnMethodSubject,
+}
+
+/// A signed answer that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// Not a response object.
+    #[error(transparent)]
+    Response(#[from] ResponseError),
+    /// An array for a single call, or a single result for a batch.
+    #[error("a batch is answered by an array and a call by an object")]
+    Shape,
+    /// An id that was not asked for.
+    #[error("it answers an id that was not asked for")]
+    UnknownId,
+    /// One id twice.
+    #[error("it answers one id twice")]
+    RepeatedId,
+    /// No answer to one of a batch's calls.
+    #[error("it leaves a call of the batch unanswered")]
+    Missing,
+}
+
+fn suspicion(reason: &Unverifiable) -> &'static str {
+    match reason {
+        Unverifiable::TooOld => "this machine's clock may be ahead of the service's",
+        Unverifiable::Key | Unverifiable::Signature => "the service's keys and those of the credentials may differ",
+        _ => "somebody else may be writing to this inbox",
+    }
+}
+
+fn because(cause: Option<&str>) -> String {
+    cause.map(|cause| format!(" ({})", crate::name::shown(cause))).unwrap_or_default()
+}
+
+/// serde's reason, on one line and capped: it may quote what the service sent.
+struct Reason<'a>(&'a serde_json::Error);
+
+impl std::fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = self.0.to_string();
+        text.chars().take(200).flat_map(char::escape_debug).try_for_each(|c| std::fmt::Write::write_char(f, c))
+    }
+}

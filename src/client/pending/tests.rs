@@ -1,0 +1,122 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+use super::*;
+use crate::bus::BusConfig;
+use crate::client::credentials::Credentials;
+use crate::client::peer::Peers;
+use crate::clock::ManualClock;
+use crate::wire::{AgentKey, Signed};
+
+const NOW: u64 = 1_790_000_000;
+
+fn pending() -> Arc<Pending> {
+    Arc::new(Pending::new(Arc::new(ManualClock::at(NOW)), 5))
+}
+
+/// A call to the service `desk` that waits under `token`.
+fn call(pending: &Arc<Pending>, token: &str, repeatable: bool) -> Waiter {
+    let key = AgentKey::hmac("ann.k1", &[1; 32]).unwrap();
+    let name = |text: &str| text.parse().unwrap();
+    let credentials = Credentials::new(name("test"), name("ann"), key, BusConfig::open("nats://localhost"));
+    let peer = Peers::default().find(&credentials, "desk", 30).unwrap();
+    let signed = peer.signer.sign(&Signed {
+        subject: "rpc.v1.desk.ann",
+        reply: &format!("_INBOX.ann.c.{token}"),
+        payload: b"{}",
+        token: "t",
+        now_ms: NOW * 1000,
+        valid_s: 30,
+        timeout_ms: None,
+        idempotency_key: None,
+    });
+    let expected =
+        Expected { expectation: signed.expectation, subject: "rpc.v1.desk.ann".to_owned(), peer, repeatable };
+    pending.register(token.to_owned(), expected)
+}
+
+fn message(token: &str, status: Option<StatusCode>, headers: Option<HeaderMap>, payload: &str) -> Message {
+    Message {
+        subject: format!("_INBOX.ann.c.{token}").into(),
+        reply: None,
+        payload: Bytes::copy_from_slice(payload.as_bytes()),
+        headers,
+        status,
+        description: None,
+        length: payload.len(),
+    }
+}
+
+#[tokio::test]
+async fn waiter_is_forgotten_however_it_ends() {
+    let pending = pending();
+    let (mut one, two, three) = (call(&pending, "1", false), call(&pending, "2", false), call(&pending, "3", false));
+    assert_eq!(pending.len(), 3);
+    drop(two);
+    assert_eq!(pending.len(), 2);
+    assert!(three.overdue().is_none(), "nothing was seen");
+    pending.arrived("1", &message("1", Some(StatusCode::NO_RESPONDERS), None, ""));
+    assert!(matches!(one.ended().await, Some(Err(ClientError::NoResponders { .. }))));
+    drop(one);
+    assert_eq!(pending.len(), 0);
+    pending.arrived("1", &message("1", None, None, ""));
+    assert_eq!(pending.counts(), (0, 1));
+}
+
+#[tokio::test]
+async fn status_of_no_responders_counts_only_without_signature_and_payload() {
+    let pending = pending();
+    let mut signature = HeaderMap::new();
+    signature.insert("authentication-INFO", "NatsRpc a.b.c");
+    for (headers, payload) in [(Some(signature), ""), (None, "x")] {
+        let waiter = call(&pending, "1", false);
+        pending.arrived("1", &message("1", Some(StatusCode::NO_RESPONDERS), headers, payload));
+        assert!(matches!(waiter.overdue(), Some(Err(ClientError::Unverifiable(_)))));
+    }
+}
+
+#[tokio::test]
+async fn violation_ends_every_call_on_that_subject_and_no_other() {
+    let pending = pending();
+    let mut waiters: Vec<Waiter> = (0..3).map(|n| call(&pending, &n.to_string(), false)).collect();
+    pending.forbidden("rpc.v1.desk.bob");
+    pending.forbidden("rpc.v1.desk.ann.x");
+    pending.forbidden("rpc.v1.desk.ann");
+    for waiter in &mut waiters {
+        let end = waiter.ended().await;
+        assert!(
+            matches!(&end, Some(Err(ClientError::Forbidden { subject })) if subject == "rpc.v1.desk.ann"),
+            "{end:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn lost_connection_ends_repeatable_calls_and_is_remembered_by_the_others() {
+    let pending = pending();
+    let (mut repeatable, patient) = (call(&pending, "1", true), call(&pending, "2", false));
+    pending.disconnected();
+    assert!(matches!(repeatable.ended().await, Some(Err(ClientError::ConnectionLost))));
+    assert!(matches!(patient.overdue(), Some(Err(ClientError::ConnectionLost))));
+    let marked = call(&pending, "3", false);
+    marked.mark_lost();
+    assert!(matches!(marked.overdue(), Some(Err(ClientError::ConnectionLost))));
+}
+
+#[tokio::test]
+async fn first_end_counts() {
+    let pending = pending();
+    let mut waiter = call(&pending, "1", false);
+    pending.end_all(|| ClientError::Closed);
+    pending.forbidden("rpc.v1.desk.ann");
+    assert!(matches!(waiter.ended().await, Some(Err(ClientError::Closed))));
+    assert!(waiter.ended().await.is_none());
+}
+
+#[test]
+fn only_the_fixed_bytes_are_hints() {
+    for hint_ in [Hint::Unauthenticated, Hint::Overloaded, Hint::TooLarge] {
+        assert!(hint(hint_.payload().as_bytes()).is_some());
+        assert!(hint(format!("{} ", hint_.payload()).as_bytes()).is_none());
+    }
+    assert!(hint(br#"{"jsonrpc":"2.0","error":{"code":-32011,"message":"stale"},"id":null}"#).is_none());
+    assert!(hint(b"").is_none());
+}

@@ -1,0 +1,304 @@
+//! Where the access token comes from, and keeping one at hand that has not expired.
+//! Never trusts what a token says beyond its expiry, and never prints one.
+
+mod source;
+
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
+use zeroize::Zeroizing;
+
+use crate::auth::{TokenError, decode_untrusted};
+use crate::clock::Clock;
+
+pub use source::{CommandToken, FileToken, StaticToken};
+
+/// Gives out access tokens: from a file, a program, an identity provider.
+///
+/// A client asks it before the token in use expires, in a task of its own and one at a time; meanwhile calls go on with
+/// the token in use.
+pub trait TokenSource: Send + Sync + fmt::Debug + 'static {
+    /// The token as it is now. White space around it is removed. It may fail or take its time (10 s at most): a token
+    /// that has not expired stays in use.
+    fn fetch(&self) -> FetchedToken<'_>;
+
+    /// How often to ask again although the token in use is not about to expire; `None`, the default, for never. The
+    /// question is asked only when a call is made.
+    fn recheck(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// What [`TokenSource::fetch`] returns.
+pub type FetchedToken<'a> = Pin<Box<dyn Future<Output = Result<String, TokenFault>> + Send + 'a>>;
+
+/// Why there is no token.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenFault {
+    /// The file cannot be read.
+    #[error("`{}`: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+    },
+    /// The program cannot be run, or its output not be read.
+    #[error("`{program}` cannot be run: {error}")]
+    Run {
+        /// The program, without its arguments.
+        program: String,
+        /// What the operating system says.
+        error: std::io::Error,
+    },
+    /// The program ended with an error.
+    #[error("`{program}` failed ({status}): run it by hand to see why")]
+    Failed {
+        /// The program, without its arguments.
+        program: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+    },
+    /// The source took too long.
+    #[error("the token source gave nothing within {} s", FETCH_WITHIN.as_secs())]
+    Slow,
+    /// More than any token has.
+    #[error("the token source gave more than {} bytes", MAX_FETCHED)]
+    TooLong,
+    /// Not UTF-8.
+    #[error("the token source gave something that is no text")]
+    NotText,
+    /// The text is no access token.
+    #[error("the token source gave something else than an access token: {0}")]
+    NotAToken(TokenError),
+    /// The token has no expiry, which services require.
+    #[error("the access token has no `exp`")]
+    NoExpiry,
+    /// The token has expired.
+    #[error("the access token expired {ago_s} s ago: get a new one, or check this machine's clock")]
+    Expired {
+        /// How long ago, in seconds.
+        ago_s: u64,
+    },
+    /// The source panicked.
+    #[error("the token source panicked")]
+    Panicked,
+    /// Anything else that a source of one's own may fail with.
+    #[error("{0}")]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A token that can be used.
+pub(super) struct Held {
+    text: Zeroizing<String>,
+    /// Seconds since the Unix epoch.
+    expires_s: u64,
+    renew_s: u64,
+}
+
+impl Held {
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Reads the expiry without trusting it: a wrong one costs a refusal by the service, nothing else.
+    fn new(text: String, now_s: u64) -> Result<Self, TokenFault> {
+        let text = Zeroizing::new(text);
+        let text = Zeroizing::new(text.trim().to_owned());
+        let claims = decode_untrusted(&text).map_err(TokenFault::NotAToken)?.claims;
+        let claim = |name: &str| claims.get(name).and_then(serde_json::Value::as_u64);
+        let expires_s = claim("exp").ok_or(TokenFault::NoExpiry)?;
+        if expires_s <= now_s {
+            return Err(TokenFault::Expired { ago_s: now_s - expires_s });
+        }
+        let life_s = expires_s.saturating_sub(claim("iat").unwrap_or(now_s));
+        // A minute ahead, or a fifth of a short life.
+        let renew_s = expires_s.saturating_sub(60.min(life_s / 5));
+        Ok(Self { text, expires_s, renew_s })
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Held(until {})", self.expires_s)
+    }
+}
+
+/// The token in use, renewed in time. Ends its refreshing when dropped.
+#[derive(Debug)]
+pub(super) struct Tokens(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    source: Arc<dyn TokenSource>,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    /// Counts finished refreshes.
+    done: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: Option<Arc<Held>>,
+    /// When the source was last asked, and what it failed with if it did.
+    asked: Option<Instant>,
+    fault: Option<Arc<TokenFault>>,
+    refreshing: Option<AbortHandle>,
+    /// Somebody, not necessarily the service, says that the token is no good.
+    suspect: bool,
+}
+
+impl Tokens {
+    pub(super) fn new(source: Arc<dyn TokenSource>, clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Shared { source, clock, state: Mutex::default(), done: watch::Sender::new(0) }))
+    }
+
+    /// A token that has not expired.
+    ///
+    /// Waits for the source only if there is none, except for [`GRACE`] in the call that finds the refresh due: most
+    /// sources are quicker than that, so a changed file is seen by the next call.
+    ///
+    /// Cancel safety: dropping the future does not end the refreshing.
+    pub(super) async fn current(&self) -> Result<Arc<Held>, Arc<TokenFault>> {
+        let mut done = self.0.done.subscribe();
+        match self.0.next() {
+            Next::Use(held) => Ok(held),
+            Next::Refused(fault) => Err(fault),
+            Next::Refreshing(Some(held)) => {
+                // Both outcomes are fine: what is used is what is there afterwards.
+                let _ = timeout(GRACE, done.changed()).await;
+                Ok(self.0.usable().unwrap_or(held))
+            }
+            Next::Refreshing(None) => {
+                let _ = done.changed().await;
+                self.0.usable().ok_or_else(|| self.0.lock().fault.clone().unwrap_or(Arc::new(TokenFault::Slow)))
+            }
+        }
+    }
+
+    /// Has the next call ask the source again, but not more often than every few seconds: hints can be forged.
+    pub(super) fn suspect(&self) {
+        self.0.lock().suspect = true;
+    }
+}
+
+impl Drop for Tokens {
+    fn drop(&mut self) {
+        // Not under the lock: the task's end takes it, too.
+        let task = self.0.lock().refreshing.take();
+        if let Some(task) = task {
+            task.abort();
+        }
+    }
+}
+
+enum Next {
+    Use(Arc<Held>),
+    /// With what to go on if it takes long.
+    Refreshing(Option<Arc<Held>>),
+    Refused(Arc<TokenFault>),
+}
+
+impl Shared {
+    fn next(self: &Arc<Self>) -> Next {
+        let now_s = self.clock.now_s();
+        let mut state = self.lock();
+        let usable = state.held.clone().filter(|held| now_s < held.expires_s);
+        let asked = state.asked.map(|asked| asked.elapsed());
+        let due = match &usable {
+            None => true,
+            Some(held) => {
+                now_s >= held.renew_s
+                    || state.suspect
+                    || self.source.recheck().is_some_and(|every| asked.is_none_or(|asked| asked >= every))
+            }
+        };
+        let pause = match (&usable, self.source.recheck()) {
+            (Some(_), Some(every)) => every.min(PAUSE),
+            (Some(_), None) => PAUSE,
+            (None, _) => PAUSE_WITHOUT,
+        };
+        match (usable, state.refreshing.is_some()) {
+            (Some(held), _) if !due => Next::Use(held),
+            (Some(held), true) => Next::Use(held),
+            (None, true) => Next::Refreshing(None),
+            (Some(held), false) if asked.is_some_and(|asked| asked < pause) => Next::Use(held),
+            (None, false) if asked.is_some_and(|asked| asked < pause) && state.fault.is_some() => {
+                Next::Refused(state.fault.clone().unwrap_or(Arc::new(TokenFault::Slow)))
+            }
+            (usable, false) => {
+                state.asked = Some(Instant::now());
+                state.suspect = false;
+                let task = tokio::spawn(Refreshing(Arc::clone(self), Some(TokenFault::Panicked)).run());
+                state.refreshing = Some(task.abort_handle());
+                Next::Refreshing(usable)
+            }
+        }
+    }
+
+    fn usable(&self) -> Option<Arc<Held>> {
+        let now_s = self.clock.now_s();
+        self.lock().held.clone().filter(|held| now_s < held.expires_s)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One refresh, and what it failed with: that it panicked, until it is known better.
+struct Refreshing(Arc<Shared>, Option<TokenFault>);
+
+impl Refreshing {
+    async fn run(mut self) {
+        let text = timeout(FETCH_WITHIN, self.0.source.fetch()).await.unwrap_or(Err(TokenFault::Slow));
+        match text.and_then(|text| Held::new(text, self.0.clock.now_s())) {
+            Ok(held) => {
+                self.1 = None;
+                self.0.lock().held = Some(Arc::new(held));
+            }
+            Err(fault) => self.1 = Some(fault),
+        }
+    }
+}
+
+impl Drop for Refreshing {
+    fn drop(&mut self) {
+        {
+            let mut state = self.0.lock();
+            state.refreshing = None;
+            state.fault = self.1.take().map(Arc::new);
+            if let Some(fault) = &state.fault {
+                tracing::warn!(target: "sealwire::client", %fault, "the access token could not be renewed");
+            }
+        }
+        self.0.done.send_modify(|done| *done += 1);
+    }
+}
+
+/// The most bytes that are read from a file or a program: twice what a token may have.
+const MAX_FETCHED: usize = 8 * 1024;
+
+/// How long a source may take.
+const FETCH_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long the call that finds a refresh due waits for it while the old token can still be used. A file is read in
+/// well under a millisecond.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// The least time between two questions while the token in use is valid.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// The least time between two questions after one failed and there is no valid token.
+const PAUSE_WITHOUT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Tokens that are given, read from a file that changes, or printed by a program.
+//! Never reads without a bound, and never shows what was read.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+use zeroize::Zeroizing;
+
+use super::{FetchedToken, MAX_FETCHED, TokenFault, TokenSource};
+
+/// A token that never changes. Calls fail once it has expired.
+pub struct StaticToken(Zeroizing<String>);
+
+impl StaticToken {
+    /// This token.
+    #[must_use]
+    pub fn new(token: impl Into<String>) -> Self {
+        Self(Zeroizing::new(token.into()))
+    }
+}
+
+impl TokenSource for StaticToken {
+    fn fetch(&self) -> FetchedToken<'_> {
+        Box::pin(async { Ok(self.0.to_string()) })
+    }
+}
+
+impl fmt::Debug for StaticToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StaticToken(..)")
+    }
+}
+
+/// A token in a file that somebody else renews. It is read again at most once a second while calls are made, so that a
+/// new token is used soon after it was written, and the old one's revocation does no harm.
+#[derive(Debug)]
+pub struct FileToken(PathBuf);
+
+impl FileToken {
+    /// The token in this file: at most 8 KiB of text, white space around it allowed.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+}
+
+impl TokenSource for FileToken {
+    fn fetch(&self) -> FetchedToken<'_> {
+        Box::pin(async {
+            let fault = |error| TokenFault::File { path: self.0.clone(), error };
+            let file = tokio::fs::File::open(&self.0).await.map_err(fault)?;
+            read(file).await.map_err(|error| error.unwrap_or_else(fault))
+        })
+    }
+
+    fn recheck(&self) -> Option<Duration> {
+        Some(Duration::from_secs(1))
+    }
+}
+
+/// A program that prints a token. It is run when the token in use is about to expire.
+pub struct CommandToken {
+    program: OsString,
+    arguments: Vec<String>,
+    folder: PathBuf,
+}
+
+impl CommandToken {
+    /// Runs `program` with `arguments` in `folder`, without a shell. It gets no input; what it prints to its standard
+    /// output is the token, its standard error is ours. It is killed after 10 s.
+    ///
+    /// A relative path with a slash starts at `folder`; a bare name is looked up in `PATH`.
+    #[must_use]
+    pub fn new(program: &str, arguments: impl IntoIterator<Item = String>, folder: &Path) -> Self {
+        let path = Path::new(program);
+        let program = if path.components().count() > 1 { folder.join(path).into_os_string() } else { program.into() };
+        Self { program, arguments: arguments.into_iter().collect(), folder: folder.to_owned() }
+    }
+
+    fn shown(&self) -> String {
+        crate::name::shown(&self.program.to_string_lossy())
+    }
+}
+
+impl TokenSource for CommandToken {
+    fn fetch(&self) -> FetchedToken<'_> {
+        Box::pin(async {
+            let fault = |error| TokenFault::Run { program: self.shown(), error };
+            let mut command = Command::new(&self.program);
+            command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+            if !self.folder.as_os_str().is_empty() {
+                command.current_dir(&self.folder);
+            }
+            let mut child = command.spawn().map_err(fault)?;
+            let printed = match child.stdout.take() {
+                Some(output) => read(output).await.map_err(|error| error.unwrap_or_else(fault))?,
+                None => String::new(),
+            };
+            let printed = Zeroizing::new(printed);
+            let status = child.wait().await.map_err(fault)?;
+            if !status.success() {
+                return Err(TokenFault::Failed { program: self.shown(), status });
+            }
+            Ok(printed.to_string())
+        })
+    }
+}
+
+/// The arguments may be secrets.
+impl fmt::Debug for CommandToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommandToken").field("program", &self.program).finish_non_exhaustive()
+    }
+}
+
+/// Either our own verdict on what was read, or what the operating system says.
+enum Unread {
+    Ours(TokenFault),
+    System(std::io::Error),
+}
+
+impl Unread {
+    fn unwrap_or_else(self, fault: impl FnOnce(std::io::Error) -> TokenFault) -> TokenFault {
+        match self {
+            Self::Ours(ours) => ours,
+            Self::System(error) => fault(error),
+        }
+    }
+}
+
+async fn read(from: impl tokio::io::AsyncRead + Unpin) -> Result<String, Unread> {
+    let bound = u64::try_from(MAX_FETCHED).unwrap_or(u64::MAX).saturating_add(1);
+    // One allocation, so that no copy of the token is left behind by a growing buffer.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_FETCHED + 1024));
+    from.take(bound).read_to_end(&mut bytes).await.map_err(Unread::System)?;
+    if bytes.len() > MAX_FETCHED {
+        return Err(Unread::Ours(TokenFault::TooLong));
+    }
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(_) => Err(Unread::Ours(TokenFault::NotText)),
+    }
+}

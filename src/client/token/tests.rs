@@ -1,0 +1,141 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+use super::*;
+use crate::clock::ManualClock;
+use crate::wire::b64;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const NOW: u64 = 1_790_000_000;
+
+/// A token as far as a client reads it.
+fn token(iat: u64, exp: u64) -> String {
+    let claims = format!(r#"{{"iat":{iat},"exp":{exp}}}"#);
+    format!("{}.{}.{}", b64(br#"{"alg":"EdDSA"}"#), b64(claims.as_bytes()), b64(b"signature"))
+}
+
+/// Answers from a list, then with the last entry for ever.
+#[derive(Debug)]
+struct Script {
+    asked: AtomicU64,
+    answers: Vec<Option<String>>,
+    takes: Duration,
+}
+
+impl TokenSource for Arc<Script> {
+    fn fetch(&self) -> FetchedToken<'_> {
+        Box::pin(async {
+            let turn = usize::try_from(self.asked.fetch_add(1, Ordering::SeqCst)).unwrap();
+            tokio::time::sleep(self.takes).await;
+            let answer = self.answers.get(turn).or(self.answers.last()).unwrap();
+            answer.clone().ok_or_else(|| TokenFault::Other("the source is down".into()))
+        })
+    }
+}
+
+fn tokens(answers: Vec<Option<String>>, takes: Duration) -> (Tokens, Arc<Script>, Arc<ManualClock>) {
+    let script = Arc::new(Script { asked: AtomicU64::new(0), answers, takes });
+    let clock = Arc::new(ManualClock::at(NOW));
+    (Tokens::new(Arc::new(Arc::clone(&script)), clock.clone()), script, clock)
+}
+
+#[test]
+fn renewal_is_due_a_minute_or_a_fifth_of_its_life_before_the_end() {
+    let renew = |iat, exp| Held::new(token(iat, exp), NOW).unwrap().renew_s;
+    assert_eq!(renew(NOW, NOW + 900), NOW + 840);
+    assert_eq!(renew(NOW, NOW + 100), NOW + 80);
+    assert_eq!(renew(NOW, NOW + 3), NOW + 3);
+    // Without a usable `iat`, its life counts from now.
+    assert_eq!(renew(NOW + 5_000, NOW + 900), NOW + 900);
+}
+
+#[test]
+fn text_that_is_no_usable_token_is_told_apart() {
+    let fault = |text: &str| Held::new(text.to_owned(), NOW).unwrap_err();
+    assert!(matches!(fault("nonsense"), TokenFault::NotAToken(_)));
+    assert!(matches!(fault(""), TokenFault::NotAToken(_)));
+    assert!(matches!(fault(&token(NOW - 10, NOW)), TokenFault::Expired { ago_s: 0 }));
+    let eternal = format!("{}.{}.{}", b64(b"{}"), b64(b"{}"), b64(b"s"));
+    assert!(matches!(fault(&eternal), TokenFault::NoExpiry));
+    let held = Held::new(format!("\n {} \r\n", token(NOW, NOW + 9)), NOW).unwrap();
+    assert_eq!(held.as_str(), token(NOW, NOW + 9));
+    assert!(!format!("{held:?}").contains(held.as_str()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_is_renewed_before_it_expires_without_holding_up_calls() {
+    let (first, second) = (token(NOW, NOW + 100), token(NOW + 85, NOW + 900));
+    let (tokens, script, clock) = tokens(vec![Some(first.clone()), Some(second.clone())], Duration::from_secs(2));
+    assert_eq!(tokens.current().await.unwrap().as_str(), first);
+    clock.set_ms((NOW + 79) * 1000);
+    assert_eq!(tokens.current().await.unwrap().as_str(), first);
+    assert_eq!(script.asked.load(Ordering::SeqCst), 1);
+    clock.set_ms((NOW + 85) * 1000);
+    tokio::time::advance(Duration::from_secs(6)).await;
+    let started = Instant::now();
+    assert_eq!(tokens.current().await.unwrap().as_str(), first, "the source is slow, the old one still good");
+    assert_eq!(started.elapsed(), GRACE, "the call that asked waited a little");
+    assert_eq!(tokens.current().await.unwrap().as_str(), first);
+    assert_eq!(started.elapsed(), GRACE, "the next one not at all");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(tokens.current().await.unwrap().as_str(), second);
+    assert_eq!(script.asked.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_renewal_is_an_error_only_once_the_old_token_has_expired() {
+    let first = token(NOW, NOW + 100);
+    let (tokens, script, clock) = tokens(vec![Some(first.clone()), None], Duration::ZERO);
+    tokens.current().await.unwrap();
+    clock.set_ms((NOW + 90) * 1000);
+    for n in 2..5 {
+        tokio::time::advance(PAUSE).await;
+        assert_eq!(tokens.current().await.unwrap().as_str(), first);
+        assert_eq!(tokens.current().await.unwrap().as_str(), first);
+        assert_eq!(script.asked.load(Ordering::SeqCst), n, "not asked again at once");
+    }
+    clock.set_ms((NOW + 100) * 1000);
+    let fault = tokens.current().await.unwrap_err();
+    assert_eq!(fault.to_string(), "the source is down");
+    let asked = script.asked.load(Ordering::SeqCst);
+    for _ in 0..100 {
+        tokens.current().await.unwrap_err();
+    }
+    assert_eq!(script.asked.load(Ordering::SeqCst), asked, "a failing source is left alone for a second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn source_that_hangs_or_panics_is_an_error() {
+    let (hanging, _, _) = tokens(vec![Some(token(NOW, NOW + 9))], Duration::from_secs(3_600));
+    assert!(matches!(*hanging.current().await.unwrap_err(), TokenFault::Slow));
+
+    #[derive(Debug)]
+    struct Panics;
+    impl TokenSource for Panics {
+        fn fetch(&self) -> FetchedToken<'_> {
+            panic!("on purpose")
+        }
+    }
+    let tokens = Tokens::new(Arc::new(Panics), Arc::new(ManualClock::at(NOW)));
+    assert!(matches!(*tokens.current().await.unwrap_err(), TokenFault::Panicked));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_call_does_not_end_the_refresh() {
+    let (tokens, script, _) = tokens(vec![Some(token(NOW, NOW + 100))], Duration::from_secs(1));
+    assert!(timeout(Duration::from_millis(10), tokens.current()).await.is_err());
+    tokens.current().await.unwrap();
+    assert_eq!(script.asked.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn suspicion_has_the_source_asked_again_but_not_at_will() {
+    let (tokens, script, _) = tokens(vec![Some(token(NOW, NOW + 900))], Duration::ZERO);
+    tokens.current().await.unwrap();
+    for _ in 0..100 {
+        tokens.suspect();
+        tokens.current().await.unwrap();
+    }
+    assert_eq!(script.asked.load(Ordering::SeqCst), 1, "a hint can be forged");
+    tokio::time::advance(PAUSE).await;
+    tokens.current().await.unwrap();
+    assert_eq!(script.asked.load(Ordering::SeqCst), 2);
+}
