@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::auth::ServiceKeyError;
 use crate::auth::{
     Caps, CapsError, Denylist, DenylistError, Floor, KeyRing, KeyRingError, KeySet, KeySetError, LocalGuard, OpenError,
-    ServiceKeyMissing, Symmetric, TokenRules, TokenVerifier, Verifier, Window, WindowError, read_service_key,
+    ReplayGuard, ServiceKeyError, ServiceKeyMissing, SharedConfig, SharedGuard, SharedOpenError, Symmetric, TokenRules,
+    TokenVerifier, Verifier, Window, WindowError, read_service_key,
 };
 use crate::bus::BusConfig;
 use crate::clock::{Clock, SystemClock};
 use crate::name::Name;
 use crate::policy::PolicySet;
 use crate::service::{Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, WantsMethods, Watched};
-use crate::wire::{Endpoint, EndpointError, WireLimits};
+use crate::wire::{Endpoint, EndpointError, ServiceKey, WireLimits};
 
 /// The configuration of one service.
 ///
@@ -159,12 +159,28 @@ pub struct ReplayConfig {
     pub per_agent: usize,
     /// The most live nonces of all agents together; 1,000,000.
     pub total: usize,
+    /// Shared guard: how many copies its stream must have; 3 in a cluster and 1 on a single server if left out.
+    pub replicas: Option<usize>,
+    /// Shared guard: the most nonces that its stream holds; 1,000,000, which is 10,000 messages a second.
+    pub stream_messages: Option<u32>,
+    /// Shared guard: how long one check may take, in milliseconds; 250.
+    pub answer_within_ms: Option<u64>,
 }
 
 impl Default for ReplayConfig {
     fn default() -> Self {
         let caps = Caps::default();
-        Self { guard: GuardKind::Local, window_s: 30, skew_s: 5, state: None, per_agent: caps.owner, total: caps.total }
+        Self {
+            guard: GuardKind::Local,
+            window_s: 30,
+            skew_s: 5,
+            state: None,
+            per_agent: caps.owner,
+            total: caps.total,
+            replicas: None,
+            stream_messages: None,
+            answer_within_ms: None,
+        }
     }
 }
 
@@ -175,6 +191,8 @@ impl Default for ReplayConfig {
 pub enum GuardKind {
     /// This process, for itself: one replica.
     Local,
+    /// A JetStream stream, for any number of replicas.
+    Shared,
 }
 
 /// `[limits]`
@@ -257,6 +275,9 @@ pub enum ConfigError {
     /// The replay guard.
     #[error(transparent)]
     Guard(#[from] OpenError),
+    /// The shared replay guard.
+    #[error(transparent)]
+    SharedGuard(#[from] SharedOpenError),
     /// The key ring.
     #[error(transparent)]
     Ring(#[from] KeyRingError),
@@ -341,9 +362,23 @@ impl Config {
         }
     }
 
-    fn verifier(&self, endpoint: &Endpoint, clock: &Arc<dyn Clock>) -> Result<Verifier, ConfigError> {
-        let audience = endpoint.audience();
-        let mut rules = TokenRules::new(self.tokens.audience.as_deref().unwrap_or(audience.as_str()));
+    /// Reads everything that this names but the policies, and connects to nothing.
+    ///
+    /// # Errors
+    /// As of [`Config::builder`], for files.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let endpoint = self.endpoint()?;
+        let (ring, service_key) = self.keys(&endpoint)?;
+        if ring.needs_service_key() && service_key.is_none() {
+            return Err(ServiceKeyMissing.into());
+        }
+        self.token_verifier(&endpoint)?;
+        Window::new(self.replay.window_s, self.replay.skew_s)?;
+        Ok(())
+    }
+
+    fn token_verifier(&self, endpoint: &Endpoint) -> Result<TokenVerifier, ConfigError> {
+        let mut rules = TokenRules::new(self.tokens.audience.as_deref().unwrap_or(endpoint.audience().as_str()));
         rules.leeway_s = self.tokens.leeway_s.unwrap_or(rules.leeway_s);
         rules.max_lifetime_s = self.tokens.max_lifetime_s.unwrap_or(rules.max_lifetime_s);
         rules.require_cnf = self.tokens.require_cnf;
@@ -351,36 +386,62 @@ impl Config {
         rules.symmetric = self.symmetric();
         let tokens = TokenVerifier::new(rules, self.token_keys()?);
         tokens.replace_denylist(self.denylist()?);
-
-        let ring = KeyRing::load(&self.keys.ring, audience)?;
-        let service_key = self.keys.service_key.as_deref().map(|path| read_service_key(path, audience)).transpose()?;
-        let window = Window::new(self.replay.window_s, self.replay.skew_s)?;
-        let guard = match self.replay.guard {
-            GuardKind::Local => {
-                let default = Caps::default();
-                let caps = Caps {
-                    owner: self.replay.per_agent,
-                    total: self.replay.total,
-                    reserve: default.reserve.min(self.replay.per_agent),
-                    ..default
-                };
-                let floor = Floor::File(self.replay.state.clone().unwrap_or_default());
-                LocalGuard::open(window, caps, Arc::clone(clock), &floor)?
-            }
-        };
-        Ok(Verifier::new(endpoint, window, ring, service_key, tokens, Arc::new(guard))?)
+        Ok(tokens)
     }
 
-    /// The service that this describes, but for its methods, and how it runs.
+    fn keys(&self, endpoint: &Endpoint) -> Result<(KeyRing, Option<ServiceKey>), ConfigError> {
+        let audience = endpoint.audience();
+        let ring = KeyRing::load(&self.keys.ring, audience)?;
+        let service_key = self.keys.service_key.as_deref().map(|path| read_service_key(path, audience)).transpose()?;
+        Ok((ring, service_key))
+    }
+
+    async fn verifier(&self, endpoint: &Endpoint, clock: &Arc<dyn Clock>) -> Result<Verifier, ConfigError> {
+        let tokens = self.token_verifier(endpoint)?;
+        let (ring, service_key) = self.keys(endpoint)?;
+        let window = Window::new(self.replay.window_s, self.replay.skew_s)?;
+        let guard = self.guard(window, clock).await?;
+        Ok(Verifier::new(endpoint, window, ring, service_key, tokens, guard)?)
+    }
+
+    async fn guard(&self, window: Window, clock: &Arc<dyn Clock>) -> Result<Arc<dyn ReplayGuard>, ConfigError> {
+        let default = Caps::default();
+        let caps = Caps {
+            owner: self.replay.per_agent,
+            total: self.replay.total,
+            reserve: default.reserve.min(self.replay.per_agent),
+            ..default
+        };
+        match self.replay.guard {
+            GuardKind::Local => {
+                let floor = Floor::File(self.replay.state.clone().unwrap_or_default());
+                Ok(Arc::new(LocalGuard::open(window, caps, Arc::clone(clock), &floor)?))
+            }
+            GuardKind::Shared => {
+                let mut shared = SharedConfig::new(self.environment.clone(), self.service.clone());
+                shared.window = window;
+                shared.caps = caps;
+                shared.replicas = self.replay.replicas;
+                shared.max_messages = self.replay.stream_messages.map_or(shared.max_messages, i64::from);
+                shared.answer_within = self.replay.answer_within_ms.map_or(shared.answer_within, Duration::from_millis);
+                Ok(Arc::new(SharedGuard::open(shared, self.nats.clone(), Arc::clone(clock)).await?))
+            }
+        }
+    }
+
+    /// The service that this describes, but for its methods, and how it runs. With the shared replay guard, this
+    /// connects to the broker and verifies the guard's stream.
     ///
     /// # Errors
     /// [`ConfigError`]; the operator is to blame, and the message says what to do.
-    pub fn builder(&self) -> Result<(Builder<WantsMethods>, ServeOptions), ConfigError> {
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind but, perhaps, the guard's stream.
+    pub async fn builder(&self) -> Result<(Builder<WantsMethods>, ServeOptions), ConfigError> {
         let endpoint = self.endpoint()?;
         // Before anything is read: a change while it is read is seen later.
         let watched = self.watched();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let verifier = self.verifier(&endpoint, &clock)?;
+        let verifier = self.verifier(&endpoint, &clock).await?;
         let limits = ServiceLimits {
             batch: self.limits.batch,
             batch_concurrency: self.limits.batch_concurrency,

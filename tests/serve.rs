@@ -146,7 +146,7 @@ async fn a_second_replica_with_a_local_guard_is_refused() {
     let site = Site::new(&server.url());
     let first = site.serve(methods()).await;
     site.write_config("state = \"other.floor\"\n");
-    let error = site.start(methods()).ended().await.unwrap_err();
+    let error = site.start(methods()).await.ended().await.unwrap_err();
     assert!(
         matches!(&error, ServeError::AnotherReplica { instance, .. } if instance == first.running.instance()),
         "{error}"
@@ -163,7 +163,7 @@ async fn a_second_replica_with_a_local_guard_is_refused() {
     let (state, stopping) = (first.running.state(), tokio::spawn(first.stop()));
     let mut state = state;
     drop(within(SOON, state.wait_for(|state| *state == State::Draining)).await.unwrap());
-    let error = site.start(methods()).ended().await.unwrap_err();
+    let error = site.start(methods()).await.ended().await.unwrap_err();
     assert!(matches!(error, ServeError::AnotherReplica { .. }), "{error}");
     assert_eq!(slow.await.unwrap(), Answer::Signed(r#"{"jsonrpc":"2.0","result":1500,"id":1}"#.into()));
     within(SOON, stopping).await.unwrap().unwrap();
@@ -176,9 +176,9 @@ async fn a_second_replica_with_a_local_guard_is_refused() {
 async fn two_replicas_that_start_at_once_do_not_both_serve() {
     let server = NatsServer::start().await;
     let site = Site::new(&server.url());
-    let one = site.start(methods());
+    let one = site.start(methods()).await;
     site.write_config("state = \"other.floor\"\n");
-    let two = site.start(methods());
+    let two = site.start(methods()).await;
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     let ready = |served: &support::site::Served| *served.running.state().borrow() == State::Ready;
     assert!(!(ready(&one) && ready(&two)));
@@ -300,7 +300,7 @@ async fn no_accepted_request_is_lost_over_20_restarts() {
                 while !stop.load(Ordering::Relaxed) {
                     match caller.call("site/sleep", "[3]", Duration::from_secs(10)).await {
                         Answer::Signed(text) if text.contains("\"result\":3") => {
-                            drop(answered.fetch_add(1, Ordering::Relaxed))
+                            answered.fetch_add(1, Ordering::Relaxed);
                         }
                         Answer::NoResponders => {
                             nobody.fetch_add(1, Ordering::Relaxed);

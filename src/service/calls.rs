@@ -21,7 +21,7 @@ pub struct Message {
 
 /// One call or notification of a verified caller, not yet authorized.
 ///
-/// Made only from a [`Verified`] message, and consumed by [`crate::policy::Policy::authorize`].
+/// Made only from a [`Verified`] message, and consumed by [`crate::policy::PolicySet::authorize`].
 #[derive(Debug)]
 pub struct Call {
     pub(super) message: Arc<Message>,

@@ -281,6 +281,8 @@ impl Shared {
                 self.health.slow.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(target: "sealwire::bus", link, "messages were thrown away: they were not read in time");
             }
+            // We closed it ourselves; one that ends by itself is told where it is noticed.
+            async_nats::Event::Closed | async_nats::Event::Draining => {}
             event => tracing::warn!(target: "sealwire::bus", link, event = %event, "connection"),
         }
     }

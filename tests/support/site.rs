@@ -91,15 +91,15 @@ impl Site {
 
     /// Starts the service and waits until it takes messages.
     pub(crate) async fn serve<S: Send + Sync + 'static>(&self, router: Router<S>) -> Served {
-        let served = self.start(router);
+        let served = self.start(router).await;
         served.ready().await;
         served
     }
 
     /// Starts the service.
-    pub(crate) fn start<S: Send + Sync + 'static>(&self, router: Router<S>) -> Served {
+    pub(crate) async fn start<S: Send + Sync + 'static>(&self, router: Router<S>) -> Served {
         let config = self.config();
-        let (builder, mut options) = config.builder().unwrap_or_else(|error| panic!("{error}"));
+        let (builder, mut options) = config.builder().await.unwrap_or_else(|error| panic!("{error}"));
         options.watch_every = Duration::from_millis(50);
         let service = builder.methods(router).build().unwrap_or_else(|error| panic!("{error}"));
         Served::spawn(service, config.nats.clone(), options)
