@@ -1,4 +1,4 @@
-//! Secure JSON-RPC 2.0 over NATS.
+#![doc = include_str!("../README.md")]
 
 pub mod auth;
 mod bus;

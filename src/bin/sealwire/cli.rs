@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::{self, Exit, Failure};
 use crate::logging::{self, LogFormat};
 use crate::output::Output;
-use crate::{completions, keys, policy, token};
+use crate::{completions, demo, dev, keys, policy, serve, server, token};
 
 /// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
 #[derive(Parser)]
@@ -42,6 +42,14 @@ struct Common {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Watch agents call each other over NATS with every check enforced: nothing to set up
+    Demo(demo::Demo),
+    /// Keep a whole set-up running on this machine, and print what to try
+    Dev(dev::Dev),
+    /// Serve the demonstration methods as a configuration file says
+    Serve(serve::Serve),
+    /// Run a nats-server on this machine, without users: to try things with
+    NatsServer(server::Server),
     /// Keys of agents, services and token issuers: make, grant, pin, rotate, retire, revoke, list
     #[command(subcommand)]
     Keys(keys::Keys),
@@ -75,6 +83,10 @@ impl Cli {
 impl Command {
     fn run(self, out: &Output) -> Result<Exit, Failure> {
         match self {
+            Self::Demo(command) => command.run(out),
+            Self::Dev(command) => command.run(out),
+            Self::Serve(command) => command.run(out),
+            Self::NatsServer(command) => command.run(out),
             Self::Keys(command) => command.run(out),
             Self::Token(command) => command.run(out),
             Self::Policy(command) => command.run(out),
@@ -86,6 +98,8 @@ impl Command {
     /// wrong.
     fn log_level(&self) -> &'static str {
         match self {
+            Self::Dev(_) | Self::Serve(_) => "warn,sealwire=info",
+            Self::Demo(_) | Self::NatsServer(_) => "error",
             Self::Keys(_) | Self::Token(_) | Self::Policy(_) | Self::Completions(_) => "warn",
         }
     }
@@ -93,6 +107,9 @@ impl Command {
 
 const EXAMPLES: &str = "\
 Examples:
+  sealwire demo
+  sealwire dev
+  sealwire call --creds sealwire-dev/planner.creds.json demo math/add '{\"a\": 2, \"b\": 3}'
   sealwire token issue --key token-key.json --subject planner --audience dev/math --role calc
   sealwire policy check policies
   sealwire completions bash > ~/.local/share/bash-completion/completions/sealwire

@@ -10,7 +10,7 @@ use sealwire::{Clock as _, SystemClock};
 use serde::{Deserialize, Serialize};
 
 /// The methods `math/*`, `log/append`, `bank/*`, `admin/drain-cache` and `audit/read` over one state.
-#[allow(dead_code, reason = "the commands that run a service use it")]
+
 pub(crate) fn router() -> Router<Demo> {
     Router::new(Demo::default())
         .method("math/add", add)

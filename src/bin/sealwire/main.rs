@@ -3,13 +3,19 @@
 
 mod cli;
 mod completions;
+mod demo;
 mod demo_methods;
+mod dev;
 mod exit;
 mod files;
 mod keys;
 mod logging;
+mod nats_server;
 mod output;
 mod policy;
+mod sandbox;
+mod serve;
+mod server;
 mod term;
 mod token;
 mod when;

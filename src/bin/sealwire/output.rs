@@ -41,6 +41,11 @@ impl Output {
         }
     }
 
+    /// A part of the result while it comes about, for people; scripts get the whole result at the end.
+    pub(crate) fn progress(&self, text: &str) -> Result<(), Failure> {
+        if self.json { Ok(()) } else { self.print(&term::safe_text(text)) }
+    }
+
     /// A remark for people; scripts do not get it.
     pub(crate) fn note(&self, text: &str) {
         if !self.json {

@@ -1,0 +1,26 @@
+//! A service with one method. It needs `sealwire.toml` and what that names in the working folder: see README.md.
+
+use sealwire::Config;
+use sealwire::rpc::RpcError;
+use sealwire::service::{Ctx, Router};
+
+#[derive(serde::Deserialize)]
+struct Add {
+    a: f64,
+    b: f64,
+}
+
+async fn add(ctx: Ctx, p: Add) -> Result<f64, RpcError> {
+    println!("{} may add, because of {:?}", ctx.caller().agent, ctx.permit().rule());
+    Ok(p.a + p.b)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let config = Config::load("sealwire.toml")?;
+    let (builder, options) = config.builder().await?;
+    let service = builder.methods(Router::new(()).method("math/add", add)).build()?;
+    let stop = async { drop(tokio::signal::ctrl_c().await) };
+    service.serve(&config.nats, options, |_running| (), stop).await?;
+    Ok(())
+}

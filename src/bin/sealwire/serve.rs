@@ -1,0 +1,147 @@
+//! `sealwire serve`: the demonstration methods behind a configuration file.
+//! Never starts with a configuration, key or policy that has an error.
+
+use std::path::PathBuf;
+use std::pin::pin;
+
+use clap::Args;
+use sealwire::policy::{Methods, PolicySet};
+use sealwire::service::{BuildError, Running, ServeError, ServeOptions, Service, State};
+use sealwire::{Config, MethodName};
+use serde_json::json;
+
+use crate::demo_methods;
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::output::Output;
+
+/// Serve the demonstration methods as a configuration file says
+///
+/// Runs until SIGTERM or SIGINT, then finishes what it has accepted and ends. Keys, token keys, denylist and policies
+/// are read again when they change. One line on stdout says that the service takes messages.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire serve --config sealwire.toml
+  sealwire serve --config sealwire.toml --check     # read everything, connect to nothing
+
+A small configuration:
+  environment = \"dev\"
+  service = \"demo\"
+  [nats]
+  urls = [\"nats://127.0.0.1:4222\"]
+  [keys]
+  ring = \"demo.ring.json\"
+  [[tokens.issuer]]
+  issuer = \"https://idp.example\"
+  jwks = \"jwks.json\"
+  [policy]
+  folder = \"policies\"")]
+pub(crate) struct Serve {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Check configuration, keys and policies, and end
+    #[arg(long)]
+    check: bool,
+}
+
+impl Serve {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let config = Config::load(&self.config).or_fail(Exit::Input)?;
+        if self.check {
+            return check(&config, out);
+        }
+        runtime()?.block_on(async {
+            let (service, options) = service(&config).await?;
+            let (stop, shutdown) = stop_signal()?;
+            let outcome = serve(&service, &config, options, out, shutdown).await;
+            drop(stop);
+            outcome.map(|()| Exit::Ok)
+        })
+    }
+}
+
+/// Reads everything as the service would.
+fn check(config: &Config, out: &Output) -> Result<Exit, Failure> {
+    config.check().or_fail(Exit::Input)?;
+    let methods = demo_methods::router().names().filter_map(|name| MethodName::new(name).ok()).collect::<Methods>();
+    let (policy, warnings) = PolicySet::load(&config.policy.folder, &methods).or_fail(Exit::PolicyInvalid)?;
+    for warning in warnings {
+        out.warning(&warning.to_string());
+    }
+    let (audience, revision) = (format!("{}/{}", config.environment, config.service), policy.revision().to_string());
+    let result = json!({ "audience": audience, "policy": revision });
+    out.result(&result, || format!("{audience}: everything can be read; policy {revision}"))?;
+    Ok(Exit::Ok)
+}
+
+/// The service of a configuration, with the demonstration methods.
+pub(crate) async fn service(config: &Config) -> Result<(Service, ServeOptions), Failure> {
+    let (builder, mut options) = config.builder().await.or_fail(Exit::Input)?;
+    "The demonstration methods of sealwire".clone_into(&mut options.description);
+    let service = builder.methods(demo_methods::router()).build().map_err(|error| match error {
+        BuildError::Policy(_) => Failure::of(Exit::PolicyInvalid, &error),
+        error => Failure::of(Exit::Bug, &error),
+    })?;
+    Ok((service, options))
+}
+
+/// Serves until `shutdown`, and says once when the service takes messages.
+async fn serve(
+    service: &Service,
+    config: &Config,
+    options: ServeOptions,
+    out: &Output,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Failure> {
+    let (started, handle) = tokio::sync::oneshot::channel::<Running>();
+    let announce = async {
+        let Ok(running) = handle.await else { return Ok(()) };
+        let mut state = running.state();
+        if state.wait_for(|state| *state == State::Ready).await.is_err() {
+            return Ok(());
+        }
+        let (audience, subject) = (service.endpoint().audience().to_string(), service.endpoint().subscription());
+        let result = json!({ "ready": true, "audience": audience, "subject": subject, "instance": running.instance() });
+        out.result(&result, || format!("{audience} takes messages on {subject}"))
+    };
+    let mut serving = pin!(service.serve(&config.nats, options, |running| drop(started.send(running)), shutdown));
+    let served = tokio::select! {
+        served = &mut serving => served,
+        announced = announce => {
+            announced?;
+            serving.await
+        }
+    };
+    served.map_err(|error| {
+        let exit = match &error {
+            ServeError::Drain(_) => Exit::Timeout,
+            _ => Exit::Transport,
+        };
+        Failure::of(exit, &error)
+    })
+}
+
+/// A runtime for the commands that use the bus.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Bug, format!("no runtime: {error}")))
+}
+
+/// A task that listens for signals, and a future that completes with the first one.
+pub(crate) fn stop_signal() -> Result<(tokio::task::JoinHandle<()>, impl Future<Output = ()>), Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let listen = |kind| signal(kind).map_err(|error| Failure::new(Exit::Bug, format!("no signals: {error}")));
+    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let (tell, told) = tokio::sync::oneshot::channel::<()>();
+    let task = tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("SIGTERM"),
+            _ = interrupt.recv() => tracing::info!("SIGINT"),
+        }
+        drop(tell);
+    });
+    Ok((task, async move { drop(told.await) }))
+}
