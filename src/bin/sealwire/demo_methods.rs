@@ -10,7 +10,6 @@ use sealwire::{Clock as _, SystemClock};
 use serde::{Deserialize, Serialize};
 
 /// The methods `math/*`, `log/append`, `bank/*`, `admin/drain-cache` and `audit/read` over one state.
-
 pub(crate) fn router() -> Router<Demo> {
     Router::new(Demo::default())
         .method("math/add", add)

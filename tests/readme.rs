@@ -1,0 +1,133 @@
+//! The README's own commands and programs, typed as they stand there.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use support::NatsServer;
+
+const README: &str = include_str!("../README.md");
+
+/// The code blocks of a section, in order: language and text.
+fn blocks(heading: &str) -> Vec<(String, String)> {
+    let section = README.split(&format!("\n## {heading}\n")).nth(1).expect("the section is there");
+    let section = section.split("\n## ").next().unwrap();
+    let mut blocks = Vec::new();
+    let mut lines = section.lines();
+    while let Some(line) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+            blocks.push((language.to_owned(), text.join("\n")));
+        }
+    }
+    blocks
+}
+
+fn bin() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_sealwire")).parent().unwrap().to_owned()
+}
+
+/// A shell in `folder`, with an empty home and the built command on PATH.
+fn shell(script: &str, folder: &Path) -> Command {
+    let path = format!("{}:{}", bin().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new("bash");
+    command.args(["-euo", "pipefail", "-c", script]).current_dir(folder).env("PATH", path).env("HOME", folder);
+    command
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_minutes_to_your_own_service_and_client() {
+    let server = NatsServer::start().await;
+    let blocks = blocks("Five minutes to your own service and client");
+    let languages: Vec<&str> = blocks.iter().map(|(language, _)| language.as_str()).collect();
+    assert_eq!(languages, ["rust,no_run", "rust,no_run", "sh"]);
+    // The programs in the README are the examples, but for the first lines that say what they need.
+    for (block, example) in [(0, "hello_service.rs"), (1, "hello_client.rs")] {
+        let example = std::fs::read_to_string(Path::new("examples").join(example)).unwrap();
+        let code = |text: &str| -> Vec<String> {
+            let mut lines: Vec<String> =
+                text.lines().filter(|line| !line.starts_with("//!")).map(|line| line.split_whitespace().collect()).collect();
+            lines.retain(|line| !line.is_empty());
+            let mut all: Vec<String> = lines.concat().split(['{', '}', ';', ',']).map(str::to_owned).collect();
+            all.retain(|part| !part.is_empty());
+            all.sort();
+            all
+        };
+        assert_eq!(code(&blocks[block].1), code(&example), "README and examples/{block} differ");
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    let script = blocks[2].1.replace("nats://127.0.0.1:4222", &server.url());
+    assert_ne!(script, blocks[2].1);
+    let made = shell(&script, folder.path()).output().unwrap();
+    assert!(made.status.success(), "{}", text(&made));
+
+    let hello = folder.path().join("hello");
+    let service = Command::new(bin().join("examples/hello_service"))
+        .current_dir(&hello)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("`cargo test` builds the examples");
+    let _service = Ended(service);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let last = loop {
+        let client = Command::new(bin().join("examples/hello_client")).current_dir(&hello).output().unwrap();
+        if client.status.success() {
+            break text(&client);
+        }
+        assert!(Instant::now() < deadline, "{}", text(&client));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    assert_eq!(last, "5\n");
+}
+
+/// `sealwire dev`, and what the README says to try against it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_to_try_against_dev() {
+    let folder = tempfile::tempdir().unwrap();
+    // The server is found or fetched before, with this machine's cache.
+    let server = support::found().path.clone();
+    let dev = shell("exec sealwire dev", folder.path())
+        .env("SEALWIRE_NATS_SERVER", server)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut dev = Ended(dev);
+    let said = tokio::task::spawn_blocking({
+        let stdout = dev.0.stdout.take().unwrap();
+        move || {
+            use std::io::BufRead as _;
+            std::io::BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.contains("takes messages"))
+        }
+    });
+    assert!(support::within(Duration::from_secs(60), said).await.unwrap().is_some(), "dev says that it is ready");
+
+    let blocks = blocks("Try it yourself");
+    let (_, script) = &blocks[1];
+    let mut lines: Vec<&str> = script.lines().collect();
+    let denied = lines.pop().unwrap();
+    let good = shell(&lines.join("\n"), folder.path()).output().unwrap();
+    assert!(good.status.success(), "{}", text(&good));
+    let stdout = String::from_utf8_lossy(&good.stdout);
+    assert!(stdout.starts_with("5\n5\n"), "{stdout}");
+    assert!(stdout.contains("permission denied"), "{stdout}");
+    let denied = shell(&format!("{}\n{denied}", lines[0]), folder.path()).output().unwrap();
+    assert_eq!(denied.status.code(), Some(10), "{}", text(&denied));
+}
