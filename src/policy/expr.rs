@@ -110,6 +110,11 @@ impl Reads {
         self.principal.iter().any(|read| read.iter().zip(path).all(|(left, right)| left == right))
     }
 
+    /// Whether the caller's name or attributes are looked at.
+    pub(crate) fn any_principal(&self) -> bool {
+        !self.principal.is_empty()
+    }
+
     fn expression(&mut self, expr: &Expr) {
         match expr {
             Expr::Literal(Literal::EntityUID(uid)) => {
@@ -130,12 +135,13 @@ impl Reads {
                 None => self.expression(inner),
             },
             Expr::BinaryOp { op, left, right } => {
-                // Membership asks the hierarchy, not the attributes.
-                match (op, left.as_ref()) {
-                    (BinaryOp::In, Expr::Var(Var::Principal | Var::Resource)) => {}
-                    _ => self.expression(left),
+                // Membership asks the hierarchy, and equality the name of the entity, not the attributes.
+                for side in [left, right] {
+                    match (op, side.as_ref()) {
+                        (BinaryOp::In | BinaryOp::Eq | BinaryOp::NotEq, Expr::Var(Var::Principal | Var::Resource)) => {}
+                        _ => self.expression(side),
+                    }
                 }
-                self.expression(right);
             }
             Expr::UnaryOp { expr, .. } | Expr::Like { expr, .. } => self.expression(expr),
             Expr::Is { expr, in_expr, .. } => {
@@ -308,7 +314,7 @@ mod tests {
         assert!(reads.action);
         assert!(reads.roles.contains("x"));
         assert!(super::Reads::of([&condition("principal.name == \"a\"")]).principal(&["name"]));
-        assert!(super::Reads::of([&condition("principal == Agent::\"a\"")]).principal(&["name"]));
+        assert!(!super::Reads::of([&condition("principal == Agent::\"a\"")]).principal(&["name"]));
     }
 
     #[test]

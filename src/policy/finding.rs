@@ -65,6 +65,10 @@ impl PolicyErrors {
         &self.findings
     }
 
+    pub(crate) fn into_findings(self) -> Vec<Finding> {
+        self.findings
+    }
+
     /// How many of the findings are errors.
     #[must_use]
     pub fn count(&self) -> usize {

@@ -17,7 +17,7 @@ const MAX_FILES: usize = 1000;
 /// Folders below the policy folder.
 const MAX_DEPTH: usize = 8;
 /// The ending of the tables of expected decisions, which lie beside the policies and are none.
-pub(crate) const TEST_ENDING: &str = ".test.toml";
+const TEST_ENDING: &str = ".test.toml";
 
 /// The content of a policy folder, read in one go and not yet understood.
 #[derive(Debug, Default)]
@@ -29,12 +29,21 @@ pub(crate) struct Folder {
 impl Folder {
     /// Reads every policy file below `dir`. Names that begin with a dot are passed over.
     pub(crate) fn read(dir: &Path, report: &mut Report) -> Self {
+        Self::read_where(dir, false, report)
+    }
+
+    /// Reads every table of expected decisions below `dir`.
+    pub(crate) fn read_tests(dir: &Path, report: &mut Report) -> Self {
+        Self::read_where(dir, true, report)
+    }
+
+    fn read_where(dir: &Path, tests: bool, report: &mut Report) -> Self {
         let mut folder = Self::default();
-        folder.descend(dir, "", 0, report);
+        folder.descend(dir, "", 0, tests, report);
         folder
     }
 
-    fn descend(&mut self, dir: &Path, prefix: &str, depth: usize, report: &mut Report) {
+    fn descend(&mut self, dir: &Path, prefix: &str, depth: usize, tests: bool, report: &mut Report) {
         let here = Location { file: prefix.trim_end_matches('/').into(), line: 0 };
         let entries = match fs::read_dir(dir) {
             Ok(entries) => entries,
@@ -65,18 +74,19 @@ impl Folder {
                 if depth >= MAX_DEPTH {
                     report.error(&at, format!("folders are nested deeper than {MAX_DEPTH}"), "move the files up");
                 } else {
-                    self.descend(&path, &format!("{relative}/"), depth + 1, report);
+                    self.descend(&path, &format!("{relative}/"), depth + 1, tests, report);
                 }
             } else if name.ends_with(TEST_ENDING) {
+                if tests {
+                    self.file(&path, relative, &at, report);
+                }
+            } else if tests {
                 continue;
             } else if name.ends_with(".toml") || name.ends_with(".cedar") {
                 self.file(&path, relative, &at, report);
             } else if !name.ends_with(".md") {
-                report.warning(
-                    &at,
-                    "this is not a policy file and is not read",
-                    "policy files end in `.toml` or `.cedar`",
-                );
+                let help = "policy files end in `.toml` or `.cedar`";
+                report.warning(&at, "this is not a policy file and is not read", help);
             }
         }
     }

@@ -90,7 +90,7 @@ pub(crate) fn check(folder: &Folder, methods: &Methods, report: &mut Report) -> 
         all.rules.extend(one.rules);
     }
 
-    let mut methods = methods.clone();
+    let mut methods = methods.without_files();
     declare_methods(&all, &mut methods, report);
     let vocabulary = Vocabulary {
         claims: declare_types("claim", &all.claims, report),

@@ -34,21 +34,24 @@ pub struct Methods {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Method {
     pub(crate) description: Option<String>,
-    params: Option<Vec<Param>>,
+    /// Declared by the service's author.
+    coded: Option<Vec<Param>>,
+    /// Declared in a policy file.
+    filed: Option<Vec<Param>>,
+    /// Known from a policy file only.
+    from_file: bool,
 }
 
 impl Method {
     /// Its parameters by position, if they are declared.
     pub(crate) fn params(&self) -> Option<&[Param]> {
-        self.params.as_deref()
+        self.coded.as_deref().or(self.filed.as_deref())
     }
 
     /// Takes the parameters from a file. `false` if the author declared others.
     pub(crate) fn declare(&mut self, params: Vec<Param>) -> bool {
-        let agrees = self.params.as_ref().is_none_or(|known| *known == params);
-        if self.params.is_none() {
-            self.params = Some(params);
-        }
+        let agrees = self.coded.as_ref().is_none_or(|known| *known == params);
+        self.filed = Some(params);
         agrees
     }
 }
@@ -77,7 +80,7 @@ impl Methods {
     /// it does not load.
     #[must_use]
     pub fn with_params(mut self, name: MethodName, params: impl IntoIterator<Item = Param>) -> Self {
-        self.known.entry(name).or_default().params = Some(params.into_iter().collect());
+        self.known.entry(name).or_default().coded = Some(params.into_iter().collect());
         self
     }
 
@@ -98,6 +101,16 @@ impl Methods {
         self.known.get(name)?.params()
     }
 
+    /// What is known without any policy file: what a folder is checked against, however often it is read.
+    pub(crate) fn without_files(&self) -> Self {
+        let known = self.known.iter().filter(|(_, method)| !method.from_file);
+        let known = known.map(|(name, method)| {
+            let coded = method.coded.clone();
+            (name.clone(), Method { coded, ..Method::default() })
+        });
+        Self { known: known.collect(), open: self.open }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&MethodName, &Method)> {
         self.known.iter()
     }
@@ -108,7 +121,10 @@ impl Methods {
 
     /// A method that a file declares; `None` if it is not registered and files may not register any.
     pub(crate) fn declared_in_file(&mut self, name: &MethodName) -> Option<&mut Method> {
-        if self.open { Some(self.known.entry(name.clone()).or_default()) } else { self.known.get_mut(name) }
+        if !self.open {
+            return self.known.get_mut(name);
+        }
+        Some(self.known.entry(name.clone()).or_insert_with(|| Method { from_file: true, ..Method::default() }))
     }
 }
 

@@ -9,6 +9,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::decision::Reason;
 use super::params::{MAX_LIST, Param, ParamType, ScalarType};
@@ -21,8 +22,30 @@ pub(crate) enum Projected {
     Boolean(bool),
     List(Vec<Projected>),
     Object(BTreeMap<String, Projected>),
-    /// Of type `number` or `any`: there, and not looked at.
-    Opaque,
+    /// As the call spells it; rules cannot look at it.
+    Number(String),
+    /// There, and not looked at.
+    Any,
+}
+
+impl Projected {
+    /// The value for a record of the call. What is of type `any` is left out of it: only that it was there is told.
+    pub(crate) fn to_json(&self) -> Value {
+        match self {
+            Self::String(text) => text.as_str().into(),
+            Self::Integer(value) => (*value).into(),
+            Self::Boolean(value) => (*value).into(),
+            Self::Number(text) => serde_json::from_str(text).unwrap_or(Value::Null),
+            Self::Any => "…".into(),
+            Self::List(values) => values.iter().map(Self::to_json).collect(),
+            Self::Object(fields) => Value::Object(to_json(fields)),
+        }
+    }
+}
+
+/// Parameters as the object of a call with named parameters.
+pub(crate) fn to_json(params: &Params) -> Map<String, Value> {
+    params.iter().map(|(name, value)| (name.clone(), value.to_json())).collect()
 }
 
 /// The declared parameters that a call has, by name.
@@ -100,9 +123,9 @@ fn value(text: &str, kind: &ParamType, path: &str) -> Result<Projected, Reason> 
         ParamType::Boolean => scalar(text, ScalarType::Boolean).ok_or_else(wrong),
         ParamType::Number => {
             let number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
-            number.then_some(Projected::Opaque).ok_or_else(wrong)
+            number.then(|| Projected::Number(text.to_owned())).ok_or_else(wrong)
         }
-        ParamType::Any => Ok(Projected::Opaque),
+        ParamType::Any => Ok(Projected::Any),
         ParamType::List(kind) => {
             let values = parse::<Elements<'_>>(text, path)?.0;
             if values.len() > MAX_LIST {

@@ -179,8 +179,8 @@ fn claim(value: &Value, kind: &ParamType) -> Option<Projected> {
         ParamType::String => value.as_str().map(|text| Projected::String(text.to_owned())),
         ParamType::Integer => value.as_i64().map(Projected::Integer),
         ParamType::Boolean => value.as_bool().map(Projected::Boolean),
-        ParamType::Number => value.is_number().then_some(Projected::Opaque),
-        ParamType::Any => Some(Projected::Opaque),
+        ParamType::Number => value.as_number().map(|number| Projected::Number(number.to_string())),
+        ParamType::Any => Some(Projected::Any),
         ParamType::List(scalar) => {
             let kind = scalar.as_param();
             let list = value.as_array().filter(|list| list.len() <= super::params::MAX_LIST)?;
@@ -196,7 +196,7 @@ pub(crate) fn expression(value: &Projected) -> Option<RestrictedExpression> {
         Projected::String(text) => RestrictedExpression::new_string(text.clone()),
         Projected::Integer(value) => RestrictedExpression::new_long(*value),
         Projected::Boolean(value) => RestrictedExpression::new_bool(*value),
-        Projected::Opaque => RestrictedExpression::new_bool(true),
+        Projected::Number(_) | Projected::Any => RestrictedExpression::new_bool(true),
         Projected::List(values) => {
             let size = i64::try_from(values.len()).ok()?;
             let items = values.iter().map(expression).collect::<Option<Vec<_>>>()?;

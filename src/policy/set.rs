@@ -15,7 +15,7 @@ use super::methods::Methods;
 use super::request::Attributes;
 use super::revision::Revision;
 use super::rule::{Location, Rule};
-use super::slice::{Party, Slice};
+use super::slice::{Facts, Party, Slice};
 use super::toml_file::RoleSource;
 use crate::auth::Caller;
 use crate::name::MethodName;
@@ -63,6 +63,22 @@ impl PolicySet {
         Self::from_folder(&folder, methods, report, &dir.display().to_string())
     }
 
+    /// As [`PolicySet::load`] for a service that starts: a folder that is missing or cannot be read gives the set that
+    /// denies everything, with its errors as the warnings. A running service keeps the set it has instead.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the files, as [`PolicySet::load`].
+    pub fn open(dir: &Path, methods: &Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        let mut report = Report::default();
+        let folder = Folder::read(dir, &mut report);
+        if report.errors() > 0 {
+            let findings = report.into_errors().into_findings();
+            let why = findings.first().map(ToString::to_string).unwrap_or_default();
+            return Ok((Self { methods: methods.without_files(), ..Self::deny_all(why) }, findings));
+        }
+        Self::from_folder(&folder, methods, report, &dir.display().to_string())
+    }
+
     /// As [`PolicySet::load`], from texts by file name: for trying out policies that are not on disk.
     ///
     /// # Errors
@@ -91,7 +107,7 @@ impl PolicySet {
                 message: format!("{why}, so everything is denied"),
                 help: Some("write a `.toml` or `.cedar` file there".to_owned()),
             });
-            return Ok((Self::deny_all(why), warnings));
+            return Ok((Self { methods: methods.without_files(), ..Self::deny_all(why) }, warnings));
         }
         let loaded = load::check(folder, methods, &mut report);
         let set = Self::compile(loaded, &mut report);
@@ -135,8 +151,20 @@ impl PolicySet {
             return Decision::deny(Reason::DenyAll);
         }
         match self.slices.get(question.method) {
-            Some(slice) => self.decide_in(slice, question),
+            Some(slice) => self.decide_in(slice, &slice.facts(question)),
             None => self.decide_unknown(question),
+        }
+    }
+
+    /// As [`PolicySet::decide`] for a method that exists, for parameters of which only the fault is known.
+    pub(crate) fn decide_faulty(&self, question: &Question<'_>, fault: Reason) -> Decision {
+        match self.slices.get(question.method) {
+            Some(slice) => {
+                let mut facts = slice.facts(question);
+                facts.params = facts.params.map(|_| Err(fault));
+                self.decide_in(slice, &facts)
+            }
+            None => self.decide(question),
         }
     }
 
@@ -147,12 +175,11 @@ impl PolicySet {
     }
 
     /// Every party of the call must be allowed.
-    fn decide_in(&self, slice: &Slice, question: &Question<'_>) -> Decision {
-        let facts = slice.facts(question);
+    fn decide_in(&self, slice: &Slice, facts: &Facts<'_>) -> Decision {
+        let caller = facts.question.caller;
         let mut answer: Option<Decision> = None;
-        for name in parties(question.caller) {
-            let decision =
-                self.ground.with_party(question.caller, name, |party| slice.decide(&facts, party, &self.ground));
+        for name in parties(caller) {
+            let decision = self.ground.with_party(caller, name, |party| slice.decide(facts, party, &self.ground));
             answer = Some(match answer {
                 None => decision,
                 Some(first) => both(first, decision),
@@ -165,7 +192,9 @@ impl PolicySet {
     /// whether it may say that the method does not exist.
     fn decide_unknown(&self, question: &Question<'_>) -> Decision {
         let would_allow = MethodName::new(question.method).is_ok()
-            && self.slice_elsewhere(question.method).is_some_and(|slice| self.decide_in(slice, question).is_allow());
+            && self
+                .slice_elsewhere(question.method)
+                .is_some_and(|slice| self.decide_in(slice, &slice.facts(question)).is_allow());
         Decision::deny(Reason::UnknownMethod { would_allow })
     }
 
@@ -175,6 +204,13 @@ impl PolicySet {
 
     pub(crate) fn slice_for(&self, method: &str) -> Option<&Slice> {
         self.slices.get(method).or_else(|| self.slice_elsewhere(method))
+    }
+
+    /// Whether some rule of the method has a condition on its arguments. Then a call must send the declared parameters
+    /// and nothing else.
+    #[must_use]
+    pub fn looks_at_params(&self, method: &str) -> bool {
+        self.slices.get(method).is_some_and(Slice::looks_at_params)
     }
 
     pub(crate) fn ground(&self) -> &Ground {

@@ -123,6 +123,11 @@ impl Slice {
         Facts { question, params }
     }
 
+    /// Whether an enforced rule looks at a parameter, so that calls must follow the declarations.
+    pub(crate) fn looks_at_params(&self) -> bool {
+        self.needs.params()
+    }
+
     /// What the rules say for one party.
     pub(crate) fn decide(&self, facts: &Facts<'_>, party: &Party<'_>, ground: &Ground) -> Decision {
         let Some(entities) = self.entities(party, ground) else { return Decision::deny(Reason::EvaluationError) };

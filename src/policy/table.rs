@@ -260,6 +260,10 @@ impl<'a> Raw<'a> {
         Table::within(self.source, self.value, name)
     }
 
+    pub(crate) fn value(&self) -> &'a DeValue<'a> {
+        self.value.get_ref()
+    }
+
     /// As it stands in the file, for a message.
     pub(crate) fn shown(&self) -> String {
         shown(self.source.text.get(self.value.span()).unwrap_or_default())

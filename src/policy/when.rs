@@ -187,7 +187,8 @@ fn read_token_age(table: &mut Table<'_>, report: &mut Report) -> Vec<Part> {
     parts
 }
 
-fn seconds(text: &str) -> Option<i64> {
+/// `90s`, `5m`, `2h` or `1d` in seconds.
+pub(crate) fn seconds(text: &str) -> Option<i64> {
     let unit = match text.chars().last()? {
         's' => 1,
         'm' => 60,

@@ -1,0 +1,250 @@
+//! One way to lay out policy files, so that reviews are about rules.
+//! Never changes what a file says: the result must parse to the same values, or the text stays as it is.
+
+use cedar_policy::ffi::{FormattingAnswer, FormattingCall};
+use toml_parser::Source;
+use toml_parser::lexer::{Token, TokenKind};
+
+/// A policy file that cannot be laid out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// It does not parse, so nothing is known about its layout.
+    #[error("cannot be laid out: {0}")]
+    Syntax(String),
+    /// The result would have said something else. A defect of ours; the file is fine.
+    #[error("cannot be laid out without changing what it says")]
+    Changed,
+}
+
+/// Lays out a policy file by the ending of its name: `.cedar` as Cedar, everything else as TOML.
+///
+/// # Errors
+/// [`FormatError::Syntax`] when the text does not parse.
+pub fn format(name: &str, text: &str) -> Result<String, FormatError> {
+    if name.ends_with(".cedar") { format_cedar(text) } else { format_toml(text) }
+}
+
+fn format_cedar(text: &str) -> Result<String, FormatError> {
+    if text.trim().is_empty() {
+        return Ok(String::new());
+    }
+    let call = serde_json::json!({ "policyText": text, "lineWidth": LINE, "indentWidth": INDENT });
+    let call: FormattingCall = serde_json::from_value(call).map_err(|error| FormatError::Syntax(error.to_string()))?;
+    match cedar_policy::ffi::format(call) {
+        FormattingAnswer::Success { formatted_policy } => Ok(formatted_policy),
+        FormattingAnswer::Failure { errors } => {
+            Err(FormatError::Syntax(errors.first().map(|error| error.message.clone()).unwrap_or_default()))
+        }
+    }
+}
+
+fn format_toml(text: &str) -> Result<String, FormatError> {
+    let before: toml::Table =
+        text.parse().map_err(|error: toml::de::Error| FormatError::Syntax(error.message().to_owned()))?;
+    let source = Source::new(text);
+    let tokens: Vec<Token> = source.lex().into_vec();
+    let mut layout = Layout::default();
+    for token in tokens {
+        let span = token.span();
+        layout.token(token.kind(), text.get(span.start()..span.end()).unwrap_or_default());
+    }
+    let after = layout.finish();
+    match after.parse::<toml::Table>() {
+        Ok(parsed) if parsed == before => Ok(after),
+        _ => Err(FormatError::Changed),
+    }
+}
+
+/// The text so far, and where in a line we are.
+#[derive(Debug, Default)]
+struct Layout {
+    text: String,
+    /// The line in the making, without its indentation.
+    line: String,
+    /// Open brackets that began a value, and whether each is spread over lines.
+    open: Vec<char>,
+    /// Open brackets at the beginning of the line.
+    depth: usize,
+    /// Within `[…]` of a table's heading.
+    heading: bool,
+    /// After the `=` of the line at depth 0.
+    value: bool,
+    /// The last token but blanks was a bare word or number.
+    after_atom: bool,
+    /// Blank lines that the text has here.
+    blank: usize,
+    /// Comment lines that wait for what they are about.
+    comments: String,
+}
+
+impl Layout {
+    fn token(&mut self, kind: TokenKind, text: &str) {
+        match kind {
+            TokenKind::Whitespace | TokenKind::Eof => {}
+            TokenKind::Newline => self.newline(),
+            TokenKind::Comment => {
+                if !self.line.is_empty() {
+                    self.space();
+                }
+                self.line.push_str(text.trim_end());
+            }
+            TokenKind::Equals => {
+                self.space();
+                self.line.push('=');
+                self.line.push(' ');
+                self.value = true;
+            }
+            TokenKind::Comma => {
+                self.line.truncate(self.line.trim_end().len());
+                self.line.push_str(", ");
+            }
+            TokenKind::Dot => self.line.push('.'),
+            TokenKind::LeftSquareBracket if !self.value && self.open.is_empty() => {
+                self.heading = true;
+                self.line.push('[');
+            }
+            TokenKind::RightSquareBracket if self.heading => self.line.push(']'),
+            TokenKind::LeftSquareBracket => self.opening('['),
+            TokenKind::LeftCurlyBracket => self.opening('{'),
+            TokenKind::RightSquareBracket => self.closing(']'),
+            TokenKind::RightCurlyBracket => self.closing('}'),
+            _ => {
+                // The blank between a date and its time.
+                if self.after_atom && !self.line.ends_with('.') {
+                    self.space();
+                }
+                self.line.push_str(text);
+            }
+        }
+        if kind != TokenKind::Whitespace {
+            self.after_atom = kind == TokenKind::Atom;
+        }
+    }
+
+    fn space(&mut self) {
+        if !self.line.ends_with(' ') {
+            self.line.push(' ');
+        }
+    }
+
+    fn opening(&mut self, bracket: char) {
+        self.line.push(bracket);
+        if bracket == '{' {
+            self.line.push(' ');
+        }
+        self.open.push(bracket);
+    }
+
+    fn closing(&mut self, bracket: char) {
+        self.open.pop();
+        if self.line.trim().is_empty() {
+            // A closing bracket at the beginning of a line stands where its opening line began.
+            self.depth = self.depth.min(self.open.len());
+            self.line.clear();
+        } else {
+            let trailing = self.line.trim_end().strip_suffix(',').map_or(self.line.trim_end().len(), str::len);
+            self.line.truncate(trailing);
+            if bracket == '}' && !self.line.ends_with('{') {
+                self.line.push(' ');
+            }
+        }
+        self.line.push(bracket);
+    }
+
+    fn newline(&mut self) {
+        let line = std::mem::take(&mut self.line);
+        let line = line.trim();
+        let depth = std::mem::replace(&mut self.depth, self.open.len());
+        if line.is_empty() {
+            self.blank += usize::from(self.open.is_empty());
+            return;
+        }
+        if line.starts_with('#') && depth == 0 {
+            self.comment(line);
+            return;
+        }
+        if self.heading || self.blank > 0 || !self.comments.is_empty() {
+            self.separate(self.heading || self.blank > 0);
+        }
+        self.text.push_str(&" ".repeat(depth * 2));
+        self.text.push_str(line);
+        self.text.push('\n');
+        self.heading = false;
+        self.blank = 0;
+        if self.open.is_empty() {
+            self.value = false;
+        }
+    }
+
+    /// Comments wait until it is known what follows: a heading is set off together with its comments.
+    fn comment(&mut self, line: &str) {
+        if self.blank > 0 {
+            // A blank line within comments ends a block that is about nothing in particular.
+            self.separate(true);
+            self.blank = 0;
+            if !self.text.is_empty() && !self.text.ends_with("\n\n") {
+                self.text.push('\n');
+            }
+        }
+        self.comments.push_str(line);
+        self.comments.push('\n');
+    }
+
+    fn separate(&mut self, blank: bool) {
+        if self.comments.is_empty() {
+            if blank && !self.text.is_empty() && !self.text.ends_with("\n\n") {
+                self.text.push('\n');
+            }
+            return;
+        }
+        let detached = self.blank > 0;
+        if !self.text.is_empty() && !self.text.ends_with("\n\n") && (blank || self.heading) {
+            self.text.push('\n');
+        }
+        self.text.push_str(&std::mem::take(&mut self.comments));
+        if detached {
+            self.text.push('\n');
+        }
+    }
+
+    fn finish(mut self) -> String {
+        self.newline();
+        self.blank = 0;
+        self.separate(false);
+        let end = self.text.trim_end().len();
+        self.text.truncate(end);
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        self.text
+    }
+}
+
+/// Columns of a Cedar line before it is broken.
+const LINE: usize = 100;
+/// Columns of a step of indentation in Cedar.
+const INDENT: isize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn toml_is_laid_out_one_way() {
+        let text = "# The file.\n\n\n\n  [role.a]   # first\nallow=[ \"x\",\"y\" , ]\ndescription   =   \"d\"\n# About b.\n# More.\n[role.b]\n\n\ndeny = [\n\"x\",\n      # why\n    \"y\", # here\n]\nwhen.params.a={min=1,max = 2 }\n[[case]]\nparams = {  }\nt = 2026-01-05 12:00:00\nf = -1.5\n\"q.r\".s = '''\nraw  = x\n'''\n";
+        let expected = "# The file.\n\n[role.a] # first\nallow = [\"x\", \"y\"]\ndescription = \"d\"\n\n# About b.\n# More.\n[role.b]\n\ndeny = [\n  \"x\",\n  # why\n  \"y\", # here\n]\nwhen.params.a = { min = 1, max = 2 }\n\n[[case]]\nparams = {}\nt = 2026-01-05 12:00:00\nf = -1.5\n\"q.r\".s = '''\nraw  = x\n'''\n";
+        assert_eq!(format_toml(text).as_deref(), Ok(expected));
+        assert_eq!(format_toml(expected).as_deref(), Ok(expected));
+        assert_eq!(format_toml("").as_deref(), Ok(""));
+        assert!(matches!(format_toml("a = "), Err(FormatError::Syntax(_))));
+    }
+
+    #[test]
+    fn cedar_is_laid_out_by_cedar() {
+        let formatted = format("x.cedar", "permit(principal,action,resource)when{context.delegated};");
+        let expected = "permit (principal, action, resource)\nwhen { context.delegated };\n";
+        assert_eq!(formatted.as_deref(), Ok(expected));
+        assert_eq!(format("x.cedar", expected).as_deref(), Ok(expected));
+        assert!(format("x.cedar", "permit(").is_err());
+    }
+}

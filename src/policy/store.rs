@@ -1,0 +1,147 @@
+//! The policy in force, and its exchange when the folder changes.
+//! Never puts half a change in force, and never gives up a good policy for a bad one.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use super::finding::{Finding, PolicyErrors, Report};
+use super::folder::Folder;
+use super::methods::Methods;
+use super::revision::Revision;
+use super::set::PolicySet;
+
+/// The policy of a folder that may change while it is in use.
+///
+/// Readers take the set with [`PolicyStore::current`] and keep it for a whole message: a set never changes, so no
+/// message sees two revisions. Whoever owns the store calls [`PolicyStore::poll`] now and then.
+#[derive(Debug)]
+pub struct PolicyStore {
+    dir: PathBuf,
+    methods: Methods,
+    current: ArcSwap<PolicySet>,
+    watch: Mutex<Watch>,
+}
+
+/// What the folder looked like when it was last read.
+#[derive(Debug)]
+struct Watch {
+    /// What was last tried, whether it could be used or not.
+    tried: Look,
+    /// A look that differed from it, and when it was had first.
+    changed: Option<(Look, u64)>,
+}
+
+/// The content of a folder, and whether it could be read: a folder that cannot be read is not an empty one.
+#[derive(Debug, PartialEq, Eq)]
+struct Look {
+    content: Revision,
+    readable: bool,
+}
+
+/// What became of an attempt to exchange the policy.
+#[derive(Debug)]
+pub enum Reload {
+    /// The folder has the content that was last tried.
+    Unchanged,
+    /// The folder's content is in force.
+    Loaded {
+        /// Its revision.
+        revision: Revision,
+        /// What is doubtful in it.
+        warnings: Vec<Finding>,
+    },
+    /// The folder's content cannot be used; the policy that was in force stays.
+    Refused {
+        /// What is wrong with it.
+        errors: PolicyErrors,
+        /// The revision that stays.
+        kept: Revision,
+    },
+}
+
+/// How long the content must stay the same before it is put in force: longer than an editor or a deployment tool takes
+/// from one file to the next, shorter than an operator waits.
+const SETTLE_MS: u64 = 300;
+
+impl PolicyStore {
+    /// Loads the folder as [`PolicySet::open`] does.
+    ///
+    /// # Errors
+    /// As [`PolicySet::open`].
+    pub fn open(dir: &Path, methods: Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        let (set, warnings) = PolicySet::open(dir, &methods)?;
+        let mut report = Report::default();
+        let content = match set.revision().why() {
+            None => set.revision().clone(),
+            Some(_) => Folder::read(dir, &mut report).revision(),
+        };
+        let tried = Look { content, readable: report.errors() == 0 };
+        let store = Self {
+            dir: dir.to_owned(),
+            methods,
+            current: ArcSwap::from_pointee(set),
+            watch: Mutex::new(Watch { tried, changed: None }),
+        };
+        Ok((store, warnings))
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn current(&self) -> Arc<PolicySet> {
+        self.current.load_full()
+    }
+
+    /// Looks at the folder, and puts its content in force once it is another and has settled: two looks at least 300 ms
+    /// apart (by `now_ms`, milliseconds of any clock) saw the same.
+    pub fn poll(&self, now_ms: u64) -> Reload {
+        let mut report = Report::default();
+        let folder = Folder::read(&self.dir, &mut report);
+        let seen = Look { content: folder.revision(), readable: report.errors() == 0 };
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        if watch.tried == seen {
+            watch.changed = None;
+            return Reload::Unchanged;
+        }
+        match &watch.changed {
+            Some((before, since)) if *before == seen => {
+                if now_ms.saturating_sub(*since) < SETTLE_MS {
+                    return Reload::Unchanged;
+                }
+            }
+            _ => {
+                watch.changed = Some((seen, now_ms));
+                return Reload::Unchanged;
+            }
+        }
+        watch.changed = None;
+        self.exchange(&folder, report, &mut watch)
+    }
+
+    /// Puts the folder's content in force now.
+    pub fn reload(&self) -> Reload {
+        let mut report = Report::default();
+        let folder = Folder::read(&self.dir, &mut report);
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        watch.changed = None;
+        self.exchange(&folder, report, &mut watch)
+    }
+
+    fn exchange(&self, folder: &Folder, report: Report, watch: &mut Watch) -> Reload {
+        watch.tried = Look { content: folder.revision(), readable: report.errors() == 0 };
+        let loaded = if report.errors() > 0 {
+            Err(report.into_errors())
+        } else {
+            PolicySet::from_folder(folder, &self.methods, report, &self.dir.display().to_string())
+        };
+        match loaded {
+            Ok((set, warnings)) => {
+                let revision = set.revision().clone();
+                self.current.store(Arc::new(set));
+                Reload::Loaded { revision, warnings }
+            }
+            Err(errors) => Reload::Refused { errors, kept: self.current.load().revision().clone() },
+        }
+    }
+}
