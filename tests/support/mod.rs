@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
+pub(crate) mod cluster;
 pub(crate) mod desk;
 #[path = "../../src/bin/sealwire/nats_server.rs"]
 pub(crate) mod nats_server;

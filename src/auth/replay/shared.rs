@@ -432,7 +432,9 @@ impl Shared {
             (Link::Down { .. }, Some(_)) => Arc::clone(link),
             _ => Arc::clone(&down),
         });
-        self.nudge.notify_one();
+        if seen.is_some() {
+            self.nudge.notify_one();
+        }
         if matches!(&*before, Link::Up(up) if seen.is_none_or(|seen| up.continues(seen))) {
             self.interruptions.fetch_add(1, Ordering::Relaxed);
             if outage != Outage::Closed {
