@@ -507,7 +507,11 @@ mod tests {
                 tokio::spawn(async move { turns.wait(&crowd).await.map(drop) })
             })
             .collect();
-        tokio::task::yield_now().await;
+        // One yield runs a few dozen tasks at most.
+        let queued = Arc::clone(turns.0.lock().unwrap().get(&crowd).unwrap());
+        while queued.waiting.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
         assert!(matches!(turns.wait(&crowd).await, Err(AuthError::Crowded)));
         assert!(turns.wait(&other).await.is_ok());
         held.clear();

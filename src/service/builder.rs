@@ -181,7 +181,7 @@ impl Builder<Ready> {
         let policy = match policy {
             Source::Set(set) => *set,
             Source::Folder(folder) => {
-                let (set, warnings) = PolicySet::load(&folder, &registered)?;
+                let (set, warnings) = PolicySet::open(&folder, &registered)?;
                 for warning in warnings {
                     tracing::warn!(target: "sealwire::policy", %warning, "policy");
                 }
