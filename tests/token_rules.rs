@@ -12,9 +12,10 @@ mod keys;
 use std::sync::Arc;
 
 use idp::{Idp, NOW, b64, compact};
+use proptest::prelude::*;
 use sealwire::auth::{
-    AccessToken, Denylist, IssueRequest, JsonFault, Symmetric, TokenAlgorithm, TokenError, TokenIssuer, TokenRules,
-    TokenVerifier, decode_untrusted,
+    AccessToken, Confirmation, Denylist, IssueRequest, JsonFault, Symmetric, TokenAlgorithm, TokenError, TokenIssuer,
+    TokenRules, TokenVerifier, decode_untrusted,
 };
 use sealwire::rpc::Flaw;
 use serde_json::{Value, json};
@@ -198,6 +199,42 @@ fn symmetric_keys_verify_only_where_they_are_allowed() {
     assert_eq!(verify_at(&verifier, &token, NOW).unwrap().subject, "agent-7f3a");
     let forged = idp.sign_hmac(&[0; 32], &header, &Idp::claims().to_string());
     refused(verify_at(&verifier, &forged, NOW), &TokenError::Signature);
+}
+
+#[test]
+fn every_changed_character_of_a_token_is_refused() {
+    let good = Idp::shared().ed25519(&Idp::claims());
+    let verifier = Idp::shared().verifier(TokenRules::new("prod/math"));
+    assert!(verify_at(&verifier, &good, NOW).is_ok());
+    for (at, byte) in good.bytes().enumerate() {
+        for other in [b'A', b'z', b'_', b'.', b'='] {
+            if byte != other {
+                let mut changed = good.clone().into_bytes();
+                changed[at] = other;
+                let changed = String::from_utf8(changed).unwrap();
+                assert!(verify_at(&verifier, &changed, NOW).is_err(), "{changed}");
+            }
+        }
+    }
+    for cut in 0..good.len() {
+        assert!(
+            verify_at(&verifier, &good[..cut], NOW).is_err() && verify_at(&verifier, &good[cut + 1..], NOW).is_err()
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_is_a_token_by_chance_or_breaks_the_reader(text in ".{0,200}", part in "[A-Za-z0-9_-]{0,40}") {
+        prop_assert!(judge(&text).is_err());
+        let alike = [part.as_str(); 3].join(".");
+        prop_assert!(judge(&alike).is_err());
+        prop_assert!(judge_text(&text).is_err());
+        prop_assert!(judge(&compact(&text, &text, b"x")).is_err());
+        drop(Denylist::parse(&text, "text"));
+        let keys = sealwire::auth::KeySet::from_jwks(&text, "https://idp.example", "text", Symmetric::Refused);
+        prop_assert!(keys.is_err());
+    }
 }
 
 // The form.
@@ -501,6 +538,24 @@ fn confirmation_with_anything_that_is_not_compared_is_refused() {
 }
 
 #[test]
+fn every_member_of_a_confirmation_must_match() {
+    let cnf =
+        |kid: Option<&str>, jkt: Option<&str>| Confirmation { kid: kid.map(Into::into), jkt: jkt.map(Into::into) };
+    assert!(cnf(Some("k1"), None).names("k1", None));
+    assert!(cnf(Some("k1"), None).names("k1", Some("t1")));
+    assert!(cnf(None, Some("t1")).names("k1", Some("t1")));
+    assert!(cnf(Some("k1"), Some("t1")).names("k1", Some("t1")));
+    assert!(!cnf(Some("k2"), None).names("k1", Some("t1")));
+    assert!(!cnf(None, Some("t2")).names("k1", Some("t1")));
+    assert!(!cnf(Some("k1"), Some("t2")).names("k1", Some("t1")));
+    assert!(!cnf(Some("k2"), Some("t1")).names("k1", Some("t1")));
+    // A symmetric key has no thumbprint.
+    assert!(!cnf(None, Some("t1")).names("k1", None));
+    assert!(!cnf(Some("k1"), Some("t1")).names("k1", None));
+    assert!(!cnf(None, None).names("k1", Some("t1")));
+}
+
+#[test]
 fn delegation_is_bounded_and_only_its_top_counts() {
     let chain = |depth: usize| {
         (0..depth).rev().fold(Value::Null, |inner, n| match inner {
@@ -575,6 +630,18 @@ fn lifetime_is_positive_and_bounded() {
     refused(lasting(iat - 1), &TokenError::Lifetime(-1));
     refused(lasting(0), &TokenError::Lifetime(-i64::try_from(iat).unwrap()));
     refused(lasting((1 << 53) - 1), &TokenError::Lifetime(((1 << 53) - 1) - i64::try_from(iat).unwrap()));
+}
+
+#[test]
+fn rules_out_of_range_do_not_make_tokens_immortal() {
+    let mut rules = TokenRules::new("prod/math");
+    rules.leeway_s = u64::MAX;
+    rules.max_lifetime_s = u64::MAX;
+    let verifier = Idp::shared().verifier(rules);
+    assert_eq!((verifier.rules().leeway_s, verifier.rules().max_lifetime_s), (30, 86_400));
+    let token = Idp::shared().ed25519(&Idp::claims());
+    assert!(verify_at(&verifier, &token, NOW + 829).is_ok());
+    refused(verify_at(&verifier, &token, NOW + 830), &TokenError::Expired);
 }
 
 // Revocation, with the token verified (so remembered) before.

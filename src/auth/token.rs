@@ -33,9 +33,9 @@ pub use verifier::TokenVerifier;
 pub struct TokenRules {
     /// The one audience that `aud` must name: `<environment>/<service>` unless configured otherwise.
     pub audience: String,
-    /// How far the issuer's clock and ours may differ, in seconds; 5 by default. More than 30 defeats short lives.
+    /// How far the issuer's clock and ours may differ, in seconds; 5 by default. More than 30 counts as 30.
     pub leeway_s: u64,
-    /// The longest allowed `exp - iat`, in seconds; 3600 by default.
+    /// The longest allowed `exp - iat`, in seconds; 3600 by default. More than a day counts as a day.
     pub max_lifetime_s: u64,
     /// Whether `typ` may also be `JWT`, for issuers that do not follow RFC 9068. Off by default: with it on, an ID
     /// token of the same issuer and audience passes for an access token.
@@ -59,6 +59,13 @@ impl TokenRules {
             require_cnf: false,
             symmetric: Symmetric::Refused,
         }
+    }
+
+    /// These rules with every number inside its range, so that a slip of the pen does not make tokens immortal.
+    fn bounded(mut self) -> Self {
+        self.leeway_s = self.leeway_s.min(MAX_LEEWAY_S);
+        self.max_lifetime_s = self.max_lifetime_s.min(MAX_LIFETIME_S);
+        self
     }
 }
 
@@ -121,6 +128,25 @@ pub struct Confirmation {
     /// The RFC 7638 thumbprint of the public key: 32 bytes in base64url.
     pub jkt: Option<String>,
 }
+
+impl Confirmation {
+    /// Whether the key with this id, and this thumbprint if it is a public key, is the one that the token names.
+    ///
+    /// Each member that is present must match: a `jkt` never matches a symmetric key, which has no thumbprint.
+    #[must_use]
+    pub fn names(&self, kid: &str, thumbprint: Option<&str>) -> bool {
+        let kid_holds = self.kid.as_deref().is_none_or(|named| named == kid);
+        let jkt_holds = self.jkt.as_deref().is_none_or(|named| Some(named) == thumbprint);
+        // One with neither member cannot come out of a token; made by hand, it names nothing.
+        kid_holds && jkt_holds && (self.kid.is_some() || self.jkt.is_some())
+    }
+}
+
+/// The largest clock difference that the wire protocol tolerates anywhere.
+const MAX_LEEWAY_S: u64 = 30;
+
+/// A day: beyond that a token is a password.
+const MAX_LIFETIME_S: u64 = 86_400;
 
 /// Longest text of a token, in bytes; before anything of it is read.
 pub(crate) const MAX_TOKEN_LEN: usize = 4096;

@@ -70,6 +70,9 @@ fn duplicate_kid_is_refused_in_one_set_and_over_issuers() {
 fn one_key_under_two_names_is_refused() {
     let second = changed(TokenAlgorithm::Rs256, &json!({"kid": "other", "alg": "PS256"}));
     let first = Idp::shared().jwk(TokenAlgorithm::Rs256);
+    assert!(matches!(load(&[first.clone(), second]), Err(KeySetError::SameKey { .. })));
+    // Another exponent does not make another key: whoever has factored the modulus has both.
+    let second = changed(TokenAlgorithm::Rs256, &json!({"kid": "other", "e": "AQAD"}));
     assert!(matches!(load(&[first, second]), Err(KeySetError::SameKey { .. })));
     let renamed = json!({"keys": [changed(TokenAlgorithm::EdDsa, &json!({"kid": "other"}))]}).to_string();
     let renamed = KeySet::from_jwks(&renamed, "https://two.example", "two", Symmetric::Refused).unwrap();

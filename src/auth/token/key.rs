@@ -130,7 +130,7 @@ pub(super) struct IssuerKey {
     pub(super) kid: String,
     pub(super) issuer: Arc<str>,
     pub(super) algorithm: TokenAlgorithm,
-    /// A digest of the key itself, to find the same key under two names. Of a secret it reveals nothing usable, and it
+    /// A digest of the key itself (of an RSA key: of its modulus), to find the same key under two names. Of a secret it reveals nothing usable, and it
     /// is never shown.
     pub(super) fingerprint: [u8; 32],
     key: DecodingKey,
@@ -247,7 +247,7 @@ fn rsa(jwk: &Map<String, Value>) -> Result<Judged, KeyFault> {
     if roca::is_fingerprinted(&n) {
         return Err(KeyFault::Roca);
     }
-    Ok((DecodingKey::from_rsa_raw_components(&n, &e), fingerprint("RSA", &[&n, &e])))
+    Ok((DecodingKey::from_rsa_raw_components(&n, &e), fingerprint("RSA", &[&n])))
 }
 
 /// RFC 7518 §2, Base64urlUInt: big-endian, without leading zero bytes.

@@ -58,7 +58,7 @@ impl TokenVerifier {
     #[must_use]
     pub fn new(rules: TokenRules, keys: KeySet) -> Self {
         Self {
-            rules,
+            rules: rules.bounded(),
             keys: ArcSwap::from_pointee(Epoch { set: keys, generation: 0 }),
             denylist: ArcSwap::default(),
             // When full, moka drops or does not take an entry, which costs one more signature check. At 4 KiB a token,
@@ -67,7 +67,7 @@ impl TokenVerifier {
         }
     }
 
-    /// The rules it was made with.
+    /// The rules in force: those it was made with, their numbers inside their ranges.
     #[must_use]
     pub fn rules(&self) -> &TokenRules {
         &self.rules
