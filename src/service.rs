@@ -2,6 +2,7 @@
 //! Never answers anybody whose message did not pass, beyond the fixed hints.
 
 mod builder;
+mod builtin;
 mod calls;
 mod counters;
 mod quota;
@@ -26,14 +27,14 @@ use tower::util::BoxCloneSyncService;
 
 use crate::auth::Verifier;
 use crate::clock::Clock;
-use crate::policy::{Permitted, PolicySet, Reason};
+use crate::policy::{DecisionRecord, Permitted, PolicySet, Question, Reason};
 use crate::rpc::{Id, Response, RpcError};
 use crate::wire::{Binding, Delivery, Endpoint, Envelope, ReplyTo, Sealed};
 
 pub use builder::{BuildError, Builder, Ready, WantsMethods, WantsPolicy, WantsVerifier};
 use calls::Calls;
 pub use calls::{Call, Message};
-pub use counters::{Counters, MethodCounters};
+pub use counters::{Counters, MethodCounters, ShadowCounters};
 use quota::{HintRate, Quotas};
 pub use quota::{QuotaLimits, QuotaScope};
 pub use refusal::{Answer, Refusal};
@@ -56,8 +57,12 @@ struct Inner {
     quotas: Quotas,
     hints: HintRate,
     counters: Counters,
+    decisions: Option<Sink>,
     clock: Arc<dyn Clock>,
 }
+
+/// Where decisions are handed to. It must not block.
+type Sink = Box<dyn Fn(DecisionRecord) + Send + Sync>;
 
 /// The bounds of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -255,7 +260,14 @@ impl Inner {
         let id = call.id.clone();
         let message = Arc::clone(&call.message);
         let now_ms = self.clock.now_ms();
+        let record = self.decisions.as_ref().map(|_| (call.method.clone(), call.params.clone()));
         let (authorized, decision) = policy.authorize(call, now_ms);
+        if let (Some(sink), Some((method, params))) = (&self.decisions, record) {
+            let params = params.as_ref().map(crate::rpc::Params::raw);
+            let question = Question { caller: &message.caller, method: &method, params, now_ms };
+            sink(DecisionRecord::new(policy, &question, &decision));
+        }
+        self.counters.shadow(&decision);
         let (method, outcome) = match authorized {
             Err((call, _denied)) => {
                 let refusal = if matches!(decision.reason, Reason::UnknownMethod { would_allow: true, .. }) {
@@ -272,7 +284,11 @@ impl Inner {
             Ok(permitted) => {
                 let method = permitted.call().method().to_owned();
                 let left = Duration::from_millis(message.deadline_ms.saturating_sub(now_ms));
-                (method, self.run(permitted, left).await)
+                let outcome = match builtin::answer(permitted, policy, now_ms) {
+                    Ok(outcome) => outcome,
+                    Err(permitted) => self.run(permitted, left).await,
+                };
+                (method, outcome)
             }
         };
         self.counters.served(&method, &outcome, decision.reason.label(), started.elapsed());

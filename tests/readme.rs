@@ -61,8 +61,11 @@ async fn five_minutes_to_your_own_service_and_client() {
     for (block, example) in [(0, "hello_service.rs"), (1, "hello_client.rs")] {
         let example = std::fs::read_to_string(Path::new("examples").join(example)).unwrap();
         let code = |text: &str| -> Vec<String> {
-            let mut lines: Vec<String> =
-                text.lines().filter(|line| !line.starts_with("//!")).map(|line| line.split_whitespace().collect()).collect();
+            let mut lines: Vec<String> = text
+                .lines()
+                .filter(|line| !line.starts_with("//!"))
+                .map(|line| line.split_whitespace().collect())
+                .collect();
             lines.retain(|line| !line.is_empty());
             let mut all: Vec<String> = lines.concat().split(['{', '}', ';', ',']).map(str::to_owned).collect();
             all.retain(|part| !part.is_empty());

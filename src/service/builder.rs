@@ -12,11 +12,11 @@ use tower::{Layer, ServiceExt as _};
 use super::counters::Counters;
 use super::quota::{HintRate, Quotas};
 use super::router::{Dispatch, Router, RouterError};
-use super::{Inner, Service, ServiceLimits};
+use super::{Inner, Service, ServiceLimits, Sink, builtin};
 use crate::auth::Verifier;
 use crate::clock::{Clock, SystemClock};
 use crate::name::MethodName;
-use crate::policy::{Methods, Permitted, PolicyErrors, PolicySet};
+use crate::policy::{DecisionRecord, Methods, Permitted, PolicyErrors, PolicySet};
 use crate::rpc::RpcError;
 use crate::wire::Endpoint;
 
@@ -58,6 +58,7 @@ pub struct Ready {
     registered: Methods,
     wrong: Vec<RouterError>,
     names: Vec<String>,
+    decisions: Option<Sink>,
     clock: Arc<dyn Clock>,
 }
 
@@ -129,7 +130,14 @@ impl Builder<WantsMethods> {
     #[must_use]
     pub fn methods<S: Send + Sync + 'static>(self, router: Router<S>) -> Builder<Ready> {
         let names: Vec<String> = router.names().map(str::to_owned).collect();
-        let registered = names.iter().filter_map(|name| MethodName::new(name).ok()).fold(Methods::new(), Methods::with);
+        let registered = names.iter().filter_map(|name| MethodName::new(name).ok()).fold(
+            Methods::new(),
+            |methods, name| match router.declared(name.as_str()) {
+                Some(params) => methods.with_params(name, params.iter().cloned()),
+                None => methods.with(name),
+            },
+        );
+        let registered = builtin::names().fold(registered, Methods::with);
         let wrong = router.wrong().to_vec();
         Builder {
             stage: Ready {
@@ -138,6 +146,7 @@ impl Builder<WantsMethods> {
                 registered,
                 wrong,
                 names,
+                decisions: None,
                 clock: Arc::new(SystemClock),
             },
         }
@@ -159,6 +168,14 @@ impl Builder<Ready> {
         self
     }
 
+    /// Hands every decision of the policy to `sink`, with the declared parameters only. `sink` is called on the message
+    /// path: it must not block.
+    #[must_use]
+    pub fn decisions(mut self, sink: impl Fn(DecisionRecord) + Send + Sync + 'static) -> Self {
+        self.stage.decisions = Some(Box::new(sink));
+        self
+    }
+
     /// Another clock than the system's.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -173,7 +190,7 @@ impl Builder<Ready> {
     /// policy files with errors (the operator is). An empty or missing folder is no error: it denies everything and
     /// says so.
     pub fn build(self) -> Result<Service, BuildError> {
-        let Ready { before, methods, registered, wrong, names, clock } = self.stage;
+        let Ready { before, methods, registered, wrong, names, decisions, clock } = self.stage;
         if !wrong.is_empty() {
             return Err(BuildError::Methods(wrong));
         }
@@ -191,12 +208,13 @@ impl Builder<Ready> {
         Ok(Service(Arc::new(Inner {
             quotas: Quotas::new(&limits.quota),
             hints: HintRate::new(limits.hints_per_second),
-            counters: Counters::new(names.iter().map(String::as_str)),
+            counters: Counters::new(names.iter().map(String::as_str).chain([builtin::CAN, builtin::EXPLAIN])),
             policy: ArcSwap::from_pointee(policy),
             endpoint,
             verifier,
             methods,
             limits,
+            decisions,
             clock,
         })))
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
+use crate::policy::{Decision, Verdict};
 use crate::rpc::RpcError;
 
 /// The counters of a service. All of them only grow.
@@ -16,8 +17,21 @@ pub struct Counters {
     methods: BTreeMap<String, MethodCounters>,
     unregistered: MethodCounters,
     refusals: Mutex<BTreeMap<&'static str, u64>>,
+    shadow: Mutex<BTreeMap<String, ShadowCounters>>,
     last_error: Mutex<String>,
 }
+
+/// What one rule in shadow mode would have changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ShadowCounters {
+    /// Calls that were allowed and would have been denied.
+    pub would_deny: u64,
+    /// Calls that were denied and would have been allowed.
+    pub would_allow: u64,
+}
+
+/// The most shadow rules that are counted one by one; more are counted under `other`.
+const MAX_SHADOW: usize = 1_000;
 
 /// The counters of one method.
 #[derive(Debug, Default)]
@@ -38,6 +52,7 @@ impl Counters {
             methods: methods.map(|name| (name.to_owned(), MethodCounters::default())).collect(),
             unregistered: MethodCounters::default(),
             refusals: Mutex::default(),
+            shadow: Mutex::default(),
             last_error: Mutex::default(),
         }
     }
@@ -66,6 +81,29 @@ impl Counters {
 
     pub(crate) fn refused(&self, label: &'static str) {
         *self.refusals.lock().unwrap_or_else(PoisonError::into_inner).entry(label).or_insert(0) += 1;
+    }
+
+    /// Counts what shadow rules would have changed. Their names come from policy files.
+    pub(super) fn shadow(&self, decision: &Decision) {
+        if decision.shadow.is_empty() {
+            return;
+        }
+        let mut counters = self.shadow.lock().unwrap_or_else(PoisonError::into_inner);
+        for shadow in &decision.shadow {
+            let known = counters.contains_key(shadow.rule.name()) || counters.len() < MAX_SHADOW;
+            let name = if known { shadow.rule.name() } else { "other" };
+            let counted = counters.entry(name.to_owned()).or_default();
+            match shadow.would {
+                Verdict::Allow => counted.would_allow += 1,
+                Verdict::Deny => counted.would_deny += 1,
+            }
+        }
+    }
+
+    /// What rules in shadow mode would have changed, by rule.
+    #[must_use]
+    pub fn shadow_rules(&self) -> BTreeMap<String, ShadowCounters> {
+        self.shadow.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The registered methods and their counters.

@@ -17,7 +17,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::calls::Message;
 use crate::auth::Caller;
 use crate::name::MethodName;
-use crate::policy::{Permit, Permitted};
+use crate::policy::{Param, Permit, Permitted};
 use crate::rpc::{Params, RpcError, code};
 
 /// The methods of a service, with the state they share.
@@ -37,6 +37,7 @@ use crate::rpc::{Params, RpcError, code};
 pub struct Router<S = ()> {
     state: Arc<S>,
     methods: BTreeMap<String, Method<S>>,
+    declared: BTreeMap<String, Vec<Param>>,
     wrong: Vec<RouterError>,
 }
 
@@ -52,6 +53,9 @@ pub enum RouterError {
     /// A first token `rpc` belongs to JSON-RPC itself (JSON-RPC 2.0 §4.1).
     #[error("method `{0}`: names that begin with `rpc` are reserved")]
     Reserved(String),
+    /// Parameters of a method that is not registered.
+    #[error("parameters are declared for `{0}`, which is not registered: register the method first")]
+    Undeclared(String),
     /// Two names that are one in a subject, where `/` is written as `.`.
     #[error("methods `{0}` and `{1}` are the same in a subject: rename one")]
     Ambiguous(String, String),
@@ -61,7 +65,7 @@ impl<S: Send + Sync + 'static> Router<S> {
     /// A router without methods, over a state that every method can reach with [`Ctx::state`].
     #[must_use]
     pub fn new(state: S) -> Self {
-        Self { state: Arc::new(state), methods: BTreeMap::new(), wrong: Vec::new() }
+        Self { state: Arc::new(state), methods: BTreeMap::new(), declared: BTreeMap::new(), wrong: Vec::new() }
     }
 
     /// Registers `async fn(Ctx<S>, P) -> Result<R, E>` under a name.
@@ -93,6 +97,25 @@ impl<S: Send + Sync + 'static> Router<S> {
         self
     }
 
+    /// Declares the parameters of a registered method, in the order of their positions, for rules on arguments. Policy
+    /// files may declare them as well; both must agree.
+    ///
+    /// A method that is not registered is reported when the service is built.
+    #[must_use]
+    pub fn params(mut self, name: &str, params: impl IntoIterator<Item = Param>) -> Self {
+        if self.methods.contains_key(name) {
+            self.declared.insert(name.to_owned(), params.into_iter().collect());
+        } else {
+            self.wrong.push(RouterError::Undeclared(crate::name::shown(name)));
+        }
+        self
+    }
+
+    /// The declared parameters of a method.
+    pub(super) fn declared(&self, name: &str) -> Option<&[Param]> {
+        self.declared.get(name).map(Vec::as_slice)
+    }
+
     fn checked(&self, name: &str) -> Result<(), RouterError> {
         let name = MethodName::new(name)?;
         if name.is_reserved() {
@@ -117,7 +140,12 @@ impl<S: Send + Sync + 'static> Router<S> {
 
 impl<S> Clone for Router<S> {
     fn clone(&self) -> Self {
-        Self { state: Arc::clone(&self.state), methods: self.methods.clone(), wrong: self.wrong.clone() }
+        Self {
+            state: Arc::clone(&self.state),
+            methods: self.methods.clone(),
+            declared: self.declared.clone(),
+            wrong: self.wrong.clone(),
+        }
     }
 }
 

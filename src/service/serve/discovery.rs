@@ -129,6 +129,7 @@ fn stats(shared: &Shared) -> Value {
         &counters.last_error(),
         json!({
             "refusals": counters.refusals(),
+            "shadow_rules": counters.shadow_rules(),
             "connections_rebuilt": load(&health.rebuilt),
             "connections_reconnected": load(&health.reconnected),
             "slow_consumer": load(&health.slow),
