@@ -202,3 +202,14 @@ fn explanations_quote_the_conditions() {
         assert!(text.lines().any(|found| found == line), "missing: {line}\nin:\n{text}");
     }
 }
+
+#[test]
+fn unknown_methods_are_judged_by_conditions_on_the_action_too() {
+    let set = cedar(
+        "permit(principal, action in Action::\"math/*\", resource) when { action in Action::\"*\" && action != Action::\"math/reset\" };\n",
+    );
+    let agent = caller("x", &[]);
+    assert!(allows(&set, &agent, "math/add", ""));
+    assert_eq!(ask(&set, &agent, "math/none", "").reason, Reason::UnknownMethod { would_allow: true });
+    assert_eq!(ask(&set, &agent, "bank/none", "").reason, Reason::UnknownMethod { would_allow: false });
+}

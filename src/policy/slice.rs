@@ -110,7 +110,9 @@ impl Slice {
         slice.relaxed = slice.needs.params().then_some(less);
         slice.roles = reads.roles.iter().map(|name| (name.as_str().into(), ground.types.role(name))).collect();
         if reads.action {
-            let groups = glob::groups_of(action).iter().map(|group| ground.types.action(&group.to_string())).collect();
+            // For names that no method has, `action` is a group, and no group is part of itself.
+            let groups = glob::groups_of(action).into_iter().map(|group| group.to_string());
+            let groups = groups.filter(|group| group != action).map(|group| ground.types.action(&group)).collect();
             slice.hierarchy = Some(Entity::new_no_attrs(slice.action.clone(), groups));
         }
         Ok(slice)
