@@ -34,9 +34,16 @@ pub(crate) const AGENTS: &[(&str, &[&str], ProofAlgorithm, &str)] = &[
 
 /// The policies that the project ships.
 const POLICIES: &[(&str, &str)] = &[
+    ("README.md", include_str!("../../../policies/README.md")),
+    ("methods.toml", include_str!("../../../policies/methods.toml")),
     ("math.toml", include_str!("../../../policies/math.toml")),
+    ("math.test.toml", include_str!("../../../policies/math.test.toml")),
     ("bank.toml", include_str!("../../../policies/bank.toml")),
+    ("bank.test.toml", include_str!("../../../policies/bank.test.toml")),
     ("admin.toml", include_str!("../../../policies/admin.toml")),
+    ("admin.test.toml", include_str!("../../../policies/admin.test.toml")),
+    ("audit.toml", include_str!("../../../policies/audit.toml")),
+    ("audit.cedar", include_str!("../../../policies/audit.cedar")),
 ];
 
 /// The folder, and the keys in it.
