@@ -75,8 +75,14 @@ pub(super) fn load(path: &Path) -> Result<Credentials, CredentialsError> {
         column: error.column(),
         reason: reason(&error),
     })?;
-    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-    read(file, folder).map_err(|fault| CredentialsError::Member { path: path.to_owned(), fault })
+    read(file, folder_of(path)).map_err(|fault| CredentialsError::Member { path: path.to_owned(), fault })
+}
+
+/// The folder of a file, as an absolute path: a relative one would mean something else after a change of the working
+/// folder, and to a program that is started in that very folder.
+fn folder_of(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute.parent().unwrap_or(Path::new("")).to_owned()
 }
 
 /// serde's reason as far as it names members; where it would quote a value, which may be a secret, ours.
@@ -150,7 +156,7 @@ fn read_pinned(pinned: &Pinned, service: &Name, audience: &Audience) -> Result<S
 
 pub(super) fn save(credentials: &Credentials, path: &Path, replace: bool) -> Result<(), CredentialsError> {
     // Relative names keep their meaning only beside the file that they came from.
-    let moved = credentials.folder.as_path() != path.parent().unwrap_or(Path::new(""));
+    let moved = credentials.folder != folder_of(path);
     let mut file = File {
         version: VERSION,
         environment: credentials.environment.to_string(),

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt as _;
@@ -75,12 +74,16 @@ impl CommandToken {
     /// Runs `program` with `arguments` in `folder`, without a shell. It gets no input; what it prints to its standard
     /// output is the token, its standard error is ours. It is killed after 10 s.
     ///
-    /// A relative path with a slash starts at `folder`; a bare name is looked up in `PATH`.
+    /// A relative path with a slash starts at `folder`; a bare name is looked up in `PATH`. An empty `folder` is the
+    /// working folder.
     #[must_use]
     pub fn new(program: &str, arguments: impl IntoIterator<Item = String>, folder: &Path) -> Self {
+        // A program that is started in another folder would look for itself from there.
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let path = Path::new(program);
         let program = if path.components().count() > 1 { folder.join(path).into_os_string() } else { program.into() };
-        Self { program, arguments: arguments.into_iter().collect(), folder: folder.to_owned() }
+        Self { program, arguments: arguments.into_iter().collect(), folder }
     }
 
     fn shown(&self) -> String {
@@ -94,9 +97,7 @@ impl TokenSource for CommandToken {
             let fault = |error| TokenFault::Run { program: self.shown(), error };
             let mut command = Command::new(&self.program);
             command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-            if !self.folder.as_os_str().is_empty() {
-                command.current_dir(&self.folder);
-            }
+            command.current_dir(&self.folder);
             let mut child = command.spawn().map_err(fault)?;
             let printed = match child.stdout.take() {
                 Some(output) => read(output).await.map_err(|error| error.unwrap_or_else(fault))?,
