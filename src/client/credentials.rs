@@ -218,6 +218,13 @@ impl Credentials {
         self
     }
 
+    /// Another key of the same agent, after a rotation.
+    #[must_use]
+    pub fn with_key(mut self, key: AgentKey) -> Self {
+        self.key = Arc::new(key);
+        self
+    }
+
     /// The environment.
     #[must_use]
     pub fn environment(&self) -> &Name {
@@ -277,7 +284,9 @@ impl Credentials {
         Endpoint::new(self.environment.clone(), service).with_prefixes(&self.prefix, &self.inbox_prefix)
     }
 
-    pub(super) fn pinned(&self, service: &Name) -> Vec<ServicePublicKey> {
+    /// The pinned keys of a service; none if it has none.
+    #[must_use]
+    pub fn pinned(&self, service: &Name) -> Vec<ServicePublicKey> {
         self.service_keys.get(service).cloned().unwrap_or_default()
     }
 }

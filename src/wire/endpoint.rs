@@ -29,6 +29,12 @@ impl Audience {
         Some(Self::new(&Name::new(environment).ok()?, &Name::new(service).ok()?))
     }
 
+    /// The environment's name, which comes before the slash.
+    #[must_use]
+    pub fn environment(&self) -> &str {
+        self.0.split_once('/').map_or("", |(environment, _)| environment)
+    }
+
     /// The service's name, which follows the slash.
     #[must_use]
     pub fn service(&self) -> &str {
