@@ -1,18 +1,22 @@
 //! `sealwire keys`: the keys of agents, services and token issuers, from the first to the last day.
 //! Never prints a secret: they go from file to file.
 
+mod grant;
 mod list;
+mod new_agent;
 mod new_service;
 mod new_token_key;
+mod pin;
 mod retire;
 mod revoke;
 mod ring;
+mod rotate;
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::Subcommand;
-use sealwire::auth::KeyStatus;
+use clap::{Subcommand, ValueEnum};
+use sealwire::auth::{KeyStatus, ProofAlgorithm};
 use sealwire::wire::Audience;
 use serde_json::json;
 
@@ -24,21 +28,48 @@ use crate::output::Output;
 /// Keys of agents, services and token issuers.
 #[derive(Subcommand)]
 pub(crate) enum Keys {
+    NewAgent(new_agent::NewAgent),
+    Grant(grant::Grant),
     NewService(new_service::NewService),
+    Pin(pin::Pin),
     NewTokenKey(new_token_key::NewTokenKey),
-    List(list::List),
+    Rotate(rotate::Rotate),
     Retire(retire::Retire),
     Revoke(revoke::Revoke),
+    List(list::List),
 }
 
 impl Keys {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         match self {
+            Self::NewAgent(command) => command.run(out),
+            Self::Grant(command) => command.run(out),
             Self::NewService(command) => command.run(out),
+            Self::Pin(command) => command.run(out),
             Self::NewTokenKey(command) => command.run(out),
-            Self::List(command) => command.run(out),
+            Self::Rotate(command) => command.run(out),
             Self::Retire(command) => command.run(out),
             Self::Revoke(command) => command.run(out),
+            Self::List(command) => command.run(out),
+        }
+    }
+}
+
+/// The proof algorithms as they are written on the command line.
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub(crate) enum Alg {
+    /// HMAC-SHA256 under a key derived for each service
+    #[default]
+    Hs256,
+    /// Ed25519: no secret is shared with a service
+    Eddsa,
+}
+
+impl From<Alg> for ProofAlgorithm {
+    fn from(alg: Alg) -> Self {
+        match alg {
+            Alg::Hs256 => Self::Hs256,
+            Alg::Eddsa => Self::EdDsa,
         }
     }
 }

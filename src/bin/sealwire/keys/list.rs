@@ -18,7 +18,7 @@ use crate::when;
 #[command(after_help = "\
 Examples:
   sealwire keys list math.ring.json
-  sealwire keys list math.ring.json --json | jq -r '.keys[] | select(.state == \"active\") | .kid'")]
+  sealwire keys list math.ring.json --json | jq -r '.keys[].kid'")]
 pub(crate) struct List {
     /// The key ring
     #[arg(value_name = "RING")]

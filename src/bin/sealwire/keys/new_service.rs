@@ -15,11 +15,12 @@ use crate::output::Output;
 /// Make the key pair of a service, and print the public key that agents with Ed25519 keys pin
 #[derive(Args)]
 #[command(after_help = "\
-A service needs such a key only if one of its agents has an Ed25519 key. HMAC requests are answered under their own key.
+A service needs such a key only if one of its agents has an Ed25519 key. HMAC
+requests are answered under their own key.
 
 Examples:
   sealwire keys new-service dev/math
-  sealwire keys new-service dev/math --number 2 --out math.service-key.2.json    the next one, to overlap the first")]
+  sealwire keys new-service dev/math --number 2 --out math.service-key.2.json")]
 pub(crate) struct NewService {
     /// The service
     #[arg(value_name = "ENV/SVC")]

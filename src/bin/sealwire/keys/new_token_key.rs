@@ -14,11 +14,12 @@ use crate::output::Output;
 /// Make a key that signs access tokens, and the key set that services verify them with
 #[derive(Args)]
 #[command(after_help = "\
-For development. A deployment has an identity provider; services read its key set in the same way.
+For development. A deployment has an identity provider; services read its key
+set in the same way.
 
 Examples:
   sealwire keys new-token-key https://dev.example
-  sealwire keys new-token-key https://dev.example --out next.json --jwks jwks.json     a second key in the same set")]
+  sealwire keys new-token-key https://dev.example --out next.json")]
 pub(crate) struct NewTokenKey {
     /// The issuer: what tokens name as `iss`
     #[arg(value_name = "ISSUER")]

@@ -17,12 +17,13 @@ use crate::token::load_denylist;
 #[command(
     group(ArgGroup::new("where").required(true).multiple(true).args(["rings", "denylist"])),
     after_help = "\
-Services take it up when they read the file again, usually within a second; also for messages with cached tokens.
-A deny list takes the key ids of token issuers, too.
+Services take it up when they read the file again, usually within a second; also
+for messages with cached tokens. A deny list takes the key ids of token issuers,
+too.
 
 Examples:
   sealwire keys revoke planner.k1 --ring math.ring.json
-  sealwire keys revoke planner.k1 --denylist deny.json                    one list for many services"
+  sealwire keys revoke planner.k1 --denylist deny.json"
 )]
 pub(crate) struct Revoke {
     /// The key id

@@ -4,15 +4,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use sealwire::Name;
-use sealwire::auth::{Caller, ProofAlgorithm};
+use sealwire::auth::Caller;
 use sealwire::policy::{Methods, PolicySet, Question};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::FOLDER;
 use crate::exit::{Exit, Failure};
+use crate::keys::Alg;
 use crate::output::Output;
 use crate::when;
 
@@ -21,10 +22,12 @@ use crate::when;
 #[command(after_help = "\
 Examples:
   sealwire policy explain --agent planner --role calc --method math/add
-  sealwire policy explain --agent teller --method bank/transfer --params '{\"to\":\"bob\",\"amount\":5000}'
-  sealwire policy explain --agent planner --subject alice --method math/add --at 2026-03-01T22:00:00Z
-  sealwire policy explain --dir /etc/sealwire/policies --agent ops --role operator --token-age 2m \\
-      --method admin/drain-cache")]
+  sealwire policy explain --agent teller --method bank/transfer \\
+      --params '{\"to\":\"bob\",\"amount\":5000}'
+  sealwire policy explain --agent planner --subject alice --method math/add \\
+      --at 2026-03-01T22:00:00Z
+  sealwire policy explain --dir /etc/sealwire/policies --agent ops \\
+      --role operator --token-age 2m --method admin/drain-cache")]
 pub(crate) struct Explain {
     /// The folder of the policy files
     #[arg(long, value_name = "DIR", default_value = FOLDER)]
@@ -56,25 +59,6 @@ pub(crate) struct Explain {
     /// When the call is made: seconds since 1970, RFC 3339, or now
     #[arg(long, value_name = "TIME", default_value = "now", value_parser = when::instant)]
     at: u64,
-}
-
-/// The proof algorithms as they are written on the command line.
-#[derive(Clone, Copy, Default, ValueEnum)]
-pub(crate) enum Alg {
-    /// HMAC-SHA256 under keys derived for each service
-    #[default]
-    Hs256,
-    /// Ed25519
-    Eddsa,
-}
-
-impl From<Alg> for ProofAlgorithm {
-    fn from(alg: Alg) -> Self {
-        match alg {
-            Alg::Hs256 => Self::Hs256,
-            Alg::Eddsa => Self::EdDsa,
-        }
-    }
 }
 
 impl Explain {

@@ -18,7 +18,7 @@ use crate::when;
 Examples:
   sealwire token inspect < planner.jwt
   sealwire token inspect eyJhbGciOi…
-  sealwire token issue … | sealwire token inspect --json | jq .claims.roles")]
+  sealwire token inspect --json < planner.jwt | jq .claims.roles")]
 pub(crate) struct Inspect {
     /// The token; `-` or nothing reads it from stdin
     #[arg(value_name = "TOKEN")]

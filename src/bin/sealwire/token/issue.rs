@@ -16,10 +16,13 @@ use crate::when;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sealwire token issue --key token-key.json --subject planner --audience dev/math --role calc
-  sealwire token issue --key token-key.json --subject planner --audience dev/math --audience dev/bank \\
-      --role calc --role teller --ttl 1h --cnf-kid planner.k1 --out planner.jwt
-  sealwire token issue --key token-key.json --subject alice --actor planner --audience dev/math")]
+  sealwire token issue --key token-key.json --subject planner \\
+      --audience dev/math --role calc
+  sealwire token issue --key token-key.json --subject planner \\
+      --audience dev/math --audience dev/bank --role calc --role teller \\
+      --ttl 1h --cnf-kid planner.k1 --out planner.jwt
+  sealwire token issue --key token-key.json --subject alice --actor planner \\
+      --audience dev/math")]
 pub(crate) struct Issue {
     /// The issuer's key, as `sealwire keys new-token-key` wrote it
     #[arg(long, value_name = "FILE")]

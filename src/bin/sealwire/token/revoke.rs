@@ -20,8 +20,9 @@ use crate::when;
 Examples:
   sealwire token revoke --denylist deny.json --jti 3q2-7wEjRWeJq83vEjRWeA
   sealwire token revoke --denylist deny.json --token - < stolen.jwt
-  sealwire token revoke --denylist deny.json --sub planner                     every token issued up to now
-  sealwire token revoke --denylist deny.json --sub planner --before 2026-03-01T22:00:00Z"
+  sealwire token revoke --denylist deny.json --sub planner
+  sealwire token revoke --denylist deny.json --sub planner \\
+      --before 2026-03-01T22:00:00Z"
 )]
 pub(crate) struct Revoke {
     /// The deny list; created when there is none

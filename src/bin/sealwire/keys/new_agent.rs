@@ -1,0 +1,195 @@
+//! `sealwire keys new-agent`: a new agent's credentials, and the record by which each service knows its key.
+//! Never gives a service more than it needs: the derived key, or the public one.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use sealwire::auth::read_secret;
+use sealwire::client::Credentials;
+use sealwire::wire::{AgentKey, Audience};
+use sealwire::{BusConfig, Name};
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use super::ring::Ring;
+use super::{Alg, AudienceArg};
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::Lock;
+use crate::output::Output;
+
+/// Make an agent: its credentials file, and a record in the key ring of each service that it may call
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire keys new-agent planner --service dev/math=math.ring.json
+  sealwire keys new-agent planner --service dev/math=math.ring.json \\
+      --service dev/bank=bank.ring.json --url tls://nats.example:4222 \\
+      --tls-ca ca.pem --user planner --password-file planner.password
+  sealwire keys new-agent planner --alg eddsa --service dev/math=math.ring.json
+  sealwire keys new-agent planner --service dev/math=math.ring.json \\
+      --token-command get-token --audience math")]
+pub(crate) struct NewAgent {
+    /// The agent's name
+    #[arg(value_name = "NAME")]
+    name: Name,
+    /// A service that the agent may call, and its key ring, which is made when there is none; repeat for several
+    #[arg(long = "service", value_name = "ENV/SVC=RING_FILE", required = true)]
+    services: Vec<ServiceRing>,
+    /// The kind of key
+    #[arg(long, value_enum, default_value_t)]
+    alg: Alg,
+    /// The key id [default: NAME.k1]
+    #[arg(long, value_name = "KID")]
+    kid: Option<String>,
+    /// The credentials file to write (mode 0600) [default: NAME.creds.json]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// The broker's address; repeat for the nodes of a cluster
+    #[arg(long = "url", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
+    urls: Vec<String>,
+    /// The agent's user at the broker
+    #[arg(long, value_name = "NAME", requires = "password_file")]
+    user: Option<String>,
+    /// A file (mode 0600) with that user's password, which is copied into the credentials
+    #[arg(long, value_name = "FILE", requires = "user")]
+    password_file: Option<PathBuf>,
+    /// The certificate authorities of the broker (PEM)
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// The file that will hold the access token, relative to the credentials [default: NAME.jwt]
+    #[arg(long, value_name = "FILE", conflicts_with = "token_command")]
+    token_file: Option<PathBuf>,
+    /// A program that prints an access token, and its arguments; must come last
+    #[arg(long, value_name = "PROGRAM", num_args = 1.., allow_hyphen_values = true)]
+    token_command: Vec<String>,
+}
+
+/// `ENVIRONMENT/SERVICE=FILE` on the command line.
+#[derive(Clone)]
+pub(super) struct ServiceRing {
+    pub(super) audience: Audience,
+    pub(super) path: PathBuf,
+}
+
+impl FromStr for ServiceRing {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let help = "write ENVIRONMENT/SERVICE=RING_FILE, such as dev/math=math.ring.json";
+        let (audience, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or(help)?;
+        let AudienceArg(audience) = audience.parse().map_err(|_| help)?;
+        Ok(Self { audience, path: path.into() })
+    }
+}
+
+impl NewAgent {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let path = self.out.clone().unwrap_or_else(|| format!("{}.creds.json", self.name).into());
+        let environment = environment(&self.services)?;
+        let kid = self.kid.clone().unwrap_or_else(|| format!("{}.k1", self.name));
+        let key = AgentKey::generate(&kid, self.alg.into()).or_fail(Exit::Input)?;
+
+        let _lock = Lock::of(self.services.iter().map(|service| service.path.as_path()).chain([path.as_path()]));
+        let rings = granted(&self.services, &key, &self.name)?;
+        let credentials = self.credentials(environment, key)?;
+        // The secret first: if a ring cannot be written, `keys grant` can still make up for it. The other way round,
+        // the rings would know a key that nobody has.
+        credentials.save(&path, false).map_err(|error| {
+            Failure::of(Exit::Input, &error).help(format!(
+                "to let further services verify an agent that has credentials: sealwire keys grant {} --service …",
+                path.display()
+            ))
+        })?;
+        save(&rings).map_err(|failure| {
+            failure.help(format!(
+                "the credentials are in {}; grant them to the services that lack them: sealwire keys grant {} --service …",
+                path.display(),
+                path.display()
+            ))
+        })?;
+
+        let audiences: Vec<&str> = self.services.iter().map(|service| service.audience.as_str()).collect();
+        let files: Vec<&std::path::Path> = rings.iter().map(Ring::path).collect();
+        let result = json!({ "agent": self.name, "kid": kid, "alg": credentials.key().algorithm().as_str(),
+                             "public_key": credentials.key().public(), "credentials": path, "rings": files });
+        out.result(&result, || {
+            let mut text = format!("wrote the credentials of {} to {} (key {kid})\n", self.name, path.display());
+            for ring in &rings {
+                text.push_str(&format!("{} knows the key by {}\n", ring.audience(), ring.path().display()));
+            }
+            text + &self.next_steps(&path, &audiences, &kid)
+        })?;
+        Ok(Exit::Ok)
+    }
+
+    fn credentials(&self, environment: Name, key: AgentKey) -> Result<Credentials, Failure> {
+        let mut bus = BusConfig { urls: self.urls.clone(), ..BusConfig::default() };
+        bus.user.clone_from(&self.user);
+        if let Some(file) = &self.password_file {
+            let text = read_secret(file).or_fail(Exit::Input)?;
+            bus.password = Some(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned()));
+        }
+        // The name is kept in another folder, so it must hold from there.
+        bus.tls_ca = self.tls_ca.as_ref().map(|ca| ca.canonicalize().unwrap_or_else(|_| ca.clone()));
+        let credentials = Credentials::new(environment, self.name.clone(), key, bus);
+        Ok(if self.token_command.is_empty() {
+            credentials.token_file(self.token_file.clone().unwrap_or_else(|| format!("{}.jwt", self.name).into()))
+        } else {
+            credentials.token_command(self.token_command.iter().map(String::as_str))
+        })
+    }
+
+    fn next_steps(&self, path: &std::path::Path, audiences: &[&str], kid: &str) -> String {
+        let mut text = "\nNext:\n".to_owned();
+        if self.token_command.is_empty() {
+            let file = self.token_file.clone().unwrap_or_else(|| format!("{}.jwt", self.name).into());
+            let file = path.parent().unwrap_or(std::path::Path::new("")).join(file);
+            let audiences: String = audiences.iter().map(|audience| format!(" --audience {audience}")).collect();
+            text.push_str(&format!(
+                "  sealwire token issue --key token-key.json --subject {}{audiences} --cnf-kid {kid} --out {}\n",
+                self.name,
+                file.display()
+            ));
+        }
+        if matches!(self.alg, Alg::Eddsa) {
+            text.push_str(&format!(
+                "  sealwire keys pin {} --service SVC --kid … --x …     as `keys new-service` printed it\n",
+                path.display()
+            ));
+        }
+        let service = self.services.first().map_or("SVC", |service| service.audience.service());
+        text + &format!("  sealwire call --creds {} {service} METHOD '{{…}}'", path.display())
+    }
+}
+
+/// The one environment of all services: credentials are for one.
+fn environment(services: &[ServiceRing]) -> Result<Name, Failure> {
+    let environment = |service: &ServiceRing| service.audience.environment().to_owned();
+    let mut environments = services.iter().map(environment);
+    let first = environments.next().unwrap_or_default();
+    if let Some(other) = environments.find(|other| *other != first) {
+        let message = format!("the services are in two environments, `{first}` and `{other}`");
+        return Err(Failure::input(message).help("credentials are for one environment: make an agent in each"));
+    }
+    Name::new(&first).or_fail(Exit::Input)
+}
+
+/// The rings of the services, each with the record of this key; nothing is written yet.
+pub(super) fn granted(services: &[ServiceRing], key: &AgentKey, owner: &Name) -> Result<Vec<Ring>, Failure> {
+    let mut rings: Vec<Ring> = Vec::with_capacity(services.len());
+    for service in services {
+        if rings.iter().any(|ring| ring.path() == service.path) {
+            let message = format!("`{}` is named for two services", service.path.display());
+            return Err(Failure::input(message).help("every service has a ring of its own"));
+        }
+        let mut ring = Ring::open_or_new(&service.path, &service.audience)?;
+        ring.add(key, owner, None)?;
+        rings.push(ring);
+    }
+    Ok(rings)
+}
+
+pub(super) fn save(rings: &[Ring]) -> Result<(), Failure> {
+    rings.iter().try_for_each(Ring::save)
+}

@@ -1,0 +1,114 @@
+//! `sealwire keys rotate`: the next key of an agent, with some time in which both hold.
+//! Never lets the old key go before the new one can be used.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use sealwire::client::Credentials;
+use sealwire::wire::AgentKey;
+use serde_json::json;
+
+use super::ring::Ring;
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::Lock;
+use crate::output::Output;
+use crate::when;
+
+/// Give an agent a new key; the old one holds for a while longer
+#[derive(Args)]
+#[command(after_help = "\
+Name every ring that knows the agent. A token that is bound to the old key
+(`cnf`) must be issued anew.
+
+Examples:
+  sealwire keys rotate planner.creds.json --ring math.ring.json \\
+      --ring bank.ring.json
+  sealwire keys rotate planner.creds.json --ring math.ring.json --overlap 10m")]
+pub(crate) struct Rotate {
+    /// The agent's credentials file
+    #[arg(value_name = "CREDS")]
+    creds: PathBuf,
+    /// A key ring that knows the agent; repeat for all of them
+    #[arg(long = "ring", value_name = "FILE", required = true)]
+    rings: Vec<PathBuf>,
+    /// How long the old key still holds
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = when::duration)]
+    overlap: Duration,
+}
+
+impl Rotate {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let _lock = Lock::of(self.rings.iter().map(PathBuf::as_path).chain([self.creds.as_path()]));
+        let credentials = Credentials::load(&self.creds).or_fail(Exit::Input)?;
+        let (agent, old) = (credentials.agent().clone(), credentials.kid().to_owned());
+        let kid = next(&old);
+        let key = AgentKey::generate(&kid, credentials.key().algorithm()).or_fail(Exit::Input)?;
+
+        let now_s = when::now_s();
+        let until = now_s.saturating_add(self.overlap.as_secs());
+        let mut before = Vec::with_capacity(self.rings.len());
+        let mut after = Vec::with_capacity(self.rings.len());
+        for path in &self.rings {
+            before.push(Ring::open(path)?);
+            let mut ring = Ring::open(path)?;
+            let entry = ring.entry(&old).filter(|entry| entry.owner == agent).ok_or_else(|| {
+                Failure::input(format!("`{}` does not know the key `{old}` of {agent}", path.display())).help(format!(
+                    "leave it out, or let it know the agent: sealwire keys grant {}",
+                    self.creds.display()
+                ))
+            })?;
+            // A key that was to end earlier still does.
+            entry.not_after = Some(entry.not_after.map_or(until, |given| given.min(until)));
+            // Services may be behind our clock by as much as the protocol tolerates, and the key is used at once.
+            ring.add(&key, &agent, Some(now_s.saturating_sub(MAX_CLOCK_DIFFERENCE_S)))?;
+            after.push(ring);
+        }
+        // The rings first: a service must know the key before the agent signs with it.
+        let done = after
+            .iter()
+            .try_for_each(Ring::save)
+            .and_then(|()| credentials.with_key(key).save(&self.creds, true).or_fail(Exit::Input));
+        if let Err(failure) = done {
+            // What was written must not name a key that nobody has. The first failure is the one to tell.
+            let _ = before.iter().map(Ring::save).collect::<Vec<_>>();
+            return Err(failure);
+        }
+        let files: Vec<&Path> = after.iter().map(Ring::path).collect();
+        let result = json!({ "agent": agent, "kid": kid, "old_kid": old, "old_until": until, "rings": files });
+        out.result(&result, || {
+            format!(
+                "{agent} signs with {kid} from now on; {old} holds until {}\n\nPrograms that run with {} go on with the \
+                 old key until they are restarted. Then:\n  sealwire keys retire {old}{}",
+                when::both(until, now_s),
+                self.creds.display(),
+                files.iter().map(|file| format!(" --ring {}", file.display())).collect::<String>()
+            )
+        })?;
+        Ok(Exit::Ok)
+    }
+}
+
+/// `planner.k2` after `planner.k1`, and after `planner`.
+fn next(kid: &str) -> String {
+    let numbered = kid.rsplit_once(".k").and_then(|(name, number)| Some((name, number.parse::<u32>().ok()?)));
+    match numbered {
+        Some((name, number)) => format!("{name}.k{}", number.saturating_add(1)),
+        None => format!("{kid}.k2"),
+    }
+}
+
+/// The most that a service may be configured to tolerate between clocks, in seconds.
+const MAX_CLOCK_DIFFERENCE_S: u64 = 30;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn key_ids_count_up() {
+        for (kid, expected) in
+            [("a.k1", "a.k2"), ("a.k9", "a.k10"), ("a", "a.k2"), ("a.kx", "a.kx.k2"), ("a.b.k2", "a.b.k3")]
+        {
+            assert_eq!(super::next(kid), expected);
+        }
+    }
+}
