@@ -9,14 +9,13 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::{self, Exit, Failure};
 use crate::logging::{self, LogFormat};
 use crate::output::Output;
-use crate::{completions, demo, dev, keys, policy, serve, server, token};
+use crate::{call, completions, demo, dev, keys, policy, serve, server, token};
 
 /// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
 #[derive(Parser)]
 #[command(
     name = "sealwire",
     version,
-    propagate_version = true,
     max_term_width = 100,
     after_help = EXAMPLES,
     after_long_help = exit::table(EXAMPLES)
@@ -35,8 +34,8 @@ struct Common {
     /// Print results as JSON on stdout, and errors as one line of JSON on stderr
     #[arg(long, global = true)]
     json: bool,
-    /// How log lines look (on stderr; the filter is RUST_LOG, for example `RUST_LOG=sealwire=debug`)
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = false)]
+    /// How log lines look, text or json (on stderr; the filter is RUST_LOG=sealwire=debug, for example)
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
     log_format: LogFormat,
 }
 
@@ -50,6 +49,10 @@ enum Command {
     Serve(serve::Serve),
     /// Run a nats-server on this machine, without users: to try things with
     NatsServer(server::Server),
+    Call(call::single::Call),
+    Notify(call::notify::Notify),
+    Batch(call::batch::Batch),
+    Send(call::send::Send),
     /// Keys of agents, services and token issuers: make, grant, pin, rotate, retire, revoke, list
     #[command(subcommand)]
     Keys(keys::Keys),
@@ -87,6 +90,10 @@ impl Command {
             Self::Dev(command) => command.run(out),
             Self::Serve(command) => command.run(out),
             Self::NatsServer(command) => command.run(out),
+            Self::Call(command) => command.run(out),
+            Self::Notify(command) => command.run(out),
+            Self::Batch(command) => command.run(out),
+            Self::Send(command) => command.run(out),
             Self::Keys(command) => command.run(out),
             Self::Token(command) => command.run(out),
             Self::Policy(command) => command.run(out),
@@ -100,7 +107,14 @@ impl Command {
         match self {
             Self::Dev(_) | Self::Serve(_) => "warn,sealwire=info",
             Self::Demo(_) | Self::NatsServer(_) => "error",
-            Self::Keys(_) | Self::Token(_) | Self::Policy(_) | Self::Completions(_) => "warn",
+            Self::Call(_)
+            | Self::Notify(_)
+            | Self::Batch(_)
+            | Self::Send(_)
+            | Self::Keys(_)
+            | Self::Token(_)
+            | Self::Policy(_)
+            | Self::Completions(_) => "warn",
         }
     }
 }
@@ -109,16 +123,62 @@ const EXAMPLES: &str = "\
 Examples:
   sealwire demo
   sealwire dev
-  sealwire call --creds sealwire-dev/planner.creds.json demo math/add '{\"a\": 2, \"b\": 3}'
-  sealwire token issue --key token-key.json --subject planner --audience dev/math --role calc
+  sealwire call --creds sealwire-dev/planner.creds.json demo math/add '[2, 3]'
+  sealwire keys new-agent planner --service dev/math=math.ring.json
+  sealwire token issue --key token-key.json --subject planner --role calc \\
+      --audience dev/math --cnf-kid planner.k1 --out planner.jwt
   sealwire policy check policies
-  sealwire completions bash > ~/.local/share/bash-completion/completions/sealwire
+  sealwire completions bash > /etc/bash_completion.d/sealwire
 
 `sealwire help COMMAND` shows examples for each command.";
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
+    use clap::{Command, CommandFactory as _, Parser as _};
+
+    /// The words of a line as a shell would see them, up to the first `|`, `<`, `>` or `#`.
+    fn words(line: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let mut quoted = false;
+        for c in line.chars() {
+            match c {
+                '\'' => quoted = !quoted,
+                '|' | '<' | '>' | '#' if !quoted => break,
+                ' ' if !quoted => words.push(String::new()),
+                c => words.last_mut().unwrap().push(c),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    /// Every example in the help of `command` and below.
+    fn examples(command: &Command, found: &mut Vec<String>) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let lines = help.split_once("Examples:\n").map_or("", |(_, lines)| lines).replace("\\\n", " ");
+        for line in help.lines() {
+            assert!(line.chars().count() <= 80, "too wide for a terminal: {line}");
+        }
+        found.extend(lines.lines().filter_map(|line| Some(line.get(line.find("sealwire ")?..)?.to_owned())));
+        command.get_subcommands().for_each(|command| examples(command, found));
+    }
+
+    #[test]
+    fn every_example_in_the_help_is_a_command() {
+        let mut found = Vec::new();
+        examples(&super::Cli::command(), &mut found);
+        assert!(found.len() > 30, "{found:?}");
+        for line in found.iter().filter(|line| !line.contains('`')) {
+            let words = words(line);
+            // The credentials may come from the environment.
+            let talks = ["call", "notify", "batch", "send"].contains(&words[1].as_str());
+            let creds: &[&str] = if talks && !line.contains("--creds") { &["--creds", "file"] } else { &[] };
+            let words = words.iter().map(String::as_str).chain(creds.iter().copied());
+            if let Err(error) = super::Cli::try_parse_from(words) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
 
     #[test]
     fn command_line_is_well_formed() {

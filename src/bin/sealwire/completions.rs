@@ -12,7 +12,7 @@ use crate::output::Output;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sealwire completions bash > ~/.local/share/bash-completion/completions/sealwire
+  sealwire completions bash > /etc/bash_completion.d/sealwire
   sealwire completions zsh  > ~/.zfunc/_sealwire
   sealwire completions fish > ~/.config/fish/completions/sealwire.fish")]
 pub(crate) struct Completions {

@@ -27,7 +27,7 @@ Examples:
   sealwire dev --folder /tmp/sealwire-dev --port 4333
 
 Then, in a second terminal:
-  sealwire call --creds sealwire-dev/planner.creds.json demo math/add '{\"a\": 2, \"b\": 3}'")]
+  sealwire call --creds sealwire-dev/planner.creds.json demo math/add '[2, 3]'")]
 pub(crate) struct Dev {
     /// Where everything is written; an earlier run's files there are replaced
     #[arg(long, value_name = "FOLDER", default_value = "sealwire-dev")]

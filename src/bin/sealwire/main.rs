@@ -1,6 +1,7 @@
 //! The `sealwire` command.
 //! Never does any work itself: it reads the command line, hands over, and reports how it ended.
 
+mod call;
 mod cli;
 mod completions;
 mod demo;

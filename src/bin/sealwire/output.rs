@@ -19,6 +19,11 @@ impl Output {
         Self { json }
     }
 
+    /// Whether results are wanted as JSON.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// The result: `json` for scripts, or `text` for people.
     pub(crate) fn result(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
         if self.json { self.json(json) } else { self.print(&term::safe_text(&text())) }

@@ -22,7 +22,7 @@ use crate::output::Output;
 #[command(after_help = "\
 Examples:
   sealwire serve --config sealwire.toml
-  sealwire serve --config sealwire.toml --check     # read everything, connect to nothing
+  sealwire serve --config sealwire.toml --check  # connect to nothing
 
 A small configuration:
   environment = \"dev\"

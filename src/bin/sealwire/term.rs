@@ -25,6 +25,63 @@ pub(crate) fn safe_text(text: &str) -> Cow<'_, str> {
     })
 }
 
+/// JSON text over several lines, if it does not fit one line of a terminal. Numbers and strings stay as they were written.
+pub(crate) fn indented(text: &str) -> Cow<'_, str> {
+    if text.chars().count() <= LINE {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() * 2);
+    let mut depth = 0_usize;
+    let (mut in_string, mut escaped) = (false, false);
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        if in_string {
+            out.push(c);
+            in_string = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+            continue;
+        }
+        match c {
+            '{' | '[' => {
+                out.push(c);
+                while chars.next_if(char::is_ascii_whitespace).is_some() {}
+                // Empty ones stay in their line.
+                match chars.next_if(|next| matches!(next, '}' | ']')) {
+                    Some(end) => out.push(end),
+                    None => {
+                        depth += 1;
+                        new_line(&mut out, depth);
+                    }
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                new_line(&mut out, depth);
+                out.push(c);
+            }
+            ',' => {
+                out.push(c);
+                new_line(&mut out, depth);
+            }
+            ':' => out.push_str(": "),
+            c if c.is_ascii_whitespace() => {}
+            c => {
+                in_string = c == '"';
+                out.push(c);
+            }
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn new_line(out: &mut String, depth: usize) {
+    out.push('\n');
+    out.extend(std::iter::repeat_n("  ", depth));
+}
+
+/// The width of a terminal, in characters.
+const LINE: usize = 80;
+
 fn replace(text: &str, escape: impl Fn(&mut String, &[u16])) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);
@@ -59,6 +116,20 @@ mod tests {
         let before: Result<serde_json::Value, _> = serde_json::from_str(hostile);
         let after: Result<serde_json::Value, _> = serde_json::from_str(&safe);
         assert_eq!(before.ok(), after.ok());
+    }
+
+    #[test]
+    fn long_json_is_indented_and_keeps_its_numbers() {
+        let short = r#"{"a":[1,2.50]}"#;
+        assert_eq!(indented(short), short);
+        let long = format!(r#"{{"a" : [1e2, {{}}, [ ] ], "s":"{{,:\\\"[", "x":"{}"}}"#, "x".repeat(LINE));
+        let text = indented(&long).into_owned();
+        assert!(
+            text.starts_with("{\n  \"a\": [\n    1e2,\n    {},\n    []\n  ],\n  \"s\": \"{,:\\\\\\\"[\",\n"),
+            "{text}"
+        );
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+        assert_eq!(value(&text), value(&long));
     }
 
     #[test]

@@ -1,0 +1,110 @@
+//! What the commands that talk to a service have in common: whose credentials, how long, and how an error is told.
+//! Never prints anything as a result that was not verified.
+
+pub(crate) mod batch;
+pub(crate) mod notify;
+pub(crate) mod send;
+pub(crate) mod single;
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use sealwire::client::{Client, ClientError, Credentials, ErrorKind, RequestBuilder};
+use sealwire::rpc::{RpcError, code};
+use serde_json::value::RawValue;
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::when;
+
+/// As whom, and how.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The agent's credentials file, as `sealwire keys new-agent` makes it
+    #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
+    creds: PathBuf,
+    /// How long all of it may take; the service is told, and starts nothing after it
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = when::duration)]
+    deadline: Duration,
+    /// Running it twice does no harm: it is sent again after a refusal or a lost connection, while the deadline allows
+    #[arg(long)]
+    idempotent: bool,
+}
+
+impl Options {
+    /// Connects, does `work`, and waits until everything is written.
+    fn run<T, W, F>(&self, work: W) -> Result<T, Failure>
+    where
+        W: FnOnce(Client) -> F,
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let credentials = Credentials::load(&self.creds).or_fail(Exit::Input)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+            Failure::input(format!("the operating system does not give what it takes to wait: {error}"))
+        })?;
+        runtime.block_on(async {
+            let client = Client::connect(credentials).await.map_err(failure)?;
+            let done = work(client.clone()).await;
+            client.close().await;
+            done.map_err(failure)
+        })
+    }
+
+    fn request(&self, client: &Client, service: &str) -> RequestBuilder {
+        let request = client.request(service).deadline(self.deadline);
+        if self.idempotent { request.idempotent() } else { request }
+    }
+}
+
+/// The parameters on the command line or on stdin, kept as they were written: `1e2` is not `100` to everybody.
+fn params(argument: Option<String>) -> Result<Option<Box<RawValue>>, Failure> {
+    let Some(argument) = argument else { return Ok(None) };
+    let text = crate::files::argument_or_stdin(Some(argument), "the parameters")?;
+    let raw: Box<RawValue> = serde_json::from_str(&text).map_err(|error| {
+        Failure::input(format!("the parameters are not JSON: {error}"))
+            .help("quote them for the shell, for example '{\"a\":2,\"b\":3}' or '[2,3]'")
+    })?;
+    if !raw.get().starts_with(['{', '[']) {
+        let failure = Failure::input("the parameters are neither an object nor an array");
+        return Err(failure.help("JSON-RPC takes them by name, '{\"a\":2}', or by position, '[2]'"));
+    }
+    Ok(Some(raw))
+}
+
+/// What a call came to, if not to a result.
+fn failure(error: ClientError) -> Failure {
+    let exit = exit(&error);
+    let failure = Failure::of(exit, &error);
+    match error {
+        ClientError::Token(_) => failure
+            .help("see what it says with `sealwire token inspect`; for development: sealwire token issue … --out FILE"),
+        ClientError::Invalid(sealwire::client::InvalidRequest::NoServiceKey { service }) => {
+            failure.help(format!("sealwire keys pin CREDS --service {service} --kid … --x …"))
+        }
+        _ => failure,
+    }
+}
+
+/// The exit code of each kind of error.
+fn exit(error: &ClientError) -> Exit {
+    match error.kind() {
+        ErrorKind::Remote => match error.remote().map(RpcError::code) {
+            Some(code::PERMISSION_DENIED) => Exit::Denied,
+            // The service says so itself; neither side knows how far the method got.
+            Some(code::TIMEOUT) => Exit::Timeout,
+            _ => Exit::Remote,
+        },
+        ErrorKind::Protocol | ErrorKind::Decode => Exit::Remote,
+        ErrorKind::Hint | ErrorKind::Unverifiable => Exit::Unverified,
+        ErrorKind::Timeout => Exit::Timeout,
+        ErrorKind::Connect
+        | ErrorKind::Disconnected
+        | ErrorKind::Forbidden
+        | ErrorKind::NoResponders
+        | ErrorKind::ConnectionLost
+        | ErrorKind::Busy => Exit::Transport,
+        ErrorKind::Credentials | ErrorKind::Invalid | ErrorKind::Token | ErrorKind::TooLarge => Exit::Input,
+        _ => Exit::Bug,
+    }
+}

@@ -1,0 +1,83 @@
+//! `sealwire call`: one call, and its verified result on stdout.
+//! Never prints a result that the service did not sign for this very call.
+
+use clap::Args;
+use sealwire::client::ClientError;
+use sealwire::rpc::RpcError;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{Options, exit, failure, params};
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+use crate::term;
+
+/// Call a method, and print its result
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire call --creds planner.creds.json math math/add '{\"a\":2,\"b\":3}'
+  export SEALWIRE_CREDS=planner.creds.json
+  sealwire call math math/add '[2,3]' --deadline 2s --idempotent
+  echo '{\"to\":\"bob\",\"amount\":500}' | sealwire call bank bank/transfer - --json
+  sealwire call math math/add '[2,3]' --method-subject")]
+pub(crate) struct Call {
+    #[command(flatten)]
+    options: Options,
+    /// The service
+    #[arg(value_name = "SERVICE")]
+    service: String,
+    /// The method
+    #[arg(value_name = "METHOD")]
+    method: String,
+    /// The parameters: a JSON object (by name) or array (by position); `-` reads them from stdin
+    #[arg(value_name = "PARAMS", allow_hyphen_values = true)]
+    params: Option<String>,
+    /// Publish on the method's own subject
+    #[arg(long)]
+    method_subject: bool,
+    /// A key that the method can tell repetitions by
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+/// What a call came to, for scripts.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Outcome<'a> {
+    Result(&'a RawValue),
+    Error(&'a RpcError),
+}
+
+impl Call {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let params = params(self.params)?;
+        let answer = self.options.run(async |client| {
+            let mut request = self.options.request(&client, &self.service);
+            if self.method_subject {
+                request = request.on_method_subject();
+            }
+            if let Some(key) = self.idempotency_key {
+                request = request.idempotency_key(key);
+            }
+            Ok(request.call::<Box<RawValue>>(&self.method, &params).await)
+        })?;
+        match answer {
+            Ok(result) => {
+                out.result(&Outcome::Result(&result), || shown(&result))?;
+                Ok(Exit::Ok)
+            }
+            // The service's own error is an answer, too: scripts find it where the result would be.
+            Err(ClientError::Remote(error)) if out.is_json() => {
+                out.json(&Outcome::Error(&error))?;
+                Ok(exit(&ClientError::Remote(error)))
+            }
+            Err(error) => Err(failure(error)),
+        }
+    }
+}
+
+/// A result as people read it.
+pub(super) fn shown(result: &RawValue) -> String {
+    term::safe_json(&term::indented(result.get())).into_owned()
+}
