@@ -138,6 +138,50 @@ fn a_crash_costs_the_next_start_two_seconds_more_than_a_clean_close() {
     assert_eq!(open().fence(), START_S + 15);
 }
 
+/// The exact fence is written while messages are still being admitted: none of them may be later than it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_is_admitted_while_the_guard_closes_is_fenced_by_the_next_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let floor = Floor::File(folder.path().join("floor"));
+    let window = Window::new(30, 0).unwrap();
+    let clock = Arc::new(ManualClock::at(START_S));
+    for round in 0..30 {
+        clock.advance_ms(20_000);
+        let began_s = clock.now_s();
+        let guard = Arc::new(LocalGuard::open(window, Caps::default(), clock.clone(), &floor).unwrap());
+        clock.advance_ms(1_000);
+        let callers = (0..4).map(|_| {
+            let (guard, clock) = (guard.clone(), clock.clone());
+            tokio::spawn(async move {
+                let owner = Name::new("a").unwrap();
+                let mut last = 0;
+                loop {
+                    clock.advance_ms(150);
+                    let iat = clock.now_s();
+                    match guard.admit(&owner, Nonce::random(), iat, iat + 30, Instant::now()).await {
+                        Ok(()) => last = last.max(iat),
+                        Err(Refused::Stale) => {}
+                        Err(_) => return last,
+                    }
+                }
+            })
+        });
+        let callers: Vec<_> = callers.collect();
+        tokio::time::sleep(std::time::Duration::from_millis(round % 5)).await;
+        guard.close().await;
+        let mut last = 0;
+        for caller in callers {
+            last = last.max(caller.await.unwrap());
+        }
+        drop(guard);
+        let now_ms = clock.now_ms();
+        clock.set_ms(began_s * 1000);
+        let next = LocalGuard::open(window, Caps::default(), clock.clone(), &floor).unwrap();
+        assert!(next.fence() >= last, "round {round}: fence {} but {last} was admitted", next.fence());
+        clock.set_ms(now_ms);
+    }
+}
+
 /// `cargo test --release --test replay_guard -- --ignored --nocapture cost`
 #[test]
 #[ignore = "a measurement, not a check"]

@@ -373,6 +373,23 @@ async fn the_documented_permissions_suffice_and_agents_cannot_touch_the_stream()
     assert_eq!(offer(&guard, message).await, Ok(()), "nobody burns a nonce from outside");
 }
 
+#[tokio::test]
+async fn a_dropped_guard_leaves_nothing_behind() {
+    let server = NatsServer::start().await;
+    let clock = Arc::new(SystemClock);
+    let closed = open_with(&server.url(), config(), clock.clone()).await;
+    within(SOON, closed.close()).await;
+    for guard in [closed, open_with(&server.url(), config(), clock.clone()).await] {
+        drop(guard);
+    }
+    let gone = async {
+        while Arc::strong_count(&clock) > 1 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within(SOON, gone).await;
+}
+
 /// The header that ends an async-nats 0.51.0 client for good, sent to the guard's own inbox.
 #[tokio::test]
 async fn a_dead_client_is_replaced() {

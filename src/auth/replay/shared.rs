@@ -278,6 +278,8 @@ impl Drop for SharedGuard {
         if let Some((_, task)) = self.task.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             task.abort();
         }
+        // The client's events hold on to what is shared, and the link to the client: a circle, cut here.
+        self.shared.fall(None, Outage::Closed, "");
     }
 }
 

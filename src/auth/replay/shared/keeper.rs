@@ -144,7 +144,7 @@ impl Keeper {
         let highest = self.highest.load(Ordering::SeqCst);
 
         let name = self.locate(&client).await?;
-        let forgot = self.probe(&jetstream, &name).await?;
+        let (forgot, stored) = self.probe(&jetstream, &name).await?;
         let asked = Instant::now();
         let Some(info) = stream::look(&client, &name).await? else {
             self.stream = None;
@@ -152,6 +152,9 @@ impl Keeper {
         };
         let ended = Instant::now();
         info.fits(&self.shared.config)?;
+        if info.state.last_seq < stored {
+            return Err(Trouble::new(Outage::Unverified, "the broker's account of the guard stream is out of date"));
+        }
 
         let skew_s = self.shared.config.window.skew_s;
         let wall_ms = self.shared.clock.now_ms();
@@ -247,34 +250,35 @@ impl Keeper {
         Ok(name)
     }
 
-    /// Stores a new probe, after asking for the previous one. Whether that one was forgotten.
-    async fn probe(&mut self, jetstream: &Context, name: &str) -> Result<bool, Trouble> {
+    /// Stores a new probe, after asking for the previous one. Whether that one was forgotten, and the sequence number
+    /// of the new one.
+    async fn probe(&mut self, jetstream: &Context, name: &str) -> Result<(bool, u64), Trouble> {
         let config = &self.shared.config;
         let mut forgot = false;
         let remembered_for = config.memory().saturating_sub(PROBE_MARGIN);
         let known = |probe: &&Probe| probe.stream == name && probe.stored.elapsed() < remembered_for;
         if let Some(id) = self.probe.as_ref().filter(known).map(|probe| probe.id.clone()) {
-            forgot = self.store(jetstream, name, &id).await?;
+            forgot = self.store(jetstream, name, &id).await?.is_some();
         }
         let id = format!("$probe.{}", Nonce::random().to_text());
         let stored = Instant::now();
-        if !self.store(jetstream, name, &id).await? {
+        let Some(sequence) = self.store(jetstream, name, &id).await? else {
             return Err(Trouble::new(Outage::Unverified, "the guard stream knows an id that was never used"));
-        }
+        };
         self.probe = Some(Probe { id, stream: name.to_owned(), stored });
-        Ok(forgot)
+        Ok((forgot, sequence))
     }
 
-    /// Whether `id` was new to the stream `name`.
-    async fn store(&mut self, jetstream: &Context, name: &str, id: &str) -> Result<bool, Trouble> {
+    /// The sequence number if `id` was new to the stream `name`.
+    async fn store(&mut self, jetstream: &Context, name: &str, id: &str) -> Result<Option<u64>, Trouble> {
         let subject = stream::probe_subject(&self.shared.config);
         match ask::ask(jetstream, subject, id, self.shared.config.answer_within).await {
             Answer::Acknowledged { stream, .. } | Answer::Known { stream: Some(stream) } if stream != name => {
                 self.stream = None;
                 Err(Trouble::new(Outage::StreamReplaced, format!("stream `{stream}` answers instead of `{name}`")))
             }
-            Answer::Acknowledged { .. } => Ok(true),
-            Answer::Known { .. } => Ok(false),
+            Answer::Acknowledged { sequence, .. } => Ok(Some(sequence)),
+            Answer::Known { .. } => Ok(None),
             Answer::Failed(outage) => {
                 if outage == Outage::StreamReplaced {
                     self.stream = None;
