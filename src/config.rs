@@ -165,6 +165,9 @@ pub struct ReplayConfig {
     pub stream_messages: Option<u32>,
     /// Shared guard: how long one check may take, in milliseconds; 250.
     pub answer_within_ms: Option<u64>,
+    /// Shared guard: as whom it connects to the broker; as `[nats]` if left out. With a user of its own, the one that
+    /// publishes answers, to subjects that callers choose, needs no right on the guard's stream.
+    pub nats: Option<BusConfig>,
 }
 
 impl Default for ReplayConfig {
@@ -180,6 +183,7 @@ impl Default for ReplayConfig {
             replicas: None,
             stream_messages: None,
             answer_within_ms: None,
+            nats: None,
         }
     }
 }
@@ -315,6 +319,7 @@ impl Config {
     fn relative_to(mut self, folder: &Path) -> Self {
         let state = format!("{}.floor", self.service);
         self.nats = self.nats.relative_to(folder);
+        self.replay.nats = self.replay.nats.map(|nats| nats.relative_to(folder));
         self.keys.ring = folder.join(&self.keys.ring);
         self.keys.service_key = self.keys.service_key.map(|path| folder.join(path));
         self.keys.denylist = self.keys.denylist.map(|path| folder.join(path));
@@ -424,7 +429,8 @@ impl Config {
                 shared.replicas = self.replay.replicas;
                 shared.max_messages = self.replay.stream_messages.map_or(shared.max_messages, i64::from);
                 shared.answer_within = self.replay.answer_within_ms.map_or(shared.answer_within, Duration::from_millis);
-                Ok(Arc::new(SharedGuard::open(shared, self.nats.clone(), Arc::clone(clock)).await?))
+                let bus = self.replay.nats.as_ref().unwrap_or(&self.nats).clone();
+                Ok(Arc::new(SharedGuard::open(shared, bus, Arc::clone(clock)).await?))
             }
         }
     }
