@@ -270,10 +270,11 @@ impl Inner {
         self.counters.shadow(&decision);
         let (method, outcome) = match authorized {
             Err((call, _denied)) => {
-                let refusal = if matches!(decision.reason, Reason::UnknownMethod { would_allow: true, .. }) {
-                    Refusal::UnknownMethod
-                } else {
-                    Refusal::Denied
+                let refusal = match &decision.reason {
+                    Reason::UnknownMethod { would_allow: true } => Refusal::UnknownMethod,
+                    // Only said to those who may call the method with other parameters.
+                    reason if reason.is_about_params() => Refusal::Params(reason.to_string()),
+                    _ => Refusal::Denied,
                 };
                 (call.method, Err(self.entry_error(&refusal)))
             }

@@ -84,6 +84,12 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Whether the parameters are at fault: the caller may call the method, but not spelled like this.
+    #[must_use]
+    pub fn is_about_params(&self) -> bool {
+        matches!(self, Self::ParamUndeclared(_) | Self::ParamMissing(_) | Self::ParamType(_) | Self::ParamRepeated(_))
+    }
+
     /// A name from a closed set, for metrics and records.
     #[must_use]
     pub fn label(&self) -> &'static str {

@@ -30,6 +30,9 @@ pub enum Refusal {
     /// The policy would allow the name, and there is no such method.
     #[error("no such method")]
     UnknownMethod,
+    /// Parameters that a policy with conditions cannot judge: undeclared, missing, repeated, of another type.
+    #[error("{0}")]
+    Params(String),
     /// The deadline.
     #[error("the deadline has passed")]
     Deadline,
@@ -128,6 +131,7 @@ impl Refusal {
             ),
             Self::Denied => error(code::PERMISSION_DENIED, "permission denied"),
             Self::UnknownMethod => error(code::METHOD_NOT_FOUND, "Method not found"),
+            Self::Params(reason) => Answer::Error(RpcError::invalid_params(format!("Invalid params: {reason}"))),
             Self::Deadline => error(code::TIMEOUT, "timeout"),
             Self::ResponseTooLarge => error(code::TOO_LARGE, "too large"),
             Self::Shed => Answer::Hint(Hint::Overloaded),
@@ -171,6 +175,7 @@ impl Refusal {
             Self::Body(_) => "invalid_body",
             Self::Denied => "denied",
             Self::UnknownMethod => "unknown_method",
+            Self::Params(_) => "params",
             Self::Deadline => "deadline",
             Self::ResponseTooLarge => "response_too_large",
             Self::Shed => "shed",
