@@ -1,0 +1,22 @@
+//! What proves something exists once. With a copy, one check would stand for two messages.
+
+use sealwire::auth::{Authentic, Verified};
+use sealwire::policy::{Permit, Permitted};
+use sealwire::service::Call;
+use sealwire::wire::{Envelope, ReplyTo, Sealed};
+
+fn copy(envelope: Envelope, authentic: Authentic, verified: Verified, call: Call) {
+    drop(envelope.clone());
+    drop(authentic.clone());
+    drop(verified.clone());
+    drop(call.clone());
+}
+
+fn copy_more(permit: Permit, permitted: Permitted, sealed: Sealed, reply: ReplyTo) {
+    drop(permit.clone());
+    drop(permitted.clone());
+    drop(sealed.clone());
+    drop(reply.clone());
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! A call comes from a verified message, and from nothing else.
+
+use std::sync::Arc;
+
+use sealwire::service::{Call, Message};
+
+fn open_the_vault(message: Arc<Message>) -> Call {
+    Call { message, method: "vault/open".to_owned(), params: None, id: None }
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! Who calls is what the checks of a message say: knowing a caller's name does not make a verified message.
+
+use sealwire::auth::{Authentic, Caller, Verified};
+
+fn pretend(caller: Caller) -> Verified {
+    Verified { caller }
+}
+
+fn undo_the_admission(message: Verified) -> Authentic {
+    Authentic { message }
+}
+
+fn main() {}

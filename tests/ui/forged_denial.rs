@@ -1,0 +1,9 @@
+//! A denial comes from a policy, too: what was not judged cannot be reported as denied.
+
+use sealwire::policy::Denied;
+
+fn deny_without_asking() -> Denied {
+    Denied(())
+}
+
+fn main() {}

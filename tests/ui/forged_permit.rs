@@ -1,0 +1,11 @@
+//! A permit comes from a policy. A layer of the application cannot make one, nor a permitted call.
+
+use sealwire::policy::{Permit, Permitted, Revision};
+use sealwire::service::Call;
+
+fn let_it_through(call: Call, revision: Revision) -> Permitted {
+    let permit = Permit { rule: None, revision };
+    Permitted { call, permit }
+}
+
+fn main() {}

@@ -1,0 +1,12 @@
+//! One permit, one dispatch: a layer that would retry a call has nothing left to retry it with.
+
+use sealwire::policy::Permitted;
+use tower::{Service, ServiceExt};
+
+async fn retry<S: Service<Permitted> + Clone>(methods: S, permitted: Permitted) {
+    if methods.clone().oneshot(permitted).await.is_err() {
+        let _ = methods.oneshot(permitted).await;
+    }
+}
+
+fn main() {}

@@ -1,0 +1,18 @@
+//! Methods take permitted calls. A call that no policy has seen, or that one has denied, is another type.
+
+use sealwire::policy::{Permitted, PolicySet};
+use sealwire::service::Call;
+use tower::{Service, ServiceExt};
+
+async fn skip_the_policy<S: Service<Permitted>>(methods: S, call: Call) {
+    let _ = methods.oneshot(call).await;
+}
+
+async fn ignore_the_denial<S: Service<Permitted>>(methods: S, policy: &PolicySet, call: Call) {
+    let (answer, _decision) = policy.authorize(call, 0);
+    if let Err((call, _denied)) = answer {
+        let _ = methods.oneshot(call).await;
+    }
+}
+
+fn main() {}
