@@ -156,7 +156,7 @@ impl KeyRing {
     pub fn load(path: &Path, audience: &Audience) -> Result<Self, KeyRingError> {
         let text = read_secret(path)?;
         let format = |reason: String| KeyRingError::Format { path: path.display().to_string(), reason };
-        let file: KeyRingFile = serde_json::from_str(&text).map_err(|error| format(error.to_string()))?;
+        let file: KeyRingFile = serde_json::from_str(&text).map_err(|error| format(fault(&error)))?;
         Self::new(file, audience)
     }
 
@@ -223,6 +223,16 @@ impl KeyRing {
     pub fn needs_service_key(&self) -> bool {
         self.records.values().any(|record| matches!(record.key, RecordKey::Ed25519 { .. }))
     }
+}
+
+/// What is wrong and where. serde quotes the text that it could not use, which in this file may be a key.
+fn fault(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let what = match text.rsplit_once(" at line ") {
+        Some((what, _)) if !error.is_data() || what.starts_with("missing field") => what,
+        _ => "a member is unknown, repeated or of the wrong type",
+    };
+    format!("{what} at line {} column {}", error.line(), error.column())
 }
 
 impl KeyRecord {

@@ -89,3 +89,42 @@ fn nothing_prints_key_bytes() {
     let shown = format!("{entry:?} {:?}", ring(vec![entry.clone()]).unwrap());
     assert!(!shown.contains(&bytes) && !shown.contains("7, 7"), "{shown}");
 }
+
+#[cfg(unix)]
+#[test]
+fn mistyped_file_is_refused_without_quoting_what_may_be_a_key() {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    let key = b64(&[7; 32]);
+    let folder = tempfile::tempdir().unwrap();
+    let with = |keys: String| format!(r#"{{"audience":"prod/math","keys":{keys}}}"#);
+    for (n, text) in [
+        with(format!(r#"["{key}"]"#)),
+        with(format!(r#""{key}""#)),
+        with(format!(r#"[{{"kid":"a","owner":"{key}.","alg":"HS256"}}]"#)),
+        with(format!(r#"[{{"kid":"a","owner":"a","alg":"HS256","status":"{key}"}}]"#)),
+        with(format!(r#"[{{"kid":"a","owner":"a","alg":"HS256","not_after":"{key}"}}]"#)),
+        with(format!(r#"[{{"kid":"a","owner":"a","alg":"HS256","{key}":"key"}}]"#)),
+        with(format!(r#"[{{"kid":"a","owner":"a","alg":"{key}","key":"{key}"}}]"#)),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let path = folder.path().join(n.to_string());
+        let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        file.unwrap().write_all(text.as_bytes()).unwrap();
+        let error = KeyRing::load(&path, &audience()).unwrap_err();
+        for shown in [error.to_string(), format!("{error:?}")] {
+            assert!(!shown.contains(&key), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn faults_of_a_file_are_told_with_their_place() {
+    let told = |text: &str| fault(&serde_json::from_str::<KeyRingFile>(text).unwrap_err());
+    assert_eq!(told(r#"{"audience":"a/b"}"#), "missing field `keys` at line 1 column 18");
+    assert_eq!(told("{\n\"audience\" 1}"), "expected `:` at line 2 column 12");
+    assert_eq!(told(r#"{"audience":1}"#), "a member is unknown, repeated or of the wrong type at line 1 column 13");
+}
