@@ -1,17 +1,27 @@
 //! A service without a socket, and the agents that write to it: keys, tokens, policies and a clock in the test's hands.
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_nats::HeaderMap;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{KeyInit as _, Mac as _};
 use sealwire::auth::{
     Caps, Floor, IssueRequest, KeyEntry, KeyRing, KeyRingFile, LocalGuard, ProofAlgorithm, TokenIssuer, TokenRules,
     TokenVerifier, Verifier, Window,
 };
+use sealwire::policy::{Methods, PolicySet};
 use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, Service, ServiceLimits};
-use sealwire::wire::{AgentKey, Delivery, Endpoint, Expectation, RequestSigner, Sealed, ServiceKey, Signed};
-use sealwire::{Clock as _, ManualClock, Name};
+use sealwire::service::{Builder, Ctx, Ready, Router, Service, ServiceLimits, WantsMethods};
+use sealwire::wire::{
+    AgentKey, Delivery, Endpoint, Expectation, HmacKey, ProofClaims, RequestSigner, Sealed, ServiceKey, Signed,
+    SignedRequest, WireLimits,
+};
+use sealwire::{Clock as _, ManualClock, MethodName, Name};
+use serde_json::Value;
+use sha2::Digest as _;
 
 /// When the desk opens: seconds since the Unix epoch.
 pub(crate) const NOW: u64 = 1_790_000_000;
@@ -23,7 +33,28 @@ pub(crate) struct Desk {
     pub(crate) issuer: TokenIssuer,
     pub(crate) endpoint: Endpoint,
     pub(crate) service_key: ServiceKey,
-    _policies: tempfile::TempDir,
+    policies: tempfile::TempDir,
+}
+
+/// What a test may want otherwise than usual.
+pub(crate) struct Setup {
+    pub(crate) policy: &'static str,
+    pub(crate) limits: ServiceLimits,
+    pub(crate) wire: WireLimits,
+    pub(crate) caps: Caps,
+    pub(crate) require_cnf: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            policy: POLICY,
+            limits: ServiceLimits::default(),
+            wire: WireLimits::default(),
+            caps: Caps::default(),
+            require_cnf: false,
+        }
+    }
 }
 
 /// An agent with its key and token.
@@ -34,6 +65,7 @@ pub(crate) struct Agent {
 }
 
 /// A signed message, ready to be offered any number of times.
+#[derive(Clone)]
 pub(crate) struct Letter {
     pub(crate) subject: String,
     pub(crate) reply: String,
@@ -46,13 +78,37 @@ impl Letter {
     pub(crate) fn delivery(&self) -> Delivery {
         Delivery::new(&self.subject, &self.reply, self.headers.clone(), self.payload.clone())
     }
+
+    /// The token and the proof.
+    pub(crate) fn credentials(&self) -> (String, String) {
+        let value = self.headers.get("Authorization").unwrap().as_str();
+        let (token, proof) = value.strip_prefix("NatsRpc ").unwrap().split_once('~').unwrap();
+        (token.to_owned(), proof.to_owned())
+    }
+
+    /// The same with another token or proof: what somebody on the way can do.
+    pub(crate) fn with_credentials(&self, token: &str, proof: &str) -> Self {
+        let mut letter = self.clone();
+        letter.headers.insert("Authorization", format!("NatsRpc {token}~{proof}"));
+        letter
+    }
+
+    /// The claims of the proof.
+    pub(crate) fn claims(&self) -> ProofClaims {
+        serde_json::from_value(part(&self.credentials().1, 1)).unwrap()
+    }
 }
 
-pub(crate) const POLICY: &str = r#"
-[role.worker]
-description = "Everything the desk offers but the vault."
-allow = ["desk/*", "subtract", "sum", "get_data", "update", "notify_hello", "notify_sum", "foobar", "foo.get"]
-"#;
+/// One part of a JWS, as JSON.
+pub(crate) fn part(jws: &str, position: usize) -> Value {
+    serde_json::from_slice(&unb64(jws.split('.').nth(position).unwrap())).unwrap()
+}
+
+/// Workers may call everything that the desk offers; the vault is another matter.
+pub(crate) const POLICY: &str = "[role.worker]\nallow = [\"desk/*\"]\n";
+
+/// Workers may call every name there is or is not.
+pub(crate) const OPEN_POLICY: &str = "[role.worker]\nallow = [\"*\"]\n";
 
 /// The agents that every desk knows.
 pub(crate) fn agents() -> Vec<(Name, AgentKey)> {
@@ -69,45 +125,72 @@ impl Desk {
         Self::open_with(router, POLICY, ServiceLimits::default())
     }
 
-    pub(crate) fn open_with<S: Send + Sync + 'static>(router: Router<S>, policy: &str, limits: ServiceLimits) -> Self {
+    pub(crate) fn open_with<S: Send + Sync + 'static>(
+        router: Router<S>,
+        policy: &'static str,
+        limits: ServiceLimits,
+    ) -> Self {
+        Self::open_as(Setup { policy, limits, ..Setup::default() }, |service| service.methods(router))
+    }
+
+    pub(crate) fn open_as(setup: Setup, methods: impl FnOnce(Builder<WantsMethods>) -> Builder<Ready>) -> Self {
+        let Setup { policy, limits, wire, caps, require_cnf } = setup;
         // The guard was opened long ago, so its fence is past.
         let clock = Arc::new(ManualClock::at(NOW - 1_000));
         let window = Window::new(30, 5).unwrap();
-        let guard = LocalGuard::open(window, Caps::default(), clock.clone(), &Floor::Ephemeral).unwrap();
+        let guard = LocalGuard::open(window, caps, clock.clone(), &Floor::Ephemeral).unwrap();
         clock.set_ms(NOW * 1000);
-        let endpoint = Endpoint::new(Name::new("test").unwrap(), Name::new("desk").unwrap());
+        let endpoint = Endpoint::new(Name::new("test").unwrap(), Name::new("desk").unwrap()).with_limits(wire);
         let audience = endpoint.audience();
-        let keys = agents()
-            .iter()
-            .map(|(owner, key)| match key.derived(audience) {
-                Some(derived) => KeyEntry::hmac(key.kid(), owner.clone(), &derived),
-                None => KeyEntry::ed25519(key.kid(), owner.clone(), key.public().unwrap()),
-            })
-            .collect();
-        let ring = KeyRing::new(KeyRingFile { audience: audience.to_string(), keys }, audience).unwrap();
+        let ring = ring_of(&endpoint, |_| {});
         let issuer = TokenIssuer::generate("https://issuer.test").unwrap();
-        let tokens = TokenVerifier::new(TokenRules::new(audience.as_str()), issuer.key_set().unwrap());
+        let mut rules = TokenRules::new(audience.as_str());
+        rules.require_cnf = require_cnf;
+        let tokens = TokenVerifier::new(rules, issuer.key_set().unwrap());
         let service_key = ServiceKey::new("svc:test/desk:1", audience, [9; 32]).unwrap();
         let again = ServiceKey::new("svc:test/desk:1", audience, [9; 32]).unwrap();
         let verifier = Verifier::new(&endpoint, window, ring, Some(again), tokens, Arc::new(guard)).unwrap();
         let policies = tempfile::tempdir().unwrap();
         std::fs::write(policies.path().join("policy.toml"), policy).unwrap();
-        let service = Service::builder()
-            .verifier(endpoint.clone(), verifier)
-            .policies(policies.path())
-            .limits(limits)
-            .methods(router)
-            .clock(clock.clone())
-            .build()
-            .unwrap_or_else(|error| panic!("{error}"));
-        Self { service, clock, issuer, endpoint, service_key, _policies: policies }
+        let builder = Service::builder().verifier(endpoint.clone(), verifier).policies(policies.path());
+        let service = methods(builder.limits(limits)).clock(clock.clone()).build();
+        let service = service.unwrap_or_else(|error| panic!("{error}"));
+        Self { service, clock, issuer, endpoint, service_key, policies }
+    }
+
+    /// Writes other policies and puts them in force.
+    pub(crate) fn change_policy(&self, text: &str) {
+        std::fs::write(self.policies.path().join("policy.toml"), text).unwrap();
+        self.service.replace_policy(self.load_policy(self.policies.path()).unwrap_or_else(|error| panic!("{error}")));
+    }
+
+    /// Loads a folder against the service's methods.
+    pub(crate) fn load_policy(&self, folder: &Path) -> Result<PolicySet, sealwire::policy::PolicyErrors> {
+        let names = self.service.counters().methods().map(|(name, _)| MethodName::new(name).unwrap());
+        PolicySet::load(folder, &names.fold(Methods::new(), Methods::with)).map(|(set, _)| set)
+    }
+
+    /// Puts another key ring in force: the usual one, after `change`.
+    pub(crate) fn change_ring(&self, change: impl FnOnce(&mut Vec<KeyEntry>)) {
+        self.service.verifier().replace_ring(ring_of(&self.endpoint, change)).unwrap();
+    }
+
+    /// How many nonces the guard holds.
+    pub(crate) fn burnt(&self) -> usize {
+        self.service.verifier().guard().stats().live
     }
 
     /// A known agent with a token of these roles.
     pub(crate) fn agent(&self, name: &str, roles: &[&str]) -> Agent {
+        self.agent_with(name, |request| request.roles = roles.iter().map(ToString::to_string).collect())
+    }
+
+    /// A known agent with a token that `change` describes.
+    pub(crate) fn agent_with(&self, name: &str, change: impl FnOnce(&mut IssueRequest)) -> Agent {
         let (name, key) = agents().into_iter().find(|(known, _)| known.as_str() == name).unwrap();
         let mut request = IssueRequest::new(name.as_str(), self.endpoint.audience().as_str(), self.clock.now_s());
-        request.roles = roles.iter().map(ToString::to_string).collect();
+        request.roles = ["worker".to_owned()].into();
+        change(&mut request);
         Agent { token: self.issuer.issue(&request).unwrap(), name, key }
     }
 
@@ -139,15 +222,26 @@ impl Desk {
             timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap()),
             idempotency_key: None,
         });
-        let mut headers = HeaderMap::new();
-        headers.insert("Authorization", signed.authorization.as_str());
-        Letter {
-            subject: subject.to_owned(),
-            reply: reply.to_owned(),
-            headers,
-            payload: payload.as_bytes().to_vec(),
-            expectation: signed.expectation,
-        }
+        envelope(subject, reply, payload, signed)
+    }
+
+    /// A message with a reply subject whose claims are as `change` leaves them, signed with the agent's key.
+    pub(crate) fn letter_claiming(
+        &self,
+        agent: &Agent,
+        payload: &str,
+        change: impl FnOnce(&mut ProofClaims),
+    ) -> Letter {
+        let letter = self.letter(agent, payload);
+        let mut claims = letter.claims();
+        change(&mut claims);
+        let signed = self.signer(agent).sign_claims(&claims, &agent.token);
+        envelope(&letter.subject, &letter.reply, payload, signed)
+    }
+
+    /// The key that this service holds for an agent that signs with HMAC.
+    pub(crate) fn derived(&self, agent: &Agent) -> HmacKey {
+        agent.key.derived(self.endpoint.audience()).unwrap()
     }
 
     /// Offers a letter and checks that the answer, if there is one, is signed and bound to it.
@@ -160,11 +254,52 @@ impl Desk {
         Some(text(&sealed))
     }
 
+    /// Offers what is no good and returns the code of the answer; `None` for silence.
+    ///
+    /// Unsigned answers must be one of the fixed hints, byte for byte.
+    pub(crate) async fn offer(&self, letter: &Letter) -> Option<i64> {
+        let sealed = self.service.handle(letter.delivery()).await?;
+        assert_eq!(sealed.to(), letter.reply, "an answer goes to the reply subject only");
+        assert_eq!(sealed.headers().is_none(), HINTS.contains(&text(&sealed).as_str()), "{}", text(&sealed));
+        code(&text(&sealed))
+    }
+
     /// Signs `payload` and offers it.
     pub(crate) async fn ask(&self, agent: &Agent, payload: &str) -> Option<String> {
         self.answer(&self.letter(agent, payload)).await
     }
 }
+
+fn envelope(subject: &str, reply: &str, payload: &str, signed: SignedRequest) -> Letter {
+    let mut headers = HeaderMap::new();
+    headers.insert("Authorization", signed.authorization.as_str());
+    Letter {
+        subject: subject.to_owned(),
+        reply: reply.to_owned(),
+        headers,
+        payload: payload.as_bytes().to_vec(),
+        expectation: signed.expectation,
+    }
+}
+
+/// The ring of the known agents, after `change`.
+pub(crate) fn ring_of(endpoint: &Endpoint, change: impl FnOnce(&mut Vec<KeyEntry>)) -> KeyRing {
+    let audience = endpoint.audience();
+    let entry = |(owner, key): &(Name, AgentKey)| match key.derived(audience) {
+        Some(derived) => KeyEntry::hmac(key.kid(), owner.clone(), &derived),
+        None => KeyEntry::ed25519(key.kid(), owner.clone(), key.public().unwrap()),
+    };
+    let mut keys = agents().iter().map(entry).collect();
+    change(&mut keys);
+    KeyRing::new(KeyRingFile { audience: audience.to_string(), keys }, audience).unwrap()
+}
+
+/// Everything that may be sent unsigned.
+pub(crate) const HINTS: [&str; 3] = [
+    r#"{"jsonrpc":"2.0","error":{"code":-32010,"message":"unauthenticated"},"id":null}"#,
+    r#"{"jsonrpc":"2.0","error":{"code":-32014,"message":"overloaded"},"id":null}"#,
+    r#"{"jsonrpc":"2.0","error":{"code":-32015,"message":"too large"},"id":null}"#,
+];
 
 pub(crate) fn text(sealed: &Sealed) -> String {
     String::from_utf8(sealed.payload().to_vec()).unwrap()
@@ -174,6 +309,62 @@ pub(crate) fn text(sealed: &Sealed) -> String {
 pub(crate) fn code(answer: &str) -> Option<i64> {
     let answer: serde_json::Value = serde_json::from_str(answer).unwrap();
     answer.pointer("/error/code").and_then(serde_json::Value::as_i64)
+}
+
+/// What ran: the methods in order, as their names and parameters.
+#[derive(Default)]
+pub(crate) struct Runs(Mutex<Vec<String>>);
+
+impl Runs {
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+/// Methods that leave a trace: `desk/echo` answers its parameters, `desk/note` nothing, and `vault/open` is not for
+/// workers.
+pub(crate) fn recording() -> (Router<Arc<Runs>>, Arc<Runs>) {
+    let runs = Arc::new(Runs::default());
+    let run = |ctx: &Ctx<Arc<Runs>>, p: &Value| ctx.state().0.lock().unwrap().push(format!("{} {p}", ctx.method()));
+    let router = Router::new(Arc::clone(&runs))
+        .method("desk/echo", move |ctx: Ctx<Arc<Runs>>, p: Value| async move {
+            run(&ctx, &p);
+            Ok::<_, RpcError>(p)
+        })
+        .method("desk/note", move |ctx: Ctx<Arc<Runs>>, p: Value| async move {
+            run(&ctx, &p);
+            Ok::<_, RpcError>(())
+        })
+        .method("vault/open", move |ctx: Ctx<Arc<Runs>>, p: Value| async move {
+            run(&ctx, &p);
+            Ok::<_, RpcError>("gold")
+        });
+    (router, runs)
+}
+
+pub(crate) fn call(method: &str, params: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":1}}"#)
+}
+
+pub(crate) fn b64(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+pub(crate) fn unb64(text: &str) -> Vec<u8> {
+    URL_SAFE_NO_PAD.decode(text).unwrap()
+}
+
+/// base64url(SHA-256(bytes)).
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    b64(&sha2::Sha256::digest(bytes))
+}
+
+/// A JWS over any header and any claims: what a holder of the key can make with other tools than ours.
+pub(crate) fn jws(key: &HmacKey, header: &str, claims: &str) -> String {
+    let input = format!("{}.{}", b64(header.as_bytes()), b64(claims.as_bytes()));
+    let mut mac = hmac::Hmac::<sha2::Sha256>::new_from_slice(key.expose()).unwrap();
+    mac.update(input.as_bytes());
+    format!("{input}.{}", b64(&mac.finalize().into_bytes()))
 }
 
 /// What JSON-RPC's own examples call.
@@ -195,4 +386,11 @@ pub(crate) fn specification_methods() -> Router {
 /// Which proof algorithm an agent of the desk signs with.
 pub(crate) fn algorithm(agent: &Agent) -> ProofAlgorithm {
     agent.key.algorithm()
+}
+
+/// The same under an Ed25519 key.
+pub(crate) fn jws_ed25519(seed: &[u8; 32], header: &str, claims: &str) -> String {
+    let input = format!("{}.{}", b64(header.as_bytes()), b64(claims.as_bytes()));
+    let pair = aws_lc_rs::signature::Ed25519KeyPair::from_seed_unchecked(seed).unwrap();
+    format!("{input}.{}", b64(pair.sign(input.as_bytes()).as_ref()))
 }
