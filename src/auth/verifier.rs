@@ -2,6 +2,7 @@
 //! Knows nothing of methods, and stores a nonce only for a message whose every other check held.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
@@ -52,7 +53,6 @@ pub struct Authentic {
 /// A message whose sender is proved and that is seen for the first time.
 ///
 /// Made only by [`Verifier::admit`]; it cannot be cloned, so one admission leads to one dispatch.
-#[derive(Debug)]
 pub struct Verified {
     pub(crate) caller: Caller,
     pub(crate) payload: Bytes,
@@ -66,6 +66,17 @@ pub struct Verified {
     /// The nonce's text: with the agent it names this message in logs.
     pub(crate) message_id: String,
     pub(crate) binding: Option<Binding>,
+}
+
+/// Without the payload, which holds parameters.
+impl fmt::Debug for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verified")
+            .field("caller", &self.caller)
+            .field("payload", &self.payload.len())
+            .field("message_id", &self.message_id)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why a message was refused before its body was read.

@@ -1,6 +1,8 @@
 //! The shape of a request: sizes, subject grammar, the reply rule, and the one security header, taken apart.
 //! Never touches a key, and never reads a header but `Authorization` for a decision.
 
+use std::fmt;
+
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -12,7 +14,6 @@ use super::seal::ReplyTo;
 use crate::name::Name;
 
 /// A request whose shape holds. Nothing is authenticated yet.
-#[derive(Debug)]
 pub struct Envelope {
     pub(crate) subject: String,
     pub(crate) agent: Name,
@@ -26,13 +27,24 @@ pub struct Envelope {
 }
 
 /// The proof: its whole text, the part that is signed, and its parsed header.
-#[derive(Debug)]
 pub(crate) struct ProofText {
     pub(crate) text: String,
     /// How many bytes of `text` the signature covers: header, dot, claims (RFC 7515 §5.2).
     signing_length: usize,
     pub(crate) header: ProofHeader,
     pub(crate) signature: Vec<u8>,
+}
+
+/// Without token, signature and payload.
+impl fmt::Debug for Envelope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Envelope")
+            .field("subject", &self.subject)
+            .field("reply", &self.reply)
+            .field("proof", &self.proof.header)
+            .field("payload", &self.payload.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl ProofText {

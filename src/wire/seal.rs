@@ -1,6 +1,7 @@
 //! Answers: signed and bound to their request, or one of the fixed hints. Nothing else can be published.
 //! Never publishes outside the inbox that the reply rule allowed.
 
+use std::fmt;
 use std::sync::Arc;
 
 use async_nats::{HeaderMap, Subject};
@@ -68,7 +69,6 @@ impl Hint {
 }
 
 /// An answer that may be published: signed and bound to its request, or a [`Hint`].
-#[derive(Debug)]
 pub struct Sealed {
     to: Subject,
     headers: Option<HeaderMap>,
@@ -119,6 +119,17 @@ pub struct Unsent {
     pub answer: Box<Sealed>,
     /// Why.
     pub error: async_nats::PublishError,
+}
+
+/// Without signature and payload, which holds results.
+impl fmt::Debug for Sealed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealed")
+            .field("to", &self.to())
+            .field("signed", &self.headers.is_some())
+            .field("payload", &self.payload.len())
+            .finish()
+    }
 }
 
 /// With what an answer is signed.

@@ -23,7 +23,7 @@ pub struct RequestSigner {
 }
 
 /// A request before it is signed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Signed<'a> {
     /// The subject it will be published on.
     pub subject: &'a str,
@@ -43,13 +43,30 @@ pub struct Signed<'a> {
     pub idempotency_key: Option<&'a str>,
 }
 
+/// Without token and payload.
+impl fmt::Debug for Signed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signed")
+            .field("subject", &self.subject)
+            .field("reply", &self.reply)
+            .field("payload", &self.payload.len())
+            .finish_non_exhaustive()
+    }
+}
+
 /// A signed request: the header to send it with, and what its answer must look like.
-#[derive(Debug)]
 pub struct SignedRequest {
     /// The value of the `Authorization` header.
     pub authorization: String,
     /// What an answer must match.
     pub expectation: Expectation,
+}
+
+/// Without the header, which holds the access token.
+impl fmt::Debug for SignedRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SignedRequest").field("expectation", &self.expectation).finish_non_exhaustive()
+    }
 }
 
 impl RequestSigner {
