@@ -357,7 +357,6 @@ async fn unknown_and_known_key_ids_are_told_apart_by_nothing_in_the_answer() {
 }
 
 #[tokio::test]
-#[ignore = "fails: the turn is taken before the owner is looked at"]
 async fn naming_anothers_ed25519_key_takes_none_of_its_turns() {
     let (router, runs) = recording();
     let desk = Desk::open(router);
