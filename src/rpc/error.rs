@@ -113,6 +113,12 @@ impl RpcError {
         }
     }
 
+    /// What a layer around the methods failed with, or handed on from one of them, as it may be sent.
+    pub(crate) fn of_layer(self) -> Self {
+        // The methods themselves say so where a policy allows a name that is not registered.
+        if self.code == code::METHOD_NOT_FOUND { self } else { self.of_application() }
+    }
+
     /// Any code, for Sealwire's own answers.
     pub(crate) fn with_code(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code, message: message.into(), data: None, source: None }

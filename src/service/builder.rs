@@ -163,7 +163,7 @@ impl Builder<Ready> {
         <L::Service as tower::Service<Permitted>>::Error: Into<RpcError>,
         <L::Service as tower::Service<Permitted>>::Future: Send + 'static,
     {
-        let layered = layer.layer(self.stage.methods).map_err(Into::into);
+        let layered = layer.layer(self.stage.methods).map_err(|error| error.into().of_layer());
         self.stage.methods = BoxCloneSyncService::new(layered);
         self
     }

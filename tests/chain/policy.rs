@@ -179,7 +179,6 @@ fn received(code: i32) -> RpcError {
 }
 
 #[tokio::test]
-#[ignore = "fails: a layer may hand on any code"]
 async fn layer_may_end_a_call_but_not_in_the_words_of_our_own_checks() {
     async fn refuse(error: Arc<Mutex<Option<tower::BoxError>>>) -> Result<Box<RawValue>, tower::BoxError> {
         Err(error.lock().unwrap().take().unwrap())
