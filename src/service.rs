@@ -152,12 +152,18 @@ impl Service {
         // 6. Policy, deadline and method, entry by entry, under one revision.
         let Calls { entries, is_batch, binding } = calls;
         let policy = this.policy.load_full();
-        let answers: Vec<Response> = stream::iter(entries)
-            .map(|entry| this.entry(entry, &policy, started))
-            .buffered(this.limits.batch_concurrency.max(1))
+        let mut answers: Vec<(usize, Response)> = stream::iter(entries.into_iter().enumerate())
+            .map(|(position, entry)| {
+                this.entry(entry, &policy, started).map(move |answer| answer.map(|answer| (position, answer)))
+            })
+            // Unordered, so that a slow entry holds its own place only, and not those of the entries behind it.
+            .buffer_unordered(this.limits.batch_concurrency.max(1))
             .filter_map(std::future::ready)
             .collect()
             .await;
+        // JSON-RPC 2.0 §6 allows any order; the requests' own is the one that is easiest to read.
+        answers.sort_by_key(|(position, _)| *position);
+        let answers: Vec<Response> = answers.into_iter().map(|(_, answer)| answer).collect();
         // 7. Signed and bound to the request.
         this.seal(&answers, is_batch, binding?)
     }

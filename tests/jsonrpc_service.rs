@@ -164,7 +164,6 @@ async fn batch_entries_run_concurrently_up_to_the_bound() {
 }
 
 #[tokio::test]
-#[ignore = "fails: the entries behind a slow one wait for it"]
 async fn slow_entry_of_a_batch_does_not_hold_up_those_behind_it() {
     // The first entry ends only when all the others have run: with eight places, it may hold one of them only.
     let gate = Arc::new((AtomicUsize::new(0), tokio::sync::Notify::new()));
