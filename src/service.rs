@@ -290,10 +290,9 @@ impl Inner {
             }
             Ok(permitted) => {
                 let method = permitted.call().method().to_owned();
-                let left = Duration::from_millis(message.deadline_ms.saturating_sub(now_ms));
                 let outcome = match builtin::answer(permitted, policy, now_ms) {
                     Ok(outcome) => outcome,
-                    Err(permitted) => self.run(permitted, left).await,
+                    Err(permitted) => self.run(permitted, now_ms, message.deadline_ms).await,
                 };
                 (method, outcome)
             }
@@ -319,11 +318,18 @@ impl Inner {
         id.map(|id| self.bounded(id, outcome))
     }
 
-    async fn run(&self, permitted: Permitted, left: Duration) -> Result<Box<RawValue>, RpcError> {
+    async fn run(&self, permitted: Permitted, now_ms: u64, deadline_ms: u64) -> Result<Box<RawValue>, RpcError> {
+        let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
         let methods = self.methods.clone();
         // The method is dropped, and so cancelled, when its deadline passes or its message's future is dropped.
-        let run = AssertUnwindSafe(async move { methods.oneshot(permitted).await }).catch_unwind();
-        match tokio::time::timeout(left, run).await {
+        let mut run = Box::pin(AssertUnwindSafe(async move { methods.oneshot(permitted).await }).catch_unwind());
+        let finished = tokio::time::timeout(left, &mut run).await;
+        // What a cancelled method cleans up may panic as well.
+        let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(run)));
+        if dropped.is_err() {
+            tracing::error!(target: "sealwire::call", "a method panicked while it was dropped");
+        }
+        match finished {
             Err(_elapsed) => Err(self.entry_error(&Refusal::Deadline)),
             // The panic's own text may hold parameters: it goes to the panic hook only.
             Ok(Err(_panic)) => Err(RpcError::internal("the method panicked")),
