@@ -331,6 +331,8 @@ impl Inner {
         }
         match finished {
             Err(_elapsed) => Err(self.entry_error(&Refusal::Deadline)),
+            // A method that did not give way cannot be stopped by a timer: its answer comes too late all the same.
+            Ok(_) if self.clock.now_ms() >= deadline_ms => Err(self.entry_error(&Refusal::Deadline)),
             // The panic's own text may hold parameters: it goes to the panic hook only.
             Ok(Err(_panic)) => Err(RpcError::internal("the method panicked")),
             Ok(Ok(outcome)) => outcome,

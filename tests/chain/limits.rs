@@ -114,7 +114,6 @@ async fn method_is_cancelled_when_its_message_is_given_up() {
 }
 
 #[tokio::test]
-#[ignore = "fails: a method that does not give way answers late"]
 async fn answer_may_follow_the_expiry_but_not_the_deadline() {
     // Each call takes as long as it says, on the service's clock, without giving way: no timer can stop it.
     let clock = Arc::new(std::sync::OnceLock::<Arc<ManualClock>>::new());
