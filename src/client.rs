@@ -20,6 +20,7 @@ mod link;
 mod peer;
 mod pending;
 mod request;
+mod seldom;
 mod token;
 
 use std::fmt;
@@ -48,8 +49,8 @@ use token::Tokens;
 /// An agent's connection to the services of its environment. Cloning is cheap and shares everything.
 ///
 /// It keeps itself connected. While it is not, calls wait until their deadline and are signed only once it is again, so
-/// nothing that somebody gave up on is sent later. When the last clone is dropped, the connection ends, and what was
-/// published is still written; [`Client::close`] waits for that.
+/// nothing that somebody gave up on is sent later. When the last clone is dropped, the connection ends; notifications that
+/// returned without an error have been written to it.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 

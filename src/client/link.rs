@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::credentials::Credentials;
 use super::error::ClientError;
 use super::pending::Pending;
+use super::seldom::Seldom;
 use crate::auth::Nonce;
 use crate::bus::{BusConfig, BusError};
 
@@ -41,6 +42,8 @@ struct Watcher {
     lost: AtomicU64,
     closed: AtomicBool,
     notes: Mutex<Notes>,
+    full: Seldom,
+    other: Seldom,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +78,8 @@ impl Link {
             lost: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             notes: Mutex::default(),
+            full: Seldom::default(),
+            other: Seldom::default(),
         };
         let link = Self {
             bus: ArcSwapOption::empty(),
@@ -260,16 +265,17 @@ impl Watcher {
                     let subject = crate::name::shown(subject);
                     self.pending.end_all(|| ClientError::InboxForbidden { subject: subject.clone() });
                 }
-                None => {
+                None if self.other.may_speak() => {
                     let error = crate::name::shown(&text);
                     tracing::warn!(target: "sealwire::client", error, "the broker reports an error");
                 }
+                None => {}
             },
             Event::ClientError(error) => self.notes().cause = Some(error.to_string()),
-            Event::SlowConsumer(_) => {
+            Event::SlowConsumer(_) if self.full.may_speak() => {
                 tracing::warn!(target: "sealwire::client", "the inbox is full: answers were dropped");
             }
-            Event::ServerError(_) | Event::LameDuckMode | Event::Draining | Event::Closed => {}
+            Event::SlowConsumer(_) | Event::ServerError(_) | Event::LameDuckMode | Event::Draining | Event::Closed => {}
         }
     }
 

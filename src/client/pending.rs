@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::error::{ClientError, HintKind, ProtocolError};
 use super::peer::Peer;
+use super::seldom::Seldom;
 use crate::clock::Clock;
 use crate::rpc::{Limits, Responses, code};
 use crate::wire::{Expectation, Hint, Unverifiable};
@@ -32,6 +33,9 @@ pub(super) struct Pending {
     skew_s: u64,
     unverifiable: AtomicU64,
     late: AtomicU64,
+    /// Whoever can write to the inbox could fill the log otherwise.
+    ignored: Seldom,
+    refused: Seldom,
 }
 
 /// What one call expects.
@@ -73,7 +77,15 @@ pub(super) struct Waiter {
 
 impl Pending {
     pub(super) fn new(clock: Arc<dyn Clock>, skew_s: u64) -> Self {
-        Self { waiting: Mutex::default(), clock, skew_s, unverifiable: AtomicU64::new(0), late: AtomicU64::new(0) }
+        Self {
+            waiting: Mutex::default(),
+            clock,
+            skew_s,
+            unverifiable: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            ignored: Seldom::default(),
+            refused: Seldom::default(),
+        }
     }
 
     /// Begins to wait for what arrives under `token`, the last token of the reply subject.
@@ -117,8 +129,10 @@ impl Pending {
             Err(reason) => match hint(&message.payload).filter(|_| reason == Unverifiable::Unsigned) {
                 Some(hint) => waiting.end(Err(ClientError::Hint { hint })),
                 None => {
-                    self.unverifiable.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(target: "sealwire::client", %reason, "ignored what is not an answer");
+                    let count = self.unverifiable.fetch_add(1, Ordering::Relaxed) + 1;
+                    if self.ignored.may_speak() {
+                        tracing::warn!(target: "sealwire::client", %reason, count, "ignored what is not an answer");
+                    }
                     waiting.lock().unverifiable = Some(reason);
                 }
             },
@@ -149,7 +163,8 @@ impl Pending {
     /// The broker refused a publication on this subject.
     pub(super) fn forbidden(&self, subject: &str) {
         let refused: Vec<_> = self.lock().values().filter(|call| call.expected.subject == subject).cloned().collect();
-        if refused.is_empty() {
+        // A notification, most likely: nothing else tells of it.
+        if refused.is_empty() && self.refused.may_speak() {
             let subject = crate::name::shown(subject);
             tracing::warn!(target: "sealwire::client", subject, "the broker forbids this user to publish");
         }
