@@ -35,19 +35,29 @@ impl Inner {
     ///
     /// Cancel safety: a dropped future leaves nothing behind; the message may have been sent.
     pub(super) async fn ask(&self, letter: &Letter) -> Result<Answer, ClientError> {
-        let deadline = Instant::now() + letter.deadline;
-        let mut attempt = 1;
+        let started = Instant::now();
+        let mut attempts = 0;
+        let outcome = self.ask_until(letter, started + letter.deadline, &mut attempts).await;
+        // Neither parameters nor results, and of errors only their kind.
+        let error = outcome.as_ref().err().map(ClientError::kind);
+        let audience = letter.peer.endpoint.audience();
+        let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::debug!(target: "sealwire::client", %audience, attempts, ms, ?error, "asked");
+        outcome
+    }
+
+    async fn ask_until(&self, letter: &Letter, deadline: Instant, attempts: &mut u32) -> Result<Answer, ClientError> {
         loop {
+            *attempts += 1;
             let outcome = self.ask_once(letter, deadline).await;
             if matches!(outcome, Err(ClientError::Hint { hint: HintKind::Unauthenticated })) {
                 self.tokens.suspect();
             }
             let again = if letter.idempotent { again(&outcome) } else { None };
-            let Some(pause) = again.map(|least| least.max(pause(attempt))) else { return outcome };
-            if attempt >= MAX_ATTEMPTS || Instant::now() + pause >= deadline {
+            let Some(pause) = again.map(|least| least.max(pause(*attempts))) else { return outcome };
+            if *attempts >= MAX_ATTEMPTS || Instant::now() + pause >= deadline {
                 return outcome;
             }
-            attempt += 1;
             sleep(pause).await;
         }
     }
