@@ -118,6 +118,7 @@ impl Link {
     /// Cancel safety: it is made to be aborted.
     pub(super) async fn run(self: Arc<Self>, mut inbox: Subscriber) {
         loop {
+            let since = Instant::now();
             while let Some(message) = inbox.next().await {
                 if let Some(token) = message.subject.strip_prefix(&self.inbox) {
                     self.watcher.pending.arrived(token, &message);
@@ -131,6 +132,10 @@ impl Link {
             self.watcher.tick();
             self.watcher.pending.end_all(|| ClientError::ConnectionLost);
             let mut pause = FIRST_PAUSE;
+            // Somebody keeps doing this: it shall not cost them less than us.
+            if since.elapsed() < SHORT_LIFE {
+                sleep(pause).await;
+            }
             inbox = loop {
                 match self.connect().await {
                     Ok(inbox) => break inbox,
@@ -323,6 +328,9 @@ const SETUP_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often a waiting call looks at the connection's state by itself.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
+
+/// A connection that ended sooner than this is not replaced at once.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 /// Pauses between tries to connect: doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

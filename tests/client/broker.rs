@@ -197,6 +197,7 @@ async fn poison_in_the_inbox_costs_at_most_the_calls_under_way() {
     let _serving = stage.serve().await;
     let client = stage.client("ann").await;
     let mut raw = RawConnection::connect(&stage.server.url(), None).await;
+    let mut first = true;
     for (what, headers) in poison_headers() {
         // Whoever sees one reply subject knows the inbox.
         let mut seen = stage.overhear().await;
@@ -216,13 +217,60 @@ async fn poison_in_the_inbox_costs_at_most_the_calls_under_way() {
         let call = client.request("desk").idempotent().deadline(Duration::from_secs(5)).call::<i64>("desk/add", (1, 2));
         assert_eq!(within(SOON, call).await.unwrap_or_else(|error| panic!("{what}: {error}")), 3);
         assert!(poisoned.elapsed() < Duration::from_secs(1), "{what}: {:?}", poisoned.elapsed());
+        // After a mere reconnect its answer still arrives. What was queued in a task that died was never sent.
         match within(SOON, under_way).await.unwrap() {
-            Ok(_) => {}
-            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{what}: {error}"),
+            Ok(ms) => assert!(ms == 300 && client.stats().disconnects > 0, "{what}"),
+            Err(error) => assert!(error.kind() == ErrorKind::ConnectionLost && first, "{what}: {error}"),
         }
+        first = false;
         assert_eq!(client.stats().pending, 0, "{what}");
     }
     let stats = client.stats();
     assert_eq!(stats.rebuilt, 1, "the first of them ends the library's task");
     assert!(stats.disconnects >= 5, "{stats:?}");
+}
+
+#[tokio::test]
+async fn poison_again_and_again_leaves_a_client_that_answers() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    let client = stage.client("ann").await;
+    let mut seen = stage.overhear().await;
+    within(SOON, client.call::<i64>("desk", "desk/add", (1, 2))).await.unwrap();
+    let inbox = within(SOON, futures_util::StreamExt::next(&mut seen)).await.unwrap().reply.unwrap();
+    let mut raw = RawConnection::connect(&stage.server.url(), None).await;
+    let (_, deadly) = poison_headers()[0];
+    for n in 1..=5 {
+        raw.hpub_raw(inbox.as_str(), None, deadly, b"x").await;
+        raw.flush().await;
+        eventually("the connection is replaced", || client.stats().rebuilt == n && client.stats().connected).await;
+    }
+    let started = std::time::Instant::now();
+    assert_eq!(within(SOON, client.call::<i64>("desk", "desk/add", (1, 2))).await.unwrap(), 3);
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn dropped_client_leaves_no_task_behind() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for end in ["dropped", "closed", "dropped while it waits"] {
+        let client = stage.client("ann").await;
+        within(SOON, client.call::<i64>("desk", "desk/add", (1, 2))).await.unwrap();
+        assert!(tasks() > before);
+        match end {
+            "closed" => within(SOON, client.close()).await,
+            "dropped" => {}
+            _ => {
+                let call = client.call::<u64>("desk", "desk/sleep", (5_000,));
+                assert!(tokio::time::timeout(Duration::from_millis(50), call).await.is_err());
+            }
+        }
+        drop(client);
+        // The method that sleeps is the service's, and ends with its deadline.
+        let left = if end == "dropped while it waits" { before + 1 } else { before };
+        eventually(end, || tasks() <= left).await;
+    }
 }
