@@ -223,6 +223,41 @@ async fn ed25519_agents_need_and_use_the_pinned_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn running_service_takes_up_rotated_retired_and_revoked_keys() {
+    let bench = Bench::start().await;
+    let shell = &bench.shell;
+    let call = ["call", "demo", "math/add", "[1,2]"];
+    let issue = "token issue --key token-key.json --subject planner --audience dev/demo --role calc --out planner.jwt";
+    // The service looks at its files twice a second.
+    let soon = |expected: i32| {
+        let started = Instant::now();
+        loop {
+            let ran = bench.run(&call);
+            if ran.code == expected {
+                return;
+            }
+            assert!(started.elapsed() < SOON, "{ran:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    shell.run(issue).ok();
+    let old = shell.read("planner.creds.json");
+    bench.run(&call).ok();
+    shell.run("keys rotate planner.creds.json --ring demo.ring.json").ok();
+    let new = shell.read("planner.creds.json");
+    soon(0);
+    shell.write("planner.creds.json", &old);
+    bench.run(&call).ok();
+    shell.run("keys retire planner.k1 --ring demo.ring.json").ok();
+    soon(22);
+    shell.write("planner.creds.json", &new);
+    bench.run(&call).ok();
+    shell.run("keys revoke planner.k2 --ring demo.ring.json").ok();
+    soon(22);
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secrets_stay_secret_at_the_most_talkative_log_level() {
     let bench = Bench::start().await;
     let shell = &bench.shell;
