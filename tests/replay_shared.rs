@@ -374,6 +374,22 @@ async fn the_documented_permissions_suffice_and_agents_cannot_touch_the_stream()
 }
 
 #[tokio::test]
+async fn a_configuration_that_cannot_work_is_refused_before_connecting() {
+    let open = async |change: fn(&mut SharedConfig)| {
+        let mut config = config();
+        change(&mut config);
+        SharedGuard::open(config, BusConfig::open("nats://127.0.0.1:1"), Arc::new(SystemClock)).await.unwrap_err()
+    };
+    assert!(matches!(open(|config| config.window.skew_s = 0).await, SharedOpenError::NoSkew));
+    assert!(matches!(open(|config| config.window.window_s = 0).await, SharedOpenError::Local(_)));
+    assert!(matches!(open(|config| config.max_messages = 0).await, SharedOpenError::NoRoom));
+    let error = open(|config| config.answer_within = Duration::ZERO).await;
+    assert_eq!(error.to_string(), "a check may take 10 ms to 1000 ms, not 0ns");
+    let error = open(|config| config.open_within = Duration::from_millis(200)).await;
+    assert!(error.to_string().contains("no broker answers at nats://127.0.0.1:1"), "{error}");
+}
+
+#[tokio::test]
 async fn a_dropped_guard_leaves_nothing_behind() {
     let server = NatsServer::start().await;
     let clock = Arc::new(SystemClock);

@@ -26,6 +26,7 @@ mod stream;
 mod vouch;
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -70,7 +71,7 @@ pub struct SharedConfig {
     pub in_flight: usize,
     /// The most checks in flight of one owner; default 256. More are refused as [`Refused::OwnerFull`].
     pub in_flight_per_owner: usize,
-    /// How long a check may take; default 250 ms. Later answers are not waited for.
+    /// How long a check may take, 10 ms to 1 s; default 250 ms. Later answers are not waited for.
     pub answer_within: Duration,
     /// How long [`SharedGuard::open`] tries to reach the broker and the stream; default 10 s.
     pub open_within: Duration,
@@ -116,6 +117,12 @@ pub enum SharedOpenError {
     /// Clocks on two machines are never equal.
     #[error("a shared replay guard needs a clock skew of at least 1 s")]
     NoSkew,
+    /// Zero would mean no bound.
+    #[error("the guard stream must have room for at least one message")]
+    NoRoom,
+    /// Shorter, and no broker answers in time; longer, and a pause is noticed too late.
+    #[error("a check may take {min} ms to {max} ms, not {0:?}", min = ANSWER_WITHIN.start().as_millis(), max = ANSWER_WITHIN.end().as_millis())]
+    AnswerWithin(Duration),
     /// The stream cannot do the work: blame the broker's set-up, or the configuration.
     #[error("{0}")]
     Unfit(String),
@@ -155,14 +162,20 @@ impl SharedGuard {
     /// Connects, finds or makes the stream, and verifies it. Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// [`SharedOpenError::Local`] and [`SharedOpenError::NoSkew`] blame the configuration, [`SharedOpenError::Unfit`] the
-    /// stream's set-up, [`SharedOpenError::NotReady`] the broker after `open_within` of trying.
+    /// [`SharedOpenError::Unfit`] blames the stream's set-up, [`SharedOpenError::NotReady`] the broker after `open_within`
+    /// of trying, and all others the configuration.
     ///
     /// Cancel safe: nothing is left behind but the stream.
     pub async fn open(config: SharedConfig, bus: BusConfig, clock: Arc<dyn Clock>) -> Result<Self, SharedOpenError> {
         let local = LocalGuard::unfenced(config.window, config.caps, Arc::clone(&clock))?;
         if config.window.skew_s == 0 {
             return Err(SharedOpenError::NoSkew);
+        }
+        if config.max_messages <= 0 {
+            return Err(SharedOpenError::NoRoom);
+        }
+        if !ANSWER_WITHIN.contains(&config.answer_within) {
+            return Err(SharedOpenError::AnswerWithin(config.answer_within));
         }
         let shared = Arc::new(Shared {
             flight: Flight::new(config.in_flight, config.in_flight_per_owner),
@@ -462,3 +475,6 @@ impl Shared {
         }
     }
 }
+
+/// The task verifies with the same patience, every second, and what it found is trusted for five.
+const ANSWER_WITHIN: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
