@@ -126,7 +126,8 @@ fn revoking_adds_to_the_deny_list_and_keeps_what_is_in_it() {
     shell.run_with_stdin(&["token", "revoke", "--denylist", "deny.json", "--token", "-"], token.as_bytes()).ok();
     shell.run("token revoke --denylist deny.json --jti t-0002 --until 2026-09-21T14:13:20Z").ok();
     shell.run("token revoke --denylist deny.json --sub planner").ok();
-    shell.run("token revoke --denylist deny.json --sub other --before 1790000000").ok();
+    let ran = shell.run("token revoke --denylist deny.json --sub other --before 1790000000 --json").ok();
+    assert_eq!(ran.json(), json!({ "file": "deny.json", "sub": "other", "before": 1_790_000_000 }));
     let list = shell.read_json("deny.json");
     let tokens: Vec<&str> = list["tokens"].as_array().unwrap().iter().map(|t| t["jti"].as_str().unwrap()).collect();
     assert!(tokens.contains(&jti.as_str()) && tokens.contains(&"t-0002"), "{list}");

@@ -53,24 +53,26 @@ impl Revoke {
         let now_s = when::now_s();
         let _lock = Lock::of([self.denylist.as_path()]);
         let list = load(&self.denylist)?;
-        let (list, told) = if let Some(subject) = self.subject {
+        let path = &self.denylist;
+        let (list, entry, told) = if let Some(subject) = self.subject {
             // A token of this very second has `iat` = now, and `before` does not include its own second.
             let before = self.before.unwrap_or(now_s.saturating_add(1));
             let told = format!("tokens of `{}` issued before {}", subject.escape_debug(), when::absolute(before));
-            (list.with_subject(subject, before), told)
+            let entry = json!({ "file": path, "sub": subject, "before": before });
+            (list.with_subject(subject, before), entry, told)
         } else {
             let (jti, until) = match self.token {
                 Some(token) => of_token(Some(token))?,
-                // The library takes tokens of at most an hour unless it is told otherwise.
+                // Services take tokens of at most an hour unless they are told otherwise.
                 None => (self.jti.unwrap_or_default(), self.until.unwrap_or(now_s.saturating_add(86_400))),
             };
             let told = format!("token `{}`", jti.escape_debug());
-            (list.with_token(jti, until), told)
+            let entry = json!({ "file": path, "jti": jti, "until": until });
+            (list.with_token(jti, until), entry, told)
         };
         let list = if self.prune { list.without_ended(now_s) } else { list };
-        files::write_public(&self.denylist, &list.to_json())?;
-        let path = self.denylist.display();
-        out.result(&json!({ "file": self.denylist, "revoked": told }), || format!("revoked {told} in {path}"))?;
+        files::write_public(path, &list.to_json())?;
+        out.result(&entry, || format!("revoked {told} in {}", path.display()))?;
         Ok(Exit::Ok)
     }
 }
