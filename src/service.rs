@@ -292,7 +292,7 @@ impl Inner {
                 let method = permitted.call().method().to_owned();
                 let outcome = match builtin::answer(permitted, policy, now_ms) {
                     Ok(outcome) => outcome,
-                    Err(permitted) => self.run(permitted, now_ms, message.deadline_ms).await,
+                    Err(permitted) => self.run(*permitted, now_ms, message.deadline_ms).await,
                 };
                 (method, outcome)
             }

@@ -53,11 +53,11 @@ pub(super) fn answer(
     permitted: Permitted,
     policy: &PolicySet,
     now_ms: u64,
-) -> Result<Result<Box<RawValue>, RpcError>, Permitted> {
+) -> Result<Result<Box<RawValue>, RpcError>, Box<Permitted>> {
     match permitted.call().method() {
         CAN => Ok(can(&permitted, policy, now_ms)),
         EXPLAIN => Ok(explain(&permitted, policy, now_ms)),
-        _ => Err(permitted),
+        _ => Err(Box::new(permitted)),
     }
 }
 
