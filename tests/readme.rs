@@ -100,6 +100,33 @@ async fn five_minutes_to_your_own_service_and_client() {
     assert_eq!(last, "5\n");
 }
 
+/// Every test that the README names exists.
+#[test]
+fn every_named_test_is_there() {
+    fn sources(folder: &Path, found: &mut String) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push_str(&std::fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    let mut all = String::new();
+    sources(Path::new("tests"), &mut all);
+    sources(Path::new("src"), &mut all);
+    let section = README.split("\n## What it defends against\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| attack"));
+    let mut named = 0;
+    for row in rows {
+        let name = row.trim_end_matches([' ', '|']).rsplit('`').nth(1).expect("each line names a test");
+        assert!(all.contains(&format!("fn {name}(")), "{name}");
+        named += 1;
+    }
+    assert!(named >= 20, "{named}");
+}
+
 /// `sealwire dev`, and what the README says to try against it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_commands_to_try_against_dev() {
