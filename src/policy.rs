@@ -21,6 +21,7 @@ mod demand;
 mod diff;
 mod expectation;
 mod explain;
+mod export;
 mod expr;
 mod finding;
 mod folder;

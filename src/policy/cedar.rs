@@ -152,22 +152,20 @@ pub(crate) fn delegation_part(delegation: Delegation, at: &Location) -> Option<P
 
 fn who(who: &[Whom]) -> Result<E, BuildError> {
     let principal = || expr::path(pst::Var::Principal, &[]);
-    let mut named = Vec::new();
-    let mut others = Vec::new();
+    let (mut roles, mut agents, mut any) = (Vec::new(), Vec::new(), Vec::new());
     for whom in who {
         match whom {
-            Whom::Everyone => others.push(expr::boolean(true)),
-            Whom::Role(name) => named.push(entity(uid(ROLE, name)?)),
-            Whom::Agent(name) => named.push(entity(uid(AGENT, name)?)),
-            Whom::Agents(glob) => {
-                others.push(expr::like(expr::path(pst::Var::Principal, &["name".into()]), glob));
-            }
+            Whom::Everyone => any.push(expr::boolean(true)),
+            Whom::Role(name) => roles.push(entity(uid(ROLE, name)?)),
+            Whom::Agent(name) => agents.push(entity(uid(AGENT, name)?)),
+            Whom::Agents(glob) => any.push(expr::like(expr::path(pst::Var::Principal, &["name".into()]), glob)),
         }
     }
-    if !named.is_empty() {
-        others.insert(0, expr::binary(pst::BinaryOp::In, principal(), expr::set(named)));
+    // A set holds entities of one type only.
+    for named in [agents, roles].into_iter().filter(|named| !named.is_empty()) {
+        any.insert(0, expr::binary(pst::BinaryOp::In, principal(), expr::set(named)));
     }
-    Ok(expr::any(others))
+    Ok(expr::any(any))
 }
 
 fn uid(kind: &str, name: &str) -> Result<pst::EntityUID, BuildError> {

@@ -129,7 +129,9 @@ fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party
         .map(|(position, part)| {
             let result = results.get(&cedar_policy::PolicyId::new(position.to_string()));
             let fault = match &facts.params {
-                Some(Err(fault)) if cedar::reads_params(part) => Some(fault.to_string()),
+                _ if !cedar::reads_params(part) => None,
+                _ if slice.relaxed_only => Some(NOTHING_KNOWN.to_owned()),
+                Some(Err(fault)) => Some(fault.to_string()),
                 _ => None,
             };
             let outcome = match (fault, result) {
@@ -142,17 +144,25 @@ fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party
             PartExplanation { words: part.words.clone(), outcome, actual }
         })
         .collect();
-    // Cedar evaluates the parts in order and stops at the first that does not hold.
-    let outcome = parts.iter().map(|part| &part.outcome).find(|outcome| **outcome != Outcome::Held);
+    // Cedar evaluates the parts in order and stops at the first that does not hold. For a method that does not exist,
+    // conditions on parameters are left out, and deny rules that have any with them.
+    let judged =
+        |part: &PartExplanation| !(slice.relaxed_only && part.outcome == Outcome::Failed(NOTHING_KNOWN.into()));
+    let left_out = rule.effect == Effect::Deny && !parts.iter().all(judged);
+    let outcome = parts.iter().filter(|part| judged(part)).map(|part| &part.outcome);
+    let outcome = outcome.cloned().find(|outcome| *outcome != Outcome::Held).unwrap_or(Outcome::Held);
+    let outcome = if left_out { Outcome::Not } else { outcome };
     RuleExplanation {
         rule: rule.id.clone(),
         description: rule.description.clone(),
         effect: rule.effect,
         mode: rule.mode,
-        outcome: outcome.cloned().unwrap_or(Outcome::Held),
+        outcome,
         parts,
     }
 }
+
+const NOTHING_KNOWN: &str = "nothing is known about the parameters of a method that does not exist";
 
 /// What the call had where the condition looked: `amount = 25000`. Nothing for what the words tell already.
 fn actual(part: &Part, context: Option<&serde_json::Value>) -> Option<String> {

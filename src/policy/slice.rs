@@ -39,6 +39,8 @@ pub(crate) struct Slice {
     roles: Vec<(Arc<str>, EntityUid)>,
     /// Declared parameters, if they are.
     params: Option<Arc<[Param]>>,
+    /// Nothing is known about parameters, because no method has the name.
+    pub(crate) relaxed_only: bool,
     pub(crate) rules: Vec<usize>,
 }
 
@@ -78,6 +80,7 @@ impl Slice {
             index: HashMap::new(),
             roles: Vec::new(),
             params,
+            relaxed_only: relaxed,
             rules: Vec::new(),
         };
         let scope = if relaxed { Scope::Relaxed } else { Scope::Sliced };
@@ -201,14 +204,16 @@ impl Slice {
                     .filter_map(|error| Some((*self.index.get(failed_policy(error))?, Effect::Deny))),
             );
         }
-        would.sort_unstable();
+        // What makes the call refused comes before what the rule would do if it were not.
+        would.sort_unstable_by_key(|(position, effect)| (*position, std::cmp::Reverse(*effect)));
         would.dedup_by_key(|(position, _)| *position);
+        let faulty = self.needs.params() && matches!(facts.params, Some(Err(_)));
         would
             .into_iter()
             .filter_map(|(position, effect)| {
                 let would = match (effect, decision.verdict, &decision.reason) {
                     (Effect::Deny, Verdict::Allow, _) => Verdict::Deny,
-                    (Effect::Allow, Verdict::Deny, Reason::NoRule) => Verdict::Allow,
+                    (Effect::Allow, Verdict::Deny, Reason::NoRule) if !faulty => Verdict::Allow,
                     _ => return None,
                 };
                 Some(Shadow { rule: ground.rules.get(position)?.id.clone(), would })
