@@ -65,10 +65,16 @@ impl Cluster {
         BusConfig::open(&self.nodes[node].url())
     }
 
+    /// A way to one node alone that a test can cut.
+    pub(crate) async fn door(&self, node: usize) -> (BusConfig, Link) {
+        let link = Link::open(node, node, self.nodes[node].port()).await;
+        (BusConfig::open(&format!("nats://127.0.0.1:{}", link.port)), link)
+    }
+
     /// Cuts a node off from the other nodes, not from its clients, or connects it again.
     pub(crate) fn isolate(&self, node: usize, cut: bool) {
         for link in self.links.iter().filter(|link| link.from == node || link.to == node) {
-            link.cut.send_replace(cut);
+            link.cut(cut);
         }
     }
 
@@ -98,9 +104,9 @@ impl Cluster {
     }
 }
 
-/// What one node dials to reach another.
+/// What a node or a client dials to reach a node.
 #[derive(Debug)]
-struct Link {
+pub(crate) struct Link {
     from: usize,
     to: usize,
     port: u16,
@@ -109,6 +115,11 @@ struct Link {
 }
 
 impl Link {
+    /// Ends what goes through and lets nothing new through, or does so again.
+    pub(crate) fn cut(&self, cut: bool) {
+        self.cut.send_replace(cut);
+    }
+
     async fn open(from: usize, to: usize, target: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -8,14 +8,17 @@
 //! that it does not cover. However the clock stands then, and whatever skew is configured then, the next run starts
 //! behind everything that this one admitted.
 
+mod file;
+
 use std::fmt;
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Clock;
+
+use file::StateFile;
 
 /// Where the floor survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -214,79 +217,6 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// One line of text with a time in it, replaced as a whole, used by one process at a time.
-struct StateFile {
-    path: PathBuf,
-    /// Locked as long as it is open. A file of its own, because every write puts a new file in the other's place.
-    _lock: File,
-}
-
-impl StateFile {
-    fn open(path: &Path) -> Result<Self, FloorError> {
-        let lock_path = beside(path, ".lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(|source| FloorError::io(&lock_path, "locked", source))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(FloorError::Locked(path.to_owned())),
-            Err(TryLockError::Error(source)) => Err(FloorError::io(&lock_path, "locked", source)),
-        }
-    }
-
-    /// `None` at the first start, when there is no file yet.
-    fn read(&self) -> Result<Option<u64>, FloorError> {
-        match fs::read(&self.path) {
-            Ok(bytes) => match decode(&bytes) {
-                Some(floor_ms) => Ok(Some(floor_ms)),
-                None => Err(FloorError::Corrupt(self.path.clone())),
-            },
-            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(FloorError::io(&self.path, "read", source)),
-        }
-    }
-
-    /// On the disk when it returns, and there in whole or not at all if the machine stops meanwhile.
-    fn write(&self, fence_ms: u64) -> Result<(), FloorError> {
-        let new_path = beside(&self.path, ".new");
-        self.replace(&new_path, &encode(fence_ms)).map_err(|source| FloorError::io(&self.path, "written", source))
-    }
-
-    fn replace(&self, new_path: &Path, text: &str) -> io::Result<()> {
-        let mut new = File::create(new_path)?;
-        new.write_all(text.as_bytes())?;
-        new.sync_all()?;
-        fs::rename(new_path, &self.path)?;
-        // The rename itself is durable only once the folder is.
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-    }
-}
-
-impl FloorError {
-    fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
-        Self::Io { path: path.to_owned(), action, source }
-    }
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
-}
-
-fn encode(fence_ms: u64) -> String {
-    format!("{HEADING}{fence_ms:020} {:020}\n", !fence_ms)
-}
-
-/// The time is there twice, once inverted: a damaged or edited digit is noticed.
-fn decode(bytes: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    let fence_ms: u64 = text.strip_prefix(HEADING)?.get(..20)?.parse().ok()?;
-    (text == encode(fence_ms)).then_some(fence_ms)
-}
-
-const HEADING: &str = "sealwire replay fence v1, milliseconds since 1970 and their complement: ";
-
 /// How far ahead of the clock the lease is written: after a crash the next start has to wait this much longer. Twice
 /// the renewal interval, so that one late renewal is not felt.
 const AHEAD_MS: u64 = 2 * RENEW_EVERY_MS;
@@ -295,144 +225,4 @@ const AHEAD_MS: u64 = 2 * RENEW_EVERY_MS;
 pub(super) const RENEW_EVERY_MS: u64 = 1000;
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-    use super::*;
-    use crate::clock::ManualClock;
-
-    const NOW_MS: u64 = 1_790_000_000_000;
-    const SKEW_S: u64 = 5;
-    const SKEW_MS: u64 = 5000;
-
-    fn clock() -> ManualClock {
-        ManualClock::at(NOW_MS / 1000)
-    }
-
-    fn on_disk(path: &Path) -> u64 {
-        decode(&fs::read(path).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn the_disk_is_always_ahead_of_what_is_covered() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("floor");
-        let clock = clock();
-        let (lease, fence) = Lease::open(&Floor::File(path.clone()), &clock, SKEW_S).unwrap();
-        assert_eq!(fence, NOW_MS / 1000 + SKEW_S);
-        for step in [0, 1, 400, 1600, 999, 1001, 3_600_000] {
-            clock.advance_ms(step);
-            let now = lease.now_ms(&clock);
-            if !lease.covers(now) {
-                assert_eq!(lease.renew(&clock), Renewal::Granted);
-            }
-            assert!(lease.covers(now));
-            assert!(on_disk(&path) >= now + SKEW_MS);
-            assert!(!lease.covers(on_disk(&path) - SKEW_MS + 1));
-        }
-    }
-
-    #[test]
-    fn a_crash_leaves_the_lease_and_a_close_the_exact_fence() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("floor");
-        let clock = clock();
-        drop(Lease::open(&Floor::File(path.clone()), &clock, SKEW_S).unwrap());
-        assert_eq!(on_disk(&path), NOW_MS + AHEAD_MS + SKEW_MS);
-        // Crashing again and again does not push the lease further and further.
-        let (lease, fence) = Lease::open(&Floor::File(path.clone()), &clock, SKEW_S).unwrap();
-        assert_eq!(on_disk(&path), NOW_MS + AHEAD_MS + SKEW_MS);
-        assert_eq!(fence, (NOW_MS + AHEAD_MS) / 1000 + SKEW_S);
-        drop(lease);
-
-        clock.advance_ms(10_000);
-        let (lease, fence) = Lease::open(&Floor::File(path.clone()), &clock, SKEW_S).unwrap();
-        assert_eq!(fence, NOW_MS / 1000 + 10 + SKEW_S);
-        clock.advance_ms(7);
-        let now = lease.now_ms(&clock);
-        lease.close().unwrap();
-        assert_eq!(on_disk(&path), now + SKEW_MS);
-        assert!(!lease.covers(now));
-        assert_eq!(lease.renew(&clock), Renewal::Closed);
-        lease.close().unwrap();
-    }
-
-    #[test]
-    fn a_smaller_skew_after_a_restart_does_not_lower_the_fence() {
-        let folder = tempfile::tempdir().unwrap();
-        let floor = Floor::File(folder.path().join("floor"));
-        let (lease, _) = Lease::open(&floor, &clock(), 30).unwrap();
-        // Up to this time a message may have been admitted with an `iat` 30 s later.
-        assert!(lease.covers(NOW_MS + AHEAD_MS));
-        drop(lease);
-        let (_, fence) = Lease::open(&floor, &clock(), 0).unwrap();
-        assert_eq!(fence, (NOW_MS + AHEAD_MS) / 1000 + 30);
-    }
-
-    #[test]
-    fn the_file_never_goes_back_with_the_clock() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("floor");
-        drop(Lease::open(&Floor::File(path.clone()), &clock(), SKEW_S).unwrap());
-        let left = on_disk(&path);
-        let earlier = ManualClock::at(1_000_000);
-        let (lease, fence) = Lease::open(&Floor::File(path.clone()), &earlier, SKEW_S).unwrap();
-        assert_eq!(fence, left / 1000);
-        assert_eq!(on_disk(&path), left);
-        lease.close().unwrap();
-        assert_eq!(on_disk(&path), left);
-    }
-
-    #[test]
-    fn a_second_user_of_the_file_is_turned_away_until_the_first_is_gone() {
-        let folder = tempfile::tempdir().unwrap();
-        let floor = Floor::File(folder.path().join("floor"));
-        let first = Lease::open(&floor, &clock(), SKEW_S).unwrap();
-        let error = Lease::open(&floor, &clock(), SKEW_S).unwrap_err();
-        assert!(matches!(error, FloorError::Locked(_)));
-        assert!(error.to_string().contains("another process"), "{error}");
-        drop(first);
-        assert!(Lease::open(&floor, &clock(), SKEW_S).is_ok());
-    }
-
-    #[test]
-    fn a_damaged_file_is_an_error_and_a_missing_one_a_first_start() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("floor");
-        let good = encode(NOW_MS);
-        for bad in ["", "\n", "1790000000000\n", &good.replace("179", "178"), &good[1..], &format!("{good}\n")] {
-            fs::write(&path, bad).unwrap();
-            let error = Lease::open(&Floor::File(path.clone()), &clock(), SKEW_S).unwrap_err();
-            assert!(matches!(error, FloorError::Corrupt(_)), "{bad:?}");
-            assert_eq!(fs::read(&path).unwrap(), bad.as_bytes(), "the evidence is left alone");
-        }
-        fs::remove_file(&path).unwrap();
-        assert!(Lease::open(&Floor::File(path.clone()), &clock(), SKEW_S).is_ok());
-
-        fs::remove_file(&path).unwrap();
-        fs::create_dir(&path).unwrap();
-        let error = Lease::open(&Floor::File(path), &clock(), SKEW_S).unwrap_err();
-        assert!(matches!(error, FloorError::Io { action: "read", .. }), "{error}");
-        let error = Lease::open(&Floor::File(folder.path().join("none/floor")), &clock(), SKEW_S).unwrap_err();
-        assert!(matches!(error, FloorError::Io { action: "locked", .. }), "{error}");
-    }
-
-    #[test]
-    fn a_disk_that_refuses_ends_the_lease_and_says_why() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("floor");
-        let clock = clock();
-        let (lease, _) = Lease::open(&Floor::File(path.clone()), &clock, SKEW_S).unwrap();
-        // A folder where the new file should go: not even root can create it there.
-        fs::create_dir(beside(&path, ".new")).unwrap();
-        clock.advance_ms(AHEAD_MS + 1);
-        let now = lease.now_ms(&clock);
-        assert_eq!(lease.renew(&clock), Renewal::Failed);
-        assert!(!lease.covers(now));
-        assert!(lease.failure().unwrap().contains("cannot be written"));
-
-        fs::remove_dir(beside(&path, ".new")).unwrap();
-        assert_eq!(lease.renew(&clock), Renewal::Granted);
-        assert!(lease.covers(now));
-        assert_eq!(lease.failure(), None);
-    }
-}
+mod tests;

@@ -25,6 +25,38 @@ pub(super) enum Answer {
     Failed(Outage),
 }
 
+/// What an answer means to somebody who has verified one stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Heard {
+    New {
+        sequence: u64,
+    },
+    Known,
+    /// Another stream answered.
+    Foreign {
+        stream: String,
+    },
+    /// New, but stored under a number that was already given.
+    WentBack,
+    Failed(Outage),
+}
+
+impl Answer {
+    /// Compares the answer with the verified `stream` and the `highest` number that was seen before the question: what
+    /// is stored after an answer was seen has a higher number than that answer had.
+    pub(super) fn heard(self, stream: &str, highest: u64) -> Heard {
+        match self {
+            Self::Acknowledged { stream: other, .. } | Self::Known { stream: Some(other) } if other != stream => {
+                Heard::Foreign { stream: other }
+            }
+            Self::Acknowledged { sequence, .. } if sequence <= highest => Heard::WentBack,
+            Self::Acknowledged { sequence, .. } => Heard::New { sequence },
+            Self::Known { .. } => Heard::Known,
+            Self::Failed(outage) => Heard::Failed(outage),
+        }
+    }
+}
+
 /// Asks once and waits at most `within`. A check that is given up may still be stored.
 pub(super) async fn ask(jetstream: &Context, subject: String, id: &str, within: Duration) -> Answer {
     let message = PublishMessage::build().message_id(id);
@@ -68,3 +100,52 @@ const STORE_FAILED: u64 = 10_077;
 const INSUFFICIENT_RESOURCES: u64 = 10_023;
 /// `JSMemoryResourcesExceededErr`.
 const MEMORY_EXCEEDED: u64 = 10_028;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_higher_number_of_the_verified_stream_is_new() {
+        let acknowledged = |stream: &str, sequence| Answer::Acknowledged { stream: stream.into(), sequence };
+        assert_eq!(acknowledged("RG_1", 8).heard("RG_1", 7), Heard::New { sequence: 8 });
+        assert_eq!(acknowledged("RG_1", 7).heard("RG_1", 7), Heard::WentBack);
+        assert_eq!(acknowledged("RG_1", 1).heard("RG_1", 7), Heard::WentBack);
+        assert_eq!(acknowledged("RG_2", 8).heard("RG_1", 7), Heard::Foreign { stream: "RG_2".into() });
+    }
+
+    #[test]
+    fn what_is_known_or_still_in_process_is_a_replay() {
+        let known = |stream: Option<&str>| Answer::Known { stream: stream.map(String::from) };
+        assert_eq!(known(Some("RG_1")).heard("RG_1", 7), Heard::Known);
+        assert_eq!(known(None).heard("RG_1", 7), Heard::Known);
+        assert_eq!(known(Some("RG_2")).heard("RG_1", 7), Heard::Foreign { stream: "RG_2".into() });
+    }
+
+    #[test]
+    fn nothing_else_than_a_plain_acknowledgement_is_taken_for_a_yes() {
+        for kind in [
+            PublishErrorKind::StreamNotFound,
+            PublishErrorKind::WrongLastMessageId,
+            PublishErrorKind::WrongLastSequence,
+            PublishErrorKind::TimedOut,
+            PublishErrorKind::BrokenPipe,
+            PublishErrorKind::MaxAckPending,
+            PublishErrorKind::MaxPayloadExceeded,
+            PublishErrorKind::Other,
+        ] {
+            for unsent in [false, true] {
+                let answer = failed(&PublishError::new(kind), unsent);
+                assert!(matches!(answer, Answer::Failed(_)), "{kind:?}: {answer:?}");
+            }
+        }
+        let error = |code| {
+            let body = format!(r#"{{"code":503,"err_code":{code},"description":"x"}}"#);
+            let source = serde_json::from_str::<jetstream::Error>(&body).ok();
+            source.map(|source| failed(&PublishError::with_source(PublishErrorKind::Other, source), false))
+        };
+        assert_eq!(error(IN_PROCESS), Some(Answer::Known { stream: None }));
+        assert_eq!(error(STORE_FAILED), Some(Answer::Failed(Outage::StreamFull)));
+        assert_eq!(error(10_008), Some(Answer::Failed(Outage::Unexpected)));
+    }
+}

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::super::{Nonce, Outage};
-use super::Shared;
-use super::ask::{self, Answer};
+use super::ask::{self, Heard};
+use super::check::Shared;
 use super::stream::{self, Trouble};
 use super::vouch::{Agreement, Sighting, Watch};
 use crate::bus::BusConfig;
@@ -32,20 +32,41 @@ pub(super) struct Up {
     pub(super) agreement: Agreement,
     /// The highest sequence number that an answer had in this generation.
     pub(super) highest: Arc<AtomicU64>,
+    line: Line,
+}
+
+/// A connection that is one and the same as long as it does not break.
+#[derive(Debug, Clone)]
+struct Line {
     statistics: Arc<Statistics>,
     /// How often the client had connected when the verification began.
     connects: u64,
 }
 
+impl Line {
+    fn new(statistics: Arc<Statistics>) -> Self {
+        let connects = statistics.connects.load(Ordering::SeqCst);
+        Self { statistics, connects }
+    }
+
+    fn is_unbroken(&self) -> bool {
+        self.statistics.connects.load(Ordering::SeqCst) == self.connects
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.statistics, &other.statistics) && self.connects == other.connects
+    }
+}
+
 impl Up {
     /// Whether the client has been connected without a break since the verification.
     pub(super) fn is_unbroken(&self) -> bool {
-        self.statistics.connects.load(Ordering::SeqCst) == self.connects
+        self.line.is_unbroken()
     }
 
     /// Whether a check that began under `self` and ended under `other` saw one unbroken memory.
     pub(super) fn continues(&self, other: &Self) -> bool {
-        self.generation == other.generation && self.connects == other.connects
+        self.generation == other.generation && self.line.is(&other.line)
     }
 }
 
@@ -138,8 +159,7 @@ impl Keeper {
 
     async fn verify(&mut self) -> Result<Up, Trouble> {
         let (client, jetstream) = self.connect().await?;
-        let statistics = client.statistics();
-        let connects = statistics.connects.load(Ordering::SeqCst);
+        let line = Line::new(client.statistics());
         let began = Instant::now();
         let highest = self.highest.load(Ordering::SeqCst);
 
@@ -190,8 +210,7 @@ impl Keeper {
             generation: self.generation,
             agreement,
             highest: Arc::clone(&self.highest),
-            statistics,
-            connects,
+            line,
         };
         if up.is_unbroken() { Ok(up) } else { Err(Trouble::new(Outage::Unverified, "the connection was interrupted")) }
     }
@@ -273,14 +292,17 @@ impl Keeper {
     /// The sequence number if `id` was new to the stream `name`.
     async fn store(&mut self, jetstream: &Context, name: &str, id: &str) -> Result<Option<u64>, Trouble> {
         let subject = stream::probe_subject(&self.shared.config);
-        match ask::ask(jetstream, subject, id, self.shared.config.answer_within).await {
-            Answer::Acknowledged { stream, .. } | Answer::Known { stream: Some(stream) } if stream != name => {
+        let answer = ask::ask(jetstream, subject, id, self.shared.config.answer_within).await;
+        // A sequence that goes back is judged from the stream's state, with everything else.
+        match answer.heard(name, 0) {
+            Heard::New { sequence } => Ok(Some(sequence)),
+            Heard::Known => Ok(None),
+            Heard::WentBack => Err(Trouble::new(Outage::Unexpected, "an answer without a sequence number")),
+            Heard::Foreign { stream } => {
                 self.stream = None;
                 Err(Trouble::new(Outage::StreamReplaced, format!("stream `{stream}` answers instead of `{name}`")))
             }
-            Answer::Acknowledged { sequence, .. } => Ok(Some(sequence)),
-            Answer::Known { .. } => Ok(None),
-            Answer::Failed(outage) => {
+            Heard::Failed(outage) => {
                 if outage == Outage::StreamReplaced {
                     self.stream = None;
                 }
@@ -303,3 +325,23 @@ const PROBE_MARGIN: Duration = Duration::from_secs(10);
 
 /// The guard's connection has no subscription but the client's own for answers.
 const INBOX_CAPACITY: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_was_made_again_is_another_one() {
+        let statistics = Arc::new(Statistics::default());
+        statistics.connects.store(1, Ordering::SeqCst);
+        let before = Line::new(Arc::clone(&statistics));
+        assert!(before.is_unbroken() && before.is(&before.clone()));
+        statistics.connects.store(2, Ordering::SeqCst);
+        assert!(!before.is_unbroken());
+        let after = Line::new(statistics);
+        assert!(after.is_unbroken() && !before.is(&after));
+        let rebuilt = Arc::new(Statistics::default());
+        rebuilt.connects.store(2, Ordering::SeqCst);
+        assert!(!after.is(&Line::new(rebuilt)), "another client that connected as often");
+    }
+}

@@ -1,0 +1,80 @@
+//! The state file: one time, replaced as a whole, used by one process at a time. Never takes damage for a first start.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::FloorError;
+
+/// One line of text with a time in it.
+pub(super) struct StateFile {
+    path: PathBuf,
+    /// Locked as long as it is open. A file of its own, because every write puts a new file in the other's place.
+    _lock: File,
+}
+
+impl StateFile {
+    pub(super) fn open(path: &Path) -> Result<Self, FloorError> {
+        let lock_path = beside(path, ".lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.map_err(|source| FloorError::io(&lock_path, "locked", source))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(FloorError::Locked(path.to_owned())),
+            Err(TryLockError::Error(source)) => Err(FloorError::io(&lock_path, "locked", source)),
+        }
+    }
+
+    /// `None` at the first start, when there is no file yet.
+    pub(super) fn read(&self) -> Result<Option<u64>, FloorError> {
+        match fs::read(&self.path) {
+            Ok(bytes) => match decode(&bytes) {
+                Some(floor_ms) => Ok(Some(floor_ms)),
+                None => Err(FloorError::Corrupt(self.path.clone())),
+            },
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(FloorError::io(&self.path, "read", source)),
+        }
+    }
+
+    /// On the disk when it returns, and there in whole or not at all if the machine stops meanwhile.
+    pub(super) fn write(&self, fence_ms: u64) -> Result<(), FloorError> {
+        let new_path = beside(&self.path, ".new");
+        self.replace(&new_path, &encode(fence_ms)).map_err(|source| FloorError::io(&self.path, "written", source))
+    }
+
+    fn replace(&self, new_path: &Path, text: &str) -> io::Result<()> {
+        let mut new = File::create(new_path)?;
+        new.write_all(text.as_bytes())?;
+        new.sync_all()?;
+        fs::rename(new_path, &self.path)?;
+        // The rename itself is durable only once the folder is.
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+impl FloorError {
+    fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), action, source }
+    }
+}
+
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+pub(super) fn encode(fence_ms: u64) -> String {
+    format!("{HEADING}{fence_ms:020} {:020}\n", !fence_ms)
+}
+
+/// The time is there twice, once inverted: a damaged or edited digit is noticed.
+pub(super) fn decode(bytes: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let fence_ms: u64 = text.strip_prefix(HEADING)?.get(..20)?.parse().ok()?;
+    (text == encode(fence_ms)).then_some(fence_ms)
+}
+
+const HEADING: &str = "sealwire replay fence v1, milliseconds since 1970 and their complement: ";

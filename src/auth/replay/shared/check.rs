@@ -1,0 +1,198 @@
+//! One check from question to belief, and the state that it reads. Never admits on a link that is not up, or that was not
+//! the same before and after the question.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_nats::Event;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::super::counters::Counters;
+use super::super::{LocalGuard, Nonce, Outage, Refused, Window};
+use super::SharedConfig;
+use super::ask::{self, Answer, Heard};
+use super::flight::Flight;
+use super::keeper::Up;
+use super::latency::Recorder;
+use super::stream;
+use crate::clock::Clock;
+use crate::name::Name;
+
+/// What the guard and its task have in common.
+pub(super) struct Shared {
+    pub(super) config: SharedConfig,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) local: LocalGuard,
+    pub(super) link: ArcSwap<Link>,
+    /// Only grows. Set before the link is up for the first time.
+    pub(super) fence: AtomicU64,
+    pub(super) ahead_ms: AtomicI64,
+    /// Asks the task to verify now.
+    pub(super) nudge: Notify,
+    pub(super) flight: Flight,
+    /// The broker's latest complaint, such as a missing permission, which otherwise looks like silence.
+    pub(super) broker_says: Mutex<Option<String>>,
+    pub(super) counters: Counters,
+    pub(super) latency: Recorder,
+    pub(super) unanswered: AtomicU64,
+    pub(super) interruptions: AtomicU64,
+}
+
+/// Whether the stream can be asked.
+#[derive(Debug)]
+pub(super) enum Link {
+    Up(Box<Up>),
+    Down {
+        outage: Outage,
+        /// For people.
+        detail: String,
+    },
+}
+
+impl Link {
+    pub(super) fn down(outage: Outage, detail: &str) -> Self {
+        Self::Down { outage, detail: detail.to_owned() }
+    }
+
+    pub(super) fn up(&self) -> Result<&Up, Outage> {
+        match self {
+            Self::Up(up) => Ok(up),
+            Self::Down { outage, .. } => Err(*outage),
+        }
+    }
+}
+
+impl Shared {
+    pub(super) async fn admit(
+        &self,
+        owner: &Name,
+        nonce: Nonce,
+        iat: u64,
+        exp: u64,
+        received: Instant,
+    ) -> Result<(), Refused> {
+        let link = self.link.load_full();
+        let up = link.up().map_err(Refused::Unavailable)?;
+        // Before anything reads the wall clock for a decision: a wrong one must not become the floor.
+        self.agree(up)?;
+        if iat <= self.fence.load(Ordering::SeqCst) {
+            return Err(Refused::Stale);
+        }
+        let retry_after_ms = u64::try_from(self.config.answer_within.as_millis()).unwrap_or(u64::MAX);
+        let _ticket = self.flight.enter(owner, retry_after_ms)?;
+        // The local guard goes first, so that a flood of copies costs no shared work.
+        self.local.admit_now(owner, nonce, iat, exp)?;
+
+        let highest = up.highest.load(Ordering::SeqCst);
+        let asked = Instant::now();
+        let subject = stream::subject(&self.config, owner);
+        let id = format!("{owner}.{}", nonce.to_text());
+        let answer = ask::ask(&up.jetstream, subject, &id, self.config.answer_within).await;
+        self.latency.record(asked.elapsed());
+        self.believe(up, answer, highest)?;
+
+        // The memory that answered must be the one that is vouched for now, over the same connection.
+        let link_now = self.link.load_full();
+        let up_now = link_now.up().map_err(Refused::Unavailable)?;
+        if !up.continues(up_now) || !up.is_unbroken() {
+            self.nudge.notify_one();
+            return Err(Refused::Unavailable(Outage::Unverified));
+        }
+        self.agree(up_now)?;
+        // Time has passed. A process that was paused may come back after the stream has forgotten the id.
+        let Window { window_s, skew_s } = self.config.window;
+        let overdue = received.elapsed() > Duration::from_secs(window_s + 2 * skew_s);
+        let fence = self.fence.load(Ordering::SeqCst);
+        if overdue || !self.config.window.holds(iat, exp, self.local.now_s(), fence) {
+            return Err(Refused::Stale);
+        }
+        Ok(())
+    }
+
+    pub(super) fn agree(&self, up: &Up) -> Result<(), Refused> {
+        let skew_ms = self.config.window.skew_s * 1000;
+        up.agreement.check(Instant::now(), self.clock.now_ms(), skew_ms).map_err(|outage| {
+            self.nudge.notify_one();
+            Refused::Unavailable(outage)
+        })
+    }
+
+    /// Whether the stream's answer says that the id was new, and may be believed.
+    fn believe(&self, up: &Up, answer: Answer, highest: u64) -> Result<(), Refused> {
+        match answer.heard(&up.stream, highest) {
+            Heard::New { sequence } => {
+                up.highest.fetch_max(sequence, Ordering::SeqCst);
+                Ok(())
+            }
+            Heard::Known => Err(Refused::Replayed),
+            Heard::Foreign { stream } => {
+                self.fall(Some(up), Outage::StreamReplaced, &format!("stream `{stream}` answers instead"));
+                Err(Refused::Unavailable(Outage::StreamReplaced))
+            }
+            Heard::WentBack => {
+                self.fall(Some(up), Outage::Unverified, "the guard stream's sequence went back");
+                Err(Refused::Unavailable(Outage::Unverified))
+            }
+            Heard::Failed(outage) => {
+                match outage {
+                    Outage::StreamReplaced | Outage::Unreachable => self.fall(Some(up), outage, ""),
+                    Outage::Unanswered => {
+                        self.unanswered.fetch_add(1, Ordering::Relaxed);
+                        self.nudge.notify_one();
+                    }
+                    _ => self.nudge.notify_one(),
+                }
+                Err(Refused::Unavailable(outage))
+            }
+        }
+    }
+
+    /// The stream is verified.
+    pub(super) fn rise(&self, up: Up) {
+        let stream = Arc::clone(&up.stream);
+        *self.broker_says.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let before = self.link.swap(Arc::new(Link::Up(Box::new(up))));
+        if before.up().is_err() {
+            tracing::info!(%stream, "the shared replay guard is up");
+        }
+    }
+
+    /// The stream cannot be relied on. With `seen`, only if the link is still of that generation.
+    pub(super) fn fall(&self, seen: Option<&Up>, outage: Outage, detail: &str) {
+        let down = Arc::new(Link::down(outage, detail));
+        let before = self.link.rcu(|link| match (&**link, seen) {
+            (Link::Up(up), Some(seen)) if !up.continues(seen) => Arc::clone(link),
+            (Link::Down { .. }, Some(_)) => Arc::clone(link),
+            _ => Arc::clone(&down),
+        });
+        if seen.is_some() {
+            self.nudge.notify_one();
+        }
+        if matches!(&*before, Link::Up(up) if seen.is_none_or(|seen| up.continues(seen))) {
+            self.interruptions.fetch_add(1, Ordering::Relaxed);
+            if outage != Outage::Closed {
+                let detail = self.explained(detail);
+                tracing::error!(%outage, detail, "the shared replay guard is down: every message is refused");
+            }
+        }
+    }
+
+    /// An event of the guard's connection.
+    pub(super) fn hear(&self, event: &Event) {
+        if let Event::ServerError(error) = event {
+            *self.broker_says.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        }
+        self.nudge.notify_one();
+    }
+
+    /// The detail with the broker's latest complaint, which may be its cause.
+    pub(super) fn explained(&self, detail: &str) -> String {
+        match &*self.broker_says.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(complaint) => format!("{detail} (the broker says: {})", crate::name::shown(complaint)),
+            None => detail.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What a shared guard needs to know, why it cannot be opened, and what it tells of itself. Data only.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::super::{Caps, OpenError, Window};
+use super::Latency;
+use crate::name::Name;
+
+/// What a [`SharedGuard`] needs to know. All replicas of a service must agree on the first four.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SharedConfig {
+    /// The environment, such as `prod`.
+    pub environment: Name,
+    /// The service whose replicas share the guard.
+    pub service: Name,
+    /// The time window. The skew must be at least a second: it also bounds how far clocks may differ.
+    pub window: Window,
+    /// How many copies the stream must have. Default `None`: 3 in a cluster, 1 on a single server.
+    pub replicas: Option<usize>,
+    /// The most ids that the stream is made for; default 1,000,000, which is 10,000 messages a second. An id takes about
+    /// 650 bytes of the broker's memory (measured), and stays for the window, twice the skew, and a minute.
+    pub max_messages: i64,
+    /// Bounds on the nonces in this process.
+    pub caps: Caps,
+    /// The most checks in flight; default 4,096. More are refused as [`Refused::Full`].
+    pub in_flight: usize,
+    /// The most checks in flight of one owner; default 256. More are refused as [`Refused::OwnerFull`].
+    pub in_flight_per_owner: usize,
+    /// How long a check may take, 10 ms to 1 s; default 250 ms. Later answers are not waited for.
+    pub answer_within: Duration,
+    /// How long [`SharedGuard::open`] tries to reach the broker and the stream; default 10 s.
+    pub open_within: Duration,
+}
+
+impl SharedConfig {
+    /// The defaults for a service.
+    #[must_use]
+    pub fn new(environment: Name, service: Name) -> Self {
+        Self {
+            environment,
+            service,
+            window: Window::default(),
+            replicas: None,
+            max_messages: 1_000_000,
+            caps: Caps::default(),
+            in_flight: 4096,
+            in_flight_per_owner: 256,
+            answer_within: Duration::from_millis(250),
+            open_within: Duration::from_secs(10),
+        }
+    }
+
+    /// How long the stream must remember an id: a message may be admitted from `iat - 2S` to `exp + S` by the broker's
+    /// clock, and a minute is for brokers whose clocks differ.
+    pub(super) fn memory(&self) -> Duration {
+        Duration::from_secs(self.window.window_s + 2 * self.window.skew_s + 60)
+    }
+
+    /// The stream's subjects. Agents must not be allowed to publish there.
+    #[must_use]
+    pub fn subjects(&self) -> String {
+        format!("rg.{}.{}.*", self.environment, self.service)
+    }
+}
+
+/// A [`SharedGuard`] cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum SharedOpenError {
+    /// The guard's part in this process.
+    #[error(transparent)]
+    Local(#[from] OpenError),
+    /// Clocks on two machines are never equal.
+    #[error("a shared replay guard needs a clock skew of at least 1 s")]
+    NoSkew,
+    /// Zero would mean no bound.
+    #[error("the guard stream must have room for at least one message")]
+    NoRoom,
+    /// Shorter, and no broker answers in time; longer, and a pause is noticed too late.
+    #[error("a check may take {min} ms to {max} ms, not {0:?}", min = ANSWER_WITHIN.start().as_millis(), max = ANSWER_WITHIN.end().as_millis())]
+    AnswerWithin(Duration),
+    /// The stream cannot do the work: blame the broker's set-up, or the configuration.
+    #[error("{0}")]
+    Unfit(String),
+    /// The broker, or the stream, was not ready in time.
+    #[error("the replay guard is not ready: {0}")]
+    NotReady(String),
+}
+
+/// More about a [`SharedGuard`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SharedStats {
+    /// The verified stream; empty while there is none.
+    pub stream: String,
+    /// Checks in flight.
+    pub in_flight: usize,
+    /// Checks sent to the stream and how long they took.
+    pub latency: Latency,
+    /// Checks that were not answered in time.
+    pub unanswered: u64,
+    /// How often the guard had to stop admitting because of the broker, the stream or the clock.
+    pub interruptions: u64,
+    /// How far the broker's clock was ahead of this machine's when last compared, in milliseconds.
+    pub broker_ahead_ms: i64,
+}
+
+/// The task verifies with the same patience, every second, and what it found is trusted for five.
+pub(super) const ANSWER_WITHIN: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
