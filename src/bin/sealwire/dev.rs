@@ -107,7 +107,7 @@ impl Dev {
              \x20 sealwire call {SERVICE} bank/transfer '{{\"to\": \"alice\", \"amount\": 5000}}'     # denied\n\
              \x20 sealwire call --creds {folder}/teller.creds.json {SERVICE} bank/transfer '{{\"to\": \"alice\", \"amount\": 5000}}'\n\
              \x20 sealwire policy explain --dir {folder}/policies --agent planner --role calculator --method math/reset\n\
-             \x20 nats --server nats://{TOOLS_USER}:{}@{} service ls     # if you have the nats command\n\
+             \x20 nats --server nats://{TOOLS_USER}:{}@{} --inbox-prefix _INBOX.{TOOLS_USER} service ls     # if you have the nats command\n\
              \nEdit {folder}/policies while it runs. Ctrl-C ends it.",
             sandbox.password(TOOLS_USER),
             url.trim_start_matches("nats://"),

@@ -13,6 +13,8 @@ mod keys;
 mod logging;
 mod nats_server;
 mod output;
+mod parties;
+mod permissions;
 mod policy;
 mod sandbox;
 mod serve;

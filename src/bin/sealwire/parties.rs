@@ -1,0 +1,108 @@
+//! Who takes part in the demonstration: a service, its agents, and the issuer of their tokens, with keys made just now.
+//! Never anything that was known to anybody before.
+
+use sealwire::auth::{IssueRequest, KeyEntry, KeyRingFile, ProofAlgorithm, TokenIssuer};
+use sealwire::client::Credentials;
+use sealwire::wire::{AgentKey, Audience, ServiceKey};
+use sealwire::{BusConfig, Name};
+use zeroize::Zeroizing;
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::when;
+
+/// The environment of every demonstration.
+pub(crate) const ENVIRONMENT: &str = "dev";
+/// The service in it.
+pub(crate) const SERVICE: &str = "demo";
+/// The issuer of its tokens.
+pub(crate) const ISSUER: &str = "https://issuer.sealwire.invalid";
+
+/// The agents: name, roles of their tokens, algorithm of their keys, and what they are for.
+pub(crate) const AGENTS: &[(&str, &[&str], ProofAlgorithm, &str)] = &[
+    ("planner", &["calculator"], ProofAlgorithm::Hs256, "computes"),
+    ("teller", &["teller"], ProofAlgorithm::Hs256, "moves money"),
+    ("operator", &["operator"], ProofAlgorithm::EdDsa, "runs the service (an Ed25519 key)"),
+    ("auditor", &["auditor"], ProofAlgorithm::Hs256, "reads what happened"),
+];
+
+/// The keys of all parties.
+#[derive(Debug)]
+pub(crate) struct Parties {
+    pub(crate) audience: Audience,
+    pub(crate) issuer: TokenIssuer,
+    pub(crate) service_key: ServiceKey,
+    pub(crate) agents: Vec<Agent>,
+}
+
+/// An agent of the demonstration.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    pub(crate) name: Name,
+    pub(crate) roles: &'static [&'static str],
+    key: AgentKey,
+}
+
+impl Parties {
+    /// Makes all keys.
+    pub(crate) fn generate() -> Result<Self, Failure> {
+        let audience = Audience::new(&named(ENVIRONMENT)?, &named(SERVICE)?);
+        let agents = AGENTS
+            .iter()
+            .map(|(name, roles, algorithm, _)| {
+                let key = AgentKey::generate(&format!("{name}.k1"), *algorithm).or_fail(Exit::Bug)?;
+                Ok(Agent { name: named(name)?, roles, key })
+            })
+            .collect::<Result<Vec<_>, Failure>>()?;
+        Ok(Self {
+            issuer: TokenIssuer::generate(ISSUER).or_fail(Exit::Bug)?,
+            service_key: ServiceKey::generate(&format!("svc:{audience}:1"), &audience).or_fail(Exit::Bug)?,
+            agents,
+            audience,
+        })
+    }
+
+    /// The key ring of the service.
+    pub(crate) fn ring(&self) -> Result<Zeroizing<String>, Failure> {
+        let entry = |agent: &Agent| match (agent.key.derived(&self.audience), agent.key.public()) {
+            (Some(derived), _) => Ok(KeyEntry::hmac(agent.key.kid(), agent.name.clone(), &derived)),
+            (None, Some(public)) => Ok(KeyEntry::ed25519(agent.key.kid(), agent.name.clone(), public)),
+            (None, None) => Err(Failure::new(Exit::Bug, "a key of neither kind")),
+        };
+        let keys = self.agents.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
+        let file = KeyRingFile { audience: self.audience.to_string(), keys };
+        Ok(Zeroizing::new(serde_json::to_string_pretty(&file).or_fail(Exit::Bug)?))
+    }
+
+    /// An agent's credentials, still without a token.
+    pub(crate) fn credentials(&self, agent: &Agent, bus: BusConfig) -> Result<Credentials, Failure> {
+        Ok(Credentials::new(named(ENVIRONMENT)?, agent.name.clone(), copy(&agent.key)?, bus)
+            .service_keys(named(SERVICE)?, vec![self.service_key.public()]))
+    }
+
+    /// The key of an agent, once more.
+    pub(crate) fn key(&self, agent: &str) -> Result<AgentKey, Failure> {
+        let found = self.agents.iter().find(|known| known.name.as_str() == agent);
+        copy(&found.ok_or_else(|| Failure::new(Exit::Bug, format!("no agent {agent}")))?.key)
+    }
+}
+
+/// A token for the service of the demonstration.
+pub(crate) fn token(issuer: &TokenIssuer, subject: &str, roles: &[&str], ttl_s: u64) -> Result<String, Failure> {
+    let mut request = IssueRequest::new(subject, format!("{ENVIRONMENT}/{SERVICE}"), when::now_s());
+    request.roles = roles.iter().map(ToString::to_string).collect();
+    request.ttl_s = ttl_s;
+    issuer.issue(&request).or_fail(Exit::Bug)
+}
+
+fn copy(key: &AgentKey) -> Result<AgentKey, Failure> {
+    let copied = match (key.algorithm(), <[u8; 32]>::try_from(key.expose())) {
+        (ProofAlgorithm::EdDsa, Ok(seed)) => AgentKey::ed25519(key.kid(), seed),
+        _ => AgentKey::hmac(key.kid(), key.expose()),
+    };
+    copied.or_fail(Exit::Bug)
+}
+
+/// A name that is written in this program.
+pub(crate) fn named(text: &str) -> Result<Name, Failure> {
+    Name::new(text).or_fail(Exit::Bug)
+}

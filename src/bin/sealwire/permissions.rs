@@ -1,0 +1,62 @@
+//! What each connection may do at the broker: the table of SPEC.md §19.
+//! Never grants `allow_responses`: callers choose reply subjects, and it would let a service publish to any of them.
+
+use std::fmt;
+
+/// The subjects that a user may publish to and subscribe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Permissions {
+    publish: Vec<String>,
+    subscribe: Vec<String>,
+}
+
+impl Permissions {
+    /// An agent: its own request subjects of any service, and its own inbox.
+    pub(crate) fn agent(agent: &str) -> Self {
+        // `>` does not match the bare subject.
+        Self::new([format!("rpc.v1.*.{agent}"), format!("rpc.v1.*.{agent}.>")], [format!("_INBOX.{agent}.>")])
+    }
+
+    /// A service: answers to any inbox, and discovery. Its own inbox has a colon, which no agent's name has.
+    pub(crate) fn service(service: &str) -> Self {
+        Self::new(
+            ["_INBOX.>".to_owned(), format!("$SRV.PING.{service}")],
+            [format!("rpc.v1.{service}.>"), "$SRV.>".to_owned(), format!("_INBOX.svc:{service}.>")],
+        )
+    }
+
+    /// The shared replay guard of a service: its nonces, and what it takes to find, make and verify their stream.
+    pub(crate) fn guard(environment: &str, service: &str) -> Self {
+        Self::new(
+            [
+                format!("rg.{environment}.{service}.*"),
+                "$JS.API.STREAM.NAMES".to_owned(),
+                "$JS.API.STREAM.INFO.*".to_owned(),
+                "$JS.API.STREAM.CREATE.*".to_owned(),
+            ],
+            [format!("_INBOX.svc:{service}.guard.>")],
+        )
+    }
+
+    /// An operator's tools: they ask who is there.
+    pub(crate) fn tools(tool: &str) -> Self {
+        Self::new(["$SRV.>".to_owned()], [format!("_INBOX.{tool}.>")])
+    }
+
+    /// Everything.
+    pub(crate) fn all() -> Self {
+        Self::new([">".to_owned()], [">".to_owned()])
+    }
+
+    fn new(publish: impl IntoIterator<Item = String>, subscribe: impl IntoIterator<Item = String>) -> Self {
+        Self { publish: publish.into_iter().collect(), subscribe: subscribe.into_iter().collect() }
+    }
+}
+
+/// As nats-server's configuration has it.
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |subjects: &[String]| subjects.iter().map(|s| format!("\"{s}\"")).collect::<Vec<_>>().join(", ");
+        write!(f, "{{ publish: [{}], subscribe: [{}] }}", list(&self.publish), list(&self.subscribe))
+    }
+}
