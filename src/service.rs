@@ -7,6 +7,7 @@ mod calls;
 mod counters;
 mod quota;
 mod refusal;
+mod replicas;
 mod router;
 mod serve;
 
@@ -38,6 +39,7 @@ pub use counters::{Counters, MethodCounters, ShadowCounters};
 use quota::{HintRate, Quotas};
 pub use quota::{QuotaLimits, QuotaScope};
 pub use refusal::{Answer, Refusal};
+pub use replicas::{Replica, replicas};
 pub use router::{Ctx, Router, RouterError};
 pub use serve::{Health, Running, ServeError, ServeOptions, State, Watched};
 

@@ -18,6 +18,7 @@ use super::Service;
 use crate::auth::Nonce;
 use crate::bus::{BusConfig, BusError};
 use control::Control;
+pub(super) use discovery::{AUDIENCE, GUARD, POLICY, STATE, ping};
 use ingress::Ingress;
 pub use reload::Watched;
 

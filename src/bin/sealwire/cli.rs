@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::{self, Exit, Failure};
 use crate::logging::{self, LogFormat};
 use crate::output::Output;
-use crate::{call, completions, demo, dev, keys, policy, serve, server, token};
+use crate::{call, completions, demo, dev, keys, ping, policy, serve, server, token};
 
 /// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
 #[derive(Parser)]
@@ -47,6 +47,8 @@ enum Command {
     Dev(dev::Dev),
     /// Serve the demonstration methods as a configuration file says
     Serve(serve::Serve),
+    /// Ask which replicas of a service are there, and whether they take messages
+    Ping(ping::Ping),
     /// Run a nats-server on this machine, without users: to try things with
     NatsServer(server::Server),
     Call(call::single::Call),
@@ -89,6 +91,7 @@ impl Command {
             Self::Demo(command) => command.run(out),
             Self::Dev(command) => command.run(out),
             Self::Serve(command) => command.run(out),
+            Self::Ping(command) => command.run(out),
             Self::NatsServer(command) => command.run(out),
             Self::Call(command) => command.run(out),
             Self::Notify(command) => command.run(out),
@@ -107,7 +110,8 @@ impl Command {
         match self {
             Self::Dev(_) | Self::Serve(_) => "warn,sealwire=info",
             Self::Demo(_) | Self::NatsServer(_) => "error",
-            Self::Call(_)
+            Self::Ping(_)
+            | Self::Call(_)
             | Self::Notify(_)
             | Self::Batch(_)
             | Self::Send(_)

@@ -15,6 +15,7 @@ mod nats_server;
 mod output;
 mod parties;
 mod permissions;
+mod ping;
 mod policy;
 mod sandbox;
 mod serve;

@@ -1,7 +1,7 @@
 //! `sealwire serve`: the demonstration methods behind a configuration file.
 //! Never starts with a configuration, key or policy that has an error.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 
 use clap::Args;
@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::demo_methods;
 use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files;
 use crate::output::Output;
 
 /// Serve the demonstration methods as a configuration file says
@@ -43,6 +44,9 @@ pub(crate) struct Serve {
     /// Check configuration, keys and policies, and end
     #[arg(long)]
     check: bool,
+    /// A file in which to keep this instance's id and state, for `sealwire ping --own`
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    state_file: Option<PathBuf>,
 }
 
 impl Serve {
@@ -54,7 +58,7 @@ impl Serve {
         runtime()?.block_on(async {
             let (service, options) = service(&config).await?;
             let (stop, shutdown) = stop_signal()?;
-            let outcome = serve(&service, &config, options, out, shutdown).await;
+            let outcome = serve(&service, &config, options, out, self.state_file.as_deref(), shutdown).await;
             drop(stop);
             outcome.map(|()| Exit::Ok)
         })
@@ -86,24 +90,34 @@ pub(crate) async fn service(config: &Config) -> Result<(Service, ServeOptions), 
     Ok((service, options))
 }
 
-/// Serves until `shutdown`, and says once when the service takes messages.
+/// Serves until `shutdown`. Says once when the service takes messages, and keeps its state in a file if asked to.
 async fn serve(
     service: &Service,
     config: &Config,
     options: ServeOptions,
     out: &Output,
+    state_file: Option<&Path>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
     let (started, handle) = tokio::sync::oneshot::channel::<Running>();
     let announce = async {
         let Ok(running) = handle.await else { return Ok(()) };
-        let mut state = running.state();
-        if state.wait_for(|state| *state == State::Ready).await.is_err() {
-            return Ok(());
-        }
         let (audience, subject) = (service.endpoint().audience().to_string(), service.endpoint().subscription());
-        let result = json!({ "ready": true, "audience": audience, "subject": subject, "instance": running.instance() });
-        out.result(&result, || format!("{audience} takes messages on {subject}"))
+        let (instance, mut state, mut said) = (running.instance(), running.state(), false);
+        loop {
+            let now = state.borrow_and_update().clone();
+            if let Some(path) = state_file {
+                files::write_public(path, &json!({ "instance": instance, "state": now.as_str() }).to_string())?;
+            }
+            if now == State::Ready && !said {
+                said = true;
+                let result = json!({ "ready": true, "audience": audience, "subject": subject, "instance": instance });
+                out.result(&result, || format!("{audience} takes messages on {subject}"))?;
+            }
+            if state.changed().await.is_err() {
+                return Ok(());
+            }
+        }
     };
     let mut serving = pin!(service.serve(&config.nats, options, |running| drop(started.send(running)), shutdown));
     let served = tokio::select! {

@@ -12,15 +12,15 @@ use super::Shared;
 use crate::wire::Endpoint;
 
 /// Metadata: `<environment>/<service>`.
-pub(super) const AUDIENCE: &str = "sealwire.audience";
+pub(in crate::service) const AUDIENCE: &str = "sealwire.audience";
 /// Metadata: what the service subscribes to.
 pub(super) const SUBJECT: &str = "sealwire.subject";
 /// Metadata: the replay guard, `local` or `shared`.
-pub(super) const GUARD: &str = "sealwire.guard";
+pub(in crate::service) const GUARD: &str = "sealwire.guard";
 /// Metadata: the state.
-const STATE: &str = "sealwire.state";
+pub(in crate::service) const STATE: &str = "sealwire.state";
 /// Metadata: the policy's revision.
-const POLICY: &str = "sealwire.policy";
+pub(in crate::service) const POLICY: &str = "sealwire.policy";
 
 /// The subjects to answer on: each verb for all, for the name, and for this instance.
 pub(super) fn subjects(shared: &Shared) -> Vec<String> {
@@ -34,7 +34,7 @@ pub(super) fn subjects(shared: &Shared) -> Vec<String> {
 }
 
 /// The subject that asks all replicas of a service whether they are there.
-pub(super) fn ping(endpoint: &Endpoint) -> String {
+pub(in crate::service) fn ping(endpoint: &Endpoint) -> String {
     format!("$SRV.PING.{}", endpoint.service())
 }
 

@@ -1,0 +1,101 @@
+//! `sealwire ping`: which replicas of a service are there.
+//! Never says that a replica takes messages unless it says so itself, through the broker.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use sealwire::Config;
+use sealwire::service::{Replica, State, replicas};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::read_if_there;
+use crate::output::Output;
+use crate::serve::runtime;
+use crate::when;
+
+/// Ask which replicas of a service are there, and whether they take messages
+///
+/// Asks through the broker, as the service's own user. The answers are not signed: they are for operators and health
+/// checks.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire ping --config sealwire.toml
+  sealwire ping --config sealwire.toml --at-least 2                    # for scripts: fails with fewer
+  sealwire ping --config sealwire.toml --own /run/sealwire/state.json  # for health checks: the replica beside us")]
+pub(crate) struct Ping {
+    /// The service's configuration file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// How many replicas must take messages
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    at_least: usize,
+    /// The replica that must take messages: the one that keeps its state in this file (`sealwire serve --state-file`)
+    #[arg(long, value_name = "FILE", conflicts_with = "at_least")]
+    own: Option<PathBuf>,
+    /// How long to listen
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = when::duration)]
+    within: Duration,
+}
+
+impl Ping {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let config = Config::load(&self.config).or_fail(Exit::Input)?;
+        let endpoint = config.endpoint().or_fail(Exit::Input)?;
+        let own = self.own.as_deref().map(instance).transpose()?;
+        let enough = |found: &[Replica]| match &own {
+            Some(own) => found.iter().any(|replica| replica.instance == *own),
+            None => false,
+        };
+        let found = runtime()?.block_on(replicas(&config.nats, &endpoint, self.within, enough));
+        let mut found = found.or_fail(Exit::Transport)?;
+        found.retain(|replica| own.as_ref().is_none_or(|own| replica.instance == *own));
+        let ready = found.iter().filter(|replica| replica.state == State::Ready.as_str()).count();
+
+        let audience = endpoint.audience();
+        out.result(&json!({ "audience": audience.as_str(), "ready": ready, "replicas": lines(&found) }), || {
+            let line = |replica: &Replica| {
+                let Replica { instance, state, guard, policy, after, .. } = replica;
+                format!("\n  {instance}  {state:<11} guard {guard}, policy {policy}, after {} ms", after.as_millis())
+            };
+            format!(
+                "{audience}: {ready} of {} take messages{}",
+                found.len(),
+                found.iter().map(line).collect::<String>()
+            )
+        })?;
+        if ready < self.at_least {
+            let message = match own {
+                Some(_) => format!("the replica of {audience} beside us does not take messages"),
+                None => format!("{ready} replicas of {audience} take messages, not {}", self.at_least),
+            };
+            return Err(Failure::new(Exit::Transport, message));
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+fn lines(found: &[Replica]) -> Vec<serde_json::Value> {
+    let line = |replica: &Replica| {
+        json!({ "instance": replica.instance, "state": replica.state, "guard": replica.guard,
+                "policy": replica.policy, "after_ms": u64::try_from(replica.after.as_millis()).unwrap_or(u64::MAX) })
+    };
+    found.iter().map(line).collect()
+}
+
+/// The id of the replica that keeps its state in this file.
+fn instance(path: &Path) -> Result<String, Failure> {
+    #[derive(Deserialize)]
+    struct Kept {
+        instance: String,
+    }
+    let text = read_if_there(path)?;
+    let kept = text.and_then(|text| serde_json::from_str(&text).ok());
+    kept.map(|Kept { instance }| instance).ok_or_else(|| {
+        let failure = Failure::new(Exit::Transport, format!("no replica keeps its state in `{}`", path.display()));
+        failure.help("start it with: sealwire serve --state-file FILE")
+    })
+}
