@@ -3,6 +3,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod notify;
+mod repeat;
 pub(crate) mod send;
 pub(crate) mod single;
 

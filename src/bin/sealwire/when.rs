@@ -28,6 +28,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(factor).map(Duration::from_millis).ok_or_else(|| "that is too long".to_owned())
 }
 
+/// Reads a duration that can be the time between two things: one that is not zero.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("give a time above zero, such as 1s".to_owned()),
+        interval => Ok(interval),
+    }
+}
+
 const DURATION_HELP: &str = "write a whole number and its unit, such as 500ms, 30s, 15m, 1h or 7d";
 
 /// Reads a time, in seconds since the Unix epoch: a number of them, `now`, or RFC 3339 text.

@@ -2,11 +2,12 @@
 //! Never prints a result that the service did not sign for this very call.
 
 use clap::Args;
-use sealwire::client::ClientError;
+use sealwire::client::{Client, ClientError};
 use sealwire::rpc::RpcError;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::repeat::Often;
 use super::{Options, exit, failure, params};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
@@ -39,6 +40,8 @@ pub(crate) struct Call {
     /// A key that the method can tell repetitions by
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
+    #[command(flatten)]
+    often: Often,
 }
 
 /// What a call came to, for scripts.
@@ -52,16 +55,20 @@ pub(super) enum Outcome<'a> {
 impl Call {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let params = params(self.params)?;
-        let answer = self.options.run(async |client| {
-            let mut request = self.options.request(&client, &self.service);
+        let call = async |client: &Client| {
+            let mut request = self.options.request(client, &self.service);
             if self.method_subject {
                 request = request.on_method_subject();
             }
-            if let Some(key) = self.idempotency_key {
+            if let Some(key) = &self.idempotency_key {
                 request = request.idempotency_key(key);
             }
-            Ok(request.call::<Box<RawValue>>(&self.method, &params).await)
-        })?;
+            request.call::<Box<RawValue>>(&self.method, &params).await
+        };
+        if let Some(every) = self.often.every {
+            return self.options.run(async |client| Ok(self.often.repeat(every, out, &client, call).await))?;
+        }
+        let answer = self.options.run(async |client| Ok(call(&client).await))?;
         match answer {
             Ok(result) => {
                 out.result(&Outcome::Result(&result), || shown(&result))?;

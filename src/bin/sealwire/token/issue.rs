@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
+use crate::serve::{runtime, stop_signal};
 use crate::when;
 
 /// Issue an access token (for development: a deployment has an identity provider)
@@ -54,19 +55,41 @@ pub(crate) struct Issue {
     /// Write the token to this file (mode 0600, replaced in one step) instead of printing it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Issue again and again, once in this time, until SIGTERM or Ctrl-C: a stand-in for an identity provider
+    #[arg(long, value_name = "TIME", requires = "out", value_parser = when::interval)]
+    every: Option<Duration>,
 }
 
 impl Issue {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let issuer = TokenIssuer::load(&self.key).or_fail(Exit::Input)?;
+        let Some(every) = self.every else { return self.issue(&issuer, out) };
+        if every >= self.ttl {
+            let failure = Failure::input("a token would end before the next one is issued");
+            return Err(failure.help("make `--every` shorter than `--ttl`: a third of it leaves time for trouble"));
+        }
+        runtime()?.block_on(async {
+            let (_task, stopped) = stop_signal()?;
+            let mut stopped = std::pin::pin!(stopped);
+            let mut ticks = tokio::time::interval(every);
+            loop {
+                tokio::select! {
+                    () = &mut stopped => return Ok(Exit::Ok),
+                    _ = ticks.tick() => self.issue(&issuer, out)?,
+                };
+            }
+        })
+    }
+
+    fn issue(&self, issuer: &TokenIssuer, out: &Output) -> Result<Exit, Failure> {
         let now_s = when::now_s();
-        let mut request = IssueRequest::new(self.subject, "", now_s);
-        request.audiences = self.audiences;
-        request.actor = self.actor;
-        request.roles = self.roles.into_iter().collect();
+        let mut request = IssueRequest::new(&self.subject, "", now_s);
+        request.audiences.clone_from(&self.audiences);
+        request.actor.clone_from(&self.actor);
+        request.roles = self.roles.iter().cloned().collect();
         request.ttl_s = self.ttl.as_secs();
         if self.cnf_kid.is_some() || self.cnf_jkt.is_some() {
-            request.cnf = Some(Confirmation { kid: self.cnf_kid, jkt: self.cnf_jkt });
+            request.cnf = Some(Confirmation { kid: self.cnf_kid.clone(), jkt: self.cnf_jkt.clone() });
         }
         for claim in &self.claims {
             let (name, value) = claim
@@ -79,9 +102,9 @@ impl Issue {
         let jti = decode_untrusted(&token).ok().and_then(|said| said.claims.get("jti").cloned());
         let expires_at = now_s.saturating_add(request.ttl_s);
         let ends = when::both(expires_at, now_s);
-        match self.out {
+        match &self.out {
             Some(path) => {
-                write_secret(&path, &format!("{token}\n"), true).or_fail(Exit::Input)?;
+                write_secret(path, &format!("{token}\n"), true).or_fail(Exit::Input)?;
                 let result = json!({ "file": path, "jti": jti, "expires_at": expires_at });
                 out.result(&result, || format!("wrote a token to {}; it expires {ends}", path.display()))?;
             }
