@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::{self, Exit, Failure};
 use crate::logging::{self, LogFormat};
 use crate::output::Output;
-use crate::{call, completions, demo, dev, keys, ping, policy, serve, server, token};
+use crate::{call, completions, demo, dev, keys, ping, policy, serve, server, setup, token};
 
 /// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
 #[derive(Parser)]
@@ -64,6 +64,9 @@ enum Command {
     /// Access policies: check the files, explain a decision
     #[command(subcommand)]
     Policy(policy::Policy),
+    /// Whole set-ups: keys, broker users, certificates, configuration
+    #[command(subcommand)]
+    Setup(setup::Setup),
     /// Print the completion script of a shell
     Completions(completions::Completions),
 }
@@ -100,6 +103,7 @@ impl Command {
             Self::Keys(command) => command.run(out),
             Self::Token(command) => command.run(out),
             Self::Policy(command) => command.run(out),
+            Self::Setup(command) => command.run(out),
             Self::Completions(command) => command.run(out),
         }
     }
@@ -118,6 +122,7 @@ impl Command {
             | Self::Keys(_)
             | Self::Token(_)
             | Self::Policy(_)
+            | Self::Setup(_)
             | Self::Completions(_) => "warn",
         }
     }

@@ -20,6 +20,7 @@ mod policy;
 mod sandbox;
 mod serve;
 mod server;
+mod setup;
 mod term;
 mod token;
 mod when;

@@ -1,0 +1,81 @@
+//! X.509 certificates of the brokers, from a certificate authority that signs them and is forgotten.
+//! Never keeps the authority's key: nobody can add a certificate that the brokers or clients would trust.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use time::{Duration, OffsetDateTime};
+use zeroize::Zeroizing;
+
+use crate::exit::{Exit, Failure, OrFail as _};
+
+/// The certificates of a cluster.
+pub(super) struct Certificates {
+    /// What everybody trusts, as PEM.
+    pub(super) authority: String,
+    /// One for each broker.
+    pub(super) brokers: Vec<Broker>,
+}
+
+/// One broker's certificate and key.
+pub(super) struct Broker {
+    pub(super) certificate: String,
+    pub(super) key: Zeroizing<String>,
+}
+
+/// How long certificates hold, in days. The public web's limit of 2024; they are made anew well before.
+pub(super) const DAYS: i64 = 398;
+
+impl Certificates {
+    /// Makes an authority, and a certificate for each host name, for both sides of a connection: a broker is a server
+    /// to its clients, and to the other brokers server or client.
+    pub(super) fn generate(hosts: &[&str], now: OffsetDateTime) -> Result<Self, Failure> {
+        let authority_key = KeyPair::generate().or_fail(Exit::Bug)?;
+        let mut params = params("sealwire cluster authority", &[], now)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let authority = params.self_signed(&authority_key).or_fail(Exit::Bug)?;
+        let authority = pem("CERTIFICATE", authority.der()).to_string();
+        let issuer = Issuer::new(params, authority_key);
+        let broker = |host: &&str| {
+            let key = KeyPair::generate().or_fail(Exit::Bug)?;
+            let mut params = self::params(host, &[host], now)?;
+            params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+            params.use_authority_key_identifier_extension = true;
+            let certificate = params.signed_by(&key, &issuer).or_fail(Exit::Bug)?;
+            let certificate = pem("CERTIFICATE", certificate.der()).to_string();
+            Ok(Broker { certificate, key: pem("PRIVATE KEY", &Zeroizing::new(key.serialize_der())) })
+        };
+        let brokers = hosts.iter().map(broker).collect::<Result<Vec<_>, Failure>>()?;
+        Ok(Self { authority, brokers })
+    }
+}
+
+fn params(name: &str, hosts: &[&str], now: OffsetDateTime) -> Result<CertificateParams, Failure> {
+    let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+    let mut params = CertificateParams::new(hosts).or_fail(Exit::Bug)?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    // Clocks of containers on one machine are one, but those of a client elsewhere may be behind.
+    params.not_before = now - Duration::hours(1);
+    params.not_after = now + Duration::days(DAYS);
+    Ok(params)
+}
+
+/// RFC 7468: base64 in lines of 64 characters between two marks.
+fn pem(label: &str, der: &[u8]) -> Zeroizing<String> {
+    let base64 = Zeroizing::new(STANDARD.encode(der));
+    let mut text = Zeroizing::new(format!("-----BEGIN {label}-----\n"));
+    // Made large enough at once: growing would leave copies of a key behind.
+    text.reserve(2 * base64.len() + 64);
+    for (index, character) in base64.chars().enumerate() {
+        if index > 0 && index % 64 == 0 {
+            text.push('\n');
+        }
+        text.push(character);
+    }
+    text.push_str(&format!("\n-----END {label}-----\n"));
+    text
+}
