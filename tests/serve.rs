@@ -213,7 +213,8 @@ async fn a_full_queue_answers_a_hint_instead_of_silence() {
         }
     }
     assert_eq!(counts[0] + counts[1], 40, "nobody waits for nothing");
-    assert!(counts[0] >= 6 && counts[1] >= 20, "{counts:?}");
+    // The queue holds four; two more are taken out of it if the dispatcher gets to run in between.
+    assert!(counts[0] >= 4 && counts[1] >= 20, "{counts:?}");
     assert_eq!(served.running.health().shed.load(Ordering::Relaxed), counts[1]);
     assert_eq!(caller.add().await, sum());
     served.stop().await.unwrap();
