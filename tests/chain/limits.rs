@@ -148,18 +148,35 @@ async fn rate_above_an_agents_own_is_refused_and_others_do_not_notice() {
     for _ in 0..3 {
         assert_eq!(desk.offer(&desk.letter(&ann, &call("desk/echo", "[]"))).await, None);
     }
-    let answer = desk.ask(&ann, &call("desk/echo", "[]")).await.unwrap();
+    let (_, answer) = too_fast(&desk, &ann).await;
     let error = error(&answer);
-    assert_eq!((&error["code"], &error["data"]["scope"]), (&json!(-32013), &json!("replica-rate")));
+    assert_eq!(error["data"]["scope"], "replica-rate");
     assert!((1..=1_000).contains(&error["data"]["retry_after_ms"].as_u64().unwrap()), "{answer}");
+    let before = runs.count();
     assert_eq!(desk.offer(&desk.letter(&bob, &call("desk/echo", "[]"))).await, None);
-    assert_eq!(runs.count(), 4);
+    assert_eq!(runs.count(), before + 1);
     // Nothing that another sends in ann's name counts against ann.
     for _ in 0..10 {
         let forged = desk.letter(&Agent { key: bob_key(), ..desk.agent("ann", &[]) }, &call("desk/echo", "[]"));
-        desk.offer(&forged).await;
+        assert_eq!(desk.offer(&forged).await, Some(-32010));
     }
     assert_eq!(desk.service.counters().refusals()["rate_quota"], 1);
+}
+
+/// Sends until the rate is too high, whatever time this machine takes: the message that was, and its answer.
+pub(crate) async fn too_fast(desk: &Desk, agent: &Agent) -> (Letter, String) {
+    for _ in 0..100 {
+        let letter = desk.letter(agent, &call("desk/echo", "[]"));
+        let answer = desk.answer(&letter).await.unwrap();
+        match code(&answer) {
+            None => {}
+            Some(code) => {
+                assert_eq!(code, -32013);
+                return (letter, answer);
+            }
+        }
+    }
+    panic!("the rate is never too high");
 }
 
 fn bob_key() -> sealwire::wire::AgentKey {
