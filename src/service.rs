@@ -15,6 +15,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ struct Inner {
     policy: ArcSwap<PolicySet>,
     methods: BoxCloneSyncService<Permitted, Box<RawValue>, RpcError>,
     limits: ServiceLimits,
+    /// What the broker has room for; see [`Service::fit`].
+    room: AtomicUsize,
     quotas: Quotas,
     hints: HintRate,
     counters: Counters,
@@ -73,7 +76,8 @@ pub struct ServiceLimits {
     pub batch: usize,
     /// How many entries of one batch run at a time; 8.
     pub batch_concurrency: usize,
-    /// The largest answer in bytes; 192 KiB. It must fit the broker's `max_payload` together with its header (about 600 bytes).
+    /// The largest answer in bytes; 192 KiB. On a broker whose `max_payload` has no room for that, the largest is what it
+    /// has room for.
     pub response: usize,
     /// Rates and bounds per agent.
     pub quota: QuotaLimits,
@@ -207,6 +211,21 @@ impl Service {
         self.0.policy.store(Arc::new(policy));
     }
 
+    /// Fits answers to a broker's `max_payload` (bytes, headers included). The client library refuses to publish what is
+    /// larger, and the caller would wait for nothing: it gets an error instead.
+    fn fit(&self, max_payload: usize) {
+        let room = max_payload.saturating_sub(REPLY_HEADER);
+        self.0.room.store(room, Ordering::Relaxed);
+        if room < self.0.limits.response {
+            tracing::warn!(
+                target: "sealwire::serve",
+                max_payload,
+                response = self.0.limits.response,
+                "the broker's max_payload is below the limit of answers: larger answers become errors"
+            );
+        }
+    }
+
     /// Forgets what is kept of agents that have been quiet.
     fn tidy(&self) {
         self.0.quotas.tidy();
@@ -224,6 +243,9 @@ impl Service {
         &self.0.clock
     }
 }
+
+/// More than an answer's header takes: its proof with the longest key id, reply subject and audience is 1.6 KB.
+const REPLY_HEADER: usize = 2_048;
 
 /// Where a refusal goes: signed, as a hint, or nowhere.
 enum Address {
@@ -251,6 +273,10 @@ impl From<Option<Binding>> for Address {
 }
 
 impl Inner {
+    fn response_limit(&self) -> usize {
+        self.limits.response.min(self.room.load(Ordering::Relaxed))
+    }
+
     fn rpc_limits(&self) -> crate::rpc::Limits {
         crate::rpc::Limits { max_batch: self.limits.batch }
     }
@@ -350,7 +376,7 @@ impl Inner {
     /// An answer above its limit becomes an error that says so. The call was executed.
     fn bounded(&self, id: Id, outcome: Result<Box<RawValue>, RpcError>) -> Response {
         let response = Response::new(id, outcome);
-        if response.to_bytes().len() <= self.limits.response {
+        if response.to_bytes().len() <= self.response_limit() {
             return response;
         }
         self.counters.refused(Refusal::ResponseTooLarge.label());
@@ -362,7 +388,7 @@ impl Inner {
         // the client, the server MUST NOT return an empty Array and should return nothing at all."
         let first = answers.first()?;
         let mut payload = if is_batch { Response::batch_to_bytes(answers)? } else { first.to_bytes() };
-        if payload.len() > self.limits.response {
+        if payload.len() > self.response_limit() {
             self.counters.refused(Refusal::ResponseTooLarge.label());
             payload = Response::new(Id::null(), Err(Refusal::ResponseTooLarge.answer(0).into_error())).to_bytes();
         }

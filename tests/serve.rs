@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use sealwire::service::{ServeError, State};
+use sealwire::rpc::RpcError;
+use sealwire::service::{Ctx, Router, ServeError, State};
 use serde_json::Value;
 use support::raw::{RawConnection, poison_headers};
 use support::site::{Answer, Site, methods, sum, write};
@@ -71,6 +72,25 @@ async fn calls_are_answered_and_discovery_lists_the_service() {
     let gone = within(SOON, client.request("$SRV.PING.site", "".into())).await;
     assert_eq!(gone.unwrap_err().kind(), async_nats::RequestErrorKind::NoResponders);
     assert_eq!(caller.add().await, Answer::NoResponders, "who calls a stopped service hears so at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answer_that_the_broker_has_no_room_for_becomes_an_error() {
+    // The limit of answers is 192 KiB, the broker's of messages with their headers 64 KiB.
+    let server = NatsServer::start_with("max_payload: 65536").await;
+    let site = Site::new(&server.url());
+    let router =
+        Router::new(()).method("site/text", |_: Ctx, (n,): (usize,)| async move { Ok::<_, RpcError>("x".repeat(n)) });
+    let served = site.serve(router).await;
+    let caller = site.caller("ann").await;
+    assert!(matches!(caller.call("site/text", "[60000]", SOON).await, Answer::Signed(text) if text.len() > 60_000));
+    let too_large = r#"{"jsonrpc":"2.0","error":{"code":-32015,"message":"too large"},"id":1}"#;
+    for n in [63_500, 65_000, 65_536, 190_000] {
+        let answer = caller.call("site/text", &format!("[{n}]"), Duration::from_secs(2)).await;
+        assert_eq!(answer, Answer::Signed(too_large.into()), "{n}");
+    }
+    assert_eq!(served.running.health().unsent.load(Ordering::Relaxed), 0);
+    served.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use arc_swap::ArcSwap;
 use serde_json::value::RawValue;
@@ -214,6 +215,7 @@ impl Builder<Ready> {
             verifier,
             methods,
             limits,
+            room: AtomicUsize::new(usize::MAX),
             decisions,
             clock,
         })))

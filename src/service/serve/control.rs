@@ -159,6 +159,8 @@ async fn connect(shared: &Arc<Shared>) -> Result<(Client, Vec<Subscriber>), BusE
             }
         })
         .await?;
+    // Also when the client library has reconnected on its own: then to a broker of the same system.
+    shared.service.fit(client.max_payload());
     let mut subscribers = Vec::new();
     for subject in discovery::subjects(shared) {
         if let Ok(subscriber) = client.subscribe(subject).await {
