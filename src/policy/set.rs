@@ -279,8 +279,8 @@ pub(crate) fn parties(caller: &Caller) -> impl Iterator<Item = &str> {
     [Some(caller.agent.as_str()), caller.delegated.then_some(caller.subject.as_str())].into_iter().flatten()
 }
 
-/// A delegated call is allowed when the agent and its subject both are. The first refusal is the answer; among two
-/// allowing rules the agent's is named.
+/// A delegated call is allowed when the agent and its subject both are. The first refusal is the answer, but one for the
+/// parameters only if both could call the method with others; among two allowing rules the agent's is named.
 fn both(agent: Decision, subject: Decision) -> Decision {
     let verdict = if agent.is_allow() { subject.verdict } else { Verdict::Deny };
     // A shadow rule matters if the call as a whole would come out differently with it.
@@ -294,6 +294,7 @@ fn both(agent: Decision, subject: Decision) -> Decision {
             shadow.push(Shadow { rule: hit.rule.clone(), would });
         }
     }
-    let decisive = if agent.is_allow() && !subject.is_allow() { subject } else { agent };
+    let agent_stands_back = agent.is_allow() || agent.reason.is_about_params();
+    let decisive = if agent_stands_back && !subject.is_allow() { subject } else { agent };
     Decision { shadow, ..decisive }
 }

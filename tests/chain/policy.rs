@@ -117,6 +117,73 @@ async fn permit_names_the_rule_and_the_caller_is_what_the_checks_established() {
     }
 }
 
+#[tokio::test]
+async fn fault_of_parameters_is_told_only_to_those_who_could_call_the_method_with_others() {
+    let policy = r#"
+        [method."desk/echo"]
+        params = [{ name = "n", type = "integer" }]
+        [agent.ann]
+        roles = ["teller"]
+        [role.teller]
+        [rule.small]
+        roles = ["teller"]
+        allow = ["desk/echo"]
+        delegated = "also"
+        when.params.n = { max = 10 }
+    "#;
+    let (router, runs) = recording();
+    let desk = Desk::open(router);
+    desk.change_policy(policy);
+    let agent_for = |name: &str, subject: &str| {
+        desk.agent_with(name, |request| {
+            request.roles.clear();
+            if subject != name {
+                request.actor = Some(name.to_owned());
+                request.subject = subject.to_owned();
+            }
+        })
+    };
+    let ask = async |name: &str, subject: &str, params: &str| {
+        code(&desk.ask(&agent_for(name, subject), &call("desk/echo", params)).await.unwrap())
+    };
+    assert_eq!(ask("ann", "ann", "[10]").await, None);
+    assert_eq!(ask("ann", "ann", "[11]").await, Some(-32002));
+    for wrong in ["[]", "[\"10\"]", "[1.0]", "[1,2]", r#"{"n":1,"N":1}"#, r#"{"m":1}"#] {
+        assert_eq!(ask("ann", "ann", wrong).await, Some(-32602), "{wrong}");
+        // Neither to an agent without the right, nor to one that has it and acts for somebody without it, nor to one
+        // without it that acts for somebody who has it.
+        for (name, subject) in [("bob", "bob"), ("ann", "carol"), ("bob", "ann")] {
+            assert_eq!(ask(name, subject, wrong).await, Some(-32002), "{name} for {subject}: {wrong}");
+        }
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn what_is_denied_is_denied_on_every_path() {
+    let (router, runs) = recording();
+    let desk = Desk::open(router);
+    let ann = desk.agent("ann", &["worker"]);
+    let (open, notify) = (call("vault/open", "[]"), r#"{"jsonrpc":"2.0","method":"vault/open"}"#);
+    let (subject, inbox) = ("rpc.v1.desk.ann", "_INBOX.ann.r1");
+    for (subject, reply, payload, denials) in [
+        (subject, inbox, open.clone(), 1),
+        (subject, inbox, notify.to_owned(), 0),
+        (subject, "", notify.to_owned(), 0),
+        (subject, inbox, format!("[{open}]"), 1),
+        (subject, inbox, format!("[{notify},{open},{notify},{open}]"), 2),
+        (subject, inbox, format!("[{notify}]"), 0),
+        ("rpc.v1.desk.ann.vault.open", inbox, open.clone(), 1),
+        ("rpc.v1.desk.ann.vault.open", "", notify.to_owned(), 0),
+    ] {
+        let answer = desk.answer(&desk.letter_to(&ann, subject, reply, &payload, None)).await.unwrap_or_default();
+        assert_eq!(answer.matches("-32002").count(), denials, "{payload}: {answer}");
+    }
+    assert_eq!(runs.count(), 0);
+    let (_, counted) = desk.service.counters().methods().find(|(name, _)| *name == "vault/open").unwrap();
+    assert_eq!(counted.denied.load(std::sync::atomic::Ordering::SeqCst), 11);
+}
+
 /// A layer that writes down what it sees.
 #[derive(Clone)]
 struct Watch<S> {
