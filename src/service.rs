@@ -34,6 +34,7 @@ use crate::rpc::{Id, Response, RpcError};
 use crate::wire::{Binding, Delivery, Endpoint, Envelope, ReplyTo, Sealed};
 
 pub use builder::{BuildError, Builder, Ready, WantsMethods, WantsPolicy, WantsVerifier};
+pub use builtin::BUILTIN_METHODS;
 use calls::Calls;
 pub use calls::{Call, Message};
 pub use counters::{Counters, MethodCounters, ShadowCounters};

@@ -14,7 +14,7 @@ fn shipped_policies_load_without_a_warning() {
     let (set, warnings) =
         PolicySet::load(&folder(), &Methods::from_files()).unwrap_or_else(|errors| panic!("{errors}"));
     assert!(warnings.is_empty(), "{warnings:#?}");
-    assert_eq!(set.methods().names().count(), 8);
+    assert_eq!(set.methods().names().count(), 10);
 }
 
 #[test]
@@ -30,10 +30,13 @@ fn shipped_expectations_hold_and_exercise_every_rule() {
 fn nobody_has_more_than_their_work_needs() {
     let (set, _) = PolicySet::load(&folder(), &Methods::from_files()).unwrap();
     let can = |callers: Callers| set.can(&callers).into_iter().map(|(method, _)| method).collect::<Vec<_>>();
-    assert_eq!(can(Callers::Anyone), ["bank/balance"], "their own");
-    assert_eq!(can(Callers::Role("calculator".into())), ["bank/balance", "log/append", "math/add", "math/mul"]);
-    assert_eq!(can(Callers::Role("operator".into())), ["admin/drain-cache", "bank/balance"]);
-    assert_eq!(can(Callers::Role("auditor".into())), ["audit/read"]);
+    assert_eq!(can(Callers::Anyone), ["bank/balance", "rpc.can"], "their own");
+    assert_eq!(
+        can(Callers::Role("calculator".into())),
+        ["bank/balance", "log/append", "math/add", "math/mul", "rpc.can"]
+    );
+    assert_eq!(can(Callers::Role("operator".into())), ["admin/drain-cache", "bank/balance", "rpc.can", "rpc.explain"]);
+    assert_eq!(can(Callers::Role("auditor".into())), ["audit/read", "rpc.can", "rpc.explain"]);
 }
 
 #[test]

@@ -209,7 +209,7 @@ impl Builder<Ready> {
         Ok(Service(Arc::new(Inner {
             quotas: Quotas::new(&limits.quota),
             hints: HintRate::new(limits.hints_per_second),
-            counters: Counters::new(names.iter().map(String::as_str).chain([builtin::CAN, builtin::EXPLAIN])),
+            counters: Counters::new(names.iter().map(String::as_str).chain(builtin::BUILTIN_METHODS)),
             policy: ArcSwap::from_pointee(policy),
             endpoint,
             verifier,

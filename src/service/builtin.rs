@@ -14,9 +14,12 @@ pub(super) const CAN: &str = "rpc.can";
 /// What is decided about a call of some agent, and why? `{"agent": …, "roles": […]?, "method": …, "params": …?, "at": …?}`
 pub(super) const EXPLAIN: &str = "rpc.explain";
 
+/// The methods that every service has beside its own: policy files may speak of them.
+pub const BUILTIN_METHODS: [&str; 2] = [CAN, EXPLAIN];
+
 /// The names, for the registry that policies are checked against.
 pub(super) fn names() -> impl Iterator<Item = MethodName> {
-    [CAN, EXPLAIN].into_iter().filter_map(|name| MethodName::new(name).ok())
+    BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok())
 }
 
 #[derive(Deserialize)]

@@ -29,6 +29,8 @@ const POLICIES: &[(&str, &str)] = &[
     ("admin.test.toml", include_str!("../../../policies/admin.test.toml")),
     ("audit.toml", include_str!("../../../policies/audit.toml")),
     ("audit.cedar", include_str!("../../../policies/audit.cedar")),
+    ("rpc.toml", include_str!("../../../policies/rpc.toml")),
+    ("rpc.test.toml", include_str!("../../../policies/rpc.test.toml")),
 ];
 
 /// The folder, and the keys in it.

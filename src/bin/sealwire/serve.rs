@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use clap::Args;
 use sealwire::policy::{Methods, PolicySet};
-use sealwire::service::{BuildError, Running, ServeError, ServeOptions, Service, State};
+use sealwire::service::{BUILTIN_METHODS, BuildError, Running, ServeError, ServeOptions, Service, State};
 use sealwire::{Config, MethodName};
 use serde_json::json;
 
@@ -68,7 +68,9 @@ impl Serve {
 /// Reads everything as the service would.
 fn check(config: &Config, out: &Output) -> Result<Exit, Failure> {
     config.check().or_fail(Exit::Input)?;
-    let methods = demo_methods::router().names().filter_map(|name| MethodName::new(name).ok()).collect::<Methods>();
+    let router = demo_methods::router();
+    let names = router.names().chain(BUILTIN_METHODS);
+    let methods = names.filter_map(|name| MethodName::new(name).ok()).collect::<Methods>();
     let (policy, warnings) = PolicySet::load(&config.policy.folder, &methods).or_fail(Exit::PolicyInvalid)?;
     for warning in warnings {
         out.warning(&warning.to_string());
