@@ -54,7 +54,7 @@ impl Dev {
         sandbox.connect_to(&url)?;
         let config = sandbox.config()?;
         let result = runtime()?.block_on(async {
-            let (service, options) = serve::service(&config).await?;
+            let (service, options) = serve::service(&config, None).await?;
             let (_task, stopped) = stop_signal()?;
             let (tell, handle) = tokio::sync::oneshot::channel::<Running>();
             let announce = async {

@@ -17,6 +17,7 @@ mod parties;
 mod permissions;
 mod ping;
 mod policy;
+mod record;
 mod sandbox;
 mod serve;
 mod server;

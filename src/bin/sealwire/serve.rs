@@ -14,6 +14,7 @@ use crate::demo_methods;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files;
 use crate::output::Output;
+use crate::record::Recorder;
 
 /// Serve the demonstration methods as a configuration file says
 ///
@@ -24,6 +25,7 @@ use crate::output::Output;
 Examples:
   sealwire serve --config sealwire.toml
   sealwire serve --config sealwire.toml --check  # connect to nothing
+  sealwire serve --config sealwire.toml --record-decisions decisions.jsonl
 
 A small configuration:
   environment = \"dev\"
@@ -47,6 +49,10 @@ pub(crate) struct Serve {
     /// A file in which to keep this instance's id and state, for `sealwire ping --own`
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     state_file: Option<PathBuf>,
+    /// Add every decision of the policy to this file, as a line of JSON with the declared parameters only, for
+    /// `sealwire policy diff --replay`; never holds up a call: what the file is too slow for is left out and counted
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    record_decisions: Option<PathBuf>,
 }
 
 impl Serve {
@@ -55,13 +61,16 @@ impl Serve {
         if self.check {
             return check(&config, out);
         }
-        runtime()?.block_on(async {
-            let (service, options) = service(&config).await?;
+        let recorder = self.record_decisions.as_deref().map(Recorder::open).transpose()?;
+        let outcome = runtime()?.block_on(async {
+            let (service, options) = service(&config, recorder.as_ref()).await?;
             let (stop, shutdown) = stop_signal()?;
             let outcome = serve(&service, &config, options, out, self.state_file.as_deref(), shutdown).await;
             drop(stop);
             outcome.map(|()| Exit::Ok)
-        })
+        });
+        recorder.map(Recorder::finish);
+        outcome
     }
 }
 
@@ -82,10 +91,14 @@ fn check(config: &Config, out: &Output) -> Result<Exit, Failure> {
 }
 
 /// The service of a configuration, with the demonstration methods.
-pub(crate) async fn service(config: &Config) -> Result<(Service, ServeOptions), Failure> {
+pub(crate) async fn service(config: &Config, recorder: Option<&Recorder>) -> Result<(Service, ServeOptions), Failure> {
     let (builder, mut options) = config.builder().await.or_fail(Exit::Input)?;
     "The demonstration methods of sealwire".clone_into(&mut options.description);
-    let service = builder.methods(demo_methods::router()).build().map_err(|error| match error {
+    let mut builder = builder.methods(demo_methods::router());
+    if let Some(recorder) = recorder {
+        builder = builder.decisions(recorder.sink());
+    }
+    let service = builder.build().map_err(|error| match error {
         BuildError::Policy(_) => Failure::of(Exit::PolicyInvalid, &error),
         error => Failure::of(Exit::Bug, &error),
     })?;

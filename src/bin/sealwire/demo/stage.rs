@@ -54,7 +54,7 @@ impl Stage {
     /// Starts the service.
     pub(crate) async fn serve(&self) -> Result<Serving, Failure> {
         let config = self.sandbox.config()?;
-        let (service, options) = serve::service(&config).await?;
+        let (service, options) = serve::service(&config, None).await?;
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let shutdown = async { drop(stopped.await) };
