@@ -96,7 +96,14 @@ fn every_command_has_help_with_examples_and_the_exit_codes_are_documented() {
         "token inspect",
         "token revoke",
         "policy check",
+        "policy test",
         "policy explain",
+        "policy matrix",
+        "policy who-can",
+        "policy can",
+        "policy diff",
+        "policy fmt",
+        "policy schema",
         "completions",
     ] {
         let help = shell.run(&format!("{command} --help")).ok().stdout;
@@ -105,8 +112,8 @@ fn every_command_has_help_with_examples_and_the_exit_codes_are_documented() {
     }
     let help = shell.run("--help").ok().stdout;
     for code in [
-        "\n   0  ", "\n   1  ", "\n   2  ", "\n  10  ", "\n  11  ", "\n  12  ", "\n  20  ", "\n  21  ", "\n  22  ",
-        "\n  23  ", "\n  30  ",
+        "\n   0  ", "\n   1  ", "\n   2  ", "\n  10  ", "\n  11  ", "\n  12  ", "\n  13  ", "\n  20  ", "\n  21  ",
+        "\n  22  ", "\n  23  ", "\n  30  ",
     ] {
         assert!(help.contains(code), "no {code} in {help}");
     }

@@ -61,7 +61,7 @@ enum Command {
     /// Access tokens for development: issue, inspect, revoke
     #[command(subcommand)]
     Token(token::Token),
-    /// Access policies: check the files, explain a decision
+    /// Access policies: check, test, explain, review, compare and lay out the files
     #[command(subcommand)]
     Policy(policy::Policy),
     /// Whole set-ups: keys, broker users, certificates, configuration

@@ -20,6 +20,8 @@ pub(crate) enum Exit {
     PolicyInvalid = 11,
     /// A policy does not decide as its tests expect.
     PolicyTestFailed = 12,
+    /// Something differs, and the command line asked to be told so by the exit code.
+    Different = 13,
     /// The broker cannot be reached, refuses us, or nobody listens there.
     Transport = 20,
     /// The service answered with an error.
@@ -33,12 +35,13 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    const ALL: [(Self, &str, &str); 10] = [
+    const ALL: [(Self, &str, &str); 11] = [
         (Self::Ok, "ok", "what was asked for was done"),
         (Self::Bug, "bug", "a fault in sealwire: please report it"),
         (Self::Denied, "denied", "the policy denies the call"),
         (Self::PolicyInvalid, "policy_invalid", "the policy files have errors"),
         (Self::PolicyTestFailed, "policy_test_failed", "a policy does not decide as its tests expect"),
+        (Self::Different, "different", "policies differ (`--exit-code`), or files are not laid out (`--check`)"),
         (Self::Transport, "transport", "the broker cannot be reached, refuses us, or no service listens there"),
         (Self::Remote, "remote_error", "the service answered with an error"),
         (Self::Unverified, "unverified", "an unsigned refusal, or an answer whose signature does not hold"),

@@ -1,29 +1,91 @@
 //! `sealwire policy`: the access policies of a folder, looked at before they are put to use.
-//! Never changes a file.
+//! Never changes what a file says: `fmt` alone writes, and only the layout.
 
+mod can;
 mod check;
+mod diff;
 mod explain;
+mod fmt;
+mod matrix;
+mod schema;
+mod test;
+mod who_can;
+
+use std::fmt::Write as _;
+use std::path::Path;
 
 use clap::Subcommand;
+use sealwire::policy::{Cell, Methods, PolicySet};
 
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
-/// Access policies: check the files, explain a decision.
+/// Access policies: check, test, explain, review, compare and lay out the files.
 #[derive(Subcommand)]
 pub(crate) enum Policy {
     Check(check::Check),
+    Test(test::Test),
     Explain(explain::Explain),
+    Matrix(matrix::Matrix),
+    WhoCan(who_can::WhoCan),
+    Can(can::Can),
+    Diff(diff::Diff),
+    Fmt(fmt::Fmt),
+    Schema(schema::Schema),
 }
 
 impl Policy {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         match self {
             Self::Check(command) => command.run(out),
+            Self::Test(command) => command.run(out),
             Self::Explain(command) => command.run(out),
+            Self::Matrix(command) => command.run(out),
+            Self::WhoCan(command) => command.run(out),
+            Self::Can(command) => command.run(out),
+            Self::Diff(command) => command.run(out),
+            Self::Fmt(command) => command.run(out),
+            Self::Schema(command) => command.run(out),
         }
     }
 }
 
 /// Where policy files are looked for when no folder is named.
 const FOLDER: &str = "policies";
+
+/// The folder exists: a mistyped one is a wrong input, and no policy that denies everything.
+fn check_folder(folder: &Path) -> Result<(), Failure> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let message = format!("`{}` is no folder", folder.display());
+    Err(Failure::input(message).help("name the folder that holds the policy files (*.toml, *.cedar)"))
+}
+
+/// The policy of a folder, with the methods that its files declare. Warnings are told to people.
+fn load(folder: &Path, out: &Output) -> Result<PolicySet, Failure> {
+    load_with(folder, &Methods::from_files(), out)
+}
+
+/// As [`load`], with `methods` beside those that the files declare.
+fn load_with(folder: &Path, methods: &Methods, out: &Output) -> Result<PolicySet, Failure> {
+    check_folder(folder)?;
+    let (set, warnings) = PolicySet::load(folder, methods).map_err(|errors| {
+        Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used:\n{errors}", folder.display()))
+    })?;
+    for finding in warnings {
+        // The line begins with the place and `warning:`.
+        out.note(&finding.to_string());
+    }
+    Ok(set)
+}
+
+/// What callers can do with a method, in a line, and by which rules, in lines below.
+fn cell_text(heading: &str, cell: &Cell) -> String {
+    let mut text = format!("{:<11}  {heading}\n", cell.access);
+    for rule in &cell.rules {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "    {rule}");
+    }
+    text
+}

@@ -7,7 +7,7 @@ use clap::Args;
 use sealwire::policy::{Finding, Methods, PolicySet};
 use serde::Serialize;
 
-use super::FOLDER;
+use super::{FOLDER, check_folder};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
@@ -37,10 +37,7 @@ struct Checked<'a> {
 
 impl Check {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        if !self.folder.is_dir() {
-            let message = format!("`{}` is no folder", self.folder.display());
-            return Err(Failure::input(message).help("name the folder that holds the policy files (*.toml)"));
-        }
+        check_folder(&self.folder)?;
         let loaded = PolicySet::load(&self.folder, &Methods::from_files());
         let (set, findings) = match &loaded {
             Ok((set, warnings)) => (Some(set), warnings.as_slice()),

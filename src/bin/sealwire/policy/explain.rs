@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use sealwire::Name;
 use sealwire::auth::Caller;
-use sealwire::policy::{Methods, PolicySet, Question};
+use sealwire::policy::Question;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::FOLDER;
+use super::{FOLDER, load};
 use crate::exit::{Exit, Failure};
 use crate::keys::Alg;
 use crate::output::Output;
@@ -63,13 +63,7 @@ pub(crate) struct Explain {
 
 impl Explain {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let (set, warnings) = PolicySet::load(&self.dir, &Methods::from_files()).map_err(|errors| {
-            Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used:\n{errors}", self.dir.display()))
-        })?;
-        for finding in warnings {
-            // The line begins with the place and `warning:`.
-            out.note(&finding.to_string());
-        }
+        let set = load(&self.dir, out)?;
         let params = self.params.as_deref().map(serde_json::from_str::<&RawValue>).transpose().map_err(|error| {
             Failure::input(format!("`--params` is not JSON ({error})")).help("write an object or an array")
         })?;
