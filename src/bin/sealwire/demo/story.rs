@@ -1,6 +1,8 @@
 //! The story, line by line: what somebody does, what must come of it, what came.
 //! Never compares with anything but the exact outcome.
 
+mod limits;
+
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
@@ -86,10 +88,12 @@ pub(super) async fn play(stage: &Stage, out: &Output) -> Result<Told, Failure> {
     heading(out, "What agents may do")?;
     permitted(&mut told, out, &planner).await?;
     let captured = mallory.capture().await?;
-    others(&mut told, out, &planner, &agent("operator").await?, &agent("teller").await?).await?;
+    let teller = agent("teller").await?;
+    others(&mut told, out, &planner, &agent("operator").await?, &teller).await?;
 
     heading(out, "What the policy denies")?;
     denied(&mut told, out, &planner, &agent("auditor").await?).await?;
+    limits::play(&mut told, out, stage, &teller).await?;
 
     heading(out, "What strangers and eavesdroppers try, with every right on the broker and none of the keys")?;
     strangers(&mut told, out, stage, &mallory).await?;
