@@ -149,8 +149,8 @@ fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party
     let judged =
         |part: &PartExplanation| !(slice.relaxed_only && part.outcome == Outcome::Failed(NOTHING_KNOWN.into()));
     let left_out = rule.effect == Effect::Deny && !parts.iter().all(judged);
-    let outcome = parts.iter().filter(|part| judged(part)).map(|part| &part.outcome);
-    let outcome = outcome.cloned().find(|outcome| *outcome != Outcome::Held).unwrap_or(Outcome::Held);
+    let mut outcome = parts.iter().filter(|part| judged(part)).map(|part| &part.outcome);
+    let outcome = outcome.find(|outcome| **outcome != Outcome::Held).cloned().unwrap_or(Outcome::Held);
     let outcome = if left_out { Outcome::Not } else { outcome };
     RuleExplanation {
         rule: rule.id.clone(),

@@ -234,9 +234,6 @@ fn read(text: Option<&str>) -> Result<Params, &'static str> {
         None => None,
         Some(value) => Some(value.as_str().ok_or("param_type")?.to_owned()),
     };
-    let ids = match member("ids", 2) {
-        None => None,
-        Some(value) => Some(value.as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect()),
-    };
+    let ids = member("ids", 2).map(|value| value.as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect());
     Ok(Params { amount, to, ids })
 }

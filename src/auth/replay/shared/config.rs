@@ -7,7 +7,7 @@ use super::super::{Caps, OpenError, Window};
 use super::Latency;
 use crate::name::Name;
 
-/// What a [`SharedGuard`] needs to know. All replicas of a service must agree on the first four.
+/// What a [`SharedGuard`](crate::auth::SharedGuard) needs to know. All replicas of a service must agree on the first four.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SharedConfig {
@@ -24,13 +24,13 @@ pub struct SharedConfig {
     pub max_messages: i64,
     /// Bounds on the nonces in this process.
     pub caps: Caps,
-    /// The most checks in flight; default 4,096. More are refused as [`Refused::Full`].
+    /// The most checks in flight; default 4,096. More are refused as [`Refused::Full`](crate::auth::Refused::Full).
     pub in_flight: usize,
-    /// The most checks in flight of one owner; default 256. More are refused as [`Refused::OwnerFull`].
+    /// The most checks in flight of one owner; default 256. More are refused as [`Refused::OwnerFull`](crate::auth::Refused::OwnerFull).
     pub in_flight_per_owner: usize,
     /// How long a check may take, 10 ms to 1 s; default 250 ms. Later answers are not waited for.
     pub answer_within: Duration,
-    /// How long [`SharedGuard::open`] tries to reach the broker and the stream; default 10 s.
+    /// How long [`SharedGuard::open`](crate::auth::SharedGuard::open) tries to reach the broker and the stream; default 10 s.
     pub open_within: Duration,
 }
 
@@ -65,7 +65,7 @@ impl SharedConfig {
     }
 }
 
-/// A [`SharedGuard`] cannot be opened.
+/// A [`SharedGuard`](crate::auth::SharedGuard) cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedOpenError {
     /// The guard's part in this process.
@@ -88,7 +88,7 @@ pub enum SharedOpenError {
     NotReady(String),
 }
 
-/// More about a [`SharedGuard`].
+/// More about a [`SharedGuard`](crate::auth::SharedGuard).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedStats {
