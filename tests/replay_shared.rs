@@ -133,6 +133,31 @@ async fn of_many_replicas_asked_at_once_exactly_one_admits() {
     }
 }
 
+/// A single server makes two streams of the same subjects if it is asked at the same moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_that_start_together_agree_on_one_stream() {
+    for _ in 0..5 {
+        let server = NatsServer::start().await;
+        let replicas = join_all((0..8).map(|_| replica(&server))).await;
+        let message = Message::new();
+        let answers = join_all(replicas.iter().map(|guard| offer(guard, message))).await;
+        assert!(answers.iter().filter(|answer| answer.is_ok()).count() <= 1, "{answers:?}");
+        for guard in &replicas {
+            ready(guard).await;
+        }
+        let message = Message::new();
+        let mut answers: Vec<_> = Vec::new();
+        for guard in &replicas {
+            answers.push(offer(guard, message).await);
+        }
+        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1, "{answers:?}");
+        let client = server.client().await;
+        let names = within(SOON, client.request("$JS.API.STREAM.NAMES", "".into())).await.unwrap();
+        let names: serde_json::Value = serde_json::from_slice(&names.payload).unwrap();
+        assert_eq!(names["total"], 1, "{names}");
+    }
+}
+
 /// The only copy of the stream dies with its server.
 #[tokio::test]
 async fn what_a_dead_server_knew_is_stale_and_the_guard_recovers_by_itself() {
@@ -362,10 +387,10 @@ async fn the_documented_permissions_suffice_and_agents_cannot_touch_the_stream()
     let users = r#"
         accounts { A { jetstream: enabled, users: [
             { user: guard, password: g, permissions: {
-                publish: ["rg.test.math.*", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.CREATE.*"]
-                subscribe: ["_INBOX.math.>"] } }
+                publish: ["rg.test.math.*", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.DELETE.*"]
+                subscribe: ["_INBOX.svc:math.guard.>"] } }
             { user: agent, password: a, permissions: { publish: ["rpc.v1.*.a", "rpc.v1.*.a.>"], subscribe: ["_INBOX.a.>"] } }
-            { user: narrow, password: n, permissions: { publish: ["rg.test.math.*"], subscribe: ["_INBOX.math.>"] } }
+            { user: narrow, password: n, permissions: { publish: ["rg.test.math.*"], subscribe: ["_INBOX.svc:math.guard.>"] } }
         ] } }"#;
     let server = NatsServer::start_with(users).await;
     let mut bus = BusConfig::open(&server.url());
@@ -433,7 +458,7 @@ async fn a_dead_client_is_replaced() {
     let server = NatsServer::start().await;
     let guard = replica(&server).await;
     let client = server.client().await;
-    let mut answers = within(SOON, client.subscribe("_INBOX.math.>")).await.unwrap();
+    let mut answers = within(SOON, client.subscribe("_INBOX.svc:math.guard.>")).await.unwrap();
     within(SOON, client.flush()).await.unwrap();
     assert_eq!(offer(&guard, Message::new()).await, Ok(()));
     let inbox = within(SOON, answers.next()).await.unwrap().subject;

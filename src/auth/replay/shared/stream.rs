@@ -1,8 +1,9 @@
-//! The guard stream at the broker: finds it, makes it, and says what it is. Never changes or removes one that exists.
+//! The guard stream at the broker: finds it, makes it, and says what it is. Never changes one that exists, and removes
+//! only a surplus one of its own making.
 //!
 //! The stream's subjects are `rg.<environment>.<service>.*`. No agent may publish there; the service's user for the guard
-//! needs to publish to `rg.<environment>.<service>.*`, `$JS.API.STREAM.NAMES`, `$JS.API.STREAM.INFO.*` and
-//! `$JS.API.STREAM.CREATE.*`, and to subscribe to `_INBOX.svc:<service>.guard.>`.
+//! needs to publish to `rg.<environment>.<service>.*`, `$JS.API.STREAM.NAMES`, `$JS.API.STREAM.INFO.*`,
+//! `$JS.API.STREAM.CREATE.*` and `$JS.API.STREAM.DELETE.*`, and to subscribe to `_INBOX.svc:<service>.guard.>`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -152,6 +153,10 @@ impl Info {
 }
 
 /// The name of the stream that takes the guard's subjects, if there is one.
+///
+/// Replicas that start together at a single server can each make one: it looks for overlapping subjects before it makes
+/// a stream, not while. The oldest stays. Nothing is lost with the others, because an answer of another stream than the
+/// verified one admits nothing, and the memory of the one that stays counts from its own oldest message.
 pub(super) async fn find(client: &Client, wanted: &SharedConfig) -> Result<Option<String>, Trouble> {
     #[derive(Deserialize)]
     struct Names {
@@ -160,13 +165,43 @@ pub(super) async fn find(client: &Client, wanted: &SharedConfig) -> Result<Optio
     }
     let names: Names = api(client, "STREAM.NAMES", &json!({ "subject": wanted.subjects() })).await?;
     let mut names = names.streams.unwrap_or_default();
-    match names.len() {
-        0 | 1 => Ok(names.pop()),
-        _ => Err(Trouble::new(
-            Outage::StreamUnfit,
-            format!("several streams take {}: {}. Leave one, or none", wanted.subjects(), names.join(", ")),
-        )),
+    if names.len() <= 1 {
+        return Ok(names.pop());
     }
+    let own = prefix(wanted);
+    if !names.iter().all(|name| name.starts_with(&own)) {
+        let list = names.join(", ");
+        let detail = format!("several streams take {}: {list}. Leave one, or none", wanted.subjects());
+        return Err(Trouble::new(Outage::StreamUnfit, detail));
+    }
+    let mut streams = Vec::new();
+    for name in names {
+        if let Some(info) = look(client, &name).await? {
+            info.fits(wanted)?;
+            streams.push((info.created_ms()?, name));
+        }
+    }
+    streams.sort();
+    let mut streams = streams.into_iter();
+    let oldest = streams.next();
+    for (_, surplus) in streams {
+        tracing::warn!(stream = surplus, "removing a second guard stream");
+        remove(client, &surplus).await?;
+    }
+    Ok(oldest.map(|(_, name)| name))
+}
+
+async fn remove(client: &Client, name: &str) -> Result<(), Trouble> {
+    match api::<serde_json::Value>(client, &format!("STREAM.DELETE.{name}"), &json!({})).await {
+        Err(trouble) if trouble.outage != Outage::StreamReplaced => Err(trouble),
+        // Removed, or another replica was quicker.
+        _ => Ok(()),
+    }
+}
+
+/// What the names of this service's guard streams begin with.
+fn prefix(config: &SharedConfig) -> String {
+    format!("RG_{}_{}_", config.environment, config.service)
 }
 
 /// What the broker says about the stream `name`; `None` if there is none.
@@ -192,7 +227,7 @@ pub(super) async fn create(client: &Client, wanted: &SharedConfig) -> Result<(),
 async fn create_with(client: &Client, wanted: &SharedConfig, copies: usize) -> Result<(), ApiError> {
     // The name is new every time: an answer names the stream, so the memory of another one is recognised.
     let epoch: String = Nonce::random().to_text().chars().filter(char::is_ascii_alphanumeric).take(12).collect();
-    let name = format!("RG_{}_{}_{epoch}", wanted.environment, wanted.service);
+    let name = format!("{}{epoch}", prefix(wanted));
     let memory_ns = u64::try_from(wanted.memory().as_nanos()).unwrap_or(u64::MAX);
     let config = json!({
         "name": name,
