@@ -24,8 +24,10 @@ use crate::when;
 #[command(after_help = "\
 Examples:
   sealwire ping --config sealwire.toml
-  sealwire ping --config sealwire.toml --at-least 2                    # for scripts: fails with fewer
-  sealwire ping --config sealwire.toml --own /run/sealwire/state.json  # for health checks: the replica beside us")]
+  sealwire ping --config sealwire.toml --at-least 2  # for scripts
+  sealwire ping --config sealwire.toml --own /run/sealwire/state.json
+
+The last one is for health checks: it asks the replica beside us.")]
 pub(crate) struct Ping {
     /// The service's configuration file
     #[arg(long, value_name = "FILE")]

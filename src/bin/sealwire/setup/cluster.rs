@@ -29,7 +29,9 @@ use crate::when;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sealwire setup cluster --out /sealwire      as docker-compose.yml does it, with one volume mounted on each folder")]
+  sealwire setup cluster --out /sealwire
+
+docker-compose.yml does it so, with one volume mounted on each folder.")]
 pub(crate) struct Cluster {
     /// Where the folders are, or are to be made
     #[arg(long, value_name = "FOLDER")]
