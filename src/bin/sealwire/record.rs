@@ -2,7 +2,7 @@
 //! Never holds up a message: what the file is too slow for is dropped and counted.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -58,12 +58,14 @@ struct Shared {
 impl Recorder {
     /// Adds to a file that nobody else can read: it holds arguments.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        let file = open(path).map_err(|error| Failure::input(format!("`{}`: {error}", path.display())))?;
+        let at = |error| Failure::input(format!("`{}`: {error}", path.display()));
+        let mut file = open(path).map_err(at)?;
         check_mode(path, &file)?;
-        Self::writing_to(file).map_err(|error| Failure::input(format!("no thread to record decisions: {error}")))
+        let torn = is_torn(&mut file).map_err(at)?;
+        Self::writing_to(file, torn).map_err(|error| Failure::input(format!("no thread to record decisions: {error}")))
     }
 
-    fn writing_to(writer: impl Write + Send + 'static) -> io::Result<Self> {
+    fn writing_to(writer: impl Write + Send + 'static, torn: bool) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(MAX_LINES);
         let (alive, ended) = sync_channel(0);
         let shared = Arc::new(Shared {
@@ -72,7 +74,7 @@ impl Recorder {
             started: Instant::now(),
             warned: AtomicU64::new(0),
         });
-        let thread = Writing { writer, receiver, shared: Arc::clone(&shared), torn: false };
+        let thread = Writing { writer, receiver, shared: Arc::clone(&shared), torn };
         std::thread::Builder::new().name("decisions".to_owned()).spawn(move || {
             thread.run();
             drop(alive);
@@ -149,7 +151,7 @@ struct Writing<W> {
     writer: W,
     receiver: Receiver<Entry>,
     shared: Arc<Shared>,
-    /// A write failed: the file may end within a line.
+    /// The file may end within a line: a write failed, or an earlier service was killed.
     torn: bool,
 }
 
@@ -198,12 +200,23 @@ impl<W: Write> Writing<W> {
 #[cfg(unix)]
 fn open(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+    OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(path)
 }
 
 #[cfg(not(unix))]
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    OpenOptions::new().create(true).read(true).append(true).open(path)
+}
+
+/// Whether the file ends within a line.
+fn is_torn(file: &mut File) -> io::Result<bool> {
+    if !file.metadata()?.is_file() || file.seek(SeekFrom::End(0))? == 0 {
+        return Ok(false);
+    }
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
 }
 
 /// A file that was there before may be open to others.
@@ -267,7 +280,7 @@ mod tests {
     fn gate() -> (Recorder, mpsc::Sender<bool>, Arc<Mutex<Vec<u8>>>) {
         let (key, open) = mpsc::channel();
         let written = Arc::new(Mutex::new(Vec::new()));
-        (Recorder::writing_to(Gate { open, written: Arc::clone(&written) }).unwrap(), key, written)
+        (Recorder::writing_to(Gate { open, written: Arc::clone(&written) }, false).unwrap(), key, written)
     }
 
     fn times(written: &Mutex<Vec<u8>>) -> Vec<Option<u64>> {
@@ -334,6 +347,26 @@ mod tests {
         sink(record(2));
         assert_eq!(recorder.finish(), 1);
         assert_eq!(times(&written), [None, Some(2)]);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn recording_goes_on_after_the_torn_line_of_a_killed_service() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decisions.jsonl");
+        let append = |at_ms| {
+            let recorder = Recorder::open(&path).unwrap_or_else(|failure| panic!("{}", failure.to_text()));
+            recorder.sink()(record(at_ms));
+            assert_eq!(recorder.finish(), 0);
+            std::fs::read(&path).unwrap()
+        };
+        append(1);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let two = append(2);
+        assert_eq!(times(&Mutex::new(two.clone())), [Some(1), Some(2)]);
+        std::fs::write(&path, &two[..two.len() - 5]).unwrap();
+        assert_eq!(times(&Mutex::new(append(3))), [Some(1), None, Some(3)]);
     }
 
     #[test]
