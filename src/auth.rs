@@ -7,6 +7,7 @@ mod keyring;
 mod replay;
 mod servicekey;
 mod token;
+mod turns;
 mod verifier;
 
 pub use caller::{Caller, ProofAlgorithm, TokenFacts};
@@ -22,4 +23,5 @@ pub use token::{
     KeySet, KeySetError, Symmetric, TokenAlgorithm, TokenError, TokenIssuer, TokenRules, TokenVerifier, Untrusted,
     decode_untrusted,
 };
-pub use verifier::{AuthError, Authentic, ServiceKeyMissing, Staleness, Turn, Unadmitted, Verified, Verifier};
+pub use turns::Turn;
+pub use verifier::{AuthError, Authentic, ServiceKeyMissing, Staleness, Unadmitted, Verified, Verifier};

@@ -1,18 +1,17 @@
 //! Who sent this, and is it the first time we see it: the judgement of one message, in the protocol's order.
 //! Knows nothing of methods, and stores a nonce only for a message whose every other check held.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::keyring::{KeyRecord, KeyRing, RecordKey};
 use super::replay::{Nonce, Refused, ReplayGuard, Window};
 use super::token::{AccessToken, TokenError, TokenVerifier};
+use super::turns::{Turn, Turns};
 use super::{Caller, ProofAlgorithm, TokenFacts};
 use crate::name::Name;
 use crate::wire::{
@@ -152,10 +151,6 @@ pub struct Unadmitted {
     pub(crate) reply: Option<ReplyTo>,
 }
 
-/// A place in the queue for an Ed25519 check of one agent; nothing for HMAC.
-#[derive(Debug)]
-pub struct Turn(#[expect(dead_code, reason = "held for its drop")] Option<OwnedSemaphorePermit>);
-
 impl Verifier {
     /// A verifier of `endpoint`.
     ///
@@ -230,7 +225,7 @@ impl Verifier {
     /// Cancel safe: a dropped future gives its place back.
     pub async fn turn(&self, envelope: &Envelope) -> Result<Turn, AuthError> {
         if envelope.proof.header.algorithm == ProofAlgorithm::Hs256 {
-            return Ok(Turn(None));
+            return Ok(Turn::free());
         }
         let is_checked = self
             .keys
@@ -238,7 +233,7 @@ impl Verifier {
             .ring
             .find(&envelope.proof.header.kid)
             .is_some_and(|record| record.algorithm() == ProofAlgorithm::EdDsa && record.owner == envelope.agent);
-        if is_checked { self.turns.wait(&envelope.agent).await } else { Ok(Turn(None)) }
+        if is_checked { self.turns.wait(&envelope.agent).await } else { Ok(Turn::free()) }
     }
 
     /// Judges everything that does not depend on earlier messages: key, signature, claims, window, token.
@@ -467,69 +462,5 @@ impl Keys {
             return Err(ServiceKeyMissing);
         }
         Ok(Self { ring, service })
-    }
-}
-
-/// The bound on Ed25519 checks, per owner.
-#[derive(Debug, Default)]
-struct Turns(Mutex<HashMap<Name, Arc<Turning>>>);
-
-#[derive(Debug)]
-struct Turning {
-    running: Arc<Semaphore>,
-    waiting: Semaphore,
-}
-
-/// How many Ed25519 checks of one owner run at a time.
-const RUNNING: usize = 2;
-/// How many more may wait.
-const WAITING: usize = 64;
-
-impl Turns {
-    async fn wait(&self, owner: &Name) -> Result<Turn, AuthError> {
-        let turning = {
-            // INVARIANT: only owners of the ring get here, so the map is bounded by the ring.
-            let mut owners = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            Arc::clone(owners.entry(owner.clone()).or_insert_with(|| {
-                Arc::new(Turning { running: Arc::new(Semaphore::new(RUNNING)), waiting: Semaphore::new(WAITING) })
-            }))
-        };
-        if let Ok(permit) = Arc::clone(&turning.running).try_acquire_owned() {
-            return Ok(Turn(Some(permit)));
-        }
-        let _place = turning.waiting.try_acquire().map_err(|_| AuthError::Crowded)?;
-        let permit = Arc::clone(&turning.running).acquire_owned().await;
-        permit.map(|permit| Turn(Some(permit))).map_err(|_| AuthError::Crowded)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-    use super::*;
-
-    #[tokio::test]
-    async fn one_agents_ed25519_checks_queue_up_to_a_bound_and_do_not_hold_up_others() {
-        let turns = Arc::new(Turns::default());
-        let (crowd, other) = (Name::new("crowd").unwrap(), Name::new("other").unwrap());
-        let mut held = vec![turns.wait(&crowd).await.unwrap(), turns.wait(&crowd).await.unwrap()];
-        let waiting: Vec<_> = (0..WAITING)
-            .map(|_| {
-                let (turns, crowd) = (Arc::clone(&turns), crowd.clone());
-                tokio::spawn(async move { turns.wait(&crowd).await.map(drop) })
-            })
-            .collect();
-        // One yield runs a few dozen tasks at most.
-        let queued = Arc::clone(turns.0.lock().unwrap().get(&crowd).unwrap());
-        while queued.waiting.available_permits() > 0 {
-            tokio::task::yield_now().await;
-        }
-        assert!(matches!(turns.wait(&crowd).await, Err(AuthError::Crowded)));
-        assert!(turns.wait(&other).await.is_ok());
-        held.clear();
-        for task in waiting {
-            assert!(task.await.unwrap().is_ok());
-        }
-        assert!(turns.wait(&crowd).await.is_ok());
     }
 }
