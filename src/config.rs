@@ -1,23 +1,22 @@
 //! The configuration file of a service, and the service that it describes.
 //! Never guesses: an unknown key, a missing file or a contradiction is an error with its place.
 
+mod build;
+
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Deserialize;
 
 use crate::auth::{
-    Caps, CapsError, Denylist, DenylistError, Floor, KeyRing, KeyRingError, KeySet, KeySetError, LocalGuard, OpenError,
-    ReplayGuard, ServiceKeyError, ServiceKeyMissing, SharedConfig, SharedGuard, SharedOpenError, Symmetric, TokenRules,
-    TokenVerifier, Verifier, Window, WindowError, read_service_key,
+    Caps, CapsError, DenylistError, KeyRingError, KeySetError, OpenError, ServiceKeyError, ServiceKeyMissing,
+    SharedOpenError, WindowError,
 };
 use crate::bus::BusConfig;
-use crate::clock::{Clock, SystemClock};
 use crate::name::Name;
-use crate::policy::PolicySet;
-use crate::service::{Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, WantsMethods, Watched};
-use crate::wire::{Endpoint, EndpointError, ServiceKey, WireLimits};
+#[cfg(doc)]
+use crate::service::QuotaLimits;
+use crate::service::{ServeOptions, ServiceLimits};
+use crate::wire::{Endpoint, EndpointError, WireLimits};
 
 /// The configuration of one service.
 ///
@@ -330,193 +329,4 @@ impl Config {
         self.replay.state = Some(folder.join(self.replay.state.unwrap_or_else(|| state.into())));
         self
     }
-
-    /// Where the service listens.
-    ///
-    /// # Errors
-    /// [`ConfigError::Endpoint`].
-    pub fn endpoint(&self) -> Result<Endpoint, ConfigError> {
-        let limits = WireLimits { payload: self.limits.request_bytes, ..WireLimits::default() };
-        Ok(Endpoint::new(self.environment.clone(), self.service.clone())
-            .with_prefixes(&self.prefix, &self.inbox_prefix)?
-            .with_limits(limits))
-    }
-
-    fn symmetric(&self) -> Symmetric {
-        if self.tokens.accept_symmetric { Symmetric::Allowed } else { Symmetric::Refused }
-    }
-
-    fn token_keys(&self) -> Result<KeySet, ConfigError> {
-        if self.tokens.issuer.is_empty() {
-            return Err(ConfigError::NoIssuer);
-        }
-        let sets: Result<Vec<_>, _> = self
-            .tokens
-            .issuer
-            .iter()
-            .map(|issuer| KeySet::from_jwks_file(&issuer.jwks, &issuer.issuer, self.symmetric()))
-            .collect();
-        Ok(KeySet::merge(sets?)?)
-    }
-
-    fn denylist(&self) -> Result<Denylist, ConfigError> {
-        match &self.keys.denylist {
-            // A file that is configured and missing is an error: it may have been deleted to lift a revocation.
-            Some(path) => Ok(Denylist::from_file(path)?),
-            None => Ok(Denylist::default()),
-        }
-    }
-
-    /// Reads everything that this names but the policies, and connects to nothing.
-    ///
-    /// # Errors
-    /// As of [`Config::builder`], for files.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let endpoint = self.endpoint()?;
-        let (ring, service_key) = self.keys(&endpoint)?;
-        if ring.needs_service_key() && service_key.is_none() {
-            return Err(ServiceKeyMissing.into());
-        }
-        self.token_verifier(&endpoint)?;
-        Window::new(self.replay.window_s, self.replay.skew_s)?;
-        Ok(())
-    }
-
-    fn token_verifier(&self, endpoint: &Endpoint) -> Result<TokenVerifier, ConfigError> {
-        let mut rules = TokenRules::new(self.tokens.audience.as_deref().unwrap_or(endpoint.audience().as_str()));
-        rules.leeway_s = self.tokens.leeway_s.unwrap_or(rules.leeway_s);
-        rules.max_lifetime_s = self.tokens.max_lifetime_s.unwrap_or(rules.max_lifetime_s);
-        rules.require_cnf = self.tokens.require_cnf;
-        rules.accept_plain_jwt_typ = self.tokens.accept_plain_jwt_typ;
-        rules.symmetric = self.symmetric();
-        let tokens = TokenVerifier::new(rules, self.token_keys()?);
-        tokens.replace_denylist(self.denylist()?);
-        Ok(tokens)
-    }
-
-    fn keys(&self, endpoint: &Endpoint) -> Result<(KeyRing, Option<ServiceKey>), ConfigError> {
-        let audience = endpoint.audience();
-        let ring = KeyRing::load(&self.keys.ring, audience)?;
-        let service_key = self.keys.service_key.as_deref().map(|path| read_service_key(path, audience)).transpose()?;
-        Ok((ring, service_key))
-    }
-
-    async fn verifier(&self, endpoint: &Endpoint, clock: &Arc<dyn Clock>) -> Result<Verifier, ConfigError> {
-        let tokens = self.token_verifier(endpoint)?;
-        let (ring, service_key) = self.keys(endpoint)?;
-        let window = Window::new(self.replay.window_s, self.replay.skew_s)?;
-        let guard = self.guard(window, clock).await?;
-        Ok(Verifier::new(endpoint, window, ring, service_key, tokens, guard)?)
-    }
-
-    async fn guard(&self, window: Window, clock: &Arc<dyn Clock>) -> Result<Arc<dyn ReplayGuard>, ConfigError> {
-        let default = Caps::default();
-        let caps = Caps {
-            owner: self.replay.per_agent,
-            total: self.replay.total,
-            reserve: default.reserve.min(self.replay.per_agent),
-            ..default
-        };
-        match self.replay.guard {
-            GuardKind::Local => {
-                let floor = Floor::File(self.replay.state.clone().unwrap_or_default());
-                Ok(Arc::new(LocalGuard::open(window, caps, Arc::clone(clock), &floor)?))
-            }
-            GuardKind::Shared => {
-                let mut shared = SharedConfig::new(self.environment.clone(), self.service.clone());
-                shared.window = window;
-                shared.caps = caps;
-                shared.replicas = self.replay.replicas;
-                shared.max_messages = self.replay.stream_messages.map_or(shared.max_messages, i64::from);
-                shared.answer_within = self.replay.answer_within_ms.map_or(shared.answer_within, Duration::from_millis);
-                let bus = self.replay.nats.as_ref().unwrap_or(&self.nats).clone();
-                Ok(Arc::new(SharedGuard::open(shared, bus, Arc::clone(clock)).await?))
-            }
-        }
-    }
-
-    /// The service that this describes, but for its methods, and how it runs. With the shared replay guard, this
-    /// connects to the broker and verifies the guard's stream.
-    ///
-    /// # Errors
-    /// [`ConfigError`]; the operator is to blame, and the message says what to do.
-    ///
-    /// Cancel safety: dropping the future leaves nothing behind but, perhaps, the guard's stream.
-    pub async fn builder(&self) -> Result<(Builder<WantsMethods>, ServeOptions), ConfigError> {
-        let endpoint = self.endpoint()?;
-        // Before anything is read: a change while it is read is seen later.
-        let watched = self.watched();
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let verifier = self.verifier(&endpoint, &clock).await?;
-        let limits = ServiceLimits {
-            batch: self.limits.batch,
-            batch_concurrency: self.limits.batch_concurrency,
-            response: self.limits.response_bytes,
-            quota: QuotaLimits {
-                per_second: self.limits.agent_per_second,
-                burst: self.limits.agent_burst,
-                in_flight: self.limits.agent_in_flight,
-            },
-            hints_per_second: self.limits.hints_per_second,
-        };
-        let options = ServeOptions {
-            queue: self.limits.queue,
-            in_flight: self.limits.in_flight,
-            drain: Duration::from_secs(self.limits.drain_s),
-            watched,
-            ..ServeOptions::default()
-        };
-        let builder = Service::builder().verifier(endpoint, verifier).policies(&self.policy.folder).limits(limits);
-        Ok((builder, options))
-    }
-
-    /// What is read again when it changes.
-    fn watched(&self) -> Vec<Watched> {
-        let mut watched = Vec::new();
-        let config = self.clone();
-        watched.push(Watched::new("key ring", vec![self.keys.ring.clone()], move |service| {
-            let ring = KeyRing::load(&config.keys.ring, service.endpoint().audience()).map_err(text)?;
-            let keys = ring.len();
-            service.verifier().replace_ring(ring).map_err(text)?;
-            Ok(format!("{keys} keys"))
-        }));
-        if let Some(path) = self.keys.service_key.clone() {
-            watched.push(Watched::new("service key", vec![path.clone()], move |service| {
-                let key = read_service_key(&path, service.endpoint().audience()).map_err(text)?;
-                let kid = key.kid().to_owned();
-                service.verifier().replace_service_key(key);
-                Ok(kid)
-            }));
-        }
-        let config = self.clone();
-        let jwks = self.tokens.issuer.iter().map(|issuer| issuer.jwks.clone()).collect();
-        watched.push(Watched::new("token keys", jwks, move |service| {
-            let keys = config.token_keys().map_err(text)?;
-            let count = keys.len();
-            service.verifier().tokens().replace_keys(keys);
-            Ok(format!("{count} keys"))
-        }));
-        if let Some(path) = self.keys.denylist.clone() {
-            let config = self.clone();
-            watched.push(Watched::new("denylist", vec![path], move |service| {
-                service.verifier().tokens().replace_denylist(config.denylist().map_err(text)?);
-                Ok("in force".to_owned())
-            }));
-        }
-        let folder = self.policy.folder.clone();
-        watched.push(Watched::new("policy", vec![folder.clone()], move |service| {
-            let (set, warnings) = PolicySet::load(&folder, service.policy().methods()).map_err(text)?;
-            for warning in warnings {
-                tracing::warn!(target: "sealwire::policy", %warning, "policy");
-            }
-            let revision = set.revision().to_string();
-            service.replace_policy(set);
-            Ok(format!("revision {revision}"))
-        }));
-        watched
-    }
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
