@@ -85,6 +85,7 @@ impl LocalGuard {
             clock,
             lease,
             fence,
+            keeps_time: fenced,
             owners: Owners::default(),
             renewing: tokio::sync::Mutex::new(()),
             counters: Counters::default(),
@@ -184,6 +185,9 @@ struct Shared {
     clock: Arc<dyn Clock>,
     lease: Lease,
     fence: u64,
+    /// Whether the thread reads the clock, too. Beside a guard that knows when the clock is wrong, only messages move
+    /// the floor, and only when it is right: a short leap ahead then does not hold the floor for as long as the leap.
+    keeps_time: bool,
     owners: Owners,
     /// Held by the one message that renews the lease for all that wait.
     renewing: tokio::sync::Mutex<()>,
@@ -261,7 +265,7 @@ impl Shared {
         let mut was_failing = false;
         let mut was_behind = false;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(Duration::from_millis(floor::RENEW_EVERY_MS)) {
-            let failing = self.lease.renew(self.clock.as_ref()) == Renewal::Failed;
+            let failing = self.keeps_time && self.lease.renew(self.clock.as_ref()) == Renewal::Failed;
             if failing && !was_failing {
                 let reason = self.lease.failure().unwrap_or_default();
                 tracing::error!(reason, "every message is refused until the replay guard's floor can be written");
@@ -282,7 +286,8 @@ impl Shared {
     }
 
     fn sweep(&self) {
-        self.owners.sweep(|| self.lease.now_ms(self.clock.as_ref()) / 1000, &self.quota);
+        let now_ms = || if self.keeps_time { self.lease.now_ms(self.clock.as_ref()) } else { self.lease.floor_ms() };
+        self.owners.sweep(|| now_ms() / 1000, &self.quota);
     }
 
     fn behind_ms(&self) -> u64 {
