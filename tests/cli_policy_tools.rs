@@ -142,6 +142,8 @@ fn reviewers_see_who_can_call_what() {
     says(&shell.run("policy can till"), 0, &["allowed      bank/balance", "conditional  bank/transfer"]);
     let other = shell.run("policy can other").ok();
     assert!(other.stderr.contains("no file names agent other") && !other.stdout.contains("transfer"), "{other:?}");
+    let subject = shell.run("policy can alice@example.com").ok();
+    assert!(subject.stdout.contains("bank/balance"), "a subject need not be a name: {subject:?}");
     let role = shell.run("policy can --role teller --dir policies --json").ok().json();
     assert_eq!(role["methods"].as_array().unwrap().len(), 2, "{role}");
     shell.run("policy can --role tellr").fails(30, &["tellr", "role teller"]);

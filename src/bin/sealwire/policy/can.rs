@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::Name;
 use sealwire::policy::{Callers, Cell};
 use serde::Serialize;
 
@@ -19,9 +18,9 @@ Examples:
   sealwire policy can nightly
   sealwire policy can --role teller --dir /etc/sealwire/policies")]
 pub(crate) struct Can {
-    /// The agent, without roles from a token
+    /// The agent, or the subject for whom agents act; without roles from a token
     #[arg(value_name = "AGENT", required_unless_present = "role")]
-    agent: Option<Name>,
+    agent: Option<String>,
     /// A role instead: whoever has it, and nothing else
     #[arg(long, value_name = "ROLE", conflicts_with = "agent")]
     role: Option<String>,
@@ -47,7 +46,7 @@ impl Can {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let set = load(&self.dir, out)?;
         let callers = match (self.agent, self.role) {
-            (Some(agent), _) => Callers::Agent(agent.to_string()),
+            (Some(agent), _) => Callers::Agent(agent),
             (None, role) => Callers::Role(role.unwrap_or_default()),
         };
         if !set.callers().contains(&callers) {
