@@ -1,12 +1,13 @@
 //! The connection that agents reach: read eagerly into a bounded queue, handled a bounded number at a time.
 //! Never trusts the connection to stay: one malformed message can end it, and then a new one is built.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::{Client, Event, Message, Subscriber};
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -72,8 +73,14 @@ async fn dispatch(shared: Arc<Shared>, mut queued: mpsc::Receiver<Delivery>, pla
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (service, answers) = (shared.service.clone(), answers.clone());
         tokio::spawn(async move {
-            if let Some(sealed) = service.handle(delivery).await {
-                answers.send(sealed).await;
+            // A panic in a method is answered where it happens. One in our own code must at least not pass in silence.
+            match AssertUnwindSafe(service.handle(delivery)).catch_unwind().await {
+                Ok(Some(sealed)) => answers.send(sealed).await,
+                Ok(None) => {}
+                Err(_panic) => {
+                    service.counters().refused("panic");
+                    tracing::error!(target: "sealwire::serve", "a message was given up because of a panic: report it");
+                }
             }
             drop(place);
         });
