@@ -1,6 +1,7 @@
 //! `serve --record-decisions`: every decision of the policy as a line of JSON, for `policy diff --replay`.
 //! Never holds up a message: what the file is too slow for is dropped and counted.
 
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write};
 use std::path::Path;
@@ -62,6 +63,7 @@ impl Recorder {
         let mut file = open(path).map_err(at)?;
         check_mode(path, &file)?;
         let torn = is_torn(&mut file).map_err(at)?;
+        tracing::info!(target: "sealwire::record", file = %path.display(), "decisions are recorded, arguments included");
         Self::writing_to(file, torn).map_err(|error| Failure::input(format!("no thread to record decisions: {error}")))
     }
 
@@ -118,22 +120,24 @@ impl Recorder {
 impl Queue {
     fn put(&self, record: &DecisionRecord) {
         // A record is made of strings and numbers: it can always be written.
-        let Ok(mut line) = serde_json::to_vec(record) else { return self.shared.lose(1) };
+        let Ok(mut line) = serde_json::to_vec(record) else {
+            return self.shared.lose(1, &"the record cannot be written");
+        };
         line.push(b'\n');
         let size = line.len();
         let before = self.shared.waiting.fetch_add(size, Ordering::Relaxed);
         if before.saturating_add(size) > MAX_BYTES || self.sender.try_send(Entry::Line(line)).is_err() {
             self.shared.waiting.fetch_sub(size, Ordering::Relaxed);
-            self.shared.lose(1);
+            self.shared.lose(1, &"the file is too slow");
         }
     }
 }
 
 impl Shared {
-    fn lose(&self, count: u64) {
+    fn lose(&self, count: u64, why: &dyn Display) {
         let lost = self.lost.fetch_add(count, Ordering::Relaxed).saturating_add(count);
         if self.due(self.started.elapsed()) {
-            tracing::warn!(target: "sealwire::record", lost, "decisions are not recorded: the file is too slow");
+            tracing::warn!(target: "sealwire::record", lost, %why, "decisions are not recorded");
         }
     }
 
@@ -191,8 +195,8 @@ impl<W: Write> Writing<W> {
         let apart = if self.torn { self.writer.write_all(b"\n") } else { Ok(()) };
         let written = apart.and_then(|()| self.writer.write_all(chunk)).and_then(|()| self.writer.flush());
         self.torn = written.is_err();
-        if written.is_err() && lines > 0 {
-            self.shared.lose(lines);
+        if let Err(error) = written {
+            self.shared.lose(lines, &error);
         }
     }
 }
