@@ -141,6 +141,7 @@ impl Keeper {
                 Ok(())
             }
             Err(trouble) => {
+                self.shared.fall(None, trouble.outage, &trouble.detail);
                 let since = *self.failing_since.get_or_insert_with(Instant::now);
                 if trouble.outage == Outage::ClockDiffers {
                     self.watch.clocks_differed();
@@ -151,7 +152,6 @@ impl Keeper {
                     self.failing_since = Some(Instant::now());
                     tracing::warn!("the replay guard's connection is made anew");
                 }
-                self.shared.fall(None, trouble.outage, &trouble.detail);
                 Err(trouble)
             }
         }
