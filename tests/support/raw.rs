@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -22,6 +24,31 @@ impl RawConnection {
     /// # Panics
     /// When the server cannot be reached or refuses the user.
     pub(crate) async fn connect(url: &str, user: Option<(&str, &str)>) -> Self {
+        let raw = Self::connect_with(url, |connect, _| {
+            if let Some((name, password)) = user {
+                connect["user"] = name.into();
+                connect["pass"] = password.into();
+            }
+        });
+        raw.await.unwrap_or_else(|errors| panic!("{errors:?}"))
+    }
+
+    /// As [`connect`](Self::connect), for a user with a key pair (an nkey seed).
+    ///
+    /// # Errors
+    /// What the server says if it refuses the user.
+    pub(crate) async fn connect_as(url: &str, seed: &str) -> Result<Self, Vec<String>> {
+        let pair = nkeys::KeyPair::from_seed(seed).unwrap();
+        Self::connect_with(url, |connect, info| {
+            let info: serde_json::Value = serde_json::from_str(info).unwrap();
+            let signature = pair.sign(info["nonce"].as_str().unwrap().as_bytes()).unwrap();
+            connect["nkey"] = pair.public_key().into();
+            connect["sig"] = URL_SAFE_NO_PAD.encode(signature).into();
+        })
+        .await
+    }
+
+    async fn connect_with(url: &str, login: impl FnOnce(&mut serde_json::Value, &str)) -> Result<Self, Vec<String>> {
         let address = url.strip_prefix("nats://").expect("a nats:// URL");
         let stream = within(LIMIT, TcpStream::connect(address)).await.unwrap();
         let mut raw = Self { stream: BufReader::new(stream), info: String::new() };
@@ -31,14 +58,10 @@ impl RawConnection {
             "verbose": false, "pedantic": false, "lang": "raw", "version": "0", "protocol": 1,
             "headers": true, "no_responders": true,
         });
-        if let Some((name, password)) = user {
-            connect["user"] = name.into();
-            connect["pass"] = password.into();
-        }
+        login(&mut connect, &raw.info);
         raw.send(format!("CONNECT {connect}\r\n").as_bytes()).await;
         let errors = raw.flush().await;
-        assert!(errors.is_empty(), "{errors:?}");
-        raw
+        if errors.is_empty() { Ok(raw) } else { Err(errors) }
     }
 
     /// Publishes with this header block as it is: version line, fields and the closing empty line are the caller's matter.
@@ -54,6 +77,12 @@ impl RawConnection {
         let reply = reply.map(|reply| format!("{reply} ")).unwrap_or_default();
         let line = format!("PUB {subject} {reply}{}\r\n", payload.len());
         self.send(&[line.as_bytes(), payload, b"\r\n"].concat()).await;
+    }
+
+    /// Subscribes, to see whether the server permits it; what arrives is passed over.
+    pub(crate) async fn subscribe(&mut self, subject: &str, queue: Option<&str>) {
+        let queue = queue.map(|queue| format!("{queue} ")).unwrap_or_default();
+        self.send(format!("SUB {subject} {queue}{}\r\n", subject.len()).as_bytes()).await;
     }
 
     /// Any bytes of the protocol.

@@ -46,7 +46,7 @@ pub(crate) struct Serve {
     /// Check configuration, keys and policies, and end
     #[arg(long)]
     check: bool,
-    /// A file in which to keep this instance's id and state, for `sealwire ping --own`
+    /// A file in which to keep this instance's id and state while it runs, for `sealwire ping --own`
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     state_file: Option<PathBuf>,
     /// Add every decision of the policy to this file, as a line of JSON with the declared parameters only, for
@@ -142,6 +142,10 @@ async fn serve(
             serving.await
         }
     };
+    if let Some(path) = state_file {
+        // Where it cannot be removed it is of no use either: nobody answers under that id any more.
+        drop(std::fs::remove_file(path));
+    }
     served.map_err(|error| {
         let exit = match &error {
             ServeError::Drain(_) => Exit::Timeout,
