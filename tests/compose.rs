@@ -1,0 +1,260 @@
+//! docker-compose.yml as it stands: up, watched, brokers and replicas killed, restarted, scaled, a key rotated, down.
+//!
+//! The base images are stand-ins made of this machine's packages, see tests/compose/stand-ins; the image of the project is
+//! built from them by the project's own Dockerfile. Where there is no Docker engine, one line says so; with CI=true that
+//! is a failure. Progress and figures are written past the test harness, so that they show in the log of a run that passes.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
+
+#[path = "compose/stack.rs"]
+mod stack;
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+use stack::{Kind, Load, Stack, say};
+
+const ALL_BROKERS: [&str; 3] = ["nats-1", "nats-2", "nats-3"];
+
+/// One test: what costs time is to have it all running.
+#[test]
+fn compose_set_up_holds_through_kills_restarts_and_scaling() {
+    let Some(stack) = Stack::up() else { return };
+    started_in_order(&stack);
+    hardened(&stack);
+    encrypted_and_replicated(&stack);
+    agent_is_answered(&stack);
+    let mut load = Load::default();
+    load.add(&rolling_restart_loses_nothing(&stack));
+    load.add(&killed_replica_costs_what_it_had_in_flight(&stack));
+    load.add(&killed_leader_is_replaced(&stack));
+    load.add(&scaled_up_without_a_pause(&stack));
+    key_is_rotated(&stack);
+    executed_once(&stack, &load);
+    stack.down();
+}
+
+/// Secrets, then brokers, then the service, then the agent: each when the one before it is ready.
+fn started_in_order(stack: &Stack) {
+    let state = |service: &str, replica, pointer: &str| {
+        let state = stack.inspect(service, replica);
+        state.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("{service}: {pointer}")).to_owned()
+    };
+    let init = state("init", 1, "/State/FinishedAt");
+    assert_eq!(stack.inspect("init", 1)["State"]["ExitCode"], 0);
+    let replicas: Vec<String> = (1..=2).map(|replica| state("service", replica, "/State/StartedAt")).collect();
+    for broker in ALL_BROKERS {
+        let started = state(broker, 1, "/State/StartedAt");
+        assert!(init < started, "{broker} started at {started}, the secrets were there at {init}");
+        assert_eq!(state(broker, 1, "/State/Health/Status"), "healthy");
+        assert!(replicas.iter().all(|replica| started < *replica));
+    }
+    let agent = state("planner", 1, "/State/StartedAt");
+    for (replica, started) in (1..).zip(&replicas) {
+        assert_eq!(state("service", replica, "/State/Health/Status"), "healthy");
+        assert!(*started < agent);
+    }
+}
+
+/// Nobody is root, nothing but its volumes can be written, nothing is published.
+fn hardened(stack: &Stack) {
+    let containers = [("init", 1), ("nats-1", 1), ("nats-2", 1), ("nats-3", 1), ("service", 1), ("service", 2)];
+    for (service, replica) in containers.into_iter().chain([("issuer", 1), ("planner", 1)]) {
+        let found = stack.inspect(service, replica);
+        let host = &found["HostConfig"];
+        assert_eq!(found["Config"]["User"], "65532:65532", "{service}");
+        assert_eq!(host["ReadonlyRootfs"], true, "{service}");
+        assert_eq!(host["Privileged"], false, "{service}");
+        assert_eq!(host["CapDrop"], serde_json::json!(["ALL"]), "{service}");
+        assert_eq!(host["SecurityOpt"], serde_json::json!(["no-new-privileges:true"]), "{service}");
+        assert!(host["PortBindings"].as_object().is_none_or(serde_json::Map::is_empty), "{service}");
+        assert!(host["Memory"].as_u64().unwrap() > 0 && host["PidsLimit"].as_u64().unwrap() > 0, "{service}");
+    }
+    let network: Value = serde_json::from_str(&stack.docker(&["network", "inspect", &stack.name("bus")])).unwrap();
+    assert_eq!(network[0]["Internal"], true);
+    // No shell, no package manager: nothing to run but the command itself.
+    assert!(!stack.try_docker(&["exec", &stack.container("service", 1), "sh", "-c", "true"]).0);
+}
+
+fn encrypted_and_replicated(stack: &Stack) {
+    for broker in ALL_BROKERS {
+        let figures = stack.monitor(broker, "varz");
+        assert_eq!((&figures["tls_required"], &figures["cluster"]["tls_required"]), (&true.into(), &true.into()));
+        assert_eq!(figures["cluster"]["tls_verify"], true);
+        assert_eq!(figures["max_payload"], 262_144);
+    }
+    let connections = ALL_BROKERS.map(|broker| stack.monitor(broker, "connz?auth=true"));
+    let connections: Vec<&Value> = connections.iter().flat_map(|c| c["connections"].as_array().unwrap()).collect();
+    // Three for each replica (agents, answers, guard) and the agent's.
+    assert!(connections.len() >= 7, "{}", connections.len());
+    for connection in &connections {
+        assert_eq!(connection["tls_version"], "1.3", "{connection}");
+        assert!(connection["authorized_user"].as_str().unwrap().starts_with('U'), "{connection}");
+        assert_eq!(connection["account"], "SEALWIRE", "{connection}");
+    }
+    let users: BTreeSet<&str> =
+        connections.iter().map(|connection| connection["authorized_user"].as_str().unwrap()).collect();
+    assert!(users.len() >= 3, "service, guard and agent each have their own");
+    let streams = stack.monitor("nats-1", "jsz?streams=true&config=true");
+    let streams = streams["account_details"][0]["stream_detail"].as_array().unwrap();
+    assert_eq!(streams.len(), 1, "{streams:?}");
+    assert_eq!(
+        (&streams[0]["config"]["num_replicas"], &streams[0]["config"]["storage"]),
+        (&3.into(), &"memory".into())
+    );
+    say(&format!(
+        "three brokers, {} connections, all with TLS 1.3 and an own user; guard stream with 3 copies",
+        connections.len()
+    ));
+}
+
+fn agent_is_answered(stack: &Stack) {
+    let log = stack.wait_for("the agent's calls", || {
+        let log = stack.log("planner");
+        (log.lines().filter(|line| line.contains("  5  ")).count() >= 3).then_some(log)
+    });
+    say(&format!("the agent's log: {}", log.lines().last().unwrap_or_default().trim()));
+    // As the README has it, and with a role that the planner lacks.
+    let called = stack.operator(&[
+        "call",
+        "--creds",
+        "operator/teller.creds.json",
+        "demo",
+        "bank/balance",
+        r#"{"account":"bob"}"#,
+    ]);
+    assert!(called.contains(r#"{"account":"bob","balance":10000}"#), "{called}");
+    let ping = stack.operator(&["ping", "--config", "service/sealwire.toml", "--at-least", "2"]);
+    assert!(ping.contains("2 of 2 take messages"), "{ping}");
+}
+
+fn rolling_restart_loses_nothing(stack: &Stack) -> Load {
+    let load = stack.load();
+    std::thread::sleep(Duration::from_secs(1));
+    stack.script("deploy/rolling-restart");
+    std::thread::sleep(Duration::from_secs(1));
+    let load = load.finish();
+    say(&format!("rolling restart under load: {load}"));
+    assert_eq!(load.failures().count(), 0, "{:?}", load.failures().collect::<Vec<_>>());
+    assert!(load.results() > 500, "{load}");
+    load
+}
+
+fn killed_replica_costs_what_it_had_in_flight(stack: &Stack) -> Load {
+    let load = stack.load();
+    std::thread::sleep(Duration::from_secs(1));
+    let killed = load.now();
+    stack.docker(&["kill", &stack.container("service", 1)]);
+    std::thread::sleep(Duration::from_secs(3));
+    let load = load.finish();
+    say(&format!("replica killed under load: {load}"));
+    // Each worker has one call in flight; the next one goes to the other replica.
+    assert!(load.failures().count() <= 2 * load.workers, "{:?}", load.failures().collect::<Vec<_>>());
+    assert!(load.results_after(killed + Duration::from_secs(2)) > 50, "{load}");
+    stack.docker(&["start", &stack.container("service", 1)]);
+    stack.wait_healthy("service", 1);
+    load
+}
+
+/// The worst node to lose: the one that leads the guard's stream. Until another one does, nobody can say what was seen
+/// before, and everything is refused. The agent keeps its connection or finds another broker.
+fn killed_leader_is_replaced(stack: &Stack) -> Load {
+    let streams = stack.monitor("nats-1", "jsz?streams=true&config=true");
+    let leader =
+        streams.pointer("/account_details/0/stream_detail/0/cluster/leader").unwrap().as_str().unwrap().to_owned();
+    let load = stack.load();
+    std::thread::sleep(Duration::from_secs(1));
+    let killed = load.now();
+    stack.docker(&["kill", &stack.container(&leader, 1)]);
+    load.wait_for_results_since(killed + Duration::from_secs(1), 100, Duration::from_secs(40));
+    let load = load.finish();
+    let recovered = load.last_failure().map_or(Duration::ZERO, |last| last.saturating_sub(killed));
+    say(&format!(
+        "{leader}, the guard's leader, killed under load: {load}; last failure {:.1} s after",
+        recovered.as_secs_f64()
+    ));
+    for (kind, text) in load.failures() {
+        // Refused before anything was done, or not known; never a wrong answer.
+        assert!(matches!(kind, Kind::Refused | Kind::Unknown), "{kind:?} {text}");
+    }
+    stack.docker(&["start", &stack.container(&leader, 1)]);
+    stack.wait_healthy(&leader, 1);
+    load
+}
+
+fn scaled_up_without_a_pause(stack: &Stack) -> Load {
+    let load = stack.load();
+    stack.compose(&["up", "--detach", "--no-recreate", "--scale", "service=3"]);
+    stack.wait_healthy("service", 3);
+    let ping = stack.operator(&["ping", "--config", "service/sealwire.toml", "--at-least", "3"]);
+    let load = load.finish();
+    say(&format!("scaled to 3 under load: {load}"));
+    assert!(ping.contains("3 of 3 take messages"), "{ping}");
+    assert_eq!(load.failures().count(), 0, "{:?}", load.failures().collect::<Vec<_>>());
+    load
+}
+
+fn key_is_rotated(stack: &Stack) {
+    let rotate = ["keys", "rotate", "planner/planner.creds.json", "--ring", "service/ring.json", "--overlap", "5m"];
+    let rotated = stack.operator(&rotate);
+    assert!(rotated.contains("planner signs with planner.k2 from now on"), "{rotated}");
+    stack.wait_for("the replicas to read the new ring", || {
+        (stack.log("service").matches("key ring").count() >= 3).then_some(())
+    });
+    stack.docker(&["restart", "--time", "5", &stack.container("planner", 1)]);
+    stack.operator(&["keys", "retire", "planner.k1", "--ring", "service/ring.json"]);
+    let before = stack.log("planner").lines().count();
+    stack.wait_for("answers under the new key", || {
+        (stack.log("planner").lines().skip(before).filter(|line| line.contains("  5  ")).count() >= 3).then_some(())
+    });
+    let listed = stack.operator(&["keys", "list", "service/ring.json"]);
+    assert!(listed.contains("planner.k2"), "{listed}");
+    say("key rotated: the agent is answered under planner.k2");
+}
+
+/// Each replica logs each message that it executed.
+fn executed_once(stack: &Stack, load: &Load) {
+    let log = stack.log("service");
+    let ids: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("agent=planner") && line.contains("method=math/add") && line.contains("allowed"))
+        .filter_map(|line| line.split("message_id=").nth(1)?.split_whitespace().next())
+        .collect();
+    let distinct: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(distinct.len(), ids.len(), "executed twice");
+    assert!(ids.len() >= load.results(), "{} executions for {} answers", ids.len(), load.results());
+    say(&format!("{} executions, none twice, for {} answered calls of the load", ids.len(), load.results()));
+}
+
+/// The stand-in of the toolchain compiles nothing, so what a real one would miss is looked for here.
+#[test]
+fn what_the_source_includes_is_in_the_build_context() {
+    let ignore = std::fs::read_to_string(".dockerignore").unwrap();
+    let sent: BTreeSet<&str> = ignore.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    for needed in ["Cargo.toml", "Cargo.lock", "src"] {
+        assert!(sent.contains(needed), "{needed}");
+    }
+    let mut folders = vec![std::path::PathBuf::from("src")];
+    let mut included = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                folders.push(entry);
+                continue;
+            }
+            let text = std::fs::read_to_string(&entry).unwrap();
+            for file in text.split("include_str!(\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+                included += 1;
+                // Of `src/bin/sealwire/../../../policies/x` and the like, what is left once each `..` has taken its folder.
+                let up = file.matches("../").count();
+                let depth = entry.parent().unwrap().components().count();
+                assert!(up <= depth, "{} includes {file}", entry.display());
+                let name = file.trim_start_matches("../").split('/').next().unwrap();
+                assert!(up < depth || sent.contains(name), "{} includes {file}", entry.display());
+            }
+        }
+    }
+    assert!(included > 1, "the search finds what it looks for");
+}
