@@ -232,8 +232,9 @@ fn service_config() -> String {
          [keys]\nring = \"ring.json\"\nservice_key = \"service-key.json\"\ndenylist = \"denylist.json\"\n\n\
          [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n\n\
          [policy]\nfolder = \"../policies\"\n\n\
-         # All containers have one clock: the less it may be off, the sooner a new guard vouches for messages.\n\
-         [replay]\nguard = \"shared\"\nreplicas = {copies}\nskew_s = 2\n\n\
+         # All containers have one clock: the less it may be off, the sooner a new guard vouches for messages. A machine\n\
+         # that does all this and your work, too, may stall for longer than a quarter of a second.\n\
+         [replay]\nguard = \"shared\"\nreplicas = {copies}\nskew_s = 2\nanswer_within_ms = 1000\n\n\
          [replay.nats]\nurls = [{urls}]\nnkey_seed_file = \"guard.nkey\"\ntls_ca = \"ca.pem\"\n",
         copies = NODES.len(),
     )
