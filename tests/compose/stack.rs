@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,7 @@ pub(crate) struct Stack {
     image: String,
     began: Instant,
     is_down: bool,
+    _alone: File,
 }
 
 impl Stack {
@@ -39,9 +41,10 @@ impl Stack {
             say(why);
             return None;
         };
-        let project = format!("sealwire-test-{}", std::process::id());
+        let alone = alone();
+        let project = format!("{PROJECTS}{}", std::process::id());
         let image = format!("sealwire:{project}");
-        let stack = Self { tool, project, image, began: Instant::now(), is_down: false };
+        let stack = Self { tool, project, image, began: Instant::now(), is_down: false, _alone: alone };
         // The very version that the compose file names, whatever is installed.
         let environment = support::nats_server::Environment {
             path: None,
@@ -91,23 +94,18 @@ impl Stack {
 
     /// What a container of the project is called.
     pub(crate) fn container(&self, service: &str, replica: u32) -> String {
-        let list = self.docker(&[
-            "ps",
-            "--all",
-            "--format",
-            "{{ .Names }}",
-            "--filter",
-            &format!("label=com.docker.compose.project={}", self.project),
-            "--filter",
-            &format!("label=com.docker.compose.service={service}"),
-            "--filter",
-            &format!("label=com.docker.compose.container-number={replica}"),
-            "--filter",
-            "label=com.docker.compose.oneoff=False",
-        ]);
-        let names: Vec<&str> = list.split_whitespace().collect();
+        let names = self.containers(service, &format!("label=com.docker.compose.container-number={replica}"));
         assert_eq!(names.len(), 1, "{service} {replica}: {names:?}");
-        names[0].to_owned()
+        names[0].clone()
+    }
+
+    fn containers(&self, service: &str, filter: &str) -> Vec<String> {
+        let project = format!("label=com.docker.compose.project={}", self.project);
+        let service = format!("label=com.docker.compose.service={service}");
+        let filters = [&project, &service, "label=com.docker.compose.oneoff=False", filter];
+        let filters = filters.into_iter().flat_map(|filter| ["--filter", filter]);
+        let args: Vec<&str> = ["ps", "--all", "--format", "{{ .Names }}"].into_iter().chain(filters).collect();
+        self.docker(&args).split_whitespace().map(ToOwned::to_owned).collect()
     }
 
     /// A network or volume of the project.
@@ -129,7 +127,20 @@ impl Stack {
 
     /// Everything that the containers of a service have logged.
     pub(crate) fn log(&self, service: &str) -> String {
-        self.compose(&["logs", "--no-color", service])
+        let mut text = String::new();
+        for container in self.containers(service, "label=com.docker.compose.project") {
+            let output = Command::new("docker").args(["logs", &container]).output().unwrap();
+            text.push_str(&String::from_utf8_lossy(&output.stdout));
+            text.push_str(&String::from_utf8_lossy(&output.stderr));
+        }
+        text
+    }
+
+    /// What the replicas say when they are asked, through the broker, whether there are so many that take messages.
+    pub(crate) fn ping(&self, at_least: u32) -> String {
+        let ping = ["sealwire", "ping", "--config", "/sealwire/service/sealwire.toml", "--at-least"];
+        let (container, at_least) = (self.container("service", 1), at_least.to_string());
+        self.docker(&[&["exec", &container], &ping[..], &[&at_least]].concat())
     }
 
     /// Runs a command at the operator's desk.
@@ -138,8 +149,8 @@ impl Stack {
     }
 
     /// Runs a script of the project.
-    pub(crate) fn script(&self, path: &str) {
-        run(Command::new(path).envs(self.environment()));
+    pub(crate) fn script(&self, path: &str, args: &[&str]) {
+        run(Command::new(path).args(args).envs(self.environment()));
     }
 
     pub(crate) fn wait_healthy(&self, service: &str, replica: u32) {
@@ -340,6 +351,31 @@ impl fmt::Display for Load {
 }
 
 const WORKERS: usize = 4;
+
+/// What the projects of this test are called, before the process id.
+const PROJECTS: &str = "sealwire-test-";
+
+/// Waits until no other run of this test is at work, since the stand-ins are everybody's, and removes what a run that was
+/// killed has left. The lock is the kernel's, so it does not outlive its process.
+fn alone() -> File {
+    let path = std::env::temp_dir().join("sealwire-compose-test.lock");
+    // Somebody else's can be locked, too.
+    let lock = File::create(&path).or_else(|_| File::open(&path)).unwrap();
+    lock.lock().unwrap();
+    let filter = format!("name={PROJECTS}");
+    for (list, remove) in [
+        (&["ps", "--all", "--quiet"][..], &["rm", "--force"][..]),
+        (&["volume", "ls", "--quiet"], &["volume", "rm"]),
+        (&["network", "ls", "--quiet"], &["network", "rm"]),
+    ] {
+        let left = run(Command::new("docker").args(list).args(["--filter", &filter]));
+        let left: Vec<&str> = left.split_whitespace().collect();
+        if !left.is_empty() {
+            run(Command::new("docker").args(remove).args(left));
+        }
+    }
+    lock
+}
 
 /// `docker compose`, or the older `docker-compose`, with an engine behind it.
 fn compose_tool() -> Option<Vec<&'static str>> {
