@@ -142,7 +142,7 @@ impl Service {
         };
         // 4. The caller's own quota, in messages and in work under way.
         let agent = verified.caller.agent.clone();
-        let _place = match this.quotas.enter(&agent, 1) {
+        let _place = match this.quotas.enter(&agent) {
             Ok(place) => place,
             Err(quota) => return this.refuse(Refusal::Quota(quota), Some(&agent), Address::from(verified.binding)),
         };
@@ -153,7 +153,7 @@ impl Service {
                 return this.refuse(Refusal::Body(bad.error.into()), Some(&bad.agent), Address::from(bad.binding));
             }
         };
-        if let Err(quota) = this.quotas.charge(&agent, calls.entries.len().saturating_sub(1)) {
+        if let Err(quota) = this.quotas.charge_further(&agent, calls.entries.len().saturating_sub(1)) {
             return this.refuse(Refusal::Quota(quota), Some(&agent), Address::from(calls.binding));
         }
         // 6. Policy, deadline and method, entry by entry, under one revision.

@@ -15,7 +15,7 @@ use crate::name::Name;
 pub struct QuotaLimits {
     /// Calls per second, sustained; each entry of a batch counts. 1,000, as the replay guard's cap allows.
     pub per_second: u32,
-    /// How many calls may come at once on top; 2,000.
+    /// How many calls may come at once; 2,000. A batch of more uses all of it.
     pub burst: u32,
     /// Messages under way; 256.
     pub in_flight: u32,
@@ -96,8 +96,8 @@ impl Quotas {
         }
     }
 
-    /// Takes a place and charges `calls`.
-    pub(super) fn enter(&self, agent: &Name, calls: usize) -> Result<Place, QuotaExceeded> {
+    /// Takes a place and charges one call.
+    pub(super) fn enter(&self, agent: &Name) -> Result<Place, QuotaExceeded> {
         {
             // INVARIANT: keyed by proved agents only, and an agent without work under way has no entry.
             let mut counts = self.in_flight.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,23 +108,27 @@ impl Quotas {
             *count += 1;
         }
         let place = Place { in_flight: Arc::clone(&self.in_flight), agent: agent.clone() };
-        self.charge(agent, calls)?;
+        self.charge(agent, NonZeroU32::MIN)?;
         Ok(place)
     }
 
-    /// Charges `calls` against the rate; all of them or none.
-    pub(super) fn charge(&self, agent: &Name, calls: usize) -> Result<(), QuotaExceeded> {
-        let Some(calls) = u32::try_from(calls).ok().and_then(NonZeroU32::new) else {
-            return Ok(());
-        };
+    /// Charges the further calls of a message that has entered; all of them or none.
+    pub(super) fn charge_further(&self, agent: &Name, calls: usize) -> Result<(), QuotaExceeded> {
+        // Together with the one that is charged already no more than the burst, else the message could never pass.
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX).min(self.burst.get() - 1);
+        NonZeroU32::new(calls).map_or(Ok(()), |calls| self.charge(agent, calls))
+    }
+
+    /// Charges at most as many calls as the burst.
+    fn charge(&self, agent: &Name, calls: NonZeroU32) -> Result<(), QuotaExceeded> {
         let exceeded = |retry_after_ms| QuotaExceeded { scope: QuotaScope::Rate, retry_after_ms };
-        match self.rate.check_key_n(agent, calls.min(self.burst)) {
+        match self.rate.check_key_n(agent, calls) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(until)) => {
                 let wait = until.wait_time_from(self.clock.now());
                 Err(exceeded(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1)))
             }
-            // More at once than the burst: cannot be, see `min` above.
+            // More at once than the burst: no caller asks for that.
             Err(_) => Err(exceeded(1_000)),
         }
     }
@@ -170,11 +174,11 @@ mod tests {
     fn work_under_way_is_bounded_per_agent_and_given_back() {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1_000, burst: 1_000, in_flight: 2 });
         let (a, b) = (Name::new("a").unwrap(), Name::new("b").unwrap());
-        let held = [quotas.enter(&a, 1).unwrap(), quotas.enter(&a, 1).unwrap()];
-        assert_eq!(quotas.enter(&a, 1).unwrap_err().scope, QuotaScope::InFlight);
-        assert!(quotas.enter(&b, 1).is_ok());
+        let held = [quotas.enter(&a).unwrap(), quotas.enter(&a).unwrap()];
+        assert_eq!(quotas.enter(&a).unwrap_err().scope, QuotaScope::InFlight);
+        assert!(quotas.enter(&b).is_ok());
         drop(held);
-        assert!(quotas.enter(&a, 1).is_ok());
+        assert!(quotas.enter(&a).is_ok());
         assert!(quotas.in_flight.0.lock().unwrap().is_empty());
     }
 
@@ -183,20 +187,29 @@ mod tests {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 3, in_flight: 100 });
         let agent = Name::new("a").unwrap();
         for _ in 0..3 {
-            quotas.charge(&agent, 1).unwrap();
+            quotas.enter(&agent).unwrap();
         }
-        let exceeded = quotas.charge(&agent, 1).unwrap_err();
+        let exceeded = quotas.enter(&agent).unwrap_err();
         assert_eq!(exceeded.scope, QuotaScope::Rate);
         assert!((1..=1_000).contains(&exceeded.retry_after_ms), "{}", exceeded.retry_after_ms);
-        assert!(quotas.charge(&Name::new("b").unwrap(), 1).is_ok());
+        assert!(quotas.enter(&Name::new("b").unwrap()).is_ok());
     }
 
     #[test]
     fn a_batch_is_charged_whole() {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 10, in_flight: 100 });
         let agent = Name::new("a").unwrap();
-        assert!(quotas.charge(&agent, 8).is_ok());
-        assert!(quotas.charge(&agent, 8).is_err());
-        assert!(quotas.charge(&agent, 2).is_ok());
+        assert!(quotas.charge_further(&agent, 8).is_ok());
+        assert!(quotas.charge_further(&agent, 8).is_err());
+        assert!(quotas.charge_further(&agent, 2).is_ok());
+    }
+
+    #[test]
+    fn a_batch_above_the_burst_passes_and_uses_all_of_it() {
+        let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 10, in_flight: 100 });
+        let agent = Name::new("a").unwrap();
+        drop(quotas.enter(&agent).unwrap());
+        assert!(quotas.charge_further(&agent, 49).is_ok());
+        assert!(quotas.charge_further(&agent, 1).is_err());
     }
 }
