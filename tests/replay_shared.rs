@@ -12,6 +12,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use sealwire::auth::{Nonce, Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, SharedOpenError, Window};
 use sealwire::{BusConfig, Clock, Name, SystemClock};
+use support::nats_server::ServerOptions;
 use support::{NatsServer, SOON, within};
 use tokio::time::{Instant, sleep};
 
@@ -82,6 +83,25 @@ async fn offer(guard: &SharedGuard, message: Message) -> Result<(), Refused> {
 async fn offer_as(guard: &SharedGuard, owner: &Name, message: Message, received: Instant) -> Result<(), Refused> {
     let Message { nonce, iat } = message;
     within(SOON, guard.admit(owner, nonce, iat, iat + 30, received)).await
+}
+
+/// What the broker must permit the guard's user to subscribe is under the configured prefix, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guard_hears_its_broker_at_the_configured_inbox_only() {
+    let users = "authorization { users: [{ user: test, password: test }, { user: guard, password: guard, permissions: \
+                 { subscribe: [\"INBOX.corp.svc:math.guard.>\"] } }] }\nno_auth_user: test\n";
+    let options = ServerOptions { config: Some(users.to_owned()), ..ServerOptions::default() };
+    let server = NatsServer::start_with_options(options).await;
+    let secret = Some("guard".to_owned().into());
+    let bus = BusConfig { user: Some("guard".to_owned()), password: secret, ..BusConfig::open(&server.url()) };
+    let open = async |inbox_prefix: &str| {
+        let mut config = config();
+        inbox_prefix.clone_into(&mut config.inbox_prefix);
+        config.open_within = Duration::from_secs(2);
+        within(SOON, SharedGuard::open(config, bus.clone(), Arc::new(SystemClock))).await
+    };
+    assert!(matches!(open("_INBOX").await, Err(SharedOpenError::NotReady(_))), "another inbox is not permitted");
+    ready(&open("INBOX.corp").await.unwrap()).await;
 }
 
 #[tokio::test]

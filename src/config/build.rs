@@ -108,6 +108,7 @@ impl Config {
             }
             GuardKind::Shared => {
                 let mut shared = SharedConfig::new(self.environment.clone(), self.service.clone());
+                shared.inbox_prefix.clone_from(&self.inbox_prefix);
                 shared.window = window;
                 shared.caps = caps;
                 shared.replicas = self.replay.replicas;

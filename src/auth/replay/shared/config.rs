@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::super::{Caps, OpenError, Window};
 use super::Latency;
 use crate::name::Name;
+use crate::wire::Endpoint;
 
 /// What a [`SharedGuard`](crate::auth::SharedGuard) needs to know. All replicas of a service must agree on the first four.
 #[derive(Debug, Clone)]
@@ -32,6 +33,8 @@ pub struct SharedConfig {
     pub answer_within: Duration,
     /// How long [`SharedGuard::open`](crate::auth::SharedGuard::open) tries to reach the broker and the stream; default 10 s.
     pub open_within: Duration,
+    /// Below which prefix the guard's own inbox lies; default `_INBOX`.
+    pub inbox_prefix: String,
 }
 
 impl SharedConfig {
@@ -49,6 +52,7 @@ impl SharedConfig {
             in_flight_per_owner: 256,
             answer_within: Duration::from_millis(250),
             open_within: Duration::from_secs(10),
+            inbox_prefix: Endpoint::INBOX_PREFIX.to_owned(),
         }
     }
 

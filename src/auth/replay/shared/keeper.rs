@@ -232,7 +232,7 @@ impl Keeper {
         let config = &self.shared.config;
         let name = format!("sealwire-guard {}/{}", config.environment, config.service);
         // The colon keeps it apart from every agent's inbox: callers choose where answers are published.
-        let inbox = format!("_INBOX.svc:{}.guard", config.service);
+        let inbox = format!("{}.svc:{}.guard", config.inbox_prefix, config.service);
         let events = {
             let shared = Arc::clone(&self.shared);
             move |event| shared.hear(&event)
