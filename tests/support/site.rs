@@ -237,7 +237,11 @@ impl Caller {
     }
 
     pub(crate) async fn call(&self, method: &str, params: &str, limit: Duration) -> Answer {
-        let payload = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":1}}"#);
+        self.exchange(format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":1}}"#), limit).await
+    }
+
+    /// Sends a body and waits for its answer.
+    pub(crate) async fn exchange(&self, payload: String, limit: Duration) -> Answer {
         let (reply, headers, expectation) = self.sign(&payload);
         let (send, receive) = oneshot::channel();
         self.0.waiting.lock().unwrap().insert(reply.clone(), send);
