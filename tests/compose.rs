@@ -6,6 +6,8 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
+#[path = "compose/pages.rs"]
+mod pages;
 #[path = "compose/stack.rs"]
 mod stack;
 mod support;
@@ -13,6 +15,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use pages::Pages;
 use serde_json::Value;
 use stack::{Kind, Load, Stack, say};
 
@@ -25,15 +28,19 @@ fn compose_set_up_holds_through_kills_restarts_and_scaling() {
     started_in_order(&stack);
     hardened(&stack);
     encrypted_and_replicated(&stack);
-    agent_is_answered(&stack);
+    let mut pages = Pages::read();
+    agent_is_answered(&stack, &mut pages);
     let mut load = Load::default();
-    load.add(&rolling_restart_loses_nothing(&stack));
-    load.add(&killed_replica_costs_what_it_had_in_flight(&stack));
-    load.add(&restarted_brokers_cost_no_call_its_answer(&stack));
+    load.add(&rolling_restart_loses_nothing(&stack, &mut pages));
+    load.add(&killed_replica_costs_what_it_had_in_flight(&stack, &mut pages));
+    load.add(&restarted_brokers_cost_no_call_its_answer(&stack, &mut pages));
+    load.add(&killed_broker_is_missed_by_nobody(&stack, &mut pages));
     load.add(&killed_leader_is_replaced(&stack));
-    load.add(&scaled_up_without_a_pause(&stack));
-    key_is_rotated(&stack);
+    load.add(&scaled_up_without_a_pause(&stack, &mut pages));
+    key_is_rotated(&stack, &mut pages);
     executed_once(&stack, &load);
+    pages.run(&stack, "docker compose down --volumes");
+    pages.finish();
     stack.down();
 }
 
@@ -111,30 +118,30 @@ fn encrypted_and_replicated(stack: &Stack) {
     ));
 }
 
-fn agent_is_answered(stack: &Stack) {
-    let log = stack.wait_for("the agent's calls", || {
-        let log = stack.log("planner");
-        (log.lines().filter(|line| line.contains("  5  ")).count() >= 3).then_some(log)
+fn agent_is_answered(stack: &Stack, pages: &mut Pages) {
+    stack.wait_for("the agent's calls", || {
+        (stack.log("planner").lines().filter(|line| line.contains("  5  ")).count() >= 3).then_some(())
     });
-    say(&format!("the agent's log: {}", log.lines().last().unwrap_or_default().trim()));
-    // As the README has it, and with a role that the planner lacks.
-    let called = stack.operator(&[
-        "call",
-        "--creds",
-        "operator/teller.creds.json",
-        "demo",
-        "bank/balance",
-        r#"{"account":"bob"}"#,
-    ]);
-    assert!(called.contains(r#"{"account":"bob","balance":10000}"#), "{called}");
-    let ping = stack.operator(&["ping", "--config", "service/sealwire.toml", "--at-least", "2"]);
+    assert!(pages.run(stack, "docker compose ps").contains("healthy"));
+    for logs in ["logs --tail", "logs --follow"] {
+        let shown = pages.run(stack, logs);
+        assert!(shown.contains("  5  ") && shown.contains("message_id="), "{shown}");
+    }
+    say(&format!("the agent's log: {}", stack.log("planner").lines().last().unwrap_or_default().trim()));
+    let ping = pages.run(stack, "operator ping");
     assert!(ping.contains("2 of 2 take messages"), "{ping}");
+    let called = pages.run(stack, "operator/teller.creds.json");
+    assert!(called.contains(r#""amount":500"#), "{called}");
+    for denied in ["operator/auditor.creds.json", "policy explain"] {
+        let (code, said) = pages.try_run(stack, denied);
+        assert_eq!(code, Some(10), "{said}");
+    }
 }
 
-fn rolling_restart_loses_nothing(stack: &Stack) -> Load {
+fn rolling_restart_loses_nothing(stack: &Stack, pages: &mut Pages) -> Load {
     let load = stack.load();
     std::thread::sleep(Duration::from_secs(1));
-    stack.script("deploy/rolling-restart", &[]);
+    pages.run(stack, "deploy/rolling-restart");
     std::thread::sleep(Duration::from_secs(1));
     let load = load.finish();
     say(&format!("rolling restart under load: {load}"));
@@ -150,28 +157,27 @@ fn nothing_lost(load: &Load) {
     assert!(failures.len() <= load.results() / 100, "{failures:?}");
 }
 
-fn killed_replica_costs_what_it_had_in_flight(stack: &Stack) -> Load {
+fn killed_replica_costs_what_it_had_in_flight(stack: &Stack, pages: &mut Pages) -> Load {
     let load = stack.load();
     std::thread::sleep(Duration::from_secs(1));
     let killed = load.now();
-    stack.docker(&["kill", &stack.container("service", 1)]);
+    pages.run(stack, "docker kill");
     std::thread::sleep(Duration::from_secs(3));
     let load = load.finish();
     say(&format!("replica killed under load: {load}"));
     // Each worker has one call in flight; the next one goes to the other replica.
     assert!(load.failures().count() <= 2 * load.workers, "{:?}", load.failures().collect::<Vec<_>>());
     assert!(load.results_after(killed + Duration::from_secs(2)) > 50, "{load}");
-    stack.docker(&["start", &stack.container("service", 1)]);
+    pages.run(stack, "docker compose up --detach");
     stack.wait_healthy("service", 1);
+    stack.wait_healthy("service", 2);
     load
 }
 
 /// A broker that is told to stop hands over what it leads. Its clients find another one.
-fn restarted_brokers_cost_no_call_its_answer(stack: &Stack) -> Load {
+fn restarted_brokers_cost_no_call_its_answer(stack: &Stack, pages: &mut Pages) -> Load {
     let load = stack.load();
-    for broker in ALL_BROKERS {
-        stack.script("deploy/rolling-restart", &[broker]);
-    }
+    pages.run(stack, "for broker in");
     let load = load.finish();
     say(&format!("rolling restart of the brokers under load: {load}"));
     // While clients look for another broker, and the guard for its stream, calls are refused. Hardly any is lost in between.
@@ -179,6 +185,28 @@ fn restarted_brokers_cost_no_call_its_answer(stack: &Stack) -> Load {
     assert!(lost <= 2 * load.workers, "{:?}", load.failures().collect::<Vec<_>>());
     assert!(load.results() > 500, "{load}");
     load
+}
+
+/// Until the clients have found another broker, and the guard another leader if it was that one, calls are refused.
+fn killed_broker_is_missed_by_nobody(stack: &Stack, pages: &mut Pages) -> Load {
+    let load = stack.load();
+    std::thread::sleep(Duration::from_secs(1));
+    let killed = load.now();
+    pages.run(stack, "docker compose kill nats-1");
+    load.wait_for_results_since(killed + Duration::from_secs(1), 100, Duration::from_secs(40));
+    pages.run(stack, "docker compose start nats-1");
+    stack.wait_healthy("nats-1", 1);
+    let load = load.finish();
+    say(&format!("nats-1 killed and started again under load: {load}"));
+    only_refused_or_unknown(&load);
+    load
+}
+
+/// Refused before anything was done, or not known; never a wrong answer.
+fn only_refused_or_unknown(load: &Load) {
+    for (kind, text) in load.failures() {
+        assert!(matches!(kind, Kind::Refused | Kind::Unknown), "{kind:?} {text}");
+    }
 }
 
 /// The worst node to lose: the one that leads the guard's stream. Until another one does, nobody can say what was seen
@@ -198,18 +226,15 @@ fn killed_leader_is_replaced(stack: &Stack) -> Load {
         "{leader}, the guard's leader, killed under load: {load}; last failure {:.1} s after",
         recovered.as_secs_f64()
     ));
-    for (kind, text) in load.failures() {
-        // Refused before anything was done, or not known; never a wrong answer.
-        assert!(matches!(kind, Kind::Refused | Kind::Unknown), "{kind:?} {text}");
-    }
+    only_refused_or_unknown(&load);
     stack.docker(&["start", &stack.container(&leader, 1)]);
     stack.wait_healthy(&leader, 1);
     load
 }
 
-fn scaled_up_without_a_pause(stack: &Stack) -> Load {
+fn scaled_up_without_a_pause(stack: &Stack, pages: &mut Pages) -> Load {
     let load = stack.load();
-    stack.compose(&["up", "--detach", "--no-recreate", "--scale", "service=3"]);
+    pages.run(stack, "--scale service=3");
     stack.wait_healthy("service", 3);
     assert!(stack.log("init").contains("the set-up in /sealwire stays"), "secrets are made at the first start only");
     let ping = stack.ping(3);
@@ -220,15 +245,17 @@ fn scaled_up_without_a_pause(stack: &Stack) -> Load {
     load
 }
 
-fn key_is_rotated(stack: &Stack) {
-    let rotate = ["keys", "rotate", "planner/planner.creds.json", "--ring", "service/ring.json", "--overlap", "5m"];
-    let rotated = stack.operator(&rotate);
+fn key_is_rotated(stack: &Stack, pages: &mut Pages) {
+    let rotated = pages.run(stack, "keys rotate");
     assert!(rotated.contains("planner signs with planner.k2 from now on"), "{rotated}");
     stack.wait_for("the replicas to read the new ring", || {
         (stack.log("service").matches("key ring").count() >= 3).then_some(())
     });
-    stack.docker(&["restart", "--time", "5", &stack.container("planner", 1)]);
-    stack.operator(&["keys", "retire", "planner.k1", "--ring", "service/ring.json"]);
+    pages.run(stack, "docker compose restart planner");
+    pages.run(stack, "keys retire");
+    let listed = pages.run(stack, "keys list");
+    let old = listed.lines().find(|line| line.contains("planner.k1")).expect("listed");
+    assert!(old.contains("retired"), "{listed}");
     let before = stack.log("planner").lines().count();
     stack.wait_for("answers under the new key", || {
         (stack.log("planner").lines().skip(before).filter(|line| line.contains("  5  ")).count() >= 3).then_some(())

@@ -143,16 +143,6 @@ impl Stack {
         self.docker(&[&["exec", &container], &ping[..], &[&at_least]].concat())
     }
 
-    /// Runs a command at the operator's desk.
-    pub(crate) fn operator(&self, args: &[&str]) -> String {
-        self.compose(&[&["run", "--rm", "-T", "operator"], args].concat())
-    }
-
-    /// Runs a script of the project.
-    pub(crate) fn script(&self, path: &str, args: &[&str]) {
-        run(Command::new(path).args(args).envs(self.environment()));
-    }
-
     pub(crate) fn wait_healthy(&self, service: &str, replica: u32) {
         let what = format!("{service} {replica} to be healthy");
         self.wait_for(&what, || {
@@ -191,7 +181,7 @@ impl Stack {
     }
 
     /// With these the tool and the scripts of the project mean this set-up.
-    fn environment(&self) -> [(&str, &OsStr); 2] {
+    pub(crate) fn environment(&self) -> [(&str, &OsStr); 2] {
         [("COMPOSE_PROJECT_NAME", self.project.as_ref()), ("SEALWIRE_IMAGE", self.image.as_ref())]
     }
 
