@@ -137,6 +137,7 @@ impl BusConfig {
             .custom_inbox_prefix(inbox)
             .subscription_capacity(capacity)
             .connection_timeout(Duration::from_secs(3))
+            .ping_interval(PING)
             .max_reconnects(None)
             .reconnect_delay_callback(pause)
             .event_callback(move |event| {
@@ -182,6 +183,10 @@ impl BusConfig {
         })
     }
 }
+
+/// How often a quiet broker is asked whether it is there. The client library leaves it after the third time without an
+/// answer: a machine that lost its power or its network does not close its connections. Its own minute would be three.
+const PING: Duration = Duration::from_secs(2);
 
 /// How long to wait before the `attempt`-th try to reconnect: at once, then 50 ms doubling up to 2 s, plus up to a
 /// quarter of it, so that the clients of a broker that comes back do not all come at the same moment.

@@ -272,11 +272,37 @@ impl Shared {
         format!("{}.svc:{}.{}", endpoint.inbox_prefix(), endpoint.service(), self.instance)
     }
 
+    /// The agents' connection is up again after it was lost.
+    fn restored(&self) {
+        self.state.send_if_modified(|state| {
+            let was_lost = matches!(state, State::Interrupted(why) if why == LOST);
+            if was_lost {
+                *state = State::Ready;
+            }
+            was_lost
+        });
+    }
+
     fn count_event(&self, link: &'static str, event: &async_nats::Event) {
         match event {
             async_nats::Event::Connected => {
                 self.health.reconnected.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(target: "sealwire::bus", link, "connected");
+                if link == AGENTS {
+                    self.restored();
+                }
+            }
+            async_nats::Event::Disconnected => {
+                tracing::warn!(target: "sealwire::bus", link, "the connection to the broker is lost");
+                if link == AGENTS {
+                    self.state.send_if_modified(|state| {
+                        let was_ready = *state == State::Ready;
+                        if was_ready {
+                            *state = State::Interrupted(LOST.to_owned());
+                        }
+                        was_ready
+                    });
+                }
             }
             async_nats::Event::SlowConsumer(_) => {
                 self.health.slow.fetch_add(1, Ordering::Relaxed);
@@ -288,6 +314,11 @@ impl Shared {
         }
     }
 }
+
+/// The connection that agents reach, in logs.
+const AGENTS: &str = "agents";
+/// Why a service is interrupted whose connection the client library is replacing.
+const LOST: &str = "the connection to the broker is lost";
 
 /// A subscription on our own inbox, to find out what the broker has seen.
 #[derive(Debug)]

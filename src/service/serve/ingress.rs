@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_nats::connection::State as Connection;
 use async_nats::{Client, Event, Message, Subscriber};
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -13,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::control::{Answers, again};
-use super::{Fence, ServeError, Shared, State};
+use super::{AGENTS, Fence, ServeError, Shared, State};
 use crate::wire::Delivery;
 
 /// The reading task, the dispatching task, and the work under way.
@@ -32,8 +33,10 @@ const QUEUE_GROUP: &str = "q";
 const CAPACITY: usize = 16_384;
 /// How long the broker has to show that a subscription is live.
 const LIVE: Duration = Duration::from_secs(5);
-/// How often the connection is proved to work, and how long a proof may take.
+/// How often the connection is proved to work.
 const BEAT: Duration = Duration::from_secs(2);
+/// How long a proof may take. Two take longer than the client library needs to find that the broker is silent.
+const PROOF: Duration = Duration::from_secs(3);
 
 impl Ingress {
     pub(super) async fn start(shared: Arc<Shared>, answers: Answers) -> Result<Self, ServeError> {
@@ -115,22 +118,31 @@ impl Source {
                     counting.fetch_add(1, Ordering::SeqCst);
                 }
                 if let Some(shared) = counted.upgrade() {
-                    shared.count_event("agents", &event);
+                    shared.count_event(AGENTS, &event);
                 }
             })
             .await?;
         let refused = || ServeError::Subscribe(endpoint.subscription(), shared.inbox());
         let messages = subscribe(&client, shared).await.map_err(|_| refused())?;
-        let mut fence = Fence::new(&client, shared, "agents").await.ok_or_else(refused)?;
+        let mut fence = Fence::new(&client, shared, AGENTS).await.ok_or_else(refused)?;
         if !fence.pass(LIVE).await {
             return Err(refused());
         }
         let (died, dead) = watch::channel(false);
+        let (watched, beating, restored) = (client.clone(), Arc::clone(&connects), Arc::downgrade(shared));
         let beat = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(BEAT).await;
-                // Twice, so that one lost packet or a reconnection is no death.
-                if !fence.pass(BEAT).await && !fence.pass(BEAT).await {
+                let since = beating.load(Ordering::SeqCst);
+                if fence.pass(PROOF).await || fence.pass(PROOF).await {
+                    // The library's events may be dropped.
+                    restored.upgrade().inspect(|shared| shared.restored());
+                    continue;
+                }
+                // The client library is at work on a connection that it knows to be down, or has just replaced it. It
+                // also knows brokers that are not configured.
+                let known = watched.connection_state() != Connection::Connected;
+                if !known && beating.load(Ordering::SeqCst) == since {
                     died.send_replace(true);
                     return;
                 }
