@@ -219,12 +219,17 @@ async fn a_stream_that_is_removed_is_made_anew_and_what_it_knew_is_stale() {
     let client = server.client().await;
     within(SOON, client.request(format!("$JS.API.STREAM.DELETE.{stream}"), "".into())).await.unwrap();
     let removed = Instant::now();
+    let mut fenced = 0;
     while two.not_ready().is_some() || two.stats().shared.unwrap().stream == stream {
         let answer = offer(&two, message).await;
         assert!(matches!(answer, Err(Refused::Unavailable(_) | Refused::Replayed | Refused::Stale)), "{answer:?}");
+        // While nothing can be fresh, that is the guard's fault and not the message's.
+        fenced += usize::from(offer(&two, Message::new()).await == Err(Refused::Unavailable(Outage::Fenced)));
+        assert!(two.fence() == 0 || two.fence() < SystemClock.now_s());
         assert!(removed.elapsed() < Duration::from_secs(15), "{:?}", two.not_ready());
         sleep(Duration::from_millis(20)).await;
     }
+    assert!(fenced > 0);
     assert_eq!(offer(&two, message).await, Err(Refused::Stale));
     let after = Message::new();
     assert_eq!(offer(&two, after).await, Ok(()));

@@ -42,7 +42,8 @@ pub use window::{Window, WindowError};
 pub trait ReplayGuard: Send + Sync + Debug + 'static {
     /// The last second, since the Unix epoch, that this guard cannot vouch for: a message with `iat <= fence` is stale.
     ///
-    /// It only grows, and may grow while the guard is in use.
+    /// It only grows, and may grow while the guard is in use; but a guard that refuses everything may leave it to `admit`
+    /// to say so, and answer 0.
     fn fence(&self) -> u64;
 
     /// Admits a message once.
@@ -138,6 +139,9 @@ pub enum Outage {
     /// After an interruption, what the stream still remembers is being verified.
     #[error("the guard stream is being verified")]
     Unverified,
+    /// What the guard stream may have forgotten is so recent that even a message that is signed now could be among it.
+    #[error("the guard stream does not vouch for messages yet")]
+    Fenced,
     /// The broker gave an answer that is not understood.
     #[error("the broker gave an answer that is not understood")]
     Unexpected,

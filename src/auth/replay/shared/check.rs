@@ -78,7 +78,11 @@ impl Shared {
         let up = link.up().map_err(Refused::Unavailable)?;
         // Before anything reads the wall clock for a decision: a wrong one must not become the floor.
         self.agree(up)?;
-        if iat <= self.fence.load(Ordering::SeqCst) {
+        let fence = self.fence.load(Ordering::SeqCst);
+        if self.clock.now_s() <= fence {
+            return Err(Refused::Unavailable(Outage::Fenced));
+        }
+        if iat <= fence {
             return Err(Refused::Stale);
         }
         let retry_after_ms = u64::try_from(self.config.answer_within.as_millis()).unwrap_or(u64::MAX);
