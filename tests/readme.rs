@@ -100,7 +100,7 @@ async fn five_minutes_to_your_own_service_and_client() {
     assert_eq!(last, "5\n");
 }
 
-/// Every test that the README names exists.
+/// Every test that the README and the other pages name exists.
 #[test]
 fn every_named_test_is_there() {
     fn sources(folder: &Path, found: &mut String) {
@@ -125,6 +125,17 @@ fn every_named_test_is_there() {
         named += 1;
     }
     assert!(named >= 20, "{named}");
+    // Names of tests on the other pages: words of four parts or more.
+    for page in std::fs::read_dir("docs").unwrap().map(|page| page.unwrap().path()) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let words = text.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() > 2);
+        let is_name = |word: &&str| word.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());
+        for name in words.filter(is_name) {
+            assert!(all.contains(&format!("fn {name}(")), "{}: {name}", page.display());
+            named += 1;
+        }
+    }
+    assert!(named >= 30, "{named}");
 }
 
 /// `sealwire dev`, and what the README says to try against it.
