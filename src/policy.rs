@@ -12,6 +12,7 @@
 //! All rules of all files compile into one Cedar policy set, which is cut into one slice per method when it is loaded,
 //! so that the cost of a decision does not grow with the rules of other methods.
 
+mod actual;
 mod authorize;
 mod cedar;
 mod cedar_file;

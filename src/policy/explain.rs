@@ -5,9 +5,11 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::actual::actual;
 use super::cedar;
 use super::decision::{Decision, Question};
 use super::expr::Reads;
+use super::request::Needs;
 use super::revision::Revision;
 use super::rule::{Effect, Mode, Part, Rule, RuleId};
 use super::set::{Ground, PolicySet, parties};
@@ -65,6 +67,8 @@ pub enum Outcome {
     Failed(String),
     /// It did not hold.
     Not,
+    /// It was not evaluated: it can be only where a part before it holds, and that part did not.
+    Skipped,
 }
 
 /// How one condition of a rule fared.
@@ -121,26 +125,23 @@ fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party
             let _added = probes.add(probe);
         }
     }
-    let (results, context) = slice.probe(facts, party, &probes, ground);
-    let context = context.and_then(|context| context.to_json_value().ok());
+    let results = slice.probe(facts, party, &probes, ground);
+    let mut stopped = false;
     let parts: Vec<PartExplanation> = parts
         .iter()
         .enumerate()
         .map(|(position, part)| {
             let result = results.get(&cedar_policy::PolicyId::new(position.to_string()));
-            let fault = match &facts.params {
-                _ if !cedar::reads_params(part) => None,
-                _ if slice.relaxed_only => Some(NOTHING_KNOWN.to_owned()),
-                Some(Err(fault)) => Some(fault.to_string()),
-                _ => None,
-            };
-            let outcome = match (fault, result) {
+            let outcome = match (fault(ground, slice, facts, part), result) {
                 (Some(fault), _) => Outcome::Failed(fault),
                 (None, Some(None)) => Outcome::Held,
+                (None, Some(Some(_))) if stopped => Outcome::Skipped,
                 (None, Some(Some(error))) => Outcome::Failed(error.clone()),
                 (None, None) => Outcome::Not,
             };
-            let actual = if matches!(outcome, Outcome::Failed(_)) { None } else { actual(part, context.as_ref()) };
+            stopped |= outcome == Outcome::Not;
+            let seen = matches!(outcome, Outcome::Held | Outcome::Not);
+            let actual = seen.then(|| actual(part, facts, party, ground)).flatten();
             PartExplanation { words: part.words.clone(), outcome, actual }
         })
         .collect();
@@ -164,23 +165,18 @@ fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party
 
 const NOTHING_KNOWN: &str = "nothing is known about the parameters of a method that does not exist";
 
-/// What the call had where the condition looked: `amount = 25000`. Nothing for what the words tell already.
-fn actual(part: &Part, context: Option<&serde_json::Value>) -> Option<String> {
-    let reads = Reads::of([&part.condition]);
-    let mut values = Vec::new();
-    for path in reads.context_paths() {
-        let Some((name, _)) = path.split_last() else { continue };
-        if *name == "delegated" {
-            continue;
+/// Why a part cannot be judged, if it looks at something of the call that is not as declared.
+fn fault(ground: &Ground, slice: &Slice, facts: &Facts<'_>, part: &Part) -> Option<String> {
+    if cedar::reads_params(part) {
+        if slice.relaxed_only {
+            return Some(NOTHING_KNOWN.to_owned());
         }
-        // The set and the size of a list are ours; the operator knows the list.
-        let found = path.iter().try_fold(context?, |value, step| value.get(step.as_str()));
-        let text = found.map_or_else(|| "absent".to_owned(), ToString::to_string);
-        let shown: String = text.chars().take(80).collect();
-        let label = path.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(".");
-        values.push(format!("{} = {shown}", label.strip_prefix("params.").unwrap_or(&label)));
+        if let Some(Err(fault)) = &facts.params {
+            return Some(fault.to_string());
+        }
     }
-    (!values.is_empty()).then(|| values.join(", "))
+    let needs = Needs::of(&Reads::of([&part.condition]), None, &ground.vocabulary);
+    needs.claim_fault(facts.question).map(|fault| fault.to_string())
 }
 
 impl fmt::Display for Explanation {
@@ -208,7 +204,7 @@ impl fmt::Display for RuleExplanation {
         let outcome = match self.outcome {
             Outcome::Held => "matches",
             Outcome::Failed(_) => "fails",
-            Outcome::Not => "does not match",
+            Outcome::Not | Outcome::Skipped => "does not match",
         };
         let shadow = if self.mode == Mode::Shadow { " (shadow)" } else { "" };
         writeln!(f, "  {} rule {}{shadow} {outcome}", self.effect, self.rule)?;
@@ -218,6 +214,7 @@ impl fmt::Display for RuleExplanation {
                 Outcome::Held => writeln!(f, "    yes  {}{actual}", part.words)?,
                 Outcome::Not => writeln!(f, "    no   {}{actual}", part.words)?,
                 Outcome::Failed(error) => writeln!(f, "    fail {}: {error}", part.words)?,
+                Outcome::Skipped => writeln!(f, "    skip {}", part.words)?,
             }
         }
         Ok(())

@@ -105,6 +105,11 @@ impl Reads {
         self.context.iter().map(Vec::as_slice)
     }
 
+    /// The paths below `principal` that are looked at.
+    pub(crate) fn principal_paths(&self) -> impl Iterator<Item = &[SmolStr]> {
+        self.principal.iter().map(Vec::as_slice)
+    }
+
     /// Whether `principal.<path>` or something above or below it is looked at.
     pub(crate) fn principal(&self, path: &[&str]) -> bool {
         self.principal.iter().any(|read| read.iter().zip(path).all(|(left, right)| left == right))

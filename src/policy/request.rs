@@ -163,7 +163,7 @@ impl Attribute {
 }
 
 /// `2026-09-21T14:13:20.000Z`, the one form that Cedar reads.
-fn datetime(now_ms: u64) -> Option<String> {
+pub(crate) fn datetime(now_ms: u64) -> Option<String> {
     let seconds = i64::try_from(now_ms / 1000).ok()?;
     let time = time::OffsetDateTime::from_unix_timestamp(seconds).ok()?;
     let (hour, minute, second) = time.time().as_hms();

@@ -228,7 +228,7 @@ impl PolicySet {
         let caller = nobody(roles)?;
         let question = Question { caller: &caller, method: "", params: None, now_ms: 0 };
         let facts = slice.facts(&question);
-        let (results, _) = ground.with_party(&caller, name, |party| slice.probe(&facts, party, &probes, ground));
+        let results = ground.with_party(&caller, name, |party| slice.probe(&facts, party, &probes, ground));
         match results.values().next() {
             None => Some(false),
             Some(None) => Some(true),
@@ -255,22 +255,18 @@ impl fmt::Display for Matrix {
         let widest = self.rows.iter().map(|row| row.method.len()).max().unwrap_or_default().max("method".len());
         let headings: Vec<String> = self.callers.iter().map(ToString::to_string).collect();
         let widths: Vec<usize> = headings.iter().map(|heading| heading.chars().count().max(3)).collect();
-        write!(f, "{:widest$}", "method")?;
-        for (heading, width) in headings.iter().zip(&widths) {
-            write!(f, "  {heading:width$}")?;
-        }
-        writeln!(f)?;
+        let line = |first: &str, cells: &mut dyn Iterator<Item = &str>| {
+            let cells = cells.zip(&widths).map(|(cell, width)| format!("  {cell:width$}"));
+            format!("{first:widest$}{}", cells.collect::<String>()).trim_end().to_owned()
+        };
+        writeln!(f, "{}", line("method", &mut headings.iter().map(String::as_str)))?;
         for row in &self.rows {
-            write!(f, "{:widest$}", row.method)?;
-            for (cell, width) in row.cells.iter().zip(&widths) {
-                let word = match cell.access {
-                    Access::Allowed => "yes",
-                    Access::Conditional => "if",
-                    Access::Denied => "-",
-                };
-                write!(f, "  {word:width$}")?;
-            }
-            writeln!(f)?;
+            let words = row.cells.iter().map(|cell| match cell.access {
+                Access::Allowed => "yes",
+                Access::Conditional => "if",
+                Access::Denied => "-",
+            });
+            writeln!(f, "{}", line(&row.method, &mut words.into_iter()))?;
         }
         writeln!(f, "\nyes: always; if: under the conditions below; -: never. Policy revision {}.", self.revision)?;
         for row in &self.rows {

@@ -221,18 +221,18 @@ impl Slice {
             .collect()
     }
 
-    /// Which of these probes hold for one party, and which failed with what. The context they see is returned too.
+    /// Which of these probes hold for one party, and which failed with what.
     pub(crate) fn probe(
         &self,
         facts: &Facts<'_>,
         party: &Party<'_>,
         probes: &cedar_policy::PolicySet,
         ground: &Ground,
-    ) -> (HashMap<PolicyId, Option<String>>, Option<Context>) {
+    ) -> HashMap<PolicyId, Option<String>> {
         let mut results = HashMap::new();
         let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
         let context = self.all_needs.context(facts.question, params);
-        let request = context.clone().and_then(|context| self.request(party, context, ground));
+        let request = context.and_then(|context| self.request(party, context, ground));
         if let (Some(request), Some(entities)) = (request, self.entities(party, ground)) {
             let response = Authorizer::new().is_authorized(&request, probes, &entities);
             for id in response.diagnostics().reason() {
@@ -243,7 +243,7 @@ impl Slice {
                 results.insert(error.policy_id().clone(), Some(error.inner().to_string()));
             }
         }
-        (results, context)
+        results
     }
 
     fn request(&self, party: &Party<'_>, context: Context, ground: &Ground) -> Option<Request> {

@@ -252,7 +252,10 @@ fn read_hours(table: &mut Table<'_>, report: &mut Report) -> Option<Part> {
     positions.dedup();
     let zone = offset.as_ref().map_or("UTC".to_owned(), |text| format!("UTC{}", text.value));
     let words = [
-        hours.as_ref().map(|text| format!("between {} {zone}", text.value.replace('-', " and "))),
+        hours.as_ref().map(|text| {
+            let ends: Vec<&str> = text.value.split('-').map(str::trim).collect();
+            format!("between {} {zone}", ends.join(" and "))
+        }),
         (!days.is_empty()).then(|| {
             let names: Vec<&str> = days.iter().map(|day| day.value.as_str()).collect();
             format!("on {}{}", names.join(", "), if hours.is_none() { format!(" {zone}") } else { String::new() })

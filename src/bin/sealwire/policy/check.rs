@@ -50,7 +50,8 @@ impl Check {
             let lines = findings.iter().map(|finding| format!("{finding}\n"));
             let verdict = match revision {
                 Some(revision) => {
-                    format!("{}: revision {revision}, {} methods", self.folder.display(), methods.len())
+                    let plural = if methods.len() == 1 { "" } else { "s" };
+                    format!("{}: revision {revision}, {} method{plural}", self.folder.display(), methods.len())
                 }
                 None => format!("{}: cannot be used", self.folder.display()),
             };
