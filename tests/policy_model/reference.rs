@@ -47,7 +47,10 @@ pub(crate) fn decide(model: &Model, asked: &Asked) -> Expected {
     }
     let rules = enforced(model, asked);
     let outcomes: Vec<Outcome> = parties.iter().map(|party| decide_party(&rules, asked, party)).collect();
-    let decisive = outcomes.iter().find(|outcome| outcome.verdict == Verdict::Deny).unwrap_or(&outcomes[0]);
+    // What is wrong with the parameters is told only if both could call the method with others.
+    let refusals = || outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Deny);
+    let plain = refusals().find(|outcome| !outcome.reason.starts_with("param_"));
+    let decisive = plain.or(refusals().next()).unwrap_or(&outcomes[0]);
     let mut shadow = Vec::new();
     for rule in model.rules.iter().filter(|rule| rule.shadow && about(rule, &asked.method)) {
         // The verdict if this one were enforced too.
