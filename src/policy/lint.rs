@@ -175,11 +175,22 @@ fn remark(text: &str, rule: &Rule) -> String {
 
 /// Rules that change nothing because another one covers them.
 fn coverage(rules: &[Rule], methods: &Methods, report: &mut Report) {
-    for (position, rule) in rules.iter().enumerate() {
+    // Every rule is compared with every other one, so what each is about is looked up once.
+    let reach = |rule| Reach {
+        rule,
+        methods: (0..)
+            .zip(methods.names())
+            .filter(|(_, name)| rule.is_about(name.as_str()))
+            .map(|(at, _)| at)
+            .collect(),
+    };
+    let rules: Vec<Reach<'_>> = rules.iter().map(reach).collect();
+    for (position, narrow) in rules.iter().enumerate() {
         let cover = rules.iter().enumerate().find(|(other, wide)| {
-            *other != position && covers(wide, rule, methods) && (!covers(rule, wide, methods) || *other < position)
+            *other != position && wide.covers(narrow) && (!narrow.covers(wide) || *other < position)
         });
-        let Some((_, wide)) = cover else { continue };
+        let Some((_, Reach { rule: wide, .. })) = cover else { continue };
+        let rule = narrow.rule;
         let message = match (wide.effect, rule.effect) {
             (Effect::Deny, Effect::Allow) => {
                 format!("the rule `{}` never allows anything: `{}` denies all of it", rule.id.name(), wide.id.name())
@@ -190,15 +201,24 @@ fn coverage(rules: &[Rule], methods: &Methods, report: &mut Report) {
     }
 }
 
-/// Whether `rule` never makes a difference beside `wide`.
-fn covers(wide: &Rule, rule: &Rule, methods: &Methods) -> bool {
-    let effects = wide.effect == rule.effect || (wide.effect == Effect::Deny && wide.parts.is_empty());
-    effects
-        // A shadow rule tells something as long as no enforced one does the same.
-        && wide.mode == Mode::Enforce
-        && rule.who.iter().all(|whom| wide.who.iter().any(|wider| wider.covers(whom)))
-        && methods.names().filter(|name| rule.is_about(name.as_str())).all(|name| wide.is_about(name.as_str()))
-        && wide.parts.iter().all(|part| rule.parts.iter().any(|own| own.condition == part.condition))
-        && !(wide.methods.iter().all(|method| method.value.is_exact())
-            && rule.methods.iter().any(|method| !method.value.is_exact()))
+/// A rule and the registered methods that it is about, as ascending positions.
+struct Reach<'a> {
+    rule: &'a Rule,
+    methods: Vec<usize>,
+}
+
+impl Reach<'_> {
+    /// Whether `other` never makes a difference beside this one.
+    fn covers(&self, other: &Self) -> bool {
+        let (wide, rule) = (self.rule, other.rule);
+        let effects = wide.effect == rule.effect || (wide.effect == Effect::Deny && wide.parts.is_empty());
+        effects
+            // A shadow rule tells something as long as no enforced one does the same.
+            && wide.mode == Mode::Enforce
+            && rule.who.iter().all(|whom| wide.who.iter().any(|wider| wider.covers(whom)))
+            && other.methods.iter().all(|method| self.methods.binary_search(method).is_ok())
+            && wide.parts.iter().all(|part| rule.parts.iter().any(|own| own.condition == part.condition))
+            && !(wide.methods.iter().all(|method| method.value.is_exact())
+                && rule.methods.iter().any(|method| !method.value.is_exact()))
+    }
 }
