@@ -10,7 +10,8 @@
 //! - an empty, missing or unreadable folder denies everything and says so.
 //!
 //! All rules of all files compile into one Cedar policy set, which is cut into one slice per method when it is loaded,
-//! so that the cost of a decision does not grow with the rules of other methods.
+//! and each slice into groups of rules about the same callers. So the cost of a decision grows neither with the rules of
+//! other methods nor with those about other callers.
 
 mod actual;
 mod authorize;
@@ -28,6 +29,7 @@ mod finding;
 mod folder;
 mod format;
 mod glob;
+mod groups;
 mod hours;
 mod html;
 mod json_schema;

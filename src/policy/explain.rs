@@ -89,11 +89,8 @@ pub(crate) fn explain(set: &PolicySet, question: &Question<'_>) -> Explanation {
         None => Vec::new(),
         Some(slice) => {
             let facts = slice.facts(question);
-            parties(question.caller)
-                .map(|name| {
-                    ground.with_party(question.caller, name, |party| explain_party(ground, slice, &facts, party))
-                })
-                .collect()
+            let parties = parties(question.caller).map(|name| ground.party(question.caller, name));
+            parties.map(|party| explain_party(ground, slice, &facts, &party)).collect()
         }
     };
     Explanation {

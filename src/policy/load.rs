@@ -45,6 +45,8 @@ pub(crate) struct Role {
     pub(crate) source: RoleSource,
     /// The roles of which it is a part, directly or not.
     pub(crate) included_in: BTreeSet<String>,
+    /// The roles that are parts of it, directly or not.
+    pub(crate) includes: BTreeSet<String>,
     pub(crate) at: Location,
 }
 
@@ -179,7 +181,8 @@ fn declare_types(
 fn declare_roles(all: &Statements<'_>, report: &mut Report) -> BTreeMap<String, Role> {
     let mut roles: BTreeMap<String, Role> = BTreeMap::new();
     for role in &all.roles {
-        let facts = Role { source: role.source, included_in: BTreeSet::new(), at: role.name.at.clone() };
+        let (included_in, includes) = (BTreeSet::new(), BTreeSet::new());
+        let facts = Role { source: role.source, included_in, includes, at: role.name.at.clone() };
         if let Some(first) = roles.get(&role.name.value) {
             report.error(
                 &role.name.at,
@@ -215,6 +218,9 @@ fn declare_roles(all: &Statements<'_>, report: &mut Report) -> BTreeMap<String, 
                     part.included_in.insert(role.name.value.clone());
                 }
             }
+        }
+        if let Some(whole) = roles.get_mut(&role.name.value) {
+            whole.includes = seen.into_iter().map(ToOwned::to_owned).collect();
         }
     }
     roles

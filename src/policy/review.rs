@@ -228,7 +228,7 @@ impl PolicySet {
         let caller = nobody(roles)?;
         let question = Question { caller: &caller, method: "", params: None, now_ms: 0 };
         let facts = slice.facts(&question);
-        let results = ground.with_party(&caller, name, |party| slice.probe(&facts, party, &probes, ground));
+        let results = slice.probe(&facts, &ground.party(&caller, name), &probes, ground);
         match results.values().next() {
             None => Some(false),
             Some(None) => Some(true),

@@ -136,7 +136,7 @@ impl Rule {
 }
 
 /// Whom a rule is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Whom {
     Everyone,
     Role(String),

@@ -179,7 +179,7 @@ impl PolicySet {
         let caller = facts.question.caller;
         let mut answer: Option<Decision> = None;
         for name in parties(caller) {
-            let decision = self.ground.with_party(caller, name, |party| slice.decide(facts, party, &self.ground));
+            let decision = slice.decide(facts, &self.ground.party(caller, name), &self.ground);
             answer = Some(match answer {
                 None => decision,
                 Some(first) => both(first, decision),
@@ -244,17 +244,14 @@ impl PolicySet {
 }
 
 impl Ground {
-    pub(crate) fn with_party<T>(&self, caller: &Caller, name: &str, ask: impl FnOnce(&Party<'_>) -> T) -> T {
-        let granted = self.granted.get(name);
-        let holds = |role: &str| {
-            let believed = || self.vocabulary.roles.get(role).is_none_or(|role| role.source != RoleSource::Files);
-            granted.is_some_and(|granted| granted.contains(role)) || (caller.roles.contains(role) && believed())
-        };
-        let has_role = |role: &str| {
-            holds(role)
-                || self.vocabulary.roles.get(role).is_some_and(|role| role.included_in.iter().any(|other| holds(other)))
-        };
-        ask(&Party { name, has_role: &has_role })
+    /// One of the parties of a call, with all the roles that count for it.
+    pub(crate) fn party<'a>(&'a self, caller: &'a Caller, name: &'a str) -> Party<'a> {
+        let known = |role: &str| self.vocabulary.roles.get(role);
+        let believed = |role: &&String| known(role).is_none_or(|role| role.source != RoleSource::Files);
+        let held = self.granted.get(name).into_iter().flatten().chain(caller.roles.iter().filter(believed));
+        let included = |role: &'a String| known(role).into_iter().flat_map(|role| &role.includes);
+        let roles = held.flat_map(|role| [role].into_iter().chain(included(role))).map(String::as_str).collect();
+        Party { name, roles }
     }
 }
 

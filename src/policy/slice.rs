@@ -2,7 +2,6 @@
 //! Never holds a rule of another method, and never misses one of its own.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use cedar_policy::{Authorizer, Context, Entities, Entity, EntityUid, PolicyId, Request};
@@ -11,6 +10,7 @@ use super::cedar::{self, BuildError, Scope};
 use super::decision::{Decision, Question, Reason, Shadow, Verdict};
 use super::expr::{E, Reads};
 use super::glob;
+use super::groups::{Group, Groups};
 use super::params::Param;
 use super::project::{self, Params};
 use super::request::{Needs, expression};
@@ -23,20 +23,17 @@ pub(crate) struct Slice {
     action: EntityUid,
     /// The method and its groups, if a condition asks for them.
     hierarchy: Option<Entity>,
-    enforced: cedar_policy::PolicySet,
+    pub(crate) groups: Groups,
+    /// What the enforced rules look at, those about other callers included: whether a call must follow the declarations
+    /// never depends on who calls.
     needs: Needs,
-    /// The enforced rules without their conditions on parameters; only if there are any such conditions.
-    relaxed: Option<cedar_policy::PolicySet>,
-    /// Shadow rules that allow and shadow rules that deny: apart, because within one set a matching deny rule would
-    /// hide the matching allow rules.
-    shadows: [cedar_policy::PolicySet; 2],
     /// What the shadow rules look at: one by one, and together with the enforced ones.
     shadow_needs: Vec<(usize, Needs)>,
     all_needs: Needs,
     /// The position of each policy's rule in the whole set.
     index: HashMap<PolicyId, usize>,
     /// The roles that these rules ask for; a caller's other roles cannot matter here.
-    roles: Vec<(Arc<str>, EntityUid)>,
+    roles: HashMap<String, EntityUid>,
     /// Declared parameters, if they are.
     params: Option<Arc<[Param]>>,
     /// Nothing is known about parameters, because no method has the name.
@@ -45,9 +42,11 @@ pub(crate) struct Slice {
 }
 
 /// One of the names for which a call is judged: the agent, or the subject it acts for.
+#[derive(Debug)]
 pub(crate) struct Party<'a> {
     pub(crate) name: &'a str,
-    pub(crate) has_role: &'a dyn Fn(&str) -> bool,
+    /// Those of the token that are believed, those that files grant, and what they include. One may be there twice.
+    pub(crate) roles: Vec<&'a str>,
 }
 
 /// What every party of one call has in common, worked out once.
@@ -71,14 +70,12 @@ impl Slice {
         let mut slice = Self {
             action: ground.types.action(action),
             hierarchy: None,
-            enforced: cedar_policy::PolicySet::new(),
+            groups: Groups::default(),
             needs: Needs::default(),
-            relaxed: None,
-            shadows: [cedar_policy::PolicySet::new(), cedar_policy::PolicySet::new()],
             shadow_needs: Vec::new(),
             all_needs: Needs::default(),
             index: HashMap::new(),
-            roles: Vec::new(),
+            roles: HashMap::new(),
             params,
             relaxed_only: relaxed,
             rules: Vec::new(),
@@ -86,7 +83,6 @@ impl Slice {
         let scope = if relaxed { Scope::Relaxed } else { Scope::Sliced };
         let mut enforced: Vec<E> = Vec::new();
         let mut all: Vec<E> = Vec::new();
-        let mut less = cedar_policy::PolicySet::new();
         for (position, rule) in ground.rules.iter().enumerate().filter(|(_, rule)| matches(rule)) {
             let failed = |error: BuildError| (position, error);
             slice.rules.push(position);
@@ -97,21 +93,20 @@ impl Slice {
             if rule.mode == Mode::Shadow {
                 let needs = Needs::of(&Reads::of(&looks), slice.params.as_deref(), &ground.vocabulary);
                 slice.shadow_needs.push((position, needs));
-                let [allowing, denying] = &mut slice.shadows;
-                add(if rule.effect == Effect::Allow { allowing } else { denying }, policy).map_err(failed)?;
+                slice.groups.watch(&rule.who, rule.effect, policy).map_err(failed)?;
                 continue;
             }
             enforced.extend(looks);
-            add(&mut slice.enforced, policy).map_err(failed)?;
-            if let Some(policy) = cedar::policy(rule, Scope::Relaxed).map_err(failed)? {
-                add(&mut less, policy).map_err(failed)?;
-            }
+            let relaxed = cedar::policy(rule, Scope::Relaxed).map_err(failed)?;
+            slice.groups.enforce(&rule.who, policy, relaxed).map_err(failed)?;
         }
         slice.needs = Needs::of(&Reads::of(&enforced), slice.params.as_deref(), &ground.vocabulary);
         let reads = Reads::of(&all);
         slice.all_needs = Needs::of(&reads, slice.params.as_deref(), &ground.vocabulary);
-        slice.relaxed = slice.needs.params().then_some(less);
-        slice.roles = reads.roles.iter().map(|name| (name.as_str().into(), ground.types.role(name))).collect();
+        if !slice.needs.params() {
+            slice.groups.never_relax();
+        }
+        slice.roles = reads.roles.iter().map(|name| (name.clone(), ground.types.role(name))).collect();
         if reads.action {
             // For names that no method has, `action` is a group, and no group is part of itself.
             let groups = glob::groups_of(action).into_iter().map(|group| group.to_string());
@@ -135,32 +130,43 @@ impl Slice {
 
     /// What the rules say for one party.
     pub(crate) fn decide(&self, facts: &Facts<'_>, party: &Party<'_>, ground: &Ground) -> Decision {
+        self.decide_by(&self.groups.of(party), facts, party, ground)
+    }
+
+    /// As [`Slice::decide`], by the rules of these groups.
+    pub(crate) fn decide_by(
+        &self,
+        groups: &[&Group],
+        facts: &Facts<'_>,
+        party: &Party<'_>,
+        ground: &Ground,
+    ) -> Decision {
         let Some(entities) = self.entities(party, ground) else { return Decision::deny(Reason::EvaluationError) };
-        let mut decision = self.decide_enforced(facts, party, &entities, ground);
+        let mut decision = self.decide_enforced(groups, facts, party, &entities, ground);
         if !self.shadow_needs.is_empty() {
-            decision.shadow = self.decide_shadow(facts, party, &entities, &decision, ground);
+            decision.shadow = self.decide_shadow(groups, facts, party, &entities, &decision, ground);
         }
         decision
     }
 
-    fn decide_enforced(&self, facts: &Facts<'_>, party: &Party<'_>, entities: &Entities, ground: &Ground) -> Decision {
+    fn decide_enforced(
+        &self,
+        groups: &[&Group],
+        facts: &Facts<'_>,
+        party: &Party<'_>,
+        entities: &Entities,
+        ground: &Ground,
+    ) -> Decision {
         if let Some(fault) = self.needs.claim_fault(facts.question) {
             return Decision::deny(fault);
         }
-        let (set, fault) = match (&self.relaxed, &facts.params) {
-            (Some(relaxed), Some(Err(fault))) => (relaxed, Some(fault)),
-            _ => (&self.enforced, None),
-        };
+        let fault = facts.params.as_ref().and_then(|params| params.as_ref().err()).filter(|_| self.needs.params());
         let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
-        let response = self
-            .needs
-            .context(facts.question, params)
-            .and_then(|context| self.request(party, context, ground))
-            .map(|request| Authorizer::new().is_authorized(&request, set, entities));
-        let decision = match response {
-            Some(response) => self.judge(&response, ground),
-            None => Decision::deny(Reason::EvaluationError),
-        };
+        let request =
+            self.needs.context(facts.question, params).and_then(|context| self.request(party, context, ground));
+        let Some(request) = request else { return Decision::deny(Reason::EvaluationError) };
+        let sets = groups.iter().map(|group| if fault.is_some() { &group.relaxed } else { &group.enforced });
+        let decision = self.judge(sets, &request, entities, ground);
         // Only those who might call the method with other parameters are told what is wrong with these.
         match fault {
             Some(fault) if decision.is_allow() => Decision::deny(fault.clone()),
@@ -171,6 +177,7 @@ impl Slice {
     /// What each shadow rule would change.
     fn decide_shadow(
         &self,
+        groups: &[&Group],
         facts: &Facts<'_>,
         party: &Party<'_>,
         entities: &Entities,
@@ -188,7 +195,7 @@ impl Slice {
         let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
         let request =
             self.all_needs.context(facts.question, params).and_then(|context| self.request(party, context, ground));
-        for shadow in self.shadows.iter().filter(|shadow| !shadow.is_empty()) {
+        for shadow in groups.iter().flat_map(|group| &group.shadows).filter(|shadow| !shadow.is_empty()) {
             let Some(request) = &request else { continue };
             let response = Authorizer::new().is_authorized(request, shadow, entities);
             let matched = response.diagnostics().reason().filter_map(|id| {
@@ -253,8 +260,7 @@ impl Slice {
 
     fn entities(&self, party: &Party<'_>, ground: &Ground) -> Option<Entities> {
         let principal = ground.types.agent(party.name);
-        let parents =
-            self.roles.iter().filter(|(name, _)| (party.has_role)(name)).map(|(_, uid)| uid.clone()).collect();
+        let parents = party.roles.iter().filter_map(|role| self.roles.get(*role)).cloned().collect();
         let principal = if self.all_needs.principal {
             let mut attributes = HashMap::new();
             attributes.insert("name".to_owned(), cedar_policy::RestrictedExpression::new_string(party.name.to_owned()));
@@ -268,33 +274,41 @@ impl Slice {
         Entities::from_entities([principal].into_iter().chain(self.hierarchy.clone()), None).ok()
     }
 
-    fn judge(&self, response: &cedar_policy::Response, ground: &Ground) -> Decision {
-        let diagnostics = response.diagnostics();
+    /// What these sets say together, as if they were one.
+    fn judge<'a>(
+        &self,
+        sets: impl Iterator<Item = &'a cedar_policy::PolicySet>,
+        request: &Request,
+        entities: &Entities,
+        ground: &Ground,
+    ) -> Decision {
+        let (mut failed, mut denying, mut allowing) = (Vec::new(), Vec::new(), Vec::new());
+        for set in sets.filter(|set| !set.is_empty()) {
+            let response = Authorizer::new().is_authorized(request, set, entities);
+            let diagnostics = response.diagnostics();
+            failed.extend(diagnostics.errors().map(|error| self.index.get(failed_policy(error))));
+            let matched = diagnostics.reason().map(|id| self.index.get(id));
+            match response.decision() {
+                cedar_policy::Decision::Allow => allowing.extend(matched),
+                cedar_policy::Decision::Deny => denying.extend(matched),
+            }
+        }
         // Cedar skips a policy that fails. A skipped forbid would be an open door, so any failure denies.
-        if let Some(error) = diagnostics.errors().next() {
-            let rule = self.first([failed_policy(error)].into_iter(), ground);
-            return Decision { rule: rule.map(|rule| rule.id.clone()), ..Decision::deny(Reason::EvaluationError) };
+        let (found, verdict, reason) = if !failed.is_empty() {
+            (failed, Verdict::Deny, Reason::EvaluationError)
+        } else if !denying.is_empty() {
+            (denying, Verdict::Deny, Reason::ForbiddenBy)
+        } else if !allowing.is_empty() {
+            (allowing, Verdict::Allow, Reason::AllowedBy)
+        } else {
+            return Decision::deny(Reason::NoRule);
+        };
+        let rule = found.into_iter().flatten().min().and_then(|position| ground.rules.get(*position));
+        if rule.is_none() && verdict.is_allow() {
+            return Decision::deny(Reason::EvaluationError);
         }
-        let rule = self.first(diagnostics.reason(), ground).map(|rule| rule.id.clone());
-        match (response.decision(), rule) {
-            (cedar_policy::Decision::Allow, Some(rule)) => {
-                Decision { verdict: Verdict::Allow, rule: Some(rule), reason: Reason::AllowedBy, shadow: Vec::new() }
-            }
-            (cedar_policy::Decision::Allow, None) => Decision::deny(Reason::EvaluationError),
-            (cedar_policy::Decision::Deny, Some(rule)) => {
-                Decision { rule: Some(rule), ..Decision::deny(Reason::ForbiddenBy) }
-            }
-            (cedar_policy::Decision::Deny, None) => Decision::deny(Reason::NoRule),
-        }
+        Decision { verdict, rule: rule.map(|rule| rule.id.clone()), reason, shadow: Vec::new() }
     }
-
-    fn first<'a, 'b>(&self, ids: impl Iterator<Item = &'b PolicyId>, ground: &'a Ground) -> Option<&'a Rule> {
-        ids.filter_map(|id| self.index.get(id)).min().and_then(|position| ground.rules.get(*position))
-    }
-}
-
-fn add(set: &mut cedar_policy::PolicySet, policy: cedar_policy::Policy) -> Result<(), BuildError> {
-    Ok(set.add(policy).map_err(Box::new)?)
 }
 
 /// Every expression of a rule that is evaluated.
@@ -310,10 +324,4 @@ fn looks(rule: &Rule, relaxed: bool) -> Result<Vec<E>, BuildError> {
 fn failed_policy(error: &cedar_policy::AuthorizationError) -> &PolicyId {
     let cedar_policy::AuthorizationError::PolicyEvaluationError(error) = error;
     error.policy_id()
-}
-
-impl fmt::Debug for Party<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Party").field("name", &self.name).finish_non_exhaustive()
-    }
 }
