@@ -273,6 +273,37 @@ fn a_deny_rule_that_could_fail_is_an_error_and_an_allow_rule_a_warning() {
 }
 
 #[test]
+fn each_operation_that_can_fail_is_known_wherever_it_stands() {
+    for (condition, why) in [
+        ("context.params.amount + 1 > 5", "an addition can overflow"),
+        ("context.params.amount - 1 > 5", "a subtraction can overflow"),
+        ("context.params.amount * 2 > 5", "a multiplication can overflow"),
+        ("-context.params.amount > 5", "a negation can overflow"),
+        ("context.now.offset(duration(\"1d\")) > datetime(\"2026-01-01\")", "a computation with times can overflow"),
+        (
+            "context.now.durationSince(datetime(\"2026-01-01\")) > duration(\"1d\")",
+            "a computation with times can overflow",
+        ),
+        ("decimal(context.params.to) > decimal(\"1.0\")", "a text that is not a literal may not be convertible"),
+        ("datetime(context.params.to) > context.now", "a text that is not a literal may not be convertible"),
+        ("context.delegated || [1, context.params.amount + 1].contains(5)", "an addition can overflow"),
+        ("(if context.delegated then context.params.amount * 2 else 1) == 1", "a multiplication can overflow"),
+    ] {
+        let policy = format!(
+            "@id(\"x\")\nforbid(principal, action == Action::\"bank/transfer\", resource)\nwhen {{ {condition} }};\n"
+        );
+        let found = errors(&[("methods.toml", METHODS), ("c.cedar", &policy)]);
+        let expected = format!(
+            "c.cedar:1: error: a deny rule that can fail: {why}; compare without computing, for instance with a literal on one side"
+        );
+        assert_finding(&found, &expected);
+    }
+    // What cannot fail is no finding.
+    let sound = "@id(\"x\")\nforbid(principal, action == Action::\"bank/transfer\", resource)\nwhen { context.params.amount > -5 && context.now > datetime(\"2026-01-01\") };\n";
+    assert_eq!(warnings(&[("methods.toml", METHODS), ("c.cedar", sound)]), [""; 0]);
+}
+
+#[test]
 fn deny_rules_with_negations_of_what_may_be_absent_are_a_warning() {
     let found = warnings_of(
         "[rule.a]\neveryone = true\ndeny = [\"bank/transfer\"]\nwhen.params.note = { not_glob = \"ok*\" }\n",
