@@ -101,6 +101,33 @@ async fn can_answers_about_the_asking_caller_only() {
 }
 
 #[tokio::test]
+async fn can_answers_for_the_agent_and_for_whom_it_acts() {
+    let (desk, runs) = open();
+    let for_carol = desk.agent_with("ann", |request| {
+        request.subject = "carol".to_owned();
+        request.actor = Some("ann".to_owned());
+    });
+    let rules = |subject: &str| {
+        format!(
+            "[rule.ask]\neveryone = true\nallow = [\"rpc.can\"]\ndelegated = \"also\"\n\
+             [rule.both]\nagents = [\"ann\", \"{subject}\"]\nallow = [\"desk/note\"]\ndelegated = \"also\"\n\
+             [rule.own]\nagents = [\"ann\"]\nallow = [\"desk/echo\"]\n"
+        )
+    };
+    for (subject, expected) in [("carol", true), ("dave", false)] {
+        desk.change_policy(&rules(subject));
+        assert_eq!(can(&desk, &for_carol, json!({ "method": "desk/note" })).await, expected, "{subject}");
+        let before = runs.count();
+        let _answer = ask(&desk, &for_carol, "desk/note", json!([])).await;
+        assert_eq!(runs.count() > before, expected, "as the call itself");
+        // What the agent may do in its own name is no answer for carol.
+        assert!(!can(&desk, &for_carol, json!({ "method": "desk/echo", "params": [1] })).await);
+    }
+    let ann = desk.agent("ann", &[]);
+    assert!(can(&desk, &ann, json!({ "method": "desk/echo", "params": [1] })).await);
+}
+
+#[tokio::test]
 async fn can_does_not_tell_a_missing_method_from_a_denied_one() {
     let (router, _) = recording();
     let desk = Desk::open_with(router, OPEN_POLICY, ServiceLimits::default());

@@ -26,9 +26,10 @@ fn good_folder_is_checked_and_its_decisions_are_explained() {
     let shell = Shell::new();
     shell.write("policies/calc.toml", GOOD);
     let ran = shell.run("policy check").ok();
-    assert!(ran.stdout.contains("policies: revision ") && ran.stdout.contains("2 methods"), "{ran:?}");
+    assert!(ran.stdout.contains("policies: revision ") && ran.stdout.contains("4 methods"), "{ran:?}");
     let checked = shell.run("policy check policies --json").ok().json();
-    assert_eq!((&checked["ok"], &checked["methods"]), (&json!(true), &json!(["math/add", "math/reset"])));
+    let methods = json!(["math/add", "math/reset", "rpc.can", "rpc.explain"]);
+    assert_eq!((&checked["ok"], &checked["methods"]), (&json!(true), &methods));
 
     let ran = shell.run("policy explain --agent planner --method math/add").ok();
     assert!(ran.stdout.starts_with("allow: ") && ran.stdout.contains("calc.toml:7"), "{ran:?}");

@@ -151,6 +151,24 @@ fn reviewers_see_who_can_call_what() {
     shell.run("policy can till --role teller").fails(2, &["--role"]);
 }
 
+/// A `*` gives away `rpc.explain` too, whether or not a file speaks of it.
+#[test]
+fn tools_know_the_methods_that_every_service_has() {
+    let shell = Shell::new();
+    shell.write("policies/a.toml", "[role.root]\nallow = [\"*\"]\n[role.asker]\nallow = [\"rpc.can\"]\n");
+    says(&shell.run("policy check"), 0, &["2 methods"]);
+    let matrix = "method       anyone  role asker  role root\nrpc.can      -       yes         yes\n\
+                  rpc.explain  -       -           yes\n";
+    says(&shell.run("policy matrix"), 0, &[matrix]);
+    says(&shell.run("policy who-can rpc.explain"), 0, &["allowed      role root"]);
+    shell.write(
+        "new/a.toml",
+        "[role.root]\nallow = [\"*\"]\ndeny = [\"rpc.explain\"]\n[role.asker]\nallow = [\"rpc.*\"]\n",
+    );
+    let changes = ["  rpc.explain role root: allowed -> denied", "+ rpc.explain role asker: denied -> allowed"];
+    says(&shell.run("policy diff policies new"), 0, &changes);
+}
+
 /// What a service with these policies would have recorded.
 fn record(shell: &Shell, policies: &str, amounts: &[i64]) -> String {
     let (set, _) = PolicySet::load(&shell.path(policies), &Methods::from_files()).unwrap();

@@ -15,7 +15,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::Subcommand;
+use sealwire::MethodName;
 use sealwire::policy::{Cell, Methods, PolicySet};
+use sealwire::service::BUILTIN_METHODS;
 
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
@@ -62,9 +64,17 @@ fn check_folder(folder: &Path) -> Result<(), Failure> {
     Err(Failure::input(message).help("name the folder that holds the policy files (*.toml, *.cedar)"))
 }
 
+/// What a service without methods of its own has; the files declare the others.
+///
+/// A `*` in a file covers the built-in methods of every service, so whoever reviews it has to see them.
+fn known_methods() -> Methods {
+    let builtin = BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok());
+    builtin.fold(Methods::from_files(), Methods::with)
+}
+
 /// The policy of a folder, with the methods that its files declare. Warnings are told to people.
 fn load(folder: &Path, out: &Output) -> Result<PolicySet, Failure> {
-    load_with(folder, &Methods::from_files(), out)
+    load_with(folder, &known_methods(), out)
 }
 
 /// As [`load`], with `methods` beside those that the files declare.

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::policy::{Finding, Methods, PolicySet};
+use sealwire::policy::{Finding, PolicySet};
 use serde::Serialize;
 
-use super::{FOLDER, check_folder};
+use super::{FOLDER, check_folder, known_methods};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
@@ -38,7 +38,7 @@ struct Checked<'a> {
 impl Check {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         check_folder(&self.folder)?;
-        let loaded = PolicySet::load(&self.folder, &Methods::from_files());
+        let loaded = PolicySet::load(&self.folder, &known_methods());
         let (set, findings) = match &loaded {
             Ok((set, warnings)) => (Some(set), warnings.as_slice()),
             Err(errors) => (None, errors.findings()),
@@ -50,8 +50,7 @@ impl Check {
             let lines = findings.iter().map(|finding| format!("{finding}\n"));
             let verdict = match revision {
                 Some(revision) => {
-                    let plural = if methods.len() == 1 { "" } else { "s" };
-                    format!("{}: revision {revision}, {} method{plural}", self.folder.display(), methods.len())
+                    format!("{}: revision {revision}, {} methods", self.folder.display(), methods.len())
                 }
                 None => format!("{}: cannot be used", self.folder.display()),
             };

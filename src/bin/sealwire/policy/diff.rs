@@ -8,7 +8,7 @@ use sealwire::MethodName;
 use sealwire::policy::{self, DecisionRecord, Methods, Replay};
 use serde::Serialize;
 
-use super::load_with;
+use super::{known_methods, load_with};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
@@ -74,5 +74,5 @@ fn recorded_methods(recording: &str) -> Methods {
     let records = recording.lines().filter_map(|line| serde_json::from_str::<DecisionRecord>(line).ok());
     let names = records.filter(|record| record.reason != "unknown_method").map(|record| record.method);
     let names: std::collections::BTreeSet<String> = names.collect();
-    names.iter().filter_map(|name| MethodName::new(name.as_str()).ok()).fold(Methods::from_files(), Methods::with)
+    names.iter().filter_map(|name| MethodName::new(name.as_str()).ok()).fold(known_methods(), Methods::with)
 }
