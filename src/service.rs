@@ -208,8 +208,8 @@ impl Service {
     }
 
     /// Exchanges the policy. A message that is being handled goes on under the revision it began with.
-    pub fn replace_policy(&self, policy: PolicySet) {
-        self.0.policy.store(Arc::new(policy));
+    pub fn replace_policy(&self, policy: impl Into<Arc<PolicySet>>) {
+        self.0.policy.store(policy.into());
     }
 
     /// Fits answers to a broker's `max_payload` (bytes, headers included). The client library refuses to publish what is
@@ -401,7 +401,14 @@ impl Inner {
         self.counters.refused(refusal.label());
         let now_s = self.clock.now_s();
         let agent = agent.map(crate::name::Name::as_str);
-        tracing::info!(target: "sealwire::refused", agent, refusal = refusal.label(), reason = %refusal, "refused");
+        tracing::info!(
+            target: "sealwire::refused",
+            agent,
+            refusal = refusal.label(),
+            reason = %refusal,
+            revision = %self.policy.load().revision(),
+            "refused"
+        );
         match (refusal.answer(now_s), address) {
             (Answer::Nothing, _) | (_, Address::Nowhere) => None,
             (Answer::Hint(hint), Address::Hint(reply)) => self.hints.allow().then(|| hint.to(reply)),

@@ -10,7 +10,6 @@ use crate::auth::{
     Symmetric, TokenRules, TokenVerifier, Verifier, Window, read_service_key,
 };
 use crate::clock::{Clock, SystemClock};
-use crate::policy::PolicySet;
 use crate::service::{Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, WantsMethods, Watched};
 use crate::wire::{Endpoint, ServiceKey, WireLimits};
 
@@ -188,16 +187,7 @@ impl Config {
                 Ok("in force".to_owned())
             }));
         }
-        let folder = self.policy.folder.clone();
-        watched.push(Watched::new("policy", vec![folder.clone()], move |service| {
-            let (set, warnings) = PolicySet::load(&folder, service.policy().methods()).map_err(text)?;
-            for warning in warnings {
-                tracing::warn!(target: "sealwire::policy", %warning, "policy");
-            }
-            let revision = set.revision().to_string();
-            service.replace_policy(set);
-            Ok(format!("revision {revision}"))
-        }));
+        watched.push(Watched::policy(self.policy.folder.clone()));
         watched
     }
 }

@@ -22,6 +22,10 @@ pub(crate) fn read(file: &str, text: &str, report: &mut Report) -> Vec<Rule> {
     for piece in pieces(text) {
         let at = source.line(piece.start);
         let Some(body) = text.get(piece.clone()) else { continue };
+        if let Some(excess) = excess(body) {
+            report.error(&at, excess, "write several policies instead, or a list and `.contains`");
+            continue;
+        }
         match cedar_policy::Policy::parse(Some(PolicyId::new("policy")), body) {
             Ok(policy) => rules.extend(rule(&policy, &at, report)),
             Err(error) => {
@@ -69,6 +73,51 @@ fn pieces(text: &str) -> Vec<std::ops::Range<usize>> {
     pieces.extend(start.map(|start| start..text.len()));
     pieces
 }
+
+/// Parser, type checker and evaluator walk through a policy recursively: one that is nested without bound would end the
+/// process by its stack. What makes it so deep, if it is too deep.
+fn excess(body: &str) -> Option<String> {
+    let (mut depth, mut operators) = (0_usize, 0_usize);
+    let (mut word, mut sign) = (String::new(), false);
+    let mut characters = body.chars().peekable();
+    while let Some(character) = characters.next() {
+        if character.is_alphanumeric() || character == '_' {
+            word.push(character);
+            sign = false;
+            continue;
+        }
+        operators += usize::from(OPERATORS.contains(&word.as_str()));
+        word.clear();
+        let is_sign = "|&!-+*=<>.".contains(character);
+        operators += usize::from(is_sign && !sign);
+        sign = is_sign;
+        match character {
+            '"' => {
+                while let Some(inside) = characters.next_if(|next| *next != '"') {
+                    if inside == '\\' {
+                        characters.next();
+                    }
+                }
+                characters.next();
+            }
+            '/' if characters.peek() == Some(&'/') => while characters.next_if(|next| *next != '\n').is_some() {},
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Some(format!("is nested deeper than {MAX_DEPTH} levels"));
+        }
+    }
+    (operators > MAX_OPERATORS).then(|| format!("has more than {MAX_OPERATORS} operators"))
+}
+
+/// Brackets in brackets; no policy that somebody can read has half as many.
+const MAX_DEPTH: usize = 32;
+/// Each may be one level more for whoever walks through the policy.
+const MAX_OPERATORS: usize = 300;
+/// The operators that are words.
+const OPERATORS: [&str; 5] = ["if", "in", "like", "has", "is"];
 
 fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()

@@ -30,12 +30,24 @@ pub(crate) fn not(expr: E) -> E {
 
 /// All of them, in order.
 pub(crate) fn all(parts: impl IntoIterator<Item = E>) -> E {
-    parts.into_iter().reduce(|left, right| binary(BinaryOp::And, left, right)).unwrap_or_else(|| boolean(true))
+    balanced(&parts.into_iter().collect::<Vec<_>>(), BinaryOp::And).unwrap_or_else(|| boolean(true))
 }
 
 /// Any of them, in order.
 pub(crate) fn any(parts: impl IntoIterator<Item = E>) -> E {
-    parts.into_iter().reduce(|left, right| binary(BinaryOp::Or, left, right)).unwrap_or_else(|| boolean(false))
+    balanced(&parts.into_iter().collect::<Vec<_>>(), BinaryOp::Or).unwrap_or_else(|| boolean(false))
+}
+
+/// A tree as flat as can be. Whoever walks through an expression does so recursively, and a list in a file can be long.
+fn balanced(parts: &[E], operator: BinaryOp) -> Option<E> {
+    match parts {
+        [] => None,
+        [one] => Some(one.clone()),
+        several => {
+            let (left, right) = several.split_at(several.len() / 2);
+            Some(binary(operator, balanced(left, operator)?, balanced(right, operator)?))
+        }
+    }
 }
 
 pub(crate) fn boolean(value: bool) -> E {

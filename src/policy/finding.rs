@@ -94,6 +94,7 @@ impl std::error::Error for PolicyErrors {}
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     findings: Vec<Finding>,
+    errors: usize,
 }
 
 impl Report {
@@ -107,12 +108,13 @@ impl Report {
 
     fn push(&mut self, severity: Severity, at: &Location, message: String, help: String) {
         let help = (!help.is_empty()).then_some(help);
+        self.errors += usize::from(severity == Severity::Error);
         self.findings.push(Finding { file: at.file.as_ref().to_owned(), line: at.line, severity, message, help });
     }
 
     /// How many errors there are so far.
     pub(crate) fn errors(&self) -> usize {
-        self.findings.iter().filter(|finding| finding.severity == Severity::Error).count()
+        self.errors
     }
 
     /// Everything, as errors.

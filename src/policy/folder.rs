@@ -49,7 +49,7 @@ impl Folder {
             Ok(entries) => entries,
             Err(error) => {
                 let message = format!("the policy folder `{}` cannot be read: {error}", dir.display());
-                report.error(&here, message, "everything is denied until it can");
+                report.error(&here, message, "check the path and its permissions");
                 return;
             }
         };
@@ -96,6 +96,16 @@ impl Folder {
             report.error(at, format!("there are more than {MAX_FILES} policy files"), "put rules together");
             return;
         }
+        match fs::metadata(path) {
+            // A pipe would be waited for, a device may never end.
+            Ok(metadata) if !metadata.is_file() => {
+                return report.error(at, "is not a regular file", "remove it, or give it another ending");
+            }
+            Err(error) if path.is_symlink() => {
+                return report.error(at, format!("is a link whose target cannot be read: {error}"), "check the link");
+            }
+            _ => {}
+        }
         let mut content = Vec::new();
         // One byte more than allowed tells a file that is too large from one that just fits.
         match fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content)) {
@@ -104,6 +114,9 @@ impl Folder {
                 report.error(at, format!("is larger than {MAX_FILE_BYTES} bytes"), "split the file");
             }
             Ok(_) => {
+                if content.trim_ascii().is_empty() {
+                    report.warning(at, "is empty", "write a rule into it or remove it");
+                }
                 self.files.insert(relative, content);
             }
         }

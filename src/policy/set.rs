@@ -20,6 +20,10 @@ use super::toml_file::RoleSource;
 use crate::auth::Caller;
 use crate::name::MethodName;
 
+/// For reading policies, in bytes; reserved, and used only as far as needed. A policy at the bounds of `cedar_file` takes
+/// a tenth of it in an unoptimized build.
+const STACK: usize = 64 << 20;
+
 /// A checked and compiled policy folder.
 ///
 /// Immutable: share it in an `Arc` and replace it whole.
@@ -109,9 +113,26 @@ impl PolicySet {
             });
             return Ok((Self { methods: methods.without_files(), ..Self::deny_all(why) }, warnings));
         }
-        let loaded = load::check(folder, methods, &mut report);
-        let set = Self::compile(loaded, &mut report);
-        report.finish().map(|warnings| (set, warnings))
+        let load = move || {
+            let loaded = load::check(folder, methods, &mut report);
+            let set = Self::compile(loaded, &mut report);
+            report.finish().map(|warnings| (set, warnings))
+        };
+        // Parsers and checkers are recursive, and a thread of the runtime has room for some hundred levels only.
+        std::thread::scope(|scope| {
+            let thread =
+                std::thread::Builder::new().name("policy".to_owned()).stack_size(STACK).spawn_scoped(scope, load);
+            match thread.map(std::thread::ScopedJoinHandle::join) {
+                Ok(Ok(loaded)) => loaded,
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                Err(error) => {
+                    let mut report = Report::default();
+                    let nowhere = Location { file: "".into(), line: 0 };
+                    report.error(&nowhere, format!("no thread to check policies on: {error}"), "");
+                    Err(report.into_errors())
+                }
+            }
+        })
     }
 
     /// The set that denies everything, and why it is in use.

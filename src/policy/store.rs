@@ -87,6 +87,19 @@ impl PolicyStore {
         Ok((store, warnings))
     }
 
+    /// Watches the folder for whoever has loaded it already: `current` is in force until the folder's content is another.
+    #[must_use]
+    pub fn resume(dir: &Path, current: Arc<PolicySet>) -> Self {
+        // If it denies everything because there was nothing to load, what is there now is tried.
+        let tried = Look { content: current.revision().clone(), readable: true };
+        Self {
+            dir: dir.to_owned(),
+            methods: current.methods().without_files(),
+            current: ArcSwap::new(current),
+            watch: Mutex::new(Watch { tried, changed: None }),
+        }
+    }
+
     /// The policy in force.
     #[must_use]
     pub fn current(&self) -> Arc<PolicySet> {

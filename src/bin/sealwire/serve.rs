@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::time::Duration;
 
 use clap::Args;
 use sealwire::policy::{Methods, PolicySet};
@@ -62,13 +63,16 @@ impl Serve {
             return check(&config, out);
         }
         let recorder = self.record_decisions.as_deref().map(Recorder::open).transpose()?;
-        let outcome = runtime()?.block_on(async {
+        let runtime = runtime()?;
+        let outcome = runtime.block_on(async {
             let (service, options) = service(&config, recorder.as_ref()).await?;
             let (stop, shutdown) = stop_signal()?;
             let outcome = serve(&service, &config, options, out, self.state_file.as_deref(), shutdown).await;
             drop(stop);
             outcome.map(|()| Exit::Ok)
         });
+        // All that can be under way is a look at watched files. A file system that hangs must not keep us.
+        runtime.shutdown_timeout(Duration::from_secs(1));
         recorder.map(Recorder::finish);
         outcome
     }
