@@ -100,6 +100,24 @@ async fn five_minutes_to_your_own_service_and_client() {
     assert_eq!(last, "5\n");
 }
 
+/// The first policy, and the two commands that the text around it names.
+#[test]
+fn a_first_policy_is_one() {
+    let (language, policy) = blocks("A first policy").into_iter().next().unwrap();
+    assert_eq!(language, "toml");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("policies")).unwrap();
+    std::fs::write(folder.path().join("policies/first.toml"), policy).unwrap();
+    let checked = shell("sealwire policy check --warnings-are-errors", folder.path()).output().unwrap();
+    assert!(checked.status.success(), "{}", text(&checked));
+    let section = README.split("\n## A first policy\n").nth(1).unwrap().replace('\n', " ");
+    let explain = "sealwire policy explain --agent planner --method math/reset";
+    assert!(section.contains(&format!("`{explain}`")));
+    let explained = shell(explain, folder.path()).output().unwrap();
+    assert_eq!(explained.status.code(), Some(10));
+    assert!(text(&explained).contains("forbidden by `role.calculator.deny`"), "{}", text(&explained));
+}
+
 /// Every test that the README and the other pages name exists.
 #[test]
 fn every_named_test_is_there() {
