@@ -35,10 +35,11 @@ impl Cluster {
                 routes.push(format!("nats://127.0.0.1:{}", link.port));
                 links.push(link);
             }
-            // Nodes tell each other their addresses; this one leads nowhere, so that only the links are used.
+            // Nodes tell each other their addresses; this one leads nowhere, so that only the links are used. Clients are
+            // not told any, so that a client behind a door has no other way.
             let config = format!(
                 "server_name: n{node}\ncluster {{ name: test, listen: \"127.0.0.1:{}\", advertise: \"127.0.0.1:1\", \
-                 routes: [{}] }}\n",
+                 no_advertise: true, routes: [{}] }}\n",
                 ports[node],
                 routes.join(", ")
             );
@@ -131,6 +132,10 @@ impl Link {
                 tokio::spawn(async move {
                     let carried = async {
                         let Ok(mut far) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await else { return };
+                        // Both ends write small messages and wait for the answer; a link must not hold them back.
+                        if near.set_nodelay(true).and_then(|()| far.set_nodelay(true)).is_err() {
+                            return;
+                        }
                         let _ = copy_bidirectional(&mut near, &mut far).await;
                     };
                     tokio::select! {
