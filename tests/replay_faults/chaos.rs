@@ -177,7 +177,7 @@ impl Chaos {
         }
         let longer = (WINDOW_S + 2 * SKEW_S) * 1000;
         let (how, lasts) = match fault {
-            ReplicaKilled => (How::Killed, 0..2_500),
+            ReplicaKilled => (How::Killed, 20..2_500),
             ReplicaPaused => (How::Paused, 300..8_000),
             ReplicaPausedLong => (How::Paused, longer + 500..longer + 3_000),
             ReplicaCutOff => (How::CutOff, 300..6_000),
@@ -186,7 +186,7 @@ impl Chaos {
         };
         let mut fleet = self.fleet.lock().unwrap();
         match how {
-            How::Killed => fleet.kill(index),
+            How::Killed => fleet.doom(index),
             How::Paused => fleet.pause(index, true),
             How::CutOff => {
                 fleet.note_cut(index, true);

@@ -6,6 +6,7 @@ use std::io::{BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use sealwire::{Clock, SystemClock};
 use tempfile::TempDir;
@@ -44,6 +45,8 @@ struct Process {
     /// Unbounded: a paused replica's offers wait here, for as long as a pause lasts.
     lines: mpsc::Sender<String>,
     handed: u64,
+    /// To be killed as soon as it has something to do.
+    doomed: bool,
     answered: Arc<AtomicU64>,
 }
 
@@ -53,8 +56,9 @@ impl Fleet {
         Self { replicas: (0..REPLICAS).map(|_| None).collect(), urls, folder, record: Arc::default() }
     }
 
-    /// Starts a replica that does not run.
+    /// Starts a replica, in place of the one that runs, if one does.
     pub(crate) fn start(&mut self, index: usize) {
+        self.kill(index);
         let started_ms = SystemClock.now_ms();
         let life = {
             let mut record = self.record.lock().unwrap();
@@ -83,11 +87,18 @@ impl Fleet {
         let answered = Arc::new(AtomicU64::new(0));
         let (record, counter) = (self.record.clone(), answered.clone());
         std::thread::spawn(move || hear(BufReader::with_capacity(256 * 1024, stdout), life, &record, &counter));
-        self.replicas[index] = Some(Process { life, child, watcher, lines, handed: 0, answered });
+        self.replicas[index] = Some(Process { life, child, watcher, lines, handed: 0, doomed: false, answered });
     }
 
-    /// Kills a replica (SIGKILL), paused or not.
-    pub(crate) fn kill(&mut self, index: usize) {
+    /// Has a replica killed in the middle of its work: the next offers are the last that it gets.
+    pub(crate) fn doom(&mut self, index: usize) {
+        if let Some(process) = &mut self.replicas[index] {
+            process.doomed = true;
+        }
+    }
+
+    /// Kills a replica (SIGKILL).
+    fn kill(&mut self, index: usize) {
         let Some(process) = self.replicas[index].take() else { return };
         let life = process.life;
         let killed_ms = SystemClock.now_ms();
@@ -101,7 +112,13 @@ impl Fleet {
         process.handed += count;
         // A process that ended by itself is noticed when its answers are missing.
         let _ = process.lines.send(lines);
-        Some(process.life)
+        let (life, doomed) = (process.life, process.doomed);
+        if doomed && count > 0 {
+            // Long enough to ask the stream, too short to answer everything.
+            std::thread::sleep(Duration::from_micros(500 + 137 * u64::from(life) % 3_000));
+            self.kill(index);
+        }
+        Some(life)
     }
 
     pub(crate) fn set_clock(&mut self, index: usize, offset_ms: i64) {

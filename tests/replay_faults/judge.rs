@@ -195,15 +195,17 @@ impl Judge<'_> {
     }
 
     fn unavailable(&self, answer: &Answer) -> Option<&'static str> {
-        let all = || self.latest(answer.span());
-        let mut own = self.own[usize::from(answer.life)].iter().filter(|(_, span)| overlap(*span, answer.span()));
-        let found = match answer.said {
-            Said::NotOpen => own.find(|(what, _)| *what == START),
-            Said::Unavailable(Cause::ClockDiffers) => own.find(|(what, _)| [CLOCK, PAUSED, STALLED].contains(what)),
-            Said::Unavailable(Cause::Other) => None,
-            _ => own.next().or_else(all),
+        let own = &self.own[usize::from(answer.life)];
+        let latest = |may: &dyn Fn(&str) -> bool, of_all: &[(&'static str, Span)]| {
+            let troubles = own.iter().chain(of_all).filter(|(what, span)| may(what) && overlap(*span, answer.span()));
+            troubles.max_by_key(|(_, (from, _))| *from).map(|(what, _)| *what)
         };
-        found.map(|(what, _)| *what)
+        match answer.said {
+            Said::NotOpen => latest(&|what| what == START, &[]),
+            Said::Unavailable(Cause::ClockDiffers) => latest(&|what| [CLOCK, PAUSED, STALLED].contains(&what), &[]),
+            Said::Unavailable(Cause::Other) => None,
+            _ => latest(&|_| true, &self.all),
+        }
     }
 
     /// What was wrong for all at that time, last.
