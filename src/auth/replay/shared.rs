@@ -24,6 +24,7 @@ mod config;
 mod flight;
 mod keeper;
 mod latency;
+mod line;
 mod stream;
 mod vouch;
 

@@ -5,21 +5,22 @@
 //! the stream's state and the broker's clock. The probes also are what proves the stream's memory while nobody calls.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_nats::Client;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::ContextBuilder;
-use async_nats::{Client, Statistics};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::super::{Nonce, Outage};
 use super::ask::{self, Heard};
 use super::check::Shared;
+use super::line::{Line, PING_EVERY, Silence};
 use super::stream::{self, Trouble};
 use super::vouch::{Agreement, Sighting, Watch};
-use crate::bus::BusConfig;
+use crate::bus::{BusConfig, Manner};
 
 /// A verified way to the stream.
 #[derive(Debug, Clone)]
@@ -33,29 +34,6 @@ pub(super) struct Up {
     /// The highest sequence number that an answer had in this generation.
     pub(super) highest: Arc<AtomicU64>,
     line: Line,
-}
-
-/// A connection that is one and the same as long as it does not break.
-#[derive(Debug, Clone)]
-struct Line {
-    statistics: Arc<Statistics>,
-    /// How often the client had connected when the verification began.
-    connects: u64,
-}
-
-impl Line {
-    fn new(statistics: Arc<Statistics>) -> Self {
-        let connects = statistics.connects.load(Ordering::SeqCst);
-        Self { statistics, connects }
-    }
-
-    fn is_unbroken(&self) -> bool {
-        self.statistics.connects.load(Ordering::SeqCst) == self.connects
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.statistics, &other.statistics) && self.connects == other.connects
-    }
 }
 
 impl Up {
@@ -74,6 +52,8 @@ impl Up {
 pub(super) struct Keeper {
     shared: Arc<Shared>,
     bus: BusConfig,
+    /// Which broker is next, for this connection and those after it.
+    turn: Arc<AtomicUsize>,
     connection: Option<Connection>,
     watch: Watch,
     /// The stream's name, if known.
@@ -88,6 +68,7 @@ pub(super) struct Keeper {
 struct Connection {
     client: Client,
     jetstream: Context,
+    silence: Silence,
 }
 
 /// A probe that was stored.
@@ -99,9 +80,12 @@ struct Probe {
 
 impl Keeper {
     pub(super) fn new(shared: Arc<Shared>, bus: BusConfig) -> Self {
+        // Replicas with the same configuration should not all ask the same broker.
+        let random = Nonce::random().to_text().bytes().map(usize::from).sum::<usize>();
         Self {
             shared,
             bus,
+            turn: Arc::new(AtomicUsize::new(random)),
             connection: None,
             watch: Watch::default(),
             stream: None,
@@ -134,7 +118,9 @@ impl Keeper {
 
     /// One verification, and what follows from it.
     pub(super) async fn step(&mut self) -> Result<(), Trouble> {
-        match self.verify().await {
+        let verified = self.verify().await;
+        let silent = self.is_silent();
+        match verified {
             Ok(up) => {
                 self.failing_since = None;
                 self.shared.rise(up);
@@ -146,7 +132,7 @@ impl Keeper {
                 if trouble.outage == Outage::ClockDiffers {
                     self.watch.clocks_differed();
                 }
-                if since.elapsed() > REBUILD_AFTER || self.is_dead().await {
+                if since.elapsed() > REBUILD_AFTER || silent || self.is_dead().await {
                     // What is queued in the old client goes with it; so does what it keeps for unanswered requests.
                     self.connection = None;
                     self.failing_since = Some(Instant::now());
@@ -215,6 +201,13 @@ impl Keeper {
         if up.is_unbroken() { Ok(up) } else { Err(Trouble::new(Outage::Unverified, "the connection was interrupted")) }
     }
 
+    /// Whether the broker is gone, and the connection does not know it.
+    fn is_silent(&mut self) -> bool {
+        self.connection.as_mut().is_some_and(|Connection { client, silence, .. }| {
+            silence.is_long(client.statistics().in_bytes.load(Ordering::Relaxed), Instant::now())
+        })
+    }
+
     /// Whether the client's own task has ended, which it does not tell.
     async fn is_dead(&self) -> bool {
         match &self.connection {
@@ -237,7 +230,8 @@ impl Keeper {
             let shared = Arc::clone(&self.shared);
             move |event| shared.hear(&event)
         };
-        let client = self.bus.connect(&name, &inbox, INBOX_CAPACITY, events).await;
+        let manner = Manner { turn: Some(Arc::clone(&self.turn)), ping_every: Some(PING_EVERY) };
+        let client = self.bus.connect_with(&name, &inbox, INBOX_CAPACITY, manner, events).await;
         let client = client.map_err(|error| Trouble::new(Outage::Unreachable, error.to_string()))?;
         let jetstream = ContextBuilder::new()
             .timeout(config.answer_within)
@@ -245,7 +239,8 @@ impl Keeper {
             .backpressure_on_inflight(false)
             .ack_timeout(config.answer_within)
             .build(client.clone());
-        self.connection = Some(Connection { client: client.clone(), jetstream: jetstream.clone() });
+        let silence = Silence::new(Instant::now());
+        self.connection = Some(Connection { client: client.clone(), jetstream: jetstream.clone(), silence });
         Ok((client, jetstream))
     }
 
@@ -325,23 +320,3 @@ const PROBE_MARGIN: Duration = Duration::from_secs(10);
 
 /// The guard's connection has no subscription but the client's own for answers.
 const INBOX_CAPACITY: usize = 1024;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_connection_that_was_made_again_is_another_one() {
-        let statistics = Arc::new(Statistics::default());
-        statistics.connects.store(1, Ordering::SeqCst);
-        let before = Line::new(Arc::clone(&statistics));
-        assert!(before.is_unbroken() && before.is(&before.clone()));
-        statistics.connects.store(2, Ordering::SeqCst);
-        assert!(!before.is_unbroken());
-        let after = Line::new(statistics);
-        assert!(after.is_unbroken() && !before.is(&after));
-        let rebuilt = Arc::new(Statistics::default());
-        rebuilt.connects.store(2, Ordering::SeqCst);
-        assert!(!after.is(&Line::new(rebuilt)), "another client that connected as often");
-    }
-}
