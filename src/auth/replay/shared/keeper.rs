@@ -265,6 +265,13 @@ impl Keeper {
         Ok(name)
     }
 
+    /// Whether the broker says that there is no such stream.
+    async fn is_gone(&self, name: &str) -> bool {
+        let Some(connection) = &self.connection else { return false };
+        let asked = tokio::time::timeout(GONE_WITHIN, stream::look(&connection.client, name));
+        matches!(asked.await, Ok(Ok(None)))
+    }
+
     /// Stores a new probe, after asking for the previous one. Whether that one was forgotten, and the sequence number
     /// of the new one.
     async fn probe(&mut self, jetstream: &Context, name: &str) -> Result<(bool, u64), Trouble> {
@@ -298,7 +305,9 @@ impl Keeper {
                 Err(Trouble::new(Outage::StreamReplaced, format!("stream `{stream}` answers instead of `{name}`")))
             }
             Heard::Failed(outage) => {
-                if outage == Outage::StreamReplaced {
+                // Nobody listens to a stream without a leader either. It keeps its name, by which its next leader is found
+                // as soon as there is one; to list names takes the cluster's own leader, which may be missed for longer.
+                if outage == Outage::StreamReplaced && self.is_gone(name).await {
                     self.stream = None;
                 }
                 Err(Trouble::new(outage, outage.to_string()))
@@ -311,6 +320,9 @@ impl Keeper {
 const VERIFY_EVERY: Duration = Duration::from_secs(1);
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
+
+/// A cluster that knows answers in a millisecond; one that has no leader does not answer, and is asked again soon.
+const GONE_WITHIN: Duration = Duration::from_millis(300);
 
 /// A client that could not help itself for this long is given up and made anew.
 const REBUILD_AFTER: Duration = Duration::from_secs(5);
