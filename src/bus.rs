@@ -162,12 +162,21 @@ impl BusConfig {
                 let events = Arc::clone(&events);
                 async move { events(event) }
             });
-        if let Some(turn) = manner.turn {
-            options = options.reconnect_to_server_callback(move |pool, _| {
-                let next = turn.fetch_add(1, Ordering::Relaxed) % pool.len().max(1);
-                ready(pool.get(next).map(|server| ReconnectToServer { addr: server.addr.clone(), delay: None }))
-            });
+        if self.urls.len() > 1 {
+            // Other names of the same brokers would make the one that was lost come up again too soon.
+            options = options.ignore_discovered_servers();
         }
+        let (turn, first_too) = match manner.turn {
+            Some(turn) => (turn, true),
+            None => (Arc::default(), false),
+        };
+        options = options.reconnect_to_server_callback(move |pool, info| {
+            // The first connection may be tried at each of them.
+            let next = (first_too || !info.server_id.is_empty())
+                .then(|| turn.next(pool.len(), pool.iter().position(|server| server.did_connect)));
+            let server = next.and_then(|next| pool.get(next));
+            ready(server.map(|server| ReconnectToServer { addr: server.addr.clone(), delay: None }))
+        });
         if let Some(user) = &self.user {
             let password = match &self.password_file {
                 Some(path) => read_secret(path)?.trim_end_matches(['\r', '\n']).to_owned(),
@@ -211,11 +220,33 @@ impl BusConfig {
 /// How a connection differs from most.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Manner {
-    /// Takes the brokers in turn, one more with each try, and not at random: what was just lost is tried last. If its
-    /// machine is gone, a try takes seconds. The first connection then tries one broker, not each of them.
-    pub(crate) turn: Option<Arc<AtomicUsize>>,
+    /// Goes on where an earlier connection was. The first try then takes one broker, not each of them.
+    pub(crate) turn: Option<Arc<Turn>>,
     /// How often the broker is asked for a sign of life; every two seconds if `None`.
     pub(crate) ping_every: Option<Duration>,
+}
+
+/// Takes the brokers in turn, so that the one that was just lost is tried last. If its machine is gone, a try takes
+/// seconds, and a look-up of its name may take ten; the client library would choose at random.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// One more than the number of the broker that was tried last; 0 if none was.
+    tried: AtomicUsize,
+}
+
+impl Turn {
+    /// Begins after the given broker.
+    pub(crate) fn after(number: usize) -> Self {
+        Self { tried: AtomicUsize::new(number.saturating_add(1)) }
+    }
+
+    /// The number of the next of `count` brokers; `connected` is one that was connected, perhaps not by this turn.
+    fn next(&self, count: usize, connected: Option<usize>) -> usize {
+        let last = self.tried.load(Ordering::Relaxed).checked_sub(1).or(connected);
+        let next = last.map_or(0, |last| (last % count.max(1) + 1) % count.max(1));
+        self.tried.store(next + 1, Ordering::Relaxed);
+        next
+    }
 }
 
 /// How often a quiet broker is asked whether it is there. The client library leaves it after the third time without an
@@ -266,6 +297,17 @@ mod tests {
         for attempt in 2..100 {
             assert!((50..=2_500).contains(&pause(attempt).as_millis()), "{attempt}");
         }
+    }
+
+    #[test]
+    fn the_broker_that_was_lost_is_tried_last() {
+        let turn = Turn::default();
+        let tried: Vec<_> = (0..4).map(|_| turn.next(3, Some(1))).collect();
+        assert_eq!(tried, [2, 0, 1, 2]);
+        assert_eq!(turn.next(3, Some(2)), 0, "what was connected first is no matter any more");
+        assert_eq!(Turn::default().next(3, None), 0);
+        assert_eq!(Turn::after(7).next(3, None), 2);
+        assert_eq!((Turn::default().next(1, Some(0)), Turn::after(5).next(0, None)), (0, 0));
     }
 
     #[tokio::test]

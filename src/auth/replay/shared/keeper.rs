@@ -5,7 +5,7 @@
 //! the stream's state and the broker's clock. The probes also are what proves the stream's memory while nobody calls.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::Client;
@@ -20,7 +20,7 @@ use super::check::Shared;
 use super::line::{Line, PING_EVERY, Silence};
 use super::stream::{self, Trouble};
 use super::vouch::{Agreement, Sighting, Watch};
-use crate::bus::{BusConfig, Manner};
+use crate::bus::{BusConfig, Manner, Turn};
 
 /// A verified way to the stream.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ pub(super) struct Keeper {
     shared: Arc<Shared>,
     bus: BusConfig,
     /// Which broker is next, for this connection and those after it.
-    turn: Arc<AtomicUsize>,
+    turn: Arc<Turn>,
     connection: Option<Connection>,
     watch: Watch,
     /// The stream's name, if known.
@@ -85,7 +85,7 @@ impl Keeper {
         Self {
             shared,
             bus,
-            turn: Arc::new(AtomicUsize::new(random)),
+            turn: Arc::new(Turn::after(random)),
             connection: None,
             watch: Watch::default(),
             stream: None,
