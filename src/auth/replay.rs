@@ -42,8 +42,7 @@ pub use window::{Window, WindowError};
 pub trait ReplayGuard: Send + Sync + Debug + 'static {
     /// The last second, since the Unix epoch, that this guard cannot vouch for: a message with `iat <= fence` is stale.
     ///
-    /// It only grows, and may grow while the guard is in use; but a guard that refuses everything may leave it to `admit`
-    /// to say so, and answer 0.
+    /// It only grows, and may grow while the guard is in use. While it lies ahead, `admit` refuses everything.
     fn fence(&self) -> u64;
 
     /// Admits a message once.

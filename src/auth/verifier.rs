@@ -395,12 +395,14 @@ impl Verifier {
         Ok(())
     }
 
+    /// A fence that lies ahead is left to the guard: whether nothing can be fresh yet is no fault of this message.
     fn check_window(&self, claims: &ProofClaims, now_s: u64) -> Result<(), Staleness> {
+        let fence = self.guard.fence();
         if now_s >= claims.exp {
             Err(Staleness::Expired)
         } else if claims.iat > now_s.saturating_add(self.window.skew_s) {
             Err(Staleness::Future)
-        } else if claims.iat <= self.guard.fence() {
+        } else if claims.iat <= fence && fence < now_s {
             Err(Staleness::Fenced)
         } else {
             Ok(())

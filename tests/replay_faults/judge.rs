@@ -83,6 +83,7 @@ impl Judge<'_> {
                 Said::Executed => self.execution(message, answer),
                 Said::Replayed => self.replay(message, answer, answers, executions, &lost),
                 Said::Stale => self.stale(message, answer),
+                Said::Unavailable(Cause::Fenced) => self.fenced(answer),
                 Said::NotOpen | Said::Unavailable(_) => self.unavailable(answer),
                 Said::Full => None,
             };
@@ -167,6 +168,8 @@ impl Judge<'_> {
         let perhaps = answers.iter().any(|other| {
             before(other.received_ms)
                 && match other.said {
+                    // Before anything was stored.
+                    Said::Unavailable(Cause::Fenced) => false,
                     Said::Unavailable(_) => true,
                     // Judged again after the stream's answer: the message's end or a fence came in between.
                     Said::Stale => {
@@ -192,6 +195,17 @@ impl Judge<'_> {
             .iter()
             .any(|(what, span)| *what == CLOCK && overlap(*span, answer.span()));
         (ahead && clock).then_some("its life was over by a clock within the skew")
+    }
+
+    /// The fence lay ahead of the replica's clock, for a reason.
+    fn fenced(&mut self, answer: &Answer) -> Option<&'static str> {
+        let fence = u64::from(answer.fences.0.max(answer.fences.1));
+        let offset = self.history.lives[usize::from(answer.life)].offset_during(answer.received_ms, answer.answered_ms);
+        match offset {
+            Some(offset) if answer.received_ms.saturating_add_signed(offset) / 1000 > fence => None,
+            Some(_) => self.cause_of(answer.life, fence, answer.answered_ms),
+            None => Some(CLOCK),
+        }
     }
 
     fn unavailable(&self, answer: &Answer) -> Option<&'static str> {

@@ -52,6 +52,7 @@ pub(crate) enum Cause {
     Unanswered,
     StreamReplaced,
     Unverified,
+    Fenced,
     Unexpected,
     ClockDiffers,
     /// Nothing in this test may lead to any other.
@@ -59,7 +60,7 @@ pub(crate) enum Cause {
 }
 
 impl Said {
-    const WORDS: [(&'static str, Self); 12] = [
+    const WORDS: [(&'static str, Self); 13] = [
         ("executed", Self::Executed),
         ("replayed", Self::Replayed),
         ("stale", Self::Stale),
@@ -69,6 +70,7 @@ impl Said {
         ("unanswered", Self::Unavailable(Cause::Unanswered)),
         ("stream-replaced", Self::Unavailable(Cause::StreamReplaced)),
         ("unverified", Self::Unavailable(Cause::Unverified)),
+        ("fenced", Self::Unavailable(Cause::Fenced)),
         ("unexpected", Self::Unavailable(Cause::Unexpected)),
         ("clock-differs", Self::Unavailable(Cause::ClockDiffers)),
         ("other", Self::Unavailable(Cause::Other)),
@@ -93,6 +95,7 @@ impl Said {
                 Outage::Unanswered => Cause::Unanswered,
                 Outage::StreamReplaced => Cause::StreamReplaced,
                 Outage::Unverified => Cause::Unverified,
+                Outage::Fenced => Cause::Fenced,
                 Outage::Unexpected => Cause::Unexpected,
                 Outage::ClockDiffers => Cause::ClockDiffers,
                 _ => Cause::Other,

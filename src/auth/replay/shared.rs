@@ -114,11 +114,8 @@ impl SharedGuard {
 }
 
 impl ReplayGuard for SharedGuard {
-    /// While the fence lies ahead, no message that is signed now can be vouched for. To the caller that is an outage, and
-    /// not a fault of its message: `admit` says so, and here there is no fence yet.
     fn fence(&self) -> u64 {
-        let fence = self.shared.fence.load(Ordering::SeqCst);
-        if self.shared.clock.now_s() <= fence { 0 } else { fence }
+        self.shared.fence.load(Ordering::SeqCst)
     }
 
     fn admit<'a>(
@@ -150,7 +147,7 @@ impl ReplayGuard for SharedGuard {
                 }
             }
         }
-        let (now, fence) = (self.shared.clock.now_s(), self.shared.fence.load(Ordering::SeqCst));
+        let (now, fence) = (self.shared.clock.now_s(), self.fence());
         if now <= fence {
             let wait_s = fence - now + 1;
             return Some(format!("the guard stream does not vouch for older messages yet: ready in {wait_s} s"));

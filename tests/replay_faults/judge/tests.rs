@@ -99,6 +99,27 @@ fn stale_needs_the_end_of_the_life_or_a_fence_that_has_a_reason() {
 }
 
 #[test]
+fn fenced_needs_a_fence_that_lies_ahead_and_has_a_reason() {
+    let fenced_at = |after_ms: u64, has_reason: bool| {
+        let mut history = calm();
+        say(&mut history, 2, after_ms, Said::Unavailable(Cause::Fenced));
+        history.answers.last_mut().unwrap().fences = (FENCE, FENCE + 102);
+        history.troubles.extend(has_reason.then(|| trouble(500, 950)));
+        history
+    };
+    assert!(!guilty(&fenced_at(1_100, true)));
+    assert!(guilty(&fenced_at(1_100, false)));
+    assert!(guilty(&fenced_at(3_100, true)), "it lay behind");
+    let mut history = fenced_at(1_100, true);
+    history.executions.clear();
+    history.answers.remove(0);
+    history.offers.remove(0);
+    history.answers[0].received_ms = T_MS + 2_000;
+    history.answers[0].answered_ms = T_MS + 2_002;
+    assert!(guilty(&history), "a check that was not made burns no nonce");
+}
+
+#[test]
 fn a_clock_within_the_skew_explains_a_second_and_not_more() {
     let stale_at = |before_end_ms: u64| {
         let mut history = calm();
