@@ -160,26 +160,39 @@ impl Judge<'_> {
         executions: &[Execution],
         lost: &[Offer],
     ) -> Option<&'static str> {
-        let before = |at_ms: u64| at_ms <= answer.answered_ms;
-        let executed = answers.iter().any(|other| other.said == Said::Executed && before(other.received_ms));
-        if executed || executions.iter().any(|execution| before(execution.at_ms)) {
-            return Some("it was executed");
-        }
-        let perhaps = answers.iter().any(|other| {
-            before(other.received_ms)
-                && match other.said {
-                    // Before anything was stored.
-                    Said::Unavailable(Cause::Fenced) => false,
-                    Said::Unavailable(_) => true,
-                    // Judged again after the stream's answer: the message's end or a fence came in between.
-                    Said::Stale => {
-                        message.iat > u64::from(other.fences.0) && other.received_ms < (message.iat + WINDOW_S) * 1000
+        let burnt = |by_ms: u64| {
+            let before = |at_ms: u64| at_ms <= by_ms;
+            let executed = answers.iter().any(|other| other.said == Said::Executed && before(other.received_ms));
+            if executed || executions.iter().any(|execution| before(execution.at_ms)) {
+                return Some("it was executed");
+            }
+            let perhaps = answers.iter().any(|other| {
+                before(other.received_ms)
+                    && match other.said {
+                        // Before anything was stored.
+                        Said::Unavailable(Cause::Fenced) => false,
+                        Said::Unavailable(_) => true,
+                        // Judged again after the stream's answer: the message's end or a fence came in between.
+                        Said::Stale => {
+                            message.iat > u64::from(other.fences.0)
+                                && other.received_ms < (message.iat + WINDOW_S) * 1000
+                        }
+                        _ => false,
                     }
-                    _ => false,
-                }
-        });
-        (perhaps || lost.iter().any(|offer| before(offer.at_ms)))
-            .then_some("it was perhaps stored by a check that failed")
+            });
+            (perhaps || lost.iter().any(|offer| before(offer.at_ms)))
+                .then_some("it was perhaps stored by a check that failed")
+        };
+        // Another copy at the same replica, under way at that time: its check burnt the nonce there, a moment before the
+        // stream said that another replica's was first.
+        let under_way = |other: &&Answer| {
+            other.life == answer.life
+                && other.said == Said::Replayed
+                && other.received_ms <= answer.answered_ms
+                && answer.answered_ms < other.answered_ms
+        };
+        burnt(answer.answered_ms)
+            .or_else(|| answers.iter().filter(under_way).find_map(|other| burnt(other.answered_ms)))
     }
 
     fn stale(&mut self, message: Message, answer: &Answer) -> Option<&'static str> {

@@ -99,6 +99,25 @@ fn stale_needs_the_end_of_the_life_or_a_fence_that_has_a_reason() {
 }
 
 #[test]
+fn a_copy_that_is_under_way_at_the_same_replica_explains_a_replay_and_nothing_else_does() {
+    // Executed by the first replica from `T` + 10 on; the second one has two copies a moment before.
+    let early = |life: u16, first_ends_ms: u64| {
+        let mut history = calm();
+        for (at, ends) in [(8, 8), (8, first_ends_ms)] {
+            say(&mut history, life, at, Said::Replayed);
+            history.answers.last_mut().unwrap().answered_ms = T_MS + ends;
+        }
+        history
+    };
+    assert!(!guilty(&early(1, 12)));
+    assert!(guilty(&early(1, 9)), "before anybody had executed it");
+    let mut history = early(1, 12);
+    history.answers.last_mut().unwrap().life = 2;
+    history.offers.last_mut().unwrap().life = 2;
+    assert!(guilty(&history), "another replica's copy");
+}
+
+#[test]
 fn fenced_needs_a_fence_that_lies_ahead_and_has_a_reason() {
     let fenced_at = |after_ms: u64, has_reason: bool| {
         let mut history = calm();
