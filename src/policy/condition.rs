@@ -79,7 +79,7 @@ impl Field {
 /// The conditions that `value` puts on `field`: a literal to be equal to, or a table of demands.
 pub(crate) fn read(field: &Field, at: &Location, value: Raw<'_>, others: &Fields, report: &mut Report) -> Vec<Part> {
     if let ParamType::Object(members) = &field.kind {
-        return read_members(field, members, value, others, report);
+        return read_members(field, at, members, value, others, report);
     }
     let errors_before = report.errors();
     let mut demands = Demands::default();
@@ -105,12 +105,22 @@ pub(crate) fn read(field: &Field, at: &Location, value: Raw<'_>, others: &Fields
     parts
 }
 
-fn read_members(field: &Field, members: &[Param], value: Raw<'_>, others: &Fields, report: &mut Report) -> Vec<Part> {
+fn read_members(
+    field: &Field,
+    at: &Location,
+    members: &[Param],
+    value: Raw<'_>,
+    others: &Fields,
+    report: &mut Report,
+) -> Vec<Part> {
     let Some(table) = value.table(format!("a condition on {}", field.label)) else {
         let message = format!("{} is an object, and {} can never be equal to one", field.label, value.shown());
         report.error(&value.at(), message, "put the condition on a member of it");
         return Vec::new();
     };
+    if table.entries().is_empty() {
+        report.error(at, format!("the condition on {} is empty", field.label), demand_help(&field.kind));
+    }
     let mut parts = Vec::new();
     for (key, value) in table.entries() {
         match members.iter().find(|param| param.name() == key.value) {

@@ -61,6 +61,7 @@ pub(crate) fn read(
     lacking: &BTreeMap<String, String>,
     report: &mut Report,
 ) -> Vec<Part> {
+    let errors_before = report.errors();
     let mut parts = Vec::new();
     for group in ["params", "claims", "attributes"] {
         if let Some(raw) = table.raw(group) {
@@ -79,14 +80,16 @@ pub(crate) fn read(
     }
     parts.extend(read_token_age(&mut table, report));
     parts.extend(read_hours(&mut table, report));
-    if parts.is_empty() && table.entries().is_empty() {
-        report.error(&table.at, "there is no condition in it", "leave it out, or say what has to hold");
-    }
+    let at = table.at.clone();
     table.finish(report);
+    // INVARIANT: without a condition there is an error, else a rule would hold more often than it says.
+    if parts.is_empty() && report.errors() == errors_before {
+        report.error(&at, "there is no condition in it", "leave it out, or say what has to hold");
+    }
     parts
 }
 
-/// `unless` as one condition: not all of its parts.
+/// `unless` as one condition: not all of its parts. `None` only where [`read`] reported why there are none.
 pub(crate) fn negated(parts: Vec<Part>, at: &Location) -> Option<Part> {
     if parts.is_empty() {
         return None;
@@ -111,6 +114,10 @@ fn read_group(
         report.error(&raw.at(), format!("`{group}` is {}", raw.kind()), format!("write `{group}.NAME = …`"));
         return Vec::new();
     };
+    if table.entries().is_empty() {
+        let message = format!("there is no condition in `{group}`");
+        report.error(&raw.at(), message, format!("leave it out, or write `{group}.NAME = …`"));
+    }
     let mut parts = Vec::new();
     for (key, value) in table.entries() {
         if let Some(field) = fields.get(&format!("{group}.{}", key.value)) {
@@ -155,6 +162,9 @@ fn read_token_age(table: &mut Table<'_>, report: &mut Report) -> Vec<Part> {
     let Some(raw) = table.raw("token_age") else { return Vec::new() };
     let mut bounds = Vec::new();
     if let Some(mut inner) = raw.table("`token_age`".to_owned()) {
+        if inner.entries().is_empty() {
+            report.error(&raw.at(), "the condition on `token_age` is empty", "write \"5m\", or `min` and `max`");
+        }
         bounds.push((inner.raw("min"), BinaryOp::GreaterEq, "at least"));
         bounds.push((inner.raw("max"), BinaryOp::LessEq, "at most"));
         inner.finish(report);
@@ -206,7 +216,12 @@ fn read_hours(table: &mut Table<'_>, report: &mut Report) -> Option<Part> {
     let key = if table.raw("hours").is_some() { "hours" } else { "days" };
     let at = table.line_of(key);
     let hours = table.string(report, "hours");
+    let listed_days = table.raw("days");
     let days = table.strings(report, "days");
+    if let Some(raw) = listed_days.filter(|raw| raw.list().is_some_and(|days| days.is_empty())) {
+        let help = "name the days, or leave it out";
+        report.error(&raw.at(), "`days` is empty, so the condition means nothing", help);
+    }
     let offset = table.string(report, "utc_offset");
     if hours.is_none() && days.is_empty() {
         if let Some(offset) = offset {

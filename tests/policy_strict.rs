@@ -1,0 +1,59 @@
+//! What looks like a condition, a limit or an expectation and would be none: refused when files load.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
+
+mod policy_support;
+
+use policy_support::*;
+
+const METHODS: &str = r#"
+[method."bank/transfer"]
+params = [
+  { name = "to", type = "string" },
+  { name = "amount", type = "integer" },
+  { name = "note", type = "string", optional = true },
+  { name = "tags", type = "string[]" },
+  { name = "order", type = "object", fields = [{ name = "size", type = "integer" }] },
+]
+[method."math/add"]
+[claims]
+tenant = "string"
+[attributes]
+region = "string"
+[role.teller]
+"#;
+
+fn errors_of(rules: &str) -> Vec<String> {
+    errors(&[("methods.toml", METHODS), ("r.toml", rules)])
+}
+
+/// What is wrong with a deny rule that has these conditions, which begin in line 4.
+fn errors_with(conditions: &str) -> Vec<String> {
+    errors_of(&format!("[rule.a]\neveryone = true\ndeny = [\"bank/transfer\"]\n{conditions}\n"))
+}
+
+#[test]
+fn a_condition_that_says_nothing_is_an_error() {
+    for (condition, expected) in [
+        ("when = {}", "there is no condition in it; leave it out, or say what has to hold"),
+        ("when.params = {}", "there is no condition in `params`; leave it out, or write `params.NAME = …`"),
+        ("when.claims = {}", "there is no condition in `claims`; leave it out, or write `claims.NAME = …`"),
+        ("when.attributes = {}", "there is no condition in `attributes`; leave it out, or write `attributes.NAME = …`"),
+        ("when.params.order = {}", "the condition on `order` is empty; put the condition on a member of it"),
+        (
+            "when.params.to = {}",
+            "the condition on `to` is empty; write a text, or `is`, `not`, `in`, `not_in`, `glob`, `not_glob`",
+        ),
+        ("when.token_age = {}", "the condition on `token_age` is empty; write \"5m\", or `min` and `max`"),
+        ("when.days = []", "`days` is empty, so the condition means nothing; name the days, or leave it out"),
+        (
+            "when = { hours = \"08:00-18:00\", days = [] }",
+            "`days` is empty, so the condition means nothing; name the days, or leave it out",
+        ),
+    ] {
+        assert_finding(&errors_with(condition), &format!("r.toml:4: error: {expected}"));
+        let under_unless = condition.replacen("when", "unless", 1);
+        assert_finding(&errors_with(&under_unless), &format!("r.toml:4: error: {expected}"));
+    }
+    let beside = errors_with("when.params.amount = 5\nwhen.params.order = {}\nunless.days = []");
+    assert_eq!(beside.len(), 2, "{beside:#?}");
+}
