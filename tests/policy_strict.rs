@@ -57,3 +57,32 @@ fn a_condition_that_says_nothing_is_an_error() {
     let beside = errors_with("when.params.amount = 5\nwhen.params.order = {}\nunless.days = []");
     assert_eq!(beside.len(), 2, "{beside:#?}");
 }
+
+#[test]
+fn a_rule_never_vanishes() {
+    let nobody = "error: a rule that says not whom it is about; write `roles`, `agents` or `everyone = true`";
+    for who in ["everyone = false", "everyone = false\nroles = []", "roles = []", "agents = []"] {
+        let found = errors_of(&format!("[rule.a]\n{who}\ndeny = [\"math/add\"]\n"));
+        assert_eq!(found, [format!("r.toml:1: {nobody}")], "{who}");
+    }
+    for nothing in ["deny = []", "deny = []\nallow = []"] {
+        let found = errors_of(&format!("[rule.a]\neveryone = true\n{nothing}\n"));
+        assert_eq!(
+            found,
+            ["r.toml:1: error: the rule `a` allows and denies nothing; write `allow = [\"…\"]` or `deny = [\"…\"]`"]
+        );
+    }
+    // Beside those whom a rule is about, `everyone = false` says what is so anyway.
+    let set = toml(&format!("{METHODS}\n[rule.a]\neveryone = false\nroles = [\"teller\"]\nallow = [\"math/add\"]\n"));
+    assert!(allows(&set, &caller("t", &["teller"]), "math/add", ""));
+    assert!(!allows(&set, &caller("t", &[]), "math/add", ""));
+
+    let cedar = "permit(principal, action, resource);\nforbid(principal, action in [], resource);\n";
+    let found = errors(&[("methods.toml", METHODS), ("c.cedar", cedar)]);
+    assert_eq!(
+        found,
+        [
+            "c.cedar:2: error: the policy is about no action; write `action in [Action::\"math/add\"]`, or `action` alone"
+        ]
+    );
+}

@@ -244,6 +244,10 @@ fn methods(constraint: &pst::ActionConstraint, at: &Location, report: &mut Repor
         pst::ActionConstraint::Eq(uid) => std::slice::from_ref(uid),
         pst::ActionConstraint::In(uids) => uids,
     };
+    if named.is_empty() {
+        let help = "write `action in [Action::\"math/add\"]`, or `action` alone";
+        report.error(at, "the policy is about no action", help);
+    }
     let mut patterns = Vec::new();
     for uid in named {
         let exact = matches!(constraint, pst::ActionConstraint::Eq(_));

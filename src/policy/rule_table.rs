@@ -96,18 +96,14 @@ fn who(table: &mut Table<'_>, at: &Location, report: &mut Report) -> Vec<Whom> {
         let star = agent.value.contains('*');
         who.push(if star { Whom::Agents(agent.value) } else { Whom::Agent(agent.value) });
     }
-    match table.flag(report, "everyone") {
-        Some(flag) if flag.value => {
-            if !who.is_empty() {
-                report.error(&flag.at, "`everyone` beside `roles` or `agents`", "leave one of them out");
-            }
-            who = vec![Whom::Everyone];
+    if let Some(flag) = table.flag(report, "everyone").filter(|flag| flag.value) {
+        if !who.is_empty() {
+            report.error(&flag.at, "`everyone` beside `roles` or `agents`", "leave one of them out");
         }
-        Some(_) => {}
-        None if who.is_empty() => {
-            report.error(at, "a rule that says not whom it is about", "write `roles`, `agents` or `everyone = true`");
-        }
-        None => {}
+        who = vec![Whom::Everyone];
+    }
+    if who.is_empty() {
+        report.error(at, "a rule that says not whom it is about", "write `roles`, `agents` or `everyone = true`");
     }
     who
 }
