@@ -86,3 +86,47 @@ fn a_rule_never_vanishes() {
         ]
     );
 }
+
+#[test]
+fn roles_are_not_obtained_from_elsewhere_by_inclusion() {
+    let sources = [("files", "from = \"files\"\n"), ("token", "from = \"token\"\n"), ("anywhere", "")];
+    for (inner, inner_from) in sources {
+        for (outer, outer_from) in sources {
+            let rules = format!("[role.inner]\n{inner_from}[role.outer]\nincludes = [\n\"inner\"]\n{outer_from}");
+            let loaded = load(&[("methods.toml", METHODS), ("r.toml", &rules)]);
+            if inner == "anywhere" || inner == outer {
+                loaded.unwrap_or_else(|errors| panic!("{inner} in {outer}: {errors}"));
+                continue;
+            }
+            let found = errors_of(&rules);
+            let whence = if inner == "files" { "files" } else { "tokens" };
+            let expected = format!(
+                "r.toml:5: error: the role `inner` comes from {whence} only, and `outer` would give it to others too; write `from = \"{inner}\"` for `outer`, or take it out of the `includes`"
+            );
+            assert_finding(&found, &expected);
+        }
+    }
+    // Each step of a longer way is one of these, so no way leads around them.
+    for (inner, middle, outer) in [("files", "files", "token"), ("token", "token", ""), ("files", "", "files")] {
+        let from = |source: &str| if source.is_empty() { String::new() } else { format!("from = \"{source}\"\n") };
+        let rules = format!(
+            "[role.inner]\n{}[role.middle]\nincludes = [\"inner\"]\n{}[role.outer]\nincludes = [\"middle\"]\n{}",
+            from(inner),
+            from(middle),
+            from(outer)
+        );
+        assert!(errors_of(&rules).iter().any(|line| line.contains(" would give it to others too")), "{rules}");
+    }
+}
+
+#[test]
+fn roles_from_files_and_from_tokens_stay_where_they_belong() {
+    let set = toml(&format!(
+        "{METHODS}\n[method.\"a/b\"]\n[role.janitor]\nfrom = \"files\"\nallow = [\"math/add\"]\n[role.head]\nfrom = \"files\"\nincludes = [\"janitor\"]\n\
+         [role.human]\nfrom = \"token\"\nallow = [\"a/b\"]\n[role.boss]\nfrom = \"token\"\nincludes = [\"human\"]\n[agent.n]\nroles = [\"head\"]\n"
+    ));
+    assert!(allows(&set, &caller("n", &[]), "math/add", ""), "granted by the files");
+    assert!(!allows(&set, &caller("x", &["head", "janitor"]), "math/add", ""), "claimed by a token");
+    assert!(allows(&set, &caller("x", &["boss"]), "a/b", ""), "carried by a token");
+    assert!(!allows(&set, &caller("n", &[]), "a/b", ""), "not granted by the files");
+}

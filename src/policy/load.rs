@@ -16,7 +16,7 @@ use super::revision::Revision;
 use super::rule::{Located, Location, Rule, Whom};
 use super::rule_table;
 use super::table::Source;
-use super::toml_file::{self, AgentTable, RoleSource, Statements};
+use super::toml_file::{self, AgentTable, RoleSource, RoleTable, Statements};
 
 /// Everything that a folder says, checked.
 #[derive(Debug)]
@@ -196,8 +196,9 @@ fn declare_roles(all: &Statements<'_>, report: &mut Report) -> BTreeMap<String, 
     let mut includes: HashMap<&str, Vec<&str>> = HashMap::new();
     for role in &all.roles {
         for part in &role.includes {
-            if roles.contains_key(&part.value) {
+            if let Some(known) = roles.get(&part.value) {
                 includes.entry(&role.name.value).or_default().push(&part.value);
+                check_sources(role, part, known.source, report);
             } else {
                 unknown_role(&part.at, &part.value, roles.keys(), report);
             }
@@ -224,6 +225,22 @@ fn declare_roles(all: &Statements<'_>, report: &mut Report) -> BTreeMap<String, 
         }
     }
     roles
+}
+
+/// INVARIANT: a role of one source is included only by roles of that source, else these would be a way around it. That
+/// each single step obeys this is enough: no longer way leads from one source to the other.
+fn check_sources(whole: &RoleTable, part: &Located<String>, source: RoleSource, report: &mut Report) {
+    let (whence, from) = match source {
+        RoleSource::Files if whole.source != source => ("files", "files"),
+        RoleSource::Token if whole.source != source => ("tokens", "token"),
+        RoleSource::Anywhere | RoleSource::Files | RoleSource::Token => return,
+    };
+    let (whole, role) = (shown(&whole.name.value), shown(&part.value));
+    report.error(
+        &part.at,
+        format!("the role `{role}` comes from {whence} only, and `{whole}` would give it to others too"),
+        format!("write `from = \"{from}\"` for `{whole}`, or take it out of the `includes`"),
+    );
 }
 
 fn grant_roles(
