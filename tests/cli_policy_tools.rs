@@ -85,7 +85,7 @@ fn expected_decisions_are_put_to_the_policies() {
     // A limit that somebody raised.
     shell.write("policies/bank.toml", &RULES.replace("max = 5000", "max = 9000"));
     let failed = shell.run("policy test");
-    let question = "tom (teller) calls bank/transfer {\"amount\":5001,\"to\":\"alice\"}";
+    let question = "tom (teller) calls bank/transfer {\"to\":\"alice\",\"amount\":5001}";
     says(
         &failed,
         12,

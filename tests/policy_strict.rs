@@ -4,6 +4,7 @@
 mod policy_support;
 
 use policy_support::*;
+use sealwire::policy::{Expectations, Rehearsal};
 
 const METHODS: &str = r#"
 [method."bank/transfer"]
@@ -129,4 +130,87 @@ fn roles_from_files_and_from_tokens_stay_where_they_belong() {
     assert!(!allows(&set, &caller("x", &["head", "janitor"]), "math/add", ""), "claimed by a token");
     assert!(allows(&set, &caller("x", &["boss"]), "a/b", ""), "carried by a token");
     assert!(!allows(&set, &caller("n", &[]), "a/b", ""), "not granted by the files");
+}
+
+/// What is wrong with a table of expectations.
+fn table_errors(table: &str) -> Vec<String> {
+    match Expectations::from_texts([("t.test.toml", table)]) {
+        Ok(_) => panic!("it loads: {table}"),
+        Err(errors) => errors.findings().iter().map(ToString::to_string).collect(),
+    }
+}
+
+#[test]
+fn a_case_asks_what_it_says_or_nothing() {
+    let case = |params: &str| {
+        format!(
+            "[[case]]\ncaller = {{ agent = \"x\" }}\nmethod = \"bank/transfer\"\nexpect = \"deny\"\nparams = {params}\n"
+        )
+    };
+    let no_fit = "does not fit into a JSON number here; in parameters, write it as JSON: `raw_params = '…'`";
+    let not_json = "is not a number in JSON; write another";
+    for (value, why) in [
+        ("99999999999999999999", no_fit),
+        ("-9223372036854775809", no_fit),
+        ("0xffffffffffffffff", no_fit),
+        ("1e400", no_fit),
+        ("inf", not_json),
+        ("-inf", not_json),
+        ("nan", not_json),
+    ] {
+        let expected = format!("t.test.toml:5: error: `{value}` {why}");
+        assert_eq!(table_errors(&case(&format!("{{ limit = {value} }}"))), [expected.clone()]);
+        assert_eq!(table_errors(&case(&format!("[[1, {{ a = {value} }}]]"))), [expected]);
+        let claim = format!("[caller.a]\nclaims = {{ n = {value} }}\n");
+        assert_eq!(table_errors(&claim), [format!("t.test.toml:2: error: `{value}` {why}")]);
+    }
+    for (params, kind) in [("\"x\"", "a string"), ("5", "an integer"), ("true", "true or false")] {
+        let expected = format!(
+            "t.test.toml:5: error: `params` is {kind}, which no call can send; write `{{ NAME = … }}` or `[ … ]`"
+        );
+        assert_eq!(table_errors(&case(params)), [expected]);
+    }
+    let raw = case("[]").replace("params = []", "raw_params = ' 5'");
+    let expected = "t.test.toml:5: error: `raw_params` is neither an object nor a list, which no call can send; write `{…}` or `[…]`";
+    assert_eq!(table_errors(&raw), [expected]);
+    let reason = format!("{}reason = \"no_rul\"\n", case("[]"));
+    assert_eq!(table_errors(&reason), ["t.test.toml:6: error: unknown reason `no_rul`; did you mean `no_rule`?"]);
+}
+
+#[test]
+fn a_case_speaks_of_what_the_policies_have() {
+    let set = toml(METHODS);
+    let outcome = |table: &str| Rehearsal::run(&set, &Expectations::from_texts([("t.test.toml", table)]).unwrap());
+    let wrong = outcome(
+        r#"[caller.a]
+roles = ["teler"]
+claims = { tennant = "x", other = 1 }
+[[case]]
+caller = "a"
+method = "m/bb"
+expect = "deny"
+[[case]]
+caller = { agent = "x", roles = ["teller", "nobody-knows"] }
+method = "math/ad"
+expect = "deny"
+reason = "no_rule"
+"#,
+    );
+    assert!(!wrong.passed());
+    let text = wrong.to_string();
+    for expected in [
+        "FAIL t.test.toml:2: error: unknown role `teler`; did you mean `teller`?",
+        "FAIL t.test.toml:3: error: unknown claim `tennant`; did you mean `tenant`?",
+        "FAIL t.test.toml:3: error: unknown claim `other`; no rule can ask for it: take it out, or declare it under `[claims]`",
+        "FAIL t.test.toml:6: error: unknown method `m/bb`; declare it, or write `reason = \"unknown_method\"` if that is what is expected",
+        "FAIL t.test.toml:9: error: unknown role `nobody-knows`; no rule asks for it: take it out, or describe it: `[role.\"nobody-knows\"]`",
+        "FAIL t.test.toml:10: error: unknown method `math/ad`; did you mean `math/add`?",
+    ] {
+        assert!(text.lines().any(|line| line == expected), "missing: {expected}\nin:\n{text}");
+    }
+    assert_eq!(wrong.mistakes.len(), 6, "{text}");
+    let meant = outcome(
+        "[[case]]\ncaller = { agent = \"x\" }\nmethod = \"m/bb\"\nexpect = \"deny\"\nreason = \"unknown_method\"\n",
+    );
+    assert!(meant.passed(), "{meant}");
 }

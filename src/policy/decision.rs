@@ -90,6 +90,21 @@ impl Reason {
         matches!(self, Self::ParamUndeclared(_) | Self::ParamMissing(_) | Self::ParamType(_) | Self::ParamRepeated(_))
     }
 
+    /// What [`Reason::label`] gives.
+    pub(crate) const LABELS: [&'static str; 11] = [
+        "allowed_by",
+        "forbidden_by",
+        "no_rule",
+        "evaluation_error",
+        "param_undeclared",
+        "param_missing",
+        "param_type",
+        "param_repeated",
+        "claim_type",
+        "unknown_method",
+        "deny_all",
+    ];
+
     /// A name from a closed set, for metrics and records.
     #[must_use]
     pub fn label(&self) -> &'static str {

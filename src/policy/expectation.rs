@@ -8,12 +8,13 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use toml::de::DeValue;
 
-use super::decision::Verdict;
-use super::finding::{PolicyErrors, Report, did_you_mean, shown};
+use super::decision::{Reason, Verdict};
+use super::finding::{Finding, PolicyErrors, Report, did_you_mean, shown};
 use super::folder::Folder;
 use super::hours;
 use super::rule::{Located, Location};
-use super::table::{Raw, Source, Table};
+use super::set::PolicySet;
+use super::table::{Raw, Source, Table, listed_or};
 use super::when;
 use crate::auth::{Caller, ProofAlgorithm};
 use crate::name::Name;
@@ -22,6 +23,15 @@ use crate::name::Name;
 #[derive(Debug, Clone, Default)]
 pub struct Expectations {
     pub(crate) cases: Vec<Case>,
+    /// The roles and claims of all callers.
+    named: Vec<(Named, Located<String>)>,
+}
+
+/// What a name in a table is the name of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Role,
+    Claim,
 }
 
 /// One line of a table: a question and the answer that is expected.
@@ -31,6 +41,7 @@ pub(crate) struct Case {
     pub(crate) at: Location,
     pub(crate) caller: Caller,
     pub(crate) method: String,
+    method_at: Location,
     pub(crate) params: Option<Box<RawValue>>,
     pub(crate) now_ms: u64,
     pub(crate) expect: Verdict,
@@ -81,15 +92,51 @@ impl Expectations {
         self.cases.iter().filter_map(|case| case.rule.as_deref()).collect()
     }
 
+    /// The methods, roles and claims in the tables that `set` does not have. With a name that is mistyped a call is
+    /// denied whatever the rules say, and that tells nothing about them.
+    pub(crate) fn mistakes(&self, set: &PolicySet) -> Vec<Finding> {
+        let mut report = Report::default();
+        let vocabulary = &set.ground().vocabulary;
+        for (what, name) in &self.named {
+            let text = &name.value;
+            let (kind, known, help): (_, Vec<&String>, _) = match what {
+                Named::Role => {
+                    let help =
+                        format!("no rule asks for it: take it out, or describe it: `[role.\"{}\"]`", shown(text));
+                    ("role", vocabulary.roles.keys().collect(), help)
+                }
+                Named::Claim => {
+                    let help = "no rule can ask for it: take it out, or declare it under `[claims]`".to_owned();
+                    ("claim", vocabulary.claims.keys().collect(), help)
+                }
+            };
+            if !known.contains(&text) {
+                let help = did_you_mean(text, known.into_iter().map(String::as_str)).unwrap_or(help);
+                report.error(&name.at, format!("unknown {kind} `{}`", shown(text)), help);
+            }
+        }
+        for case in &self.cases {
+            if !set.methods().contains(&case.method) && case.reason.as_deref() != Some("unknown_method") {
+                let names = set.methods().names().map(|name| name.as_str());
+                let help = did_you_mean(&case.method, names).unwrap_or_else(|| {
+                    "declare it, or write `reason = \"unknown_method\"` if that is what is expected".to_owned()
+                });
+                report.error(&case.method_at, format!("unknown method `{}`", shown(&case.method)), help);
+            }
+        }
+        report.into_errors().into_findings()
+    }
+
     fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, mut report: Report) -> Result<Self, PolicyErrors> {
         let mut cases = Vec::new();
+        let mut named = Vec::new();
         for (file, text) in files {
             let source = Source::new(file, text);
             let Some(document) = source.parse(&mut report) else { continue };
             let mut root = Table::root(&source, document.get_ref());
             let mut callers = BTreeMap::new();
             for (name, table) in root.tables(&mut report, "caller") {
-                if let Some(caller) = read_caller(Some(&name), table, &mut report) {
+                if let Some(caller) = read_caller(Some(&name), table, &mut named, &mut report) {
                     callers.insert(name.value, caller);
                 }
             }
@@ -99,13 +146,13 @@ impl Expectations {
             }
             for raw in listed.and_then(|(_, list)| list).unwrap_or_default() {
                 match raw.table("`[[case]]`".to_owned()) {
-                    Some(table) => cases.extend(read_case(table, raw.at(), &callers, &mut report)),
+                    Some(table) => cases.extend(read_case(table, raw.at(), &callers, &mut named, &mut report)),
                     None => report.error(&raw.at(), format!("a case is {}", raw.kind()), "write `[[case]]`"),
                 }
             }
             root.finish(&mut report);
         }
-        report.finish().map(|_| Self { cases })
+        report.finish().map(|_| Self { cases, named })
     }
 }
 
@@ -116,7 +163,12 @@ struct Template {
     token_age_s: u64,
 }
 
-fn read_caller(name: Option<&Located<String>>, mut table: Table<'_>, report: &mut Report) -> Option<Template> {
+fn read_caller(
+    name: Option<&Located<String>>,
+    mut table: Table<'_>,
+    named: &mut Vec<(Named, Located<String>)>,
+    report: &mut Report,
+) -> Option<Template> {
     let agent = table.string(report, "agent");
     let roles = table.strings(report, "roles");
     let subject = table.string(report, "on_behalf_of");
@@ -128,6 +180,8 @@ fn read_caller(name: Option<&Located<String>>, mut table: Table<'_>, report: &mu
     let claims = table.table(report, "claims").map(|table| table.entries()).unwrap_or_default();
     let at = table.at.clone();
     table.finish(report);
+    named.extend(roles.iter().map(|role| (Named::Role, role.clone())));
+    named.extend(claims.iter().map(|(claim, _)| (Named::Claim, claim.clone())));
     let Some(agent) = agent.as_ref().or(name) else {
         report.error(&at, "a caller without `agent`", "write `agent = \"planner\"`");
         return None;
@@ -153,7 +207,7 @@ fn read_caller(name: Option<&Located<String>>, mut table: Table<'_>, report: &mu
     if let Some(issuer) = issuer {
         caller.token.issuer = issuer.value;
     }
-    caller.token.claims = claims.into_iter().map(|(name, raw)| (name.value, json(raw.value()))).collect();
+    caller.token.claims = claims.into_iter().filter_map(|(name, raw)| Some((name.value, json(raw, report)?))).collect();
     let mut token_age_s = 0;
     if let Some(age) = age {
         match when::seconds(&age.value).and_then(|seconds| u64::try_from(seconds).ok()) {
@@ -170,6 +224,7 @@ fn read_case(
     mut table: Table<'_>,
     at: Location,
     callers: &BTreeMap<String, Template>,
+    named: &mut Vec<(Named, Located<String>)>,
     report: &mut Report,
 ) -> Option<Case> {
     let name = table.string(report, "name");
@@ -182,6 +237,11 @@ fn read_case(
     let rule = table.string(report, "rule");
     let reason = table.string(report, "reason");
     table.finish(report);
+    if let Some(reason) = reason.as_ref().filter(|reason| !Reason::LABELS.contains(&reason.value.as_str())) {
+        let help = did_you_mean(&reason.value, Reason::LABELS)
+            .unwrap_or_else(|| format!("write {}", listed_or(&Reason::LABELS)));
+        report.error(&reason.at, format!("unknown reason `{}`", shown(&reason.value)), help);
+    }
 
     let template = match caller {
         None => None,
@@ -196,7 +256,7 @@ fn read_case(
                 }
                 found
             }
-            (None, Some(table)) => Some(read_caller(None, table, report)?),
+            (None, Some(table)) => Some(read_caller(None, table, named, report)?),
             (None, None) => None,
         },
     };
@@ -212,9 +272,22 @@ fn read_case(
             report.error(&params.at(), "both `params` and `raw_params`", "leave one of them out");
             None
         }
-        (Some(params), None) => to_raw_value(&json(params.value())).ok(),
+        (Some(params), None) => match json(params, report)? {
+            value @ (Value::Object(_) | Value::Array(_)) => to_raw_value(&value).ok(),
+            _ => {
+                let message = format!("`params` is {}, which no call can send", params.kind());
+                report.error(&params.at(), message, "write `{ NAME = … }` or `[ … ]`");
+                None
+            }
+        },
         (None, Some(text)) => match RawValue::from_string(text.value) {
-            Ok(raw) => Some(raw),
+            // JSON-RPC 2.0 §4.2: parameters are an object or an array.
+            Ok(raw) if raw.get().trim_start().starts_with(['{', '[']) => Some(raw),
+            Ok(_) => {
+                let message = "`raw_params` is neither an object nor a list, which no call can send";
+                report.error(&text.at, message, "write `{…}` or `[…]`");
+                None
+            }
             Err(error) => {
                 report.error(&text.at, format!("`raw_params` is not JSON: {error}"), "");
                 None
@@ -227,6 +300,7 @@ fn read_case(
         at,
         caller: template.caller,
         method: method.value,
+        method_at: method.at,
         params,
         now_ms,
         expect: expect.value,
@@ -263,23 +337,38 @@ fn week_time(text: &str) -> Option<u64> {
     Some(WEEK_MS + minutes * 60_000)
 }
 
-/// A TOML value as JSON; a date or time becomes its text.
-fn json(value: &DeValue<'_>) -> Value {
-    match value {
-        DeValue::String(text) => text.as_ref().into(),
-        DeValue::Integer(number) => {
-            i64::from_str_radix(number.as_str(), number.radix()).map_or(Value::Null, Into::into)
-        }
-        DeValue::Float(number) => number.as_str().parse::<f64>().map_or(Value::Null, Into::into),
-        DeValue::Boolean(value) => (*value).into(),
-        DeValue::Datetime(time) => time.to_string().into(),
-        DeValue::Array(values) => values.iter().map(|value| json(value.get_ref())).collect(),
-        DeValue::Table(entries) => {
-            let members: Map<String, Value> =
-                entries.iter().map(|(name, value)| (name.get_ref().to_string(), json(value.get_ref()))).collect();
-            Value::Object(members)
-        }
+/// A TOML value as JSON; a date or time becomes its text. `None`, with an error, for a number that would become another.
+fn json(raw: Raw<'_>, report: &mut Report) -> Option<Value> {
+    if let Some(values) = raw.list() {
+        let values: Vec<_> = values.into_iter().map(|value| json(value, report)).collect();
+        return values.into_iter().collect();
     }
+    if let Some(table) = raw.table("a value".to_owned()) {
+        let members: Vec<_> =
+            table.entries().into_iter().map(|(name, value)| Some((name.value, json(value, report)?))).collect();
+        return members.into_iter().collect::<Option<Map<String, Value>>>().map(Value::Object);
+    }
+    let found = match raw.value() {
+        DeValue::String(text) => Some(text.as_ref().into()),
+        DeValue::Integer(_) => raw.integer().map(Value::from),
+        // JSON has no infinity; what is too large for a float becomes one.
+        DeValue::Float(number) => {
+            number.as_str().parse().ok().and_then(serde_json::Number::from_f64).map(Value::Number)
+        }
+        DeValue::Boolean(value) => Some((*value).into()),
+        DeValue::Datetime(time) => Some(time.to_string().into()),
+        DeValue::Array(_) | DeValue::Table(_) => None,
+    };
+    if found.is_none() {
+        let (why, help) = if raw.shown().trim_start_matches(['+', '-']).starts_with(['i', 'n']) {
+            ("is not a number in JSON", "write another")
+        } else {
+            let help = "in parameters, write it as JSON: `raw_params = '…'`";
+            ("does not fit into a JSON number here", help)
+        };
+        report.error(&raw.at(), format!("`{}` {why}", raw.shown()), help);
+    }
+    found
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::decision::{Decision, Question, Verdict};
 use super::expectation::{Case, Expectations};
 use super::explain::{Explanation, Outcome, RuleExplanation};
+use super::finding::Finding;
 use super::revision::Revision;
 use super::rule::{Effect, Mode, RuleId};
 use super::set::PolicySet;
@@ -24,6 +25,8 @@ pub struct Rehearsal {
     pub failures: Vec<Failure>,
     /// Expectations that name a rule which does not exist.
     pub unknown_rules: Vec<String>,
+    /// Methods, roles and claims in the tables that the policy does not have.
+    pub mistakes: Vec<Finding>,
     /// The rules that matched in some case.
     pub covered: usize,
     /// The rules that matched in none.
@@ -79,16 +82,17 @@ impl Rehearsal {
             revision: set.revision().clone(),
             cases: expectations.cases.len(),
             failures,
+            mistakes: expectations.mistakes(set),
             unknown_rules: unknown.map(ToOwned::to_owned).collect(),
             covered: rules.len() - uncovered.len(),
             uncovered,
         }
     }
 
-    /// Whether every case came out as expected.
+    /// Whether every case came out as expected, and the tables name only what there is.
     #[must_use]
     pub fn passed(&self) -> bool {
-        self.failures.is_empty() && self.unknown_rules.is_empty()
+        self.failures.is_empty() && self.unknown_rules.is_empty() && self.mistakes.is_empty()
     }
 }
 
@@ -162,6 +166,9 @@ impl fmt::Display for Rehearsal {
         for name in &self.unknown_rules {
             writeln!(f, "FAIL a case expects the rule `{}`, which does not exist\n", name.escape_debug())?;
         }
+        for mistake in &self.mistakes {
+            writeln!(f, "FAIL {mistake}\n")?;
+        }
         for rule in &self.uncovered {
             writeln!(f, "not exercised by any case: {rule}")?;
         }
@@ -169,7 +176,7 @@ impl fmt::Display for Rehearsal {
             f,
             "{} cases, {} failed; {} of {} rules exercised (policy revision {})",
             self.cases,
-            self.failures.len() + self.unknown_rules.len(),
+            self.failures.len() + self.unknown_rules.len() + self.mistakes.len(),
             self.covered,
             self.covered + self.uncovered.len(),
             self.revision
