@@ -34,6 +34,7 @@ mod hours;
 mod html;
 mod json_schema;
 mod lint;
+mod literals;
 mod load;
 mod methods;
 mod params;

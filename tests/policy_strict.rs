@@ -214,3 +214,58 @@ reason = "no_rule"
     );
     assert!(meant.passed(), "{meant}");
 }
+
+fn errors_of_cedar(policy: &str) -> Vec<String> {
+    errors(&[("methods.toml", METHODS), ("c.cedar", policy)])
+}
+
+#[test]
+fn annotations_without_a_meaning_are_not_passed_over() {
+    for (annotation, expected) in [
+        ("@shadow", "error: unknown annotation `@shadow`; write `@mode(\"shadow\")`"),
+        ("@enforce", "error: unknown annotation `@enforce`; write `@mode(\"enforce\")`"),
+        ("@also", "error: unknown annotation `@also`; write `@delegated(\"also\")`"),
+        ("@modes(\"shadow\")", "error: unknown annotation `@modes`; did you mean `mode`?"),
+    ] {
+        let found = errors_of_cedar(&format!("\n{annotation} permit(principal, action, resource);\n"));
+        assert_eq!(found, [format!("c.cedar:2: {expected}")]);
+    }
+    let policy = "@on_behalf(\"also\") permit(principal, action, resource);";
+    let found = warnings(&[("methods.toml", METHODS), ("c.cedar", policy)]);
+    assert_eq!(
+        found,
+        [
+            "c.cedar:1: warning: the annotation `@on_behalf` means nothing here; those with a meaning are `id`, `description`, `mode` and `delegated`"
+        ]
+    );
+}
+
+#[test]
+fn entities_that_are_always_empty_are_refused() {
+    for (condition, entity) in [
+        ("Agent::\"planner\" in Role::\"teller\"", "Agent::\"planner\""),
+        ("Agent::\"planner\" has region", "Agent::\"planner\""),
+        ("(if context.delegated then principal else Agent::\"planner\").name == \"x\"", "Agent::\"planner\""),
+        ("!(Role::\"teller\" in Role::\"teller\")", "Role::\"teller\""),
+        ("context.hour > 3 && [principal].containsAny([Agent::\"planner\"])", "Agent::\"planner\""),
+        ("principal in (if Agent::\"a\" has region then Role::\"teller\" else Role::\"teller\")", "Agent::\"a\""),
+    ] {
+        let expected = format!(
+            "c.cedar:1: error: `{entity}` has no roles and no attributes here; compare it with `principal`: `principal == Agent::\"planner\"`, `principal in Role::\"teller\"`"
+        );
+        for clause in ["when", "unless"] {
+            let policy = format!("forbid(principal, action, resource) {clause} {{ {condition} }};");
+            assert_finding(&errors_of_cedar(&policy), &expected);
+        }
+    }
+    for sound in [
+        "principal == Agent::\"planner\" || Agent::\"till\" != principal",
+        "principal in Role::\"teller\" || principal in [Role::\"teller\"]",
+        "[Agent::\"a\", Agent::\"b\"].contains(principal)",
+        "principal is Agent in Role::\"teller\"",
+        "principal in (if context.delegated then Role::\"teller\" else Role::\"teller\")",
+    ] {
+        let policy = format!("forbid(principal, action, resource) when {{ {sound} }};");
+        warnings(&[("methods.toml", METHODS), ("c.cedar", &policy)]);
+    }
+}

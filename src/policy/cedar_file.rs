@@ -8,9 +8,10 @@ use super::cedar::{self, ACTION, AGENT, ROLE, SERVICE, THIS};
 use super::expr::{self, E};
 use super::finding::{Report, did_you_mean, shown};
 use super::glob::Pattern;
+use super::literals;
 use super::rule::{Delegation, Effect, Located, Location, Mode, Part, PartKind, Rule, RuleId, Whom};
 use super::rule_table;
-use super::table::Source;
+use super::table::{Source, listed};
 
 /// The annotations that mean something here.
 const ANNOTATIONS: [&str; 4] = ["id", "description", "mode", "delegated"];
@@ -166,6 +167,8 @@ fn rule(policy: &cedar_policy::Policy, at: &Location, report: &mut Report) -> Op
     let methods = methods(&body.action, at, report)?;
     let mut parts: Vec<Part> = cedar::delegation_part(delegation, at).into_iter().collect();
     for clause in body.clauses() {
+        let (pst::Clause::When(condition) | pst::Clause::Unless(condition)) = clause;
+        check_condition(condition, at, report);
         match clause {
             pst::Clause::When(condition) => parts.extend(expr::conjuncts(condition).into_iter().map(|part| {
                 let words = expr::text(&part);
@@ -187,12 +190,32 @@ fn condition_part(words: String, condition: E, at: &Location) -> Part {
     Part { words, condition, at: at.clone(), kind: PartKind::Condition }
 }
 
-/// An annotation that is nearly one of ours would silently enforce what was meant as a trial.
+/// An annotation that is nearly one of ours, or a value of one, would silently enforce what was meant as a trial.
 fn check_annotations(body: &pst::Template, at: &Location, report: &mut Report) {
     for name in body.annotations.keys().filter(|name| !ANNOTATIONS.contains(&name.as_str())) {
-        if let Some(help) = did_you_mean(name, ANNOTATIONS) {
+        let owner = match name.as_str() {
+            "shadow" | "enforce" => Some("mode"),
+            "never" | "also" | "only" => Some("delegated"),
+            _ => None,
+        };
+        let help = owner.map(|owner| format!("write `@{owner}(\"{name}\")`"));
+        if let Some(help) = help.or_else(|| did_you_mean(name, ANNOTATIONS)) {
             report.error(at, format!("unknown annotation `@{}`", shown(name)), help);
+        } else {
+            let message = format!("the annotation `@{}` means nothing here", shown(name));
+            report.warning(at, message, format!("those with a meaning are {}", listed(&ANNOTATIONS)));
         }
+    }
+}
+
+/// Conditions that Cedar accepts and that can only be a mistake here.
+fn check_condition(condition: &E, at: &Location, report: &mut Report) {
+    if let Some(entity) = literals::stray_entity(condition) {
+        report.error(
+            at,
+            format!("`{entity}` has no roles and no attributes here"),
+            "compare it with `principal`: `principal == Agent::\"planner\"`, `principal in Role::\"teller\"`",
+        );
     }
 }
 
