@@ -269,3 +269,47 @@ fn entities_that_are_always_empty_are_refused() {
         warnings(&[("methods.toml", METHODS), ("c.cedar", &policy)]);
     }
 }
+
+#[test]
+fn values_that_no_call_has_are_refused_in_every_form() {
+    let algorithm = "no message is signed with `eddsa`; write \"HS256\" or \"EdDSA\"";
+    let agent = "no agent is named `not a name!`; 1 to 64 of A-Z a-z 0-9 _ - are allowed";
+    for (condition, expected) in [
+        ("algorithm = \"eddsa\"", algorithm),
+        ("algorithm = { is = \"eddsa\" }", algorithm),
+        ("algorithm = { not = \"eddsa\" }", algorithm),
+        ("algorithm = { in = [\"HS256\", \"eddsa\"] }", algorithm),
+        ("algorithm = { not_in = [\"eddsa\"] }", algorithm),
+        (
+            "algorithm = { glob = \"eddsa*\" }",
+            "the conditions on the signature can never hold together; no value is left that all of them admit",
+        ),
+        (
+            "algorithm = { not_in = [\"EdDSA\", \"HS256\"] }",
+            "the conditions on the signature can never hold together; no value is left that all of them admit",
+        ),
+        ("agent = \"not a name!\"", agent),
+        ("agent = { in = [\"a\", \"not a name!\"] }", agent),
+    ] {
+        for clause in ["when", "unless"] {
+            assert_finding(&errors_with(&format!("{clause}.{condition}")), &format!("r.toml:4: error: {expected}"));
+        }
+    }
+    let weekday = "no day is called `monday`; write mon, tue, wed, thu, fri, sat or sun";
+    for (condition, expected) in [
+        ("context.weekday == \"monday\"", weekday),
+        ("context.weekday != \"monday\"", weekday),
+        ("context.delegated || \"monday\" == context.weekday", weekday),
+        ("[\"mon\", \"monday\"].contains(context.weekday)", weekday),
+        ("context.hour > 3 && !(context.algorithm == \"eddsa\")", algorithm),
+        ("context.agent == \"not a name!\"", agent),
+    ] {
+        for clause in ["when", "unless"] {
+            let policy = format!("forbid(principal, action, resource) {clause} {{ {condition} }};");
+            assert_finding(&errors_of_cedar(&policy), &format!("c.cedar:1: error: {expected}"));
+        }
+    }
+    for sound in ["algorithm = { glob = \"Ed*\" }", "agent = \"a-1\"", "subject = \"alice@example.com\""] {
+        toml(&format!("{METHODS}\n[rule.a]\neveryone = true\nallow = [\"math/add\"]\nwhen.{sound}\n"));
+    }
+}

@@ -19,7 +19,7 @@ pub enum ProofAlgorithm {
 impl ProofAlgorithm {
     /// The JOSE name, compared byte for byte.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Hs256 => "HS256",
             Self::EdDsa => "EdDSA",

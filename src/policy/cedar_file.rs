@@ -217,6 +217,9 @@ fn check_condition(condition: &E, at: &Location, report: &mut Report) {
             "compare it with `principal`: `principal == Agent::\"planner\"`, `principal in Role::\"teller\"`",
         );
     }
+    for (message, help) in literals::impossible_values(condition) {
+        report.error(at, message, help);
+    }
 }
 
 fn whom(constraint: &pst::PrincipalConstraint, at: &Location, report: &mut Report) -> Option<Whom> {

@@ -6,6 +6,7 @@ use cedar_policy::pst::{BinaryOp, SmolStr, Var};
 use super::demand::{Demands, Literal};
 use super::expr::{self, E};
 use super::finding::{Report, did_you_mean, shown};
+use super::literals;
 use super::params::{Param, ParamType, ScalarType};
 use super::rule::{Location, Part, PartKind};
 use super::table::{Raw, Table, listed};
@@ -70,6 +71,14 @@ impl Field {
         expr::path(self.var.clone(), &path)
     }
 
+    /// The name of an attribute of the call itself, as the agent is and a parameter is not.
+    fn attribute(&self) -> Option<&str> {
+        match (&self.var, self.path.as_slice()) {
+            (Var::Context, [attribute]) => Some(attribute.as_str()),
+            _ => None,
+        }
+    }
+
     fn part(&self, at: &Location, words: String, condition: E) -> Part {
         let condition = expr::all(self.guards.iter().cloned().chain([condition]));
         Part { words, condition, at: at.clone(), kind: PartKind::Condition }
@@ -82,7 +91,7 @@ pub(crate) fn read(field: &Field, at: &Location, value: Raw<'_>, others: &Fields
         return read_members(field, at, members, value, others, report);
     }
     let errors_before = report.errors();
-    let mut demands = Demands::default();
+    let mut demands = field.attribute().map(Demands::on).unwrap_or_default();
     let mut parts = Vec::new();
     if let Some(mut table) = value.table(format!("a condition on {}", field.label)) {
         read_demands(field, &mut table, &mut demands, &mut parts, report);
@@ -350,6 +359,12 @@ fn literal(field: &Field, raw: Raw<'_>, report: &mut Report) -> Option<Literal> 
             ),
         };
         report.error(&raw.at(), message, help);
+    }
+    if let (Some(Literal::String(text)), Some(attribute)) = (&found, field.attribute())
+        && let Some((message, help)) = literals::impossible(attribute, text)
+    {
+        report.error(&raw.at(), message, help);
+        return None;
     }
     found
 }

@@ -5,6 +5,8 @@ use cedar_policy::pst::{self, BinaryOp, Expr, PatternElem, UnaryOp};
 
 use super::expr::{self, E};
 use super::finding::shown;
+use super::hours;
+use super::literals;
 
 /// A value that a rule writes out.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +59,28 @@ pub(crate) struct Demands {
 }
 
 impl Demands {
+    /// What `context.<attribute>` can be at all.
+    pub(crate) fn on(attribute: &str) -> Self {
+        let mut demands = Self::default();
+        let texts = |values: &[&str]| values.iter().map(|value| Literal::String((*value).to_owned())).collect();
+        match attribute {
+            "algorithm" => demands.allow(texts(&literals::ALGORITHMS)),
+            "weekday" => demands.allow(texts(&hours::DAYS)),
+            "hour" => demands.range(24),
+            "minute" => demands.range(60),
+            "minute_of_day" => demands.range(hours::DAY),
+            "minute_of_week" => demands.range(hours::WEEK),
+            _ => {}
+        }
+        demands
+    }
+
+    /// From 0, and below `end`.
+    fn range(&mut self, end: u32) {
+        self.at_least(0);
+        self.at_most(i64::from(end) - 1);
+    }
+
     pub(crate) fn allow(&mut self, values: Vec<Literal>) {
         self.allowed = Some(match self.allowed.take() {
             None => values,
@@ -127,7 +151,8 @@ pub(crate) fn contradiction<'a>(conditions: impl IntoIterator<Item = &'a E>) -> 
     for part in conditions.into_iter().flat_map(expr::conjuncts) {
         let Some((subject, ask)) = understood(&part) else { continue };
         let position = demands.iter().position(|(known, _)| *known == subject).unwrap_or_else(|| {
-            demands.push((subject, Demands::default()));
+            let known = subject.strip_prefix("context.").map(Demands::on).unwrap_or_default();
+            demands.push((subject, known));
             demands.len() - 1
         });
         if let Some((_, demands)) = demands.get_mut(position) {

@@ -5,6 +5,60 @@ use cedar_policy::pst::{BinaryOp, Expr, Literal, Var};
 
 use super::cedar::{AGENT, ROLE};
 use super::expr::E;
+use super::finding::{did_you_mean, shown};
+use super::hours;
+use crate::auth::ProofAlgorithm;
+use crate::name::Name;
+
+/// The algorithms of proofs as conditions name them.
+pub(crate) const ALGORITHMS: [&str; 2] = [ProofAlgorithm::Hs256.as_str(), ProofAlgorithm::EdDsa.as_str()];
+
+/// Why `context.<attribute>` is never `text`, and what to write instead.
+///
+/// A rule that denies what cannot be never denies, so this is asked wherever such a value stands.
+pub(crate) fn impossible(attribute: &str, text: &str) -> Option<(String, String)> {
+    let shown = shown(text);
+    match attribute {
+        "algorithm" if !ALGORITHMS.contains(&text) => {
+            let help = did_you_mean(text, ALGORITHMS).unwrap_or_else(|| "write \"HS256\" or \"EdDSA\"".to_owned());
+            Some((format!("no message is signed with `{shown}`"), help))
+        }
+        "weekday" if !hours::DAYS.contains(&text) => {
+            Some((format!("no day is called `{shown}`"), "write mon, tue, wed, thu, fri, sat or sun".to_owned()))
+        }
+        "agent" if Name::new(text).is_err() => {
+            Some((format!("no agent is named `{shown}`"), "1 to 64 of A-Z a-z 0-9 _ - are allowed".to_owned()))
+        }
+        _ => None,
+    }
+}
+
+/// Everything in `expr` that is compared with a value that it can never have.
+pub(crate) fn impossible_values(expr: &Expr) -> Vec<(String, String)> {
+    let mut found: Vec<_> = children(expr).into_iter().flat_map(|child| impossible_values(child)).collect();
+    if let Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq | BinaryOp::Contains, left, right } = expr {
+        for (attribute, values) in [(left, right), (right, left)] {
+            let Some(attribute) = context_attribute(attribute) else { continue };
+            let values = match values.as_ref() {
+                Expr::Set(values) => values.as_slice(),
+                _ => std::slice::from_ref(values),
+            };
+            found.extend(values.iter().filter_map(|value| match value.as_ref() {
+                Expr::Literal(Literal::String(text)) => impossible(attribute, text),
+                _ => None,
+            }));
+        }
+    }
+    found
+}
+
+/// The attribute of `context.<attribute>`.
+fn context_attribute(expr: &Expr) -> Option<&str> {
+    match expr {
+        Expr::GetAttr { expr, attr } if matches!(expr.as_ref(), Expr::Var(Var::Context)) => Some(attr.as_str()),
+        _ => None,
+    }
+}
 
 /// The first agent or role in `expr` that is not compared with the principal.
 ///

@@ -72,9 +72,6 @@ pub(crate) fn read(
         if let Some(raw) = table.raw(name)
             && let Some(field) = fields.get(name)
         {
-            if name == "algorithm" {
-                check_algorithm(raw, report);
-            }
             parts.extend(condition::read(field, &raw.at(), raw, fields, report));
         }
     }
@@ -147,14 +144,6 @@ fn read_group(
         report.error(&key.at, format!("unknown {what} `{}`", shown(&key.value)), help);
     }
     parts
-}
-
-fn check_algorithm(raw: Raw<'_>, report: &mut Report) {
-    let known = ["HS256", "EdDSA"];
-    if let Some(text) = raw.text().filter(|text| !known.contains(text)) {
-        let help = did_you_mean(text, known).unwrap_or_else(|| "write \"HS256\" or \"EdDSA\"".to_owned());
-        report.error(&raw.at(), format!("no message is signed with `{}`", shown(text)), help);
-    }
 }
 
 /// `token_age = "5m"`, or `{ min = "1m", max = "1h" }`.
