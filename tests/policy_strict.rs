@@ -313,3 +313,142 @@ fn values_that_no_call_has_are_refused_in_every_form() {
         toml(&format!("{METHODS}\n[rule.a]\neveryone = true\nallow = [\"math/add\"]\nwhen.{sound}\n"));
     }
 }
+
+#[test]
+fn rules_that_take_away_what_they_ask_are_errors() {
+    let takes_away = "`unless` takes away all that the other conditions leave";
+    for (conditions, subject, why) in [
+        (
+            "when.params.to = \"a\"\nunless.params.to = \"a\"",
+            "context.params.to",
+            "no value is left that all of them admit",
+        ),
+        ("when.params.note = \"a\"\nunless.params.note = \"a\"", "context.params.note", takes_away),
+        (
+            "when.params.note = { in = [\"a\", \"b\"] }\nunless.params.note = { glob = \"*\" }",
+            "context.params.note",
+            takes_away,
+        ),
+        ("when.params.note = \"a\"\nunless.params.note = { present = true }", "context.params has note", takes_away),
+        (
+            "when.params.amount = { min = 5 }\nunless.params.amount = { min = 5 }",
+            "context.params.amount",
+            "`min` is larger than `max`",
+        ),
+        (
+            "when.params.amount = { min = 5 }\nunless.params.amount = { min = 3 }",
+            "context.params.amount",
+            "`min` is larger than `max`",
+        ),
+        ("when.params.amount = 5\nunless.params.amount = { min = 3, max = 7 }", "context.params.amount", takes_away),
+        ("when.hours = \"08:00-18:00\"\nunless.hours = \"08:00-18:00\"", "context.minute_of_day", takes_away),
+        (
+            "when.hours = \"08:00-18:00\"\nwhen.params.to = \"a\"\nunless.hours = \"07:00-18:30\"",
+            "context.minute_of_day",
+            takes_away,
+        ),
+        (
+            "when.params.tags = { contains = \"x\" }\nunless.params.tags = { contains = \"x\" }",
+            "context.params.tags.items.contains(\"x\")",
+            takes_away,
+        ),
+        (
+            "when.params.to = { glob = \"a*\" }\nunless.params.to = { glob = \"*\" }",
+            "context.params.to",
+            "`not_glob` leaves nothing",
+        ),
+    ] {
+        let text = format!("[rule.a]\neveryone = true\nallow = [\"bank/transfer\"]\n{conditions}\n");
+        let expected = format!("r.toml:1: error: the rule `a` can never hold: look at `{subject}`; {why}");
+        assert_finding(&errors_of(&text), &expected);
+    }
+    for conditions in [
+        "when.params.to = { glob = \"a*\" }\nunless.params.to = { glob = \"ab*\" }",
+        "when.params.amount = { min = 5 }\nunless.params.amount = { min = 6 }",
+        "when.params.amount = { min = 5 }\nunless = { params.amount = { min = 5 }, hours = \"08:00-18:00\" }",
+        "when.params.to = \"a\"\nunless.params.note = \"a\"",
+        "when.hours = \"08:00-18:00\"\nunless.hours = \"09:00-18:00\"",
+        "when.params.tags = { contains = \"x\" }\nunless.params.tags = { contains = \"y\" }",
+    ] {
+        toml(&format!("{METHODS}\n[rule.a]\neveryone = true\nallow = [\"bank/transfer\"]\n{conditions}\n"));
+    }
+    for (clauses, subject, why) in [
+        (
+            "when { context.params.amount > 5 } unless { context.params.amount > 3 }",
+            "context.params.amount",
+            "`min` is larger than `max`",
+        ),
+        (
+            "when { 5 < context.params.amount && 3 > context.params.amount }",
+            "context.params.amount",
+            "`min` is larger than `max`",
+        ),
+        (
+            "when { 5 == context.params.amount && context.params.amount >= 6 }",
+            "context.params.amount",
+            "no value is left that all of them admit",
+        ),
+        (
+            "when { !(context.params.amount < 5) && !(context.params.amount > 4) }",
+            "context.params.amount",
+            "`min` is larger than `max`",
+        ),
+        ("when { context.hour >= 24 }", "context.hour", "`min` is larger than `max`"),
+        (
+            "when { context.hour > 5 || context.delegated } unless { context.hour > 5 || context.delegated }",
+            "(context.hour > 5) || context.delegated",
+            takes_away,
+        ),
+    ] {
+        let policy =
+            format!("@id(\"x\") permit(principal, action == Action::\"bank/transfer\", resource)\n{clauses};\n");
+        let expected = format!("c.cedar:1: error: the rule `x` can never hold: look at `{subject}`; {why}");
+        assert_finding(&errors_of_cedar(&policy), &expected);
+    }
+    let sound = "permit(principal, action == Action::\"bank/transfer\", resource)\nwhen { 5 < context.params.amount && 7 > context.params.amount && 5 <= context.hour };\n";
+    warnings(&[("methods.toml", METHODS), ("c.cedar", sound)]);
+}
+
+#[test]
+fn demands_on_one_value_that_exclude_each_other_are_errors() {
+    for (condition, label, why) in [
+        ("to = { glob = \"a*\", not_glob = \"a*\" }", "to", "`not_glob` leaves nothing"),
+        ("to = { glob = \"ab*c\", not_glob = \"a*\" }", "to", "`not_glob` leaves nothing"),
+        ("to = { not_glob = \"*\" }", "to", "`not_glob` leaves nothing"),
+        ("tags = { contains = \"x\", max_size = 0 }", "tags", "`max_size` leaves no room for what it has to contain"),
+        (
+            "tags = { contains_any = [\"x\"], max_size = 0 }",
+            "tags",
+            "`max_size` leaves no room for what it has to contain",
+        ),
+        ("tags = { contains = \"x\", each_in = [\"a\"] }", "tags", "`each_in` leaves out what it has to contain"),
+        (
+            "tags = { contains_any = [\"x\", \"y\"], each_in = [\"a\"] }",
+            "tags",
+            "`each_in` leaves out what it has to contain",
+        ),
+        ("tags = { min_size = 2, max_size = 1 }", "tags", "`min_size` is larger than `max_size`"),
+    ] {
+        let expected = format!("r.toml:4: error: the conditions on `{label}` can never hold together; {why}");
+        assert_finding(&errors_with(&format!("when.params.{condition}")), &expected);
+    }
+    let too_long = "a list of more than 1024 values is refused before; write a number from 0 to 1024";
+    for (condition, expected) in [
+        ("min_size = 2000", too_long),
+        ("max_size = 1025", too_long),
+        ("min_size = -1", "`min_size` is -1, and no list is shorter than empty; write a number from 0 to 1024"),
+        ("max_size = -1", "`max_size` is -1, and no list is shorter than empty; write a number from 0 to 1024"),
+        ("max_size = 99999999999999999999", "`max_size` is 99999999999999999999; write a number from 0 to 1024"),
+        ("max_size = 1.5", "`max_size` is 1.5; write a number from 0 to 1024"),
+    ] {
+        let found = errors_with(&format!("when.params.tags = {{ {condition} }}"));
+        assert_finding(&found, &format!("r.toml:4: error: {expected}"));
+    }
+    for sound in [
+        "to = { glob = \"a*\", not_glob = \"ab*\" }",
+        "tags = { contains = \"x\", max_size = 1, each_in = [\"x\", \"y\"] }",
+        "tags = { contains_any = [\"x\", \"z\"], each_in = [\"x\"], min_size = 1024 }",
+    ] {
+        toml(&format!("{METHODS}\n[rule.a]\neveryone = true\nallow = [\"bank/transfer\"]\nwhen.params.{sound}\n"));
+    }
+}

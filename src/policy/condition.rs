@@ -7,7 +7,7 @@ use super::demand::{Demands, Literal};
 use super::expr::{self, E};
 use super::finding::{Report, did_you_mean, shown};
 use super::literals;
-use super::params::{Param, ParamType, ScalarType};
+use super::params::{MAX_LIST, Param, ParamType, ScalarType};
 use super::rule::{Location, Part, PartKind};
 use super::table::{Raw, Table, listed};
 
@@ -287,9 +287,22 @@ fn read_list(
     let bounds = [("min_size", BinaryOp::GreaterEq, "at least"), ("max_size", BinaryOp::LessEq, "at most")];
     for (key, op, verb) in bounds {
         let Some(raw) = table.raw(key) else { continue };
-        let Some(bound) = raw.integer() else {
-            report.error(&raw.at(), format!("`{key}` is {}", raw.kind()), "write a whole number");
-            continue;
+        let help = format!("write a number from 0 to {MAX_LIST}");
+        let bound = match raw.integer() {
+            Some(bound) if bound < 0 => Err(format!("`{key}` is {bound}, and no list is shorter than empty")),
+            // An agent's attributes are not of a call, and may be longer.
+            Some(bound) if usize::try_from(bound).is_ok_and(|bound| bound > MAX_LIST) && field.var == Var::Context => {
+                Err(format!("a list of more than {MAX_LIST} values is refused before"))
+            }
+            Some(bound) => Ok(bound),
+            None => Err(format!("`{key}` is {}", raw.shown())),
+        };
+        let bound = match bound {
+            Ok(bound) => bound,
+            Err(message) => {
+                report.error(&raw.at(), message, help);
+                continue;
+            }
         };
         let words = format!("{label} has {verb} {bound} values");
         parts.push(field.part(&raw.at(), words, expr::binary(op, field.below("size"), expr::integer(bound))));
@@ -300,18 +313,21 @@ fn read_list(
     {
         let condition = expr::binary(BinaryOp::Contains, field.below("items"), value.expr());
         parts.push(field.part(&raw.at(), format!("{label} contains {}", value.words()), condition));
+        demands.contained.push(vec![value]);
     }
     for key in ["contains_any", "each_in"] {
         let Some(raw) = table.raw(key) else { continue };
         let Some(values) = literals(&element, key, raw, report) else { continue };
         let texts = values.iter().map(Literal::words).collect::<Vec<_>>().join(", ");
-        let values = expr::set(values.iter().map(Literal::expr));
+        let set = expr::set(values.iter().map(Literal::expr));
         let (words, condition) = if key == "contains_any" {
             let words = format!("{label} contains one of {texts}");
-            (words, expr::binary(BinaryOp::ContainsAny, field.below("items"), values))
+            demands.contained.push(values);
+            (words, expr::binary(BinaryOp::ContainsAny, field.below("items"), set))
         } else {
             let words = format!("every value of {label} is one of {texts}");
-            (words, expr::binary(BinaryOp::ContainsAll, values, field.below("items")))
+            demands.each_in = Some(values);
+            (words, expr::binary(BinaryOp::ContainsAll, set, field.below("items")))
         };
         parts.push(field.part(&raw.at(), words, condition));
     }

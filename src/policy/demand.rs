@@ -54,6 +54,10 @@ pub(crate) struct Demands {
     pub(crate) excluded_globs: Vec<String>,
     pub(crate) min_size: Option<i64>,
     pub(crate) max_size: Option<i64>,
+    /// Of each of these lists, one value at least has to be in the list.
+    pub(crate) contained: Vec<Vec<Literal>>,
+    /// The values that a list may have.
+    pub(crate) each_in: Option<Vec<Literal>>,
     pub(crate) absent: bool,
     pub(crate) present: bool,
 }
@@ -73,6 +77,22 @@ impl Demands {
             _ => {}
         }
         demands
+    }
+
+    /// As [`Demands::on`], for a path as a policy spells it.
+    fn on_path(path: &str) -> Self {
+        path.strip_prefix("context.").map(Self::on).unwrap_or_default()
+    }
+
+    fn ask(&mut self, ask: &Ask) {
+        match ask {
+            Ask::Allow(values) => self.allow(values.clone()),
+            Ask::Exclude(values) => self.excluded.extend(values.iter().cloned()),
+            Ask::AtLeast(bound) => self.at_least(*bound),
+            Ask::AtMost(bound) => self.at_most(*bound),
+            Ask::Glob(glob) => self.globs.push(glob.clone()),
+            Ask::NotGlob(glob) => self.excluded_globs.push(glob.clone()),
+        }
     }
 
     /// From 0, and below `end`.
@@ -109,6 +129,10 @@ impl Demands {
         }
     }
 
+    fn leaves(&self, value: &Literal) -> bool {
+        self.admits(value) && !self.excluded.contains(value)
+    }
+
     /// Why nothing can meet all of them.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
         if self.absent && self.present {
@@ -124,12 +148,26 @@ impl Demands {
         {
             return Some("`min_size` is larger than `max_size`");
         }
-        if self.max_size.is_some_and(|max| max < 0) {
-            return Some("a list has no negative size");
+        if !self.contained.is_empty() && self.max_size == Some(0) {
+            return Some("`max_size` leaves no room for what it has to contain");
+        }
+        let left_out = |values: &[Literal]| match &self.each_in {
+            Some(each) => !values.iter().any(|value| each.contains(value)),
+            None => false,
+        };
+        if self.contained.iter().any(|values| left_out(values)) {
+            return Some("`each_in` leaves out what it has to contain");
+        }
+        // A star of the one can stand only where a star of the other does, so this is never too strict.
+        let covered = |wide: &String| {
+            wide.bytes().all(|byte| byte == b'*') && !wide.is_empty()
+                || self.globs.iter().any(|glob| matches_glob(wide, glob))
+        };
+        if self.allowed.is_none() && self.excluded_globs.iter().any(covered) {
+            return Some("`not_glob` leaves nothing");
         }
         if let Some(allowed) = &self.allowed {
-            let possible = allowed.iter().any(|value| self.admits(value) && !self.excluded.contains(value));
-            if !possible {
+            if !allowed.iter().any(|value| self.leaves(value)) {
                 return Some("no value is left that all of them admit");
             }
         }
@@ -138,43 +176,82 @@ impl Demands {
         {
             return Some("every value of the range is excluded");
         }
+        if [true, false].iter().all(|value| self.excluded.contains(&Literal::Boolean(*value))) {
+            return Some("it is neither true nor false");
+        }
         None
     }
 }
 
 /// The first thing of which these conditions together ask what it cannot be, and why.
 ///
-/// Comparisons of one attribute with literals are understood, and nothing else: what is not found here may still never
-/// hold.
+/// Comparisons of one attribute with literals are understood, conditions that are taken away again as they stand, and
+/// nothing else: what is not found here may still never hold.
 pub(crate) fn contradiction<'a>(conditions: impl IntoIterator<Item = &'a E>) -> Option<(String, &'static str)> {
-    let mut demands: Vec<(String, Demands)> = Vec::new();
-    for part in conditions.into_iter().flat_map(expr::conjuncts) {
-        let Some((subject, ask)) = understood(&part) else { continue };
-        let position = demands.iter().position(|(known, _)| *known == subject).unwrap_or_else(|| {
-            let known = subject.strip_prefix("context.").map(Demands::on).unwrap_or_default();
-            demands.push((subject, known));
+    let parts: Vec<E> = conditions.into_iter().flat_map(expr::conjuncts).collect();
+    let asks: Vec<Option<(String, Ask)>> = parts.iter().map(|part| understood(part, true)).collect();
+    let mut demands: Vec<(&str, Demands)> = Vec::new();
+    for (subject, ask) in asks.iter().flatten() {
+        let position = demands.iter().position(|(known, _)| known == subject).unwrap_or_else(|| {
+            demands.push((subject, Demands::on_path(subject)));
             demands.len() - 1
         });
         if let Some((_, demands)) = demands.get_mut(position) {
-            ask(demands);
+            demands.ask(ask);
         }
     }
-    demands.into_iter().find_map(|(subject, demands)| Some((subject, demands.contradiction()?)))
+    if let Some(found) =
+        demands.into_iter().find_map(|(subject, demands)| Some((subject.to_owned(), demands.contradiction()?)))
+    {
+        return Some(found);
+    }
+    parts.iter().enumerate().find_map(|(position, part)| {
+        let Expr::UnaryOp { op: UnaryOp::Not, expr: inner } = part.as_ref() else { return None };
+        let taken = expr::conjuncts(inner);
+        let others = || parts.iter().zip(&asks).enumerate().filter(|(other, _)| *other != position);
+        // What the others imply and what is not left when they hold come to the same.
+        let implied = |condition: &E| {
+            let excluded = |(subject, ask): (String, Ask)| {
+                let mut demands = Demands::on_path(&subject);
+                let same = others().filter_map(|(_, (_, ask))| ask.as_ref()).filter(|(known, _)| *known == subject);
+                same.for_each(|(_, ask)| demands.ask(ask));
+                demands.ask(&ask);
+                demands.contradiction().is_some()
+            };
+            is_true(condition)
+                || others().any(|(_, (known, _))| known == condition)
+                || understood(condition, false).is_some_and(excluded)
+        };
+        taken.iter().all(implied).then(|| {
+            let last = taken.iter().rev().find(|condition| !is_true(condition)).unwrap_or(inner);
+            let subject = understood(last, true).map_or_else(|| expr::text(last), |(subject, _)| subject);
+            (subject, "`unless` takes away all that the other conditions leave")
+        })
+    })
 }
 
-type Ask = Box<dyn FnOnce(&mut Demands)>;
+fn is_true(expr: &Expr) -> bool {
+    matches!(expr, Expr::Literal(pst::Literal::Bool(true)))
+}
 
-/// What one condition asks of which attribute.
-fn understood(part: &Expr) -> Option<(String, Ask)> {
+/// One thing that is asked of an attribute.
+#[derive(Debug)]
+enum Ask {
+    Allow(Vec<Literal>),
+    Exclude(Vec<Literal>),
+    AtLeast(i64),
+    AtMost(i64),
+    Glob(String),
+    NotGlob(String),
+}
+
+/// What one condition asks of which attribute; what its opposite asks, unless `holds`.
+fn understood(part: &Expr, holds: bool) -> Option<(String, Ask)> {
     let subject = |expr: &Expr| expr::is_path(expr).then(|| expr::text(expr));
+    let among = |values| if holds { Ask::Allow(values) } else { Ask::Exclude(values) };
     match part {
-        Expr::GetAttr { .. } => Some((subject(part)?, Box::new(|demands| demands.allow(vec![Literal::Boolean(true)])))),
-        Expr::UnaryOp { op: UnaryOp::Not, expr: inner } => match inner.as_ref() {
-            Expr::GetAttr { .. } => {
-                Some((subject(inner)?, Box::new(|demands| demands.allow(vec![Literal::Boolean(false)]))))
-            }
-            _ => None,
-        },
+        Expr::GetAttr { .. } => Some((subject(part)?, Ask::Allow(vec![Literal::Boolean(holds)]))),
+        Expr::UnaryOp { op: UnaryOp::Not, expr: inner } => understood(inner, !holds),
         Expr::Like { expr: inner, pattern } => {
             let glob: String = pattern
                 .iter()
@@ -186,32 +263,57 @@ fn understood(part: &Expr) -> Option<(String, Ask)> {
             // A literal star cannot be told from a wildcard in this notation.
             let plain = pattern.iter().all(|element| *element != PatternElem::Char('*'));
             plain.then_some(())?;
-            Some((subject(inner)?, Box::new(move |demands| demands.globs.push(glob))))
+            Some((subject(inner)?, if holds { Ask::Glob(glob) } else { Ask::NotGlob(glob) }))
         }
         Expr::BinaryOp { op: BinaryOp::Contains, left, right } => {
             let Expr::Set(values) = left.as_ref() else { return None };
             let values: Vec<Literal> = values.iter().map(|value| Literal::of(value)).collect::<Option<_>>()?;
-            Some((subject(right)?, Box::new(move |demands| demands.allow(values))))
+            Some((subject(right)?, among(values)))
         }
         Expr::BinaryOp { op, left, right } => {
-            let value = Literal::of(right)?;
-            let ask: Ask = match (op, value) {
-                (BinaryOp::Eq, value) => Box::new(|demands| demands.allow(vec![value])),
-                (BinaryOp::NotEq, value) => Box::new(|demands| demands.excluded.push(value)),
-                (BinaryOp::GreaterEq, Literal::Integer(bound)) => Box::new(move |demands| demands.at_least(bound)),
-                (BinaryOp::Greater, Literal::Integer(bound)) => {
-                    Box::new(move |demands| demands.at_least(bound.saturating_add(1)))
-                }
-                (BinaryOp::LessEq, Literal::Integer(bound)) => Box::new(move |demands| demands.at_most(bound)),
-                (BinaryOp::Less, Literal::Integer(bound)) => {
-                    Box::new(move |demands| demands.at_most(bound.saturating_sub(1)))
-                }
+            // `5 < n` is `n > 5`.
+            let (path, value, op) = match (Literal::of(right), Literal::of(left)) {
+                (Some(value), _) => (left, value, *op),
+                (None, Some(value)) => (right, value, mirrored(*op)),
+                (None, None) => return None,
+            };
+            let ask = match (if holds { op } else { opposite(op)? }, value) {
+                (BinaryOp::Eq, value) => Ask::Allow(vec![value]),
+                (BinaryOp::NotEq, value) => Ask::Exclude(vec![value]),
+                (BinaryOp::GreaterEq, Literal::Integer(bound)) => Ask::AtLeast(bound),
+                (BinaryOp::Greater, Literal::Integer(bound)) => Ask::AtLeast(bound.saturating_add(1)),
+                (BinaryOp::LessEq, Literal::Integer(bound)) => Ask::AtMost(bound),
+                (BinaryOp::Less, Literal::Integer(bound)) => Ask::AtMost(bound.saturating_sub(1)),
                 _ => return None,
             };
-            Some((subject(left)?, ask))
+            Some((subject(path)?, ask))
         }
         _ => None,
     }
+}
+
+/// The comparison with its sides exchanged.
+fn mirrored(op: BinaryOp) -> BinaryOp {
+    match op {
+        BinaryOp::Less => BinaryOp::Greater,
+        BinaryOp::LessEq => BinaryOp::GreaterEq,
+        BinaryOp::Greater => BinaryOp::Less,
+        BinaryOp::GreaterEq => BinaryOp::LessEq,
+        other => other,
+    }
+}
+
+/// The comparison that holds exactly where this one does not.
+fn opposite(op: BinaryOp) -> Option<BinaryOp> {
+    Some(match op {
+        BinaryOp::Eq => BinaryOp::NotEq,
+        BinaryOp::NotEq => BinaryOp::Eq,
+        BinaryOp::Less => BinaryOp::GreaterEq,
+        BinaryOp::LessEq => BinaryOp::Greater,
+        BinaryOp::Greater => BinaryOp::LessEq,
+        BinaryOp::GreaterEq => BinaryOp::Less,
+        _ => return None,
+    })
 }
 
 /// Whether a glob matches a text, as Cedar's `like` does: `*` stands for any text.
