@@ -52,7 +52,7 @@ when.params.a = 5
 "#,
     );
     for expected in [
-        "r.toml:1: error: unknown role `teler`; did you mean `teller`?",
+        "r.toml:2: error: unknown role `teler`; did you mean `teller`?",
         "r.toml:3: error: unknown method `bank/transfr`; did you mean `bank/transfer`?",
         "r.toml:7: error: unknown parameter `amont`; did you mean `amount`?",
         "r.toml:8: error: unknown claim `tenant`; declare it: `[claims]` and below it `tenant = \"string\"`",
@@ -94,16 +94,16 @@ when.utc_offset = "CET"
 "#,
     );
     for expected in [
-        "r.toml:5: error: `amount` is of type integer, and \\\"100\\\" can never match it; write a whole number, or `is`, `not`, `in`, `not_in`, `min`, `max`",
+        "r.toml:5: error: `amount` is of type integer, and \"100\" can never match it; write a whole number, or `is`, `not`, `in`, `not_in`, `min`, `max`",
         "r.toml:6: error: `to` is of type string, and 5 can never match it; write a text, or `is`, `not`, `in`, `not_in`, `glob`, `not_glob`",
         "r.toml:7: error: `note` is of type string, which has no `min`; write a text, or `is`, `not`, `in`, `not_in`, `glob`, `not_glob`",
         "r.toml:8: error: unknown key `max` in a condition on `rate`; the keys of a condition on `rate` are `present` and `same_as`",
         "r.toml:9: error: `meta` is of type any, which rules cannot compare; declare its type",
         "r.toml:13: error: `amount` is a 64-bit integer, and 1.5 is none; write a whole number that fits 64 bits",
-        "r.toml:14: error: `to` cannot be compared with \\\"params.amount\\\"; of type string are `agent`, `algorithm`, `issuer`, `key`, `params.note`, `params.to` and `subject`",
+        "r.toml:14: error: `to` cannot be compared with \"params.amount\", which is of type integer; of type string are `agent`, `algorithm`, `issuer`, `key`, `params.note`, `params.to` and `subject`",
         "r.toml:18: error: `amount` is of type integer, which has no `glob`; write a whole number, or `is`, `not`, `in`, `not_in`, `min`, `max`",
         "r.toml:19: error: no message is signed with `RS256`; did you mean `HS256`?",
-        "r.toml:20: error: \\\"5\\\" is not a duration; write a number and a unit of s, m, h or d: \"90s\", \"5m\", \"2h\"",
+        "r.toml:20: error: \"5\" is not a duration; write a number and a unit of s, m, h or d: \"90s\", \"5m\", \"2h\"",
         "r.toml:21: error: `8-18` is not a range of hours; write \"08:00-18:00\"; the end is not included, and \"22:00-06:00\" ends on the next day",
         "r.toml:22: error: `monday` is not a day; write mon, tue, wed, thu, fri, sat, sun, or mon-fri",
         "r.toml:23: error: `CET` is not an offset from UTC; write \"+02:00\", \"-05:30\" or \"Z\"",

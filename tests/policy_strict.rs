@@ -4,7 +4,7 @@
 mod policy_support;
 
 use policy_support::*;
-use sealwire::policy::{Expectations, Rehearsal};
+use sealwire::policy::{Expectations, Rehearsal, format};
 
 const METHODS: &str = r#"
 [method."bank/transfer"]
@@ -451,4 +451,67 @@ fn demands_on_one_value_that_exclude_each_other_are_errors() {
     ] {
         toml(&format!("{METHODS}\n[rule.a]\neveryone = true\nallow = [\"bank/transfer\"]\nwhen.params.{sound}\n"));
     }
+}
+
+#[test]
+fn messages_say_what_to_write_and_where() {
+    let found = errors(&[(
+        "m.toml",
+        r#"[method.m]
+params = [{ name = "n", type = "integer" }, { name = "s", type = "string" }]
+[claims]
+a = "object"
+[role.teller]
+delegated = true
+[rule.a]
+roles = [
+  "teller",
+  "teler",
+]
+allow = ["m"]
+delegated = 5
+when.params.s = { same_as = "params.n" }
+when.params.n = { min = "a" }
+mode = "shad\"ow\n"
+"#,
+    )]);
+    for expected in [
+        "m.toml:4: error: claims and attributes have no type `object`; write `string`, `integer`, `boolean`, `number`, `any`, `string[]`, `integer[]` or `boolean[]`",
+        "m.toml:6: error: `delegated` is true or false; write `never` or `also` as a text",
+        "m.toml:10: error: unknown role `teler`; did you mean `teller`?",
+        "m.toml:13: error: `delegated` is an integer; write `never`, `also` or `only` as a text",
+        "m.toml:14: error: `s` cannot be compared with \"params.n\", which is of type integer; of type string are `agent`, `algorithm`, `issuer`, `key`, `params.s` and `subject`",
+        "m.toml:15: error: `n` is of type integer, and \"a\" can never match it; write a whole number, or `is`, `not`, `in`, `not_in`, `min`, `max`",
+        "m.toml:16: error: `mode = \"shad\"ow\\n\"` is not known; did you mean `shadow`?",
+    ] {
+        assert_finding(&found, expected);
+    }
+    assert_eq!(found.len(), 7, "{found:#?}");
+}
+
+#[test]
+fn a_name_used_twice_is_one_error() {
+    let twice = "@id(\"a\") permit(principal, action, resource);\n".repeat(2);
+    assert_eq!(errors_of_cedar(&twice), ["c.cedar:2: error: two rules are named `a`; the first is at c.cedar:1"]);
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_policy() {
+    let set = load(&[
+        ("methods.toml", &format!("\u{feff}{METHODS}")),
+        ("c.cedar", "\u{feff}@id(\"a\")\npermit(principal, action == Action::\"math/add\", resource);\n"),
+    ]);
+    let set = set.unwrap_or_else(|errors| panic!("{errors}")).0;
+    assert_eq!(ask(&set, &caller("x", &[]), "math/add", "").rule.unwrap().line(), 1);
+}
+
+#[test]
+fn files_that_cannot_be_laid_out_have_a_line() {
+    let of = |name: &str, text: &str| format(name, text).unwrap_err().to_string();
+    assert_eq!(
+        of("a.toml", "[a]\nb = \n"),
+        "cannot be laid out: line 2: string values must be quoted, expected literal string"
+    );
+    let cedar = of("a.cedar", "permit(principal, action, resource);\n\npermit(principal,\n action ==, resource);\n");
+    assert!(cedar.starts_with("cannot be laid out: line 4: "), "{cedar}");
 }

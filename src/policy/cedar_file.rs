@@ -18,6 +18,8 @@ const ANNOTATIONS: [&str; 4] = ["id", "description", "mode", "delegated"];
 
 /// Reads one file. What is wrong in it is reported, and what is right in it is still there.
 pub(crate) fn read(file: &str, text: &str, report: &mut Report) -> Vec<Rule> {
+    // As TOML files do, these may begin with a mark that some editors write.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let source = Source::new(file, text);
     let mut rules = Vec::new();
     for piece in pieces(text) {

@@ -192,9 +192,13 @@ fn read_same(field: &Field, table: &mut Table<'_>, others: &Fields, report: &mut
     let known = || others.iter().filter(|(_, other)| other.kind == field.kind).map(|(name, _)| name.as_str());
     let Some(other) = others.get(name).filter(|other| other.kind == field.kind) else {
         let names: Vec<&str> = known().collect();
-        let help =
-            did_you_mean(name, known()).unwrap_or_else(|| format!("of type {} are {}", field.kind, listed(&names)));
-        report.error(&raw.at(), format!("{} cannot be compared with {}", field.label, raw.shown()), help);
+        let listed = format!("of type {} are {}", field.kind, listed(&names));
+        // A name that exists is not mistyped.
+        let (why, help) = match others.get(name) {
+            Some(other) => (format!(", which is of type {}", other.kind), listed),
+            None => (String::new(), did_you_mean(name, known()).unwrap_or(listed)),
+        };
+        report.error(&raw.at(), format!("{} cannot be compared with {}{why}", field.label, raw.shown()), help);
         return None;
     };
     let equal = expr::binary(BinaryOp::Eq, field.value(), other.value());

@@ -132,9 +132,16 @@ impl Report {
     }
 }
 
-/// A text from a policy file for a message: escaped, at most 80 characters.
+/// A text from a policy file for a message: on one line, at most 80 characters. Quotes are as they are in the file.
 pub(crate) fn shown(text: &str) -> String {
-    text.chars().take(80).flat_map(char::escape_debug).collect()
+    let mut shown = String::new();
+    for character in text.chars().take(80) {
+        match character {
+            '"' | '\'' => shown.push(character),
+            _ => shown.extend(character.escape_debug()),
+        }
+    }
+    shown
 }
 
 /// ``did you mean `x`?`` for the nearest of `known`, or nothing when none is near.

@@ -33,14 +33,23 @@ fn format_cedar(text: &str) -> Result<String, FormatError> {
     match cedar_policy::ffi::format(call) {
         FormattingAnswer::Success { formatted_policy } => Ok(formatted_policy),
         FormattingAnswer::Failure { errors } => {
-            Err(FormatError::Syntax(errors.first().map(|error| error.message.clone()).unwrap_or_default()))
+            let first = errors.first();
+            let start = first.and_then(|error| error.source_locations.first()).map(|label| label.loc.start);
+            Err(syntax(text, start, first.map(|error| error.message.as_str()).unwrap_or_default()))
         }
     }
 }
 
+/// What does not parse, and its line where that is known.
+fn syntax(text: &str, start: Option<usize>, message: &str) -> FormatError {
+    let line = start.and_then(|start| text.get(..start)).map(|before| before.matches('\n').count() + 1);
+    FormatError::Syntax(line.map(|line| format!("line {line}: ")).unwrap_or_default() + message)
+}
+
 fn format_toml(text: &str) -> Result<String, FormatError> {
-    let before: toml::Table =
-        text.parse().map_err(|error: toml::de::Error| FormatError::Syntax(error.message().to_owned()))?;
+    let before: toml::Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| syntax(text, error.span().map(|span| span.start), error.message()))?;
     let source = Source::new(text);
     let tokens: Vec<Token> = source.lex().into_vec();
     let mut layout = Layout::default();

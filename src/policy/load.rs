@@ -316,16 +316,25 @@ fn check_patterns(rules: &[Rule], methods: &Methods, report: &mut Report) {
     }
 }
 
-/// A rule about a role that nobody described is a rule with a typing error in it.
+impl Vocabulary {
+    /// A rule about a role that nobody described is a rule with a typing error in it.
+    pub(crate) fn check_role(&self, at: &Location, name: &str, report: &mut Report) {
+        if !self.roles.contains_key(name) {
+            unknown_role(at, name, self.roles.keys(), report);
+        }
+    }
+}
+
+/// The roles that Cedar files name; where TOML files name one, its line is known while they are read.
 fn check_roles(rules: &[Rule], vocabulary: &Vocabulary, report: &mut Report) {
-    for rule in rules {
+    for rule in rules.iter().filter(|rule| rule.written.is_some()) {
         let named = rule.who.iter().filter_map(|whom| match whom {
             Whom::Role(name) => Some(name.clone()),
             _ => None,
         });
         let read = Reads::of(rule.parts.iter().map(|part| &part.condition)).roles;
-        for name in named.chain(read).filter(|name| !vocabulary.roles.contains_key(name)) {
-            unknown_role(&rule.at, &name, vocabulary.roles.keys(), report);
+        for name in named.chain(read) {
+            vocabulary.check_role(&rule.at, &name, report);
         }
     }
 }

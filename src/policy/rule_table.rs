@@ -24,7 +24,7 @@ pub(crate) fn read(
 ) -> Option<Rule> {
     check_name(name, report);
     let description = description(&mut table, report);
-    let who = who(&mut table, &name.at, report);
+    let who = who(&mut table, &name.at, vocabulary, report);
     let mode = table.choice(report, "mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)]);
     let allow = patterns(&mut table, "allow", report);
     let deny = patterns(&mut table, "deny", report);
@@ -89,9 +89,12 @@ pub(crate) fn check_name(name: &Located<String>, report: &mut Report) {
     }
 }
 
-fn who(table: &mut Table<'_>, at: &Location, report: &mut Report) -> Vec<Whom> {
+fn who(table: &mut Table<'_>, at: &Location, vocabulary: &Vocabulary, report: &mut Report) -> Vec<Whom> {
     let mut who: Vec<Whom> = Vec::new();
-    who.extend(table.strings(report, "roles").into_iter().map(|role| Whom::Role(role.value)));
+    for role in table.strings(report, "roles") {
+        vocabulary.check_role(&role.at, &role.value, report);
+        who.push(Whom::Role(role.value));
+    }
     for agent in table.strings(report, "agents") {
         let star = agent.value.contains('*');
         who.push(if star { Whom::Agents(agent.value) } else { Whom::Agent(agent.value) });

@@ -115,6 +115,10 @@ impl PolicySet {
         }
         let load = move || {
             let loaded = load::check(folder, methods, &mut report);
+            // What has errors is not used, and compiling it would only tell of them again.
+            if report.errors() > 0 {
+                return Err(report.into_errors());
+            }
             let set = Self::compile(loaded, &mut report);
             report.finish().map(|warnings| (set, warnings))
         };

@@ -144,15 +144,21 @@ impl<'a> Table<'a> {
         key: &'static str,
         choices: &[(&str, T)],
     ) -> Option<Located<T>> {
-        let text = self.string(report, key)?;
-        let found = choices.iter().find(|(name, _)| *name == text.value);
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let value = self.value(key)?;
+        let at = self.source.line(value.span().start);
+        let Some(text) = value.get_ref().as_str() else {
+            let message = format!("`{key}` is {}", kind(value.get_ref()));
+            report.error(&at, message, format!("write {} as a text", listed_or(&names)));
+            return None;
+        };
+        let found = choices.iter().find(|(name, _)| *name == text);
         if found.is_none() {
-            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            let help = did_you_mean(&text.value, names.iter().copied())
-                .unwrap_or_else(|| format!("write {}", listed_or(&names)));
-            report.error(&text.at, format!("`{key} = \"{}\"` is not known", shown(&text.value)), help);
+            let help =
+                did_you_mean(text, names.iter().copied()).unwrap_or_else(|| format!("write {}", listed_or(&names)));
+            report.error(&at, format!("`{key} = \"{}\"` is not known", shown(text)), help);
         }
-        found.map(|(_, value)| Located { value: *value, at: text.at })
+        found.map(|(_, value)| Located { value: *value, at })
     }
 
     /// A list of strings; empty when the key is absent.

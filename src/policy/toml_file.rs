@@ -201,7 +201,10 @@ fn types(key: &'static str, root: &mut Table<'_>, report: &mut Report) -> Vec<(L
             report.error(&value.at(), message, format!("write `{} = \"string\"`", shown(&name.value)));
             continue;
         };
-        if let Some(kind) = param_type(&Located { value: text.to_owned(), at: value.at() }, report) {
+        if text == "object" {
+            let help = format!("write {}", listed_or(&ParamType::NAMES));
+            report.error(&value.at(), "claims and attributes have no type `object`", help);
+        } else if let Some(kind) = param_type(&Located { value: text.to_owned(), at: value.at() }, report) {
             types.push((name, kind));
         }
     }
