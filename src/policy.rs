@@ -47,6 +47,7 @@ mod revision;
 mod rule;
 mod rule_table;
 mod set;
+mod settle;
 mod slice;
 mod store;
 mod table;

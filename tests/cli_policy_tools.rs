@@ -165,7 +165,11 @@ fn tools_know_the_methods_that_every_service_has() {
         "new/a.toml",
         "[role.root]\nallow = [\"*\"]\ndeny = [\"rpc.explain\"]\n[role.asker]\nallow = [\"rpc.*\"]\n",
     );
-    let changes = ["  rpc.explain role root: allowed -> denied", "+ rpc.explain role asker: denied -> allowed"];
+    let changes = [
+        "  rpc.explain role root: allowed -> denied",
+        "+ rpc.explain role asker: denied -> conditional",
+        "now deny by `role.root.deny` (a.toml:3) if the caller has the role `root`",
+    ];
     says(&shell.run("policy diff policies new"), 0, &changes);
 }
 

@@ -127,11 +127,6 @@ impl Reads {
         self.principal.iter().any(|read| read.iter().zip(path).all(|(left, right)| left == right))
     }
 
-    /// Whether the caller's name or attributes are looked at.
-    pub(crate) fn any_principal(&self) -> bool {
-        !self.principal.is_empty()
-    }
-
     fn expression(&mut self, expr: &Expr) {
         match expr {
             Expr::Literal(Literal::EntityUID(uid)) => {

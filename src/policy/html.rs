@@ -19,11 +19,15 @@ impl Matrix {
         writeln!(page, "<p>Policy revision <code>{}</code>.", escaped(&self.revision.to_string()))?;
         writeln!(
             page,
-            "<b class=allowed>yes</b> always, <b class=conditional>if</b> under conditions (open the cell),"
+            "<b class=allowed>yes</b> every call in the caller's own name with parameters and claims of their types,"
         )?;
         writeln!(
             page,
-            "<b class=denied>no</b> never. Calls in the caller's own name.</p>\n<table>\n<thead><tr><th>method</th>"
+            "<b class=conditional>if</b> under conditions (open the cell), <b class=denied>-</b> never, unless another"
+        )?;
+        writeln!(
+            page,
+            "column of the same caller allows it: its roles, its name.</p>\n<table>\n<thead><tr><th>method</th>"
         )?;
         for callers in &self.callers {
             writeln!(page, "<th scope=col>{}</th>", escaped(&callers.to_string()))?;
@@ -39,7 +43,7 @@ impl Matrix {
                 let (class, word) = match cell.access {
                     Access::Allowed => ("allowed", "yes"),
                     Access::Conditional => ("conditional", "if"),
-                    Access::Denied => ("denied", "no"),
+                    Access::Denied => ("denied", "-"),
                 };
                 write!(page, "<td class={class}>")?;
                 if cell.rules.is_empty() {

@@ -5,17 +5,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Serialize;
-use serde_json::Map;
 
 use super::cedar;
-use super::decision::Question;
-use super::expr::Reads;
+use super::expr;
 use super::revision::Revision;
 use super::rule::{Delegation, Effect, Mode, Part, PartKind, Rule, RuleId, Whom};
 use super::set::PolicySet;
-use super::slice::Slice;
-use crate::auth::{Caller, ProofAlgorithm, TokenFacts};
-use crate::name::Name;
+use super::settle::{self, View};
 
 /// Callers that are looked at together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -23,9 +19,9 @@ use crate::name::Name;
 pub enum Callers {
     /// Callers of whom nothing is known.
     Anyone,
-    /// Callers of whom only this role is known.
+    /// Callers that have this role, whatever else they have.
     Role(String),
-    /// This agent (or subject) with the roles that files grant it, and no role from a token.
+    /// This agent (or subject) with the roles that files grant it, whatever its token adds.
     Agent(String),
 }
 
@@ -39,15 +35,18 @@ impl fmt::Display for Callers {
     }
 }
 
-/// Whether callers can call a method in their own name.
+/// Whether callers can call a method.
+///
+/// A caller is in several columns: that of anyone, one for each role that it has, and that of its name if files name
+/// it. What no rule allows in any of them is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// Always.
+    /// Always in their own name, if parameters and claims are of their declared types.
     Allowed,
-    /// It depends on the call.
+    /// It depends on the call, or on what else the caller is.
     Conditional,
-    /// Never.
+    /// Never by what is known of them: another role or name of the same caller may allow it.
     Denied,
 }
 
@@ -84,8 +83,14 @@ pub struct CellRule {
 impl fmt::Display for CellRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} by {}", self.effect, self.rule)?;
-        if !self.conditions.is_empty() {
-            write!(f, " if {}", self.conditions.join(" and "))?;
+        // A Cedar `unless` brings its own word.
+        let (unless, when): (Vec<&String>, Vec<&String>) =
+            self.conditions.iter().partition(|condition| condition.starts_with("unless "));
+        for (position, condition) in when.into_iter().enumerate() {
+            write!(f, " {} {condition}", if position == 0 { "if" } else { "and" })?;
+        }
+        for (position, condition) in unless.into_iter().enumerate() {
+            write!(f, "{} {condition}", if position == 0 { "" } else { " and" })?;
         }
         Ok(())
     }
@@ -119,13 +124,16 @@ impl PolicySet {
     #[must_use]
     pub fn callers(&self) -> Vec<Callers> {
         let ground = self.ground();
-        let mut agents: BTreeSet<&str> = ground.granted.keys().map(String::as_str).collect();
-        agents.extend(ground.rules.iter().flat_map(|rule| &rule.who).filter_map(|whom| match whom {
-            Whom::Agent(name) => Some(name.as_str()),
-            _ => None,
-        }));
+        let mut agents: BTreeSet<String> = ground.granted.keys().cloned().collect();
+        for rule in &ground.rules {
+            agents.extend(rule.who.iter().filter_map(|whom| match whom {
+                Whom::Agent(name) => Some(name.clone()),
+                _ => None,
+            }));
+            agents.extend(rule.parts.iter().flat_map(|part| settle::agents_in(&part.condition)));
+        }
         let roles = ground.vocabulary.roles.keys().map(|name| Callers::Role(name.clone()));
-        let agents = agents.into_iter().map(|name| Callers::Agent(name.to_owned()));
+        let agents = agents.into_iter().map(Callers::Agent);
         [Callers::Anyone].into_iter().chain(roles).chain(agents).collect()
     }
 
@@ -145,7 +153,7 @@ impl PolicySet {
         Matrix { revision: self.revision().clone(), callers, rows }
     }
 
-    /// The callers that can call a method, always or under conditions.
+    /// The callers that can call a method, always or under conditions. Nobody else can.
     #[must_use]
     pub fn who_can(&self, method: &str) -> Vec<(Callers, Cell)> {
         let cells = self.callers().into_iter().map(|callers| {
@@ -165,90 +173,102 @@ impl PolicySet {
     /// What some callers can do with one method.
     #[must_use]
     pub fn access(&self, callers: &Callers, method: &str) -> Cell {
-        let mut rules = Vec::new();
-        if let Some(slice) = self.methods().contains(method).then(|| self.slice_for(method)).flatten() {
-            let ground = self.ground();
-            let enforced = slice.rules.iter().filter_map(|position| ground.rules.get(*position));
-            for rule in enforced.filter(|rule| rule.mode == Mode::Enforce) {
-                rules.extend(self.cell_rule(callers, slice, rule));
+        self.standing(callers, method).cell()
+    }
+
+    /// The enforced rules of a method that can matter to these callers.
+    pub(crate) fn standing(&self, callers: &Callers, method: &str) -> Standing<'_> {
+        let mut standing = Standing::default();
+        let Some(slice) = self.methods().contains(method).then(|| self.slice_for(method)).flatten() else {
+            return standing;
+        };
+        let ground = self.ground();
+        let view = View::new(ground, slice, callers);
+        let bare = view.bare();
+        let rules = slice.rules.iter().filter_map(|position| ground.rules.get(*position));
+        let rules: Vec<&Rule> = rules.filter(|rule| rule.mode == Mode::Enforce).collect();
+        // In calls on behalf of others deny rules for calls in the own name do not apply, if anything allows those.
+        let for_others = |rule: &&Rule| rule.effect == Effect::Allow && rule.delegation() != Delegation::Never;
+        let own_name_only = !rules.iter().any(for_others);
+        for rule in rules {
+            let Ok(who) = cedar::who_part(rule) else { continue };
+            let parts = || [&who].into_iter().chain(&rule.parts).filter(|part| part.kind == PartKind::Condition);
+            if parts().any(|part| view.settled(&part.condition) == Some(false)) {
+                continue;
             }
+            let fails = parts().any(|part| expr::can_fail(&part.condition).is_some());
+            // What a rule allows to other roles and names is told in their columns; what it denies them is told here,
+            // because these callers may be those, too. So is a rule that can fail, which denies.
+            let told_elsewhere = parts().any(|part| bare.settled(&part.condition) == Some(false))
+                && !parts().any(|part| view.is_named_in(&part.condition));
+            if rule.effect == Effect::Allow && told_elsewhere && !fails {
+                continue;
+            }
+            let open = |part: &Part| match (part.kind, rule.effect) {
+                (PartKind::Condition, _) => view.settled(&part.condition).is_none(),
+                (PartKind::Delegation(Delegation::Only), _) => true,
+                (PartKind::Delegation(Delegation::Never), Effect::Deny) => !own_name_only,
+                (PartKind::Delegation(_), _) => false,
+            };
+            let asks = [&who].into_iter().chain(&rule.parts).filter(|part| open(part));
+            standing.fails |= fails;
+            standing.held.push(Held { rule, asks: asks.cloned().collect() });
         }
-        let unconditional =
-            |effect| rules.iter().any(|rule: &CellRule| rule.effect == effect && rule.conditions.is_empty());
-        let any = |effect| rules.iter().any(|rule: &CellRule| rule.effect == effect);
-        let access = if unconditional(Effect::Deny) || !any(Effect::Allow) {
+        standing
+    }
+}
+
+/// What the rules say to some callers about one method.
+#[derive(Debug, Default)]
+pub(crate) struct Standing<'a> {
+    pub(crate) held: Vec<Held<'a>>,
+    /// Some rule may fail, which denies.
+    fails: bool,
+}
+
+/// A rule that can matter, with what is left of its conditions.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    pub(crate) rule: &'a Rule,
+    pub(crate) asks: Vec<Part>,
+}
+
+impl Held<'_> {
+    pub(crate) fn cell_rule(&self) -> CellRule {
+        let conditions = self.asks.iter().map(|part| part.words.clone()).collect();
+        CellRule { rule: self.rule.id.clone(), effect: self.rule.effect, conditions }
+    }
+}
+
+impl Standing<'_> {
+    fn any(&self, effect: Effect) -> bool {
+        self.held.iter().any(|held| held.rule.effect == effect)
+    }
+
+    fn always(&self, effect: Effect) -> bool {
+        self.held.iter().any(|held| held.rule.effect == effect && held.asks.is_empty())
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        if self.always(Effect::Deny) || !self.any(Effect::Allow) {
             Access::Denied
-        } else if unconditional(Effect::Allow) && !any(Effect::Deny) {
+        } else if self.always(Effect::Allow) && !self.any(Effect::Deny) && !self.fails {
             Access::Allowed
         } else {
             Access::Conditional
-        };
-        Cell { access, rules }
+        }
     }
 
-    /// The rule with what is left of its conditions when the callers are known; `None` if it is not about them.
-    fn cell_rule(&self, callers: &Callers, slice: &Slice, rule: &Rule) -> Option<CellRule> {
-        let who = cedar::who_part(rule).ok()?;
-        let mut conditions = Vec::new();
-        for part in [&who].into_iter().chain(&rule.parts) {
-            match self.settled(callers, slice, part) {
-                Some(true) => {}
-                Some(false) => return None,
-                None => conditions.push(part.words.clone()),
-            }
-        }
-        Some(CellRule { rule: rule.id.clone(), effect: rule.effect, conditions })
-    }
-
-    /// Whether a condition holds for all of these callers; `None` if that depends on the call.
-    fn settled(&self, callers: &Callers, slice: &Slice, part: &Part) -> Option<bool> {
-        match part.kind {
-            PartKind::Delegation(Delegation::Never | Delegation::Also) => return Some(true),
-            PartKind::Delegation(Delegation::Only) => return None,
-            PartKind::Condition => {}
-        }
-        let reads = Reads::of([&part.condition]);
-        if reads.context_paths().next().is_some() {
-            return None;
-        }
-        // The name and the attributes of an agent are known, those of whoever has a role are not.
-        let named = matches!(callers, Callers::Agent(_));
-        if !named && reads.any_principal() {
-            return None;
-        }
-        let ground = self.ground();
-        let mut probes = cedar_policy::PolicySet::new();
-        probes.add(cedar::probe("probe", part.condition.clone()).ok()?).ok()?;
-        // Everything that could depend on the call was left out above, so any caller will do.
-        let (name, roles) = match callers {
-            Callers::Anyone => ("", BTreeSet::new()),
-            Callers::Role(role) => ("", BTreeSet::from([role.clone()])),
-            Callers::Agent(name) => (name.as_str(), BTreeSet::new()),
-        };
-        let caller = nobody(roles)?;
-        let question = Question { caller: &caller, method: "", params: None, now_ms: 0 };
-        let facts = slice.facts(&question);
-        let results = slice.probe(&facts, &ground.party(&caller, name), &probes, ground);
-        match results.values().next() {
-            None => Some(false),
-            Some(None) => Some(true),
-            Some(Some(_)) => None,
-        }
+    fn cell(&self) -> Cell {
+        Cell { access: self.access(), rules: self.held.iter().map(Held::cell_rule).collect() }
     }
 }
 
-/// A caller with these roles and nothing else.
-fn nobody(roles: BTreeSet<String>) -> Option<Caller> {
-    Some(Caller {
-        agent: Name::new("nobody").ok()?,
-        subject: String::new(),
-        delegated: false,
-        roles,
-        token: TokenFacts { claims: Map::new(), ..TokenFacts::default() },
-        key: String::new(),
-        algorithm: ProofAlgorithm::Hs256,
-    })
-}
+/// What the words of the matrix mean. A caller in several columns must not take one `-` for the last word.
+const LEGEND: &str = "\
+yes: all calls in the caller's own name, parameters and claims of their types
+if:  under the conditions below
+-:   never, unless another role or the name of the same caller allows it";
 
 impl fmt::Display for Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -268,7 +288,7 @@ impl fmt::Display for Matrix {
             });
             writeln!(f, "{}", line(&row.method, &mut words.into_iter()))?;
         }
-        writeln!(f, "\nyes: always; if: under the conditions below; -: never. Policy revision {}.", self.revision)?;
+        writeln!(f, "\n{LEGEND}\nPolicy revision {}.", self.revision)?;
         for row in &self.rows {
             let conditional =
                 self.callers.iter().zip(&row.cells).filter(|(_, cell)| cell.access == Access::Conditional);

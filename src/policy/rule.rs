@@ -133,6 +133,14 @@ impl Rule {
     pub(crate) fn is_about(&self, method: &str) -> bool {
         self.methods.iter().any(|pattern| pattern.value.matches(method))
     }
+
+    pub(crate) fn delegation(&self) -> Delegation {
+        let said = self.parts.iter().find_map(|part| match part.kind {
+            PartKind::Delegation(delegation) => Some(delegation),
+            PartKind::Condition => None,
+        });
+        said.unwrap_or(Delegation::Also)
+    }
 }
 
 /// Whom a rule is about.

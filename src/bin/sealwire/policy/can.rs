@@ -12,16 +12,19 @@ use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
 /// List what an agent can call with the roles that files grant it, or what a role lets its holders call
+///
+/// `allowed` is every call in the caller's own name with parameters and claims of their types. What is not listed may
+/// still be allowed by another role or the name of the same caller.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   sealwire policy can nightly
   sealwire policy can --role teller --dir /etc/sealwire/policies")]
 pub(crate) struct Can {
-    /// The agent, or the subject for whom agents act; without roles from a token
+    /// The agent, or the subject for whom agents act; what roles in its token add is not listed
     #[arg(value_name = "AGENT", required_unless_present = "role")]
     agent: Option<String>,
-    /// A role instead: whoever has it, and nothing else
+    /// A role instead: what it gives to whoever has it
     #[arg(long, value_name = "ROLE", conflicts_with = "agent")]
     role: Option<String>,
     /// The folder of the policy files
@@ -63,7 +66,10 @@ impl Can {
         let methods = found.iter().cloned().map(|(method, cell)| Entry { method, cell }).collect();
         out.result(&Answer { callers: callers.clone(), methods }, || {
             if found.is_empty() {
-                return format!("{callers} can call nothing");
+                return match callers {
+                    Callers::Agent(_) => format!("no rule lets {callers} call anything, roles in its token apart"),
+                    _ => format!("no rule lets {callers} call anything, other roles and names of the caller apart"),
+                };
             }
             found.iter().map(|(method, cell)| cell_text(method, cell)).collect()
         })?;

@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 use crate::files;
 use crate::output::Output;
 
-/// Show who can call what: always, under conditions, or never
+/// Show who can call what: always, under conditions, or not by this role or name
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -12,6 +12,9 @@ use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
 /// List who can call a method, and by which rules
+///
+/// A caller is in several lines: that of anyone, those of its roles, that of its name. Nobody else can call it.
+/// `allowed` is every call in the caller's own name with parameters and claims of their types.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

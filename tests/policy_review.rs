@@ -1,0 +1,238 @@
+//! What the tools tell reviewers against what the engine decides: no `-` where a call is allowed, no `yes` where one is
+//! denied, no "nothing changes" where a rule does.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
+
+#[path = "policy_model/generate.rs"]
+#[allow(dead_code, reason = "each test file uses its own part")]
+mod generate;
+mod policy_support;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use generate::{Asked, BASE, any_asked, any_model};
+use policy_support::*;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use sealwire::policy::{Access, Callers, PolicySet};
+
+/// A few cases each time the tests run; `PROPTEST_CASES=5000` for a night.
+fn config(cases: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(cases);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn policy(toml: &str, cedar: &str) -> PolicySet {
+    load(&[("a.toml", toml), ("b.cedar", cedar)]).unwrap_or_else(|errors| panic!("{errors}")).0
+}
+
+/// The columns of the matrix that one party of a call is in, as `generate::BASE` grants roles.
+fn columns(set: &PolicySet, asked: &Asked, name: &str) -> Vec<Callers> {
+    let mut roles: BTreeSet<&str> = asked.caller.roles.iter().map(String::as_str).collect();
+    roles.remove("files");
+    if name == "a1" {
+        roles.extend(["r1", "files"]);
+    }
+    if roles.contains("r2") {
+        roles.insert("r0");
+    }
+    let roles = roles.into_iter().map(|role| Callers::Role(role.to_owned()));
+    let all: Vec<Callers> = [Callers::Anyone, Callers::Agent(name.to_owned())].into_iter().chain(roles).collect();
+    let known = set.callers();
+    all.into_iter().filter(|callers| known.contains(callers)).collect()
+}
+
+/// No cell says more than the engine does about this call.
+fn holds(set: &PolicySet, asked: &Asked, text: &str) -> Result<(), TestCaseError> {
+    let allowed =
+        ask_at(set, &asked.caller, &asked.method, asked.params.as_deref().unwrap_or_default(), asked.now_ms).is_allow();
+    let parties = [Some(asked.caller.agent.as_str()), asked.caller.delegated.then_some(asked.caller.subject.as_str())];
+    for name in parties.into_iter().flatten() {
+        let columns = columns(set, asked, name);
+        let says = |access| columns.iter().any(|callers| set.access(callers, &asked.method).access == access);
+        let never = !says(Access::Allowed) && !says(Access::Conditional);
+        prop_assert!(!(allowed && never), "`-` for {} in all of {:?}\n{}\n{:?}", name, columns, text, asked);
+        let of_type = asked.caller.token.claims.get("tenant").is_none_or(serde_json::Value::is_string);
+        if !asked.caller.delegated && asked.well_formed && of_type {
+            prop_assert!(!says(Access::Allowed) || allowed, "`yes` in one of {:?}\n{}\n{:?}", columns, text, asked);
+        }
+    }
+    Ok(())
+}
+
+fn any_test() -> impl Strategy<Value = String> {
+    let leaf = select(vec![
+        r#"principal in Role::"r0""#,
+        r#"principal in Role::"r1""#,
+        r#"principal in Role::"r2""#,
+        r#"principal in Role::"files""#,
+        r#"principal in [Role::"r0", Role::"r1"]"#,
+        r#"principal == Agent::"a0""#,
+        r#"principal != Agent::"a1""#,
+        r#"Agent::"zed" == principal"#,
+        r#"principal is Agent in Role::"r1""#,
+        r#"[Agent::"a0", Agent::"zed"].contains(principal)"#,
+        r#"principal.name like "a*""#,
+        r#"principal.name == "b""#,
+        r#"action in Action::"m/*""#,
+        "context.delegated",
+        "context.hour < 12",
+        "context.params.amount < 50",
+    ])
+    .prop_map(ToOwned::to_owned);
+    leaf.prop_recursive(3, 8, 3, |inner| {
+        prop_oneof![
+            (inner.clone(), inner.clone()).prop_map(|(left, right)| format!("({left} && {right})")),
+            (inner.clone(), inner.clone()).prop_map(|(left, right)| format!("({left} || {right})")),
+            inner.clone().prop_map(|one| format!("!({one})")),
+            (inner.clone(), inner.clone(), inner).prop_map(|(a, b, c)| format!("(if {a} then {b} else {c})")),
+        ]
+    })
+}
+
+fn any_cedar() -> impl Strategy<Value = String> {
+    let scope = select(vec![
+        "principal",
+        "principal",
+        r#"principal in Role::"r0""#,
+        r#"principal in Role::"files""#,
+        r#"principal == Agent::"zed""#,
+    ]);
+    let actions = subsequence(vec!["m/a", "m/b", "m/*", "*"], 1..3);
+    let clauses = prop::collection::vec((prop::bool::weighted(0.3), any_test()), 0..3);
+    let delegated = select(vec!["", "@delegated(\"also\") ", "@delegated(\"only\") ", "@delegated(\"never\") "]);
+    let rule = (prop::bool::weighted(0.3), scope, actions, clauses, delegated).prop_map(
+        |(deny, scope, actions, clauses, delegated)| {
+            let effect = if deny { "forbid" } else { "permit" };
+            let actions: Vec<String> = actions.iter().map(|name| format!("Action::\"{name}\"")).collect();
+            let clauses: Vec<String> = clauses
+                .iter()
+                .map(|(unless, test)| format!("{} {{ {test} }}", if *unless { "unless" } else { "when" }))
+                .collect();
+            format!(
+                "{delegated}{effect}({scope}, action in [{}], resource) {};\n",
+                actions.join(", "),
+                clauses.join(" ")
+            )
+        },
+    );
+    prop::collection::vec(rule, 1..4).prop_map(|rules| rules.concat())
+}
+
+fn any_caller() -> impl Strategy<Value = Asked> {
+    (any_asked(), select(vec!["a0", "a1", "zed", "b"])).prop_map(|(mut asked, agent)| {
+        asked.caller.agent = sealwire::Name::new(agent).unwrap();
+        if !asked.caller.delegated {
+            asked.caller.subject = agent.to_owned();
+        }
+        asked
+    })
+}
+
+proptest! {
+    #![proptest_config(config(32))]
+
+    #[test]
+    fn cells_of_toml_rules_agree_with_the_engine(model in any_model(), asked in prop::collection::vec(any_asked(), 12)) {
+        for (text, name) in [(model.to_toml(), "rules.toml"), (model.to_cedar(), "rules.cedar")] {
+            let (set, _) = load(&[("base.toml", BASE), (name, &text)]).unwrap();
+            for asked in &asked {
+                holds(&set, asked, &text)?;
+            }
+        }
+    }
+}
+
+/// Random tests of roles and names contradict themselves now and then, and do not load; most do.
+#[test]
+fn cells_of_cedar_rules_agree_with_the_engine() {
+    let (tried, loaded) = (AtomicU32::new(0), AtomicU32::new(0));
+    let cases = (any_cedar(), prop::collection::vec(any_caller(), 24));
+    proptest::test_runner::TestRunner::new(config(192))
+        .run(&cases, |(text, asked)| {
+            tried.fetch_add(1, Ordering::Relaxed);
+            let Ok((set, _)) = load(&[("base.toml", BASE), ("rules.cedar", &text)]) else { return Ok(()) };
+            loaded.fetch_add(1, Ordering::Relaxed);
+            asked.iter().filter(|asked| asked.exists()).try_for_each(|asked| holds(&set, asked, &text))
+        })
+        .unwrap();
+    let (tried, loaded) = (tried.into_inner(), loaded.into_inner());
+    assert!(loaded * 3 > tried, "{loaded} of {tried} loaded");
+}
+
+const ROLES: &str = "[method.\"m/b\"]\n[role.a]\n[role.b]\n[agent.x]\nroles = [\"a\"]\n";
+
+fn cells(set: &PolicySet) -> Vec<(String, Access)> {
+    set.who_can("m/b").into_iter().map(|(callers, cell)| (callers.to_string(), cell.access)).collect()
+}
+
+fn cell(callers: &str, access: Access) -> (String, Access) {
+    (callers.to_owned(), access)
+}
+
+#[test]
+fn rule_for_two_roles_together_is_told_in_both_columns() {
+    let cedar = r#"permit(principal in Role::"a", action == Action::"m/b", resource) when { principal in Role::"b" };"#;
+    let set = policy(ROLES, cedar);
+    assert!(allows(&set, &caller("y", &["a", "b"]), "m/b", "") && allows(&set, &caller("x", &["b"]), "m/b", ""));
+    let expected = ["role a", "role b", "agent x"].map(|callers| cell(callers, Access::Conditional));
+    assert_eq!(cells(&set), expected);
+    let told = set.access(&Callers::Role("b".into()), "m/b").rules[0].to_string();
+    assert!(told.ends_with("if the caller has the role `a`"), "{told}");
+}
+
+#[test]
+fn agent_that_only_a_condition_names_has_a_column() {
+    let cedar = r#"permit(principal, action == Action::"m/b", resource) when { principal == Agent::"zed" };"#;
+    assert_eq!(cells(&policy(ROLES, cedar)), [cell("agent zed", Access::Allowed)]);
+}
+
+#[test]
+fn role_that_only_files_grant_is_held_in_its_own_column() {
+    let text =
+        "[method.\"m/b\"]\n[role.janitor]\nfrom = \"files\"\nallow = [\"m/b\"]\n[agent.x]\nroles = [\"janitor\"]\n";
+    let set = toml(text);
+    assert_eq!(cells(&set), [cell("role janitor", Access::Allowed), cell("agent x", Access::Allowed)]);
+    assert!(!allows(&set, &caller("y", &["janitor"]), "m/b", ""), "a token is not believed");
+    // Whoever is not granted it does not have it, so its deny list leaves their `yes` alone.
+    let denies = text.replace("allow = [\"m/b\"]", "deny = [\"m/b\"]")
+        + "[agent.z]\n[rule.all]\nagents = [\"x\", \"z\"]\nallow = [\"m/b\"]\n";
+    assert_eq!(cells(&toml(&denies)), [cell("agent z", Access::Allowed)]);
+}
+
+#[test]
+fn what_another_role_of_the_caller_denies_is_a_condition() {
+    let cedar =
+        r#"permit(principal in Role::"a", action == Action::"m/b", resource) unless { principal in Role::"b" };"#;
+    let set = policy(ROLES, cedar);
+    assert!(!allows(&set, &caller("y", &["a", "b"]), "m/b", ""));
+    assert_eq!(cells(&set), [cell("role a", Access::Conditional), cell("agent x", Access::Conditional)]);
+    let told = set.access(&Callers::Role("a".into()), "m/b").rules[0].to_string();
+    assert!(told.contains("(b.cedar:1) unless "), "{told}");
+
+    let set = toml(&ROLES.replace("[role.a]\n[role.b]\n", "[role.a]\nallow = [\"m/b\"]\n[role.b]\ndeny = [\"m/b\"]\n"));
+    assert!(!allows(&set, &caller("y", &["a", "b"]), "m/b", ""));
+    assert_eq!(cells(&set), [cell("role a", Access::Conditional), cell("agent x", Access::Conditional)]);
+    assert!(set.matrix().to_string().contains("deny by `role.b.deny` (policy.toml:5) if the caller has the role `b`"));
+}
+
+#[test]
+fn deny_rule_for_own_calls_leaves_calls_for_others() {
+    let text = "[method.\"m/b\"]\n[rule.yes]\neveryone = true\nallow = [\"m/b\"]\ndelegated = \"also\"\n\
+                [rule.no]\neveryone = true\ndeny = [\"m/b\"]\ndelegated = \"never\"\n";
+    let set = toml(text);
+    assert!(allows(&set, &on_behalf_of("x", "carol", &[]), "m/b", ""));
+    assert_eq!(cells(&set), [cell("anyone", Access::Conditional)]);
+    assert_eq!(cells(&toml(&text.replace("delegated = \"also\"", ""))), [], "in its own name it denies all");
+}
+
+#[test]
+fn rule_that_can_fail_leaves_no_yes() {
+    let base = "[method.\"m/b\"]\nparams = [{ name = \"n\", type = \"integer\" }]\n[role.a]\n[role.b]\n\
+                [rule.all]\nroles = [\"a\"]\nallow = [\"m/b\"]\n";
+    let cedar =
+        r#"permit(principal in Role::"b", action == Action::"m/b", resource) when { context.params.n + 1 > 5 };"#;
+    let set = policy(base, cedar);
+    assert!(!allows(&set, &caller("y", &["a", "b"]), "m/b", "[9223372036854775807]"));
+    assert_eq!(set.access(&Callers::Role("a".into()), "m/b").access, Access::Conditional);
+}
