@@ -199,6 +199,16 @@ fn diff_says_what_changes_and_which_recorded_calls_come_out_differently() {
     says(&shell.run("policy diff policies new --exit-code"), 13, &words);
     says(&shell.run("policy diff policies policies --exit-code"), 0, &["nobody can do more or less than before"]);
 
+    // A rule that the matrix shows in the same words as before.
+    shell.write("others/bank.toml", &RULES.replace("max = 5000 }", "max = 5000 }\ndelegated = \"also\""));
+    let other = shell.run("policy diff policies others --exit-code");
+    says(&other, 13, &["+ bank/transfer role teller", "`transfers` (allow) is now for calls on behalf of others, too"]);
+    shell.write("others/bank.toml", &RULES.replace("max = 5000 }", "max = 5000 }\nmode = \"shadow\""));
+    shell.write("others2/bank.toml", &RULES.replace("max = 5000 }", "max = 6000 }\nmode = \"shadow\""));
+    let other = shell.run("policy diff others others2 --exit-code");
+    says(&other, 13, &["1 rule changed in a way that is not told by role and method:\n    `transfers`: conditions"]);
+    assert!(!other.stdout.contains("nobody can"), "{other:?}");
+
     let replayed = shell.run("policy diff policies new --replay decisions.jsonl");
     let line = "line 2: tom bank/transfer\n  - allow (allowed_by) by `transfers`\n  + deny: no rule allows it\n";
     says(&replayed, 0, &[words[0], line, "3 calls: 1 would come out differently, 0 cannot be told, 0 unreadable"]);

@@ -14,7 +14,7 @@ use generate::{Asked, BASE, any_asked, any_model};
 use policy_support::*;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use sealwire::policy::{Access, Callers, PolicySet};
+use sealwire::policy::{Access, Callers, Diff, PolicySet};
 
 /// A few cases each time the tests run; `PROPTEST_CASES=5000` for a night.
 fn config(cases: u32) -> ProptestConfig {
@@ -235,4 +235,160 @@ fn rule_that_can_fail_leaves_no_yes() {
     let set = policy(base, cedar);
     assert!(!allows(&set, &caller("y", &["a", "b"]), "m/b", "[9223372036854775807]"));
     assert_eq!(set.access(&Callers::Role("a".into()), "m/b").access, Access::Conditional);
+}
+
+/// A method with two texts, and this rule.
+fn rule(text: &str) -> String {
+    format!(
+        "[method.\"m/b\"]\nparams = [{{ name = \"x\", type = \"string\" }}, {{ name = \"y\", type = \"string\" }}]\n\
+         [claims]\ntenant = \"string\"\n[role.r]\n{text}"
+    )
+}
+
+/// Says all of these lines, and not that nothing changes.
+#[track_caller]
+fn differs(old: &PolicySet, new: &PolicySet, lines: &[&str]) {
+    for (one, other) in [(old, new), (new, old)] {
+        let diff = Diff::between(one, other);
+        assert!(!diff.is_same() && !diff.to_string().contains("nobody can"), "{diff}");
+    }
+    let diff = Diff::between(old, new).to_string();
+    for line in lines {
+        assert!(diff.lines().any(|found| found.trim_start() == *line), "missing: {line}\nin:\n{diff}");
+    }
+}
+
+#[test]
+fn difference_in_delegation_is_told() {
+    let allow = "[role.s]\nallow = [\"m/b\"]\n";
+    differs(
+        &toml(&rule(allow)),
+        &toml(&rule(&format!("{allow}delegated = \"also\"\n"))),
+        &["+ m/b role s: allowed, differently", "`role.s.allow` (allow) is now for calls on behalf of others, too"],
+    );
+    let deny = "[rule.a]\neveryone = true\nallow = [\"m/b\"]\ndelegated = \"also\"\n\
+                [rule.d]\nroles = [\"r\"]\ndeny = [\"m/b\"]\n";
+    let never = format!("{deny}delegated = \"never\"\n");
+    let lines = ["+ m/b role r: denied -> conditional", "`d` (deny) is now for calls in the agent's own name only"];
+    differs(&toml(&rule(deny)), &toml(&rule(&never)), &lines);
+}
+
+#[test]
+fn conditions_in_the_same_words_are_told_apart() {
+    let when = |condition: &str| {
+        toml(&rule(&format!("[rule.a]\nroles = [\"r\"]\nallow = [\"m/b\"]\nwhen.params.x = {condition}\n")))
+    };
+    let long = "a".repeat(80);
+    let (old, new) = (when(&format!("{{ glob = \"{long}safe\" }}")), when(&format!("{{ glob = \"{long}*\" }}")));
+    differs(&old, &new, &[&format!("`a` (allow) now asks that context.params.x like \"{long}*\"")]);
+    differs(&when("{ in = [\"a\", \"b\"] }"), &when("{ in = [\"a`, `b\"] }"), &[]);
+    let cedar = |literal: &str| {
+        let text = format!(
+            "@id(\"c\") permit(principal in Role::\"r\", action == Action::\"m/b\", resource) when {{ context.params.x == {literal} }};"
+        );
+        policy(&rule(""), &text)
+    };
+    differs(
+        &cedar("\"a b\""),
+        &cedar("\"a  b\""),
+        &[
+            "? m/b role r: conditional, differently",
+            "`c` (allow) no longer asks that context.params.x == \"a b\"",
+            "`c` (allow) now asks that context.params.x == \"a  b\"",
+        ],
+    );
+}
+
+#[test]
+fn differences_beside_the_rules_are_told() {
+    let text = rule("[rule.a]\nroles = [\"r\"]\nallow = [\"m/b\"]\nwhen.params.x = \"a\"\n");
+    let old = toml(&text);
+    let to = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        toml(&text.replace(from, to))
+    };
+    let swapped = "{ name = \"y\", type = \"string\" }, { name = \"x\", type = \"string\" }";
+    let declared = "{ name = \"x\", type = \"string\" }, { name = \"y\", type = \"string\" }";
+    let lines = ["the method `m/b`: (x: string, y: string) -> (y: string, x: string)"];
+    differs(&old, &to(declared, swapped), &lines);
+    let optional = declared.replace("y\", type = \"string\"", "y\", type = \"string\", optional = true");
+    differs(&old, &to(declared, &optional), &["the method `m/b`: (x: string, y: string) -> (x: string, y?: string)"]);
+    differs(&old, &to("tenant = \"string\"", "tenant = \"integer\""), &["the claim `tenant`: string -> integer"]);
+    differs(&old, &to("[role.r]\n", "[role.r]\nfrom = \"files\"\n"), &["the role `r`: from anywhere -> from files"]);
+    differs(&old, &to("[role.r]\n", "[role.r]\n[agent.q]\nroles = [\"r\"]\n"), &["what files grant to `q`: new, `r`"]);
+    let free = to("when.params.x = \"a\"\n", "");
+    differs(&free, &old, &["every call of `m/b` must now send the declared parameters only"]);
+}
+
+#[test]
+fn rules_of_which_no_cell_tells_are_named() {
+    let old = rule("[rule.a]\nroles = [\"r\"]\ndeny = [\"m/b\"]\n");
+    let heading = "1 rule changed in a way that is not told by role and method:";
+    let wider = toml(&old.replace("roles = [\"r\"]", "everyone = true"));
+    differs(&toml(&old), &wider, &[heading, "`a`: whom it is about"]);
+    let trial = toml(&old.replace("deny = [\"m/b\"]\n", "deny = [\"m/b\"]\nmode = \"shadow\"\n"));
+    differs(&toml(&old), &trial, &[heading, "`a`: mode"]);
+    differs(&toml(&rule("")), &toml(&old), &[heading, "`a`: new"]);
+    differs(&toml(&old), &toml(&rule("")), &[heading, "`a`: gone"]);
+}
+
+#[test]
+fn names_and_order_of_rules_are_no_difference() {
+    let one =
+        |name: &str, to: &str| format!("[rule.{name}]\nroles = [\"r\"]\nallow = [\"m/b\"]\nwhen.params.x = \"{to}\"\n");
+    let old = toml(&rule(&(one("a", "1") + &one("b", "2"))));
+    for same in [one("b", "1") + &one("a", "2"), one("b", "2") + &one("a", "1"), one("z", "2") + &one("y", "1")] {
+        let diff = Diff::between(&old, &toml(&rule(&same)));
+        assert!(diff.is_same() && diff.to_string().contains("nobody can do more or less than before"), "{diff}");
+    }
+}
+
+#[test]
+fn whether_a_change_allows_more_is_marked() {
+    let limit = |text: &str| {
+        toml(&format!(
+            "[method.m]\nparams = [{{ name = \"n\", type = \"integer\" }}]\n[role.r]\n\
+             [rule.a]\nroles = [\"r\"]\nallow = [\"m\"]\nwhen.params.n = {text}\n"
+        ))
+    };
+    let sign = |old: &str, new: &str| {
+        let text = Diff::between(&limit(old), &limit(new)).to_string();
+        text.lines().find(|line| line.contains("m role r: conditional, differently")).unwrap().chars().next().unwrap()
+    };
+    assert_eq!(sign("{ max = 10000 }", "{ max = 50000 }"), '+');
+    assert_eq!(sign("{ max = 50000 }", "{ max = 10000 }"), ' ');
+    assert_eq!(sign("{ min = 1, max = 5 }", "{ max = 5 }"), '+');
+    assert_eq!(sign("{ min = 1, max = 5 }", "{ min = 2, max = 6 }"), '?');
+    assert_eq!(sign("{ in = [1, 2] }", "{ in = [1, 2, 3] }"), '+');
+    assert_eq!(sign("{ in = [1, 2] }", "{ in = [1, 3] }"), '?');
+}
+
+proptest! {
+    #![proptest_config(config(48))]
+
+    /// Two policies of which the tool says that nobody can do more or less decide alike.
+    #[test]
+    fn policies_without_a_difference_decide_alike(
+        (old, new) in (any_model(), any_model(), any::<prop::sample::Index>(), any::<bool>()).prop_map(|(old, other, at, swap)| {
+            // One rule of the second differs, or only where it stands.
+            let mut new = old.clone();
+            if let Some(rule) = other.rules.first().filter(|_| !swap && !new.rules.is_empty()) {
+                let at = at.index(new.rules.len());
+                new.rules[at] = generate::Rule { name: new.rules[at].name.clone(), ..rule.clone() };
+            } else {
+                new.rules.reverse();
+            }
+            (old, new)
+        }),
+        asked in prop::collection::vec(any_asked(), 24),
+    ) {
+        let (old, new) = (old.to_toml(), new.to_toml());
+        let sets = [&old, &new].map(|text| load(&[("base.toml", BASE), ("rules.toml", text)]).unwrap().0);
+        let same = Diff::between(&sets[0], &sets[1]).is_same();
+        for asked in asked.iter().filter(|_| same) {
+            let params = asked.params.as_deref().unwrap_or_default();
+            let [one, other] = [0, 1].map(|at| ask_at(&sets[at], &asked.caller, &asked.method, params, asked.now_ms).verdict);
+            prop_assert_eq!(one, other, "{}\n{}\n{:?}", old, new, asked);
+        }
+    }
 }

@@ -1,14 +1,18 @@
 //! What changes from one policy to another, for each group of callers and each method.
-//! Never calls two policies equal because their files are alike, or different because they are not.
+//! Never calls two policies equal because their words are alike: rules are compared as they are evaluated.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
+use cedar_policy::pst::{BinaryOp, Expr, Literal};
 use serde::Serialize;
 
-use super::review::{Access, Callers, Cell, CellRule};
+use super::expr;
+use super::review::{Access, Callers, Held, Standing};
 use super::revision::Revision;
+use super::rule::{Delegation, Effect, Part, PartKind};
 use super::set::PolicySet;
+use super::structure::{self, RuleChange};
 
 /// What changes from one policy to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -17,8 +21,12 @@ pub struct Diff {
     pub old: Revision,
     /// The second policy.
     pub new: Revision,
-    /// Everything that changes, by method.
+    /// Everything that changes for callers, by method.
     pub changes: Vec<Change>,
+    /// Rules that are different and of which `changes` does not tell.
+    pub rules: Vec<RuleChange>,
+    /// What is different beside the rules, in sentences: methods, parameters, claims, roles and what files grant.
+    pub surroundings: Vec<String>,
 }
 
 /// A group of callers for which the rules of one method change.
@@ -32,20 +40,29 @@ pub struct Change {
     pub old: Access,
     /// What they can do.
     pub new: Access,
+    /// Whether that is more.
+    pub direction: Direction,
     /// What is different, in words.
     pub words: Vec<String>,
 }
 
+/// Whether callers can do more than before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// They can.
+    More,
+    /// They can do less.
+    Less,
+    /// It cannot be told: perhaps both.
+    Unclear,
+}
+
 impl Change {
-    /// Whether the callers can do more than before, as far as the summaries tell.
+    /// Whether the callers can certainly do more than before.
     #[must_use]
     pub fn widens(&self) -> bool {
-        let rank = |access| match access {
-            Access::Denied => 0,
-            Access::Conditional => 1,
-            Access::Allowed => 2,
-        };
-        rank(self.new) > rank(self.old)
+        self.direction == Direction::More
     }
 }
 
@@ -57,61 +74,197 @@ impl Diff {
         let methods: BTreeSet<String> =
             old.methods().names().chain(new.methods().names()).map(ToString::to_string).collect();
         let mut changes = Vec::new();
+        let mut told: BTreeSet<String> = BTreeSet::new();
         for method in &methods {
             for callers in &callers {
-                let (before, after) = (old.access(callers, method), new.access(callers, method));
-                let words = compare(&before, &after);
-                if !words.is_empty() {
-                    changes.push(Change {
-                        method: method.clone(),
-                        callers: callers.clone(),
-                        old: before.access,
-                        new: after.access,
-                        words,
-                    });
+                let (before, after) = (old.standing(callers, method), new.standing(callers, method));
+                let (was, is) = (before.access(), after.access());
+                // What denies those to whom nothing is allowed makes no difference to them.
+                if (was, is) == (Access::Denied, Access::Denied) {
+                    continue;
                 }
+                let found = Found::between(&before, &after);
+                if found.words.is_empty() && was == is {
+                    continue;
+                }
+                let rank = |access| match access {
+                    Access::Denied => 0,
+                    Access::Conditional => 1,
+                    Access::Allowed => 2,
+                };
+                let direction = match rank(is).cmp(&rank(was)) {
+                    std::cmp::Ordering::Greater => Direction::More,
+                    std::cmp::Ordering::Less => Direction::Less,
+                    std::cmp::Ordering::Equal => found.direction(),
+                };
+                told.extend(found.told);
+                let (method, callers, words) = (method.clone(), callers.clone(), found.words);
+                changes.push(Change { method, callers, old: was, new: is, direction, words });
             }
         }
-        Self { old: old.revision().clone(), new: new.revision().clone(), changes }
+        let mut rules = structure::rules(old, new);
+        rules.retain(|change| !told.contains(&change.rule));
+        let surroundings = structure::surroundings(old, new);
+        Self { old: old.revision().clone(), new: new.revision().clone(), changes, rules, surroundings }
+    }
+
+    /// Whether the two say the same. Names of rules, descriptions, comments and the order of things do not count.
+    #[must_use]
+    pub fn is_same(&self) -> bool {
+        self.changes.is_empty() && self.rules.is_empty() && self.surroundings.is_empty()
     }
 }
 
-/// The differences between two cells. Where a rule stands does not matter, only what it is called and does.
-fn compare(before: &Cell, after: &Cell) -> Vec<String> {
-    let find = |cell: &Cell, rule: &CellRule| -> Option<CellRule> {
-        let same = |other: &&CellRule| other.effect == rule.effect && other.rule.name() == rule.rule.name();
-        cell.rules.iter().find(same).cloned()
-    };
-    // A rule with another name and the same content changes nothing.
-    let twin = |cell: &Cell, rule: &CellRule| {
-        cell.rules.iter().any(|other| other.effect == rule.effect && other.conditions == rule.conditions)
-    };
-    let mut words = Vec::new();
-    for rule in &before.rules {
-        match find(after, rule) {
-            None if !twin(after, rule) => words.push(format!("no longer {rule}")),
-            Some(now) if now.conditions != rule.conditions => {
-                let name = rule.rule.name();
-                for gone in rule.conditions.iter().filter(|condition| !now.conditions.contains(condition)) {
-                    words.push(format!("`{name}` ({}) no longer asks that {gone}", rule.effect));
-                }
-                for added in now.conditions.iter().filter(|condition| !rule.conditions.contains(condition)) {
-                    words.push(format!("`{name}` ({}) now asks that {added}", rule.effect));
-                }
+/// The differences between what the rules say to some callers.
+#[derive(Debug, Default)]
+struct Found {
+    words: Vec<String>,
+    /// The names of the rules that the words are about.
+    told: Vec<String>,
+    directions: Vec<Direction>,
+}
+
+impl Found {
+    /// Where a rule stands and what it is called does not matter, only what it does.
+    fn between(before: &Standing<'_>, after: &Standing<'_>) -> Self {
+        let mut found = Self::default();
+        let alone = |held: &&Held<'_>, others: &[Held<'_>]| !others.iter().any(|other| same(held, other));
+        let named = |held: &Held<'_>, others: &[&Held<'_>]| {
+            let twin = |other: &&&Held<'_>| {
+                other.rule.effect == held.rule.effect && other.rule.id.name() == held.rule.id.name()
+            };
+            others.iter().position(|other| twin(&other))
+        };
+        let old: Vec<&Held<'_>> = before.held.iter().filter(|held| alone(held, &after.held)).collect();
+        let mut new: Vec<&Held<'_>> = after.held.iter().filter(|held| alone(held, &before.held)).collect();
+        for held in old {
+            if let Some(position) = named(held, &new) {
+                found.changed(held, new.remove(position));
+            } else {
+                found.whole("no longer", held, widening(held.rule.effect, false));
             }
-            _ => {}
+        }
+        for held in new {
+            found.whole("now", held, widening(held.rule.effect, true));
+        }
+        found
+    }
+
+    fn whole(&mut self, word: &str, held: &Held<'_>, direction: Direction) {
+        let others = match (held.rule.effect, held.rule.delegation()) {
+            (Effect::Allow, Delegation::Also) => ", on behalf of others, too",
+            (Effect::Deny, Delegation::Never) => ", not on behalf of others",
+            _ => "",
+        };
+        self.words.push(format!("{word} {}{others}", held.cell_rule()));
+        self.told.push(held.rule.id.name().to_owned());
+        self.directions.push(direction);
+    }
+
+    fn changed(&mut self, before: &Held<'_>, after: &Held<'_>) {
+        let (rule, effect) = (after.rule.id.name(), after.rule.effect);
+        let gone = conditions_missing(before, after);
+        let added = conditions_missing(after, before);
+        // Words are cut and unquoted: where they are the same, the conditions themselves tell the difference.
+        let alike = |part: &Part, others: &[&Part]| others.iter().any(|other| other.words == part.words);
+        let told = |part: &Part, others: &[&Part]| {
+            if alike(part, others) { expr::text(&part.condition) } else { part.words.clone() }
+        };
+        for part in &gone {
+            self.words.push(format!("`{rule}` ({effect}) no longer asks that {}", told(part, &added)));
+        }
+        for part in &added {
+            self.words.push(format!("`{rule}` ({effect}) now asks that {}", told(part, &gone)));
+        }
+        match (gone.as_slice(), added.as_slice()) {
+            ([], []) => {}
+            (_, []) => self.directions.push(widening(effect, true)),
+            ([], _) => self.directions.push(widening(effect, false)),
+            ([one], [other]) => self.directions.push(match wider(one, other) {
+                Some(wider) => widening(effect, wider),
+                None => Direction::Unclear,
+            }),
+            _ => self.directions.push(Direction::Unclear),
+        }
+        let (was, is) = (before.rule.delegation(), after.rule.delegation());
+        if was != is {
+            let now = match is {
+                Delegation::Never => "is now for calls in the agent's own name only",
+                Delegation::Also => "is now for calls on behalf of others, too",
+                Delegation::Only => "is now for calls on behalf of others only",
+            };
+            self.words.push(format!("`{rule}` ({effect}) {now}"));
+            self.directions.push(match (was, is) {
+                (_, Delegation::Also) => widening(effect, true),
+                (Delegation::Also, _) => widening(effect, false),
+                _ => Direction::Unclear,
+            });
+        }
+        self.told.push(rule.to_owned());
+    }
+
+    fn direction(&self) -> Direction {
+        match self.directions.split_first() {
+            Some((first, rest)) if rest.iter().all(|other| other == first) => *first,
+            _ => Direction::Unclear,
         }
     }
-    for rule in after.rules.iter().filter(|rule| find(before, rule).is_none() && !twin(before, rule)) {
-        words.push(format!("now {rule}"));
+}
+
+/// What it means to callers that a rule applies to more or to fewer calls.
+fn widening(effect: Effect, more: bool) -> Direction {
+    if (effect == Effect::Allow) == more { Direction::More } else { Direction::Less }
+}
+
+fn same(one: &Held<'_>, other: &Held<'_>) -> bool {
+    one.rule.effect == other.rule.effect
+        && one.rule.delegation() == other.rule.delegation()
+        && structure::ask_the_same(&one.asks, &other.asks)
+}
+
+/// The conditions of `one` that `other` does not have.
+fn conditions_missing<'a>(one: &'a Held<'_>, other: &Held<'_>) -> Vec<&'a Part> {
+    let missing = |part: &&Part| {
+        part.kind == PartKind::Condition && !other.asks.iter().any(|twin| twin.condition == part.condition)
+    };
+    one.asks.iter().filter(missing).collect()
+}
+
+/// Whether a condition holds more often than another one, where they differ in one number or list.
+fn wider(before: &Part, after: &Part) -> Option<bool> {
+    let (old, new) = (expr::conjuncts(&before.condition), expr::conjuncts(&after.condition));
+    let mut different = old.iter().zip(&new).filter(|(old, new)| old != new);
+    let (old, new) = different.next().filter(|_| old.len() == new.len())?;
+    if different.next().is_some() {
+        return None;
     }
-    words
+    let Expr::BinaryOp { op, left, right } = old.as_ref() else { return None };
+    let Expr::BinaryOp { op: same, left: now_left, right: now_right } = new.as_ref() else { return None };
+    if op != same {
+        return None;
+    }
+    match (op, right.as_ref(), now_right.as_ref()) {
+        (BinaryOp::LessEq | BinaryOp::Less, Expr::Literal(Literal::Long(was)), Expr::Literal(Literal::Long(is))) => {
+            (left == now_left).then_some(is > was)
+        }
+        (
+            BinaryOp::GreaterEq | BinaryOp::Greater,
+            Expr::Literal(Literal::Long(was)),
+            Expr::Literal(Literal::Long(is)),
+        ) => (left == now_left).then_some(is < was),
+        (BinaryOp::Contains, asked, now_asked) if asked == now_asked => match (left.as_ref(), now_left.as_ref()) {
+            (Expr::Set(was), Expr::Set(is)) if was.iter().all(|value| is.contains(value)) => Some(true),
+            (Expr::Set(was), Expr::Set(is)) if is.iter().all(|value| was.contains(value)) => Some(false),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 impl fmt::Display for Diff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "policy {} -> {}", self.old, self.new)?;
-        if self.changes.is_empty() {
+        if self.is_same() {
             writeln!(f, "nobody can do more or less than before")?;
         }
         for change in &self.changes {
@@ -120,9 +273,29 @@ impl fmt::Display for Diff {
             } else {
                 format!("{} -> {}", change.old, change.new)
             };
-            let sign = if change.widens() { '+' } else { ' ' };
+            let sign = match change.direction {
+                Direction::More => '+',
+                Direction::Less => ' ',
+                Direction::Unclear => '?',
+            };
             writeln!(f, "\n{sign} {} {}: {summary}", change.method, change.callers)?;
             for words in &change.words {
+                writeln!(f, "    {words}")?;
+            }
+        }
+        if !self.rules.is_empty() {
+            let count = match self.rules.len() {
+                1 => "1 rule".to_owned(),
+                several => format!("{several} rules"),
+            };
+            writeln!(f, "\n{count} changed in a way that is not told by role and method:")?;
+            for change in &self.rules {
+                writeln!(f, "    `{}`: {}", change.rule.escape_debug(), change.parts.join(", "))?;
+            }
+        }
+        if !self.surroundings.is_empty() {
+            writeln!(f, "\nwhat rules stand on changed:")?;
+            for words in &self.surroundings {
                 writeln!(f, "    {words}")?;
             }
         }

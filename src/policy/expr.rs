@@ -274,10 +274,31 @@ pub(crate) fn text(expr: &Expr) -> String {
             let text = template.to_string();
             text.split_once("when {")
                 .and_then(|(_, rest)| rest.rsplit_once('}'))
-                .map_or_else(|| text.clone(), |(inner, _)| inner.split_whitespace().collect::<Vec<_>>().join(" "))
+                .map_or_else(|| text.clone(), |(inner, _)| one_line(inner))
         }
         Err(error) => error.to_string(),
     }
+}
+
+/// The text with its layout taken out: what stands in quotes stays as it is.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    let (mut quoted, mut escaped, mut gap) = (false, false, false);
+    for character in text.trim().chars() {
+        if !quoted && character.is_whitespace() {
+            gap = true;
+            continue;
+        }
+        if std::mem::take(&mut gap) {
+            line.push(' ');
+        }
+        if character == '"' && !escaped {
+            quoted = !quoted;
+        }
+        escaped = quoted && character == '\\' && !escaped;
+        line.push(character);
+    }
+    line
 }
 
 #[cfg(test)]
@@ -335,6 +356,15 @@ mod tests {
         assert!(can_fail(&condition("decimal(context.a) == decimal(\"1.0\")")).is_some());
         assert!(can_fail(&condition("Agent::\"x\".name == \"x\"")).is_some());
         assert_eq!(can_fail(&condition("context.a < -3 && context.b like \"x*\"")), None);
+    }
+
+    #[test]
+    fn texts_keep_what_stands_in_quotes() {
+        for text in [r#"context.a == "a  b""#, r#"context.a == "\"  \\""#, r#"context.a == "  " && context.b == "x""#] {
+            assert!(super::text(&condition(text)).contains(text.rsplit(" == ").next().unwrap()), "{text}");
+        }
+        assert_eq!(super::text(&condition(r#"context.a == "a  b""#)), r#"context.a == "a  b""#);
+        assert_eq!(super::text(&condition(r#"context.a == "\"  \\""#)), r#"context.a == "\"  \\""#);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) struct Diff {
     /// Put the calls of a recording to the new policies, and list those whose verdict would differ
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// End with exit code 13 when something differs: with --replay, a recorded call; without, what anybody can do
+    /// End with exit code 13 when something differs: with --replay, a recorded call; without, anything
     #[arg(long)]
     exit_code: bool,
 }
@@ -54,7 +54,7 @@ impl Diff {
         let (old, new) = (load_with(&self.old, &methods, out)?, load_with(&self.new, &methods, out)?);
         let diff = policy::Diff::between(&old, &new);
         let replay = recording.as_deref().map(|recording| Replay::run(&new, recording));
-        let same = replay.as_ref().map_or(diff.changes.is_empty(), Replay::is_same);
+        let same = replay.as_ref().map_or(diff.is_same(), Replay::is_same);
         out.result(&Compared { same, diff: &diff, replay: replay.as_ref() }, || {
             let replayed = replay.as_ref().map(|replay| format!("\n{replay}\n")).unwrap_or_default();
             format!("{diff}{replayed}")
