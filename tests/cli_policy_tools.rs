@@ -106,12 +106,40 @@ fn expected_decisions_are_put_to_the_policies() {
 }
 
 #[test]
-fn folder_without_cases_passes_with_a_warning_and_has_no_coverage() {
+fn folder_without_cases_or_without_policies_fails() {
     let shell = Shell::new();
     shell.write("policies/bank.toml", RULES);
-    let ran = shell.run("policy test").ok();
-    assert!(ran.stderr.contains("warning: no case in `policies`"), "{ran:?}");
-    assert_eq!(shell.run("policy test --require-coverage").code, 12);
+    shell.run("policy test").fails(12, &["there is no case in `policies`", "*.test.toml"]);
+    shell.run("policy test --require-coverage").fails(12, &["there is no case"]);
+
+    shell.write("tables/bank.test.toml", CASES);
+    let ran = shell.run("policy check tables");
+    says(&ran, 11, &["tables: expected decisions, but no policy", "everything is denied"]);
+    let ran = shell.run("policy check tables --json");
+    assert_eq!((ran.code, &ran.json()["ok"]), (11, &json!(false)));
+    shell.write("tables/bank.toml", RULES);
+    shell.run("policy check tables").ok();
+}
+
+#[test]
+fn every_command_gives_scripts_the_findings_one_by_one() {
+    let shell = shell();
+    shell.write("policies/bank.toml", &RULES.replace("allow = [", "alow = ["));
+    for command in ["test", "matrix", "who-can bank/transfer", "explain --agent tom --method bank/transfer"] {
+        let ran = shell.run(&format!("policy {command} --json"));
+        assert_eq!(ran.code, 11, "{ran:?}");
+        let error: Value = serde_json::from_str(&ran.stderr).unwrap();
+        let error = &error["error"];
+        assert_eq!(error["message"], "`policies` cannot be used", "{command}");
+        let first = &error["findings"][0];
+        assert_eq!((&first["file"], &first["severity"]), (&json!("bank.toml"), &json!("error")), "{command}: {error}");
+        assert!(first["line"].as_u64().unwrap() > 0 && first["message"].is_string(), "{command}: {error}");
+    }
+    shell.write("policies/bank.toml", RULES);
+    shell.write("policies/bank.test.toml", "[[case]]\ncaller = \"nobody\"\n");
+    let ran = shell.run("policy test --json");
+    let error: Value = serde_json::from_str(&ran.stderr).unwrap();
+    assert_eq!(error["error"]["findings"][0]["line"], 2, "{error}");
 }
 
 #[test]

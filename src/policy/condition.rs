@@ -292,21 +292,19 @@ fn read_list(
     for (key, op, verb) in bounds {
         let Some(raw) = table.raw(key) else { continue };
         let help = format!("write a number from 0 to {MAX_LIST}");
-        let bound = match raw.integer() {
-            Some(bound) if bound < 0 => Err(format!("`{key}` is {bound}, and no list is shorter than empty")),
+        let bound = raw.integer();
+        let wrong = match bound {
+            Some(..0) => Some(format!("`{key}` is {}, and no list is shorter than empty", raw.shown())),
             // An agent's attributes are not of a call, and may be longer.
             Some(bound) if usize::try_from(bound).is_ok_and(|bound| bound > MAX_LIST) && field.var == Var::Context => {
-                Err(format!("a list of more than {MAX_LIST} values is refused before"))
+                Some(format!("a list of more than {MAX_LIST} values is refused before"))
             }
-            Some(bound) => Ok(bound),
-            None => Err(format!("`{key}` is {}", raw.shown())),
+            Some(_) => None,
+            None => Some(format!("`{key}` is {}", raw.shown())),
         };
-        let bound = match bound {
-            Ok(bound) => bound,
-            Err(message) => {
-                report.error(&raw.at(), message, help);
-                continue;
-            }
+        let (Some(bound), None) = (bound, &wrong) else {
+            report.error(&raw.at(), wrong.unwrap_or_default(), help);
+            continue;
         };
         let words = format!("{label} has {verb} {bound} values");
         parts.push(field.part(&raw.at(), words, expr::binary(op, field.below("size"), expr::integer(bound))));

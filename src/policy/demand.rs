@@ -166,10 +166,8 @@ impl Demands {
         if self.allowed.is_none() && self.excluded_globs.iter().any(covered) {
             return Some("`not_glob` leaves nothing");
         }
-        if let Some(allowed) = &self.allowed {
-            if !allowed.iter().any(|value| self.leaves(value)) {
-                return Some("no value is left that all of them admit");
-            }
+        if self.allowed.as_ref().is_some_and(|allowed| !allowed.iter().any(|value| self.leaves(value))) {
+            return Some("no value is left that all of them admit");
         }
         if let (Some(min), Some(max)) = (self.min, self.max)
             && (min..=max).take(self.excluded.len() + 1).all(|value| self.excluded.contains(&Literal::Integer(value)))

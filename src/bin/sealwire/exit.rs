@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use sealwire::policy::{Finding, PolicyErrors};
 use serde::Serialize;
 
 /// The exit codes. 2 is left to the command line itself (a wrong option, a missing argument).
@@ -85,12 +86,14 @@ pub(crate) struct Failure {
     help: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     causes: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    findings: Vec<Finding>,
 }
 
 impl Failure {
     /// A failure in one line that says what is wrong and what to do.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), help: None, causes: Vec::new() }
+        Self { exit, message: message.into(), help: None, causes: Vec::new(), findings: Vec::new() }
     }
 
     /// An input that cannot be used.
@@ -130,6 +133,13 @@ impl Failure {
         self
     }
 
+    /// Adds what is wrong in policy files: a line each for people, and for scripts as `policy check` gives them.
+    #[must_use]
+    pub(crate) fn findings(mut self, errors: &PolicyErrors) -> Self {
+        self.findings = errors.findings().to_vec();
+        self
+    }
+
     /// What the process ends with.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
@@ -143,6 +153,9 @@ impl Failure {
     /// As people read it.
     pub(crate) fn to_text(&self) -> String {
         let mut text = format!("error: {}", self.message);
+        for finding in &self.findings {
+            let _ = write!(text, "\n{finding}");
+        }
         for (label, line) in self.help.iter().map(|help| ("help", help)).chain(self.causes.iter().map(|c| ("cause", c)))
         {
             let _ = write!(text, "\n  {label}: {line}");

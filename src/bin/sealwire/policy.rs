@@ -81,7 +81,7 @@ fn load(folder: &Path, out: &Output) -> Result<PolicySet, Failure> {
 fn load_with(folder: &Path, methods: &Methods, out: &Output) -> Result<PolicySet, Failure> {
     check_folder(folder)?;
     let (set, warnings) = PolicySet::load(folder, methods).map_err(|errors| {
-        Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used:\n{errors}", folder.display()))
+        Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used", folder.display())).findings(&errors)
     })?;
     for finding in warnings {
         // The line begins with the place and `warning:`.

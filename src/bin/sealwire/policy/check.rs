@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::policy::{Finding, PolicySet};
+use sealwire::policy::{Expectations, Finding, PolicySet};
 use serde::Serialize;
 
 use super::{FOLDER, check_folder, known_methods};
@@ -12,6 +12,8 @@ use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
 /// Check a folder of policy files: errors end with exit code 11
+///
+/// So does a folder of expected decisions (`*.test.toml`) without any policy.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -43,12 +45,18 @@ impl Check {
             Ok((set, warnings)) => (Some(set), warnings.as_slice()),
             Err(errors) => (None, errors.findings()),
         };
-        let ok = set.is_some() && (findings.is_empty() || !self.warnings_are_errors);
+        // Tables of expected decisions beside no policy mean that the policy is elsewhere, or was never copied here.
+        let empty = set.is_some_and(|set| set.revision().why().is_some());
+        let astray = empty && Expectations::load(&self.folder).map_or(true, |tables| !tables.is_empty());
+        let ok = set.is_some() && !astray && (findings.is_empty() || !self.warnings_are_errors);
         let methods: Vec<String> = set.iter().flat_map(|set| set.methods().names()).map(ToString::to_string).collect();
         let revision = set.map(|set| set.revision().to_string());
         out.result(&Checked { ok, revision: revision.clone(), methods: methods.clone(), findings }, || {
             let lines = findings.iter().map(|finding| format!("{finding}\n"));
             let verdict = match revision {
+                Some(_) if astray => {
+                    format!("{}: expected decisions, but no policy", self.folder.display())
+                }
                 Some(revision) => {
                     format!("{}: revision {revision}, {} methods", self.folder.display(), methods.len())
                 }

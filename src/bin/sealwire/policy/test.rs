@@ -1,5 +1,5 @@
 //! `sealwire policy test`: the expected decisions beside the policies, put to them.
-//! Never passes because there was nothing to ask: that is said aloud.
+//! Never passes because there was nothing to ask.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::output::Output;
 
 /// Put the expected decisions (`*.test.toml`) to the policies beside them
 ///
-/// Ends with exit code 12 when a decision is not as expected, and with 11 when the policies or the tables have errors.
+/// Ends with exit code 12 when a decision is not as expected or there is no case, and with 11 when the policies or the tables have errors.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -50,11 +50,12 @@ impl Test {
         check_folder(&self.folder)?;
         let set = load(&self.folder, out)?;
         let expectations = Expectations::load(&self.folder).map_err(|errors| {
-            let message = format!("the expected decisions in `{}` cannot be used:\n{errors}", self.folder.display());
-            Failure::new(Exit::PolicyInvalid, message)
+            let message = format!("the expected decisions in `{}` cannot be used", self.folder.display());
+            Failure::new(Exit::PolicyInvalid, message).findings(&errors)
         })?;
         if expectations.is_empty() {
-            out.warning(&format!("no case in `{}`: write expected decisions into *.test.toml", self.folder.display()));
+            let message = format!("there is no case in `{}`, so nothing is tested", self.folder.display());
+            return Err(Failure::new(Exit::PolicyTestFailed, message).help("write expected decisions into *.test.toml"));
         }
         let rehearsal = Rehearsal::run(&set, &expectations);
         let ok = rehearsal.passed() && (rehearsal.uncovered.is_empty() || !self.require_coverage);
