@@ -77,14 +77,14 @@ fn policies_at_the_bounds_fit_into_a_thread_of_the_runtime() {
 fn texts_and_comments_are_no_nesting() {
     let brackets = "(".repeat(500);
     for good in [
-        permit(&format!("context.agent == \"{brackets}\"")),
-        permit(&format!("context.agent == \"\\\"{brackets}\"")),
+        permit(&format!("context.token.id == \"{brackets}\"")),
+        permit(&format!("context.token.id == \"\\\"{brackets}\"")),
         format!("// {brackets}\n{}", permit("true")),
         permit(&format!("[{}].contains(context.agent)", vec!["\"x\""; 3_000].join(","))),
     ] {
         assert!(load(&[("a.toml", OPEN), ("b.cedar", &good)]).is_ok(), "{}", &good[..60]);
     }
-    let hidden = permit(&format!("context.agent == \"\\\\\" || {}true{}", "(".repeat(40), ")".repeat(40)));
+    let hidden = permit(&format!("context.token.id == \"\\\\\" || {}true{}", "(".repeat(40), ")".repeat(40)));
     assert!(load(&[("a.toml", OPEN), ("b.cedar", &hidden)]).unwrap_err().contains("nested deeper"));
 }
 

@@ -120,9 +120,9 @@ fn any_condition() -> impl Strategy<Value = Condition> {
     ]
 }
 
-/// At most one condition of a kind, and none that contradict each other.
-fn conditions(found: Vec<Condition>) -> Vec<Condition> {
-    let group = |condition: &Condition| match condition {
+/// What a condition is about.
+fn group(condition: &Condition) -> u32 {
+    match condition {
         Condition::AmountNot(_) => 1,
         Condition::AmountMin(_) => 2,
         Condition::AmountMax(_) => 3,
@@ -136,10 +136,31 @@ fn conditions(found: Vec<Condition>) -> Vec<Condition> {
         Condition::TokenAge(_) => 9,
         Condition::Own => 10,
         Condition::Tenant(_) => 11,
+    }
+}
+
+/// As `group`, and one for all that is about the amount, and one for all about the list.
+fn subject(condition: &Condition) -> u32 {
+    match group(condition) {
+        1..=3 => 1,
+        5..=7 => 5,
+        other => other,
+    }
+}
+
+/// At most one condition of a kind, and none that contradict each other.
+fn conditions(found: Vec<Condition>) -> Vec<Condition> {
+    let contradicts = |one: &Condition, other: &Condition| match (one, other) {
+        (Condition::IdsContains(id), Condition::IdsEachIn(ids)) => !ids.contains(id),
+        (Condition::IdsContains(_), Condition::IdsMaxSize(size)) => *size == 0,
+        _ => false,
     };
     let mut kept: Vec<Condition> = Vec::new();
     for condition in found {
-        if kept.iter().all(|known| group(known) != group(&condition)) {
+        let fits = |known: &Condition| {
+            group(known) != group(&condition) && !contradicts(known, &condition) && !contradicts(&condition, known)
+        };
+        if kept.iter().all(fits) {
             kept.push(condition);
         }
     }
@@ -165,8 +186,12 @@ pub(crate) fn any_rule(number: usize) -> impl Strategy<Value = Rule> {
                 effect: if deny { Effect::Deny } else { Effect::Allow },
                 who,
                 methods,
-                // The same conditions in both could never hold.
-                unless: unless.unwrap_or_default().into_iter().filter(|part| !when.contains(part)).collect(),
+                // About the same thing, the two could contradict each other, and such a rule does not load.
+                unless: unless
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter(|part| when.iter().all(|known| subject(known) != subject(part)))
+                    .collect(),
                 when,
                 delegated,
                 shadow,
