@@ -334,7 +334,8 @@ fn the_printed_schemas_fit_every_file_of_the_page() {
     assert_eq!(schema::faults(&tests, &json!({ "case": [{ "expect": "maybe" }] })).len(), 1);
     assert_eq!(
         schema::faults(&policies, &json!({ "rule": { "a": { "mode": "shadowy", "when": { "hour": 1 } } } })).len(),
-        2
+        4,
+        "and it says neither whom it is about nor what it does"
     );
 }
 

@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::decision::Reason;
+use super::literals::ALGORITHMS;
 use super::params::ParamType;
 
 /// The schema of a TOML policy file, for editors that complete and check as you type.
@@ -40,7 +42,7 @@ pub fn json_schema() -> Value {
             ])),
             "claims": types("Claims of tokens that rules may ask, and their types."),
             "attributes": types("Attributes of agents that rules may ask, and their types."),
-            "rule": tables("A named rule with conditions.", object([
+            "rule": tables("A named rule with conditions.", rule(object([
                 ("description", text("What the rule is for.")),
                 ("roles", strings("Callers with any of these roles.")),
                 ("agents", strings("These agents; `*` stands for any text.")),
@@ -51,41 +53,43 @@ pub fn json_schema() -> Value {
                 ("mode", choice(&["enforce", "shadow"], "A rule in shadow mode is evaluated and reported, and never decides.")),
                 ("when", reference("conditions", "All of this must hold.")),
                 ("unless", reference("conditions", "Not all of this may hold.")),
-            ])),
+            ]))),
         },
         "definitions": {
             "param": param(),
             "condition": condition(),
-            "conditions": object([
-                ("params", conditions_on("Conditions on declared parameters.")),
-                ("claims", conditions_on("Conditions on declared claims of the token.")),
-                ("attributes", conditions_on("Conditions on declared attributes of the caller.")),
-                ("agent", reference("condition", "A condition on the agent's name.")),
-                ("subject", reference("condition", "A condition on the subject for whom the agent acts; the agent itself unless delegated.")),
-                ("issuer", reference("condition", "A condition on the token's issuer.")),
-                ("key", reference("condition", "A condition on the key id of the proof.")),
-                ("algorithm", reference("condition", "\"HS256\" or \"EdDSA\".")),
+            "param_condition": param_condition(),
+            "text_condition": text_condition(&json!({ "type": "string" })),
+            "conditions": filled(object([
+                ("params", conditions_on("param_condition", "Conditions on declared parameters.")),
+                ("claims", conditions_on("condition", "Conditions on declared claims of the token.")),
+                ("attributes", conditions_on("condition", "Conditions on declared attributes of the caller.")),
+                ("agent", reference("text_condition", "A condition on the agent's name.")),
+                ("subject", reference("text_condition", "A condition on the subject for whom the agent acts; the agent itself unless delegated.")),
+                ("issuer", reference("text_condition", "A condition on the token's issuer.")),
+                ("key", reference("text_condition", "A condition on the key id of the proof.")),
+                ("algorithm", text_condition(&choice(&ALGORITHMS, "How the message is signed."))),
                 ("token_age", json!({
                     "description": "How old the token may be: \"5m\", or { min = \"1m\", max = \"1h\" }.",
                     "anyOf": [
                         { "$ref": "#/definitions/duration" },
-                        object([("min", reference("duration", "")), ("max", reference("duration", ""))]),
+                        filled(object([("min", reference("duration", "")), ("max", reference("duration", ""))])),
                     ],
                 })),
                 ("hours", json!({
-                    "type": "string", "pattern": "^[0-2][0-9]:[0-5][0-9] *- *[0-2][0-9]:[0-5][0-9]$",
+                    "type": "string", "pattern": "^[ \t]*[0-2][0-9]:[0-5][0-9][ \t]*-[ \t]*[0-2][0-9]:[0-5][0-9][ \t]*$",
                     "description": "\"08:00-18:00\"; the end is not included; \"22:00-06:00\" ends on the next day.",
                 })),
                 ("days", json!({
-                    "type": "array",
-                    "items": { "type": "string", "pattern": "^(mon|tue|wed|thu|fri|sat|sun)(-(mon|tue|wed|thu|fri|sat|sun))?$" },
+                    "type": "array", "minItems": 1,
+                    "items": { "type": "string", "pattern": "^[ \t]*(mon|tue|wed|thu|fri|sat|sun)[ \t]*(-[ \t]*(mon|tue|wed|thu|fri|sat|sun)[ \t]*)?$" },
                     "description": "mon, tue, wed, thu, fri, sat, sun, or ranges: [\"mon-fri\"].",
                 })),
                 ("utc_offset", json!({
                     "type": "string", "pattern": "^(Z|[+-][0-9]{2}:[0-9]{2})$",
                     "description": "The offset in which `hours` and `days` are meant: \"+02:00\". UTC if absent.",
                 })),
-            ]),
+            ])),
             "duration": { "type": "string", "pattern": "^[0-9]+[smhd]$" },
         },
     })
@@ -120,7 +124,7 @@ pub fn test_json_schema() -> Value {
                 ("at", json!({ "description": "A date and time, or \"fri 14:00\" (UTC)." })),
                 ("expect", choice(&["allow", "deny"], "The expected verdict.")),
                 ("rule", text("The rule that must have decided.")),
-                ("reason", text("The reason that must be given.")),
+                ("reason", choice(&Reason::LABELS, "The reason that must be given.")),
             ]) },
         },
     })
@@ -160,8 +164,42 @@ fn reference(name: &str, description: &str) -> Value {
     json!({ "description": description, "allOf": [{ "$ref": format!("#/definitions/{name}") }] })
 }
 
-fn conditions_on(description: &str) -> Value {
-    json!({ "type": "object", "description": description, "additionalProperties": { "$ref": "#/definitions/condition" } })
+fn conditions_on(kind: &str, description: &str) -> Value {
+    let condition = json!({ "$ref": format!("#/definitions/{kind}") });
+    filled(json!({ "type": "object", "description": description, "additionalProperties": condition }))
+}
+
+/// Adds further keywords to a schema.
+fn with(mut schema: Value, keywords: Value) -> Value {
+    if let (Some(schema), Value::Object(keywords)) = (schema.as_object_mut(), keywords) {
+        schema.extend(keywords);
+    }
+    schema
+}
+
+/// Not empty: what holds no condition does not load.
+fn filled(object: Value) -> Value {
+    with(object, json!({ "minProperties": 1 }))
+}
+
+/// A rule says whom it is about, and either allows or denies.
+fn rule(rule: Value) -> Value {
+    let some = json!({ "minItems": 1 });
+    let none = json!({ "maxItems": 0 });
+    with(
+        rule,
+        json!({ "allOf": [
+        { "anyOf": [
+            { "required": ["roles"], "properties": { "roles": some, "everyone": { "enum": [false] } } },
+            { "required": ["agents"], "properties": { "agents": some, "everyone": { "enum": [false] } } },
+            { "required": ["everyone"], "properties": { "everyone": { "enum": [true] }, "roles": none, "agents": none } },
+        ] },
+        { "anyOf": [
+            { "required": ["allow"], "properties": { "allow": some, "deny": none } },
+            { "required": ["deny"], "properties": { "deny": some, "allow": none } },
+        ] },
+    ] }),
+    )
 }
 
 fn types(description: &str) -> Value {
@@ -172,7 +210,7 @@ fn types(description: &str) -> Value {
 fn param() -> Value {
     let mut names: Vec<&str> = ParamType::NAMES.to_vec();
     names.push("object");
-    let mut param = object([
+    let param = object([
         ("name", text("The name in a call with named parameters.")),
         ("type", choice(&names, "The type; each has one spelling in JSON.")),
         ("optional", json!({ "type": "boolean", "description": "Whether a call may leave it out or send null." })),
@@ -182,10 +220,16 @@ fn param() -> Value {
             json!({ "type": "array", "items": { "$ref": "#/definitions/param" }, "description": "The members of an object." }),
         ),
     ]);
-    if let Some(param) = param.as_object_mut() {
-        param.insert("required".to_owned(), json!(["name", "type"]));
-    }
-    param
+    with(
+        param,
+        json!({
+            "required": ["name", "type"],
+            "anyOf": [
+                { "properties": { "type": { "enum": ["object"] } }, "required": ["fields"] },
+                { "properties": { "type": { "enum": ParamType::NAMES }, "fields": false } },
+            ],
+        }),
+    )
 }
 
 fn condition() -> Value {
@@ -196,7 +240,7 @@ fn condition() -> Value {
         "description": "A value to be equal to, or demands of which all must hold.",
         "anyOf": [
             scalar(),
-            object([
+            filled(object([
                 ("is", scalar()), ("not", scalar()), ("in", list()), ("not_in", list()),
                 ("min", json!({ "type": "integer" })), ("max", json!({ "type": "integer" })),
                 ("glob", text("`*` stands for any text.")), ("not_glob", text("`*` stands for any text.")),
@@ -204,9 +248,33 @@ fn condition() -> Value {
                 ("present", json!({ "type": "boolean" })),
                 ("min_size", count()), ("max_size", count()),
                 ("contains", scalar()), ("contains_any", list()), ("each_in", list()),
-            ]),
-            // The members of an object parameter.
-            { "type": "object", "additionalProperties": { "$ref": "#/definitions/condition" } },
+            ])),
+        ],
+    })
+}
+
+/// A condition, or conditions on the members of an object. A schema does not know which parameters are objects, so here
+/// a mistyped demand looks like a member; claims and attributes are never objects.
+fn param_condition() -> Value {
+    json!({
+        "anyOf": [
+            { "$ref": "#/definitions/condition" },
+            filled(json!({ "type": "object", "additionalProperties": { "$ref": "#/definitions/param_condition" } })),
+        ],
+    })
+}
+
+/// A condition on a text that every call has; `value` is what it can be.
+fn text_condition(value: &Value) -> Value {
+    let list = || json!({ "type": "array", "minItems": 1, "items": value });
+    json!({
+        "anyOf": [
+            value,
+            filled(object([
+                ("is", value.clone()), ("not", value.clone()), ("in", list()), ("not_in", list()),
+                ("glob", text("`*` stands for any text.")), ("not_glob", text("`*` stands for any text.")),
+                ("same_as", text("Something else of the call: `agent`, `params.to`, `claims.tenant`.")),
+            ])),
         ],
     })
 }
