@@ -319,7 +319,7 @@ impl Inner {
             }
             Ok(permitted) => {
                 let method = permitted.call().method().to_owned();
-                let outcome = match builtin::answer(permitted, policy, now_ms) {
+                let outcome = match builtin::answer(permitted, policy, &self.verifier, now_ms) {
                     Ok(outcome) => outcome,
                     Err(permitted) => self.run(*permitted, now_ms, message.deadline_ms).await,
                 };

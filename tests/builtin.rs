@@ -6,7 +6,10 @@
 mod desk;
 
 use desk::{Agent, Desk, OPEN_POLICY, call, code, recording};
+use sealwire::Name;
+use sealwire::auth::KeyEntry;
 use sealwire::service::ServiceLimits;
+use sealwire::wire::AgentKey;
 use serde_json::{Value, json};
 
 /// Everybody may ask; auditors may ask why; workers move small amounts.
@@ -173,4 +176,84 @@ async fn explain_is_for_those_whom_the_policy_lets_ask() {
     let delegated = json!({ "agent": "ann", "subject": "carol", "roles": ["worker"], "method": "desk/note" });
     let why = ask(&desk, &bob, "rpc.explain", delegated).await.unwrap();
     assert_eq!((&why["decision"]["verdict"], why["parties"].as_array().unwrap().len()), (&json!("deny"), 2), "{why}");
+}
+
+/// `rpc.explain` answers as the service decides about the same call, whatever the rules ask of token and proof.
+#[tokio::test]
+async fn explain_takes_the_proof_of_the_agents_own_key() {
+    let (desk, runs) = open();
+    let ask_why = "[role.auditor]\nallow = [\"rpc.explain\"]\n";
+    desk.change_policy(&format!(
+        "{ask_why}[claims]\ntenant = \"string\"\n[rule.own-key]\neveryone = true\nallow = [\"desk/note\"]\nwhen.algorithm = \"EdDSA\"\n\
+         [rule.acme]\neveryone = true\nallow = [\"desk/echo\"]\nwhen.claims.tenant = \"acme\"\nwhen.token_age = \"1m\"\n\
+         when.issuer = \"https://issuer.test\"\nwhen.key = \"eve.k1\"\n"
+    ));
+    let bob = desk.agent("bob", &["auditor"]);
+    for name in ["ann", "eve"] {
+        let before = runs.count();
+        let _answer = ask(&desk, &desk.agent(name, &[]), "desk/note", json!([])).await;
+        let why = ask(&desk, &bob, "rpc.explain", json!({ "agent": name, "method": "desk/note" })).await.unwrap();
+        let ran = runs.count() > before;
+        assert_eq!(ran, name == "eve");
+        assert_eq!(why["decision"]["verdict"], if ran { "allow" } else { "deny" }, "{why}");
+        assert_eq!(why["caller"]["key"], format!("{name}.k1"), "{why}");
+    }
+
+    let question = json!({ "agent": "eve", "method": "desk/echo", "params": [1], "token_age": 59,
+                           "issuer": "https://issuer.test", "claims": { "tenant": "acme" } });
+    let why = ask(&desk, &bob, "rpc.explain", question.clone()).await.unwrap();
+    assert_eq!(why["decision"]["verdict"], "allow", "{why}");
+    for (name, value) in [
+        ("token_age", json!(61)),
+        ("issuer", json!("https://other.test")),
+        ("claims", json!({ "tenant": "evil" })),
+        ("claims", json!({})),
+        ("key", json!("eve.k2")),
+    ] {
+        let mut other = question.clone();
+        other[name] = value;
+        let why = ask(&desk, &bob, "rpc.explain", other).await.unwrap();
+        assert_eq!(why["decision"]["verdict"], "deny", "{name}: {why}");
+    }
+    let wrong = json!({ "agent": "eve", "method": "desk/note", "algorithm": "RS256" });
+    assert_eq!(ask(&desk, &bob, "rpc.explain", wrong).await, Err(-32602));
+
+    // With keys of both algorithms nobody but the question can say which.
+    let endpoint = desk.endpoint.clone();
+    desk.change_ring(|keys| {
+        let second = AgentKey::hmac("eve.k0", &[7; 32]).unwrap();
+        let derived = second.derived(endpoint.audience()).unwrap();
+        keys.push(KeyEntry::hmac("eve.k0", Name::new("eve").unwrap(), &derived));
+    });
+    let ask_note = |more: Value| {
+        let mut question = json!({ "agent": "eve", "method": "desk/note" });
+        question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        question
+    };
+    assert_eq!(ask(&desk, &bob, "rpc.explain", ask_note(json!({}))).await, Err(-32602));
+    for (more, verdict) in [
+        (json!({ "key": "eve.k0" }), "deny"),
+        (json!({ "key": "eve.k1" }), "allow"),
+        (json!({ "algorithm": "HS256" }), "deny"),
+        (json!({ "algorithm": "EdDSA" }), "allow"),
+    ] {
+        let why = ask(&desk, &bob, "rpc.explain", ask_note(more.clone())).await.unwrap();
+        assert_eq!(why["decision"]["verdict"], verdict, "{more}: {why}");
+    }
+}
+
+/// A token whose actor is its own subject is a delegated one to the service, and so it is to `rpc.explain`.
+#[tokio::test]
+async fn explain_judges_a_call_for_the_agent_itself_as_delegated() {
+    let (desk, runs) = open();
+    desk.change_policy(
+        "[role.auditor]\nallow = [\"rpc.explain\"]\n[rule.own]\neveryone = true\nallow = [\"desk/note\"]\n",
+    );
+    let ann = desk.agent_with("ann", |request| request.actor = Some("ann".to_owned()));
+    assert_eq!(ask(&desk, &ann, "desk/note", json!([])).await, Err(-32002));
+    assert_eq!(runs.count(), 0);
+    let bob = desk.agent("bob", &["auditor"]);
+    let question = json!({ "agent": "ann", "subject": "ann", "method": "desk/note" });
+    let why = ask(&desk, &bob, "rpc.explain", question).await.unwrap();
+    assert_eq!((&why["decision"]["verdict"], &why["caller"]["delegated"]), (&json!("deny"), &json!(true)), "{why}");
 }

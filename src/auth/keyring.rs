@@ -200,6 +200,11 @@ impl KeyRing {
         self.records.get(kid)
     }
 
+    /// The records with which an agent may prove something new at `now_s`.
+    pub(super) fn usable_by(&self, owner: &Name, now_s: u64) -> impl Iterator<Item = &Arc<KeyRecord>> {
+        self.records.values().filter(move |record| record.owner == *owner && record.is_usable(now_s))
+    }
+
     /// How many agents own a key.
     #[must_use]
     pub fn owners(&self) -> usize {

@@ -1,6 +1,7 @@
 //! Who sent this, and is it the first time we see it: the judgement of one message, in the protocol's order.
 //! Knows nothing of methods, and stores a nonce only for a message whose every other check held.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -192,6 +193,13 @@ impl Verifier {
     pub fn replace_service_key(&self, key: ServiceKey) {
         let key = Arc::new(key);
         self.keys.rcu(|keys| Keys { ring: keys.ring.share(), service: Some(Arc::clone(&key)) });
+    }
+
+    /// The key ids with which an agent's messages would verify at `now_s`, and their algorithms; in order.
+    pub(crate) fn keys_of(&self, agent: &Name, now_s: u64) -> BTreeMap<String, ProofAlgorithm> {
+        let keys = self.keys.load();
+        let usable = keys.ring.usable_by(agent, now_s).filter(|record| !self.tokens.denylist().denies_key(&record.kid));
+        usable.map(|record| (record.kid.to_string(), record.algorithm())).collect()
     }
 
     /// The token rules, for exchanging token keys and the denylist.

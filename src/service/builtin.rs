@@ -1,17 +1,22 @@
 //! The methods that every service has: `rpc.can` and `rpc.explain`. They pass the policy like any other.
 //! Never tells a caller about anybody but itself, unless the policy lets it ask.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
 
-use crate::auth::Caller;
+use crate::auth::{Caller, ProofAlgorithm, Verifier};
 use crate::name::{MethodName, Name};
-use crate::policy::{Permitted, PolicySet, Question, Verdict};
+use crate::policy::{Explanation, Permitted, PolicySet, Question, Verdict};
 use crate::rpc::{Params, RpcError};
 
 /// May I call this, with these arguments? `{"method": …, "params": …?}` → `{"allowed": true|false}`.
 pub(super) const CAN: &str = "rpc.can";
-/// What is decided about a call of some agent, and why? `{"agent": …, "roles": […]?, "method": …, "params": …?, "at": …?}`
+/// What is decided about a call of some agent, and why? `{"agent": …, "method": …, "params": …?, "at": …?}`, and what its
+/// token and proof say: `subject`, `roles`, `claims`, `issuer`, `token_age`, `key` and `algorithm`. The answer says what
+/// was assumed of those.
 pub(super) const EXPLAIN: &str = "rpc.explain";
 
 /// The methods that every service has beside its own: policy files may speak of them.
@@ -39,10 +44,23 @@ struct Answer {
 #[serde(deny_unknown_fields)]
 struct Explain {
     agent: Name,
+    /// The call is on behalf of this subject, also if that is the agent itself.
     #[serde(default)]
     subject: Option<String>,
     #[serde(default)]
     roles: Vec<String>,
+    #[serde(default)]
+    claims: Map<String, Value>,
+    #[serde(default)]
+    issuer: String,
+    /// Seconds since the token was issued.
+    #[serde(default)]
+    token_age: u64,
+    /// The key id of the proof.
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(default)]
+    algorithm: Option<String>,
     method: String,
     #[serde(default)]
     params: Option<Box<RawValue>>,
@@ -51,15 +69,35 @@ struct Explain {
     at: Option<u64>,
 }
 
+/// An explanation, and the caller that it is about.
+#[derive(Serialize)]
+struct Explained<'a> {
+    #[serde(flatten)]
+    explanation: Explanation,
+    caller: Assumed<'a>,
+}
+
+#[derive(Serialize)]
+struct Assumed<'a> {
+    agent: &'a Name,
+    subject: &'a str,
+    delegated: bool,
+    key: &'a str,
+    algorithm: &'static str,
+    issuer: &'a str,
+    token_age: u64,
+}
+
 /// The answer, if the permitted call is of a built-in method; else the call back.
 pub(super) fn answer(
     permitted: Permitted,
     policy: &PolicySet,
+    verifier: &Verifier,
     now_ms: u64,
 ) -> Result<Result<Box<RawValue>, RpcError>, Box<Permitted>> {
     match permitted.call().method() {
         CAN => Ok(can(&permitted, policy, now_ms)),
-        EXPLAIN => Ok(explain(&permitted, policy, now_ms)),
+        EXPLAIN => Ok(explain(&permitted, policy, verifier, now_ms)),
         _ => Err(Box::new(permitted)),
     }
 }
@@ -74,20 +112,71 @@ fn can(permitted: &Permitted, policy: &PolicySet, now_ms: u64) -> Result<Box<Raw
     to_raw_value(&Answer { allowed }).map_err(RpcError::internal)
 }
 
-fn explain(permitted: &Permitted, policy: &PolicySet, now_ms: u64) -> Result<Box<RawValue>, RpcError> {
+fn explain(
+    permitted: &Permitted,
+    policy: &PolicySet,
+    verifier: &Verifier,
+    now_ms: u64,
+) -> Result<Box<RawValue>, RpcError> {
     let asked: Explain = Params::decode(permitted.call().params())?;
+    let now_ms = asked.at.map_or(now_ms, |seconds| seconds.saturating_mul(1000));
+    let now_s = now_ms / 1000;
+    let (key, algorithm) =
+        proof(&verifier.keys_of(&asked.agent, now_s), &asked.agent, asked.key, asked.algorithm.as_deref())?;
     let mut caller = Caller::new(asked.agent, asked.roles);
     if let Some(subject) = asked.subject {
-        caller.delegated = subject != caller.agent.as_str();
+        caller.delegated = true;
         caller.subject = subject;
     }
-    let now_ms = asked.at.map_or(now_ms, |seconds| seconds.saturating_mul(1000));
-    // A token as fresh as can be: the explanation says what the rules ask of its age.
-    caller.token.issued_at = now_ms / 1000;
-    caller.token.expires_at = now_ms / 1000 + 900;
+    (caller.key, caller.algorithm) = (key, algorithm);
+    caller.token.issuer = asked.issuer;
+    caller.token.claims = asked.claims;
+    caller.token.issued_at = now_s.saturating_sub(asked.token_age);
+    caller.token.expires_at = now_s.saturating_add(900);
     let question =
         Question { caller: &caller, method: &asked.method, params: structured(asked.params.as_deref())?, now_ms };
-    to_raw_value(&policy.explain(&question)).map_err(RpcError::internal)
+    let explained = Explained {
+        explanation: policy.explain(&question),
+        caller: Assumed {
+            agent: &caller.agent,
+            subject: &caller.subject,
+            delegated: caller.delegated,
+            key: &caller.key,
+            algorithm: caller.algorithm.as_str(),
+            issuer: &caller.token.issuer,
+            token_age: asked.token_age,
+        },
+    };
+    to_raw_value(&explained).map_err(RpcError::internal)
+}
+
+/// The key and algorithm of the call that is asked about: as asked, else as the key ring has them.
+///
+/// An agent with keys of both algorithms could call with either, so the question has to say with which.
+fn proof(
+    ring: &BTreeMap<String, ProofAlgorithm>,
+    agent: &Name,
+    key: Option<String>,
+    algorithm: Option<&str>,
+) -> Result<(String, ProofAlgorithm), RpcError> {
+    let algorithm = match algorithm {
+        None => None,
+        Some("HS256") => Some(ProofAlgorithm::Hs256),
+        Some("EdDSA") => Some(ProofAlgorithm::EdDsa),
+        Some(_) => return Err(RpcError::invalid_params("`algorithm` is `HS256` or `EdDSA`")),
+    };
+    let of_key = key.as_ref().and_then(|key| ring.get(key)).copied();
+    let wanted = algorithm.or(of_key);
+    let mut fitting = ring.iter().filter(|(_, known)| wanted.is_none_or(|wanted| **known == wanted));
+    let first = fitting.next().map(|(known, algorithm)| (known.clone(), *algorithm));
+    if let Some((_, one)) = &first
+        && fitting.any(|(_, other)| other != one)
+    {
+        let message = format!("`{agent}` has keys of both algorithms: say `key` or `algorithm`");
+        return Err(RpcError::invalid_params(message));
+    }
+    let (known, found) = first.unwrap_or_else(|| (format!("{agent}.k1"), ProofAlgorithm::Hs256));
+    Ok((key.unwrap_or(known), wanted.unwrap_or(found)))
 }
 
 /// JSON-RPC 2.0 §4.2: parameters are an object or an array.
