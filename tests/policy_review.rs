@@ -14,7 +14,9 @@ use generate::{Asked, BASE, any_asked, any_model};
 use policy_support::*;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use sealwire::policy::{Access, Callers, Diff, PolicySet};
+use sealwire::auth::{Caller, TokenFacts};
+use sealwire::policy::{Access, Callers, DecisionRecord, Diff, PolicySet, Question, Replay};
+use serde_json::value::RawValue;
 
 /// A few cases each time the tests run; `PROPTEST_CASES=5000` for a night.
 fn config(cases: u32) -> ProptestConfig {
@@ -390,5 +392,86 @@ proptest! {
             let [one, other] = [0, 1].map(|at| ask_at(&sets[at], &asked.caller, &asked.method, params, asked.now_ms).verdict);
             prop_assert_eq!(one, other, "{}\n{}\n{:?}", old, new, asked);
         }
+    }
+}
+
+/// A method `m` with a parameter of this type, which everybody may call, and more.
+fn one_param(kind: &str, more: &str) -> String {
+    format!(
+        "[method.m]\nparams = [{{ name = \"x\", type = \"{kind}\" }}]\n{more}\n[rule.all]\neveryone = true\nallow = [\"m\"]\n"
+    )
+}
+
+/// What became of one recorded call: `same`, `different`, or why it cannot be told.
+fn replayed(old: &PolicySet, new: &PolicySet, params: &str) -> String {
+    let mut caller = caller("a", &[]);
+    caller.token.claims.insert("tenant".to_owned(), "evil".into());
+    (caller.token.id, caller.token.key) = ("token-1".to_owned(), "issuer-1".to_owned());
+    let raw = RawValue::from_string(params.to_owned()).unwrap();
+    let question = Question { caller: &caller, method: "m", params: Some(&raw), now_ms: MONDAY_AFTERNOON };
+    let record = DecisionRecord::new(old, &question, &old.decide(&question));
+    let replay = Replay::run(new, &serde_json::to_string(&record).unwrap());
+    assert_eq!(replay.calls, 1, "{replay}");
+    match (replay.different.len(), replay.unknown.first()) {
+        (0, None) => "same".to_owned(),
+        (_, None) => "different".to_owned(),
+        (_, Some(unknown)) => unknown.why.clone().unwrap(),
+    }
+}
+
+#[test]
+fn recording_that_lacks_a_claim_does_not_tell() {
+    let claims = "[claims]\ntenant = \"string\"";
+    let deny = "[rule.evil]\neveryone = true\ndeny = [\"m\"]\nwhen.claims.tenant = \"evil\"\n";
+    let old = toml(&one_param("any", ""));
+    let new = toml(&(one_param("any", claims) + deny));
+    assert_eq!(replayed(&old, &new, "[1]"), "the policy asks for the claim `tenant`, which was not recorded");
+    let knows = toml(&one_param("any", claims));
+    assert_eq!(replayed(&knows, &new, "[1]"), "different");
+    let other = toml(&(one_param("any", "[claims]\ngroup = \"string\"") + &deny.replace("tenant", "group")));
+    assert_eq!(replayed(&other, &other, "[1]"), "same", "a declared claim that the token does not have");
+}
+
+#[test]
+fn recording_under_other_declarations_does_not_tell() {
+    let deny = "[rule.blocked]\neveryone = true\ndeny = [\"m\"]\nwhen.params.x = { glob = \"blocked-*\" }\n";
+    let new = toml(&(one_param("string", "") + deny));
+    let unknown = "the policy asks for parameters, and others were declared when it was recorded";
+    assert_eq!(replayed(&toml(&one_param("integer", "")), &new, "[\"blocked-1\"]"), unknown, "a fault of then");
+    assert_eq!(replayed(&toml(&one_param("any", "")), &new, "[\"blocked-1\"]"), unknown, "its content was left out");
+    let knows = toml(&one_param("string", ""));
+    assert_eq!(replayed(&knows, &new, "[\"blocked-1\"]"), "different");
+    assert_eq!(replayed(&knows, &new, "[\"open-1\"]"), "same");
+    assert_eq!(replayed(&knows, &new, "[5]"), "different", "a fault that nothing looked at then");
+    let longer = |optional: &str| {
+        let more = format!("type = \"string\" }}, {{ name = \"y\", type = \"string\"{optional} }}]");
+        toml(&(one_param("string", "") + deny).replace("type = \"string\" }]", &more))
+    };
+    assert_eq!(replayed(&knows, &longer(", optional = true"), "[\"open-1\"]"), "same");
+    assert_eq!(replayed(&knows, &longer(", optional = true"), "[\"open-1\", \"y\"]"), unknown);
+    assert_eq!(replayed(&knows, &longer(""), "[\"open-1\"]"), unknown);
+}
+
+#[test]
+fn the_same_policy_decides_the_same_again() {
+    let toml = one_param("number", "")
+        .replace("type = \"number\" }", "type = \"number\" }, { name = \"y\", type = \"string\", optional = true }");
+    let asks = "forbid(principal, action == Action::\"m\", resource) unless { context.token.id == \"token-1\" && context.token.key == \"issuer-1\" };\n\
+                forbid(principal, action == Action::\"m\", resource) when { context.params has y && context.params.y == \"no\" };";
+    let set = policy(&toml, asks);
+    assert!(
+        ask(
+            &set,
+            &Caller {
+                token: TokenFacts { id: "token-1".into(), key: "issuer-1".into(), ..TokenFacts::default() },
+                ..caller("a", &[])
+            },
+            "m",
+            "[1e999]"
+        )
+        .is_allow()
+    );
+    for params in ["[1]", "[1e999]", "[-1e400, \"no\"]", "{\"x\": 0.1, \"y\": \"yes\"}", "[\"1\"]"] {
+        assert_eq!(replayed(&set, &set, params), "same", "{params}");
     }
 }

@@ -216,7 +216,7 @@ fn records_hold_what_is_declared_and_nothing_else() {
     assert_eq!(
         line,
         format!(
-            r#"{{"at_ms":{MONDAY_AFTERNOON},"revision":"{}","agent":"a","roles":["teller"],"algorithm":"HS256","key":"a.k1","issued_at":0,"expires_at":0,"claims":{{"tenant":"acme"}},"method":"bank/transfer","params":{{"amount":100,"memo":"…","to":"a"}},"verdict":"allow","reason":"allowed_by","rule":"small"}}"#,
+            r#"{{"at_ms":{MONDAY_AFTERNOON},"revision":"{}","agent":"a","roles":["teller"],"algorithm":"HS256","key":"a.k1","token_id":"token-id","issued_at":0,"expires_at":0,"known_claims":["tenant"],"claims":{{"tenant":"acme"}},"method":"bank/transfer","declared":["to: string","amount: integer","memo?: any"],"params":{{"amount":100,"memo":"…","to":"a"}},"verdict":"allow","reason":"allowed_by","rule":"small"}}"#,
             set.revision()
         )
     );
@@ -259,6 +259,10 @@ fn recordings_are_put_to_other_policies() {
     ) + "[rule.own]\neveryone = true\ndeny = [\"bank/balance\"]\nwhen.params.account = \"root\"\n";
     let replay = Replay::run(&toml(&asks), &lines);
     assert_eq!((replay.different.len(), replay.unknown.len()), (0, 1), "{replay}");
+    assert!(
+        replay.to_string().contains("line 4: a bank/balance: cannot be told: the policy asks for parameters"),
+        "{replay}"
+    );
     let replay = Replay::run(&set, "{\"at_ms\":1}\n");
     assert_eq!(replay.unreadable[0].0, 1);
 }

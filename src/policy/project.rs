@@ -35,7 +35,8 @@ impl Projected {
             Self::String(text) => text.as_str().into(),
             Self::Integer(value) => (*value).into(),
             Self::Boolean(value) => (*value).into(),
-            Self::Number(text) => serde_json::from_str(text).unwrap_or(Value::Null),
+            // Beyond what a number can hold here, its text says what the call had.
+            Self::Number(text) => serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into()),
             Self::Any => "…".into(),
             Self::List(values) => values.iter().map(Self::to_json).collect(),
             Self::Object(fields) => Value::Object(to_json(fields)),

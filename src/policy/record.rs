@@ -9,16 +9,19 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 use super::decision::{Decision, Question, Reason, Verdict};
+use super::expr::Reads;
+use super::params::{Param, ParamType};
 use super::project;
 use super::revision::Revision;
+use super::rule::Mode;
 use super::set::PolicySet;
 use crate::auth::{Caller, ProofAlgorithm, TokenFacts};
 use crate::name::Name;
 
 /// One decision with the question it answers: a line of `decisions.jsonl`.
 ///
-/// Of the arguments it has those that are declared, of the claims those that are declared, of the token its times and
-/// issuer.
+/// Of the arguments it has those that are declared, of the claims those that are declared, of the token its id, its times,
+/// its issuer and the issuer's key id. What was declared is in it, too: a policy with other declarations asks for more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionRecord {
@@ -41,15 +44,27 @@ pub struct DecisionRecord {
     /// The token's issuer.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub issuer: String,
+    /// The token's id.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub token_id: String,
+    /// The key id of the token's issuer.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub token_key: String,
     /// When the token was issued, in seconds since the Unix epoch.
     pub issued_at: u64,
     /// When the token expires, in seconds since the Unix epoch.
     pub expires_at: u64,
+    /// The names of all claims that were declared, whether or not the token had them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known_claims: Option<BTreeSet<String>>,
     /// The declared claims of the token.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub claims: Map<String, Value>,
     /// The method.
     pub method: String,
+    /// The declarations of the parameters by position, as `amount: integer`, if the method had any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared: Option<Vec<String>>,
     /// The declared parameters by name, if the method has declarations and the call followed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Map<String, Value>>,
@@ -99,8 +114,11 @@ impl DecisionRecord {
             algorithm: caller.algorithm.as_str().to_owned(),
             key: caller.key.clone(),
             issuer: caller.token.issuer.clone(),
+            token_id: caller.token.id.clone(),
+            token_key: caller.token.key.clone(),
             issued_at: caller.token.issued_at,
             expires_at: caller.token.expires_at,
+            known_claims: Some(claims.keys().cloned().collect()),
             claims: caller
                 .token
                 .claims
@@ -109,6 +127,7 @@ impl DecisionRecord {
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
             method: question.method.to_owned(),
+            declared: declared.map(declarations),
             params,
             fault,
             verdict: decision.verdict,
@@ -132,11 +151,12 @@ impl DecisionRecord {
             delegated: self.subject.is_some(),
             roles: self.roles.clone(),
             token: TokenFacts {
+                id: self.token_id.clone(),
                 issuer: self.issuer.clone(),
+                key: self.token_key.clone(),
                 issued_at: self.issued_at,
                 expires_at: self.expires_at,
                 claims: self.claims.clone(),
-                ..TokenFacts::default()
             },
             key: self.key.clone(),
             algorithm: if self.algorithm == "EdDSA" { ProofAlgorithm::EdDsa } else { ProofAlgorithm::Hs256 },
@@ -168,6 +188,9 @@ pub struct Replayed {
     pub record: DecisionRecord,
     /// What the policy decides.
     pub now: Decision,
+    /// Why it cannot be told whether the call itself would be decided so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 impl Replay {
@@ -191,12 +214,12 @@ impl Replay {
                 }
             };
             replay.calls += 1;
-            let (now, certain) = again(set, &record);
+            let (now, why) = again(set, &record);
             let differs = now.verdict != record.verdict;
-            if !certain {
-                replay.unknown.push(Replayed { line, record, now });
+            if why.is_some() {
+                replay.unknown.push(Replayed { line, record, now, why });
             } else if differs {
-                replay.different.push(Replayed { line, record, now });
+                replay.different.push(Replayed { line, record, now, why });
             }
         }
         replay
@@ -209,25 +232,68 @@ impl Replay {
     }
 }
 
-/// The decision of `set`, and whether the record has everything that it depends on.
-fn again(set: &PolicySet, record: &DecisionRecord) -> (Decision, bool) {
+/// The decision of `set`, and why the record may lack something that it depends on.
+fn again(set: &PolicySet, record: &DecisionRecord) -> (Decision, Option<String>) {
     let caller = record.caller();
-    let params: Option<Box<RawValue>> = record.params.as_ref().and_then(|params| to_raw_value(params).ok());
+    let why = lacks(set, record);
+    let declared = set.methods().params(&record.method).unwrap_or_default();
+    let params = record.params.as_ref().map(|params| spelled(params, declared));
+    let params: Option<Box<RawValue>> = params.as_ref().and_then(|params| to_raw_value(params).ok());
     let question =
         Question { caller: &caller, method: &record.method, params: params.as_deref(), now_ms: record.at_ms };
-    if let Some(fault) = &record.fault {
+    let decision = match &record.fault {
         // Which parameter was wrong is not recorded; that one was, decides.
-        return (set.decide_faulty(&question, Reason::ParamType(fault.clone())), true);
-    }
-    let decision = set.decide(&question);
-    let certain = match (&decision.reason, &record.params) {
-        // The old policy did not know the parameter, so the record does not have it.
-        (Reason::ParamMissing(_) | Reason::ParamUndeclared(_), _) => false,
-        // Optional parameters that were not recorded look absent.
-        (_, None) => !set.looks_at_params(&record.method),
-        _ => true,
+        Some(fault) => set.decide_faulty(&question, Reason::ParamType(fault.clone())),
+        None => set.decide(&question),
     };
-    (decision, certain)
+    (decision, why)
+}
+
+/// What the rules of the method ask for and the record does not have.
+fn lacks(set: &PolicySet, record: &DecisionRecord) -> Option<String> {
+    let slice = set.slice_for(&record.method)?;
+    let ground = set.ground();
+    let rules = slice.rules.iter().filter_map(|position| ground.rules.get(*position));
+    let parts = rules.filter(|rule| rule.mode == Mode::Enforce).flat_map(|rule| &rule.parts);
+    let reads = Reads::of(parts.map(|part| &part.condition));
+    if record.known_claims.is_none() && ["id", "key"].iter().any(|name| reads.context(&["token", name])) {
+        return Some("the policy asks for the token's id or key, and the record has neither".to_owned());
+    }
+    let known = |claim: &String| {
+        record.claims.contains_key(claim) || record.known_claims.as_ref().is_some_and(|known| known.contains(claim))
+    };
+    let asked = |claim: &&String| reads.context(&["claims", claim]);
+    if let Some(claim) = ground.vocabulary.claims.keys().filter(asked).find(|claim| !known(claim)) {
+        return Some(format!("the policy asks for the claim `{}`, which was not recorded", claim.escape_debug()));
+    }
+    if set.looks_at_params(&record.method) {
+        let now = set.methods().params(&record.method).unwrap_or_default();
+        let before = record.declared.as_deref().unwrap_or_default();
+        // What was declared decides what a fault is, what was recorded and how positions were read. A call without
+        // fault had nothing else, so what else is optional now was not there.
+        let (same, more) = now.split_at_checked(before.len()).unwrap_or_default();
+        let fits = record.fault.is_none() && more.iter().all(Param::is_optional);
+        if record.declared.is_none() || declarations(same) != before || !(more.is_empty() || fits) {
+            return Some("the policy asks for parameters, and others were declared when it was recorded".to_owned());
+        }
+    }
+    None
+}
+
+fn declarations(params: &[Param]) -> Vec<String> {
+    params.iter().map(ToString::to_string).collect()
+}
+
+/// The recorded parameters as a call would spell them. A number that is recorded as text is beyond what a number can hold
+/// here; no rule looks at it, so any other will do.
+fn spelled(params: &Map<String, Value>, declared: &[Param]) -> Map<String, Value> {
+    let kind = |name: &String| declared.iter().find(|param| param.name() == name).map(Param::kind);
+    let value = |name: &String, value: &Value| match (kind(name), value) {
+        (Some(ParamType::Number), Value::String(_)) => Value::from(0),
+        (Some(ParamType::Object(fields)), Value::Object(members)) => Value::Object(spelled(members, fields)),
+        _ => value.clone(),
+    };
+    params.iter().map(|(name, member)| (name.clone(), value(name, member))).collect()
 }
 
 impl fmt::Display for Replay {
@@ -242,10 +308,11 @@ impl fmt::Display for Replay {
         for one in &self.unknown {
             writeln!(
                 f,
-                "line {}: {} {}: cannot be told, the record lacks parameters that the policy asks",
+                "line {}: {} {}: cannot be told: {}",
                 one.line,
                 who(&one.record),
-                one.record.method.escape_debug()
+                one.record.method.escape_debug(),
+                one.why.as_deref().unwrap_or_default()
             )?;
         }
         for (line, error) in &self.unreadable {
