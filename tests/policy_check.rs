@@ -227,7 +227,7 @@ allow = ["bank/*"]
 [rule.limit]
 roles = ["boss"]
 allow = ["bank/transfer"]
-when.params.amount = { max = 5 }
+when.token_age = "5m"
 [rule.closed]
 everyone = true
 deny = ["math/*"]

@@ -475,3 +475,22 @@ fn the_same_policy_decides_the_same_again() {
         assert_eq!(replayed(&set, &set, params), "same", "{params}");
     }
 }
+
+/// Its parameters must be as declared because of the narrow rule, and of no other.
+#[test]
+fn rule_that_alone_looks_at_something_is_not_covered() {
+    let base = "[method.m]\nparams = [{ name = \"x\", type = \"integer\" }]\n[claims]\ntenant = \"string\"\n\
+                [role.r]\nallow = [\"m\"]\n[rule.z]\nroles = [\"r\"]\nallow = [\"m\"]\n";
+    for (when, params) in [("when.params.x = { max = 5 }\n", "[1.0]"), ("when.claims.tenant = \"acme\"\n", "[1]")] {
+        let mut caller = caller("a", &["r"]);
+        caller.token.claims.insert("tenant".to_owned(), 5.into());
+        let with = format!("{base}{when}");
+        assert!(
+            ask(&toml(base), &caller, "m", params).is_allow() && !ask(&toml(&with), &caller, "m", params).is_allow()
+        );
+        assert_eq!(warnings(&[("a.toml", &with)]), [] as [&str; 0], "{when}");
+        let looks = format!("{with}[rule.other]\nagents = [\"q\"]\ndeny = [\"m\"]\n{when}");
+        let found = warnings(&[("a.toml", &looks)]);
+        assert!(found.iter().any(|line| line.contains("the rule `z` changes nothing")), "{found:?}");
+    }
+}

@@ -8,7 +8,7 @@ use cedar_policy::{ValidationMode, ValidationWarning, Validator};
 
 use super::cedar::{self, Scope};
 use super::demand;
-use super::expr;
+use super::expr::{self, Reads};
 use super::finding::{Report, shown};
 use super::load::Vocabulary;
 use super::methods::Methods;
@@ -187,7 +187,10 @@ fn coverage(rules: &[Rule], methods: &Methods, report: &mut Report) {
     let rules: Vec<Reach<'_>> = rules.iter().map(reach).collect();
     for (position, narrow) in rules.iter().enumerate() {
         let cover = rules.iter().enumerate().find(|(other, wide)| {
-            *other != position && wide.covers(narrow) && (!narrow.covers(wide) || *other < position)
+            *other != position
+                && wide.covers(narrow)
+                && (!narrow.covers(wide) || *other < position)
+                && (wide.rule.effect != narrow.rule.effect || !narrow.alone_looks(&rules))
         });
         let Some((_, Reach { rule: wide, .. })) = cover else { continue };
         let rule = narrow.rule;
@@ -208,6 +211,27 @@ struct Reach<'a> {
 }
 
 impl Reach<'_> {
+    /// Whether calls of some method must follow the declarations of something because of this rule only. Then it refuses
+    /// calls that no other rule does, whatever it says about them.
+    fn alone_looks(&self, all: &[Reach<'_>]) -> bool {
+        let looks = |rule: &Rule| -> BTreeSet<Vec<String>> {
+            let reads = Reads::of(rule.parts.iter().map(|part| &part.condition));
+            let paths = reads.context_paths().filter_map(|path| match path {
+                [group, ..] if group == "params" => Some(vec![group.to_string()]),
+                [group, name, ..] if group == "claims" => Some(vec![group.to_string(), name.to_string()]),
+                _ => None,
+            });
+            paths.collect()
+        };
+        let own = looks(self.rule);
+        let others = |method: &usize| -> BTreeSet<Vec<String>> {
+            let others = all.iter().filter(|other| !std::ptr::eq(other.rule, self.rule));
+            let others = others.filter(|other| other.rule.mode == Mode::Enforce);
+            others.filter(|other| other.methods.binary_search(method).is_ok()).flat_map(|it| looks(it.rule)).collect()
+        };
+        !own.is_empty() && self.methods.iter().any(|method| !own.is_subset(&others(method)))
+    }
+
     /// Whether `other` never makes a difference beside this one.
     fn covers(&self, other: &Self) -> bool {
         let (wide, rule) = (self.rule, other.rule);
