@@ -494,3 +494,18 @@ fn rule_that_alone_looks_at_something_is_not_covered() {
         assert!(found.iter().any(|line| line.contains("the rule `z` changes nothing")), "{found:?}");
     }
 }
+
+#[test]
+fn explanation_without_an_evaluation_says_so() {
+    let set = policy(
+        "[method.m]\n[rule.all]\neveryone = true\nallow = [\"m\"]\n",
+        "forbid(principal, action, resource) when { context.now < datetime(\"2020-01-01\") };",
+    );
+    let caller = caller("a", &[]);
+    let at = |now_ms| set.explain(&Question { caller: &caller, method: "m", params: None, now_ms });
+    assert!(at(MONDAY_AFTERNOON).to_string().contains("yes  anyone calls"));
+    let never = at(253_402_300_800_000);
+    assert_eq!(never.decision.reason.label(), "evaluation_error");
+    let text = never.to_string();
+    assert!(text.contains("fail anyone calls: nothing can be evaluated") && !text.contains("no   "), "{text}");
+}

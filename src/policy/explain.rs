@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::actual::actual;
 use super::cedar;
 use super::decision::{Decision, Question};
-use super::expr::Reads;
+use super::expr::{self, Reads};
 use super::request::Needs;
 use super::revision::Revision;
 use super::rule::{Effect, Mode, Part, Rule, RuleId};
@@ -122,7 +122,12 @@ fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party
             let _added = probes.add(probe);
         }
     }
+    // It always holds, unless nothing can be evaluated at all.
+    if let Ok(probe) = cedar::probe(ALWAYS, expr::boolean(true)) {
+        let _added = probes.add(probe);
+    }
     let results = slice.probe(facts, party, &probes, ground);
+    let evaluated = results.contains_key(&cedar_policy::PolicyId::new(ALWAYS));
     let mut stopped = false;
     let parts: Vec<PartExplanation> = parts
         .iter()
@@ -131,6 +136,7 @@ fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party
             let result = results.get(&cedar_policy::PolicyId::new(position.to_string()));
             let outcome = match (fault(ground, slice, facts, part), result) {
                 (Some(fault), _) => Outcome::Failed(fault),
+                _ if !evaluated => Outcome::Failed(NOT_EVALUATED.to_owned()),
                 (None, Some(None)) => Outcome::Held,
                 (None, Some(Some(_))) if stopped => Outcome::Skipped,
                 (None, Some(Some(error))) => Outcome::Failed(error.clone()),
@@ -160,6 +166,9 @@ fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party
     }
 }
 
+const ALWAYS: &str = "always";
+/// A time beyond the year 9999, for instance.
+const NOT_EVALUATED: &str = "nothing can be evaluated: the call has a value that conditions cannot represent";
 const NOTHING_KNOWN: &str = "nothing is known about the parameters of a method that does not exist";
 
 /// Why a part cannot be judged, if it looks at something of the call that is not as declared.
