@@ -509,3 +509,34 @@ fn explanation_without_an_evaluation_says_so() {
     let text = never.to_string();
     assert!(text.contains("fail anyone calls: nothing can be evaluated") && !text.contains("no   "), "{text}");
 }
+
+#[test]
+fn tables_keep_to_the_width_of_a_terminal() {
+    let roles: String = (0..12).map(|n| format!("[role.a-long-name-{n}]\nallow = [\"m/b\"]\n")).collect();
+    let set = toml(&format!("[method.\"m/b\"]\n{roles}"));
+    let text = set.matrix().to_string();
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("method")).collect();
+    assert!(headings.len() > 1, "{text}");
+    for n in 0..12 {
+        let shown = headings.iter().filter(|line| line.split("  ").any(|cell| cell == format!("role a-long-name-{n}")));
+        assert_eq!(shown.count(), 1, "{text}");
+    }
+    assert_eq!(text.matches("yes").count(), 12 + 1, "and once in the legend: {text}");
+    let wide = toml(&format!("[method.\"m/b\"]\n[role.\"{}\"]\nallow = [\"m/b\"]\n", "a".repeat(100)));
+    assert!(wide.matrix().to_string().contains(&"a".repeat(100)), "a column of its own");
+}
+
+#[test]
+fn unless_of_cedar_reads_as_a_sentence() {
+    let rule = |hour: u32| {
+        let text = format!(
+            "@id(\"c\") permit(principal in Role::\"a\", action, resource) unless {{ context.hour < {hour} }};"
+        );
+        policy(ROLES, &text)
+    };
+    let cell = rule(5).access(&Callers::Role("a".into()), "m/b").rules[0].to_string();
+    assert_eq!(cell, "allow by `c` (b.cedar:1) unless context.hour < 5");
+    let diff = Diff::between(&rule(5), &rule(6)).to_string();
+    assert!(diff.contains("`c` (allow) now asks that it is not so that context.hour < 6"), "{diff}");
+}

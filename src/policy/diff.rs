@@ -167,8 +167,10 @@ impl Found {
         let added = conditions_missing(after, before);
         // Words are cut and unquoted: where they are the same, the conditions themselves tell the difference.
         let alike = |part: &Part, others: &[&Part]| others.iter().any(|other| other.words == part.words);
-        let told = |part: &Part, others: &[&Part]| {
-            if alike(part, others) { expr::text(&part.condition) } else { part.words.clone() }
+        let told = |part: &Part, others: &[&Part]| match part.words.strip_prefix("unless ") {
+            _ if alike(part, others) => expr::text(&part.condition),
+            Some(words) => format!("it is not so that {words}"),
+            None => part.words.clone(),
         };
         for part in &gone {
             self.words.push(format!("`{rule}` ({effect}) no longer asks that {}", told(part, &added)));

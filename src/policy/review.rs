@@ -264,6 +264,9 @@ impl Standing<'_> {
     }
 }
 
+/// The width of a terminal, which tables keep to.
+const LINE: usize = 80;
+
 /// What the words of the matrix mean. A caller in several columns must not take one `-` for the last word.
 const LEGEND: &str = "\
 yes: all calls in the caller's own name, parameters and claims of their types
@@ -275,18 +278,33 @@ impl fmt::Display for Matrix {
         let widest = self.rows.iter().map(|row| row.method.len()).max().unwrap_or_default().max("method".len());
         let headings: Vec<String> = self.callers.iter().map(ToString::to_string).collect();
         let widths: Vec<usize> = headings.iter().map(|heading| heading.chars().count().max(3)).collect();
-        let line = |first: &str, cells: &mut dyn Iterator<Item = &str>| {
-            let cells = cells.zip(&widths).map(|(cell, width)| format!("  {cell:width$}"));
-            format!("{first:widest$}{}", cells.collect::<String>()).trim_end().to_owned()
-        };
-        writeln!(f, "{}", line("method", &mut headings.iter().map(String::as_str)))?;
-        for row in &self.rows {
-            let words = row.cells.iter().map(|cell| match cell.access {
-                Access::Allowed => "yes",
-                Access::Conditional => "if",
-                Access::Denied => "-",
+        // As many columns side by side as a terminal shows, the others below.
+        let mut from = 0;
+        while from < widths.len().max(1) {
+            let mut line = widest;
+            let fits = widths.iter().skip(from).take_while(|width| {
+                line += 2 + **width;
+                line <= LINE
             });
-            writeln!(f, "{}", line(&row.method, &mut words.into_iter()))?;
+            let columns = from..from + fits.count().max(1);
+            let line = |first: &str, cells: &mut dyn Iterator<Item = &str>| {
+                let cells = cells.zip(&widths).skip(columns.start).take(columns.len());
+                let cells = cells.map(|(cell, width)| format!("  {cell:width$}"));
+                format!("{first:widest$}{}", cells.collect::<String>()).trim_end().to_owned()
+            };
+            if from > 0 {
+                writeln!(f)?;
+            }
+            writeln!(f, "{}", line("method", &mut headings.iter().map(String::as_str)))?;
+            for row in &self.rows {
+                let words = row.cells.iter().map(|cell| match cell.access {
+                    Access::Allowed => "yes",
+                    Access::Conditional => "if",
+                    Access::Denied => "-",
+                });
+                writeln!(f, "{}", line(&row.method, &mut words.into_iter()))?;
+            }
+            from = columns.end;
         }
         writeln!(f, "\n{LEGEND}\nPolicy revision {}.", self.revision)?;
         for row in &self.rows {
