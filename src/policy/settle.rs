@@ -156,11 +156,11 @@ impl<'a> View<'a> {
 
 /// Whether any of these is so; `None` if one that is not known decides.
 fn any(values: impl IntoIterator<Item = Option<bool>>) -> Option<bool> {
-    values.into_iter().fold(Some(false), |found, value| match (found, value) {
-        (Some(true), _) | (_, Some(true)) => Some(true),
-        (Some(false), Some(false)) => Some(false),
-        _ => None,
-    })
+    let values: Vec<Option<bool>> = values.into_iter().collect();
+    if values.contains(&Some(true)) {
+        return Some(true);
+    }
+    (!values.contains(&None)).then_some(false)
 }
 
 /// The names of agents that an expression spells out.
