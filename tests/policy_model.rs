@@ -9,9 +9,9 @@ mod reference;
 #[path = "policy_model/whole.rs"]
 mod whole;
 
-use generate::{Asked, Effect, Model, any_asked, any_model, any_rule};
+use generate::{Asked, Effect, Model, any_asked, any_model, any_rule, any_rule_as_it_comes};
 use proptest::prelude::*;
-use sealwire::policy::{Decision, Methods, PolicySet, Question, Reason};
+use sealwire::policy::{Decision, Methods, PolicySet, Question, Reason, Severity, Verdict};
 use serde_json::value::RawValue;
 
 fn load(files: &[(&str, &str)]) -> PolicySet {
@@ -88,6 +88,21 @@ proptest! {
         let after = toml_set(&more);
         for asked in &asked {
             prop_assert!(decide(&before, asked).is_allow() || !decide(&after, asked).is_allow(), "{}\n{:?}", more.to_toml(), asked);
+        }
+    }
+
+    #[test]
+    fn a_rule_that_is_refused_because_it_can_never_hold_never_does(rule in any_rule_as_it_comes(0), asked in prop::collection::vec(any_asked(), 40)) {
+        let model = Model { rules: vec![generate::Rule { effect: Effect::Allow, shadow: false, ..rule }] };
+        let files = [("base.toml", generate::BASE), ("rules.toml", &model.to_toml())];
+        if let Err(errors) = PolicySet::from_texts(files, &Methods::from_files()) {
+            for finding in errors.findings().iter().filter(|finding| finding.severity == Severity::Error) {
+                prop_assert!(finding.message.contains("can never hold"), "{}\n{finding}", model.to_toml());
+            }
+            for asked in &asked {
+                let outcome = reference::decide(&model, asked);
+                prop_assert_eq!(outcome.verdict, Verdict::Deny, "{}\n{}\n{:?}", errors, model.to_toml(), asked);
+            }
         }
     }
 
