@@ -371,14 +371,20 @@ proptest! {
     /// Two policies of which the tool says that nobody can do more or less decide alike.
     #[test]
     fn policies_without_a_difference_decide_alike(
-        (old, new) in (any_model(), any_model(), any::<prop::sample::Index>(), any::<bool>()).prop_map(|(old, other, at, swap)| {
-            // One rule of the second differs, or only where it stands.
+        (old, new) in (any_model(), generate::any_rule(0), any::<prop::sample::Index>(), 0..5).prop_map(|(old, other, at, what)| {
             let mut new = old.clone();
-            if let Some(rule) = other.rules.first().filter(|_| !swap && !new.rules.is_empty()) {
+            new.rules.reverse();
+            if !new.rules.is_empty() {
                 let at = at.index(new.rules.len());
-                new.rules[at] = generate::Rule { name: new.rules[at].name.clone(), ..rule.clone() };
-            } else {
-                new.rules.reverse();
+                let rule = &mut new.rules[at];
+                match what {
+                    0 => rule.delegated = other.delegated,
+                    1 => rule.methods = other.methods,
+                    2 => rule.who = other.who,
+                    3 => rule.when.clear(),
+                    // Only where it stands.
+                    _ => {}
+                }
             }
             (old, new)
         }),
