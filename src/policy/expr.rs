@@ -209,6 +209,27 @@ fn root(expr: &Expr) -> Option<(&Var, Vec<SmolStr>)> {
     }
 }
 
+/// The expressions that `expr` is made of.
+pub(crate) fn children(expr: &Expr) -> Vec<&E> {
+    match expr {
+        Expr::BinaryOp { left, right, .. } => vec![left, right],
+        Expr::UnaryOp { expr, .. }
+        | Expr::GetAttr { expr, .. }
+        | Expr::HasAttr { expr, .. }
+        | Expr::Like { expr, .. } => vec![expr],
+        Expr::Is { expr, in_expr, .. } => [expr].into_iter().chain(in_expr).collect(),
+        Expr::IfThenElse { cond, then_expr, else_expr } => vec![cond, then_expr, else_expr],
+        Expr::Set(values) => values.iter().collect(),
+        Expr::Record(fields) => fields.values().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether it is the caller itself.
+pub(crate) fn is_principal(expr: &Expr) -> bool {
+    matches!(expr, Expr::Var(Var::Principal))
+}
+
 /// Whether an expression holds for everything but something.
 pub(crate) fn is_negation(expr: &Expr) -> bool {
     matches!(expr, Expr::UnaryOp { op: UnaryOp::Not, .. } | Expr::BinaryOp { op: BinaryOp::NotEq, .. })

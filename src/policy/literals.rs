@@ -4,7 +4,7 @@
 use cedar_policy::pst::{BinaryOp, Expr, Literal, Var};
 
 use super::cedar::{AGENT, ROLE};
-use super::expr::E;
+use super::expr::{children, is_principal};
 use super::finding::{did_you_mean, shown};
 use super::hours;
 use crate::auth::ProofAlgorithm;
@@ -92,25 +92,5 @@ fn stray_beside_names(expr: &Expr) -> Option<String> {
             stray_entity(cond).or_else(|| stray_beside_names(then_expr)).or_else(|| stray_beside_names(else_expr))
         }
         _ => stray_entity(expr),
-    }
-}
-
-fn is_principal(expr: &Expr) -> bool {
-    matches!(expr, Expr::Var(Var::Principal))
-}
-
-/// The expressions that `expr` is made of.
-fn children(expr: &Expr) -> Vec<&E> {
-    match expr {
-        Expr::BinaryOp { left, right, .. } => vec![left, right],
-        Expr::UnaryOp { expr, .. }
-        | Expr::GetAttr { expr, .. }
-        | Expr::HasAttr { expr, .. }
-        | Expr::Like { expr, .. } => vec![expr],
-        Expr::Is { expr, in_expr, .. } => [expr].into_iter().chain(in_expr).collect(),
-        Expr::IfThenElse { cond, then_expr, else_expr } => vec![cond, then_expr, else_expr],
-        Expr::Set(values) => values.iter().collect(),
-        Expr::Record(fields) => fields.values().collect(),
-        _ => Vec::new(),
     }
 }

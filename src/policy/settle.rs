@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use cedar_policy::pst::{BinaryOp, Expr, Literal, UnaryOp, Var};
+use cedar_policy::pst::{BinaryOp, Expr, Literal, UnaryOp};
 
 use super::cedar::{self, AGENT, ROLE};
 use super::decision::Question;
-use super::expr::{E, Reads};
+use super::expr::{E, Reads, children, is_principal};
 use super::review::Callers;
 use super::set::Ground;
 use super::slice::{Party, Slice};
@@ -176,10 +176,6 @@ fn asks_principal(expr: &Expr) -> bool {
     found
 }
 
-fn is_principal(expr: &Expr) -> bool {
-    matches!(expr, Expr::Var(Var::Principal))
-}
-
 fn named(expr: &Expr, kind: &str) -> Option<String> {
     match expr {
         Expr::Literal(Literal::EntityUID(uid)) if uid.ty.to_string() == kind => Some(uid.eid.to_string()),
@@ -207,20 +203,7 @@ fn is_known(expr: &Expr) -> bool {
 
 fn walk(expr: &Expr, see: &mut dyn FnMut(&Expr)) {
     see(expr);
-    match expr {
-        Expr::UnaryOp { expr, .. }
-        | Expr::GetAttr { expr, .. }
-        | Expr::HasAttr { expr, .. }
-        | Expr::Like { expr, .. } => walk(expr, see),
-        Expr::BinaryOp { left, right, .. } => [left, right].into_iter().for_each(|expr| walk(expr, see)),
-        Expr::Is { expr, in_expr, .. } => [expr].into_iter().chain(in_expr).for_each(|expr| walk(expr, see)),
-        Expr::IfThenElse { cond, then_expr, else_expr } => {
-            [cond, then_expr, else_expr].into_iter().for_each(|expr| walk(expr, see));
-        }
-        Expr::Set(values) => values.iter().for_each(|expr| walk(expr, see)),
-        Expr::Record(fields) => fields.values().for_each(|expr| walk(expr, see)),
-        _ => {}
-    }
+    children(expr).into_iter().for_each(|child| walk(child, see));
 }
 
 /// A caller for questions in which nothing depends on the caller.
