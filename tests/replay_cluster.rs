@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sealwire::auth::{Nonce, Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, Window};
-use sealwire::{BusConfig, Clock, Name, SystemClock};
+use sealwire::auth::{Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, Window};
+use sealwire::{BusConfig, Name, SystemClock};
 use support::cluster::Cluster;
+use support::replay::Message;
 use support::{SOON, within};
 use tokio::time::{Instant, sleep};
 
@@ -36,18 +37,6 @@ async fn ready(guard: &SharedGuard) -> Duration {
         sleep(Duration::from_millis(20)).await;
     }
     began.elapsed()
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Message {
-    nonce: Nonce,
-    iat: u64,
-}
-
-impl Message {
-    fn new() -> Self {
-        Self { nonce: Nonce::random(), iat: SystemClock.now_s() }
-    }
 }
 
 async fn offer(guard: &SharedGuard, message: Message) -> Result<(), Refused> {

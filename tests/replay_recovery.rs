@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sealwire::auth::{Nonce, Refused, ReplayGuard, SharedConfig, SharedGuard, Window};
-use sealwire::{BusConfig, Clock, Name, SystemClock};
+use sealwire::auth::{Refused, ReplayGuard, SharedConfig, SharedGuard, Window};
+use sealwire::{BusConfig, Name, SystemClock};
 use support::cluster::Cluster;
+use support::replay::Message;
 use support::{SOON, within};
 use tokio::time::{Instant, sleep};
 
@@ -31,18 +32,6 @@ async fn replica(bus: BusConfig) -> SharedGuard {
     config.window = Window::new(WINDOW_S, SKEW_S).unwrap();
     config.answer_within = ANSWER_WITHIN;
     within(3 * SOON, SharedGuard::open(config, bus, Arc::new(SystemClock))).await.unwrap()
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Message {
-    nonce: Nonce,
-    iat: u64,
-}
-
-impl Message {
-    fn new() -> Self {
-        Self { nonce: Nonce::random(), iat: SystemClock.now_s() }
-    }
 }
 
 async fn offer(guard: &SharedGuard, message: Message) -> Result<(), Refused> {

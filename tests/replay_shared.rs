@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use sealwire::auth::{Nonce, Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, SharedOpenError, Window};
 use sealwire::{BusConfig, Clock, Name, SystemClock};
 use support::nats_server::ServerOptions;
+use support::replay::Message;
 use support::{NatsServer, SOON, within};
 use tokio::time::{Instant, sleep};
 
@@ -61,19 +62,6 @@ async fn ready(guard: &SharedGuard) {
         sleep(Duration::from_millis(50)).await;
     }
     panic!("{why:?}");
-}
-
-/// A message issued now.
-#[derive(Debug, Clone, Copy)]
-struct Message {
-    nonce: Nonce,
-    iat: u64,
-}
-
-impl Message {
-    fn new() -> Self {
-        Self { nonce: Nonce::random(), iat: SystemClock.now_s() }
-    }
 }
 
 async fn offer(guard: &SharedGuard, message: Message) -> Result<(), Refused> {

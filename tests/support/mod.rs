@@ -9,6 +9,7 @@ pub(crate) mod desk;
 #[path = "../../src/bin/sealwire/nats_server.rs"]
 pub(crate) mod nats_server;
 pub(crate) mod raw;
+pub(crate) mod replay;
 pub(crate) mod site;
 
 use std::future::Future;
