@@ -368,8 +368,8 @@ async fn guard_and_tools_reach_only_what_they_are_for() {
         "_INBOX.planner.x",
         "rpc.v1.demo.planner",
     ];
-    let deaf = [">", "rpc.>", "rg.>", "_INBOX.>", "_INBOX.svc:demo.x"];
-    let hears = ["_INBOX.svc:demo.guard.>"];
+    let deaf = [">", "rpc.>", "rg.>", "_INBOX.>", "_SVC.>", "_SVC.demo.x", "_SVC.other.guard.>"];
+    let hears = ["_SVC.demo.guard.>"];
     let may = gate.may("guard", &[&own[..], &forbidden].concat(), &[&hears[..], &deaf].concat()).await;
     assert_eq!(may, (owned(&own), owned(&hears)));
 

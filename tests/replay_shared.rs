@@ -77,19 +77,43 @@ async fn offer_as(guard: &SharedGuard, owner: &Name, message: Message, received:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guard_hears_its_broker_at_the_configured_inbox_only() {
     let users = "authorization { users: [{ user: test, password: test }, { user: guard, password: guard, permissions: \
-                 { subscribe: [\"INBOX.corp.svc:math.guard.>\"] } }] }\nno_auth_user: test\n";
+                 { subscribe: [\"corp.svc.math.guard.>\"] } }] }\nno_auth_user: test\n";
     let options = ServerOptions { config: Some(users.to_owned()), ..ServerOptions::default() };
     let server = NatsServer::start_with_options(options).await;
     let secret = Some("guard".to_owned().into());
     let bus = BusConfig { user: Some("guard".to_owned()), password: secret, ..BusConfig::open(&server.url()) };
-    let open = async |inbox_prefix: &str| {
+    let open = async |prefix: &str| {
         let mut config = config();
-        inbox_prefix.clone_into(&mut config.inbox_prefix);
+        prefix.clone_into(&mut config.service_inbox_prefix);
         config.open_within = Duration::from_secs(2);
         within(SOON, SharedGuard::open(config, bus.clone(), Arc::new(SystemClock))).await
     };
-    assert!(matches!(open("_INBOX").await, Err(SharedOpenError::NotReady(_))), "another inbox is not permitted");
-    ready(&open("INBOX.corp").await.unwrap()).await;
+    assert!(matches!(open("_SVC").await, Err(SharedOpenError::NotReady(_))), "another inbox is not permitted");
+    ready(&open("corp.svc").await.unwrap()).await;
+}
+
+/// The client library's own names for inboxes follow from one another. Nobody else hears this one, so nobody else can
+/// acknowledge in the stream's place.
+#[tokio::test]
+async fn nobody_can_foretell_where_a_guard_hears_its_broker() {
+    let server = NatsServer::start().await;
+    let client = server.client().await;
+    let mut answers = within(SOON, client.subscribe("_SVC.math.guard.>")).await.unwrap();
+    within(SOON, client.flush()).await.unwrap();
+    let mut secrets = std::collections::HashSet::new();
+    for _ in 0..4 {
+        let guard = replica(&server).await;
+        assert_eq!(offer(&guard, Message::new()).await, Ok(()));
+        within(SOON, guard.close()).await;
+    }
+    while let Ok(Some(answer)) = tokio::time::timeout(Duration::from_millis(300), answers.next()).await {
+        let mut tokens = answer.subject.split('.').skip(3);
+        let secret = tokens.next().unwrap().to_owned();
+        assert!(Nonce::from_text(&secret).is_some(), "{secret} is 128 bits of the cryptographic source");
+        assert!(tokens.next().is_some(), "and only below it are the library's own");
+        secrets.insert(secret);
+    }
+    assert_eq!(secrets.len(), 4, "each connection has its own");
 }
 
 #[tokio::test]
@@ -399,9 +423,9 @@ async fn the_documented_permissions_suffice_and_agents_cannot_touch_the_stream()
         accounts { A { jetstream: enabled, users: [
             { user: guard, password: g, permissions: {
                 publish: ["rg.test.math.*", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.DELETE.*"]
-                subscribe: ["_INBOX.svc:math.guard.>"] } }
+                subscribe: ["_SVC.math.guard.>"] } }
             { user: agent, password: a, permissions: { publish: ["rpc.v1.*.a", "rpc.v1.*.a.>"], subscribe: ["_INBOX.a.>"] } }
-            { user: narrow, password: n, permissions: { publish: ["rg.test.math.*"], subscribe: ["_INBOX.svc:math.guard.>"] } }
+            { user: narrow, password: n, permissions: { publish: ["rg.test.math.*"], subscribe: ["_SVC.math.guard.>"] } }
         ] } }"#;
     let server = NatsServer::start_with(users).await;
     let mut bus = BusConfig::open(&server.url());
@@ -469,7 +493,7 @@ async fn a_dead_client_is_replaced() {
     let server = NatsServer::start().await;
     let guard = replica(&server).await;
     let client = server.client().await;
-    let mut answers = within(SOON, client.subscribe("_INBOX.svc:math.guard.>")).await.unwrap();
+    let mut answers = within(SOON, client.subscribe("_SVC.math.guard.>")).await.unwrap();
     within(SOON, client.flush()).await.unwrap();
     assert_eq!(offer(&guard, Message::new()).await, Ok(()));
     let inbox = within(SOON, answers.next()).await.unwrap().subject;

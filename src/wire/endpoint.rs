@@ -82,6 +82,7 @@ pub struct Endpoint {
     audience: Audience,
     prefix: Arc<str>,
     inbox_prefix: Arc<str>,
+    service_inbox_prefix: Arc<str>,
     limits: WireLimits,
 }
 
@@ -91,20 +92,24 @@ pub enum EndpointError {
     /// Not 1 to 8 subject tokens of `[A-Za-z0-9_-]`, separated by dots.
     #[error("the {what} `{value}` is not a subject prefix: use tokens of A-Z a-z 0-9 _ - separated by dots")]
     Prefix {
-        /// Which of the two.
+        /// Which of the three.
         what: &'static str,
         /// As it was given.
         value: String,
     },
-    /// One prefix begins with the other, so answers could be read as requests.
+    /// One prefix begins with the other, so that who may publish under the one could publish under the other.
     #[error(
-        "the inbox prefix `{inbox}` overlaps the RPC prefix `{prefix}`: choose prefixes of which neither begins with the other"
+        "the {what} `{value}` overlaps the {other} `{prefix}`: choose prefixes of which neither begins with the other"
     )]
     Overlap {
-        /// The RPC prefix.
+        /// Which of the three.
+        what: &'static str,
+        /// As it was given.
+        value: String,
+        /// Which of the others.
+        other: &'static str,
+        /// The other prefix.
         prefix: String,
-        /// The inbox prefix.
-        inbox: String,
     },
 }
 
@@ -113,6 +118,9 @@ impl Endpoint {
     pub const PREFIX: &str = "rpc.v1";
     /// The default inbox prefix.
     pub const INBOX_PREFIX: &str = "_INBOX";
+    /// The default prefix of services' own inboxes. Apart from [`INBOX_PREFIX`](Self::INBOX_PREFIX), because every service
+    /// may publish there: it answers agents. Nobody but the broker and the service itself has to publish here.
+    pub const SERVICE_INBOX_PREFIX: &str = "_SVC";
 
     /// The endpoint of `service` in `environment` under the default prefixes and limits.
     #[must_use]
@@ -123,6 +131,7 @@ impl Endpoint {
             service,
             prefix: Self::PREFIX.into(),
             inbox_prefix: Self::INBOX_PREFIX.into(),
+            service_inbox_prefix: Self::SERVICE_INBOX_PREFIX.into(),
             limits: WireLimits::default(),
         }
     }
@@ -130,22 +139,43 @@ impl Endpoint {
     /// Other prefixes.
     ///
     /// # Errors
-    /// [`EndpointError`] when one is not made of subject tokens, begins with `$`, or begins with the other.
+    /// [`EndpointError`] when one is not made of subject tokens, begins with `$`, or begins with another one.
     pub fn with_prefixes(mut self, prefix: &str, inbox_prefix: &str) -> Result<Self, EndpointError> {
-        for (what, value) in [("RPC prefix", prefix), ("inbox prefix", inbox_prefix)] {
+        self.prefix = prefix.into();
+        self.inbox_prefix = inbox_prefix.into();
+        self.checked()
+    }
+
+    /// Another prefix of services' own inboxes.
+    ///
+    /// # Errors
+    /// As [`with_prefixes`](Self::with_prefixes).
+    pub fn with_service_inbox_prefix(mut self, prefix: &str) -> Result<Self, EndpointError> {
+        self.service_inbox_prefix = prefix.into();
+        self.checked()
+    }
+
+    fn checked(self) -> Result<Self, EndpointError> {
+        let prefixes = [
+            ("RPC prefix", &*self.prefix),
+            ("inbox prefix", &*self.inbox_prefix),
+            ("service inbox prefix", &*self.service_inbox_prefix),
+        ];
+        let begins = |long: &str, short: &str| {
+            long == short || long.strip_prefix(short).is_some_and(|rest| rest.starts_with('.'))
+        };
+        for (index, (what, value)) in prefixes.into_iter().enumerate() {
             let tokens_hold = value.split('.').all(|token| Name::new(token).is_ok());
             if !tokens_hold || value.split('.').count() > 8 {
                 return Err(EndpointError::Prefix { what, value: value.escape_default().take(80).collect() });
             }
+            for (other, prefix) in prefixes.into_iter().take(index) {
+                if begins(value, prefix) || begins(prefix, value) {
+                    let (value, prefix) = (value.to_owned(), prefix.to_owned());
+                    return Err(EndpointError::Overlap { what, value, other, prefix });
+                }
+            }
         }
-        let begins = |long: &str, short: &str| {
-            long == short || long.strip_prefix(short).is_some_and(|rest| rest.starts_with('.'))
-        };
-        if begins(prefix, inbox_prefix) || begins(inbox_prefix, prefix) {
-            return Err(EndpointError::Overlap { prefix: prefix.to_owned(), inbox: inbox_prefix.to_owned() });
-        }
-        self.prefix = prefix.into();
-        self.inbox_prefix = inbox_prefix.into();
         Ok(self)
     }
 
@@ -192,6 +222,18 @@ impl Endpoint {
         &self.inbox_prefix
     }
 
+    /// The prefix of services' own inboxes.
+    #[must_use]
+    pub fn service_inbox_prefix(&self) -> &str {
+        &self.service_inbox_prefix
+    }
+
+    /// Under what the service's own inboxes lie: `<service inbox prefix>.<service>`, without a final dot.
+    #[must_use]
+    pub fn service_inbox(&self) -> String {
+        format!("{}.{}", self.service_inbox_prefix, self.service)
+    }
+
     /// What the service subscribes to: `<prefix>.<service>.>`.
     #[must_use]
     pub fn subscription(&self) -> String {
@@ -235,6 +277,9 @@ mod tests {
         let method = MethodName::new("math/add").unwrap();
         assert_eq!(endpoint.method_subject(&agent, &method), "rpc.v1.math.planner.math.add");
         assert_eq!(endpoint.inbox(&agent), "_INBOX.planner.");
+        assert_eq!(endpoint.service_inbox(), "_SVC.math");
+        let moved = endpoint.clone().with_service_inbox_prefix("corp.svc").unwrap();
+        assert_eq!(moved.service_inbox(), "corp.svc.math");
         assert_eq!(endpoint.audience().as_str(), "prod/math");
     }
 
@@ -255,5 +300,20 @@ mod tests {
         ] {
             assert!(endpoint().with_prefixes(prefix, inbox).is_err(), "{prefix} {inbox}");
         }
+    }
+
+    /// Every service may publish below the inbox prefix, and every agent below the other: neither may reach a service's
+    /// own inbox.
+    #[test]
+    fn services_inboxes_lie_under_no_other_prefix() {
+        for prefix in ["_INBOX", "_INBOX.svc", "rpc", "rpc.v1", "rpc.v1.x", "$SYS", "", "a b"] {
+            assert!(endpoint().with_service_inbox_prefix(prefix).is_err(), "{prefix}");
+        }
+        let overlap = endpoint().with_prefixes("rpc.v1", "_SVC.inboxes").unwrap_err();
+        assert_eq!(
+            overlap.to_string(),
+            "the service inbox prefix `_SVC` overlaps the inbox prefix `_SVC.inboxes`: choose prefixes of which neither \
+             begins with the other"
+        );
     }
 }

@@ -34,7 +34,7 @@ impl Permissions {
                 "$JS.API.STREAM.INFO.*".to_owned(),
                 "$JS.API.STREAM.CREATE.*".to_owned(),
             ],
-            [format!("_INBOX.svc:{service}.guard.>")],
+            [format!("_SVC.{service}.guard.>")],
         )
     }
 

@@ -33,8 +33,8 @@ pub struct SharedConfig {
     pub answer_within: Duration,
     /// How long [`SharedGuard::open`](crate::auth::SharedGuard::open) tries to reach the broker and the stream; default 10 s.
     pub open_within: Duration,
-    /// Below which prefix the guard's own inbox lies; default `_INBOX`.
-    pub inbox_prefix: String,
+    /// Below which prefix the guard's own inbox lies, `<prefix>.<service>.guard.…`; default `_SVC`.
+    pub service_inbox_prefix: String,
 }
 
 impl SharedConfig {
@@ -52,7 +52,7 @@ impl SharedConfig {
             in_flight_per_owner: 256,
             answer_within: Duration::from_millis(250),
             open_within: Duration::from_secs(10),
-            inbox_prefix: Endpoint::INBOX_PREFIX.to_owned(),
+            service_inbox_prefix: Endpoint::SERVICE_INBOX_PREFIX.to_owned(),
         }
     }
 

@@ -224,8 +224,10 @@ impl Keeper {
         }
         let config = &self.shared.config;
         let name = format!("sealwire-guard {}/{}", config.environment, config.service);
-        // The colon keeps it apart from every agent's inbox: callers choose where answers are published.
-        let inbox = format!("{}.svc:{}.guard", config.inbox_prefix, config.service);
+        // Whoever can write to this inbox could acknowledge what the stream never stored. The client library's own tokens
+        // below it can be foretold from one another, so it begins with one that cannot, new for every connection.
+        let secret = Nonce::random().to_text();
+        let inbox = format!("{}.{}.guard.{secret}", config.service_inbox_prefix, config.service);
         let events = {
             let shared = Arc::clone(&self.shared);
             move |event| shared.hear(&event)

@@ -3,7 +3,7 @@
 //!
 //! The stream's subjects are `rg.<environment>.<service>.*`. No agent may publish there; the service's user for the guard
 //! needs to publish to `rg.<environment>.<service>.*`, `$JS.API.STREAM.NAMES`, `$JS.API.STREAM.INFO.*`,
-//! `$JS.API.STREAM.CREATE.*` and `$JS.API.STREAM.DELETE.*`, and to subscribe to `_INBOX.svc:<service>.guard.>`.
+//! `$JS.API.STREAM.CREATE.*` and `$JS.API.STREAM.DELETE.*`, and to subscribe to `_SVC.<service>.guard.>`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
