@@ -17,6 +17,7 @@ mod actual;
 mod authorize;
 mod cedar;
 mod cedar_file;
+mod comparable;
 mod condition;
 mod decision;
 mod demand;

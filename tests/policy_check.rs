@@ -97,7 +97,7 @@ when.utc_offset = "CET"
         "r.toml:5: error: `amount` is of type integer, and \"100\" can never match it; write a whole number, or `is`, `not`, `in`, `not_in`, `min`, `max`",
         "r.toml:6: error: `to` is of type string, and 5 can never match it; write a text, or `is`, `not`, `in`, `not_in`, `glob`, `not_glob`",
         "r.toml:7: error: `note` is of type string, which has no `min`; write a text, or `is`, `not`, `in`, `not_in`, `glob`, `not_glob`",
-        "r.toml:8: error: unknown key `max` in a condition on `rate`; the keys of a condition on `rate` are `present` and `same_as`",
+        "r.toml:8: error: `rate` is of type number, which rules cannot compare; declare it an integer in a smaller unit (cents, millimetres)",
         "r.toml:9: error: `meta` is of type any, which rules cannot compare; declare its type",
         "r.toml:13: error: `amount` is a 64-bit integer, and 1.5 is none; write a whole number that fits 64 bits",
         "r.toml:14: error: `to` cannot be compared with \"params.amount\", which is of type integer; of type string are `agent`, `algorithm`, `issuer`, `key`, `params.note`, `params.to` and `subject`",

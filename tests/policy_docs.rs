@@ -88,7 +88,7 @@ fn every_section_is_listed_and_every_link_leads_somewhere() {
 /// A method with a parameter, a claim and another parameter of this type, and one rule about the first.
 fn rule(kind: &str, condition: &str) -> String {
     // What is compared with something of the call is compared with something of its own type.
-    let claim = if kind == "integer" { "integer" } else { "string" };
+    let claim = if ["integer", "boolean"].contains(&kind) { kind } else { "string" };
     format!(
         "[method.m]\nparams = [{{ name = \"v\", type = \"{kind}\", optional = true }}, \
          {{ name = \"x\", type = \"{claim}\", optional = true }}]\n[claims]\nx = \"{claim}\"\n\
@@ -122,6 +122,7 @@ const CONDITIONS: &[(usize, &str, &str, &str, &str)] = &[
     (4, "string", "= { same_as = \"claims.x\" }", r#"{"v":"claimed"}"#, r#"{"v":"other"}"#),
     (4, "integer", "= { same_as = \"params.x\" }", r#"{"v":1,"x":1}"#, r#"{"v":1,"x":2}"#),
     (4, "integer", "= { same_as = \"claims.x\" }", r#"{"v":7}"#, r#"{"v":8}"#),
+    (4, "boolean", "= { same_as = \"params.x\" }", r#"{"v":true,"x":true}"#, r#"{"v":true,"x":false}"#),
     (5, "anything optional", "= { present = true }", r#"{"v":5}"#, "{}"),
     (5, "anything optional", "= { present = false }", "{}", r#"{"v":5}"#),
     (6, "list", "= { min_size = 1, max_size = 5 }", r#"{"v":[1]}"#, r#"{"v":[]}"#),
@@ -192,8 +193,8 @@ const CONTEXT: &[(&str, &str, &str)] = &[
     ("as declared", "context.params.NAME", "context.params has ids && context.params.ids.items.contains(3)"),
     ("as declared", "context.params.NAME", "context.params has ids && context.params.ids.size == 2"),
     ("as declared", "context.params.NAME", "context.params.amount == 5"),
-    ("as declared", "context.params.NAME", "context.params has ratio && context.params.ratio"),
-    ("as declared", "context.params.NAME", "context.params has memo && context.params.memo"),
+    ("as declared", "context.params.NAME", "context.params has ratio"),
+    ("as declared", "context.params.NAME", "context.params has memo"),
     ("as declared", "context.claims.NAME", "context.claims has tenant && context.claims.tenant == \"acme\""),
     ("String", "context.agent", "context.agent == \"planner\""),
     ("String", "context.subject", "context.subject == \"alice\""),

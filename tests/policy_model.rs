@@ -6,6 +6,8 @@
 mod generate;
 #[path = "policy_model/reference.rs"]
 mod reference;
+#[path = "policy_model/types.rs"]
+mod types;
 #[path = "policy_model/whole.rs"]
 mod whole;
 

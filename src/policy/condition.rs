@@ -3,6 +3,7 @@
 
 use cedar_policy::pst::{BinaryOp, SmolStr, Var};
 
+use super::comparable;
 use super::demand::{Demands, Literal};
 use super::expr::{self, E};
 use super::finding::{Report, did_you_mean, shown};
@@ -180,13 +181,42 @@ fn read_demands(
             read_globs(field, table, demands, parts, report);
         }
         ParamType::List(scalar) => read_list(field, *scalar, table, demands, parts, report),
-        ParamType::Number | ParamType::Any | ParamType::Object(_) => {}
+        ParamType::Number | ParamType::Any => {
+            for key in COMPARISONS {
+                if let Some(raw) = table.refused(key) {
+                    incomparable(field, &raw.at(), report);
+                }
+            }
+        }
+        ParamType::Object(_) => {}
     }
     demands.present |= parts.len() > so_far;
 }
 
+/// What is asked of values that can be compared.
+const COMPARISONS: [&str; 8] = ["is", "not", "in", "not_in", "min", "max", "glob", "not_glob"];
+
+/// Nothing can be asked of such a value but whether it is there.
+fn incomparable(field: &Field, at: &Location, report: &mut Report) {
+    let message = match &field.kind {
+        ParamType::List(_) => format!("{} is a list, and what the same list would be is not defined", field.label),
+        kind => format!("{} is of type {kind}, which rules cannot compare", field.label),
+    };
+    let help = match &field.kind {
+        kind @ ParamType::List(_) => demand_help(kind),
+        kind => comparable::instead(kind).unwrap_or_default().to_owned(),
+    };
+    report.error(at, message, help);
+}
+
 /// `same_as`: equal to something else of the same call.
 fn read_same(field: &Field, table: &mut Table<'_>, others: &Fields, report: &mut Report) -> Option<Part> {
+    if comparable::instead(&field.kind).is_some() {
+        if let Some(raw) = table.refused("same_as") {
+            incomparable(field, &raw.at(), report);
+        }
+        return None;
+    }
     let raw = table.raw("same_as")?;
     let name = raw.text().unwrap_or_default();
     let known = || others.iter().filter(|(_, other)| other.kind == field.kind).map(|(name, _)| name.as_str());
@@ -358,15 +388,10 @@ fn literal(field: &Field, raw: Raw<'_>, report: &mut Report) -> Option<Literal> 
         ParamType::Boolean => raw.boolean().map(Literal::Boolean),
         ParamType::Number | ParamType::Any | ParamType::List(_) | ParamType::Object(_) => None,
     };
-    if found.is_none() {
+    if found.is_none() && matches!(field.kind, ParamType::Number | ParamType::Any) {
+        incomparable(field, &raw.at(), report);
+    } else if found.is_none() {
         let (message, help) = match &field.kind {
-            ParamType::Number => (
-                format!("{} is of type number, which rules cannot compare", field.label),
-                "declare it an integer in a smaller unit (cents, millimetres)".to_owned(),
-            ),
-            ParamType::Any => {
-                (format!("{} is of type any, which rules cannot compare", field.label), "declare its type".to_owned())
-            }
             ParamType::Integer if raw.is_number() => (
                 format!("{} is a 64-bit integer, and {} is none", field.label, raw.shown()),
                 "write a whole number that fits 64 bits".to_owned(),

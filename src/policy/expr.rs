@@ -209,6 +209,17 @@ fn root(expr: &Expr) -> Option<(&Var, Vec<SmolStr>)> {
     }
 }
 
+/// The variables and paths whose values `expr` uses as a whole: what is only asked to be there is none of them.
+pub(crate) fn values(expr: &Expr) -> Vec<(Var, Vec<SmolStr>)> {
+    match expr {
+        Expr::HasAttr { expr: inner, .. } if root(inner).is_some() => Vec::new(),
+        _ => match root(expr) {
+            Some((var, path)) => vec![(var.clone(), path)],
+            None => children(expr).into_iter().flat_map(|child| values(child)).collect(),
+        },
+    }
+}
+
 /// The expressions that `expr` is made of.
 pub(crate) fn children(expr: &Expr) -> Vec<&E> {
     match expr {

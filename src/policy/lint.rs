@@ -7,6 +7,7 @@ use cedar_policy::ffi::DetailedError;
 use cedar_policy::{ValidationMode, ValidationWarning, Validator};
 
 use super::cedar::{self, Scope};
+use super::comparable;
 use super::demand;
 use super::expr::{self, Reads};
 use super::finding::{Report, shown};
@@ -25,6 +26,7 @@ pub(crate) fn check(
 ) {
     names(rules, report);
     failures(rules, report);
+    comparable::check(rules, methods, vocabulary, report);
     negations_of_optional(rules, report);
     unreachable_roles(vocabulary, granted, rules, report);
     // The type checker repeats what was found so far in other words, so it speaks only when nothing was.

@@ -54,17 +54,33 @@ pub(crate) struct Table<'a> {
     /// How messages call it: `` `[role.calc]` ``.
     name: String,
     asked: Vec<&'static str>,
+    /// Keys that have their own message where they stand, and are never offered.
+    refused: Vec<&'static str>,
 }
 
 impl<'a> Table<'a> {
     pub(crate) fn root(source: &'a Source<'a>, entries: &'a DeTable<'a>) -> Self {
-        Self { source, entries, at: source.whole(), name: "a policy file".to_owned(), asked: Vec::new() }
+        Self {
+            source,
+            entries,
+            at: source.whole(),
+            name: "a policy file".to_owned(),
+            asked: Vec::new(),
+            refused: Vec::new(),
+        }
     }
 
     /// A table that is the value of a key of another; `name` is how messages call it.
     pub(crate) fn within(source: &'a Source<'a>, value: &'a Spanned<DeValue<'a>>, name: String) -> Option<Self> {
         let entries = value.get_ref().as_table()?;
-        Some(Self { source, entries, at: source.line(value.span().start), name, asked: Vec::new() })
+        Some(Self {
+            source,
+            entries,
+            at: source.line(value.span().start),
+            name,
+            asked: Vec::new(),
+            refused: Vec::new(),
+        })
     }
 
     fn value(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
@@ -76,6 +92,12 @@ impl<'a> Table<'a> {
     pub(crate) fn raw(&mut self, key: &'static str) -> Option<Raw<'a>> {
         let source = self.source;
         self.value(key).map(|value| Raw { source, value })
+    }
+
+    /// The value of a key that has no place here although it has one elsewhere: whoever asks reports it.
+    pub(crate) fn refused(&mut self, key: &'static str) -> Option<Raw<'a>> {
+        self.refused.push(key);
+        self.entries.get(key).map(|value| Raw { source: self.source, value })
     }
 
     /// Every entry, in the order of the file. Who takes them all need not call [`Table::finish`].
@@ -196,7 +218,14 @@ impl<'a> Table<'a> {
             let title = format!("`[{key}.{}]`", shown(name.get_ref()));
             match value.get_ref().as_table() {
                 Some(entries) => {
-                    let table = Table { source: self.source, entries, at: at.clone(), name: title, asked: Vec::new() };
+                    let table = Table {
+                        source: self.source,
+                        entries,
+                        at: at.clone(),
+                        name: title,
+                        asked: Vec::new(),
+                        refused: Vec::new(),
+                    };
                     tables.push((Located { value: name.get_ref().clone().into_owned(), at }, table));
                 }
                 None => {
@@ -214,7 +243,8 @@ impl<'a> Table<'a> {
         let mut known = self.asked.clone();
         known.sort_unstable();
         known.dedup();
-        for (name, _) in self.entries.iter().filter(|(name, _)| !self.asked.contains(&name.get_ref().as_ref())) {
+        let unknown = |name: &str| !self.asked.contains(&name) && !self.refused.contains(&name);
+        for (name, _) in self.entries.iter().filter(|(name, _)| unknown(name.get_ref())) {
             let help = did_you_mean(name.get_ref(), self.asked.iter().copied())
                 .unwrap_or_else(|| format!("the keys of {} are {}", self.name, listed(&known)));
             let message = format!("unknown key `{}` in {}", shown(name.get_ref()), self.name);
