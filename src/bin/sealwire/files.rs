@@ -41,18 +41,38 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Writes a file that everybody may read. An existing file is replaced in one step.
+/// Writes a file that holds no secret, for its owner as everything that the command writes. An existing file is replaced
+/// in one step, and who may read it stays; nobody else may write it then.
 pub(crate) fn write_public(path: &Path, text: &str) -> Result<(), Failure> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let beside = path.with_file_name(name);
     let written = File::create_new(&beside)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            keep_readers(path, &file)?;
+            file.sync_all()
+        })
         .and_then(|()| std::fs::rename(&beside, path));
     written.map_err(|error| {
         let _ = std::fs::remove_file(&beside);
         at(path, &error)
     })
+}
+
+/// Whoever could read the file that is about to be replaced can read the new one.
+#[cfg(unix)]
+fn keep_readers(replaced: &Path, file: &File) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    match std::fs::metadata(replaced) {
+        Ok(old) => file.set_permissions(std::fs::Permissions::from_mode((old.permissions().mode() & 0o644) | 0o600)),
+        Err(_) => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+fn keep_readers(_replaced: &Path, _file: &File) -> std::io::Result<()> {
+    Ok(())
 }
 
 /// Keeps other commands from changing files in the same folders until it is dropped: of two key rings that were read

@@ -17,6 +17,7 @@ mod parties;
 mod permissions;
 mod ping;
 mod policy;
+mod process;
 mod record;
 mod sandbox;
 mod serve;
@@ -31,5 +32,6 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
+    process::harden();
     cli::Cli::parse().run()
 }

@@ -44,7 +44,12 @@ impl StateFile {
     }
 
     fn replace(&self, new_path: &Path, text: &str) -> io::Result<()> {
-        let mut new = File::create(new_path)?;
+        let mut options = File::options();
+        options.create(true).write(true).truncate(true);
+        // Whoever could write it could reopen the past.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut new = options.open(new_path)?;
         new.write_all(text.as_bytes())?;
         new.sync_all()?;
         fs::rename(new_path, &self.path)?;

@@ -37,8 +37,7 @@ impl Stage {
     /// Finds or fetches a broker, starts it, and makes everything else.
     pub(crate) fn build(out: &Output) -> Result<Self, Failure> {
         let found = nats_server::find().or_fail(Exit::Transport)?;
-        let folder = tempfile::Builder::new()
-            .prefix("sealwire-demo-")
+        let folder = nats_server::private(tempfile::Builder::new().prefix("sealwire-demo-"))
             .tempdir()
             .map_err(|error| Failure::input(format!("no temporary folder can be made: {error}")))?;
         let sandbox = Sandbox::new(folder.path())?;

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use sha2::{Digest, Sha256};
 
 use super::find::{Environment, Origin, Version};
+use super::run::private;
 
 /// The pinned server could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +84,7 @@ pub(crate) fn pinned(environment: &Environment, note: &mut dyn FnMut(&str)) -> R
         note(&format!("`{}` is not the pinned nats-server (its hash differs): fetched anew", file.display()));
     }
     note(&format!("fetching nats-server {PINNED_VERSION} (about 8 MB, once) into `{}`", cache.display()));
-    let scratch = tempfile::Builder::new().prefix("fetch-").tempdir_in(&cache).map_err(at(&cache))?;
+    let scratch = private(tempfile::Builder::new().prefix("fetch-")).tempdir_in(&cache).map_err(at(&cache))?;
     let executable = fetch(pin, scratch.path())?;
     // Within one folder's file system, so the name appears with the whole content or not at all.
     fs::rename(&executable, &file).map_err(at(&file))?;
@@ -120,7 +121,7 @@ fn fetch(pin: &'static Pin, scratch: &Path) -> Result<PathBuf, FetchError> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        fs::set_permissions(&executable, fs::Permissions::from_mode(0o755)).map_err(at(&executable))?;
+        fs::set_permissions(&executable, fs::Permissions::from_mode(0o700)).map_err(at(&executable))?;
     }
     Ok(executable)
 }

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sealwire::auth::write_secret;
 use serde::Deserialize;
 use tempfile::TempDir;
 
@@ -74,7 +75,7 @@ struct Server(Option<(Child, Option<Child>)>);
 /// [`RunError::Ended`] and [`RunError::NotReady`] carry the end of the server's log.
 pub(crate) fn spawn(found: &Found, options: &ServerOptions) -> Result<Running, RunError> {
     let base = std::env::temp_dir();
-    let scratch = tempfile::Builder::new().prefix("sealwire-nats-").tempdir().map_err(at(&base))?;
+    let scratch = private(tempfile::Builder::new().prefix("sealwire-nats-")).tempdir().map_err(at(&base))?;
     let (server, url) = start(&found.path, options, scratch.path())?;
     Ok(Running {
         server,
@@ -191,7 +192,8 @@ fn start(executable: &Path, options: &ServerOptions, scratch: &Path) -> Result<(
     command.arg("--jetstream").arg("--store_dir").arg(store_of(options, scratch));
     if let Some(text) = &options.config {
         let file = scratch.join("server.conf");
-        fs::write(&file, text).map_err(at(&file))?;
+        // It holds every user's password.
+        write_secret(&file, text, true).map_err(|error| at(&file)(io::Error::other(error)))?;
         command.arg("--config").arg(&file);
     }
     command.stdin(Stdio::null()).stdout(log).stderr(log_for_errors);
@@ -291,6 +293,13 @@ fn read_log(file: &Path, from: u64) -> String {
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines.iter().skip(lines.len().saturating_sub(12)).copied().collect::<Vec<_>>().join("\n")
+}
+
+/// A folder for its owner alone, whatever the process's umask is: everybody may look around in the folder that it is in.
+pub(crate) fn private<'a, 'b, 'c>(builder: &'c mut tempfile::Builder<'a, 'b>) -> &'c mut tempfile::Builder<'a, 'b> {
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    builder
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> RunError {
