@@ -2,6 +2,7 @@
 //! Never decides who may do what, and never reads a body.
 
 mod delivery;
+mod ed25519;
 mod endpoint;
 mod envelope;
 mod jose;
@@ -11,10 +12,11 @@ mod seal;
 mod sign;
 
 pub use delivery::Delivery;
+pub(crate) use ed25519::Ed25519Public;
 pub use endpoint::{Audience, Endpoint, EndpointError, WireLimits};
 pub use envelope::{Envelope, EnvelopeError, Misshapen};
+pub(crate) use key::ed25519_thumbprint;
 pub use key::{AgentKey, HmacKey, KeyError, ServiceKey, ServicePublicKey};
-pub(crate) use key::{Ed25519Public, ed25519_thumbprint};
 pub use proof::{ProofClaims, ProofError};
 pub(crate) use proof::{ProofHeader, is_idempotency_key, is_kid};
 pub(crate) use seal::{Binding, ReplyKey};

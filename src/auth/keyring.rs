@@ -11,7 +11,7 @@ use zeroize::{Zeroize, Zeroizing};
 use super::ProofAlgorithm;
 use super::file::{SecretFileError, read_secret};
 use crate::name::{Name, shown};
-use crate::wire::{Audience, Ed25519Public, HmacKey, b64, ed25519_thumbprint, is_kid, unb64};
+use crate::wire::{Audience, Ed25519Public, HmacKey, KeyError, b64, ed25519_thumbprint, is_kid, unb64};
 
 /// The verifier's key ring of one service.
 #[derive(Debug, Default)]
@@ -260,7 +260,10 @@ impl KeyRecord {
                 RecordKey::Hmac(Arc::new(HmacKey::new(bytes)))
             }
             ("EdDSA", None, Some(x)) => {
-                let public = Ed25519Public::from_text(x).map_err(|_| "`x` is not an Ed25519 public key")?;
+                let public = Ed25519Public::from_text(x).map_err(|error| match error {
+                    KeyError::Point => "`x` is an Ed25519 key of small order, or not in its canonical encoding",
+                    _ => "`x` is not an Ed25519 public key",
+                })?;
                 RecordKey::Ed25519 { thumbprint: ed25519_thumbprint(x), public }
             }
             ("HS256", ..) => return Err("an HS256 record has `key` and no `x`"),

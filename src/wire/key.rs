@@ -3,14 +3,15 @@
 use std::fmt;
 
 use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use hkdf::Hkdf;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
+use super::ed25519::Ed25519Public;
 use super::endpoint::Audience;
-use super::jose::{sha256_b64, unb64};
+use super::jose::sha256_b64;
 use super::proof::is_kid;
 use crate::auth::ProofAlgorithm;
 
@@ -29,6 +30,9 @@ pub enum KeyError {
     /// Not 32 bytes, or not a key of this curve.
     #[error("not an Ed25519 key of 32 bytes")]
     Ed25519,
+    /// An Ed25519 public key under which somebody without its private key could sign, or a second text of a key.
+    #[error("an Ed25519 key of small order, or not in its canonical encoding: take one that `sealwire keys` has made")]
+    Point,
     /// The operating system gave no random bytes.
     #[error("the operating system gave no random bytes")]
     Random,
@@ -105,31 +109,6 @@ impl fmt::Debug for HmacKey {
     }
 }
 
-/// An Ed25519 public key (RFC 8032).
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Ed25519Public([u8; 32]);
-
-impl Ed25519Public {
-    pub(crate) fn from_text(x: &str) -> Result<Self, KeyError> {
-        let bytes = unb64(x).ok_or(KeyError::Encoding)?;
-        Ok(Self(bytes.try_into().map_err(|_| KeyError::Ed25519)?))
-    }
-
-    pub(crate) fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
-        UnparsedPublicKey::new(&ED25519, &self.0).verify(message, signature).is_ok()
-    }
-
-    pub(crate) fn to_text(&self) -> String {
-        super::jose::b64(&self.0)
-    }
-}
-
-impl fmt::Debug for Ed25519Public {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ed25519Public({})", self.to_text())
-    }
-}
-
 /// The thumbprint of an Ed25519 public key (RFC 7638, members `crv`, `kty`, `x` in this order: RFC 8037 §2).
 pub(crate) fn ed25519_thumbprint(x: &str) -> String {
     sha256_b64(format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#).as_bytes())
@@ -157,6 +136,13 @@ impl Pair {
 
     fn x(&self) -> String {
         super::jose::b64(self.pair.public_key().as_ref())
+    }
+
+    /// The public half. A seed never makes a point of small order (RFC 8032 §5.1.5: the scalar is clamped), so a failure
+    /// here is one of the library.
+    fn public(&self) -> Result<Ed25519Public, KeyError> {
+        let bytes = self.pair.public_key().as_ref().try_into().map_err(|_| KeyError::Ed25519)?;
+        Ed25519Public::new(bytes)
     }
 }
 
@@ -287,6 +273,7 @@ impl SignWith {
 pub struct ServiceKey {
     kid: String,
     pair: Pair,
+    public: Ed25519Public,
 }
 
 impl ServiceKey {
@@ -299,7 +286,9 @@ impl ServiceKey {
         if !is_kid(kid) || !number.is_some_and(|rest| rest.len() > 1 && rest.starts_with(':')) {
             return Err(KeyError::Kid);
         }
-        Ok(Self { kid: kid.to_owned(), pair: Pair::from_seed(seed)? })
+        let pair = Pair::from_seed(seed)?;
+        let public = pair.public()?;
+        Ok(Self { kid: kid.to_owned(), pair, public })
     }
 
     /// A new key pair.
@@ -325,11 +314,7 @@ impl ServiceKey {
     /// What clients pin.
     #[must_use]
     pub fn public(&self) -> ServicePublicKey {
-        let mut bytes = [0_u8; 32];
-        for (to, from) in bytes.iter_mut().zip(self.pair.pair.public_key().as_ref()) {
-            *to = *from;
-        }
-        ServicePublicKey { kid: self.kid.clone(), key: Ed25519Public(bytes) }
+        ServicePublicKey { kid: self.kid.clone(), key: self.public.clone() }
     }
 
     pub(super) fn sign(&self, message: &[u8]) -> Vec<u8> {
@@ -372,5 +357,20 @@ impl ServicePublicKey {
     #[must_use]
     pub fn x(&self) -> String {
         self.key.to_text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zeroize::ZeroizeOnDrop;
+
+    /// Fails, or does not compile, without the feature `zeroize` of `hmac` and `sha2`: an HMAC is two states of its hash,
+    /// which wipe themselves.
+    #[test]
+    fn keyed_states_are_wiped() {
+        fn is_wiped<T: ZeroizeOnDrop>() {}
+        is_wiped::<Sha256>();
+        assert!(std::mem::needs_drop::<Hmac<Sha256>>());
     }
 }

@@ -14,6 +14,7 @@ use super::header::is_key_id;
 use super::{TokenError, roca};
 use crate::auth::jwk;
 use crate::name::shown;
+use crate::wire::Ed25519Public;
 
 /// The algorithms of access tokens. A key is for exactly one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -211,9 +212,7 @@ type Judged = (DecodingKey, [u8; 32]);
 
 fn ed25519(jwk: &Map<String, Value>) -> Result<Judged, KeyFault> {
     let x = text(jwk, "x").and_then(jwk::decode_array::<32>).ok_or(KeyFault::Member("x"))?;
-    if jwk::is_small_order_ed25519(&x) {
-        return Err(KeyFault::Point);
-    }
+    let x = *Ed25519Public::new(x).map_err(|_| KeyFault::Point)?.as_bytes();
     Ok((DecodingKey::from_ed_der(&x), fingerprint("OKP", &[&x])))
 }
 
