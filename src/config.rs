@@ -155,7 +155,7 @@ pub struct PolicyConfig {
 pub struct ReplayConfig {
     /// Who remembers nonces.
     pub guard: GuardKind,
-    /// The longest life of a message in seconds, 1 to 300; 30.
+    /// The longest life of a message in seconds, 30 to 300; 30, which is what clients sign for.
     pub window_s: u64,
     /// The tolerated difference of clocks in seconds, 0 to 30; 5.
     pub skew_s: u64,
@@ -279,6 +279,12 @@ pub enum ConfigError {
     /// The time window.
     #[error(transparent)]
     Window(#[from] WindowError),
+    /// The window is shorter than what clients sign for.
+    #[error(
+        "`replay.window_s` is {0}, and clients sign messages for 30 s, which this service would all refuse: write 30 to 300. \
+         For a message to end earlier, its caller sets a deadline"
+    )]
+    ShortWindow(u64),
     /// The nonce bounds.
     #[error(transparent)]
     Caps(#[from] CapsError),

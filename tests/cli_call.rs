@@ -105,7 +105,7 @@ async fn calls_print_results_and_end_with_the_code_of_their_kind() {
     let ran = bench.run(&["call", "demo", "math/reset", "--json"]);
     assert_eq!((ran.code, ran.json()), (10, json!({"error": {"code": -32002, "message": "permission denied"}})));
     bench.run(&["call", "demo", "math/none"]).fails(21, &["Method not found (-32601)"]);
-    bench.run(&["call", "demo", "math/add", r#"{"a":2}"#]).fails(21, &["missing field `b`"]);
+    bench.run(&["call", "demo", "math/add", r#"{"a":2}"#]).fails(21, &["parameter `b` is missing"]);
     bench.run(&["call", "demo", "bank/transfer", r#"{"to":"bob","amount":999999}"#]).fails(21, &["does not cover"]);
     bench.end().await;
 }

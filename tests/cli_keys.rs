@@ -199,6 +199,28 @@ fn ed25519_agents_share_no_secret_and_pin_the_service() {
 }
 
 #[test]
+fn a_window_shorter_than_clients_sign_for_is_refused() {
+    let shell = Shell::new();
+    shell.run("keys new-token-key https://issuer.example").ok();
+    shell.run("keys new-agent a --service dev/math=math.ring.json").ok();
+    let config = |window_s: u64| {
+        let text = format!(
+            "environment = \"dev\"\nservice = \"math\"\n[nats]\nurls = [\"nats://127.0.0.1:4222\"]\n[keys]\n\
+             ring = \"math.ring.json\"\n[[tokens.issuer]]\nissuer = \"https://issuer.example\"\njwks = \"jwks.json\"\n\
+             [policy]\nfolder = \"policies\"\n[replay]\nwindow_s = {window_s}\n"
+        );
+        std::fs::write(shell.path("sealwire.toml"), text).unwrap();
+        shell.run("serve --config sealwire.toml --check")
+    };
+    std::fs::create_dir(shell.path("policies")).unwrap();
+    config(29).fails(30, &["replay.window_s", "30 to 300"]);
+    config(301).fails(30, &["301"]);
+    // As far as the policies, of which there are none.
+    let fits = config(30);
+    assert!(!fits.stderr.contains("window_s"), "{}", fits.stderr);
+}
+
+#[test]
 fn listing_shows_owners_states_and_thumbprints_but_no_symmetric_key() {
     let shell = Shell::new();
     shell.run("keys new-agent a --service dev/math=math.ring.json").ok();

@@ -397,8 +397,10 @@ impl Verifier {
             return Err(AuthError::Mismatch("ath"));
         }
         // A window wider than ours would outlive the guard's memory.
-        if claims.exp <= claims.iat || claims.exp - claims.iat > self.window.window_s {
-            return Err(AuthError::Proof(ProofError::Claims));
+        let lifetime_s = claims.exp.saturating_sub(claims.iat);
+        if !(1..=self.window.window_s).contains(&lifetime_s) {
+            let window_s = self.window.window_s;
+            return Err(AuthError::Proof(ProofError::Lifetime { lifetime_s, window_s }));
         }
         Ok(())
     }

@@ -62,7 +62,7 @@ impl Config {
             return Err(ServiceKeyMissing.into());
         }
         self.token_verifier(&endpoint)?;
-        Window::new(self.replay.window_s, self.replay.skew_s)?;
+        self.window()?;
         Ok(())
     }
 
@@ -88,9 +88,18 @@ impl Config {
     async fn verifier(&self, endpoint: &Endpoint, clock: &Arc<dyn Clock>) -> Result<Verifier, ConfigError> {
         let tokens = self.token_verifier(endpoint)?;
         let (ring, service_key) = self.keys(endpoint)?;
-        let window = Window::new(self.replay.window_s, self.replay.skew_s)?;
+        let window = self.window()?;
         let guard = self.guard(window, clock).await?;
         Ok(Verifier::new(endpoint, window, ring, service_key, tokens, guard)?)
+    }
+
+    /// Clients that do not know better sign for 30 s (SPEC.md section 8): a shorter window would refuse every message.
+    fn window(&self) -> Result<Window, ConfigError> {
+        let window = Window::new(self.replay.window_s, self.replay.skew_s)?;
+        if window.window_s < Window::default().window_s {
+            return Err(ConfigError::ShortWindow(window.window_s));
+        }
+        Ok(window)
     }
 
     async fn guard(&self, window: Window, clock: &Arc<dyn Clock>) -> Result<Arc<dyn ReplayGuard>, ConfigError> {

@@ -55,9 +55,15 @@ impl Params {
         let given = params.map(|params| serde_json::from_str(params.0.get()));
         match given {
             Some(Ok(value)) => Ok(value),
-            Some(Err(error)) if params.is_some_and(|params| !params.is_empty()) => Err(refusal(&error)),
-            Some(Err(error)) => absent().map_err(|_| refusal(&error)),
-            None => absent().map_err(|error| refusal(&error)),
+            Some(Err(error)) => {
+                let refused = || refusal::<P>(params.map_or("", |params| params.0.get()), &error);
+                if params.is_some_and(|params| !params.is_empty()) {
+                    Err(refused())
+                } else {
+                    absent().map_err(|_| refused())
+                }
+            }
+            None => absent().map_err(|_| refusal_of_absent::<P>()),
         }
     }
 
@@ -90,15 +96,119 @@ fn absent<P: DeserializeOwned>() -> Result<P, serde_json::Error> {
         .or_else(|error| serde_json::from_str("[]").map_err(|_| error))
 }
 
-fn refusal(error: &serde_json::Error) -> RpcError {
-    let text = error.to_string();
+fn refusal_of_absent<P: DeserializeOwned>() -> RpcError {
+    let text = "{}";
+    match serde_json::from_str::<P>(text) {
+        Err(error) => refusal::<P>(text, &error),
+        // `absent` would have taken it.
+        Ok(_) => RpcError::invalid_params("Invalid params"),
+    }
+}
+
+/// Says what is wrong in the caller's words: serde's own speak of the types of the method's author.
+fn refusal<P: DeserializeOwned>(text: &str, error: &serde_json::Error) -> RpcError {
+    // Read once more, now with the place. Only what fails pays for it.
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let place = serde_path_to_error::deserialize::<_, P>(&mut reader).err();
+    let place = place.map(|error| error.path().to_string()).filter(|path| path != ".").unwrap_or_default();
+    let error = error.to_string();
     // The position is that within the parameters, which the caller never sees as a text of their own.
-    let reason = match text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason) {
-        // What serde_json says of an array that goes on after the last field.
-        "trailing characters" => "more values than the method takes",
-        reason => reason,
+    let reason = error.rsplit_once(" at line ").map_or(error.as_str(), |(reason, _)| reason);
+    RpcError::invalid_params(one_line(&in_words(&place, reason)))
+}
+
+/// `place` is where serde was, such as `order.amount` or `[1]`, and `reason` what it says.
+fn in_words(place: &str, reason: &str) -> String {
+    let member = |name: &str| match place {
+        "" => format!("parameter `{name}`"),
+        // What is unknown or there twice is its own place.
+        place if place == name || place.ends_with(&format!(".{name}")) => format!("parameter `{place}`"),
+        place => format!("parameter `{place}.{name}`"),
     };
-    RpcError::invalid_params(format!("Invalid params: {}", one_line(reason)))
+    let here = match place {
+        "" => "the parameters".to_owned(),
+        place => match place.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).map(str::parse::<usize>) {
+            Some(Ok(position)) => format!("parameter {}", position.saturating_add(1)),
+            _ => format!("parameter `{place}`"),
+        },
+    };
+    let said = if let Some(name) = quoted(reason, "missing field ") {
+        format!("{} is missing", member(name))
+    } else if let Some(name) = quoted(reason, "duplicate field ") {
+        format!("{} is there twice", member(name))
+    } else if let Some(name) = quoted(reason, "unknown field ") {
+        let expected = reason.split_once(", ").map(|(_, expected)| expected).unwrap_or_default();
+        let known = expected.strip_prefix("expected ").map(|known| known.trim_start_matches("one of "));
+        let known = known.map_or_else(
+            || "there is none".to_owned(),
+            |known| format!("there are {}", known.replace(" or ", " and ")),
+        );
+        let known =
+            if known.contains("and") || known.contains(',') { known } else { known.replace("there are", "there is") };
+        format!("{} is unknown: {known}", member(name))
+    } else if reason == "trailing characters" {
+        // What serde_json says of an array that goes on after the last field.
+        "more values than the method takes".to_owned()
+    } else if let Some((length, expected)) = lengths(reason) {
+        let values = if length == 1 { "value" } else { "values" };
+        match expected {
+            Some(expected) => format!("{here}: {length} {values}, and the method takes {expected}"),
+            None => format!("{here}: {length} {values}, which is not as many as the method takes"),
+        }
+    } else if let Some((found, expected)) = reason
+        .strip_prefix("invalid type: ")
+        .or(reason.strip_prefix("invalid value: "))
+        .and_then(|rest| rest.rsplit_once(", expected "))
+    {
+        format!("{here} must be {}, and is {}", kind(expected), value(found))
+    } else if place.is_empty() {
+        reason.to_owned()
+    } else {
+        format!("{here}: {reason}")
+    };
+    format!("Invalid params: {said}")
+}
+
+fn quoted<'t>(text: &'t str, before: &str) -> Option<&'t str> {
+    text.strip_prefix(before)?.strip_prefix('`')?.split('`').next()
+}
+
+/// `invalid length 1, expected struct Add with 2 elements`.
+fn lengths(reason: &str) -> Option<(usize, Option<usize>)> {
+    let (length, expected) = reason.strip_prefix("invalid length ")?.split_once(", expected ")?;
+    let expected = expected.split(' ').find_map(|word| word.parse().ok());
+    Some((length.parse().ok()?, expected))
+}
+
+/// A type of Rust as JSON has it.
+fn kind(expected: &str) -> &str {
+    match expected {
+        "f32" | "f64" => "a number",
+        "i8" | "i16" | "i32" | "i64" | "i128" | "isize" => "a whole number",
+        "u8" | "u16" | "u32" | "u64" | "u128" | "usize" => "a whole number of at least 0",
+        "a borrowed string" | "a character" | "string" => "a string",
+        "a sequence" => "an array",
+        "a map" => "an object",
+        "unit" => "null",
+        expected if expected.starts_with("struct ") => "an object",
+        expected if expected.starts_with("enum ") => "one of the values that the method knows",
+        expected if expected.starts_with("a tuple ") || expected.starts_with("tuple ") => "an array",
+        expected => expected,
+    }
+}
+
+/// A value as serde quotes it: `string "x"`, ``integer `5` ``, `map`.
+fn value(found: &str) -> String {
+    let plain = |text: &str| text.trim_matches('`').to_owned();
+    match found.split_once(' ') {
+        Some(("string", text)) => text.to_owned(),
+        Some(("integer" | "boolean", text)) => plain(text),
+        Some(("floating", text)) => plain(text.trim_start_matches("point ")),
+        Some(("unit", "value")) => "null".to_owned(),
+        None if found == "map" => "an object".to_owned(),
+        None if found == "sequence" => "an array".to_owned(),
+        _ => found.to_owned(),
+    }
 }
 
 /// Escapes whatever is not printable and keeps the first [`MAX_REASON`] characters.
@@ -111,7 +221,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// Two lines of a terminal: enough for serde's longest list of expected fields that anybody reads.
-const MAX_REASON: usize = 200;
+const MAX_REASON: usize = "Invalid params: ".len() + 200;
 
 impl fmt::Debug for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,6 +258,18 @@ mod tests {
         size: Option<u64>,
     }
 
+    #[derive(Debug, Deserialize)]
+    #[expect(dead_code, reason = "only read")]
+    struct Order {
+        item: Item,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[expect(dead_code, reason = "only read")]
+    struct Item {
+        name: String,
+    }
+
     fn decode<P: DeserializeOwned>(text: &str) -> Result<P, RpcError> {
         let raw: &RawValue = serde_json::from_str(text).unwrap();
         Params::decode(Some(&Params::from_raw(raw).unwrap()))
@@ -169,13 +291,38 @@ mod tests {
 
     #[test]
     fn missing_surplus_and_misspelt_params_are_named_in_the_refusal() {
-        assert_eq!(reason::<Add>(r#"{"a":1}"#), "Invalid params: missing field `b`");
-        assert_eq!(reason::<Add>(r#"{"A":1,"b":1}"#), "Invalid params: missing field `a`");
-        assert_eq!(reason::<Add>("[1]"), "Invalid params: invalid length 1, expected struct Add with 2 elements");
+        assert_eq!(reason::<Add>(r#"{"a":1}"#), "Invalid params: parameter `b` is missing");
+        assert_eq!(reason::<Add>(r#"{"A":1,"b":1}"#), "Invalid params: parameter `a` is missing");
+        assert_eq!(reason::<Add>(r#"{"a":1,"a":2,"b":1}"#), "Invalid params: parameter `a` is there twice");
+        assert_eq!(reason::<Add>("[1]"), "Invalid params: the parameters: 1 value, and the method takes 2");
         assert_eq!(reason::<Add>("[1,2,3]"), "Invalid params: more values than the method takes");
-        assert_eq!(reason::<Add>(r#"{"a":"x","b":1}"#), r#"Invalid params: invalid type: string "x", expected f64"#);
-        assert_eq!(reason::<Page>(r#"{"form":1}"#), "Invalid params: unknown field `form`, expected `from` or `size`");
-        assert_eq!(reason::<Add>("[1e999,1]"), "Invalid params: number out of range");
+        assert_eq!(
+            reason::<Add>(r#"{"a":"x","b":1}"#),
+            r#"Invalid params: parameter `a` must be a number, and is "x""#
+        );
+        assert_eq!(reason::<Add>(r#"[1,"x"]"#), r#"Invalid params: parameter 2 must be a number, and is "x""#);
+        assert_eq!(
+            reason::<Page>(r#"{"form":1}"#),
+            "Invalid params: parameter `form` is unknown: there are `from` and `size`"
+        );
+        assert_eq!(
+            reason::<Page>(r#"{"from":-1}"#),
+            "Invalid params: parameter `from` must be a whole number of at least 0, and is -1"
+        );
+        assert_eq!(
+            reason::<Page>(r#"{"from":{}}"#),
+            "Invalid params: parameter `from` must be a whole number of at least 0, and is an object"
+        );
+        assert_eq!(reason::<Add>("[1e999,1]"), "Invalid params: parameter 1: number out of range");
+        assert_eq!(reason::<Vec<Add>>(r#"[{"a":1,"b":2},{"a":1}]"#), "Invalid params: parameter `[1].b` is missing");
+        assert_eq!(
+            reason::<Order>(r#"{"item":{"name":5}}"#),
+            "Invalid params: parameter `item.name` must be a string, and is 5"
+        );
+        assert_eq!(
+            reason::<Order>(r#"{"item":"x"}"#),
+            r#"Invalid params: parameter `item` must be an object, and is "x""#
+        );
     }
 
     #[test]
@@ -195,8 +342,8 @@ mod tests {
     #[test]
     fn absent_params_of_a_method_that_needs_some_say_what_is_missing() {
         let error = Params::decode::<Add>(None).unwrap_err();
-        assert_eq!((error.code(), error.message()), (code::INVALID_PARAMS, "Invalid params: missing field `a`"));
-        assert_eq!(reason::<Add>("{}"), "Invalid params: missing field `a`");
+        assert_eq!((error.code(), error.message()), (code::INVALID_PARAMS, "Invalid params: parameter `a` is missing"));
+        assert_eq!(reason::<Add>("{}"), "Invalid params: parameter `a` is missing");
         assert!(decode::<()>("[null]").is_err());
         assert!(decode::<()>("[[]]").is_err());
     }
@@ -206,8 +353,8 @@ mod tests {
         let name = format!("\u{1b}[2J\u{202e}\r\n{}", "x".repeat(10_000));
         let text = serde_json::to_string(&serde_json::json!({ name: 1 })).unwrap();
         let message = reason::<Page>(&text);
-        assert!(message.starts_with(r"Invalid params: unknown field `\u{1b}[2J\u{202e}\r\nxxx"), "{message}");
-        assert_eq!(message.chars().count(), "Invalid params: ".len() + MAX_REASON);
+        assert!(message.starts_with(r"Invalid params: parameter `\u{1b}[2J\u{202e}\r\nxxx"), "{message}");
+        assert_eq!(message.chars().count(), MAX_REASON);
         assert!(!message.chars().any(char::is_control));
     }
 

@@ -24,9 +24,20 @@ pub enum ProofError {
     /// The header is not exactly `alg`, `kid` and `typ` of the right kind.
     #[error("header outside its grammar")]
     Header,
-    /// The claims are not exactly those of the protocol.
-    #[error("claims outside their grammar")]
+    /// The claims are not one JSON object.
+    #[error("claims that are no JSON object")]
     Claims,
+    /// A claim is missing, is there twice, is not one of the protocol's, or is outside its grammar; which one.
+    #[error("the claim `{0}` is missing, repeated, unknown or outside its grammar")]
+    Claim(&'static str),
+    /// The message may live longer than this service's window, or not at all.
+    #[error("the claims `iat` and `exp` are {lifetime_s} s apart, and this service takes 1 to {window_s} s")]
+    Lifetime {
+        /// `exp - iat` in seconds; 0 if `exp` comes first.
+        lifetime_s: u64,
+        /// The service's window in seconds.
+        window_s: u64,
+    },
 }
 
 /// The header of a request's or an answer's proof.
@@ -116,12 +127,14 @@ impl ProofClaims {
     /// Parses claims from base64url, with the nonce.
     pub(crate) fn parse(part: &str) -> Result<(Self, Nonce), ProofError> {
         let bytes = unb64(part).ok_or(ProofError::Encoding)?;
-        let claims: Self = object(&bytes).ok_or(ProofError::Claims)?;
-        let timeout_holds = claims.tmo.is_none_or(|tmo| (1..=MAX_TIMEOUT_MS).contains(&tmo));
-        if !timeout_holds || !claims.idk.as_deref().is_none_or(is_idempotency_key) {
-            return Err(ProofError::Claims);
+        let claims: Self = object(&bytes).ok_or_else(|| fault::<Self>(&bytes, &CLAIMS))?;
+        if !claims.tmo.is_none_or(|tmo| (1..=MAX_TIMEOUT_MS).contains(&tmo)) {
+            return Err(ProofError::Claim("tmo"));
         }
-        let nonce = Nonce::from_text(&claims.jti).ok_or(ProofError::Claims)?;
+        if !claims.idk.as_deref().is_none_or(is_idempotency_key) {
+            return Err(ProofError::Claim("idk"));
+        }
+        let nonce = Nonce::from_text(&claims.jti).ok_or(ProofError::Claim("jti"))?;
         Ok((claims, nonce))
     }
 
@@ -163,6 +176,27 @@ impl ReplyClaims {
     }
 }
 
+/// The claims of a request's proof, by name.
+const CLAIMS: [&str; 10] = ["aud", "to", "rto", "iat", "exp", "jti", "ath", "dig", "tmo", "idk"];
+
+/// Why `bytes` are no claims. A name that is not the protocol's is not repeated: whoever signed it may be lying.
+fn fault<'b, T: Deserialize<'b>>(bytes: &'b [u8], claims: &[&'static str]) -> ProofError {
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return ProofError::Claims;
+    }
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut reader) else {
+        return ProofError::Claims;
+    };
+    if error.inner().is_syntax() || error.inner().is_eof() {
+        return ProofError::Claims;
+    }
+    let (path, text) = (error.path().to_string(), error.inner().to_string());
+    let named = text.split('`').nth(1).filter(|_| text.contains(" field `")).unwrap_or(&path);
+    let known = claims.iter().find(|claim| **claim == named);
+    ProofError::Claim(known.copied().unwrap_or("(another)"))
+}
+
 /// One JSON object. A derived struct would also be read from an array of its values: a second text for the same proof.
 fn object<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     bytes.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(bytes).ok())?
@@ -184,6 +218,22 @@ mod tests {
         let claims =
             r#"{"aud":"p/m","to":"t","rto":"","iat":1,"exp":2,"jti":"AAECAwQFBgcICQoLDA0ODw","ath":"","dig":""}"#;
         assert!(ProofClaims::parse(&b64(claims.as_bytes())).is_ok());
+        for (change, claim) in [
+            (("\"aud\":\"p/m\",", ""), "aud"),
+            (("\"to\":\"t\"", "\"to\":\"t\",\"to\":\"t\""), "to"),
+            (("\"rto\":\"\"", "\"rto\":null"), "rto"),
+            (("\"iat\":1", "\"iat\":1.0"), "iat"),
+            (("\"exp\":2", "\"exp\":\"2\""), "exp"),
+            (("\"jti\":\"AA", "\"jti\":\"A"), "jti"),
+            (("\"dig\":\"\"", "\"dig\":\"\",\"tmo\":0"), "tmo"),
+            (("\"dig\":\"\"", "\"dig\":\"\",\"idk\":\"\""), "idk"),
+            (("\"dig\":\"\"", "\"dig\":\"\",\"more\":1"), "(another)"),
+        ] {
+            let changed = claims.replace(change.0, change.1);
+            assert_ne!(changed, claims);
+            assert_eq!(ProofClaims::parse(&b64(changed.as_bytes())).err(), Some(ProofError::Claim(claim)), "{changed}");
+        }
+        assert_eq!(ProofClaims::parse(&b64(b"{")).err(), Some(ProofError::Claims));
         let array = r#"["p/m","t","",1,2,"AAECAwQFBgcICQoLDA0ODw","",""]"#;
         assert_eq!(ProofClaims::parse(&b64(array.as_bytes())).err(), Some(ProofError::Claims));
 
