@@ -1,6 +1,8 @@
 //! How to reach the broker: addresses, credentials, TLS, and the options that every connection of ours has.
 //! Never prints a secret, and never connects as anybody else than configured.
 
+mod check;
+
 use std::fmt;
 use std::future::ready;
 use std::path::{Path, PathBuf};
@@ -47,9 +49,13 @@ pub struct BusConfig {
     /// PEM file of our certificate, for brokers that ask for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_cert: Option<PathBuf>,
-    /// PEM file of our certificate's key.
+    /// PEM file of our certificate's key, readable by its owner alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<PathBuf>,
+    /// Whether a password or token may be sent in clear text to another machine; false. For networks in which nobody else
+    /// can listen.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_plaintext: bool,
 }
 
 /// The broker cannot be reached, or does not let us in.
@@ -59,9 +65,14 @@ pub enum BusError {
     /// No address.
     #[error("no broker address: give `urls`, for example [\"nats://127.0.0.1:4222\"]")]
     NoUrl,
-    /// An address that is none.
-    #[error("`{0}` is no broker address: write nats://host:port or tls://host:port")]
-    Url(String),
+    /// A member cannot be as it is.
+    #[error("`{member}` {reason}")]
+    Member {
+        /// Its name, with the position in an array from 0.
+        member: String,
+        /// What is wrong with it and what to do.
+        reason: &'static str,
+    },
     /// Nobody answers there.
     #[error("no broker answers at {urls} ({cause}): is it running, and is the address right?")]
     Unreachable {
@@ -71,12 +82,10 @@ pub enum BusError {
         cause: String,
     },
     /// The broker refuses the user.
-    #[error("the broker at {urls} refuses user `{user}`: check user and password (or nkey, token, certificate)")]
+    #[error("the broker at {urls} refuses our user: check `user` and its password (or nkey, token, certificate)")]
     Refused {
         /// The addresses.
         urls: String,
-        /// As whom.
-        user: String,
     },
     /// No TLS connection came about.
     #[error("TLS with {urls} failed ({cause}): check `tls_ca`, and the host name in the broker's certificate")]
@@ -146,9 +155,7 @@ impl BusConfig {
     where
         F: Fn(Event) + Send + Sync + 'static,
     {
-        if self.urls.is_empty() {
-            return Err(BusError::NoUrl);
-        }
+        self.check()?;
         let events = Arc::new(events);
         let mut options = ConnectOptions::new()
             .name(name)
@@ -162,7 +169,7 @@ impl BusConfig {
                 let events = Arc::clone(&events);
                 async move { events(event) }
             });
-        if self.urls.len() > 1 {
+        if self.urls.len() > 1 || !self.may_follow() {
             // Other names of the same brokers would make the one that was lost come up again too soon.
             options = options.ignore_discovered_servers();
         }
@@ -193,24 +200,26 @@ impl BusConfig {
             options = options.nkey(seed.to_string());
         }
         if let Some(ca) = &self.tls_ca {
-            options = options.add_root_certificates(ca.clone()).require_tls(true);
+            options = options.add_root_certificates(ca.clone());
         }
         if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
-            options = options.add_client_certificate(cert.clone(), key.clone()).require_tls(true);
+            options = options.add_client_certificate(cert.clone(), key.clone());
         }
+        // Also for the brokers that a broker names, whose addresses do not say so.
+        options = options.require_tls(self.demands_tls());
         let mut addresses = Vec::with_capacity(self.urls.len());
-        for url in &self.urls {
-            addresses.push(url.parse::<async_nats::ServerAddr>().map_err(|_| BusError::Url(crate::name::shown(url)))?);
+        for (position, url) in self.urls.iter().enumerate() {
+            let wrong = |_| BusError::Member { member: format!("urls[{position}]"), reason: "is no broker address" };
+            addresses.push(url.parse::<async_nats::ServerAddr>().map_err(wrong)?);
         }
         options.connect(addresses).await.map_err(|error| {
-            let urls = self.urls.join(", ");
+            let urls = self.shown();
             let cause = error.to_string();
             match error.kind() {
                 ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-                    BusError::Refused { urls, user: self.user.clone().unwrap_or_else(|| "(none)".to_owned()) }
+                    BusError::Refused { urls }
                 }
                 ConnectErrorKind::Tls => BusError::Tls { urls, cause },
-                ConnectErrorKind::ServerParse => BusError::Url(urls),
                 _ => BusError::Unreachable { urls, cause },
             }
         })
@@ -268,9 +277,8 @@ fn pause(attempt: usize) -> Duration {
 impl fmt::Debug for BusConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BusConfig")
-            .field("urls", &self.urls)
-            .field("user", &self.user)
-            .field("tls_ca", &self.tls_ca)
+            .field("urls", &self.shown())
+            .field("allow_plaintext", &self.allow_plaintext)
             .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@ use crate::auth::{
     Caps, CapsError, DenylistError, KeyRingError, KeySetError, OpenError, ServiceKeyError, ServiceKeyMissing,
     SharedOpenError, WindowError,
 };
-use crate::bus::BusConfig;
+use crate::bus::{BusConfig, BusError};
 use crate::name::Name;
 #[cfg(doc)]
 use crate::service::QuotaLimits;
@@ -273,6 +273,14 @@ pub enum ConfigError {
         /// Line, column and what was expected.
         error: Box<toml::de::Error>,
     },
+    /// The broker's settings.
+    #[error("`[{section}]`: {error}")]
+    Bus {
+        /// `nats` or `replay.nats`.
+        section: &'static str,
+        /// What is wrong.
+        error: BusError,
+    },
     /// The prefixes.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -318,12 +326,16 @@ impl Config {
     /// Reads a configuration file. Relative paths in it are taken as relative to its folder.
     ///
     /// # Errors
-    /// [`ConfigError::Read`], and [`ConfigError::Format`] with line and column.
+    /// [`ConfigError::Read`], [`ConfigError::Format`] with line and column, and [`ConfigError::Bus`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
         let config: Self = toml::from_str(&text)
             .map_err(|error| ConfigError::Format { path: path.to_owned(), error: Box::new(error) })?;
+        config.nats.check().map_err(|error| ConfigError::Bus { section: "nats", error })?;
+        if let Some(nats) = &config.replay.nats {
+            nats.check().map_err(|error| ConfigError::Bus { section: "replay.nats", error })?;
+        }
         let folder = path.parent().unwrap_or_else(|| Path::new(""));
         Ok(config.relative_to(folder))
     }

@@ -199,7 +199,9 @@ async fn what_goes_wrong_says_what_to_do() {
     let started = Instant::now();
     elsewhere("nats://127.0.0.1:1").fails(20, &["nats://127.0.0.1:1", "is it running"]);
     assert!(started.elapsed() < Duration::from_secs(5), "at once, and not after the deadline");
-    elsewhere("not a url").fails(20, &["nats://host:port"]);
+    elsewhere("not a url").fails(30, &["urls[0]", "nats://host:port"]);
+    let said = elsewhere("nats://planner:hunter2@127.0.0.1:1").fails(30, &["urls[0]", "password_file"]);
+    assert!(!said.stderr.contains("hunter2"), "{said:?}");
     bench.end().await;
 }
 

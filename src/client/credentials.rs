@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::token::{CommandToken, FileToken, StaticToken, TokenSource};
 use crate::auth::SecretFileError;
-use crate::bus::BusConfig;
+use crate::bus::{BusConfig, BusError};
 use crate::name::{Name, NameError, shown};
 use crate::wire::{AgentKey, Audience, Endpoint, EndpointError, KeyError, ServicePublicKey};
 
@@ -128,9 +128,9 @@ pub enum MemberFault {
         /// `<environment>/<service>`.
         audience: Audience,
     },
-    /// `nats.urls`.
-    #[error("`nats.urls` names no broker")]
-    NoUrl,
+    /// `nats`.
+    #[error("`nats`: {0}")]
+    Nats(BusError),
 }
 
 impl Credentials {

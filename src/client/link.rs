@@ -104,7 +104,7 @@ impl Link {
             bus.flush().await.ok().map(|()| inbox)
         });
         let Some(inbox) = subscribed.await.unwrap_or(None) else {
-            let urls = self.config.urls.join(", ");
+            let urls = self.config.shown();
             let cause = "the connection ended at once".to_owned();
             return Err(ClientError::Connect(BusError::Unreachable { urls, cause }));
         };

@@ -107,9 +107,7 @@ fn read(file: File, folder: PathBuf) -> Result<Credentials, MemberFault> {
     }
     let environment = Name::new(&file.environment).map_err(|error| MemberFault::Name("environment", error))?;
     let agent = Name::new(&file.agent).map_err(|error| MemberFault::Name("agent", error))?;
-    if file.nats.urls.is_empty() {
-        return Err(MemberFault::NoUrl);
-    }
+    file.nats.check().map_err(MemberFault::Nats)?;
     let mut credentials = Credentials::new(environment, agent, read_key(&file.key)?, file.nats);
     credentials.folder = folder;
     credentials.token = match (file.token, file.token_file, file.token_command) {

@@ -57,6 +57,9 @@ pub(crate) struct NewAgent {
     /// The certificate authorities of the broker (PEM)
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
+    /// The password may travel in clear text to another machine: nobody else can listen there
+    #[arg(long, requires = "password_file")]
+    allow_plaintext: bool,
     /// The file that will hold the access token, relative to the credentials [default: NAME.jwt]
     #[arg(long, value_name = "FILE", conflicts_with = "token_command")]
     token_file: Option<PathBuf>,
@@ -124,7 +127,8 @@ impl NewAgent {
     }
 
     fn credentials(&self, environment: Name, key: AgentKey) -> Result<Credentials, Failure> {
-        let mut bus = BusConfig { urls: self.urls.clone(), ..BusConfig::default() };
+        let mut bus =
+            BusConfig { urls: self.urls.clone(), allow_plaintext: self.allow_plaintext, ..BusConfig::default() };
         bus.user.clone_from(&self.user);
         if let Some(file) = &self.password_file {
             let text = read_secret(file).or_fail(Exit::Input)?;
@@ -132,6 +136,7 @@ impl NewAgent {
         }
         // The name is kept in another folder, so it must hold from there.
         bus.tls_ca = self.tls_ca.as_ref().map(|ca| ca.canonicalize().unwrap_or_else(|_| ca.clone()));
+        bus.check().or_fail(Exit::Input)?;
         let credentials = Credentials::new(environment, self.name.clone(), key, bus);
         Ok(if self.token_command.is_empty() {
             credentials.token_file(self.token_file.clone().unwrap_or_else(|| format!("{}.jwt", self.name).into()))

@@ -113,7 +113,7 @@ fn each_mistake_is_named_and_no_value_is_quoted() {
         (|f| f["key"]["alg"] = "RS256-s3cret".into(), "wrong kind"),
         (|f| f["key"] = "s3cret".into(), "wrong kind"),
         (|f| f["key"]["kid"] = "a b".into(), "key id"),
-        (|f| f["nats"]["urls"] = serde_json::json!([]), "names no broker"),
+        (|f| f["nats"]["urls"] = serde_json::json!([]), "no broker address"),
         (|f| f["prefix"] = "_INBOX.x".into(), "overlaps"),
         (|f| f["service_keys"]["math"][0]["kid"] = "svc:prod/math:1".into(), "svc:dev/math:"),
         (|f| f["service_keys"]["math"][0]["x"] = "AAAA".into(), "`service_keys` of `math`"),
