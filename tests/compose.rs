@@ -52,7 +52,7 @@ fn started_in_order(stack: &Stack) {
     };
     let init = state("init", 1, "/State/FinishedAt");
     assert_eq!(stack.inspect("init", 1)["State"]["ExitCode"], 0);
-    let replicas: Vec<String> = (1..=2).map(|replica| state("service", replica, "/State/StartedAt")).collect();
+    let replicas: Vec<String> = (1..=2).map(|replica| state("demo", replica, "/State/StartedAt")).collect();
     for broker in ALL_BROKERS {
         let started = state(broker, 1, "/State/StartedAt");
         assert!(init < started, "{broker} started at {started}, the secrets were there at {init}");
@@ -61,14 +61,14 @@ fn started_in_order(stack: &Stack) {
     }
     let agent = state("planner", 1, "/State/StartedAt");
     for (replica, started) in (1..).zip(&replicas) {
-        assert_eq!(state("service", replica, "/State/Health/Status"), "healthy");
+        assert_eq!(state("demo", replica, "/State/Health/Status"), "healthy");
         assert!(*started < agent);
     }
 }
 
 /// Nobody is root, nothing but its volumes can be written, nothing is published.
 fn hardened(stack: &Stack) {
-    let containers = [("init", 1), ("nats-1", 1), ("nats-2", 1), ("nats-3", 1), ("service", 1), ("service", 2)];
+    let containers = [("init", 1), ("nats-1", 1), ("nats-2", 1), ("nats-3", 1), ("demo", 1), ("demo", 2), ("bank", 1)];
     for (service, replica) in containers.into_iter().chain([("issuer", 1), ("planner", 1)]) {
         let found = stack.inspect(service, replica);
         let host = &found["HostConfig"];
@@ -83,7 +83,7 @@ fn hardened(stack: &Stack) {
     let network: Value = serde_json::from_str(&stack.docker(&["network", "inspect", &stack.name("bus")])).unwrap();
     assert_eq!(network[0]["Internal"], true);
     // No shell, no package manager: nothing to run but the command itself.
-    assert!(!stack.try_docker(&["exec", &stack.container("service", 1), "sh", "-c", "true"]).0);
+    assert!(!stack.try_docker(&["exec", &stack.container("demo", 1), "sh", "-c", "true"]).0);
 }
 
 fn encrypted_and_replicated(stack: &Stack) {
@@ -96,26 +96,41 @@ fn encrypted_and_replicated(stack: &Stack) {
     let connections = ALL_BROKERS.map(|broker| stack.monitor(broker, "connz?auth=true"));
     let connections: Vec<&Value> = connections.iter().flat_map(|c| c["connections"].as_array().unwrap()).collect();
     // Three for each replica (agents, answers, guard) and the agent's.
-    assert!(connections.len() >= 7, "{}", connections.len());
+    assert!(connections.len() >= 10, "{}", connections.len());
+    let guards = connections.iter().filter(|connection| connection["account"] != "SEALWIRE").count();
+    assert_eq!(guards, 3, "one for each replica");
     for connection in &connections {
         assert_eq!(connection["tls_version"], "1.3", "{connection}");
         assert!(connection["authorized_user"].as_str().unwrap().starts_with('U'), "{connection}");
-        assert_eq!(connection["account"], "SEALWIRE", "{connection}");
+        let account = connection["account"].as_str().unwrap();
+        assert!(["SEALWIRE", "GUARD_demo", "GUARD_bank"].contains(&account), "{connection}");
     }
     let users: BTreeSet<&str> =
         connections.iter().map(|connection| connection["authorized_user"].as_str().unwrap()).collect();
-    assert!(users.len() >= 3, "service, guard and agent each have their own");
-    let streams = stack.monitor("nats-1", "jsz?streams=true&config=true");
-    let streams = streams["account_details"][0]["stream_detail"].as_array().unwrap();
-    assert_eq!(streams.len(), 1, "{streams:?}");
-    assert_eq!(
-        (&streams[0]["config"]["num_replicas"], &streams[0]["config"]["storage"]),
-        (&3.into(), &"memory".into())
-    );
+    assert_eq!(users.len(), 5, "two services, their guards and the agent each have their own");
+    for account in ["GUARD_demo", "GUARD_bank"] {
+        let stream = guard_stream(stack, account);
+        assert_eq!(
+            (&stream["config"]["num_replicas"], &stream["config"]["storage"]),
+            (&3.into(), &"memory".into()),
+            "{account}"
+        );
+    }
     say(&format!(
         "three brokers, {} connections, all with TLS 1.3 and an own user; guard stream with 3 copies",
         connections.len()
     ));
+}
+
+/// The one stream of a guard's account, as a broker describes it.
+fn guard_stream(stack: &Stack, account: &str) -> Value {
+    let figures = stack.monitor("nats-1", "jsz?accounts=true&streams=true&config=true");
+    let accounts = figures["account_details"].as_array().unwrap();
+    let found =
+        accounts.iter().find(|found| found["name"] == account).unwrap_or_else(|| panic!("{account}: {figures}"));
+    let streams = found["stream_detail"].as_array().unwrap();
+    assert_eq!(streams.len(), 1, "{streams:?}");
+    streams[0].clone()
 }
 
 fn agent_is_answered(stack: &Stack, pages: &mut Pages) {
@@ -169,8 +184,8 @@ fn killed_replica_costs_what_it_had_in_flight(stack: &Stack, pages: &mut Pages) 
     assert!(load.failures().count() <= 2 * load.workers, "{:?}", load.failures().collect::<Vec<_>>());
     assert!(load.results_after(killed + Duration::from_secs(2)) > 50, "{load}");
     pages.run(stack, "docker compose up --detach");
-    stack.wait_healthy("service", 1);
-    stack.wait_healthy("service", 2);
+    stack.wait_healthy("demo", 1);
+    stack.wait_healthy("demo", 2);
     load
 }
 
@@ -212,9 +227,8 @@ fn only_refused_or_unknown(load: &Load) {
 /// The worst node to lose: the one that leads the guard's stream. Until another one does, nobody can say what was seen
 /// before, and everything is refused. The agent keeps its connection or finds another broker.
 fn killed_leader_is_replaced(stack: &Stack) -> Load {
-    let streams = stack.monitor("nats-1", "jsz?streams=true&config=true");
-    let leader =
-        streams.pointer("/account_details/0/stream_detail/0/cluster/leader").unwrap().as_str().unwrap().to_owned();
+    let stream = guard_stream(stack, "GUARD_demo");
+    let leader = stream.pointer("/cluster/leader").unwrap().as_str().unwrap().to_owned();
     let load = stack.load();
     std::thread::sleep(Duration::from_secs(1));
     let killed = load.now();
@@ -234,8 +248,8 @@ fn killed_leader_is_replaced(stack: &Stack) -> Load {
 
 fn scaled_up_without_a_pause(stack: &Stack, pages: &mut Pages) -> Load {
     let load = stack.load();
-    pages.run(stack, "--scale service=3");
-    stack.wait_healthy("service", 3);
+    pages.run(stack, "--scale demo=3");
+    stack.wait_healthy("demo", 3);
     assert!(stack.log("init").contains("the set-up in /sealwire stays"), "secrets are made at the first start only");
     let ping = stack.ping(3);
     let load = load.finish();
@@ -249,9 +263,9 @@ fn key_is_rotated(stack: &Stack, pages: &mut Pages) {
     let rotated = pages.run(stack, "keys rotate");
     assert!(rotated.contains("planner signs with planner.k2 from now on"), "{rotated}");
     stack.wait_for("the replicas to read the new ring", || {
-        (stack.log("service").matches("key ring").count() >= 3).then_some(())
+        (stack.log("demo").matches("key ring").count() >= 3).then_some(())
     });
-    pages.run(stack, "docker compose restart planner");
+    pages.run(stack, "docker compose restart issuer planner");
     pages.run(stack, "keys retire");
     let listed = pages.run(stack, "keys list");
     let old = listed.lines().find(|line| line.contains("planner.k1")).expect("listed");
@@ -265,7 +279,7 @@ fn key_is_rotated(stack: &Stack, pages: &mut Pages) {
 
 /// Each replica logs each message that it executed.
 fn executed_once(stack: &Stack, load: &Load) {
-    let log = stack.log("service");
+    let log = stack.log("demo");
     let ids: Vec<&str> = log
         .lines()
         .filter(|line| line.contains("agent=planner") && line.contains("method=math/add") && line.contains("allowed"))

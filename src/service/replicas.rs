@@ -50,7 +50,7 @@ pub async fn replicas(
         id: String,
         metadata: std::collections::BTreeMap<String, String>,
     }
-    let inbox = format!("{}.svc:{}.ping:{}", endpoint.inbox_prefix(), endpoint.service(), Nonce::random().to_text());
+    let inbox = format!("{}.replica.{}", endpoint.service_inbox(), Nonce::random().to_text());
     let name = format!("sealwire-ping {}", endpoint.audience());
     let client = bus.connect(&name, &inbox, MOST, |_| ()).await?;
     let mut found: Vec<Replica> = Vec::new();

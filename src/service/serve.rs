@@ -82,7 +82,7 @@ pub enum ServeError {
     /// Whether there is another replica cannot be found out.
     #[error(
         "cannot look for other replicas of `{0}`: the broker does not carry `$SRV.PING` from this user and back. Permit it \
-         to publish and subscribe `$SRV.>`, and to subscribe `{1}.>`"
+         to publish and subscribe `$SRV.PING.<service>`, and to publish and subscribe `{1}.>`"
     )]
     Blind(String, String),
     /// The broker does not let this user subscribe.
@@ -266,10 +266,9 @@ impl Shared {
         Ok(ingress)
     }
 
-    /// Where answers to this instance itself go. The colon keeps it apart from every agent's inbox.
+    /// Where answers to this instance itself go: nobody else may publish there, nor hear what its guard is told.
     fn inbox(&self) -> String {
-        let endpoint = self.service.endpoint();
-        format!("{}.svc:{}.{}", endpoint.inbox_prefix(), endpoint.service(), self.instance)
+        format!("{}.replica.{}", self.service.endpoint().service_inbox(), self.instance)
     }
 
     /// The agents' connection is up again after it was lost.

@@ -138,8 +138,8 @@ impl Stack {
 
     /// What the replicas say when they are asked, through the broker, whether there are so many that take messages.
     pub(crate) fn ping(&self, at_least: u32) -> String {
-        let ping = ["sealwire", "ping", "--config", "/sealwire/service/sealwire.toml", "--at-least"];
-        let (container, at_least) = (self.container("service", 1), at_least.to_string());
+        let ping = ["sealwire", "ping", "--config", "/sealwire/demo/sealwire.toml", "--at-least"];
+        let (container, at_least) = (self.container("demo", 1), at_least.to_string());
         self.docker(&[&["exec", &container], &ping[..], &[&at_least]].concat())
     }
 

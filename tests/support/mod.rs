@@ -110,6 +110,19 @@ impl NatsServer {
         assert!(status.success(), "kill -s {name}: {status}");
     }
 
+    /// Has the server read another configuration text while it runs (SIGHUP).
+    pub(crate) async fn reload(&self, config: &str) {
+        let (file, before) = (self.running().log_file().with_file_name("server.conf"), self.log().len());
+        std::fs::write(file, config).unwrap();
+        self.signal("HUP").await;
+        let reloaded = async {
+            while !self.log()[before..].contains("Reloaded server configuration") {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        within(SOON, reloaded).await;
+    }
+
     fn running(&self) -> &Running {
         self.running.as_ref().expect("no earlier call on this server panicked")
     }

@@ -112,7 +112,7 @@ impl RawConnection {
     }
 
     /// The next line of the server; empty once it has hung up.
-    async fn line(&mut self) -> String {
+    pub(crate) async fn line(&mut self) -> String {
         let mut line = Vec::new();
         // A connection that the server reset counts as ended, too.
         let _ = within(LIMIT, self.stream.read_until(b'\n', &mut line)).await;

@@ -125,6 +125,15 @@ impl Denylist {
         self
     }
 
+    /// What either list denies.
+    #[must_use]
+    pub fn merge(mut self, other: Self) -> Self {
+        self = other.tokens.into_iter().fold(self, |list, (jti, until)| list.with_token(jti, until));
+        self = other.subjects.into_iter().fold(self, |list, (sub, before)| list.with_subject(sub, before));
+        self.keys.extend(other.keys);
+        self
+    }
+
     /// This list without the tokens that have ended more than an hour before `now_s`. The hour covers every leeway and
     /// any clock that is not plainly wrong.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Who takes part in the demonstration: a service, its agents, and the issuer of their tokens, with keys made just now.
 //! Never anything that was known to anybody before.
 
-use sealwire::auth::{IssueRequest, KeyEntry, KeyRingFile, ProofAlgorithm, TokenIssuer};
+use sealwire::auth::{Confirmation, IssueRequest, KeyEntry, KeyRingFile, ProofAlgorithm, TokenIssuer};
 use sealwire::client::Credentials;
 use sealwire::wire::{AgentKey, Audience, ServiceKey};
 use sealwire::{BusConfig, Name};
@@ -14,6 +14,8 @@ use crate::when;
 pub(crate) const ENVIRONMENT: &str = "dev";
 /// The service in it.
 pub(crate) const SERVICE: &str = "demo";
+/// The services of the cluster: the same methods twice, so that two services are there to be kept apart.
+pub(crate) const SERVICES: [&str; 2] = [SERVICE, "bank"];
 /// The issuer of its tokens.
 pub(crate) const ISSUER: &str = "https://issuer.sealwire.invalid";
 
@@ -63,14 +65,7 @@ impl Parties {
 
     /// The key ring of the service.
     pub(crate) fn ring(&self) -> Result<Zeroizing<String>, Failure> {
-        let entry = |agent: &Agent| match (agent.key.derived(&self.audience), agent.key.public()) {
-            (Some(derived), _) => Ok(KeyEntry::hmac(agent.key.kid(), agent.name.clone(), &derived)),
-            (None, Some(public)) => Ok(KeyEntry::ed25519(agent.key.kid(), agent.name.clone(), public)),
-            (None, None) => Err(Failure::new(Exit::Bug, "a key of neither kind")),
-        };
-        let keys = self.agents.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
-        let file = KeyRingFile { audience: self.audience.to_string(), keys };
-        Ok(Zeroizing::new(serde_json::to_string_pretty(&file).or_fail(Exit::Bug)?))
+        ring(&self.audience, self.agents.iter().map(|agent| (&agent.name, &agent.key)))
     }
 
     /// An agent's credentials, still without a token.
@@ -86,11 +81,42 @@ impl Parties {
     }
 }
 
+/// The key ring of a service that these agents may call.
+pub(crate) fn ring<'a>(
+    audience: &Audience,
+    agents: impl Iterator<Item = (&'a Name, &'a AgentKey)>,
+) -> Result<Zeroizing<String>, Failure> {
+    let entry = |(name, key): (&Name, &AgentKey)| match (key.derived(audience), key.public()) {
+        (Some(derived), _) => Ok(KeyEntry::hmac(key.kid(), name.clone(), &derived)),
+        (None, Some(public)) => Ok(KeyEntry::ed25519(key.kid(), name.clone(), public)),
+        (None, None) => Err(Failure::new(Exit::Bug, "a key of neither kind")),
+    };
+    let keys = agents.map(entry).collect::<Result<Vec<_>, _>>()?;
+    let file = KeyRingFile { audience: audience.to_string(), keys };
+    Ok(Zeroizing::new(serde_json::to_string_pretty(&file).or_fail(Exit::Bug)?))
+}
+
 /// A token for the service of the demonstration.
 pub(crate) fn token(issuer: &TokenIssuer, subject: &str, roles: &[&str], ttl_s: u64) -> Result<String, Failure> {
     let mut request = IssueRequest::new(subject, format!("{ENVIRONMENT}/{SERVICE}"), when::now_s());
     request.roles = roles.iter().map(ToString::to_string).collect();
     request.ttl_s = ttl_s;
+    issuer.issue(&request).or_fail(Exit::Bug)
+}
+
+/// A token for one service, bound to the key with this id.
+pub(crate) fn bound_token(
+    issuer: &TokenIssuer,
+    subject: &str,
+    audience: &Audience,
+    roles: &[&str],
+    ttl_s: u64,
+    kid: &str,
+) -> Result<String, Failure> {
+    let mut request = IssueRequest::new(subject, audience.as_str(), when::now_s());
+    request.roles = roles.iter().map(ToString::to_string).collect();
+    request.ttl_s = ttl_s;
+    request.cnf = Some(Confirmation { kid: Some(kid.to_owned()), jkt: None });
     issuer.issue(&request).or_fail(Exit::Bug)
 }
 

@@ -17,23 +17,27 @@ impl Permissions {
         Self::new([format!("rpc.v1.*.{agent}"), format!("rpc.v1.*.{agent}.>")], [format!("_INBOX.{agent}.>")])
     }
 
-    /// A service: answers to any inbox, and discovery. Its own inbox has a colon, which no agent's name has.
+    /// A service: answers to any inbox, and discovery of itself. Its own inbox lies where no other user may publish, and
+    /// apart from its guard's, where it has nothing to hear.
     pub(crate) fn service(service: &str) -> Self {
+        let own = format!("_SVC.{service}.replica.>");
+        let ask = [format!("$SRV.PING.{service}"), format!("$SRV.PING.{service}.*")];
+        let asked = ["PING", "INFO", "STATS"].into_iter().flat_map(|verb| {
+            [format!("$SRV.{verb}"), format!("$SRV.{verb}.{service}"), format!("$SRV.{verb}.{service}.*")]
+        });
         Self::new(
-            ["_INBOX.>".to_owned(), format!("$SRV.PING.{service}")],
-            [format!("rpc.v1.{service}.>"), "$SRV.>".to_owned(), format!("_INBOX.svc:{service}.>")],
+            ["_INBOX.>".to_owned(), own.clone()].into_iter().chain(ask),
+            [format!("rpc.v1.{service}.>"), own].into_iter().chain(asked),
         )
     }
 
-    /// The shared replay guard of a service: its nonces, and what it takes to find, make and verify their stream.
+    /// The shared replay guard of a service: its nonces, and what it takes to find, make, verify and remove their streams.
+    /// Whoever may make a stream may have it fed from any subject and republish to any other, whatever else is denied. So
+    /// this user is alone in an account of its own, where there is nothing but these streams.
     pub(crate) fn guard(environment: &str, service: &str) -> Self {
+        let api = ["NAMES", "INFO.*", "CREATE.*", "DELETE.*"].into_iter().map(|verb| format!("$JS.API.STREAM.{verb}"));
         Self::new(
-            [
-                format!("rg.{environment}.{service}.*"),
-                "$JS.API.STREAM.NAMES".to_owned(),
-                "$JS.API.STREAM.INFO.*".to_owned(),
-                "$JS.API.STREAM.CREATE.*".to_owned(),
-            ],
+            std::iter::once(format!("rg.{environment}.{service}.*")).chain(api),
             [format!("_SVC.{service}.guard.>")],
         )
     }

@@ -83,7 +83,11 @@ impl Sandbox {
             // Writing to a string cannot fail.
             let _ = writeln!(users, "  {{ user: \"{user}\", password: \"{password}\", permissions: {permissions} }}");
         }
-        format!("max_payload: 262144\nauthorization {{ users: [\n{users}] }}\n")
+        // An account of their own, so that no JetStream is near: the server's default account would have it.
+        format!(
+            "max_payload: 262144\nmax_subscriptions: 64\nmax_connections: 256\n\
+             accounts {{ SEALWIRE {{ users: [\n{users}] }} }}\n"
+        )
     }
 
     /// Writes what depends on the broker's address: the configuration and the credentials.

@@ -3,6 +3,10 @@
 
 mod certificates;
 mod cluster;
+mod mark;
+mod service;
+mod target;
+mod users;
 
 use clap::Subcommand;
 
@@ -12,14 +16,17 @@ use crate::output::Output;
 /// Whole set-ups: keys, broker users, certificates, configuration
 #[derive(Subcommand)]
 pub(crate) enum Setup {
-    /// Write all that the compose set-up needs: three brokers, the demonstration service, its agents
+    /// Write all that the compose set-up needs: three brokers, services, their agents
     Cluster(cluster::Cluster),
+    /// Add a service to a set-up that is there
+    Service(service::AddService),
 }
 
 impl Setup {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         match self {
             Self::Cluster(command) => command.run(out),
+            Self::Service(command) => command.run(out),
         }
     }
 }

@@ -38,11 +38,14 @@ pub(in crate::service) fn ping(endpoint: &Endpoint) -> String {
     format!("$SRV.PING.{}", endpoint.service())
 }
 
-/// The answer to a request, and where it goes. A request without a reply subject under the inbox prefix gets none:
-/// whoever asks chooses that subject, and it is published with our rights.
+/// The answer to a request, and where it goes. A request without a reply subject in an agent's inbox, or in one of this
+/// service's replicas, gets none: whoever asks chooses that subject, and it is published with our rights.
 pub(super) fn answer(shared: &Shared, request: &Message) -> Option<(String, String)> {
     let reply = request.reply.as_ref()?.as_str();
-    let below = reply.strip_prefix(shared.service.endpoint().inbox_prefix())?.strip_prefix('.')?;
+    let endpoint = shared.service.endpoint();
+    let replicas = format!("{}.replica", endpoint.service_inbox());
+    let below = [endpoint.inbox_prefix(), &replicas].into_iter().find_map(|prefix| reply.strip_prefix(prefix));
+    let below = below?.strip_prefix('.')?;
     if below.is_empty() || below.split('.').any(|token| token.is_empty() || token == "*" || token == ">") {
         return None;
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use sealwire::auth::write_secret;
 use sealwire::client::Credentials;
 use sealwire::wire::AgentKey;
 use serde_json::json;
@@ -35,6 +36,10 @@ pub(crate) struct Rotate {
     /// How long the old key still holds
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = when::duration)]
     overlap: Duration,
+    /// A file to write the new key id to, for who issues tokens that are bound to it (`sealwire token issue
+    /// --cnf-kid-file`)
+    #[arg(long, value_name = "FILE")]
+    kid_file: Option<PathBuf>,
 }
 
 impl Rotate {
@@ -73,6 +78,12 @@ impl Rotate {
             // What was written must not name a key that nobody has. The first failure is the one to tell.
             let _ = before.iter().map(Ring::save).collect::<Vec<_>>();
             return Err(failure);
+        }
+        if let Some(path) = &self.kid_file {
+            write_secret(path, &format!("{kid}\n"), true).map_err(|error| {
+                let failure = Failure::of(Exit::Input, &error);
+                failure.help(format!("the key is rotated all the same: write `{kid}` into that file yourself"))
+            })?;
         }
         let files: Vec<&Path> = after.iter().map(Ring::path).collect();
         let result = json!({ "agent": agent, "kid": kid, "old_kid": old, "old_until": until, "rings": files });

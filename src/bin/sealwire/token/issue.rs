@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 use sealwire::auth::{Confirmation, IssueRequest, TokenIssuer, decode_untrusted, write_secret};
+use sealwire::client::Credentials;
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::read_if_there;
 use crate::output::Output;
 use crate::serve::{runtime, stop_signal};
 use crate::when;
@@ -49,6 +51,13 @@ pub(crate) struct Issue {
     /// Bind the token to the Ed25519 proof key with this thumbprint (`sealwire keys list` shows it)
     #[arg(long, value_name = "THUMBPRINT")]
     cnf_jkt: Option<String>,
+    /// Bind the token to the key in these credentials, whose key id is read each time
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cnf_kid", "cnf_jkt"])]
+    cnf_creds: Option<PathBuf>,
+    /// Bind the token to the key whose id is in this file, which is read each time (`sealwire keys rotate --kid-file`):
+    /// for who issues tokens to an agent without seeing its key
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cnf_kid", "cnf_jkt", "cnf_creds"])]
+    cnf_kid_file: Option<PathBuf>,
     /// A further claim; the value is JSON, or else text; repeat for several
     #[arg(long = "claim", value_name = "NAME=VALUE")]
     claims: Vec<String>,
@@ -81,6 +90,17 @@ impl Issue {
         })
     }
 
+    /// The key id that the token is bound to.
+    fn kid(&self) -> Result<Option<String>, Failure> {
+        if let Some(path) = &self.cnf_creds {
+            return Ok(Some(Credentials::load(path).or_fail(Exit::Input)?.kid().to_owned()));
+        }
+        let Some(path) = &self.cnf_kid_file else { return Ok(self.cnf_kid.clone()) };
+        let missing = || Failure::input(format!("`{}` holds no key id", path.display()));
+        let text = read_if_there(path)?.ok_or_else(missing)?;
+        Some(text.trim().to_owned()).filter(|kid| !kid.is_empty()).ok_or_else(missing).map(Some)
+    }
+
     fn issue(&self, issuer: &TokenIssuer, out: &Output) -> Result<Exit, Failure> {
         let now_s = when::now_s();
         let mut request = IssueRequest::new(&self.subject, "", now_s);
@@ -88,8 +108,9 @@ impl Issue {
         request.actor.clone_from(&self.actor);
         request.roles = self.roles.iter().cloned().collect();
         request.ttl_s = self.ttl.as_secs();
-        if self.cnf_kid.is_some() || self.cnf_jkt.is_some() {
-            request.cnf = Some(Confirmation { kid: self.cnf_kid.clone(), jkt: self.cnf_jkt.clone() });
+        let kid = self.kid()?;
+        if kid.is_some() || self.cnf_jkt.is_some() {
+            request.cnf = Some(Confirmation { kid, jkt: self.cnf_jkt.clone() });
         }
         for claim in &self.claims {
             let (name, value) = claim

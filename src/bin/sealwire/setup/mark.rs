@@ -1,0 +1,114 @@
+//! The mark in every folder of a set-up: that all of them belong together, until when, and which services there are.
+//! Never takes a set-up that has lost a folder for a new one: its keys would come back under the same names.
+
+use std::path::Path;
+
+use sealwire::Name;
+use sealwire::auth::{Nonce, write_secret};
+use serde::{Deserialize, Serialize};
+
+use super::certificates::DAYS;
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::read_if_there;
+use crate::when;
+
+/// In every folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Mark {
+    /// The same in all folders of a set-up, and in no other.
+    id: String,
+    /// When the certificates end, in seconds since the Unix epoch.
+    until: u64,
+    /// The services.
+    pub(super) services: Vec<Name>,
+}
+
+/// How long before their end certificates are made anew.
+const RENEW_BEFORE_S: u64 = 30 * 86_400;
+const NAME: &str = "set-up.json";
+
+impl Mark {
+    /// Of a set-up that is made now.
+    pub(super) fn new() -> Self {
+        Self { id: Nonce::random().to_text(), until: 0, services: Vec::new() }.renewed()
+    }
+
+    /// With certificates that are made now.
+    pub(super) fn renewed(self) -> Self {
+        let life_s = DAYS.unsigned_abs().saturating_mul(86_400);
+        Self { until: when::now_s().saturating_add(life_s), ..self }
+    }
+
+    /// Whether the certificates end soon.
+    pub(super) fn ends_soon(&self) -> bool {
+        self.until <= when::now_s().saturating_add(RENEW_BEFORE_S)
+    }
+
+    /// The one mark of all folders; `None` if none has any.
+    pub(super) fn find(base: &Path, folders: &[&str]) -> Result<Option<Self>, Failure> {
+        let mut found: Option<Self> = None;
+        let mut lacking = Vec::new();
+        for folder in folders {
+            let Some(mark) = Self::read(base, folder)? else {
+                lacking.push(*folder);
+                continue;
+            };
+            if let Some(first) = &mut found {
+                if first.id != mark.id {
+                    return Err(broken(
+                        base,
+                        &format!("`{folder}` belongs to another set-up than the folders before it"),
+                    ));
+                }
+                // A renewal that was interrupted is done again.
+                first.until = first.until.min(mark.until);
+                let more = mark.services.into_iter().filter(|service| !first.services.contains(service));
+                let more: Vec<Name> = more.collect();
+                first.services.extend(more);
+            } else {
+                found = Some(mark);
+            }
+        }
+        let Some(found) = found else { return Ok(None) };
+        for service in &found.services {
+            match Self::read(base, service.as_str())? {
+                Some(mark) if mark.id == found.id => {}
+                _ => lacking.push(service.as_str()),
+            }
+        }
+        if lacking.is_empty() {
+            return Ok(Some(found.clone()));
+        }
+        Err(broken(base, &format!("{} lost what was set up there", lacking.join(", "))))
+    }
+
+    /// A folder that is to be made part of the set-up is not another one's.
+    pub(super) fn check_unmarked(&self, base: &Path, folder: &str) -> Result<(), Failure> {
+        match Self::read(base, folder)? {
+            Some(mark) if mark.id != self.id => Err(broken(base, &format!("`{folder}` belongs to another set-up"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn read(base: &Path, folder: &str) -> Result<Option<Self>, Failure> {
+        let path = base.join(folder).join(NAME);
+        let Some(text) = read_if_there(&path)? else { return Ok(None) };
+        let mark = serde_json::from_str(&text);
+        mark.map(Some).map_err(|_| broken(base, &format!("`{}` is not of this version", path.display())))
+    }
+
+    /// Writes it into these folders.
+    pub(super) fn write(&self, base: &Path, folders: &[&str]) -> Result<(), Failure> {
+        let text = serde_json::to_string(self).or_fail(Exit::Bug)?;
+        let write = |folder: &&str| write_secret(&base.join(folder).join(NAME), &text, true).or_fail(Exit::Input);
+        folders.iter().try_for_each(write)
+    }
+}
+
+/// Keys that were made anew would have the ids of others that may be revoked.
+fn broken(base: &Path, what: &str) -> Failure {
+    Failure::input(format!("the set-up in `{}` is incomplete: {what}", base.display())).help(
+        "restore it from a backup, or forget all of it, keys included, and begin anew: docker compose down --volumes",
+    )
+}
