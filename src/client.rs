@@ -20,7 +20,6 @@ mod link;
 mod peer;
 mod pending;
 mod request;
-mod seldom;
 mod token;
 
 use std::fmt;

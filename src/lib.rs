@@ -5,6 +5,7 @@ mod bus;
 pub mod client;
 mod clock;
 mod config;
+mod log_limiter;
 mod name;
 pub mod policy;
 pub mod rpc;

@@ -27,8 +27,10 @@ use tokio::time::Instant;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
-use crate::auth::Verifier;
+use crate::auth::{Authentic, Verifier};
 use crate::clock::Clock;
+use crate::log_limiter::KeyedLogLimiter;
+use crate::name::Name;
 use crate::policy::{DecisionRecord, Permitted, PolicySet, Question, Reason};
 use crate::rpc::{Id, Response, RpcError};
 use crate::wire::{Binding, Delivery, Endpoint, Envelope, ReplyTo, Sealed};
@@ -40,6 +42,7 @@ pub use calls::{Call, Message};
 pub use counters::{Counters, MethodCounters, ShadowCounters};
 use quota::{HintRate, Quotas};
 pub use quota::{QuotaLimits, QuotaScope};
+use refusal::Cause;
 pub use refusal::{Answer, Refusal};
 pub use replicas::{Replica, replicas};
 pub use router::{Ctx, Router, RouterError};
@@ -63,6 +66,8 @@ struct Inner {
     quotas: Quotas,
     hints: HintRate,
     counters: Counters,
+    /// Of refusals that others than a proved caller can bring about.
+    lines: KeyedLogLimiter<(&'static str, Option<Name>)>,
     decisions: Option<Sink>,
     clock: Arc<dyn Clock>,
 }
@@ -110,43 +115,70 @@ impl Service {
     /// Not undone by cancellation: a message whose future was dropped may have burnt its nonce and started its methods,
     /// which are then cancelled.
     pub async fn handle(&self, delivery: Delivery) -> Option<Sealed> {
+        match self.prove(delivery).await {
+            Ok(proved) => self.execute(proved).await,
+            Err(answer) => answer,
+        }
+    }
+
+    /// The first half, steps 1 to 3: nothing is stored and nothing waits for others than this caller. What is refused may
+    /// be answered.
+    async fn prove(&self, delivery: Delivery) -> Result<Proved, Option<Sealed>> {
         let this = &*self.0;
         let started = Instant::now();
 
         // 1. Shape: sizes, subject, reply rule, the one header. No key is touched.
         let envelope = match Envelope::decode(delivery, &this.endpoint) {
             Ok(envelope) => envelope,
-            Err(bad) => return this.refuse(Refusal::Shape(bad.error), bad.claimed.as_ref(), Address::from(bad.reply)),
+            Err(bad) => {
+                return Err(this.refuse(Refusal::Shape(bad.error), bad.claimed.as_ref(), Address::from(bad.reply)));
+            }
         };
         // 2. Key, signature, claims, window, token: a pure function of message, keys and time.
         let turn = match this.verifier.turn(&envelope).await {
             Ok(turn) => turn,
             Err(error) => {
                 let (claimed, reply) = envelope.into_claimed();
-                return this.refuse(Refusal::Auth(error), Some(&claimed), Address::from(reply));
+                return Err(this.refuse(Refusal::Auth(error), Some(&claimed), Address::from(reply)));
             }
         };
         let authentic = match this.verifier.authenticate(envelope, this.clock.now_s()) {
             Ok(authentic) => authentic,
             Err(bad) => {
-                return this.refuse(Refusal::Auth(bad.error), Some(&bad.claimed), Address::of(bad.binding, bad.reply));
+                let address = Address::of(bad.binding, bad.reply);
+                return Err(this.refuse(Refusal::Auth(bad.error), Some(&bad.claimed), address));
             }
         };
         drop(turn);
-        // 3. The nonce is burnt. What follows may answer differently tomorrow, so no copy may get this far again.
+        // 3. The caller's own rate, before anything is stored: else it would fill the memory of all replicas with what it
+        //    may not even call. A message that is known already is not charged, or copies would use up its owner's rate.
+        if !this.verifier.has_seen(&authentic)
+            && let Err(quota) = this.quotas.charge_first(authentic.agent())
+        {
+            let agent = authentic.agent().clone();
+            return Err(this.refuse(Refusal::Quota(quota), Some(&agent), Address::from(authentic.into_binding())));
+        }
+        Ok(Proved { authentic, started })
+    }
+
+    /// The second half, from the replay guard on.
+    async fn execute(&self, proved: Proved) -> Option<Sealed> {
+        let this = &*self.0;
+        let Proved { authentic, started } = proved;
+        // 4. The nonce is burnt. What follows may answer differently tomorrow, so no copy may get this far again.
         let verified = match this.verifier.admit(authentic).await {
             Ok(verified) => verified,
             Err(bad) => {
                 return this.refuse(Refusal::Auth(bad.error), Some(&bad.claimed), Address::of(bad.binding, bad.reply));
             }
         };
-        // 4. The caller's own quota, in messages and in work under way.
+        // 5. The caller's own bound on work under way.
         let agent = verified.caller.agent.clone();
         let _place = match this.quotas.enter(&agent) {
             Ok(place) => place,
             Err(quota) => return this.refuse(Refusal::Quota(quota), Some(&agent), Address::from(verified.binding)),
         };
-        // 5. The body, only now.
+        // 6. The body, only now.
         let calls = match Calls::parse(verified, &this.rpc_limits()) {
             Ok(calls) => calls,
             Err(bad) => {
@@ -156,7 +188,7 @@ impl Service {
         if let Err(quota) = this.quotas.charge_further(&agent, calls.entries.len().saturating_sub(1)) {
             return this.refuse(Refusal::Quota(quota), Some(&agent), Address::from(calls.binding));
         }
-        // 6. Policy, deadline and method, entry by entry, under one revision.
+        // 7. Policy, deadline and method, entry by entry, under one revision.
         let Calls { entries, is_batch, binding } = calls;
         let policy = this.policy.load_full();
         let mut answers: Vec<(usize, Response)> = stream::iter(entries.into_iter().enumerate())
@@ -171,7 +203,7 @@ impl Service {
         // JSON-RPC 2.0 §6 allows any order; the requests' own is the one that is easiest to read.
         answers.sort_by_key(|(position, _)| *position);
         let answers: Vec<Response> = answers.into_iter().map(|(_, answer)| answer).collect();
-        // 7. Signed and bound to the request.
+        // 8. Signed and bound to the request.
         this.seal(&answers, is_batch, binding?)
     }
 
@@ -230,6 +262,10 @@ impl Service {
     /// Forgets what is kept of agents that have been quiet.
     fn tidy(&self) {
         self.0.quotas.tidy();
+        for ((label, agent), suppressed) in self.0.lines.tidy() {
+            let agent = agent.as_ref().map(Name::as_str);
+            tracing::info!(target: "sealwire::refused", agent, refusal = label, suppressed, "refused before");
+        }
     }
 
     /// What happened so far.
@@ -243,6 +279,13 @@ impl Service {
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.0.clock
     }
+}
+
+/// A message whose sender is proved and within its rate.
+#[derive(Debug)]
+struct Proved {
+    authentic: Authentic,
+    started: Instant,
 }
 
 /// More than an answer's header takes: its proof with the longest key id, reply subject and audience is 1.6 KB.
@@ -397,32 +440,58 @@ impl Inner {
     }
 
     /// Counts, logs and answers a message that is refused as a whole.
-    fn refuse(&self, refusal: Refusal, agent: Option<&crate::name::Name>, address: Address) -> Option<Sealed> {
+    fn refuse(&self, refusal: Refusal, agent: Option<&Name>, address: Address) -> Option<Sealed> {
         self.counters.refused(refusal.label());
+        self.log(&refusal, agent);
         let now_s = self.clock.now_s();
-        let agent = agent.map(crate::name::Name::as_str);
-        tracing::info!(
-            target: "sealwire::refused",
-            agent,
-            refusal = refusal.label(),
-            reason = %refusal,
-            revision = %self.policy.load().revision(),
-            "refused"
-        );
         match (refusal.answer(now_s), address) {
             (Answer::Nothing, _) | (_, Address::Nowhere) => None,
-            (Answer::Hint(hint), Address::Hint(reply)) => self.hints.allow().then(|| hint.to(reply)),
+            (Answer::Hint(hint), Address::Hint(reply)) => self.hints.allow(agent).then(|| hint.to(reply)),
             // A refusal that is signed wherever the caller is known, met before it was.
             (Answer::Error(error), Address::Hint(reply)) => {
                 let hint = refusal::hint_for(error.code());
-                self.hints.allow().then(|| hint.to(reply))
+                self.hints.allow(agent).then(|| hint.to(reply))
             }
-            (Answer::Hint(hint), Address::Signed(binding)) => self.hints.allow().then(|| hint.to(binding.into_reply())),
+            (Answer::Hint(hint), Address::Signed(binding)) => {
+                self.hints.allow(agent).then(|| hint.to(binding.into_reply()))
+            }
             (Answer::Error(error), Address::Signed(binding)) => {
+                // A signature is worth more than what it refuses: nobody gets any number of them for copies.
+                let may_answer = match (refusal.cause(), agent) {
+                    (Cause::Copy, Some(agent)) => self.quotas.may_answer_copy(agent),
+                    (Cause::Excess, Some(agent)) => self.quotas.may_refuse(agent),
+                    _ => true,
+                };
                 // JSON-RPC 2.0 §5: without a request's id, the answer's id is null.
-                Some(binding.seal(Response::new(Id::null(), Err(error)).to_bytes(), now_s))
+                may_answer.then(|| binding.seal(Response::new(Id::null(), Err(error)).to_bytes(), now_s))
             }
         }
+    }
+
+    /// A line for each refusal of a proved caller's own message. Of all others one a second for each label, and for each
+    /// owner if there is one: else whoever may publish could write the log full and roll away what is in it.
+    fn log(&self, refusal: &Refusal, agent: Option<&Name>) {
+        let limited = match refusal.cause() {
+            Cause::Anybody => Some(None),
+            Cause::Copy | Cause::Excess => Some(agent.cloned()),
+            Cause::Caller => None,
+        };
+        let suppressed = match limited {
+            None => 0,
+            Some(owner) => match self.lines.check(&(refusal.label(), owner)) {
+                Some(suppressed) => suppressed,
+                None => return,
+            },
+        };
+        tracing::info!(
+            target: "sealwire::refused",
+            agent = agent.map(Name::as_str),
+            refusal = refusal.label(),
+            reason = %refusal,
+            revision = %self.policy.load().revision(),
+            suppressed,
+            "refused"
+        );
     }
 }
 

@@ -65,6 +65,12 @@ pub trait ReplayGuard: Send + Sync + Debug + 'static {
         received: Instant,
     ) -> BoxFuture<'a, Result<(), Refused>>;
 
+    /// Whether this process remembers that the nonce was admitted, or that its admission was asked for. Stores nothing, asks
+    /// nobody, and decides nothing: a `false` may be wrong, now or the moment after.
+    fn has_seen(&self, _owner: &Name, _nonce: &Nonce) -> bool {
+        false
+    }
+
     /// `local` or `shared`: whether its word holds for this process only, or for all replicas.
     fn kind(&self) -> &'static str;
 

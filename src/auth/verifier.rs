@@ -81,6 +81,18 @@ impl fmt::Debug for Verified {
     }
 }
 
+impl Authentic {
+    /// Whose message it is.
+    pub(crate) fn agent(&self) -> &Name {
+        &self.message.caller.agent
+    }
+
+    /// Gives the message up.
+    pub(crate) fn into_binding(self) -> Option<Binding> {
+        self.message.binding
+    }
+}
+
 /// Why a message was refused before its body was read.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
@@ -105,6 +117,9 @@ pub enum AuthError {
     /// A claim does not match the message; the name of the claim.
     #[error("proof claim `{0}` does not match the message")]
     Mismatch(&'static str),
+    /// Expired so long ago that no clock can be to blame: a copy that somebody kept.
+    #[error("expired more than a window ago: an old copy, or a caller whose clock is far behind")]
+    Expired,
     /// Outside the time window.
     #[error("outside the time window: {0}")]
     Stale(Staleness),
@@ -267,13 +282,25 @@ impl Verifier {
             Ok(parsed) => parsed,
             Err(error) => return Err(unknown(AuthError::Proof(error), reply)),
         };
-        let token_digest = sha256(token.as_bytes());
         let reply_text = reply.as_ref().map_or("", ReplyTo::as_str);
-        if let Err(error) = self.check_claims(&claims, &subject, reply_text, &token_digest, &payload) {
+        if let Err(error) = self.check_address(&claims, &subject, reply_text) {
+            return Err(unknown(error, reply));
+        }
+        // What somebody kept for longer than clocks differ is not worth a signature, and says nothing about the key.
+        if self.is_long_expired(&claims, now_s) {
+            return Err(unknown(AuthError::Expired, reply));
+        }
+        // The window comes before the digests: a copy of an old message costs the same however large it is. The digests
+        // come before the signed answer to a fresh one.
+        let staleness = self.check_window(&claims, now_s).err();
+        let token_digest = if staleness.is_none() { sha256(token.as_bytes()) } else { [0; 32] };
+        if staleness.is_none()
+            && let Err(error) = check_digests(&claims, &token_digest, &payload)
+        {
             return Err(unknown(error, reply));
         }
 
-        // The message is genuine, so even a refusal is signed.
+        // The proof is genuine, so even a refusal is signed.
         let binding = reply.map(|reply| {
             let key = match (&record.key, &keys.service) {
                 (RecordKey::Ed25519 { .. }, Some(service)) => ReplyKey::Service(Arc::clone(service)),
@@ -286,7 +313,7 @@ impl Verifier {
             };
             Binding::new(reply, self.audience.clone(), &proof.text, key)
         });
-        if let Err(staleness) = self.check_window(&claims, now_s) {
+        if let Some(staleness) = staleness {
             return Err(Box::new(Unadmitted {
                 error: AuthError::Stale(staleness),
                 claimed: agent,
@@ -318,6 +345,12 @@ impl Verifier {
                 binding: None,
             })),
         }
+    }
+
+    /// Whether this message is known to have been admitted. `false` says nothing: only [`Verifier::admit`] decides.
+    #[must_use]
+    pub(crate) fn has_seen(&self, authentic: &Authentic) -> bool {
+        self.guard.has_seen(&authentic.message.caller.agent, &authentic.nonce)
     }
 
     /// Burns the nonce: here, never earlier and never later.
@@ -372,18 +405,8 @@ impl Verifier {
         if holds { Ok(Arc::clone(record)) } else { Err(AuthError::Signature) }
     }
 
-    fn check_claims(
-        &self,
-        claims: &ProofClaims,
-        subject: &str,
-        reply: &str,
-        token_digest: &[u8; 32],
-        payload: &[u8],
-    ) -> Result<(), AuthError> {
-        // The payload is hashed only now: without a key, the cost of a message does not grow with its payload.
-        if claims.dig != b64(&sha256(payload)) {
-            return Err(AuthError::Mismatch("dig"));
-        }
+    /// Whether this message is for us, as it came: what stands in the proof alone.
+    fn check_address(&self, claims: &ProofClaims, subject: &str, reply: &str) -> Result<(), AuthError> {
         if claims.aud != self.audience.as_str() {
             return Err(AuthError::Mismatch("aud"));
         }
@@ -393,9 +416,6 @@ impl Verifier {
         if claims.rto != reply {
             return Err(AuthError::Mismatch("rto"));
         }
-        if claims.ath != b64(token_digest) {
-            return Err(AuthError::Mismatch("ath"));
-        }
         // A window wider than ours would outlive the guard's memory.
         let lifetime_s = claims.exp.saturating_sub(claims.iat);
         if !(1..=self.window.window_s).contains(&lifetime_s) {
@@ -403,6 +423,12 @@ impl Verifier {
             return Err(AuthError::Proof(ProofError::Lifetime { lifetime_s, window_s }));
         }
         Ok(())
+    }
+
+    /// Whether `exp` passed more than window and skew ago. A caller whose clock is that wrong cannot be helped by being
+    /// told the time: it may correct itself by the window at most.
+    fn is_long_expired(&self, claims: &ProofClaims, now_s: u64) -> bool {
+        now_s > claims.exp.saturating_add(self.window.window_s).saturating_add(self.window.skew_s)
     }
 
     /// A fence that lies ahead is left to the guard: whether nothing can be fresh yet is no fault of this message.
@@ -440,6 +466,18 @@ impl Verifier {
         }
         Ok(token)
     }
+}
+
+/// Whether token and payload are those that the proof was made for. They are hashed only now: without a key, and without
+/// a fresh message, the cost of a message does not grow with its size.
+fn check_digests(claims: &ProofClaims, token_digest: &[u8; 32], payload: &[u8]) -> Result<(), AuthError> {
+    if claims.ath != b64(token_digest) {
+        return Err(AuthError::Mismatch("ath"));
+    }
+    if claims.dig != b64(&sha256(payload)) {
+        return Err(AuthError::Mismatch("dig"));
+    }
+    Ok(())
 }
 
 fn caller(agent: Name, token: &AccessToken, record: &KeyRecord) -> Caller {

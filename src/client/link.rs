@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::credentials::Credentials;
 use super::error::ClientError;
 use super::pending::Pending;
-use super::seldom::Seldom;
 use crate::auth::Nonce;
 use crate::bus::{BusConfig, BusError};
+use crate::log_limiter::LogLimiter;
 
 /// The connection and what hears of its changes.
 #[derive(Debug)]
@@ -42,8 +42,8 @@ struct Watcher {
     lost: AtomicU64,
     closed: AtomicBool,
     notes: Mutex<Notes>,
-    full: Seldom,
-    other: Seldom,
+    full: LogLimiter,
+    other: LogLimiter,
 }
 
 #[derive(Debug, Default)]
@@ -78,8 +78,8 @@ impl Link {
             lost: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             notes: Mutex::default(),
-            full: Seldom::default(),
-            other: Seldom::default(),
+            full: LogLimiter::default(),
+            other: LogLimiter::default(),
         };
         let link = Self {
             bus: ArcSwapOption::empty(),
@@ -270,14 +270,14 @@ impl Watcher {
                     let subject = crate::name::shown(subject);
                     self.pending.end_all(|| ClientError::InboxForbidden { subject: subject.clone() });
                 }
-                None if self.other.may_speak() => {
+                None if self.other.check().is_some() => {
                     let error = crate::name::shown(&text);
                     tracing::warn!(target: "sealwire::client", error, "the broker reports an error");
                 }
                 None => {}
             },
             Event::ClientError(error) => self.notes().cause = Some(error.to_string()),
-            Event::SlowConsumer(_) if self.full.may_speak() => {
+            Event::SlowConsumer(_) if self.full.check().is_some() => {
                 tracing::warn!(target: "sealwire::client", "the inbox is full: answers were dropped");
             }
             Event::SlowConsumer(_) | Event::ServerError(_) | Event::LameDuckMode | Event::Draining | Event::Closed => {}

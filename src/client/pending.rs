@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 
 use super::error::{ClientError, HintKind, ProtocolError};
 use super::peer::Peer;
-use super::seldom::Seldom;
 use crate::clock::Clock;
+use crate::log_limiter::LogLimiter;
 use crate::rpc::{Limits, Responses, code};
 use crate::wire::{Expectation, Hint, Unverifiable};
 
@@ -34,8 +34,8 @@ pub(super) struct Pending {
     unverifiable: AtomicU64,
     late: AtomicU64,
     /// Whoever can write to the inbox could fill the log otherwise.
-    ignored: Seldom,
-    refused: Seldom,
+    ignored: LogLimiter,
+    refused: LogLimiter,
 }
 
 /// What one call expects.
@@ -83,8 +83,8 @@ impl Pending {
             skew_s,
             unverifiable: AtomicU64::new(0),
             late: AtomicU64::new(0),
-            ignored: Seldom::default(),
-            refused: Seldom::default(),
+            ignored: LogLimiter::default(),
+            refused: LogLimiter::default(),
         }
     }
 
@@ -130,7 +130,7 @@ impl Pending {
                 Some(hint) => waiting.end(Err(ClientError::Hint { hint })),
                 None => {
                     let count = self.unverifiable.fetch_add(1, Ordering::Relaxed) + 1;
-                    if self.ignored.may_speak() {
+                    if self.ignored.check().is_some() {
                         tracing::warn!(target: "sealwire::client", %reason, count, "ignored what is not an answer");
                     }
                     waiting.lock().unverifiable = Some(reason);
@@ -164,7 +164,7 @@ impl Pending {
     pub(super) fn forbidden(&self, subject: &str) {
         let refused: Vec<_> = self.lock().values().filter(|call| call.expected.subject == subject).cloned().collect();
         // A notification, most likely: nothing else tells of it.
-        if refused.is_empty() && self.refused.may_speak() {
+        if refused.is_empty() && self.refused.check().is_some() {
             let subject = crate::name::shown(subject);
             tracing::warn!(target: "sealwire::client", subject, "the broker forbids this user to publish");
         }

@@ -16,6 +16,7 @@ use super::router::{Dispatch, Router, RouterError};
 use super::{Inner, Service, ServiceLimits, Sink, builtin};
 use crate::auth::Verifier;
 use crate::clock::{Clock, SystemClock};
+use crate::log_limiter::KeyedLogLimiter;
 use crate::name::MethodName;
 use crate::policy::{DecisionRecord, Methods, Permitted, PolicyErrors, PolicySet};
 use crate::rpc::RpcError;
@@ -210,6 +211,7 @@ impl Builder<Ready> {
             quotas: Quotas::new(&limits.quota),
             hints: HintRate::new(limits.hints_per_second),
             counters: Counters::new(names.iter().map(String::as_str).chain(builtin::BUILTIN_METHODS)),
+            lines: KeyedLogLimiter::default(),
             policy: ArcSwap::from_pointee(policy),
             endpoint,
             verifier,

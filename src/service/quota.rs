@@ -2,6 +2,7 @@
 //! Never keyed by anything that an unproved message says.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +14,8 @@ use crate::name::Name;
 /// The bounds per agent, in this replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaLimits {
-    /// Calls per second, sustained; each entry of a batch counts. 1,000, as the replay guard's cap allows.
+    /// Calls per second, sustained; each entry of a batch counts. 1,000, as the replay guard's cap allows. Refusals for
+    /// going beyond it are answered at the same rate at most.
     pub per_second: u32,
     /// How many calls may come at once; 2,000. A batch of more uses all of it.
     pub burst: u32,
@@ -30,8 +32,10 @@ impl Default for QuotaLimits {
 /// Which of an agent's quotas is used up. Each holds in one replica only, and its name says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QuotaScope {
-    /// Calls per second.
+    /// Calls per second, charged before the replay guard: nothing was stored.
     Rate,
+    /// Calls per second, charged for the further entries of a batch once they are known.
+    Entries,
     /// Messages under way.
     InFlight,
 }
@@ -42,6 +46,7 @@ impl QuotaScope {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Rate => "replica-rate",
+            Self::Entries => "replica-entries",
             Self::InFlight => "replica-in-flight",
         }
     }
@@ -49,6 +54,7 @@ impl QuotaScope {
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Rate => "rate_quota",
+            Self::Entries => "entries_quota",
             Self::InFlight => "in_flight_quota",
         }
     }
@@ -66,6 +72,10 @@ pub struct QuotaExceeded {
 #[derive(Debug)]
 pub(super) struct Quotas {
     rate: DefaultKeyedRateLimiter<Name>,
+    /// Answers to what is above the rate.
+    refusals: DefaultKeyedRateLimiter<Name>,
+    /// Answers to what anybody can send who has seen a message of the agent.
+    copies: DefaultKeyedRateLimiter<Name>,
     clock: DefaultClock,
     burst: NonZeroU32,
     in_flight: Arc<InFlight>,
@@ -89,6 +99,8 @@ impl Quotas {
         let quota = Quota::per_second(positive(limits.per_second)).allow_burst(burst);
         Self {
             rate: RateLimiter::dashmap(quota),
+            refusals: RateLimiter::dashmap(quota),
+            copies: RateLimiter::dashmap(Quota::per_second(COPIES_PER_SECOND)),
             clock: DefaultClock::default(),
             burst,
             in_flight: Arc::default(),
@@ -96,32 +108,43 @@ impl Quotas {
         }
     }
 
-    /// Takes a place and charges one call.
-    pub(super) fn enter(&self, agent: &Name) -> Result<Place, QuotaExceeded> {
-        {
-            // INVARIANT: keyed by proved agents only, and an agent without work under way has no entry.
-            let mut counts = self.in_flight.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = counts.entry(agent.clone()).or_insert(0);
-            if *count >= self.bound {
-                return Err(QuotaExceeded { scope: QuotaScope::InFlight, retry_after_ms: 100 });
-            }
-            *count += 1;
-        }
-        let place = Place { in_flight: Arc::clone(&self.in_flight), agent: agent.clone() };
-        self.charge(agent, NonZeroU32::MIN)?;
-        Ok(place)
+    /// Charges one call, before the message is remembered.
+    pub(super) fn charge_first(&self, agent: &Name) -> Result<(), QuotaExceeded> {
+        self.charge(agent, NonZeroU32::MIN, QuotaScope::Rate)
     }
 
-    /// Charges the further calls of a message that has entered; all of them or none.
+    /// Takes a place.
+    pub(super) fn enter(&self, agent: &Name) -> Result<Place, QuotaExceeded> {
+        // INVARIANT: keyed by proved agents only, and an agent without work under way has no entry.
+        let mut counts = self.in_flight.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(agent.clone()).or_insert(0);
+        if *count >= self.bound {
+            return Err(QuotaExceeded { scope: QuotaScope::InFlight, retry_after_ms: 100 });
+        }
+        *count += 1;
+        Ok(Place { in_flight: Arc::clone(&self.in_flight), agent: agent.clone() })
+    }
+
+    /// Whether one more message of this agent that is above its rate is answered.
+    pub(super) fn may_refuse(&self, agent: &Name) -> bool {
+        self.refusals.check_key(agent).is_ok()
+    }
+
+    /// Whether one more message of this agent that is stale or replayed is answered.
+    pub(super) fn may_answer_copy(&self, agent: &Name) -> bool {
+        self.copies.check_key(agent).is_ok()
+    }
+
+    /// Charges the further calls of a message whose first one is charged; all of them or none.
     pub(super) fn charge_further(&self, agent: &Name, calls: usize) -> Result<(), QuotaExceeded> {
         // Together with the one that is charged already no more than the burst, else the message could never pass.
         let calls = u32::try_from(calls).unwrap_or(u32::MAX).min(self.burst.get() - 1);
-        NonZeroU32::new(calls).map_or(Ok(()), |calls| self.charge(agent, calls))
+        NonZeroU32::new(calls).map_or(Ok(()), |calls| self.charge(agent, calls, QuotaScope::Entries))
     }
 
     /// Charges at most as many calls as the burst.
-    fn charge(&self, agent: &Name, calls: NonZeroU32) -> Result<(), QuotaExceeded> {
-        let exceeded = |retry_after_ms| QuotaExceeded { scope: QuotaScope::Rate, retry_after_ms };
+    fn charge(&self, agent: &Name, calls: NonZeroU32, scope: QuotaScope) -> Result<(), QuotaExceeded> {
+        let exceeded = |retry_after_ms| QuotaExceeded { scope, retry_after_ms };
         match self.rate.check_key_n(agent, calls) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(until)) => {
@@ -136,8 +159,14 @@ impl Quotas {
     /// Forgets the rates of agents that have been quiet. Called now and then; the key ring bounds how many there are.
     pub(super) fn tidy(&self) {
         self.rate.retain_recent();
+        self.refusals.retain_recent();
+        self.copies.retain_recent();
     }
 }
+
+/// How many copies a second of one agent's messages are answered, that is signed for. A copy that is not answered costs
+/// nobody anything: a client that hears `stale` or `replayed` waits on as if it had heard nothing.
+const COPIES_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(99);
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -151,23 +180,44 @@ impl Drop for Place {
     }
 }
 
-/// The global rate of unsigned hints.
+/// The rate of unsigned hints: for all callers together, and a share of it for each agent that a subject names.
+///
+/// Nobody has proved to be that agent, so nothing is kept by its name: agents fall into a fixed number of buckets.
 #[derive(Debug)]
-pub(super) struct HintRate(DefaultDirectRateLimiter);
+pub(super) struct HintRate {
+    all: DefaultDirectRateLimiter,
+    shares: Vec<DefaultDirectRateLimiter>,
+    hasher: RandomState,
+}
+
+/// Two agents of a hundred share one of these at times; one that floods silences few others.
+const BUCKETS: usize = 1_024;
+/// One agent's share of the hints: a quarter, but for rates that are too small to be divided.
+fn share(per_second: u32) -> u32 {
+    (per_second / 4).max(10)
+}
 
 impl HintRate {
     pub(super) fn new(per_second: u32) -> Self {
-        Self(RateLimiter::direct(Quota::per_second(NonZeroU32::new(per_second).unwrap_or(NonZeroU32::MIN))))
+        let rate = |number| RateLimiter::direct(Quota::per_second(NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN)));
+        Self {
+            all: rate(per_second),
+            shares: (0..BUCKETS).map(|_| rate(share(per_second))).collect(),
+            hasher: RandomState::new(),
+        }
     }
 
-    pub(super) fn allow(&self) -> bool {
-        self.0.check().is_ok()
+    /// Whether one more hint may go out, to whoever claims to be `agent`.
+    pub(super) fn allow(&self, agent: Option<&Name>) -> bool {
+        let bucket = agent.map_or(0, |agent| self.hasher.hash_one(agent)) % self.shares.len() as u64;
+        let share = usize::try_from(bucket).ok().and_then(|bucket| self.shares.get(bucket));
+        share.is_some_and(|share| share.check().is_ok()) && self.all.check().is_ok()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
     use super::*;
 
     #[test]
@@ -187,12 +237,22 @@ mod tests {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 3, in_flight: 100 });
         let agent = Name::new("a").unwrap();
         for _ in 0..3 {
-            quotas.enter(&agent).unwrap();
+            quotas.charge_first(&agent).unwrap();
         }
-        let exceeded = quotas.enter(&agent).unwrap_err();
+        let exceeded = quotas.charge_first(&agent).unwrap_err();
         assert_eq!(exceeded.scope, QuotaScope::Rate);
         assert!((1..=1_000).contains(&exceeded.retry_after_ms), "{}", exceeded.retry_after_ms);
-        assert!(quotas.enter(&Name::new("b").unwrap()).is_ok());
+        assert!(quotas.charge_first(&Name::new("b").unwrap()).is_ok());
+    }
+
+    #[test]
+    fn hints_to_one_agent_leave_hints_for_the_others() {
+        let hints = HintRate::new(100);
+        let agents: Vec<_> = (0..3).map(|number| Name::new(&format!("a{number}")).unwrap()).collect();
+        let told = |agent: &Name| (0..1_000).filter(|_| hints.allow(Some(agent))).count();
+        assert_eq!(told(&agents[0]), 25);
+        // Unless both fell into one bucket, which is one chance in a thousand for each.
+        assert!(told(&agents[1]) + told(&agents[2]) >= 25);
     }
 
     #[test]
@@ -208,7 +268,7 @@ mod tests {
     fn a_batch_above_the_burst_passes_and_uses_all_of_it() {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 10, in_flight: 100 });
         let agent = Name::new("a").unwrap();
-        drop(quotas.enter(&agent).unwrap());
+        quotas.charge_first(&agent).unwrap();
         assert!(quotas.charge_further(&agent, 49).is_ok());
         assert!(quotas.charge_further(&agent, 1).is_err());
     }

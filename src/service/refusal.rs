@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::calls::BodyError;
-use super::quota::QuotaExceeded;
+use super::quota::{QuotaExceeded, QuotaScope};
 use crate::auth::{AuthError, Refused};
 use crate::rpc::{RpcError, code};
 use crate::wire::{EnvelopeError, Hint};
@@ -85,6 +85,19 @@ impl Answer {
     }
 }
 
+/// Who can have caused a refusal. It bounds how often it is logged and answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Whoever may publish: nothing is proved.
+    Anybody,
+    /// Whoever has seen a message of the caller: it is genuine, and may be a copy.
+    Copy,
+    /// The caller, or whoever has copies of messages that were not stored: more than its rate.
+    Excess,
+    /// The caller: what it sent was fresh. There are no more of these than its rate.
+    Caller,
+}
+
 /// How long a client should wait before it tries again when the service itself is the bottleneck; our choice.
 const RETRY_AFTER_MS: u64 = 1_000;
 
@@ -115,6 +128,7 @@ impl Refusal {
                 | AuthError::Signature
                 | AuthError::Proof(_)
                 | AuthError::Mismatch(_)
+                | AuthError::Expired
                 | AuthError::Token(_)
                 | AuthError::TokenOwner
                 | AuthError::Confirmation => Answer::Hint(Hint::Unauthenticated),
@@ -135,6 +149,41 @@ impl Refusal {
             Self::Deadline => error(code::TIMEOUT, "timeout"),
             Self::ResponseTooLarge => error(code::TOO_LARGE, "too large"),
             Self::Shed => Answer::Hint(Hint::Overloaded),
+        }
+    }
+
+    /// Who can have caused it.
+    pub(super) fn cause(&self) -> Cause {
+        match self {
+            Self::Shape(_) | Self::Shed => Cause::Anybody,
+            Self::Auth(auth) => match auth {
+                AuthError::Key
+                | AuthError::KeyRevoked
+                | AuthError::Algorithm
+                | AuthError::Owner
+                | AuthError::Signature
+                | AuthError::Proof(_)
+                | AuthError::Mismatch(_)
+                | AuthError::Expired
+                | AuthError::Token(_)
+                | AuthError::TokenOwner
+                | AuthError::Confirmation
+                | AuthError::Crowded => Cause::Anybody,
+                AuthError::Stale(_) | AuthError::Guard(Refused::Stale | Refused::Replayed) => Cause::Copy,
+                AuthError::Guard(Refused::OwnerFull { .. } | Refused::Full { .. } | Refused::Unavailable(_)) => {
+                    Cause::Caller
+                }
+            },
+            Self::Quota(exceeded) => match exceeded.scope {
+                QuotaScope::Rate => Cause::Excess,
+                QuotaScope::Entries | QuotaScope::InFlight => Cause::Caller,
+            },
+            Self::Body(_)
+            | Self::Denied
+            | Self::UnknownMethod
+            | Self::Params(_)
+            | Self::Deadline
+            | Self::ResponseTooLarge => Cause::Caller,
         }
     }
 
@@ -161,6 +210,7 @@ impl Refusal {
                 AuthError::Signature => "signature",
                 AuthError::Proof(_) => "proof_claims",
                 AuthError::Mismatch(_) => "claim_mismatch",
+                AuthError::Expired => "long_expired",
                 AuthError::Token(_) => "token",
                 AuthError::TokenOwner => "token_owner",
                 AuthError::Confirmation => "token_confirmation",

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::Service;
 use crate::auth::Nonce;
 use crate::bus::{BusConfig, BusError};
+use crate::log_limiter::LogLimiter;
 use control::Control;
 pub(super) use discovery::{AUDIENCE, GUARD, POLICY, STATE, ping};
 use ingress::Ingress;
@@ -134,6 +135,8 @@ struct Shared {
     state: watch::Sender<State>,
     started: time::OffsetDateTime,
     health: Health,
+    /// Of messages that were thrown away.
+    slow_lines: LogLimiter,
 }
 
 /// What happened to the connections. All of them only grow.
@@ -203,6 +206,7 @@ impl Service {
             state,
             started: time::OffsetDateTime::now_utc(),
             health: Health::default(),
+            slow_lines: LogLimiter::default(),
         });
         started(Running(Arc::clone(&shared)));
         let mut shutdown = std::pin::pin!(shutdown);
@@ -304,8 +308,16 @@ impl Shared {
                 }
             }
             async_nats::Event::SlowConsumer(_) => {
-                self.health.slow.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(target: "sealwire::bus", link, "messages were thrown away: they were not read in time");
+                let slow = self.health.slow.fetch_add(1, Ordering::Relaxed) + 1;
+                if let Some(suppressed) = self.slow_lines.check() {
+                    tracing::warn!(
+                        target: "sealwire::bus",
+                        link,
+                        slow,
+                        suppressed,
+                        "messages were thrown away: they were not read in time"
+                    );
+                }
             }
             // We closed it ourselves; one that ends by itself is told where it is noticed.
             async_nats::Event::Closed | async_nats::Event::Draining => {}

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::Once;
+use std::time::Duration;
 
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, QuotaLimits, Router, ServiceLimits};
@@ -229,7 +230,7 @@ async fn logged<F: Future<Output = ()>>(work: impl FnOnce() -> F) -> String {
     String::from_utf8(LOG.take().unwrap()).unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn log_lines_hold_no_tokens_signatures_or_parameters_and_no_control_characters() {
     let desk = Desk::open_with(talkative(), POLICY, patient());
     let marker = "marker-of-a-parameter";
@@ -279,8 +280,11 @@ async fn log_lines_hold_no_tokens_signatures_or_parameters_and_no_control_charac
 
     let log = logged(async || {
         for letter in &letters {
+            // Of what is not proved there is one line a second for each reason.
             let _ = desk.service.handle(letter.delivery()).await;
+            tokio::time::advance(Duration::from_secs(1)).await;
             let _ = desk.service.shed(letter.delivery());
+            tokio::time::advance(Duration::from_secs(1)).await;
         }
     })
     .await;
@@ -297,6 +301,47 @@ async fn log_lines_hold_no_tokens_signatures_or_parameters_and_no_control_charac
     for field in ["agent", "method", "decision", "rule", "revision", "message_id", "duration_us"] {
         assert!(log.contains(field), "{field}");
     }
+}
+
+/// Else whoever may publish could write the log full, until what is in it is rolled away.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_unproved_messages_writes_a_line_a_second_and_hides_none_of_a_proved_caller() {
+    let desk = Desk::open_with(talkative(), POLICY, patient());
+    let (ann, bob) = (desk.agent("ann", &["worker"]), desk.agent("bob", &["worker"]));
+    let good = desk.letter(&ann, &call("desk/echo", "[]"));
+    let (token, proof) = good.credentials();
+    let forged = good.with_credentials(&token, &format!("{}A", &proof[..proof.len() - 1]));
+    let bare = Letter { headers: async_nats::HeaderMap::new(), ..good.clone() };
+    let garbled = Letter { subject: "rpc.v1.desk.*".to_owned(), ..good.clone() };
+    let log = logged(async || {
+        let mut calls = 0;
+        for second in 0..3 {
+            for round in 0..400 {
+                for letter in [&forged, &bare, &garbled, &good] {
+                    let _ = desk.service.handle(letter.delivery()).await;
+                }
+                let _ = desk.service.shed(good.delivery());
+                if round % 100 == second {
+                    // Decided, or refused by the body: each has its line.
+                    let _ = desk.ask(&bob, &call("vault/open", "[]")).await;
+                    let _ = desk.ask(&bob, "{").await;
+                    calls += 2;
+                }
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(calls, 24);
+    })
+    .await;
+    // Each line stands there as plain text and as JSON; these are marks of the plain ones.
+    let lines = |mark: &str| log.matches(mark).count();
+    for label in ["signature", "no_authorization", "dropped_subject", "shed", "replayed"] {
+        assert_eq!(lines(&format!("refusal=\"{label}\"")), 3, "{label}");
+    }
+    // In the second and the third second each tells of the 399 before it; the first copy was no copy.
+    assert_eq!((lines("suppressed=399"), lines("suppressed=398")), (8 + 1, 1));
+    assert_eq!((lines("method=vault/open"), lines("refusal=\"invalid_body\"")), (12, 12));
+    assert_eq!(desk.service.counters().refusals()["no_authorization"], 1_200, "all are counted");
 }
 
 #[tokio::test]

@@ -87,12 +87,20 @@ async fn stale_messages_burn_no_nonce_and_are_told_the_time_under_a_signature() 
     let desk = Desk::open(router);
     let ann = desk.agent("ann", &["worker"]);
     let letter = desk.letter(&ann, &call("desk/echo", "[]"));
-    for seconds in [30, 31, 3_600] {
+    // From W + S after the expiry on it is a copy that somebody kept: an unsigned hint, as for an unknown key.
+    for seconds in [30, 31, 65] {
         desk.clock.set_ms((crate::desk::NOW + seconds) * 1000);
         let answer = desk.answer(&letter).await.unwrap();
         assert_eq!(code(&answer), Some(-32011));
         assert!(answer.contains(&format!(r#""data":{{"server_time":{}}}"#, crate::desk::NOW + seconds)), "{answer}");
     }
+    for seconds in [66, 3_600] {
+        desk.clock.set_ms((crate::desk::NOW + seconds) * 1000);
+        let sealed = desk.service.handle(letter.delivery()).await.unwrap();
+        assert!(sealed.headers().is_none() && text(&sealed) == crate::desk::HINTS[0], "{seconds}");
+    }
+    assert_eq!(desk.service.counters().refusals()["long_expired"], 2);
+    desk.clock.set_ms((crate::desk::NOW + 3_600) * 1000);
     // Issued six seconds ahead of this clock, and then five, which is the skew that is allowed.
     let letter = desk.letter_claiming(&ann, &call("desk/echo", "[]"), |claims| {
         claims.iat += 6;
@@ -117,9 +125,54 @@ async fn signature_is_judged_before_the_window_and_the_window_before_the_token()
         desk.letter(&ann, &call("desk/echo", "[]"))
     };
     assert_eq!(desk.offer(&genuine).await, Some(-32010));
-    desk.clock.advance_ms(3_600_000);
+    desk.clock.advance_ms(60_000);
     assert_eq!(desk.offer(bad_signature).await, Some(-32010));
     assert_eq!(desk.offer(&genuine).await, Some(-32011));
+}
+
+/// A copy of an old message is not worth a digest of what it carries: the window decides first. A fresh one is.
+#[tokio::test]
+async fn window_is_judged_before_the_digests_and_these_before_anything_is_signed_to_a_fresh_message() {
+    let desk = Desk::open(recording().0);
+    let ann = desk.agent("ann", &["worker"]);
+    let good = desk.letter(&ann, &call("desk/echo", "[]"));
+    let other_payload = Letter { payload: vec![b'x'; 190_000], ..good.clone() };
+    let other_token = good.with_credentials("no.token.atall", &good.credentials().1);
+    for letter in [&other_payload, &other_token] {
+        assert_eq!(desk.offer(letter).await, Some(-32010));
+    }
+    desk.clock.advance_ms(30_000);
+    for letter in [&good, &other_payload, &other_token] {
+        assert_eq!(desk.offer(letter).await, Some(-32011));
+    }
+}
+
+/// Each is signed, and anybody who has seen a message can ask for it.
+#[tokio::test]
+async fn signed_answers_to_one_owners_copies_are_limited_and_its_own_calls_and_others_are_not() {
+    let (router, runs) = recording();
+    let quota = QuotaLimits { per_second: 5, burst: 5, in_flight: 9 };
+    let desk = Desk::open_with(router, crate::desk::POLICY, ServiceLimits { quota, ..ServiceLimits::default() });
+    let (ann, bob) = (desk.agent("ann", &["worker"]), desk.agent("bob", &["worker"]));
+    let letter = desk.letter(&ann, &call("desk/echo", "[1]"));
+    assert!(desk.answer(&letter).await.unwrap().contains("result"));
+    let started = std::time::Instant::now();
+    let mut answered = 0;
+    for _ in 0..5_000 {
+        match desk.answer(&letter).await {
+            Some(answer) => answered += usize::from(code(&answer) == Some(-32012)),
+            None => continue,
+        }
+    }
+    let most = 101 + 100 * usize::try_from(started.elapsed().as_secs() + 1).unwrap();
+    assert!((100..=most).contains(&answered), "{answered} of 5,000, at most {most}");
+    assert_eq!(desk.service.counters().refusals()["replayed"], 5_000, "all are counted");
+    // Copies are not charged to the owner's rate of five.
+    assert!(desk.ask(&ann, &call("desk/echo", "[2]")).await.unwrap().contains("result"));
+    let of_bob = desk.letter(&bob, &call("desk/echo", "[3]"));
+    assert!(desk.answer(&of_bob).await.unwrap().contains("result"));
+    assert_eq!(desk.offer(&of_bob).await, Some(-32012));
+    assert_eq!(runs.count(), 3);
 }
 
 #[tokio::test]
@@ -158,16 +211,31 @@ async fn denied_call_burns_its_nonce_and_never_runs_after_the_policy_allows_it()
     assert!(desk.ask(&ann, &call("vault/open", "[]")).await.unwrap().contains("gold"));
 }
 
+/// What is above the rate is refused before anything is stored: an agent cannot fill the memory of all replicas with
+/// calls that it may not make.
 #[tokio::test]
-async fn rate_limited_message_burns_its_nonce() {
+async fn message_above_the_rate_is_refused_before_the_guard_and_burns_nothing() {
     let (router, runs) = recording();
-    let quota = QuotaLimits { per_second: 1, burst: 1, in_flight: 9 };
+    let quota = QuotaLimits { per_second: 20, burst: 20, in_flight: 9 };
     let desk = Desk::open_with(router, crate::desk::POLICY, ServiceLimits { quota, ..ServiceLimits::default() });
     let ann = desk.agent("ann", &["worker"]);
-    let (letter, _) = crate::limits::too_fast(&desk, &ann).await;
-    let before = runs.count();
+    let (letter, answer) = crate::limits::too_fast(&desk, &ann).await;
+    assert!(answer.contains(r#""scope":"replica-rate""#), "{answer}");
+    let (before, burnt) = (runs.count(), desk.burnt());
+    assert_eq!(before, burnt, "nothing is held for what was refused");
+    // So it is not final: when there is room again, the same message may still run.
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert_eq!(desk.offer(&letter).await, None);
     assert_eq!(desk.offer(&letter).await, Some(-32012));
-    assert_eq!(runs.count(), before);
+    assert_eq!((runs.count(), desk.burnt()), (before + 1, burnt + 1));
+    // Forbidden calls are charged alike.
+    let mut codes = std::collections::BTreeMap::new();
+    for _ in 0..200 {
+        let answer = desk.ask(&ann, &call("vault/open", "[]")).await;
+        *codes.entry(answer.and_then(|answer| code(&answer))).or_insert(0) += 1;
+    }
+    assert!(codes[&Some(-32013)] > 0, "{codes:?}");
+    assert_eq!(desk.burnt(), burnt + 1 + codes.get(&Some(-32002)).copied().unwrap_or(0));
 }
 
 #[tokio::test]
@@ -243,9 +311,11 @@ async fn captured_message_resent_a_thousand_times_runs_once() {
             tokio::spawn(async move {
                 let mut results = 0;
                 for _ in 0..125 {
-                    match code(&desk.answer(&letter).await.unwrap()) {
-                        None => results += 1,
-                        Some(code) => assert_eq!(code, -32012),
+                    // Beyond the rate at which copies are answered there is silence.
+                    match desk.answer(&letter).await.map(|answer| code(&answer)) {
+                        Some(None) => results += 1,
+                        Some(Some(code)) => assert_eq!(code, -32012),
+                        None => {}
                     }
                 }
                 results

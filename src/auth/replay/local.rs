@@ -135,6 +135,10 @@ impl ReplayGuard for LocalGuard {
         })
     }
 
+    fn has_seen(&self, owner: &Name, nonce: &Nonce) -> bool {
+        self.shared.owners.has_seen(owner, nonce)
+    }
+
     fn kind(&self) -> &'static str {
         "local"
     }

@@ -75,6 +75,12 @@ impl Owners {
         Ok(Some(Arc::clone(owners.entry(owner.clone()).or_default())))
     }
 
+    /// Whether this nonce is held. It may have expired.
+    pub(super) fn has_seen(&self, owner: &Name, nonce: &Nonce) -> bool {
+        let live = self.0.read().ok().and_then(|owners| owners.get(owner).map(Arc::clone));
+        live.is_some_and(|live| live.lock().is_ok_and(|live| live.contains(nonce)))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.read().map_or(0, |owners| owners.len())
     }

@@ -133,6 +133,10 @@ impl ReplayGuard for SharedGuard {
         })
     }
 
+    fn has_seen(&self, owner: &Name, nonce: &Nonce) -> bool {
+        self.shared.local.has_seen(owner, nonce)
+    }
+
     fn kind(&self) -> &'static str {
         "shared"
     }

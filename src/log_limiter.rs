@@ -1,0 +1,105 @@
+//! How often the log may hear of what somebody else can cause: once a second, with the number of lines left out.
+//! Never drops a count, only lines.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Lets one line a second through.
+#[derive(Debug, Default)]
+pub(crate) struct LogLimiter(Mutex<Lines>);
+
+/// Lets one line a second through for each key. Keys come from closed sets and of proved owners, never from the wire.
+#[derive(Debug)]
+pub(crate) struct KeyedLogLimiter<K>(Mutex<HashMap<K, Lines>>);
+
+#[derive(Debug, Default)]
+struct Lines {
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+impl Lines {
+    fn check(&mut self) -> Option<u64> {
+        if self.last.is_some_and(|last| last.elapsed() < EVERY) {
+            self.suppressed += 1;
+            return None;
+        }
+        self.last = Some(Instant::now());
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+impl LogLimiter {
+    /// Whether a line may be logged now, and for how many others it stands that were not. Whoever is told so is expected
+    /// to log it.
+    pub(crate) fn check(&self) -> Option<u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).check()
+    }
+}
+
+impl<K: Eq + Hash + Clone> KeyedLogLimiter<K> {
+    /// As [`LogLimiter::check`].
+    pub(crate) fn check(&self, key: &K) -> Option<u64> {
+        let mut lines = self.lock();
+        match lines.get_mut(key) {
+            Some(lines) => lines.check(),
+            None => lines.entry(key.clone()).or_default().check(),
+        }
+    }
+
+    /// Forgets keys that have been quiet, and returns those with lines that no later line has told of.
+    pub(crate) fn tidy(&self) -> Vec<(K, u64)> {
+        let mut untold = Vec::new();
+        self.lock().retain(|key, lines| {
+            let busy = lines.last.is_some_and(|last| last.elapsed() < EVERY);
+            if !busy && lines.suppressed > 0 {
+                untold.push((key.clone(), lines.suppressed));
+            }
+            busy
+        });
+        untold
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Lines>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K> Default for KeyedLogLimiter<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+const EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_line_a_second_tells_how_many_it_stands_for() {
+        let limiter = LogLimiter::default();
+        assert_eq!(limiter.check(), Some(0));
+        assert!((0..1000).all(|_| limiter.check().is_none()));
+        tokio::time::advance(EVERY).await;
+        assert_eq!(limiter.check(), Some(1000));
+        assert_eq!(limiter.check(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_do_not_silence_each_other_and_are_forgotten_when_told() {
+        let limiter = KeyedLogLimiter::default();
+        assert_eq!((limiter.check(&"a"), limiter.check(&"b")), (Some(0), Some(0)));
+        assert!((0..5).all(|_| limiter.check(&"a").is_none()));
+        assert!(limiter.tidy().is_empty(), "both are busy");
+        tokio::time::advance(EVERY).await;
+        assert_eq!(limiter.tidy(), [("a", 5)]);
+        assert!(limiter.lock().is_empty());
+        assert_eq!(limiter.check(&"a"), Some(0));
+    }
+}
