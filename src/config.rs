@@ -165,6 +165,9 @@ pub struct ReplayConfig {
     pub per_agent: usize,
     /// The most live nonces of all agents together; 1,000,000.
     pub total: usize,
+    /// The most agents with live nonces, and the most that the key ring may have; 10,000. Each has a reserve that no other
+    /// agent can take: 32 nonces, or fewer if half of `total` is not enough for so many agents.
+    pub agents: usize,
     /// Shared guard: how many copies its stream must have; 3 in a cluster and 1 on a single server if left out.
     pub replicas: Option<usize>,
     /// Shared guard: the most nonces that its stream holds; 1,000,000, which is 10,000 messages a second.
@@ -186,6 +189,7 @@ impl Default for ReplayConfig {
             state: None,
             per_agent: caps.owner,
             total: caps.total,
+            agents: caps.owners,
             replicas: None,
             stream_messages: None,
             answer_within_ms: None,
@@ -305,6 +309,17 @@ pub enum ConfigError {
     /// The key ring.
     #[error(transparent)]
     Ring(#[from] KeyRingError),
+    /// The key ring has more agents than the replay guard has room for: some would be refused for no fault of theirs.
+    #[error(
+        "the key ring has {agents} agents and the replay guard room for {room}: raise `agents` in `[replay]`, and `total` \
+         with it"
+    )]
+    Agents {
+        /// In the ring.
+        agents: usize,
+        /// [`ReplayConfig::agents`].
+        room: usize,
+    },
     /// The service key.
     #[error(transparent)]
     ServiceKey(#[from] ServiceKeyError),

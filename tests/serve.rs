@@ -240,6 +240,24 @@ async fn a_full_queue_answers_a_hint_instead_of_silence() {
     served.stop().await.unwrap();
 }
 
+/// The guard has a bound on agents: who is beyond it would be refused whenever all others are busy.
+#[tokio::test]
+async fn a_ring_of_more_agents_than_the_guard_has_room_for_is_refused() {
+    let site = Site::new("nats://127.0.0.1:1");
+    site.write_config("agents = 1\n");
+    let error = site.config().check().unwrap_err();
+    assert!(error.to_string().contains("2 agents") && error.to_string().contains("`agents` in `[replay]`"), "{error}");
+    // As many as a ring may have keys, in the usual room: each has its reserve.
+    for more in ["agents = 2\n", "agents = 100000\n", "agents = 100000\ntotal = 100000\n"] {
+        site.write_config(more);
+        site.config().check().unwrap();
+        drop(site.config().builder().await.unwrap_or_else(|error| panic!("{more}: {error}")));
+    }
+    site.write_config("agents = 100001\ntotal = 100000\n");
+    let error = site.config().builder().await.err().unwrap();
+    assert!(error.to_string().contains("do not fit"), "{error}");
+}
+
 /// Waits until a call gets `wanted`.
 async fn until(caller: &support::site::Caller, wanted: &Answer) {
     let waited = async {

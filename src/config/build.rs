@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Config, ConfigError, GuardKind};
+use super::{Config, ConfigError, GuardKind, ReplayConfig};
 use crate::auth::{
     Caps, Denylist, Floor, KeyRing, KeySet, LocalGuard, ReplayGuard, ServiceKeyMissing, SharedConfig, SharedGuard,
     Symmetric, TokenRules, TokenVerifier, Verifier, Window, read_service_key,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::service::{Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, WantsMethods, Watched};
-use crate::wire::{Endpoint, ServiceKey, WireLimits};
+use crate::wire::{Audience, Endpoint, ServiceKey, WireLimits};
 
 impl Config {
     /// Where the service listens.
@@ -80,9 +80,27 @@ impl Config {
 
     fn keys(&self, endpoint: &Endpoint) -> Result<(KeyRing, Option<ServiceKey>), ConfigError> {
         let audience = endpoint.audience();
-        let ring = KeyRing::load(&self.keys.ring, audience)?;
+        let ring = self.ring(audience)?;
         let service_key = self.keys.service_key.as_deref().map(|path| read_service_key(path, audience)).transpose()?;
         Ok((ring, service_key))
+    }
+
+    /// The key ring, which the replay guard must have room for.
+    fn ring(&self, audience: &Audience) -> Result<KeyRing, ConfigError> {
+        let ring = KeyRing::load(&self.keys.ring, audience)?;
+        let (agents, room) = (ring.owners(), self.replay.agents);
+        if agents > room {
+            return Err(ConfigError::Agents { agents, room });
+        }
+        Ok(ring)
+    }
+
+    /// The bounds of either guard.
+    fn caps(&self) -> Caps {
+        let ReplayConfig { per_agent: owner, total, agents: owners, .. } = self.replay;
+        // The reserves of all agents together take half of the room at most; the other half is for whoever needs more.
+        let reserve = Caps::default().reserve.min(owner).min(total / (2 * owners.max(1))).max(1);
+        Caps { owner, total, owners, reserve }
     }
 
     async fn verifier(&self, endpoint: &Endpoint, clock: &Arc<dyn Clock>) -> Result<Verifier, ConfigError> {
@@ -103,13 +121,7 @@ impl Config {
     }
 
     async fn guard(&self, window: Window, clock: &Arc<dyn Clock>) -> Result<Arc<dyn ReplayGuard>, ConfigError> {
-        let default = Caps::default();
-        let caps = Caps {
-            owner: self.replay.per_agent,
-            total: self.replay.total,
-            reserve: default.reserve.min(self.replay.per_agent),
-            ..default
-        };
+        let caps = self.caps();
         match self.replay.guard {
             GuardKind::Local => {
                 let floor = Floor::File(self.replay.state.clone().unwrap_or_default());
@@ -169,7 +181,7 @@ impl Config {
         let mut watched = Vec::new();
         let config = self.clone();
         watched.push(Watched::new("key ring", vec![self.keys.ring.clone()], move |service| {
-            let ring = KeyRing::load(&config.keys.ring, service.endpoint().audience()).map_err(text)?;
+            let ring = config.ring(service.endpoint().audience()).map_err(text)?;
             let keys = ring.len();
             service.verifier().replace_ring(ring).map_err(text)?;
             Ok(format!("{keys} keys"))

@@ -14,7 +14,8 @@ pub struct Caps {
     pub owner: usize,
     /// The most live nonces of all owners together; default 1,000,000.
     pub total: usize,
-    /// The most owners with live nonces; default 10,000. At least the number of agents in the key ring.
+    /// The most owners with live nonces; default 10,000. At least the number of agents in the key ring: configured
+    /// services start with no larger ring, and read none.
     pub owners: usize,
     /// The live nonces that each owner can have whatever the others do; default 32.
     pub reserve: usize,
