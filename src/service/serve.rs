@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::Service;
 use crate::auth::Nonce;
@@ -185,6 +186,9 @@ impl Service {
     /// `started` is called once, with a handle to watch the state by; the service takes messages when it is
     /// [`State::Ready`].
     ///
+    /// Once `shutdown` has completed this ends within [`ServeOptions::drain`] and [`Service::LEAVING`], whether the broker
+    /// answers or not; what a method still does then goes on without an answer.
+    ///
     /// # Errors
     /// [`ServeError`]: at the start, when the broker or another replica stands in the way; at the end, when accepted
     /// work did not finish in time. A broker that goes away in between is no error: the service waits for it.
@@ -212,8 +216,15 @@ impl Service {
         let mut shutdown = std::pin::pin!(shutdown);
 
         // Answers and discovery have their own connection: a message that breaks the agents' one delays neither.
-        let control = Control::start(Arc::clone(&shared)).await?;
-        let reloads = reload::start(Arc::clone(&shared));
+        let control = tokio::select! {
+            biased;
+            () = &mut shutdown => {
+                shared.leave().await;
+                return Ok(());
+            }
+            control = Control::start(Arc::clone(&shared)) => control?,
+        };
+        let reloads = EndedWithUs(reload::start(Arc::clone(&shared)));
         let run = async {
             tokio::select! {
                 served = shared.run(&control) => served.map(Some),
@@ -232,15 +243,40 @@ impl Service {
         };
         // Everything accepted is answered: only now does this instance stop answering on the bus.
         control.finish().await;
-        reloads.abort();
-        self.verifier().guard().close().await;
-        shared.state.send_replace(State::Stopped);
-        tracing::info!(target: "sealwire::serve", instance = %shared.instance, "stopped");
+        drop(reloads);
+        shared.leave().await;
         outcome
+    }
+
+    /// How long leaving takes at most once [`ServeOptions::drain`] is over or was not needed, whatever the broker does: the
+    /// confirmation of the last answers, the end of the connections, and the guard's last state.
+    pub const LEAVING: Duration = Duration::from_secs(8);
+}
+
+/// A task that is aborted with whoever holds this.
+struct EndedWithUs(JoinHandle<()>);
+
+impl Drop for EndedWithUs {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
+/// How long the guard may take to write its last state.
+const CLOSE: Duration = Duration::from_secs(2);
+const _: () =
+    assert!(CLOSE.as_secs() + control::CONFIRM.as_secs() + control::LEAVE.as_secs() < Service::LEAVING.as_secs());
+
 impl Shared {
+    /// The last steps.
+    async fn leave(&self) {
+        if tokio::time::timeout(CLOSE, self.service.verifier().guard().close()).await.is_err() {
+            tracing::warn!(target: "sealwire::serve", "the replay guard did not end in time");
+        }
+        self.state.send_replace(State::Stopped);
+        tracing::info!(target: "sealwire::serve", instance = %self.instance, "stopped");
+    }
+
     /// Gets ready and starts to take messages.
     async fn run(self: &Arc<Self>, control: &Control) -> Result<Ingress, ServeError> {
         control.refuse_unseen_replicas().await?;

@@ -183,8 +183,12 @@ impl ReplayGuard for SharedGuard {
             let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some((stop, task)) = task {
                 let _ = stop.send(true);
-                if task.await.is_err() {
-                    tracing::error!("the replay guard's task had panicked");
+                let aborting = task.abort_handle();
+                match tokio::time::timeout(CLOSE, task).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => tracing::error!("the replay guard's task had panicked"),
+                    // It waits for nothing without a bound of its own, so this machine is too slow to run it.
+                    Err(_) => aborting.abort(),
                 }
             }
             self.shared.fall(None, Outage::Closed, "");
@@ -192,6 +196,9 @@ impl ReplayGuard for SharedGuard {
         })
     }
 }
+
+/// How long the task may take to end.
+const CLOSE: Duration = Duration::from_secs(1);
 
 impl Drop for SharedGuard {
     fn drop(&mut self) {

@@ -17,6 +17,7 @@ use sealwire::rpc::{RpcError, code};
 use serde_json::value::RawValue;
 
 use crate::exit::{Exit, Failure, OrFail as _};
+use crate::runtime::{Signals, block_on};
 use crate::when;
 
 /// As whom, and how.
@@ -41,15 +42,31 @@ impl Options {
         F: Future<Output = Result<T, ClientError>>,
     {
         let credentials = Credentials::load(&self.creds).or_fail(Exit::Input)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-            Failure::input(format!("the operating system does not give what it takes to wait: {error}"))
-        })?;
-        runtime.block_on(async {
+        block_on(async {
             let client = Client::connect(credentials).await.map_err(failure)?;
             let done = work(client.clone()).await;
             client.close().await;
             done.map_err(failure)
-        })
+        })?
+    }
+
+    /// Connects and repeats `work` until a signal comes, even if that is before there is a connection.
+    fn run_until_stopped<F>(&self, work: impl FnOnce(Client, Signals) -> F) -> Result<Exit, Failure>
+    where
+        F: Future<Output = Result<Exit, Failure>>,
+    {
+        let credentials = Credentials::load(&self.creds).or_fail(Exit::Input)?;
+        let signals = Signals::listen(None)?;
+        block_on(async {
+            let Some(client) = signals.unless_stopped(Client::connect(credentials)).await else {
+                return Ok(Exit::Interrupted);
+            };
+            let client = client.map_err(failure)?;
+            let done = work(client.clone(), signals.clone()).await;
+            // A broker that is silent takes nothing, and a call that was given up has nothing to write.
+            signals.unless_stopped(client.close()).await;
+            done
+        })?
     }
 
     fn request(&self, client: &Client, service: &str) -> RequestBuilder {

@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
-use crate::serve::runtime;
+use crate::runtime::{Signals, block_on};
 use stage::Stage;
 
 /// Watch agents call each other over NATS with every check enforced: one command, nothing to set up
@@ -31,12 +31,17 @@ pub(crate) struct Demo {}
 impl Demo {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let stage = Stage::build(out)?;
-        let (played, served) = runtime()?.block_on(async {
+        let signals = Signals::listen(None)?;
+        let played = block_on(signals.unless_stopped(async {
             let serving = stage.serve().await?;
             let played = story::play(&stage, out).await;
             Ok::<_, Failure>((played, serving.stop().await))
-        })?;
-        let told = played?;
+        }))?;
+        let Some(played) = played else {
+            return Err(Failure::new(Exit::Interrupted, "stopped by a signal before the end of the story"));
+        };
+        let (told, served) = played?;
+        let told = told?;
         served?;
         told.conclude(out)
     }

@@ -12,8 +12,9 @@ use serde_json::json;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::nats_server::{self, ServerOptions};
 use crate::output::Output;
+use crate::runtime::{Signals, block_on};
 use crate::sandbox::{AGENTS, SERVICE, Sandbox, TOOLS_USER};
-use crate::serve::{self, runtime, stop_signal};
+use crate::serve;
 
 /// Keep a whole set-up running on this machine, and print what to try
 ///
@@ -53,9 +54,9 @@ impl Dev {
         let url = broker.url();
         sandbox.connect_to(&url)?;
         let config = sandbox.config()?;
-        let result = runtime()?.block_on(async {
+        let signals = Signals::listen(Some(serve::grace(&config)))?;
+        let result = block_on(async {
             let (service, options) = serve::service(&config, None).await?;
-            let (_task, stopped) = stop_signal()?;
             let (tell, handle) = tokio::sync::oneshot::channel::<Running>();
             let announce = async {
                 let Ok(running) = handle.await else { return Ok(()) };
@@ -69,12 +70,12 @@ impl Dev {
                     sandbox.refresh_tokens()?;
                 }
             };
-            let serving = service.serve(&config.nats, options, |running| drop(tell.send(running)), stopped);
+            let serving = service.serve(&config.nats, options, |running| drop(tell.send(running)), signals.stop());
             tokio::select! {
                 served = serving => served.or_fail(Exit::Transport),
                 failed = announce => failed,
             }
-        });
+        })?;
         drop(broker);
         result.map(|()| Exit::Ok)
     }

@@ -33,10 +33,12 @@ pub(crate) enum Exit {
     Timeout = 23,
     /// A file, a key, a token or another input cannot be used.
     Input = 30,
+    /// A signal came before the end. What shells report of a process that Ctrl-C ended.
+    Interrupted = 130,
 }
 
 impl Exit {
-    const ALL: [(Self, &str, &str); 11] = [
+    const ALL: [(Self, &str, &str); 12] = [
         (Self::Ok, "ok", "what was asked for was done"),
         (Self::Bug, "bug", "a fault in sealwire: please report it"),
         (Self::Denied, "denied", "the policy denies the call"),
@@ -48,6 +50,7 @@ impl Exit {
         (Self::Unverified, "unverified", "an unsigned refusal, or an answer whose signature does not hold"),
         (Self::Timeout, "timeout", "no answer before the deadline: whether the call ran is not known"),
         (Self::Input, "input", "a file, a key, a token or another input cannot be used"),
+        (Self::Interrupted, "interrupted", "a signal came before the end"),
     ];
 
     /// A name for scripts.
@@ -67,7 +70,7 @@ pub(crate) fn table(before: &str) -> String {
     let mut text = format!("{before}\n\nExit codes:\n");
     for (exit, _, meaning) in Exit::ALL {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {:>2}  {meaning}", exit as u8);
+        let _ = writeln!(text, " {:>3}  {meaning}", exit as u8);
         if exit == Exit::Bug {
             text.push_str("   2  the command line is wrong\n");
         }

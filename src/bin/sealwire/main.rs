@@ -19,6 +19,7 @@ mod ping;
 mod policy;
 mod process;
 mod record;
+mod runtime;
 mod sandbox;
 mod serve;
 mod server;

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::read_if_there;
 use crate::output::Output;
-use crate::serve::runtime;
+use crate::runtime::block_on;
 use crate::when;
 
 /// Ask which replicas of a service are there, and whether they take messages
@@ -52,7 +52,7 @@ impl Ping {
             Some(own) => found.iter().any(|replica| replica.instance == *own),
             None => false,
         };
-        let found = runtime()?.block_on(replicas(&config.nats, &endpoint, self.within, enough));
+        let found = block_on(replicas(&config.nats, &endpoint, self.within, enough))?;
         let mut found = found.or_fail(Exit::Transport)?;
         found.retain(|replica| own.as_ref().is_none_or(|own| replica.instance == *own));
         let ready = found.iter().filter(|replica| replica.state == State::Ready.as_str()).count();

@@ -16,11 +16,13 @@ use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files;
 use crate::output::Output;
 use crate::record::Recorder;
+use crate::runtime::{Signals, block_on};
 
 /// Serve the demonstration methods as a configuration file says
 ///
-/// Runs until SIGTERM or SIGINT, then finishes what it has accepted and ends. Keys, token keys, denylist and policies
-/// are read again when they change. One line on stdout says that the service takes messages.
+/// Runs until SIGTERM or SIGINT, then finishes what it has accepted and ends. That takes `limits.drain_s` (30) seconds and
+/// ten more at most, whatever the broker does; a second signal ends it at once. Keys, token keys, denylist and policies are
+/// read again when they change. One line on stdout says that the service takes messages.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -63,18 +65,14 @@ impl Serve {
             return check(&config, out);
         }
         let recorder = self.record_decisions.as_deref().map(Recorder::open).transpose()?;
-        let runtime = runtime()?;
-        let outcome = runtime.block_on(async {
-            let (service, options) = service(&config, recorder.as_ref()).await?;
-            let (stop, shutdown) = stop_signal()?;
-            let outcome = serve(&service, &config, options, out, self.state_file.as_deref(), shutdown).await;
-            drop(stop);
-            outcome.map(|()| Exit::Ok)
-        });
-        // All that can be under way is a look at watched files. A file system that hangs must not keep us.
-        runtime.shutdown_timeout(Duration::from_secs(1));
+        let signals = Signals::listen(Some(grace(&config)))?;
+        let outcome = block_on(async {
+            let Some(built) = signals.unless_stopped(service(&config, recorder.as_ref())).await else { return Ok(()) };
+            let (service, options) = built?;
+            serve(&service, &config, options, out, self.state_file.as_deref(), signals.stop()).await
+        })?;
         recorder.map(Recorder::finish);
-        outcome
+        outcome.map(|()| Exit::Ok)
     }
 }
 
@@ -159,26 +157,7 @@ async fn serve(
     })
 }
 
-/// A runtime for the commands that use the bus.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(Exit::Bug, format!("no runtime: {error}")))
-}
-
-/// A task that listens for signals, and a future that completes with the first one.
-pub(crate) fn stop_signal() -> Result<(tokio::task::JoinHandle<()>, impl Future<Output = ()>), Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let listen = |kind| signal(kind).map_err(|error| Failure::new(Exit::Bug, format!("no signals: {error}")));
-    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    let (tell, told) = tokio::sync::oneshot::channel::<()>();
-    let task = tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM"),
-            _ = interrupt.recv() => tracing::info!("SIGINT"),
-        }
-        drop(tell);
-    });
-    Ok((task, async move { drop(told.await) }))
+/// How long after the first signal the process ends whatever hangs: the library's own bound, and time to tell.
+pub(crate) fn grace(config: &Config) -> Duration {
+    Duration::from_secs(config.limits.drain_s) + Service::LEAVING + Duration::from_secs(2)
 }

@@ -9,11 +9,11 @@ use serde_json::json;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::nats_server::{self, ServerOptions};
 use crate::output::Output;
-use crate::serve::{runtime, stop_signal};
+use crate::runtime::{Signals, block_on};
 
 /// Run a nats-server on this machine, without users: to try things with
 ///
-/// Found on PATH, or fetched once and checked by its hash. Ends with Ctrl-C; what JetStream stored is removed.
+/// Found on PATH, or fetched once and checked by its hash. Ends with Ctrl-C or SIGTERM; what JetStream stored is removed.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -30,25 +30,25 @@ impl Server {
         let found = nats_server::find().or_fail(Exit::Transport)?;
         let options = ServerOptions { port: Some(self.port), ..ServerOptions::default() };
         let mut broker = nats_server::spawn(&found, &options).or_fail(Exit::Transport)?;
+        let signals = Signals::listen(None)?;
         let url = broker.url();
         out.result(&json!({ "url": url, "version": found.version.to_string() }), || {
             format!("nats-server {} at {url}; Ctrl-C ends it", found.version)
         })?;
-        runtime()?.block_on(async {
-            let (_task, stopped) = stop_signal()?;
-            let mut stopped = std::pin::pin!(stopped);
+        let ended = block_on(signals.unless_stopped(async {
             loop {
-                tokio::select! {
-                    () = &mut stopped => return Ok(()),
-                    () = tokio::time::sleep(Duration::from_secs(2)) => {
-                        if tokio::net::TcpStream::connect(("127.0.0.1", broker.port())).await.is_err() {
-                            return Err(Failure::new(Exit::Transport, format!("nats-server ended:\n{}", broker.log())));
-                        }
-                    }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                if let Some(status) = broker.ended() {
+                    return status;
                 }
             }
-        })?;
-        broker.kill();
-        Ok(Exit::Ok)
+        }))?;
+        match ended {
+            None => Ok(Exit::Ok),
+            Some(status) => Err(Failure::new(
+                Exit::Transport,
+                format!("nats-server ended with {status}; the end of its log:\n{}", broker.log_end()),
+            )),
+        }
     }
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_nats::connection::State as Connection;
 use async_nats::{Client, Subscriber};
 use futures_util::StreamExt as _;
 use futures_util::stream::select_all;
 use serde::Deserialize;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::{Fence, ServeError, Shared, discovery};
 use crate::bus::BusError;
@@ -36,6 +38,12 @@ pub(super) struct Answers {
 const CAPACITY: usize = 256;
 /// How long an answer waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the broker has to confirm the last answers.
+pub(super) const CONFIRM: Duration = Duration::from_secs(4);
+/// How long the connection's last bytes may take to be written.
+const FLUSH: Duration = Duration::from_millis(500);
+/// How long its task may take to end.
+pub(super) const LEAVE: Duration = Duration::from_secs(1);
 /// How long replicas have to answer; they are asked twice.
 const LISTEN: Duration = Duration::from_millis(250);
 
@@ -100,17 +108,23 @@ impl Control {
         if heard_own { Ok(()) } else { Err(blind()) }
     }
 
-    /// Waits until the broker has everything that was sent, then leaves.
+    /// Waits until the broker has everything that was sent, then leaves. Takes [`CONFIRM`] and [`LEAVE`] at most.
     pub(super) async fn finish(self) {
         let client = self.client.borrow().clone();
-        if let Some(client) = client
-            && let Some(mut fence) = Fence::new(&client, &self.shared, "finish").await
-            && !fence.pass(PATIENCE).await
-        {
+        // On a connection that is down, the client library keeps what it is asked for until the broker is back.
+        let client = client.filter(|client| client.connection_state() == Connection::Connected);
+        let confirmed = async {
+            let mut fence = Fence::new(&client?, &self.shared, "finish").await?;
+            fence.pass(CONFIRM).await.then_some(())
+        };
+        if !matches!(timeout(CONFIRM, confirmed).await, Ok(Some(()))) {
             tracing::warn!(target: "sealwire::serve", "the broker did not confirm the last answers");
         }
         drop(self.stop);
-        drop(self.task.await);
+        let mut task = self.task;
+        if timeout(LEAVE, &mut task).await.is_err() {
+            task.abort();
+        }
     }
 }
 
@@ -202,7 +216,8 @@ async fn keep(
                 }
             },
             _ = &mut stop => {
-                drop(client.flush().await);
+                // A broker that is silent or away never lets this end.
+                drop(timeout(FLUSH, client.flush()).await);
                 return;
             }
         }

@@ -1,5 +1,5 @@
 //! `sealwire call --every`: the same call again and again, with a line for each.
-//! Never stops at a failure, and never leaves one out of the count.
+//! Never stops at a failure, never leaves one out of the count, and begins nothing once it was told to stop.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use super::exit;
 use super::single::{Outcome, shown};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
-use crate::serve::stop_signal;
+use crate::runtime::Signals;
 use crate::when;
 
 /// How often.
 #[derive(Args)]
 pub(crate) struct Often {
-    /// Call again and again, once in this time, until SIGTERM or Ctrl-C; each call has a line
+    /// Call again and again, once in this time, until SIGTERM or Ctrl-C, which give up a call under way; each has a line
     #[arg(long, value_name = "TIME", value_parser = when::interval)]
     pub(super) every: Option<Duration>,
     /// End after so many calls
@@ -33,6 +33,7 @@ pub(crate) struct Often {
 struct Count {
     answered: u64,
     failed: u64,
+    given_up: u64,
     last_failure: Option<Exit>,
 }
 
@@ -50,30 +51,45 @@ impl Often {
         every: Duration,
         out: &Output,
         client: &Client,
+        signals: &Signals,
         call: impl AsyncFn(&Client) -> Result<Box<RawValue>, ClientError>,
     ) -> Result<Exit, Failure> {
-        let (_task, stopped) = stop_signal()?;
-        let mut stopped = std::pin::pin!(stopped);
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = Count::default();
         while self.times.is_none_or(|times| count.answered + count.failed < times) {
-            tokio::select! {
-                () = &mut stopped => break,
-                _ = ticks.tick() => {}
+            if signals.unless_stopped(ticks.tick()).await.is_none() {
+                break;
             }
             let started = Instant::now();
-            // A call that has begun is waited for, as long as its deadline says.
-            let answer = call(client).await;
-            count.tell(&answer, started.elapsed().as_secs_f64() * 1_000.0, out)?;
+            let answer = signals.unless_stopped(call(client)).await;
+            let ms = started.elapsed().as_secs_f64() * 1_000.0;
+            match answer {
+                Some(answer) => count.tell(&answer, ms, out)?,
+                // Nobody waits for the rest of its deadline, which may be minutes.
+                None => {
+                    count.give_up(ms, out)?;
+                    break;
+                }
+            }
         }
-        let Count { answered, failed, last_failure } = count;
-        out.note(&format!("{} calls: {answered} with a result, {failed} without", answered + failed));
+        let Count { answered, failed, given_up, last_failure } = count;
+        let all = answered + failed + given_up;
+        let given_up = if given_up == 0 { "" } else { ", the last one given up" };
+        out.note(&format!("{all} calls: {answered} with a result, {} without{given_up}", all - answered));
         Ok(last_failure.unwrap_or(Exit::Ok))
     }
 }
 
 impl Count {
+    /// A signal came during a call.
+    fn give_up(&mut self, ms: f64, out: &Output) -> Result<(), Failure> {
+        self.given_up += 1;
+        let why = "given up because of a signal, outcome unknown";
+        let line = json!({ "failure": why, "exit": Exit::Interrupted as u8, "ms": ms });
+        out.result(&line, || format!("{}  {why}  {ms:.1} ms", when::absolute(when::now_s())))
+    }
+
     fn tell(&mut self, answer: &Result<Box<RawValue>, ClientError>, ms: f64, out: &Output) -> Result<(), Failure> {
         let now = || when::absolute(when::now_s());
         match answer {

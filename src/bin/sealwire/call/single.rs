@@ -66,7 +66,8 @@ impl Call {
             request.call::<Box<RawValue>>(&self.method, &params).await
         };
         if let Some(every) = self.often.every {
-            return self.options.run(async |client| Ok(self.often.repeat(every, out, &client, call).await))?;
+            let repeat = async |client, signals| self.often.repeat(every, out, &client, &signals, call).await;
+            return self.options.run_until_stopped(repeat);
         }
         let answer = self.options.run(async |client| Ok(call(&client).await))?;
         match answer {

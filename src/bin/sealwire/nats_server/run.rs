@@ -108,6 +108,16 @@ impl Running {
         read_log(&self.log_file(), 0)
     }
 
+    /// The last lines of that, to explain an end.
+    pub(crate) fn log_end(&self) -> String {
+        tail(&self.log())
+    }
+
+    /// How the server ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.server.0.as_mut().and_then(|(process, _)| process.try_wait().ok().flatten())
+    }
+
     /// The file that the server logs to.
     pub(crate) fn log_file(&self) -> PathBuf {
         self.scratch.path().join(LOG)

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::read_if_there;
 use crate::output::Output;
-use crate::serve::{runtime, stop_signal};
+use crate::runtime::{Signals, block_on};
 use crate::when;
 
 /// Issue an access token (for development: a deployment has an identity provider)
@@ -77,17 +77,15 @@ impl Issue {
             let failure = Failure::input("a token would end before the next one is issued");
             return Err(failure.help("make `--every` shorter than `--ttl`: a third of it leaves time for trouble"));
         }
-        runtime()?.block_on(async {
-            let (_task, stopped) = stop_signal()?;
-            let mut stopped = std::pin::pin!(stopped);
+        let signals = Signals::listen(None)?;
+        let issued = block_on(signals.unless_stopped(async {
             let mut ticks = tokio::time::interval(every);
             loop {
-                tokio::select! {
-                    () = &mut stopped => return Ok(Exit::Ok),
-                    _ = ticks.tick() => self.issue(&issuer, out)?,
-                };
+                ticks.tick().await;
+                self.issue(&issuer, out)?;
             }
-        })
+        }))?;
+        issued.unwrap_or(Ok(Exit::Ok))
     }
 
     /// The key id that the token is bound to.
