@@ -3,6 +3,7 @@
 
 mod build;
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -77,6 +78,9 @@ pub struct Config {
     /// Bounds.
     #[serde(default)]
     pub limits: LimitsConfig,
+    /// What happens when files cannot be read again.
+    #[serde(default)]
+    pub reload: ReloadConfig,
 }
 
 fn default_prefix() -> String {
@@ -146,6 +150,16 @@ pub struct IssuerConfig {
 pub struct PolicyConfig {
     /// The folder of policy files. Read again when something in it changes.
     pub folder: PathBuf,
+}
+
+/// `[reload]`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct ReloadConfig {
+    /// For how many seconds, from 1, the key ring or the denylist may be missing, unreadable or wrong, before everything is
+    /// refused (`-32014`) until it can be read. If left out, the one that was read last stays in force.
+    pub fail_closed_after_s: Option<NonZeroU64>,
 }
 
 /// `[replay]`

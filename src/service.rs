@@ -46,7 +46,7 @@ use refusal::Cause;
 pub use refusal::{Answer, Refusal};
 pub use replicas::{Replica, replicas};
 pub use router::{Ctx, Router, RouterError};
-pub use serve::{Health, Running, ServeError, ServeOptions, State, Watched};
+pub use serve::{Health, RefusedReload, Running, ServeError, ServeOptions, State, Watched};
 
 /// A service: a verifier, a policy and methods, behind one pipeline.
 ///

@@ -17,6 +17,8 @@ use support::{NatsServer, SOON, within};
 
 const DENIED: &str = r#"{"jsonrpc":"2.0","error":{"code":-32002,"message":"permission denied"},"id":1}"#;
 
+const UNAUTHENTICATED: &str = r#"{"jsonrpc":"2.0","error":{"code":-32010,"message":"unauthenticated"},"id":null}"#;
+
 async fn request(client: &async_nats::Client, subject: &str) -> Value {
     let message = within(SOON, client.request(subject.to_owned(), "".into())).await.unwrap();
     serde_json::from_slice(&message.payload).unwrap()
@@ -279,8 +281,7 @@ async fn policies_keys_and_token_keys_are_read_again_and_bad_ones_refused() {
     write(&site.path("sealwire.toml"), &config.replace("[[tokens", "denylist = \"denylist.json\"\n[[tokens"));
     let served = site.serve(methods()).await;
     let caller = site.caller("ann").await;
-    let unauthenticated =
-        Answer::Hint(r#"{"jsonrpc":"2.0","error":{"code":-32010,"message":"unauthenticated"},"id":null}"#.into());
+    let unauthenticated = Answer::Hint(UNAUTHENTICATED.into());
     until(&caller, &sum()).await;
 
     let policy = site.path("policies/policy.toml");
@@ -309,6 +310,80 @@ async fn policies_keys_and_token_keys_are_read_again_and_bad_ones_refused() {
     write(&deny, r#"{"keys":["ann.k1"]}"#);
     until(&caller, &unauthenticated).await;
     assert_eq!(site.caller("bob").await.add().await, sum());
+    served.stop().await.unwrap();
+}
+
+/// The key ring of `site`, in which ann's key is revoked, open to others as a careless editor leaves it.
+fn revoke_ann(site: &Site, mode: u32) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut ring: Value = serde_json::from_str(&std::fs::read_to_string(site.path("ring.json")).unwrap()).unwrap();
+    ring["keys"][0]["status"] = "revoked".into();
+    std::fs::write(site.path("ring.json"), ring.to_string()).unwrap();
+    std::fs::set_permissions(site.path("ring.json"), std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// What the service says of files that it refuses, as monitoring sees it.
+async fn refused_reloads(client: &async_nats::Client) -> Value {
+    request(client, "$SRV.STATS.site").await["endpoints"][0]["data"]["reloads_refused"].clone()
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_that_was_refused_holds_once_the_mode_is_corrected() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let served = site.serve(methods()).await;
+    let caller = site.caller("ann").await;
+    until(&caller, &sum()).await;
+    assert_eq!(refused_reloads(caller.client()).await, serde_json::json!([]));
+
+    revoke_ann(&site, 0o644);
+    within(SOON, async {
+        while served.running.health().refused_reloads().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let shown = refused_reloads(caller.client()).await;
+    assert_eq!((&shown[0]["what"], &shown[0]["closed"]), (&"key ring".into(), &false.into()), "{shown}");
+    assert!(shown[0]["since"].as_str().unwrap().starts_with("20"), "{shown}");
+    assert_eq!(caller.add().await, sum(), "nobody asked for more than to be told");
+
+    std::fs::set_permissions(site.path("ring.json"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    until(&caller, &Answer::Hint(UNAUTHENTICATED.into())).await;
+    assert!(served.running.health().refused_reloads().is_empty());
+    assert_eq!(refused_reloads(caller.client()).await, serde_json::json!([]));
+    served.stop().await.unwrap();
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ring_that_cannot_be_read_for_too_long_closes_the_service_if_asked_to() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    site.write_config("[reload]\nfail_closed_after_s = 1\n");
+    let served = site.serve(methods()).await;
+    let (ann, bob) = (site.caller("ann").await, site.caller("bob").await);
+    until(&ann, &sum()).await;
+
+    let good = std::fs::read_to_string(site.path("ring.json")).unwrap();
+    std::fs::remove_file(site.path("ring.json")).unwrap();
+    served.reaches(|state| matches!(state, State::Interrupted(_))).await;
+    for caller in [&ann, &bob] {
+        let Answer::Signed(refused) = caller.add().await else { panic!("not signed") };
+        assert!(refused.contains("-32014"), "{refused}");
+    }
+    assert_eq!(refused_reloads(ann.client()).await[0]["closed"], true);
+    let ping = request(ann.client(), "$SRV.PING.site").await;
+    assert_eq!(ping["metadata"]["sealwire.state"], "interrupted");
+
+    sealwire::auth::write_secret(&site.path("ring.json"), &good, true).unwrap();
+    served.ready().await;
+    until(&ann, &sum()).await;
+    revoke_ann(&site, 0o600);
+    until(&ann, &Answer::Hint(UNAUTHENTICATED.into())).await;
+    assert_eq!(bob.add().await, sum());
     served.stop().await.unwrap();
 }
 

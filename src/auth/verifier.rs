@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -35,6 +36,8 @@ pub struct Verifier {
     /// gift to a flood.
     decoy: HmacKey,
     turns: Turns,
+    /// See [`Verifier::suspend`].
+    suspended: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -138,6 +141,9 @@ pub enum AuthError {
     /// The replay guard refused.
     #[error("{0}")]
     Guard(Refused),
+    /// Nothing is admitted; see [`Verifier::suspend`].
+    #[error("nothing is admitted: a key ring or denylist could not be read for too long")]
+    Suspended,
 }
 
 /// Which side of the window a message fell out of.
@@ -191,6 +197,7 @@ impl Verifier {
             guard,
             decoy: HmacKey::new([0; 32]),
             turns: Turns::default(),
+            suspended: AtomicBool::new(false),
         })
     }
 
@@ -227,6 +234,12 @@ impl Verifier {
     #[must_use]
     pub fn guard(&self) -> &Arc<dyn ReplayGuard> {
         &self.guard
+    }
+
+    /// Admits nothing while `suspended`: what may have been revoked cannot be known. No nonce is burnt, so a caller may
+    /// send again what was refused.
+    pub fn suspend(&self, suspended: bool) {
+        self.suspended.store(suspended, Ordering::Release);
     }
 
     /// The time window.
@@ -356,15 +369,21 @@ impl Verifier {
     /// Burns the nonce: here, never earlier and never later.
     ///
     /// # Errors
-    /// [`Unadmitted`] with [`AuthError::Guard`].
+    /// [`Unadmitted`] with [`AuthError::Guard`] or [`AuthError::Suspended`].
     ///
     /// Not undone by cancellation: the nonce may be burnt although the future was dropped.
     pub async fn admit(&self, authentic: Authentic) -> Result<Verified, Box<Unadmitted>> {
         let Authentic { message, nonce, received, iat } = authentic;
-        match self.guard.admit(&message.caller.agent, nonce, iat, message.expires_at, received).await {
+        let admitted = if self.suspended.load(Ordering::Acquire) {
+            Err(AuthError::Suspended)
+        } else {
+            let admitted = self.guard.admit(&message.caller.agent, nonce, iat, message.expires_at, received).await;
+            admitted.map_err(AuthError::Guard)
+        };
+        match admitted {
             Ok(()) => Ok(message),
-            Err(refused) => Err(Box::new(Unadmitted {
-                error: AuthError::Guard(refused),
+            Err(error) => Err(Box::new(Unadmitted {
+                error,
                 claimed: message.caller.agent,
                 binding: message.binding,
                 reply: None,

@@ -179,13 +179,15 @@ impl Config {
     /// What is read again when it changes.
     fn watched(&self) -> Vec<Watched> {
         let mut watched = Vec::new();
+        let bound = self.reload.fail_closed_after_s.map(|seconds| Duration::from_secs(seconds.get()));
         let config = self.clone();
-        watched.push(Watched::new("key ring", vec![self.keys.ring.clone()], move |service| {
+        let ring = Watched::new("key ring", vec![self.keys.ring.clone()], move |service| {
             let ring = config.ring(service.endpoint().audience()).map_err(text)?;
             let keys = ring.len();
             service.verifier().replace_ring(ring).map_err(text)?;
             Ok(format!("{keys} keys"))
-        }));
+        });
+        watched.push(ring.closes_after(bound));
         if let Some(path) = self.keys.service_key.clone() {
             watched.push(Watched::new("service key", vec![path.clone()], move |service| {
                 let key = read_service_key(&path, service.endpoint().audience()).map_err(text)?;
@@ -204,10 +206,11 @@ impl Config {
         }));
         if let Some(path) = self.keys.denylist.clone() {
             let config = self.clone();
-            watched.push(Watched::new("denylist", vec![path], move |service| {
+            let denylist = Watched::new("denylist", vec![path], move |service| {
                 service.verifier().tokens().replace_denylist(config.denylist().map_err(text)?);
                 Ok("in force".to_owned())
-            }));
+            });
+            watched.push(denylist.closes_after(bound));
         }
         watched.push(Watched::policy(self.policy.folder.clone()));
         watched

@@ -137,7 +137,7 @@ impl Refusal {
                 AuthError::Guard(Refused::Replayed) => error(code::REPLAYED, "replayed"),
                 AuthError::Guard(Refused::OwnerFull { retry_after_ms }) => quota(*retry_after_ms, "nonces"),
                 AuthError::Guard(Refused::Full { retry_after_ms }) => overloaded(*retry_after_ms),
-                AuthError::Guard(Refused::Unavailable(_)) => overloaded(RETRY_AFTER_MS),
+                AuthError::Guard(Refused::Unavailable(_)) | AuthError::Suspended => overloaded(RETRY_AFTER_MS),
             },
             Self::Quota(exceeded) => quota(exceeded.retry_after_ms, exceeded.scope.as_str()),
             Self::Body(body) => Answer::Error(
@@ -220,6 +220,7 @@ impl Refusal {
                 AuthError::Guard(Refused::OwnerFull { .. }) => "nonce_quota",
                 AuthError::Guard(Refused::Full { .. }) => "guard_full",
                 AuthError::Guard(Refused::Unavailable(_)) => "guard_unavailable",
+                AuthError::Suspended => "suspended",
             },
             Self::Quota(exceeded) => exceeded.scope.label(),
             Self::Body(_) => "invalid_body",

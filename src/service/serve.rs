@@ -22,7 +22,7 @@ use crate::log_limiter::LogLimiter;
 use control::Control;
 pub(super) use discovery::{AUDIENCE, GUARD, POLICY, STATE, ping};
 use ingress::Ingress;
-pub use reload::Watched;
+pub use reload::{RefusedReload, Watched};
 
 /// How a service runs on a bus.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ struct Shared {
     slow_lines: LogLimiter,
 }
 
-/// What happened to the connections. All of them only grow.
+/// What happened to the connections, all of which only grow, and the files that cannot be read.
 #[derive(Debug, Default)]
 pub struct Health {
     /// Connections built anew because their task had ended: a malformed message can do that to the client library.
@@ -153,6 +153,17 @@ pub struct Health {
     pub shed: AtomicU64,
     /// Answers that could not be published.
     pub unsent: AtomicU64,
+    /// See [`Health::refused_reloads`].
+    reloads: reload::Refusals,
+}
+
+impl Health {
+    /// The watched files whose present state is refused. What was read of them before is in force, unless they have
+    /// closed the service.
+    #[must_use]
+    pub fn refused_reloads(&self) -> Vec<RefusedReload> {
+        self.reloads.list()
+    }
 }
 
 /// A service on a bus. Dropping it does not stop the service; the future of [`Service::serve`] does.
@@ -172,7 +183,7 @@ impl Running {
         &self.0.instance
     }
 
-    /// What happened to the connections.
+    /// What happened to the connections, and the files that cannot be read.
     #[must_use]
     pub fn health(&self) -> &Health {
         &self.0.health

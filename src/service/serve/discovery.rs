@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
 
 use super::super::counters::MethodCounters;
-use super::Shared;
+use super::{RefusedReload, Shared};
 use crate::wire::Endpoint;
 
 /// Metadata: `<environment>/<service>`.
@@ -138,6 +138,7 @@ fn stats(shared: &Shared) -> Value {
             "slow_consumer": load(&health.slow),
             "shed": load(&health.shed),
             "answers_unsent": load(&health.unsent),
+            "reloads_refused": reloads_refused(shared),
             "guard_live_nonces": guard.live,
             "guard_owners": guard.owners,
             "guard_clock_behind_ms": guard.behind_ms,
@@ -150,6 +151,14 @@ fn stats(shared: &Shared) -> Value {
     let endpoints: Vec<Value> = std::iter::once(all).chain(methods).collect();
     let started = shared.started.format(&Rfc3339).unwrap_or_default();
     with(common(shared, "stats_response"), json!({ "started": started, "endpoints": endpoints }))
+}
+
+/// Files that are not in force as they are, and since when.
+fn reloads_refused(shared: &Shared) -> Vec<Value> {
+    let time = |time| time::OffsetDateTime::from(time).format(&Rfc3339).unwrap_or_default();
+    let refused = shared.health.refused_reloads();
+    let shown = |it: RefusedReload| json!({ "what": it.what, "since": time(it.since), "closed": it.closed });
+    refused.into_iter().map(shown).collect()
 }
 
 /// A method's name as an endpoint's, which may have no `/` or `.` (ADR-32).
