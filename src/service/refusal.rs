@@ -170,9 +170,8 @@ impl Refusal {
                 | AuthError::Confirmation
                 | AuthError::Crowded => Cause::Anybody,
                 AuthError::Stale(_) | AuthError::Guard(Refused::Stale | Refused::Replayed) => Cause::Copy,
-                AuthError::Guard(Refused::OwnerFull { .. } | Refused::Full { .. } | Refused::Unavailable(_)) => {
-                    Cause::Caller
-                }
+                AuthError::Guard(Refused::OwnerFull { .. } | Refused::Full { .. } | Refused::Unavailable(_))
+                | AuthError::Suspended => Cause::Caller,
             },
             Self::Quota(exceeded) => match exceeded.scope {
                 QuotaScope::Rate => Cause::Excess,
