@@ -5,6 +5,8 @@
 
 #[path = "support/cli.rs"]
 mod cli;
+#[path = "support/process.rs"]
+mod process;
 #[path = "support/slow.rs"]
 mod slow;
 mod support;
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use cli::Shell;
 use futures_util::StreamExt as _;
+use process::{SIGINT, SIGSTOP, SIGTERM, children, heard, says, send, spawn};
 use sealwire::client::{Client, ClientError, Credentials};
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router, ServeError, Service};
@@ -23,9 +26,7 @@ use sealwire::{BusConfig, Name};
 use slow::SlowLine;
 use support::site::{Site, agent_key};
 use support::{NatsServer, SOON, within};
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
-use tokio::process::{Child, Command};
-use tokio::sync::watch;
+use tokio::process::Child;
 
 /// What the broker does.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,9 +62,6 @@ struct Case {
     moment: Moment,
     signal: i32,
 }
-
-const SIGINT: i32 = 2;
-const SIGTERM: i32 = 15;
 
 /// `limits.drain_s` of the services here.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -143,42 +141,8 @@ impl Bench {
                 call.into_iter().chain(every).collect()
             }
         };
-        self.spawn(&args.iter().map(String::as_str).collect::<Vec<_>>())
+        spawn(&self.shell, &args.iter().map(String::as_str).collect::<Vec<_>>())
     }
-
-    fn spawn(&self, args: &[&str]) -> Child {
-        let mut command = Command::from(self.shell.command(args));
-        // What else the environment holds is not the command's business, but where to find a nats-server is.
-        for name in ["PATH", "SEALWIRE_NATS_SERVER"] {
-            if let Some(value) = std::env::var_os(name) {
-                command.env(name, value);
-            }
-        }
-        command.kill_on_drop(true).spawn().unwrap()
-    }
-}
-
-/// What a process prints, as it comes.
-fn heard(stream: impl AsyncRead + Unpin + Send + 'static) -> watch::Receiver<String> {
-    let (tell, told) = watch::channel(String::new());
-    tokio::spawn(async move {
-        let mut lines = BufReader::new(stream).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            tell.send_modify(|said| said.extend([&line, "\n"]));
-        }
-    });
-    told
-}
-
-async fn says(said: &mut watch::Receiver<String>, what: &str) {
-    let wait = said.wait_for(|said| said.contains(what));
-    let heard = matches!(tokio::time::timeout(Duration::from_secs(60), wait).await, Ok(Ok(_)));
-    assert!(heard, "`{what}` was not said: {}", *said.borrow());
-}
-
-fn send(signal: i32, process: u32) {
-    let killed = std::process::Command::new("kill").args([format!("-{signal}"), process.to_string()]).status();
-    assert!(killed.unwrap().success());
 }
 
 /// How it ended, and how long that took from the signal.
@@ -299,13 +263,13 @@ async fn broker_and_token_issuer_end_at_once() {
             for (args, ready) in
                 [(&issue[..], "wrote a token"), (&["nats-server", "--port", &free][..], "Ctrl-C ends it")]
             {
-                let mut child = bench.spawn(args);
+                let mut child = spawn(&bench.shell, args);
                 let process = child.id().unwrap();
                 let mut stdout = heard(child.stdout.take().unwrap());
                 says(&mut stdout, ready).await;
                 let broker = children(process).first().copied();
                 if let Some(broker) = broker.filter(|_| silent) {
-                    send(19, broker);
+                    send(SIGSTOP, broker);
                 }
                 let told = Instant::now();
                 send(signal, process);
@@ -315,12 +279,6 @@ async fn broker_and_token_issuer_end_at_once() {
             }
         }
     }
-}
-
-/// The processes that `parent` started and that still run, the oldest first.
-fn children(parent: u32) -> Vec<u32> {
-    let output = std::process::Command::new("pgrep").args(["-P", &parent.to_string()]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap().lines().map(|line| line.parse().unwrap()).collect()
 }
 
 fn waiting() -> (Router<Arc<tokio::sync::Notify>>, Arc<tokio::sync::Notify>) {

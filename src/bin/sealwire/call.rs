@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use sealwire::BusError;
 use sealwire::client::{Client, ClientError, Credentials, ErrorKind, RequestBuilder};
 use sealwire::rpc::{RpcError, code};
 use serde_json::value::RawValue;
@@ -43,7 +44,8 @@ impl Options {
     {
         let credentials = Credentials::load(&self.creds).or_fail(Exit::Input)?;
         block_on(async {
-            let client = Client::connect(credentials).await.map_err(failure)?;
+            let client =
+                Client::connect(credentials.clone()).await.map_err(|error| unconnected(error, &credentials))?;
             let done = work(client.clone()).await;
             client.close().await;
             done.map_err(failure)
@@ -58,10 +60,10 @@ impl Options {
         let credentials = Credentials::load(&self.creds).or_fail(Exit::Input)?;
         let signals = Signals::listen(None)?;
         block_on(async {
-            let Some(client) = signals.unless_stopped(Client::connect(credentials)).await else {
+            let Some(client) = signals.unless_stopped(Client::connect(credentials.clone())).await else {
                 return Ok(Exit::Interrupted);
             };
-            let client = client.map_err(failure)?;
+            let client = client.map_err(|error| unconnected(error, &credentials))?;
             let done = work(client.clone(), signals.clone()).await;
             // A broker that is silent takes nothing, and a call that was given up has nothing to write.
             signals.unless_stopped(client.close()).await;
@@ -88,6 +90,20 @@ fn params(argument: Option<String>) -> Result<Option<Box<RawValue>>, Failure> {
         return Err(failure.help("JSON-RPC takes them by name, '{\"a\":2}', or by position, '[2]'"));
     }
     Ok(Some(raw))
+}
+
+/// Why there is no connection.
+fn unconnected(error: ClientError, credentials: &Credentials) -> Failure {
+    let refused = matches!(error, ClientError::Connect(BusError::Refused { .. }));
+    let failure = failure(error);
+    if !refused {
+        return failure;
+    }
+    let agent = credentials.agent();
+    failure.help(format!(
+        "the agent `{agent}` needs a user at the broker, in its credentials; for a broker of `sealwire dev`: sealwire dev \
+         add-agent {agent}"
+    ))
 }
 
 /// What a call came to, if not to a result.

@@ -109,10 +109,10 @@ impl Command {
     }
 
     /// What is logged when RUST_LOG says nothing: a service tells what it does, the others speak up when something is
-    /// wrong.
+    /// wrong. The client library would say a second time, and in its own words, what we are about to tell.
     fn log_level(&self) -> &'static str {
         match self {
-            Self::Dev(_) | Self::Serve(_) => "warn,sealwire=info",
+            Self::Dev(_) | Self::Serve(_) => "warn,sealwire=info,async_nats=off",
             Self::Demo(_) | Self::NatsServer(_) => "error",
             Self::Ping(_)
             | Self::Call(_)
@@ -123,7 +123,7 @@ impl Command {
             | Self::Token(_)
             | Self::Policy(_)
             | Self::Setup(_)
-            | Self::Completions(_) => "warn",
+            | Self::Completions(_) => "warn,async_nats=off",
         }
     }
 }

@@ -129,6 +129,13 @@ impl Failure {
         Self::new(Exit::Ok, "")
     }
 
+    /// Adds what lies behind it.
+    #[must_use]
+    pub(crate) fn cause(mut self, cause: impl Into<String>) -> Self {
+        self.causes.push(cause.into());
+        self
+    }
+
     /// Adds what to do about it.
     #[must_use]
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {

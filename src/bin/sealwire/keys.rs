@@ -16,8 +16,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Subcommand, ValueEnum};
+use sealwire::Name;
 use sealwire::auth::{KeyStatus, ProofAlgorithm};
-use sealwire::wire::Audience;
+use sealwire::wire::{AgentKey, Audience};
 use serde_json::json;
 
 use ring::Ring;
@@ -84,6 +85,13 @@ impl FromStr for AudienceArg {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Audience::parse(text).map(Self).ok_or_else(|| "write ENVIRONMENT/SERVICE, such as dev/math".to_owned())
     }
+}
+
+/// Adds the record of an agent's key to an existing ring.
+pub(crate) fn add_to_ring(path: &std::path::Path, key: &AgentKey, owner: &Name) -> Result<(), Failure> {
+    let mut ring = Ring::open(path)?;
+    ring.add(key, owner, None)?;
+    ring.save()
 }
 
 /// Sets the status of `kid` in every ring; none is written unless all can be.

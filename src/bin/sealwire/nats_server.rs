@@ -16,4 +16,4 @@ mod run;
 
 pub(crate) use fetch::{FetchError, Pin};
 pub(crate) use find::{Environment, FindError, Found, MINIMUM, Origin, Version, find, find_in};
-pub(crate) use run::{RunError, Running, ServerOptions, private, spawn};
+pub(crate) use run::{RunError, Running, ServerOptions, is_free, private, spawn};

@@ -15,7 +15,7 @@ use crate::parties::{ISSUER, Parties};
 use crate::permissions::Permissions;
 
 /// How long its tokens live.
-const TOKEN_S: u64 = 900;
+pub(crate) const TOKEN_S: u64 = 900;
 
 /// The policies that the project ships.
 const POLICIES: &[(&str, &str)] = &[
@@ -42,7 +42,7 @@ pub(crate) struct Sandbox {
 }
 
 /// The broker's user for the service.
-const SERVICE_USER: &str = "service";
+pub(crate) const SERVICE_USER: &str = "service";
 /// The broker's user for the `nats` command.
 pub(crate) const TOOLS_USER: &str = "tools";
 /// A broker's user who may do anything there, as whoever runs the broker can.
@@ -72,22 +72,7 @@ impl Sandbox {
 
     /// The broker's users: each agent may publish its own subjects and read its own inbox, and nothing else.
     pub(crate) fn broker_config(&self) -> String {
-        let mut users = String::new();
-        for (user, password) in &self.passwords {
-            let permissions = match *user {
-                SERVICE_USER => Permissions::service(SERVICE),
-                TOOLS_USER => Permissions::tools(TOOLS_USER),
-                MALLORY => Permissions::all(),
-                agent => Permissions::agent(agent),
-            };
-            // Writing to a string cannot fail.
-            let _ = writeln!(users, "  {{ user: \"{user}\", password: \"{password}\", permissions: {permissions} }}");
-        }
-        // An account of their own, so that no JetStream is near: the server's default account would have it.
-        format!(
-            "max_payload: 262144\nmax_subscriptions: 64\nmax_connections: 256\n\
-             accounts {{ SEALWIRE {{ users: [\n{users}] }} }}\n"
-        )
+        broker_config(self.passwords.iter().map(|(user, password)| (*user, password.as_str())))
     }
 
     /// Writes what depends on the broker's address: the configuration and the credentials.
@@ -170,6 +155,26 @@ impl Sandbox {
         let path = self.path(name);
         std::fs::write(&path, text).map_err(|error| at(&path, &error))
     }
+}
+
+/// The broker's configuration with these users, by name and password.
+pub(crate) fn broker_config<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let mut users = String::new();
+    for (user, password) in all {
+        let permissions = match user {
+            SERVICE_USER => Permissions::service(SERVICE),
+            TOOLS_USER => Permissions::tools(TOOLS_USER),
+            MALLORY => Permissions::all(),
+            agent => Permissions::agent(agent),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(users, "  {{ user: \"{user}\", password: \"{password}\", permissions: {permissions} }}");
+    }
+    // An account of their own, so that no JetStream is near: the server's default account would have it.
+    format!(
+        "max_payload: 262144\nmax_subscriptions: 64\nmax_connections: 256\n\
+         accounts {{ SEALWIRE {{ users: [\n{users}] }} }}\n"
+    )
 }
 
 fn at(path: &Path, error: &std::io::Error) -> Failure {

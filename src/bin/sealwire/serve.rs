@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::policy::{Methods, PolicySet};
+use sealwire::policy::{Finding, Methods, PolicySet};
 use sealwire::service::{BUILTIN_METHODS, BuildError, Running, ServeError, ServeOptions, Service, State};
 use sealwire::{Config, MethodName};
 use serde_json::json;
@@ -79,10 +79,7 @@ impl Serve {
 /// Reads everything as the service would.
 fn check(config: &Config, out: &Output) -> Result<Exit, Failure> {
     config.check().or_fail(Exit::Input)?;
-    let router = demo_methods::router();
-    let names = router.names().chain(BUILTIN_METHODS);
-    let methods = names.filter_map(|name| MethodName::new(name).ok()).collect::<Methods>();
-    let (policy, warnings) = PolicySet::load(&config.policy.folder, &methods).or_fail(Exit::PolicyInvalid)?;
+    let (policy, warnings) = policy(config)?;
     for warning in warnings {
         out.warning(&warning.to_string());
     }
@@ -90,6 +87,14 @@ fn check(config: &Config, out: &Output) -> Result<Exit, Failure> {
     let result = json!({ "audience": audience, "policy": revision });
     out.result(&result, || format!("{audience}: everything can be read; policy {revision}"))?;
     Ok(Exit::Ok)
+}
+
+/// The policy of a configuration, for the demonstration methods.
+pub(crate) fn policy(config: &Config) -> Result<(PolicySet, Vec<Finding>), Failure> {
+    let router = demo_methods::router();
+    let names = router.names().chain(BUILTIN_METHODS);
+    let methods = names.filter_map(|name| MethodName::new(name).ok()).collect::<Methods>();
+    PolicySet::load(&config.policy.folder, &methods).or_fail(Exit::PolicyInvalid)
 }
 
 /// The service of a configuration, with the demonstration methods.

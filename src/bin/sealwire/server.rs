@@ -27,6 +27,10 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        // Said before a server is fetched for nothing.
+        if !nats_server::is_free(self.port) {
+            return Err(Failure::of(Exit::Input, &nats_server::RunError::PortInUse(self.port)));
+        }
         let found = nats_server::find().or_fail(Exit::Transport)?;
         let options = ServerOptions { port: Some(self.port), ..ServerOptions::default() };
         let mut broker = nats_server::spawn(&found, &options).or_fail(Exit::Transport)?;

@@ -38,7 +38,10 @@ pub(crate) enum RunError {
         /// What the system said.
         source: io::Error,
     },
-    /// The server ended at once: mostly a mistake in the configuration text, or a port in use.
+    /// Somebody listens there already.
+    #[error("port {0} of 127.0.0.1 is in use: give another one with `--port`, or end what listens there")]
+    PortInUse(u16),
+    /// The server ended at once: mostly a mistake in the configuration text.
     #[error("nats-server ended with {status}; the end of its log:\n{log}")]
     Ended {
         /// How it ended.
@@ -76,7 +79,10 @@ struct Server(Option<(Child, Option<Child>)>);
 pub(crate) fn spawn(found: &Found, options: &ServerOptions) -> Result<Running, RunError> {
     let base = std::env::temp_dir();
     let scratch = private(tempfile::Builder::new().prefix("sealwire-nats-")).tempdir().map_err(at(&base))?;
-    let (server, url) = start(&found.path, options, scratch.path())?;
+    let (server, url) = start(&found.path, options, scratch.path()).map_err(|error| match (error, options.port) {
+        (RunError::Ended { log, .. }, Some(port)) if log.contains(IN_USE) => RunError::PortInUse(port),
+        (error, _) => error,
+    })?;
     Ok(Running {
         server,
         port: url.port,
@@ -128,6 +134,20 @@ impl Running {
         store_of(&self.options, self.scratch.path())
     }
 
+    /// Puts other users and permissions in force; connections whose users stay are kept. Blocks for some milliseconds.
+    ///
+    /// # Errors
+    /// [`RunError::File`]. A mistake in the text is told in the server's log, and the text before stays in force.
+    pub(crate) fn reload(&mut self, config: String) -> Result<(), RunError> {
+        write_config(self.scratch.path(), &config)?;
+        self.options.config = Some(config);
+        let Some(pid) = self.pid() else { return Ok(()) };
+        let mut signal = Command::new(&self.executable);
+        signal.arg("--signal").arg(format!("reload={pid}"));
+        signal.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        signal.status().map(drop).map_err(at(&self.executable))
+    }
+
     /// Ends the server at once, as a crash would (SIGKILL). Port and store stay reserved for [`restart`](Self::restart).
     pub(crate) fn kill(&mut self) {
         self.server.kill();
@@ -148,9 +168,7 @@ impl Running {
                     return Ok(());
                 }
                 // A client's outgoing connection may hold the port for a moment.
-                Err(RunError::Ended { log, .. })
-                    if log.contains("address already in use") && Instant::now() < deadline =>
-                {
+                Err(RunError::Ended { log, .. }) if log.contains(IN_USE) && Instant::now() < deadline => {
                     thread::sleep(Duration::from_millis(50));
                 }
                 Err(error) => return Err(error),
@@ -178,6 +196,14 @@ impl Drop for Server {
     }
 }
 
+/// Whether a server could listen on this port of the loopback address.
+pub(crate) fn is_free(port: u16) -> bool {
+    std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+/// What nats-server logs when it cannot listen.
+const IN_USE: &str = "address already in use";
+
 /// Scheme and port that the server reports.
 struct Url {
     scheme: String,
@@ -201,9 +227,7 @@ fn start(executable: &Path, options: &ServerOptions, scratch: &Path) -> Result<(
     command.arg("--ports_file_dir").arg(&ports);
     command.arg("--jetstream").arg("--store_dir").arg(store_of(options, scratch));
     if let Some(text) = &options.config {
-        let file = scratch.join("server.conf");
-        // It holds every user's password.
-        write_secret(&file, text, true).map_err(|error| at(&file)(io::Error::other(error)))?;
+        let file = write_config(scratch, text)?;
         command.arg("--config").arg(&file);
     }
     command.stdin(Stdio::null()).stdout(log).stderr(log_for_errors);
@@ -227,6 +251,13 @@ fn start(executable: &Path, options: &ServerOptions, scratch: &Path) -> Result<(
         }
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Holds every user's password.
+fn write_config(scratch: &Path, text: &str) -> Result<PathBuf, RunError> {
+    let file = scratch.join("server.conf");
+    write_secret(&file, text, true).map_err(|error| at(&file)(io::Error::other(error)))?;
+    Ok(file)
 }
 
 /// The client port out of the ports file, which the server writes when it is ready for connections.
