@@ -246,6 +246,8 @@ pub struct LimitsConfig {
     pub hints_per_second: u32,
     /// See [`ServeOptions::queue`].
     pub queue: usize,
+    /// See [`ServeOptions::queue_bytes`].
+    pub queue_bytes: usize,
     /// See [`ServeOptions::in_flight`].
     pub in_flight: usize,
     /// See [`ServeOptions::drain`]; seconds.
@@ -265,6 +267,7 @@ impl Default for LimitsConfig {
             agent_in_flight: service.quota.in_flight,
             hints_per_second: service.hints_per_second,
             queue: serve.queue,
+            queue_bytes: serve.queue_bytes,
             in_flight: serve.in_flight,
             drain_s: serve.drain.as_secs(),
         }

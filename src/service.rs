@@ -33,7 +33,7 @@ use crate::log_limiter::KeyedLogLimiter;
 use crate::name::Name;
 use crate::policy::{DecisionRecord, Permitted, PolicySet, Question, Reason};
 use crate::rpc::{Id, Response, RpcError};
-use crate::wire::{Binding, Delivery, Endpoint, Envelope, ReplyTo, Sealed};
+use crate::wire::{Binding, Delivery, Endpoint, Envelope, EnvelopeError, ReplyTo, Sealed};
 
 pub use builder::{BuildError, Builder, Ready, WantsMethods, WantsPolicy, WantsVerifier};
 pub use builtin::BUILTIN_METHODS;
@@ -207,18 +207,28 @@ impl Service {
         this.seal(&answers, is_batch, binding?)
     }
 
-    /// What is said to a message for which there is no room: a hint under the global rate, or nothing. No check is made
-    /// beyond the shape, so this costs a fraction of [`Service::handle`].
+    /// What is said to a message for which there is no room: a hint under the rate of hints, or nothing. No check is made
+    /// beyond the shape, and none beyond the subject where nothing will be said, so this costs a fraction of
+    /// [`Service::handle`].
     #[must_use]
     pub fn shed(&self, delivery: Delivery) -> Option<Sealed> {
-        let (refusal, claimed, reply) = match Envelope::decode(delivery, &self.0.endpoint) {
-            Ok(envelope) => {
-                let (claimed, reply) = envelope.into_claimed();
-                (Refusal::Shed, Some(claimed), reply)
-            }
-            Err(bad) => (Refusal::Shape(bad.error), bad.claimed, bad.reply),
+        let this = &*self.0;
+        let agent = this.endpoint.agent_of(delivery.subject());
+        let may_hint = agent.as_ref().is_some_and(|agent| this.hints.allow(Some(agent)));
+        let (refusal, reply) = match &agent {
+            None => (Refusal::Shape(EnvelopeError::Subject), None),
+            Some(_) if !may_hint => (Refusal::Shed, None),
+            Some(_) => match Envelope::decode(delivery, &this.endpoint) {
+                Ok(envelope) => (Refusal::Shed, envelope.into_claimed().1),
+                Err(bad) => (Refusal::Shape(bad.error), bad.reply),
+            },
         };
-        self.0.refuse(refusal, claimed.as_ref(), Address::from(reply))
+        this.counters.refused(refusal.label());
+        this.log(&refusal, agent.as_ref());
+        match (refusal.answer(this.clock.now_s()), reply) {
+            (Answer::Hint(hint), Some(reply)) => Some(hint.to(reply)),
+            _ => None,
+        }
     }
 
     /// Where the service listens.

@@ -214,7 +214,7 @@ async fn two_replicas_that_start_at_once_do_not_both_serve() {
 async fn a_full_queue_answers_a_hint_instead_of_silence() {
     let server = NatsServer::start().await;
     let site = Site::new(&server.url());
-    site.write_config("[limits]\nqueue = 4\nin_flight = 2\nhints_per_second = 1000\n");
+    site.write_config("[limits]\nqueue = 8\nin_flight = 4\nhints_per_second = 1000\n");
     let served = site.serve(methods()).await;
     let caller = site.caller("ann").await;
     let calls: Vec<_> = (0..40)
@@ -235,10 +235,53 @@ async fn a_full_queue_answers_a_hint_instead_of_silence() {
         }
     }
     assert_eq!(counts[0] + counts[1], 40, "nobody waits for nothing");
-    // The queue holds four; two more are taken out of it if the dispatcher gets to run in between.
+    // One agent alone may use half of the queue, and half of the places of work.
     assert!(counts[0] >= 4 && counts[1] >= 20, "{counts:?}");
     assert_eq!(served.running.health().shed.load(Ordering::Relaxed), counts[1]);
     assert_eq!(caller.add().await, sum());
+    served.stop().await.unwrap();
+}
+
+/// Else four agents with their 256 calls each would stop a service for everybody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_calls_of_some_agents_leave_places_for_the_others() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let slow = ["s1", "s2", "s3", "s4"];
+    site.write_ring(&["ann", "s1", "s2", "s3", "s4"]);
+    site.write_config("[limits]\nqueue = 64\nin_flight = 32\nhints_per_second = 1000\n");
+    let served = site.serve(methods()).await;
+    let ann = site.caller("ann").await;
+    let mut calls = Vec::new();
+    for name in slow {
+        let caller = site.caller(name).await;
+        // Twice as many as there are places, of each of them.
+        for _ in 0..64 {
+            let caller = caller.clone();
+            calls.push(tokio::spawn(async move { caller.call("site/sleep", "[4000]", 3 * SOON).await }));
+        }
+    }
+    let started = Instant::now();
+    while !matches!(ann.call("site/count", "[]", SOON).await, Answer::Signed(text) if !text.contains(":0,")) {
+        assert!(started.elapsed() < SOON, "the slow calls have begun");
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut slowest = Duration::ZERO;
+    for _ in 0..20 {
+        let started = Instant::now();
+        assert_eq!(ann.add().await, sum());
+        slowest = slowest.max(started.elapsed());
+    }
+    assert!(slowest < Duration::from_secs(2), "waits for nobody's slow call: {slowest:?}");
+    let mut counts = [0; 2];
+    for call in calls {
+        match call.await.unwrap() {
+            Answer::Signed(_) => counts[0] += 1,
+            Answer::Hint(_) => counts[1] += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(counts[0] >= 30 && counts[1] >= 100, "{counts:?}");
     served.stop().await.unwrap();
 }
 

@@ -167,6 +167,7 @@ impl Config {
         };
         let options = ServeOptions {
             queue: self.limits.queue,
+            queue_bytes: self.limits.queue_bytes,
             in_flight: self.limits.in_flight,
             drain: Duration::from_secs(self.limits.drain_s),
             watched,

@@ -3,8 +3,10 @@
 
 mod control;
 mod discovery;
+mod fair;
 mod ingress;
 mod reload;
+mod work;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -28,9 +30,13 @@ pub use reload::{RefusedReload, Watched};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ServeOptions {
-    /// How many accepted messages may wait; 4,096. One more is answered with a hint instead of being queued.
+    /// How many accepted messages may wait; 4,096. Each agent has a line of its own, and the lines are served in turn; an
+    /// agent may have one more only while it has fewer than there are free places, so that one alone gets half. What finds
+    /// no place is answered with a hint.
     pub queue: usize,
-    /// How many messages are handled at a time; 1,024.
+    /// The bytes of messages that wait or are handled, with subjects and headers; 64 MiB. Shared in the same way.
+    pub queue_bytes: usize,
+    /// How many messages are handled at a time; 1,024. Shared in the same way: an agent that has its share waits.
     pub in_flight: usize,
     /// How long stopping may take before what is still running is given up; 30 s, the default window of a message.
     pub drain: Duration,
@@ -48,6 +54,7 @@ impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             queue: 4_096,
+            queue_bytes: 64 * 1024 * 1024,
             in_flight: 1_024,
             drain: Duration::from_secs(30),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -149,7 +156,7 @@ pub struct Health {
     pub reconnected: AtomicU64,
     /// Messages that the client library threw away because they were not read in time.
     pub slow: AtomicU64,
-    /// Messages answered with a hint because the queue was full.
+    /// Messages for which the queue had no room, or not for this agent; as far as hints go, they were answered with one.
     pub shed: AtomicU64,
     /// Answers that could not be published.
     pub unsent: AtomicU64,

@@ -30,6 +30,20 @@ impl Delivery {
         }
     }
 
+    /// The bytes of all its parts.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a message has a subject at least")]
+    pub fn len(&self) -> usize {
+        let headers = self.headers.iter().flat_map(|(name, values)| {
+            let name: &str = name.as_ref();
+            values.iter().map(move |value| name.len() + value.as_str().len() + 4)
+        });
+        self.subject.len()
+            + self.reply.as_ref().map_or(0, |reply| reply.len())
+            + headers.sum::<usize>()
+            + self.payload.len()
+    }
+
     /// The subject as published.
     #[must_use]
     pub fn subject(&self) -> &str {

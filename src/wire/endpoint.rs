@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::envelope::{MAX_SUBJECT, SubjectParts};
 use crate::name::{MethodName, Name};
 
 /// The audience of a message: `<environment>/<service>`.
@@ -250,6 +251,17 @@ impl Endpoint {
     #[must_use]
     pub fn method_subject(&self, agent: &Name, method: &MethodName) -> String {
         format!("{}.{}.{agent}.{}", self.prefix, self.service, method.in_subject())
+    }
+
+    /// The agent that a subject names, if it follows the grammar. Nobody has proved to be it.
+    pub(crate) fn agent_of(&self, subject: &str) -> Option<Name> {
+        SubjectParts::parse(subject, &self.prefix).map(|parts| parts.agent)
+    }
+
+    /// No message within the limits has more bytes, subjects included.
+    pub(crate) fn max_message(&self) -> usize {
+        let WireLimits { payload, header_bytes, .. } = self.limits;
+        payload.saturating_add(header_bytes).saturating_add(2 * MAX_SUBJECT)
     }
 
     /// Under what the reply subjects of `agent` lie: `<inbox prefix>.<agent>.`, with the final dot.

@@ -127,7 +127,7 @@ pub(crate) const SCHEME: &str = "NatsRpc";
 /// The request's header, and the answer's (RFC 7615 names it for HTTP).
 pub(crate) const AUTHORIZATION: &str = "Authorization";
 /// The longest subject or reply subject in bytes (our bound; the grammar's own maximum is below it).
-const MAX_SUBJECT: usize = 512;
+pub(super) const MAX_SUBJECT: usize = 512;
 
 impl Envelope {
     /// Checks everything that needs no key.
@@ -231,14 +231,14 @@ pub(super) fn is_plain_subject(subject: &str) -> bool {
         && subject.split('.').all(|token| !token.is_empty() && token != "*" && token != ">")
 }
 
-struct SubjectParts<'s> {
+pub(super) struct SubjectParts<'s> {
     service: &'s str,
-    agent: Name,
+    pub(super) agent: Name,
     method: Option<String>,
 }
 
 impl<'s> SubjectParts<'s> {
-    fn parse(subject: &'s str, prefix: &str) -> Option<Self> {
+    pub(super) fn parse(subject: &'s str, prefix: &str) -> Option<Self> {
         if !is_plain_subject(subject) {
             return None;
         }

@@ -1,30 +1,28 @@
-//! The connection that agents reach: read eagerly into a bounded queue, handled a bounded number at a time.
+//! The connection that agents reach: read eagerly, handed on at once.
 //! Never trusts the connection to stay: one malformed message can end it, and then a new one is built.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::connection::State as Connection;
 use async_nats::{Client, Event, Message, Subscriber};
-use futures_util::{FutureExt as _, StreamExt as _};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use futures_util::StreamExt as _;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::control::{Answers, again};
+use super::work::{Intake, Work};
 use super::{AGENTS, Fence, ServeError, Shared, State};
 use crate::wire::Delivery;
 
-/// The reading task, the dispatching task, and the work under way.
+/// The reading task, and the work on what it has read.
 #[derive(Debug)]
 pub(super) struct Ingress {
     drain: oneshot::Sender<()>,
     reader: JoinHandle<()>,
-    dispatcher: JoinHandle<()>,
-    places: Arc<Semaphore>,
-    bound: u32,
+    work: Work,
 }
 
 /// The queue group of every service: ADR-32's default, so that replicas written in another language join it.
@@ -41,56 +39,31 @@ const PROOF: Duration = Duration::from_secs(3);
 impl Ingress {
     pub(super) async fn start(shared: Arc<Shared>, answers: Answers) -> Result<Self, ServeError> {
         let source = Source::open(&shared).await?;
-        let bound = u32::try_from(shared.options.in_flight.max(1)).unwrap_or(u32::MAX);
-        let places = Arc::new(Semaphore::new(shared.options.in_flight.max(1)));
-        let (queue, queued) = mpsc::channel(shared.options.queue.max(1));
+        let (work, intake) = Work::start(Arc::clone(&shared), answers);
         let (drain, draining) = oneshot::channel();
-        let dispatcher = tokio::spawn(dispatch(Arc::clone(&shared), queued, Arc::clone(&places), answers.clone()));
-        let reader = Reader { shared, source, queue, answers };
-        Ok(Self { drain, reader: tokio::spawn(reader.run(draining)), dispatcher, places, bound })
+        let reader = Reader { shared, source, intake };
+        Ok(Self { drain, reader: tokio::spawn(reader.run(draining)), work })
     }
 
     /// Takes no new messages, and waits until everything accepted is answered, at most for `limit`.
     pub(super) async fn drain(self, limit: Duration) -> Result<(), ServeError> {
-        let Self { drain, mut reader, mut dispatcher, places, bound } = self;
+        let Self { drain, mut reader, mut work } = self;
         let deadline = Instant::now() + limit;
         drop(drain);
         let finished = async {
+            // The reader takes the intake with it.
             drop((&mut reader).await);
-            drop((&mut dispatcher).await);
-            drop(places.acquire_many(bound).await);
+            work.finished().await;
         };
         if tokio::time::timeout_at(deadline, finished).await.is_ok() {
             return Ok(());
         }
         reader.abort();
-        dispatcher.abort();
-        match (bound as usize).saturating_sub(places.available_permits()) {
+        match work.give_up() {
             // Only the broker was waited for, which did not say that nothing more is on the way.
             0 => Ok(()),
             unfinished => Err(ServeError::Drain(unfinished)),
         }
-    }
-}
-
-/// One message at a time from the queue to a task of its own, as long as there are places.
-async fn dispatch(shared: Arc<Shared>, mut queued: mpsc::Receiver<Delivery>, places: Arc<Semaphore>, answers: Answers) {
-    while let Some(delivery) = queued.recv().await {
-        // The semaphore is never closed.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let (service, answers) = (shared.service.clone(), answers.clone());
-        tokio::spawn(async move {
-            // A panic in a method is answered where it happens. One in our own code must at least not pass in silence.
-            match AssertUnwindSafe(service.handle(delivery)).catch_unwind().await {
-                Ok(Some(sealed)) => answers.send(sealed).await,
-                Ok(None) => {}
-                Err(_panic) => {
-                    service.counters().refused("panic");
-                    tracing::error!(target: "sealwire::serve", "a message was given up because of a panic: report it");
-                }
-            }
-            drop(place);
-        });
     }
 }
 
@@ -170,8 +143,7 @@ async fn subscribe(client: &Client, shared: &Shared) -> Result<Subscriber, async
 struct Reader {
     shared: Arc<Shared>,
     source: Source,
-    queue: mpsc::Sender<Delivery>,
-    answers: Answers,
+    intake: Intake,
 }
 
 impl Reader {
@@ -204,18 +176,8 @@ impl Reader {
         self.finish().await;
     }
 
-    /// Into the queue, or, if there is no room, a hint back. The queue is the only place where a message waits.
     fn offer(&self, message: Message) {
-        let delivery = match self.queue.try_send(Delivery::from(message)) {
-            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => return,
-            Err(mpsc::error::TrySendError::Full(delivery)) => delivery,
-        };
-        self.shared.health.shed.fetch_add(1, Ordering::Relaxed);
-        if let Some(hint) = self.shared.service.shed(delivery) {
-            // The global rate of hints bounds how many of these there are.
-            let answers = self.answers.clone();
-            tokio::spawn(async move { answers.send(hint).await });
-        }
+        self.intake.offer(Delivery::from(message));
     }
 
     /// After the client library has reconnected on its own, the broker counts the subscription's messages from zero

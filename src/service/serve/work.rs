@@ -1,0 +1,219 @@
+//! From a message that has arrived to its answer: it waits in its agent's line, is proved in turn, and then handled.
+//! Never works on more unproved messages at a time than there are processors: a flood of them costs its sender's turn.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt as _;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::Shared;
+use super::control::Answers;
+use super::fair::{Bounds, FairQueue, Next};
+use crate::name::Name;
+use crate::service::Proved;
+use crate::wire::{Delivery, Sealed};
+
+/// The tasks that prove messages, and what is under way.
+#[derive(Debug)]
+pub(super) struct Work {
+    floor: Arc<Floor>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// Where arrived messages are handed in. Once it is dropped, what waits is worked off and nothing new is taken.
+#[derive(Debug)]
+pub(super) struct Intake(Arc<Floor>);
+
+/// Where all work happens.
+#[derive(Debug)]
+struct Floor {
+    shared: Arc<Shared>,
+    answers: Answers,
+    queue: Mutex<Queue>,
+    /// Something may be taken out of the queue.
+    wake: Notify,
+    /// Nothing is under way.
+    idle: Notify,
+}
+
+#[derive(Debug)]
+struct Queue {
+    fair: FairQueue<Delivery>,
+    is_closed: bool,
+}
+
+/// A message's place among the work under way; its end gives it back.
+struct Place {
+    floor: Arc<Floor>,
+    agent: Name,
+    bytes: usize,
+}
+
+impl Work {
+    pub(super) fn start(shared: Arc<Shared>, answers: Answers) -> (Self, Intake) {
+        let options = &shared.options;
+        let largest = shared.service.endpoint().max_message();
+        let bounds = Bounds {
+            waiting: options.queue.max(1),
+            running: options.in_flight.max(1),
+            // One message of the largest size fits, whatever is configured.
+            bytes: options.queue_bytes.max(largest),
+        };
+        let queue = Mutex::new(Queue { fair: FairQueue::new(bounds), is_closed: false });
+        let floor = Arc::new(Floor { shared, answers, queue, wake: Notify::new(), idle: Notify::new() });
+        let workers = (0..provers()).map(|_| tokio::spawn(Arc::clone(&floor).prove())).collect();
+        (Self { floor: Arc::clone(&floor), workers }, Intake(floor))
+    }
+
+    /// Waits until nothing waits and nothing is under way. Never, unless the [`Intake`] is dropped.
+    pub(super) async fn finished(&mut self) {
+        for worker in &mut self.workers {
+            drop(worker.await);
+        }
+        loop {
+            let idle = self.floor.idle.notified();
+            if self.floor.queue().fair.running() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Gives up what is not finished: how many messages that is.
+    pub(super) fn give_up(self) -> usize {
+        for worker in &self.workers {
+            worker.abort();
+        }
+        let queue = self.floor.queue();
+        queue.fair.waiting() + queue.fair.running()
+    }
+}
+
+/// How many messages are proved at a time. That is computing and hardly any waiting, so more tasks than processors would
+/// only let more of a flood in before the next turn; two, so that one that waits for its turn at an Ed25519 check does not
+/// hold up everybody.
+fn provers() -> usize {
+    std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2))
+}
+
+impl Intake {
+    /// Into the line of its agent, or, if there is no room, a hint back. The lines are the only place where a message
+    /// waits.
+    pub(super) fn offer(&self, delivery: Delivery) {
+        let Self(floor) = self;
+        let service = &floor.shared.service;
+        let endpoint = service.endpoint();
+        let bytes = delivery.len();
+        // What is nobody's, or above some limit of size, does not wait for being refused.
+        let agent = endpoint.agent_of(delivery.subject()).filter(|_| bytes <= endpoint.max_message());
+        let refused = match agent {
+            None => delivery,
+            Some(agent) => {
+                let pushed = floor.queue().fair.push(agent, delivery, bytes);
+                let Err(delivery) = pushed else {
+                    floor.wake.notify_one();
+                    return;
+                };
+                floor.shared.health.shed.fetch_add(1, Ordering::Relaxed);
+                delivery
+            }
+        };
+        if let Some(hint) = service.shed(refused) {
+            // The rate of hints bounds how many of these there are.
+            let answers = floor.answers.clone();
+            tokio::spawn(async move { answers.send(hint).await });
+        }
+    }
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        self.0.queue().is_closed = true;
+        self.0.wake.notify_waiters();
+    }
+}
+
+impl Floor {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Nothing between lock and unlock can panic halfway.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One worker: the next message, until there is none and none will come.
+    async fn prove(self: Arc<Self>) {
+        while let Some((delivery, place)) = self.next().await {
+            let service = &self.shared.service;
+            match AssertUnwindSafe(service.prove(delivery)).catch_unwind().await {
+                Ok(Err(None)) => drop(place),
+                // Whatever may wait, for the guard, a method or the broker, does so in a task of its own.
+                Ok(outcome) => drop(tokio::spawn(Arc::clone(&self).finish(outcome, place))),
+                Err(_panic) => self.report_panic(),
+            }
+            // Proving seldom waits for anything, so the runtime would not get to do anything else.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn next(self: &Arc<Self>) -> Option<(Delivery, Place)> {
+        loop {
+            let woken = self.wake.notified();
+            {
+                let mut queue = self.queue();
+                if let Some(Next { agent, bytes, item }) = queue.fair.next() {
+                    if queue.fair.waiting() > 0 {
+                        self.wake.notify_one();
+                    }
+                    return Some((item, Place { floor: Arc::clone(self), agent, bytes }));
+                }
+                if queue.is_closed && queue.fair.waiting() == 0 {
+                    // The others may sleep over messages that were just taken out.
+                    self.wake.notify_waiters();
+                    return None;
+                }
+            }
+            woken.await;
+        }
+    }
+
+    async fn finish(self: Arc<Self>, proved: Result<Proved, Option<Sealed>>, place: Place) {
+        let answer = match proved {
+            Err(answer) => answer,
+            // A panic in a method is answered where it happens. One in our own code must at least not pass in silence.
+            Ok(proved) => match AssertUnwindSafe(self.shared.service.execute(proved)).catch_unwind().await {
+                Ok(answer) => answer,
+                Err(_panic) => {
+                    self.report_panic();
+                    None
+                }
+            },
+        };
+        if let Some(sealed) = answer {
+            self.answers.send(sealed).await;
+        }
+        drop(place);
+    }
+
+    fn report_panic(&self) {
+        self.shared.service.counters().refused("panic");
+        tracing::error!(target: "sealwire::serve", "a message was given up because of a panic: report it");
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut queue = self.floor.queue();
+        queue.fair.done(&self.agent, self.bytes);
+        let is_idle = queue.fair.running() == 0;
+        let is_waited_for = queue.fair.waiting() > 0;
+        drop(queue);
+        if is_waited_for {
+            self.floor.wake.notify_one();
+        }
+        if is_idle {
+            self.floor.idle.notify_waiters();
+        }
+    }
+}
