@@ -1,0 +1,102 @@
+//! Visits every state that can be reached, nearest first, and shows the way to the first bad one. Compares whole states,
+//! so nothing is missed because two of them have the same hash.
+//!
+//! Not the crate `stateright`: it brings a web server and a third line of `rand` into the tree, keeps 64-bit fingerprints
+//! instead of states, and what is needed of it is this page.
+
+use std::collections::HashMap;
+use std::fmt::{Debug, Write as _};
+use std::hash::Hash;
+
+/// What can happen.
+pub(crate) trait Model {
+    type State: Clone + Eq + Hash + Debug;
+    type Step: Clone + Debug;
+
+    fn starts(&self) -> Vec<Self::State>;
+
+    /// Every step that can be taken from `state`, and where it leads.
+    fn steps(&self, state: &Self::State, next: &mut Vec<(Self::Step, Self::State)>);
+
+    /// What must never be seen.
+    fn is_bad(&self, state: &Self::State) -> bool;
+
+    /// What was seen along the way, so that a model in which nothing ever happens is noticed.
+    fn is_notable(&self, state: &Self::State) -> bool;
+}
+
+/// How an exploration ended.
+pub(crate) struct Explored {
+    pub(crate) states: usize,
+    /// The most steps that a state is away from the start.
+    pub(crate) depth: usize,
+    /// How many states are notable.
+    pub(crate) notable: usize,
+    /// The shortest way to a bad state, step by step.
+    pub(crate) counterexample: Option<Vec<String>>,
+}
+
+impl Explored {
+    pub(crate) fn story(&self) -> String {
+        let mut story = String::new();
+        for (number, step) in self.counterexample.iter().flatten().enumerate() {
+            let _ = write!(story, "\n  {number:2} {step}");
+        }
+        story
+    }
+}
+
+/// Visits all states, or those up to the first bad one.
+///
+/// # Panics
+/// When there are more than `most`: the bounds of the model are wrong then, and nothing is said about it.
+pub(crate) fn explore<M: Model>(model: &M, most: usize) -> Explored {
+    // By state: its place in `met`.
+    let mut known: HashMap<M::State, usize> = HashMap::new();
+    let mut met: Vec<Met<M>> = Vec::new();
+    let mut notable = 0;
+    for state in model.starts() {
+        known.insert(state.clone(), met.len());
+        met.push(Met { state, before: usize::MAX, step: None, depth: 0 });
+    }
+    let mut next = Vec::new();
+    let mut at = 0;
+    while at < met.len() {
+        let (state, depth) = (met[at].state.clone(), met[at].depth);
+        notable += usize::from(model.is_notable(&state));
+        if model.is_bad(&state) {
+            return Explored { states: met.len(), depth, notable, counterexample: Some(way::<M>(&met, at)) };
+        }
+        model.steps(&state, &mut next);
+        for (step, state) in next.drain(..) {
+            if !known.contains_key(&state) {
+                known.insert(state.clone(), met.len());
+                met.push(Met { state, before: at, step: Some(step), depth: depth + 1 });
+            }
+        }
+        assert!(met.len() <= most, "more than {most} states");
+        at += 1;
+    }
+    let depth = met.last().map_or(0, |last| last.depth);
+    Explored { states: met.len(), depth, notable, counterexample: None }
+}
+
+/// A state, and how it was reached first.
+struct Met<M: Model> {
+    state: M::State,
+    /// The place of the state before it.
+    before: usize,
+    step: Option<M::Step>,
+    depth: usize,
+}
+
+fn way<M: Model>(met: &[Met<M>], mut at: usize) -> Vec<String> {
+    let mut way = Vec::new();
+    while let Some(Met { state, before, step, .. }) = met.get(at) {
+        let step = step.as_ref().map_or_else(|| "start".to_owned(), |step| format!("{step:?}"));
+        way.push(format!("{step}\n     {state:?}"));
+        at = *before;
+    }
+    way.reverse();
+    way
+}

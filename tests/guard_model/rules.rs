@@ -1,0 +1,288 @@
+//! What the guard does, with a switch for each rule. Each function names the code that it mirrors.
+
+use super::world::{Check, EXP, Guard, IAT, Replica, Run, S, Watch, World};
+
+/// The rules. A test takes each one out and expects the message to be executed twice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// A shared guard that enters vouches for nothing before, unless a peer does.
+    pub(crate) fence_at_start: bool,
+    /// A guard enters when its replica begins to serve, and not only when it is opened.
+    pub(crate) fence_when_serving: bool,
+    /// Only replicas that serve vouch for others.
+    pub(crate) serving_vouches: bool,
+    /// They do so by a look at the stream that is later than the entry of the one that listens.
+    pub(crate) fresh_word: bool,
+    /// A local guard's fence covers what a machine whose clock is ahead by S has admitted.
+    pub(crate) handover_margin: bool,
+    /// Replicas whose guards differ do not serve beside each other.
+    pub(crate) agreement_check: bool,
+    /// After the stream's answer the time window is judged again.
+    pub(crate) clock_reread: bool,
+    /// The clock is compared with the broker's.
+    pub(crate) clock_compared: bool,
+    /// After a change of leader that was not watched, the memory counts from its term.
+    pub(crate) leader_fence: bool,
+    /// A verification is believed for less time than an election takes.
+    pub(crate) short_trust: bool,
+    /// A guard that has not looked for as long enters again.
+    pub(crate) silence_enters: bool,
+    /// The memory does not reach back before the stream's creation and its oldest message.
+    pub(crate) reach_fence: bool,
+    /// Each stream has a name of its own, and an answer counts only under the verified one.
+    pub(crate) epoch_name: bool,
+    /// A probe that is not recognised says that ids were lost.
+    pub(crate) probe_check: bool,
+    /// So does a sequence number that goes back.
+    pub(crate) sequence_check: bool,
+    /// An answer counts only over the connection that was verified.
+    pub(crate) line_check: bool,
+}
+
+impl Rules {
+    pub(crate) const ALL: Self = Self {
+        fence_at_start: true,
+        fence_when_serving: true,
+        serving_vouches: true,
+        fresh_word: true,
+        handover_margin: true,
+        agreement_check: true,
+        clock_reread: true,
+        clock_compared: true,
+        leader_fence: true,
+        short_trust: true,
+        silence_enters: true,
+        reach_fence: true,
+        epoch_name: true,
+        probe_check: true,
+        sequence_check: true,
+        line_check: true,
+    };
+}
+
+/// `vouch::UNSEEN`: a leader that is lost is missed for longer.
+const UNSEEN: u8 = 1;
+
+/// For how many ticks a verification is believed.
+fn trusted_for(rules: &Rules) -> u8 {
+    if rules.short_trust { UNSEEN } else { 3 }
+}
+
+/// What was admitted by the broker's time `at` was issued at most at `at + 2S`; 0 is long ago.
+fn fence_of(at: u8) -> u8 {
+    if at == 0 { 0 } else { at + 2 * S }
+}
+
+/// `Window::holds`, for the message of the model.
+fn holds(clock: u8, fence: u8) -> bool {
+    IAT > fence && IAT <= clock + S && clock < EXP
+}
+
+impl Replica {
+    /// What this replica's clock may say: any time within the tolerated difference, another one each time. A clock that
+    /// nobody compares may be wrong by more.
+    fn clocks(now: u8, ahead: u8, compared: bool) -> impl Iterator<Item = u8> {
+        let off = if compared { 0 } else { S };
+        now.saturating_sub(S + off)..=now + ahead + off
+    }
+
+    fn whole_fence(&self) -> u8 {
+        self.fence.max(self.entry)
+    }
+
+    /// `keeper::Up`, as long as it is believed: `Shared::agree`.
+    fn up(&self, rules: &Rules) -> Option<Watch> {
+        self.watch.filter(|watch| watch.age <= trusted_for(rules) && !self.enters)
+    }
+
+    pub(crate) fn is_at(&self, broker: usize) -> bool {
+        matches!(self.guard, Guard::Shared(at) if usize::from(at) == broker)
+    }
+}
+
+impl World {
+    /// `Config::builder`: the guard is opened, `LocalGuard::open` or `SharedGuard::open`.
+    pub(crate) fn opens(&mut self, replica: usize, guard: Guard) -> bool {
+        let now = self.now;
+        let old = self.replicas[replica];
+        if self.starts == 0 || old.run != Run::Down {
+            return false;
+        }
+        self.starts -= 1;
+        let enters = matches!(guard, Guard::Shared(_));
+        let fence = if enters { 0 } else { (now.saturating_sub(S) + S).max(old.left) };
+        self.replicas[replica] = Replica { run: Run::Open, guard, left: old.left, enters, fence, ..Replica::down() };
+        true
+    }
+
+    /// `serve`: asks on `$SRV` who else is there, calls `ReplayGuard::serving`, and takes messages.
+    pub(crate) fn serves(&mut self, replica: usize, rules: &Rules) -> bool {
+        let now = self.now;
+        let own = self.replicas[replica];
+        if own.run != Run::Open {
+            return false;
+        }
+        let others = self.replicas.iter().filter(|other| other.run == Run::Serving);
+        let disagree = |other: &Replica| own.guard == Guard::Local || other.guard != own.guard;
+        if rules.agreement_check && others.into_iter().any(disagree) {
+            return false;
+        }
+        let own = &mut self.replicas[replica];
+        own.run = Run::Serving;
+        match own.guard {
+            // The slowest clock is the one to fear.
+            Guard::Local if rules.fence_when_serving => {
+                let margin = if rules.handover_margin { 2 * S } else { S };
+                own.fence = own.fence.max(now.saturating_sub(S) + margin);
+            }
+            Guard::Local => {}
+            Guard::Shared(_) => own.enters |= rules.fence_when_serving,
+        }
+        true
+    }
+
+    /// Killed, or stopped in good order: which is a kill at a moment without a check.
+    pub(crate) fn stops(&mut self, replica: usize) -> bool {
+        let own = &mut self.replicas[replica];
+        let was = own.run;
+        *own = Replica { left: own.left, ..Replica::down() };
+        was != Run::Down
+    }
+
+    /// `Keeper::verify`.
+    pub(crate) fn verifies(&mut self, replica: usize, rules: &Rules, clustered: bool) -> bool {
+        let own = self.replicas[replica];
+        let (Guard::Shared(broker), true) = (own.guard, own.run != Run::Down) else { return false };
+        let broker = usize::from(broker);
+        if self.brokers[broker].stream.is_none() {
+            self.create(broker, rules, clustered);
+        }
+        let own = self.replicas[replica];
+        // `Keeper::probe`: the previous one again, then a new one.
+        let forgot = own.watch.is_some_and(|watch| watch.same_name && !watch.probe_there);
+        if forgot {
+            self.store(broker, false);
+        }
+        let Some(Some(number)) = self.store(broker, false) else { return false };
+        let Some(stream) = self.brokers[broker].stream else { return false };
+        self.vouches(replica, own, rules);
+        let now = self.now;
+        // `Watch::see`.
+        let last = own.watch.filter(|last| last.same_name && last.same_creation);
+        let unseen = last.is_none_or(|last| last.age > UNSEEN);
+        let gap = match last {
+            None => Some(if rules.leader_fence { stream.term } else { 0 }),
+            Some(last) => last.gap(now, stream.term, forgot, number, rules),
+        };
+        let enters = own.enters || (unseen && rules.silence_enters);
+        if enters {
+            for peer in self.replicas.iter_mut().filter_map(|peer| peer.watch.as_mut()) {
+                peer.is_word = false;
+            }
+        }
+        let own = &mut self.replicas[replica];
+        let reach = if rules.reach_fence { stream.first.unwrap_or(now).max(stream.created) } else { 0 };
+        own.fence = own.fence.max(fence_of(reach.max(gap.unwrap_or(0))));
+        own.enters = false;
+        if enters {
+            own.entry = if rules.fence_at_start { fence_of(now) } else { 0 };
+            (own.listens, own.told) = (own.entry > 0, None);
+        } else if let Some(told) = own.told.take() {
+            // `Watch::hear`.
+            own.entry = own.entry.min(told);
+            own.listens = false;
+        }
+        let is_unbroken = last.is_some_and(|last| last.unbroken) || !rules.line_check;
+        if gap.is_some() || enters || !is_unbroken {
+            // A check that began before proves nothing now: `Up::continues`.
+            own.check = Check::None;
+        }
+        own.watch = Some(Watch::now(number));
+        true
+    }
+
+    /// `Keeper::claim`: the probe says what its replica vouched for when it looked last, to those who have entered since.
+    fn vouches(&mut self, replica: usize, own: Replica, rules: &Rules) {
+        let serves = own.run == Run::Serving || !rules.serving_vouches;
+        let Some(up) = own.up(rules).filter(|up| serves && up.same_name) else { return };
+        if !up.is_word && rules.fresh_word {
+            return;
+        }
+        for (other, peer) in self.replicas.iter_mut().enumerate() {
+            if other != replica && peer.guard == own.guard && peer.listens {
+                peer.told.get_or_insert(own.whole_fence());
+            }
+        }
+    }
+
+    /// `Shared::admit` up to the question, or `LocalGuard::admit` whole.
+    pub(crate) fn offered(&mut self, replica: usize, rules: &Rules, ahead: u8) -> bool {
+        let now = self.now;
+        let own = &mut self.replicas[replica];
+        if own.run != Run::Serving || own.holds {
+            return false;
+        }
+        match own.guard {
+            Guard::Local => {
+                // Nobody compares a local guard's clock: that it is right is assumed.
+                let fits = |clock: &u8| *clock > own.fence && holds(*clock, own.fence);
+                let Some(clock) = Replica::clocks(now, ahead, true).find(fits) else { return false };
+                own.holds = true;
+                own.left = own.left.max(clock + S);
+                self.executed += 1;
+            }
+            Guard::Shared(_) => {
+                let Some(watch) = own.up(rules) else { return false };
+                let fence = own.whole_fence();
+                let admits = |clock| clock > fence && holds(clock, fence);
+                if !Replica::clocks(now, ahead, rules.clock_compared).any(admits) {
+                    return false;
+                }
+                own.holds = true;
+                own.check = Check::Asked { highest: watch.number };
+            }
+        }
+        true
+    }
+
+    /// The question is at the broker, however late: `ask::ask`, and `Answer::heard`.
+    pub(crate) fn asked(&mut self, replica: usize, rules: &Rules) -> bool {
+        let own = self.replicas[replica];
+        let (Guard::Shared(broker), Check::Asked { highest }) = (own.guard, own.check) else { return false };
+        let Some(number) = self.store(usize::from(broker), true) else { return false };
+        let by_verified = own.watch.is_some_and(|watch| watch.same_name);
+        let set_back = own.watch.is_some_and(|watch| watch.set_back);
+        let higher = |number| (number > highest && !set_back) || !rules.sequence_check;
+        let is_new = by_verified && number.is_some_and(higher);
+        self.replicas[replica].check = if is_new { Check::New } else { Check::None };
+        true
+    }
+
+    /// `Shared::admit` after the answer.
+    pub(crate) fn judged(&mut self, replica: usize, rules: &Rules, ahead: u8) -> bool {
+        let now = self.now;
+        let own = &mut self.replicas[replica];
+        if own.check != Check::New {
+            return false;
+        }
+        own.check = Check::None;
+        let fence = own.whole_fence();
+        let is_whole = own.up(rules).is_some_and(|up| up.unbroken || !rules.line_check);
+        let in_time = |clock| !rules.clock_reread || holds(clock, fence);
+        if is_whole && Replica::clocks(now, ahead, rules.clock_compared).any(in_time) {
+            self.executed += 1;
+        }
+        true
+    }
+}
+
+impl Watch {
+    /// From when on the memory may have a gap: `Watch::see`, of the same stream.
+    fn gap(&self, now: u8, term: u8, forgot: bool, number: u8, rules: &Rules) -> Option<u8> {
+        let back = rules.sequence_check && (number < self.number || self.set_back);
+        if (forgot && rules.probe_check) || back {
+            return Some(now);
+        }
+        (rules.leader_fence && !self.same_term && self.age > UNSEEN).then_some(term)
+    }
+}

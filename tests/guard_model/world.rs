@@ -1,0 +1,419 @@
+//! What the model is about: replicas, their streams, and one message that somebody offers again and again.
+//!
+//! One message is enough: the guard judges each by itself. What other messages do to it is that they raise the stream's
+//! sequence numbers (`Step::Others`). Whoever captured the message may offer it to any replica at any time, so that is
+//! not part of the state. Time is in whole ticks; several things may happen in one, in every order. Time 0 is long ago.
+
+use super::rules::Rules;
+
+/// The tolerated difference of clocks.
+pub(crate) const S: u8 = 1;
+/// When the message is issued; it expires at `EXP`, so it lives as long as the window allows.
+pub(crate) const IAT: u8 = 4;
+pub(crate) const EXP: u8 = IAT + 1;
+/// How long the stream remembers: what is admitted first at `IAT - 2S` by the broker's clock may come last before
+/// `EXP + S` by that clock. The code keeps a minute, of which this takes one S: `SharedConfig::memory`.
+const MEMORY: u8 = EXP - IAT + 3 * S;
+/// The last tick: everything that was stored first has been forgotten by then.
+pub(crate) const END: u8 = IAT - 2 * S + MEMORY;
+/// A leader that is lost is replaced after this many ticks at least; one that hands over, at once.
+const ELECTION: u8 = 2;
+/// A backup is older than the interval between two looks at the stream.
+const OLD_BACKUP: u8 = 2;
+/// Ages are told apart up to this one.
+const OLD: u8 = 4;
+
+/// Machines.
+pub(crate) const REPLICAS: usize = 3;
+
+/// What a world may hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) replicas: [Replica; REPLICAS],
+    /// How many brokers have a stream, each another one.
+    pub(crate) brokers: usize,
+    /// How many processes may run at a time.
+    pub(crate) at_once: usize,
+    /// Whether the stream has copies, and so a leader that can be lost.
+    pub(crate) clustered: bool,
+    /// How often a process may be started.
+    pub(crate) starts: u8,
+    pub(crate) may_start: Vec<Guard>,
+    /// How many faults of brokers there may be, and which.
+    pub(crate) faults: u8,
+    pub(crate) may_fail: Vec<Fault>,
+    /// How far replicas' clocks may be ahead of the broker's while they are right; behind it, up to S.
+    pub(crate) ahead: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Guard {
+    Local,
+    /// With the stream at this broker.
+    Shared(u8),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The leader and what only it had are lost; another is elected.
+    LeaderLost,
+    HandedOver,
+    /// All nodes die: the same name, the same creation, and nothing in it.
+    Emptied,
+    Removed,
+    /// A backup, at least two ticks old, takes the place of the stream.
+    Restored,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct World {
+    pub(crate) now: u8,
+    pub(crate) executed: u8,
+    pub(crate) starts: u8,
+    pub(crate) faults: u8,
+    /// The second is another one only by mistake.
+    pub(crate) brokers: [Broker; 2],
+    pub(crate) replicas: [Replica; REPLICAS],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Broker {
+    pub(crate) stream: Option<Stream>,
+    /// For how long there is no leader.
+    pub(crate) lost: Option<u8>,
+    /// A backup, and its age.
+    pub(crate) backup: Option<(u8, Stream)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Stream {
+    pub(crate) created: u8,
+    /// When its oldest message was stored.
+    pub(crate) first: Option<u8>,
+    /// Since when its leader leads; 0 outside a cluster.
+    pub(crate) term: u8,
+    /// The last sequence number.
+    pub(crate) last: u8,
+    /// Under which number the id is stored, and when it was.
+    pub(crate) id: Option<(u8, u8)>,
+}
+
+/// A process, or what is left of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Replica {
+    pub(crate) run: Run,
+    pub(crate) guard: Guard,
+    /// The nonce is in the memory of this process.
+    pub(crate) holds: bool,
+    /// A local guard's fence; of a shared one, what is stale for what was seen of the memory.
+    pub(crate) fence: u8,
+    /// What is stale because this replica has entered: `vouch::Entry`.
+    pub(crate) entry: u8,
+    /// It is to enter with its next look: `Shared::enter`.
+    pub(crate) enters: bool,
+    /// It has entered, and nobody has vouched for it: `Watch::awaits_word`.
+    pub(crate) listens: bool,
+    /// The state file of a local guard: survives.
+    pub(crate) left: u8,
+    pub(crate) watch: Option<Watch>,
+    /// The fence that a peer's probe has told since.
+    pub(crate) told: Option<u8>,
+    pub(crate) check: Check,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Run {
+    Down,
+    /// The guard is open, nobody was asked who else serves.
+    Open,
+    Serving,
+}
+
+/// What the last verification saw, compared with what is there: `keeper::Up`, `vouch::Sighting`, `keeper::Probe`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Watch {
+    /// How long ago it was, up to `OLD`.
+    pub(crate) age: u8,
+    /// The stream still has the name that was seen, the creation, the leader's term.
+    pub(crate) same_name: bool,
+    pub(crate) same_creation: bool,
+    pub(crate) same_term: bool,
+    /// The connection has not broken since.
+    pub(crate) unbroken: bool,
+    /// The sequence number of the probe, which was the highest then; and whether the stream still holds it.
+    pub(crate) number: u8,
+    pub(crate) probe_there: bool,
+    /// The stream was set back so far that no number reaches this one while the look is trusted.
+    pub(crate) set_back: bool,
+    /// It was after all who listen had entered.
+    pub(crate) is_word: bool,
+}
+
+/// A check of the message, from question to belief (`Shared::admit`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Check {
+    None,
+    /// Not at the broker yet.
+    Asked {
+        highest: u8,
+    },
+    /// Acknowledged as new, by the verified name and under a higher number.
+    New,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "what a step carries is read by people, in a counterexample")]
+pub(crate) enum Step {
+    Tick,
+    /// Other messages are stored.
+    Others(usize),
+    Fails(usize, Fault),
+    Elected {
+        broker: usize,
+        kept: u8,
+    },
+    BackedUp(usize),
+    Opens(usize, Guard),
+    Serves(usize),
+    Stops(usize),
+    Verifies(usize),
+    /// The message is offered: refused at once or executed (local), or the question goes out (shared).
+    Offered(usize),
+    /// The question reaches the broker.
+    Asked(usize),
+    /// The answer is judged.
+    Judged(usize),
+}
+
+impl Replica {
+    pub(crate) fn down() -> Self {
+        Self {
+            run: Run::Down,
+            guard: Guard::Local,
+            holds: false,
+            fence: 0,
+            entry: 0,
+            enters: false,
+            listens: false,
+            left: 0,
+            watch: None,
+            told: None,
+            check: Check::None,
+        }
+    }
+
+    /// Has served for long, with a local guard.
+    pub(crate) fn local() -> Self {
+        Self { run: Run::Serving, ..Self::down() }
+    }
+
+    /// Has served for long with the stream at `broker`, and verified it just now.
+    pub(crate) fn shared(broker: u8) -> Self {
+        Self { run: Run::Serving, guard: Guard::Shared(broker), watch: Some(Watch::now(1)), ..Self::down() }
+    }
+
+    /// Whether this run has judged the message.
+    pub(crate) fn is_done(&self) -> bool {
+        self.holds && self.check == Check::None
+    }
+}
+
+impl Watch {
+    /// A look at a stream whose last number is `number`.
+    pub(crate) fn now(number: u8) -> Self {
+        Self {
+            age: 0,
+            same_name: true,
+            same_creation: true,
+            same_term: true,
+            unbroken: true,
+            number,
+            probe_there: true,
+            set_back: false,
+            is_word: true,
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn new(bounds: &Bounds) -> Self {
+        let stream = Stream { created: 0, first: Some(0), term: 0, last: 1, id: None };
+        let broker = Broker { stream: Some(stream), ..Broker::default() };
+        Self {
+            now: 1,
+            executed: 0,
+            starts: bounds.starts,
+            faults: bounds.faults,
+            brokers: [broker, if bounds.brokers > 1 { broker } else { Broker::default() }],
+            replicas: bounds.replicas,
+        }
+        .tidied()
+    }
+
+    /// Every step from here.
+    pub(crate) fn steps(&self, rules: &Rules, bounds: &Bounds, next: &mut Vec<(Step, Self)>) {
+        let mut take = |step: Step, happens: &dyn Fn(&mut Self) -> bool| {
+            let mut world = *self;
+            if happens(&mut world) {
+                next.push((step, world.tidied()));
+            }
+        };
+        let is_over = self.executed == 0 && self.now >= EXP + S;
+        if is_over {
+            return;
+        }
+        if self.now < END {
+            take(Step::Tick, &|world| {
+                world.tick();
+                true
+            });
+        }
+        for broker in (0..self.brokers.len()).filter(|broker| self.is_used(*broker)) {
+            take(Step::Others(broker), &|world| world.store(broker, false).is_some());
+            take(Step::BackedUp(broker), &|world| bounds.may_fail.contains(&Fault::Restored) && world.backs_up(broker));
+            for &fault in &bounds.may_fail {
+                take(Step::Fails(broker, fault), &|world| world.fails(broker, fault, bounds.clustered));
+            }
+            for kept in 0..=self.brokers[broker].stream.map_or(0, |stream| stream.last) {
+                take(Step::Elected { broker, kept }, &|world| world.elects(broker, kept));
+            }
+        }
+        let room = self.replicas.iter().filter(|replica| replica.run != Run::Down).count() < bounds.at_once;
+        for replica in 0..self.replicas.len() {
+            for &guard in bounds.may_start.iter().filter(|_| room) {
+                take(Step::Opens(replica, guard), &|world| world.opens(replica, guard));
+            }
+            take(Step::Serves(replica), &|world| world.serves(replica, rules));
+            take(Step::Stops(replica), &|world| world.stops(replica));
+            take(Step::Verifies(replica), &|world| world.verifies(replica, rules, bounds.clustered));
+            take(Step::Offered(replica), &|world| world.offered(replica, rules, bounds.ahead));
+            take(Step::Asked(replica), &|world| world.asked(replica, rules));
+            take(Step::Judged(replica), &|world| world.judged(replica, rules, bounds.ahead));
+        }
+    }
+
+    fn is_used(&self, broker: usize) -> bool {
+        self.replicas.iter().any(|replica| replica.is_at(broker) && replica.run != Run::Down)
+    }
+
+    fn tick(&mut self) {
+        self.now += 1;
+        let older = |age: u8| (age + 1).min(OLD);
+        for broker in &mut self.brokers {
+            broker.lost = broker.lost.map(older);
+            broker.backup = broker.backup.map(|(age, stream)| (older(age), stream));
+            if let Some(stream) = &mut broker.stream {
+                stream.id = stream.id.filter(|(_, at)| at + MEMORY > self.now);
+            }
+        }
+        for replica in &mut self.replicas {
+            let Some(watch) = &mut replica.watch else { continue };
+            watch.age = older(watch.age);
+            if watch.set_back && watch.age >= OLD_BACKUP {
+                // Others have stored more since than the backup lacked.
+                (watch.set_back, watch.number) = (false, 0);
+                if let Check::Asked { highest } = &mut replica.check {
+                    *highest = 0;
+                }
+            }
+        }
+    }
+
+    /// Stores one more at a broker whose stream has a leader, or the message's own id. The sequence number, unless the id
+    /// is known.
+    pub(crate) fn store(&mut self, broker: usize, is_id: bool) -> Option<Option<u8>> {
+        let now = self.now;
+        let broker = &mut self.brokers[broker];
+        let stream = broker.stream.as_mut().filter(|_| broker.lost.is_none())?;
+        if is_id && stream.id.is_some() {
+            return Some(None);
+        }
+        stream.last += 1;
+        stream.first.get_or_insert(now);
+        if is_id {
+            stream.id = Some((stream.last, now));
+        }
+        Some(Some(stream.last))
+    }
+
+    /// Makes the stream that is missing.
+    pub(crate) fn create(&mut self, broker: usize, rules: &Rules, clustered: bool) {
+        let term = if clustered { self.now } else { 0 };
+        self.brokers[broker].stream = Some(Stream { created: self.now, first: None, term, last: 0, id: None });
+        self.brokers[broker].lost = None;
+        for replica in self.replicas.iter_mut().filter(|replica| replica.is_at(broker)) {
+            // What was told there is gone with the stream.
+            replica.told = None;
+            if let Some(watch) = &mut replica.watch {
+                watch.same_name &= !rules.epoch_name;
+                watch.same_creation = false;
+                watch.same_term = false;
+                watch.probe_there = false;
+            }
+        }
+    }
+
+    fn fails(&mut self, broker: usize, fault: Fault, clustered: bool) -> bool {
+        let now = self.now;
+        let place = &mut self.brokers[broker];
+        let Some(mut stream) = place.stream.filter(|_| self.faults > 0 && place.lost.is_none()) else { return false };
+        match fault {
+            Fault::LeaderLost => place.lost = Some(0),
+            Fault::HandedOver => stream.term = now,
+            Fault::Emptied => {
+                let term = if clustered { now } else { 0 };
+                stream = Stream { first: None, last: 0, id: None, term, ..stream };
+            }
+            Fault::Removed => {}
+            Fault::Restored => match place.backup {
+                Some((age, backup)) if age >= OLD_BACKUP => stream = backup,
+                _ => return false,
+            },
+        }
+        let is_new_term = place.stream.is_some_and(|before| before.term != stream.term);
+        place.stream = Some(stream).filter(|_| fault != Fault::Removed);
+        place.backup = None;
+        self.faults -= 1;
+        self.lose_after(broker, if fault == Fault::Removed { 0 } else { stream.last }, is_new_term);
+        let replicas = self.replicas.iter_mut().filter(|replica| replica.is_at(broker));
+        for watch in replicas.filter_map(|replica| replica.watch.as_mut()) {
+            watch.unbroken &= fault != Fault::Emptied;
+            watch.set_back |= fault == Fault::Restored && watch.number > stream.last;
+        }
+        true
+    }
+
+    /// Another leader, which has everything up to the number `kept`.
+    fn elects(&mut self, broker: usize, kept: u8) -> bool {
+        let now = self.now;
+        let place = &mut self.brokers[broker];
+        let (Some(stream), Some(age)) = (place.stream.as_mut(), place.lost) else { return false };
+        if age < ELECTION {
+            return false;
+        }
+        stream.last = kept;
+        stream.id = stream.id.filter(|(number, _)| *number <= kept);
+        stream.first = stream.first.filter(|_| kept > 0);
+        stream.term = now;
+        place.lost = None;
+        self.lose_after(broker, kept, true);
+        true
+    }
+
+    fn lose_after(&mut self, broker: usize, kept: u8, is_new_term: bool) {
+        let replicas = self.replicas.iter_mut().filter(|replica| replica.is_at(broker));
+        for watch in replicas.filter_map(|replica| replica.watch.as_mut()) {
+            watch.probe_there &= watch.number <= kept;
+            watch.same_term &= !is_new_term;
+        }
+    }
+
+    fn backs_up(&mut self, broker: usize) -> bool {
+        let place = &mut self.brokers[broker];
+        // One that holds the id is of no use to anybody.
+        let lacks = place.stream.is_some_and(|stream| stream.id.is_none());
+        let is_first = place.backup.is_none() && self.faults > 0 && lacks;
+        place.backup = place.backup.or(place.stream.map(|stream| (0, stream)));
+        is_first
+    }
+}
