@@ -17,6 +17,7 @@ async fn add(ctx: Ctx, p: Add) -> Result<f64, RpcError> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt().init(); // what it waits for, and what it does
     let config = Config::load("sealwire.toml")?;
     let (builder, options) = config.builder().await?;
     let service = builder.methods(Router::new(()).method("math/add", add)).build()?;

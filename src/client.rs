@@ -135,6 +135,17 @@ impl Client {
         self.request(service).batch()
     }
 
+    /// Waits until somebody listens to calls of this service, at most for `limit`: a service that has just started does not
+    /// yet, for some seconds. What it asks runs nothing, so a call after it is sent once.
+    ///
+    /// # Errors
+    /// [`ClientError::NoResponders`] when nobody does within `limit`; see [`ClientError`] for the others.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    pub async fn wait_for(&self, service: &str, limit: Duration) -> Result<(), ClientError> {
+        request::wait_for(self, service, limit).await
+    }
+
     /// A request with options: another deadline, repetition, an idempotency key, the method's own subject.
     pub fn request(&self, service: &str) -> RequestBuilder {
         RequestBuilder::new(self.clone(), service)

@@ -12,6 +12,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use cli::{Ran, Shell};
+use futures_util::StreamExt as _;
 use sealwire::Config;
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, State};
@@ -163,11 +164,27 @@ async fn what_goes_wrong_says_what_to_do() {
     let shell = &bench.shell;
     let call = ["call", "demo", "math/add", "[1,2]"];
 
-    bench.run(&["call", "elsewhere", "math/add"]).fails(20, &["nobody listens", "rpc.v1.elsewhere.planner"]);
+    let nobody = ["nobody listens", "rpc.v1.elsewhere.planner", "just started", "--wait 10s"];
+    bench.run(&["call", "elsewhere", "math/add"]).fails(20, &nobody);
+    let started = Instant::now();
+    bench.run(&["call", "elsewhere", "math/add", "--wait", "500ms"]).fails(20, &nobody[..2]);
+    assert!(started.elapsed() > Duration::from_millis(300), "it waited");
     bench.run(&["call", "demo", "test/slow", "--deadline", "300ms"]).fails(23, &[]);
     bench.run(&["call", "demo", "math/add", "{a:1}"]).fails(30, &["not JSON", "quote"]);
     bench.run(&["call", "demo", "math/add", "5"]).fails(30, &["object", "array"]);
-    bench.run(&["call", "demo", "math add", "[1,2]", "--method-subject"]).fails(30, &["not a method name"]);
+    for more in [&[][..], &["--method-subject"]] {
+        bench.run(&[&["call", "demo", "math add", "[1,2]"], more].concat()).fails(30, &["not a method name"]);
+    }
+    bench.run(&["notify", "demo", "math add"]).fails(30, &["not a method name"]);
+    bench.run(&["batch", "demo", r#"[{"method":"math add"}]"#]).fails(30, &["not a method name"]);
+    // Words left out, and words that were not quoted.
+    let missing = ["SERVICE is missing", "sealwire call demo math/add '[2,3]'"];
+    bench.run(&["call", "math/add", "[2,3]"]).fails(30, &missing);
+    bench
+        .run(&["notify", "log/append", "{}"])
+        .fails(30, &["SERVICE is missing", "sealwire notify demo log/append '{}'"]);
+    bench.run(&["call", "demo", "math/add", "2", "3"]).fails(30, &["'[2, 3]'"]);
+    bench.run(&["call", "demo", "bank/balance", "bob", "1e2", "--deadline", "1s"]).fails(30, &[r#"'["bob", 1e2]'"#]);
     shell.run_args(&call).fails(2, &["--creds"]);
     shell.run_args(&["call", "--creds", "nobody.creds.json", "demo", "math/add"]).fails(30, &["nobody.creds.json"]);
     shell.set_mode("planner.creds.json", 0o640);
@@ -202,6 +219,55 @@ async fn what_goes_wrong_says_what_to_do() {
     elsewhere("not a url").fails(30, &["urls[0]", "nats://host:port"]);
     let said = elsewhere("nats://planner:hunter2@127.0.0.1:1").fails(30, &["urls[0]", "password_file"]);
     assert!(!said.stderr.contains("hunter2"), "{said:?}");
+    bench.end().await;
+}
+
+/// "Nobody listens" is unsigned, so a call that heard it may have run. What waits for a service asks what runs nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_comes_late_is_waited_for_and_called_once() {
+    let bench = Bench::start().await;
+    let words =
+        ["call", "--creds", "planner.creds.json", "late", "math/add", "[2,3]", "--wait", "20s", "--deadline", "1s"];
+    let mut call = bench.shell.command(&words).spawn().unwrap();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let client = bench.server.client().await;
+    let mut heard = within(SOON, client.subscribe("rpc.v1.late.planner")).await.unwrap();
+    let mut calls = Vec::new();
+    let hint = r#"{"jsonrpc":"2.0","error":{"code":-32010,"message":"unauthenticated"},"id":null}"#;
+    while let Ok(Some(message)) = tokio::time::timeout(Duration::from_secs(4), heard.next()).await {
+        client.publish(message.reply.unwrap(), hint.into()).await.unwrap();
+        calls.push(String::from_utf8(message.payload.to_vec()).unwrap());
+    }
+    assert_eq!(call.wait().unwrap().code(), Some(22), "the hint was its answer");
+    assert_eq!(calls.len(), 2, "{calls:?}");
+    assert!(calls[0] == "{}" && calls[1].contains("math/add"), "{calls:?}");
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_waits_says_for_what_and_how_long() {
+    let bench = Bench::start().await;
+    let config = bench.shell.read("demo.toml").replace("\"demo\"", "\"other\"").replace("skew_s = 0", "skew_s = 3");
+    let config = config.replace("service_key = \"demo.service-key.json\"\n", "").replace("demo.ring", "other.ring");
+    bench.shell.write("other.toml", &config.replace("\"policies\"", "\"others\""));
+    bench.shell.write("others/policy.toml", "[role.calc]\nallow = [\"math/*\"]\n");
+    bench.shell.run("keys new-agent ann --service dev/other=other.ring.json").ok();
+    let mut service = bench.shell.command(&["serve", "--config", "other.toml"]).spawn().unwrap();
+    let stdout = service.stdout.take().unwrap();
+    let ready = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).map(|_| line)
+    });
+    let line = within(SOON, ready).await.unwrap().unwrap();
+    service.kill().unwrap();
+    let said = String::from_utf8(service.wait_with_output().unwrap().stderr).unwrap();
+    assert!(line.contains("takes messages"), "{line}{said}");
+    assert!(said.contains("starting: connects to the broker") && said.contains(&bench.server.url()), "{said}");
+    assert_eq!(
+        said.matches("waiting: messages issued before this start are not vouched for: ready in ").count(),
+        1,
+        "{said}"
+    );
     bench.end().await;
 }
 

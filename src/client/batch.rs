@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::{ClientError, InvalidRequest, ProtocolError};
 use super::pending::Answer;
-use super::request::{RequestBuilder, decode};
+use super::request::{RequestBuilder, decode, request};
 use crate::rpc::{Id, MAX_BATCH, Outcome, Request, Responses, RpcError};
 
 /// A batch being put together. Made by [`Client::batch`](super::Client::batch) and [`RequestBuilder::batch`].
@@ -43,18 +43,18 @@ impl Batch {
         Self { request, entries: Vec::new(), calls: 0, invalid: None }
     }
 
-    /// Adds a call. Parameters that cannot be written as JSON make [`Batch::send`] fail.
+    /// Adds a call. A name that no method can have, and parameters that cannot be written as JSON, make [`Batch::send`] fail.
     pub fn call(&mut self, method: &str, params: impl Serialize) -> BatchCall {
         let call = BatchCall(self.calls);
         self.calls += 1;
         // Ids count from 1 in each batch: the signature ties the answers to this message.
-        self.push(Request::new(method, &params, Some(Id::from(call.id()))).map_err(Into::into));
+        self.push(request(method, &params, Some(Id::from(call.id()))));
         call
     }
 
-    /// Adds a notification. Parameters that cannot be written as JSON make [`Batch::send`] fail.
+    /// Adds a notification; as of [`Batch::call`].
     pub fn notify(&mut self, method: &str, params: impl Serialize) {
-        self.push(Request::new(method, &params, None).map_err(Into::into));
+        self.push(request(method, &params, None));
     }
 
     /// How many entries it has.

@@ -66,7 +66,10 @@ pub enum ClientError {
         subject: String,
     },
     /// The broker says that no replica of the service is listening. It says so unsigned, so the outcome is unknown.
-    #[error("nobody listens on `{subject}`: is the service running, and are environment, service and prefix right?")]
+    #[error(
+        "nobody listens on `{subject}`: is the service running, or has it just started (it takes calls some seconds later), \
+         and are environment, service and prefix right?"
+    )]
     NoResponders {
         /// The subject.
         subject: String,

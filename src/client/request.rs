@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use tokio::time::{Instant, sleep};
 
 use super::Client;
 use super::batch::Batch;
@@ -103,7 +104,7 @@ impl RequestBuilder {
     /// Cancel safety: dropping the future ends the wait and leaves nothing behind. The call may be executed all the same.
     pub async fn call<R: DeserializeOwned>(self, method: &str, params: impl Serialize) -> Result<R, ClientError> {
         let id = Id::from(self.client.next_id());
-        let request = Request::new(method, &params, Some(id.clone())).map_err(InvalidRequest::from)?;
+        let request = request(method, &params, Some(id.clone()))?;
         drop(params);
         let letter = self.letter(Some(method), request.to_bytes().into())?;
         let answer = self.client.0.ask(&letter).await?;
@@ -118,7 +119,7 @@ impl RequestBuilder {
     ///
     /// Cancel safety: dropping the future leaves nothing behind. The notification may have been sent.
     pub async fn notify(self, method: &str, params: impl Serialize) -> Result<(), ClientError> {
-        let request = Request::new(method, &params, None).map_err(InvalidRequest::from)?;
+        let request = request(method, &params, None)?;
         drop(params);
         let letter = self.letter(Some(method), request.to_bytes().into())?;
         self.client.0.tell(&letter, false).await
@@ -187,6 +188,36 @@ impl RequestBuilder {
     /// Batches have no subject of their own method.
     pub(super) fn is_on_method_subject(&self) -> bool {
         !matches!(self.subject, Subject::Agent)
+    }
+}
+
+/// A request of a method that can be: no service knows a name outside the grammar, so it is not worth a message.
+pub(super) fn request(method: &str, params: &impl Serialize, id: Option<Id>) -> Result<Request, InvalidRequest> {
+    MethodName::new(method)?;
+    Ok(Request::new(method, params, id)?)
+}
+
+/// How long one question of [`Client::wait_for`] may take, and how long the next one waits.
+const ASK: Duration = Duration::from_secs(2);
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Asks until somebody listens. What is asked is signed and no JSON-RPC request, so it runs nothing, and a copy of it, too.
+pub(super) async fn wait_for(client: &Client, service: &str, limit: Duration) -> Result<(), ClientError> {
+    let started = Instant::now();
+    loop {
+        let left = limit.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
+        let asked = client.request(service).deadline(left.min(ASK)).send_raw("{}").await;
+        match asked {
+            // Whatever it makes of us: it is there.
+            Ok(_) | Err(ClientError::Hint { .. }) => return Ok(()),
+            Err(
+                ClientError::NoResponders { .. }
+                | ClientError::Timeout { .. }
+                | ClientError::ConnectionLost
+                | ClientError::Disconnected { .. },
+            ) if started.elapsed() + ASK_AGAIN < limit => sleep(ASK_AGAIN).await,
+            Err(error) => return Err(error),
+        }
     }
 }
 

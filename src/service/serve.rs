@@ -231,6 +231,12 @@ impl Service {
             slow_lines: LogLimiter::default(),
         });
         started(Running(Arc::clone(&shared)));
+        tracing::info!(
+            target: "sealwire::serve",
+            audience = %shared.service.endpoint().audience(),
+            urls = bus.urls.join(", "),
+            "starting: connects to the broker, and looks for other replicas for half a second"
+        );
         let mut shutdown = std::pin::pin!(shutdown);
 
         // Answers and discovery have their own connection: a message that breaks the agents' one delays neither.
@@ -302,10 +308,14 @@ impl Shared {
         // hears "no responders" at once, which is better.
         let mut said = String::new();
         while let Some(reason) = self.service.verifier().guard().not_ready() {
-            if reason != said {
-                tracing::info!(target: "sealwire::serve", %reason, "not ready");
+            // The rest of the time is in the state; in the log, once is enough.
+            let kind: String = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
+            if *self.state.borrow() != State::Starting(reason.clone()) {
                 self.state.send_replace(State::Starting(reason.clone()));
-                said = reason;
+            }
+            if kind != said {
+                tracing::info!(target: "sealwire::serve", "waiting: {reason}");
+                said = kind;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

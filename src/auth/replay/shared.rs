@@ -98,12 +98,21 @@ impl SharedGuard {
         });
         let mut keeper = Keeper::new(Arc::clone(&shared), bus);
         let deadline = Instant::now() + shared.config.open_within;
+        let mut said = None;
         while let Err(trouble) = keeper.step().await {
             if trouble.outage == Outage::StreamUnfit {
                 return Err(SharedOpenError::Unfit(trouble.detail));
             }
             if Instant::now() >= deadline {
                 return Err(SharedOpenError::NotReady(shared.explained(&trouble.detail)));
+            }
+            if said != Some(trouble.outage) {
+                let (why, within_s) = (shared.explained(&trouble.detail), shared.config.open_within.as_secs());
+                tracing::info!(
+                    "waiting for the replay guard's stream, at most {within_s} s: {}: {why}",
+                    trouble.outage
+                );
+                said = Some(trouble.outage);
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

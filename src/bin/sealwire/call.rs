@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::BusError;
 use sealwire::client::{Client, ClientError, Credentials, ErrorKind, RequestBuilder};
 use sealwire::rpc::{RpcError, code};
+use sealwire::{BusError, MethodName, Name};
 use serde_json::value::RawValue;
 
 use crate::exit::{Exit, Failure, OrFail as _};
@@ -30,6 +30,9 @@ pub(crate) struct Options {
     /// How long all of it may take; the service is told, and starts nothing after it
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = when::duration)]
     deadline: Duration,
+    /// How long to wait for a service that does not listen yet, such as one that has just started; then it is sent once
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    wait: Option<Duration>,
     /// Running it twice does no harm: it is sent again after a refusal or a lost connection, while the deadline allows
     #[arg(long)]
     idempotent: bool,
@@ -37,7 +40,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// Connects, does `work`, and waits until everything is written.
-    fn run<T, W, F>(&self, work: W) -> Result<T, Failure>
+    fn run<T, W, F>(&self, service: &str, work: W) -> Result<T, Failure>
     where
         W: FnOnce(Client) -> F,
         F: Future<Output = Result<T, ClientError>>,
@@ -46,14 +49,17 @@ impl Options {
         block_on(async {
             let client =
                 Client::connect(credentials.clone()).await.map_err(|error| unconnected(error, &credentials))?;
-            let done = work(client.clone()).await;
+            let done = match self.listened(&client, service).await {
+                Ok(()) => work(client.clone()).await,
+                Err(error) => Err(error),
+            };
             client.close().await;
             done.map_err(failure)
         })?
     }
 
     /// Connects and repeats `work` until a signal comes, even if that is before there is a connection.
-    fn run_until_stopped<F>(&self, work: impl FnOnce(Client, Signals) -> F) -> Result<Exit, Failure>
+    fn run_until_stopped<F>(&self, service: &str, work: impl FnOnce(Client, Signals) -> F) -> Result<Exit, Failure>
     where
         F: Future<Output = Result<Exit, Failure>>,
     {
@@ -64,16 +70,61 @@ impl Options {
                 return Ok(Exit::Interrupted);
             };
             let client = client.map_err(|error| unconnected(error, &credentials))?;
-            let done = work(client.clone(), signals.clone()).await;
+            let done = match signals.unless_stopped(self.listened(&client, service)).await {
+                None => Ok(Exit::Interrupted),
+                Some(Err(error)) => Err(failure(error)),
+                Some(Ok(())) => work(client.clone(), signals.clone()).await,
+            };
             // A broker that is silent takes nothing, and a call that was given up has nothing to write.
             signals.unless_stopped(client.close()).await;
             done
         })?
     }
 
+    /// Waits for the service, if asked to.
+    async fn listened(&self, client: &Client, service: &str) -> Result<(), ClientError> {
+        match self.wait {
+            Some(limit) => client.wait_for(service, limit).await,
+            None => Ok(()),
+        }
+    }
+
     fn request(&self, client: &Client, service: &str) -> RequestBuilder {
         let request = client.request(service).deadline(self.deadline);
         if self.idempotent { request.idempotent() } else { request }
+    }
+}
+
+/// Finds the mistakes of a first try before anything is sent. `more` is what was written behind the parameters.
+fn check_words(
+    command: &str,
+    service: &str,
+    method: &str,
+    params: Option<&str>,
+    more: &[String],
+) -> Result<(), Failure> {
+    let quoted = |word: &str| if word.contains([' ', '[', '{', '"']) { format!("'{word}'") } else { word.to_owned() };
+    if Name::new(service).is_err() && MethodName::new(service).is_ok() {
+        let failure = Failure::input(format!("`{service}` is the name of a method: SERVICE is missing"));
+        let words = std::iter::once(method).chain(params).chain(more.iter().map(String::as_str)).map(quoted);
+        let words: String = words.map(|word| format!(" {word}")).collect();
+        return Err(failure.help(format!("for example: sealwire {command} demo {service}{words}")));
+    }
+    Name::new(service).or_fail(Exit::Input)?;
+    MethodName::new(method).or_fail(Exit::Input)?;
+    if !more.is_empty() {
+        let failure = Failure::input("the parameters are one JSON text, and this is several");
+        let words: Vec<String> = params.into_iter().chain(more.iter().map(String::as_str)).map(json_word).collect();
+        return Err(failure.help(format!("quote them as JSON: '[{}]'", words.join(", "))));
+    }
+    Ok(())
+}
+
+/// A word as JSON: what is none is a string.
+fn json_word(word: &str) -> String {
+    match serde_json::from_str::<Box<RawValue>>(word) {
+        Ok(json) => json.get().to_owned(),
+        Err(_) => serde_json::Value::from(word).to_string(),
     }
 }
 
@@ -111,6 +162,7 @@ fn failure(error: ClientError) -> Failure {
     let exit = exit(&error);
     let failure = Failure::of(exit, &error);
     match error {
+        ClientError::NoResponders { .. } => failure.help("`--wait 10s` waits for a service that has just started"),
         ClientError::Token(_) => failure
             .help("see what it says with `sealwire token inspect`; for development: sealwire token issue … --out FILE"),
         ClientError::Invalid(sealwire::client::InvalidRequest::NoServiceKey { service }) => {

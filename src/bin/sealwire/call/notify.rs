@@ -4,7 +4,7 @@
 use clap::Args;
 use serde_json::json;
 
-use super::{Options, params};
+use super::{Options, check_words, params};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
@@ -25,6 +25,9 @@ pub(crate) struct Notify {
     /// The parameters: a JSON object (by name) or array (by position); `-` reads them from stdin
     #[arg(value_name = "PARAMS", allow_hyphen_values = true)]
     params: Option<String>,
+    /// What is left of parameters that were not quoted
+    #[arg(value_name = "MORE", hide = true)]
+    more: Vec<String>,
     /// Publish on the method's own subject
     #[arg(long)]
     method_subject: bool,
@@ -32,8 +35,9 @@ pub(crate) struct Notify {
 
 impl Notify {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        check_words("notify", &self.service, &self.method, self.params.as_deref(), &self.more)?;
         let params = params(self.params)?;
-        self.options.run(async |client| {
+        self.options.run(&self.service, async |client| {
             let request = self.options.request(&client, &self.service);
             let request = if self.method_subject { request.on_method_subject() } else { request };
             request.notify(&self.method, &params).await

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::repeat::Often;
-use super::{Options, exit, failure, params};
+use super::{Options, check_words, exit, failure, params};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::term;
@@ -21,7 +21,8 @@ Examples:
   export SEALWIRE_CREDS=planner.creds.json
   sealwire call math math/add '[2,3]' --deadline 2s --idempotent
   echo '{\"to\":\"bob\",\"amount\":500}' | sealwire call bank bank/transfer - --json
-  sealwire call math math/add '[2,3]' --method-subject")]
+  sealwire call math math/add '[2,3]' --method-subject
+  sealwire call math math/add '[2,3]' --wait 10s    # it has just been started")]
 pub(crate) struct Call {
     #[command(flatten)]
     options: Options,
@@ -34,6 +35,9 @@ pub(crate) struct Call {
     /// The parameters: a JSON object (by name) or array (by position); `-` reads them from stdin
     #[arg(value_name = "PARAMS", allow_hyphen_values = true)]
     params: Option<String>,
+    /// What is left of parameters that were not quoted
+    #[arg(value_name = "MORE", hide = true)]
+    more: Vec<String>,
     /// Publish on the method's own subject
     #[arg(long)]
     method_subject: bool,
@@ -54,6 +58,7 @@ pub(super) enum Outcome<'a> {
 
 impl Call {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        check_words("call", &self.service, &self.method, self.params.as_deref(), &self.more)?;
         let params = params(self.params)?;
         let call = async |client: &Client| {
             let mut request = self.options.request(client, &self.service);
@@ -67,9 +72,9 @@ impl Call {
         };
         if let Some(every) = self.often.every {
             let repeat = async |client, signals| self.often.repeat(every, out, &client, &signals, call).await;
-            return self.options.run_until_stopped(repeat);
+            return self.options.run_until_stopped(&self.service, repeat);
         }
-        let answer = self.options.run(async |client| Ok(call(&client).await))?;
+        let answer = self.options.run(&self.service, async |client| Ok(call(&client).await))?;
         match answer {
             Ok(result) => {
                 out.result(&Outcome::Result(&result), || shown(&result))?;
