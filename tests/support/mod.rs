@@ -57,6 +57,11 @@ impl NatsServer {
         self.running().port()
     }
 
+    /// The server's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.running().pid().expect("it runs")
+    }
+
     /// What the server has logged so far.
     pub(crate) fn log(&self) -> String {
         self.running().log()
