@@ -14,8 +14,8 @@ pub use caller::{Caller, ProofAlgorithm, TokenFacts};
 pub use file::{SecretFileError, read_secret, write_secret};
 pub use keyring::{KeyEntry, KeyRing, KeyRingError, KeyRingFile, KeyStatus, MAX_RECORDS};
 pub use replay::{
-    Caps, CapsError, Floor, FloorError, GuardStats, Latency, LocalGuard, Nonce, OpenError, Outage, Refused,
-    ReplayGuard, SharedConfig, SharedGuard, SharedOpenError, SharedStats, Window, WindowError,
+    Caps, CapsError, Floor, FloorError, GuardIdentity, GuardStats, Latency, LocalGuard, Nonce, OpenError, Outage,
+    Refused, ReplayGuard, SharedConfig, SharedGuard, SharedOpenError, SharedStats, Window, WindowError,
 };
 pub use servicekey::{ServiceKeyError, read_service_key, write_service_key};
 pub use token::{

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use futures_util::future::FutureExt as _;
 use sealwire::auth::{Caps, Floor, LocalGuard, Nonce, OpenError, Refused, ReplayGuard, Window};
@@ -99,10 +100,10 @@ fn a_hundred_thousand_messages_of_others_do_not_displace_a_nonce() {
 async fn a_crashed_run_is_fenced_even_if_the_clock_goes_back_meanwhile() {
     let folder = tempfile::tempdir().unwrap();
     let floor = Floor::File(folder.path().join("floor"));
-    let clock = Arc::new(ManualClock::at(START_S - 6));
+    let clock = Arc::new(ManualClock::at(START_S - 2));
     let owner = Name::new("a").unwrap();
     let nonce = Nonce::random();
-    let open = || LocalGuard::open(Window::default(), Caps::default(), clock.clone(), &floor);
+    let open = || LocalGuard::open(Window::new(30, 1).unwrap(), Caps::default(), clock.clone(), &floor);
 
     let guard = open().unwrap();
     clock.set_ms(START_S * 1000);
@@ -117,9 +118,46 @@ async fn a_crashed_run_is_fenced_even_if_the_clock_goes_back_meanwhile() {
         clock.advance_ms(later);
         assert_eq!(guard.admit(&owner, nonce, START_S, START_S + 30, Instant::now()).await, Err(Refused::Stale));
     }
+    // The leaps look like pauses, in which others may have served: that takes a few seconds more.
+    for _ in 0..4 {
+        pass(&clock).await;
+    }
     let now = clock.now_s();
     assert_eq!(guard.not_ready(), None);
     assert_eq!(guard.admit(&owner, Nonce::random(), now, now + 30, Instant::now()).await, Ok(()));
+}
+
+/// A second and a half pass on the guard's clock, and enough in truth for its thread to see that.
+async fn pass(clock: &ManualClock) {
+    clock.advance_ms(1_500);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+}
+
+/// A machine is suspended; its service runs elsewhere meanwhile; it wakes up and has the same messages offered.
+#[tokio::test]
+async fn what_was_issued_while_a_replica_stood_still_is_stale() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(START_S - 2));
+    let owner = Name::new("a").unwrap();
+    let floor = Floor::File(folder.path().join("floor"));
+    let guard = LocalGuard::open(Window::new(30, 1).unwrap(), Caps::default(), clock.clone(), &floor).unwrap();
+    let offer = async |iat: u64| guard.admit(&owner, Nonce::random(), iat, iat + 30, Instant::now()).await;
+    for _ in 0..2 {
+        pass(&clock).await;
+    }
+    assert_eq!(offer(clock.now_s()).await, Ok(()), "time goes by");
+
+    clock.advance_ms(10_000);
+    let now = clock.now_s();
+    for iat in [now - 5, now, now + 1] {
+        assert_eq!(offer(iat).await, Err(Refused::Stale), "{iat}");
+    }
+    assert!(guard.not_ready().is_some());
+    for _ in 0..3 {
+        pass(&clock).await;
+    }
+    assert_eq!(offer(now).await, Err(Refused::Stale));
+    assert_eq!(offer(clock.now_s()).await, Ok(()));
 }
 
 #[test]

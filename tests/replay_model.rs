@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::{BoxFuture, FutureExt as _};
-use sealwire::auth::{Caps, Floor, GuardStats, LocalGuard, Nonce, Refused, ReplayGuard, Window};
+use sealwire::auth::{Caps, Floor, GuardIdentity, GuardStats, LocalGuard, Nonce, Refused, ReplayGuard, Window};
 use sealwire::{Clock, ManualClock, Name};
 use tokio::time::Instant;
 
@@ -383,6 +383,10 @@ impl ReplayGuard for Reference {
 
     fn kind(&self) -> &'static str {
         "local"
+    }
+
+    fn identity(&self) -> GuardIdentity {
+        GuardIdentity::new(self.kind(), self.window)
     }
 
     fn not_ready(&self) -> Option<String> {

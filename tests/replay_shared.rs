@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use sealwire::auth::{Nonce, Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, SharedOpenError, Window};
+use sealwire::auth::{
+    Caps, Floor, LocalGuard, Nonce, Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, SharedOpenError, Window,
+};
 use sealwire::{BusConfig, Clock, Name, SystemClock};
 use support::nats_server::ServerOptions;
 use support::replay::Message;
@@ -66,6 +68,11 @@ async fn ready(guard: &SharedGuard) {
 
 async fn offer(guard: &SharedGuard, message: Message) -> Result<(), Refused> {
     offer_as(guard, &name("a"), message, Instant::now()).await
+}
+
+async fn offer_to(guard: &dyn ReplayGuard, message: Message) -> Result<(), Refused> {
+    let Message { nonce, iat } = message;
+    within(SOON, guard.admit(&name("a"), nonce, iat, iat + 30, Instant::now())).await
 }
 
 async fn offer_as(guard: &SharedGuard, owner: &Name, message: Message, received: Instant) -> Result<(), Refused> {
@@ -136,17 +143,102 @@ async fn replayed_nonce_is_refused_by_second_replica() {
     assert_eq!(offer(&one, Message::new()).await, Err(Refused::Unavailable(Outage::Closed)));
 }
 
+/// With the default skew of five seconds, a replica that nobody vouched for would wait for ten.
 #[tokio::test]
-async fn a_third_replica_is_ready_at_once_and_knows_what_the_others_admitted() {
+async fn a_replica_that_joins_others_knows_what_they_admitted_and_does_not_wait_for_a_fence() {
     let server = NatsServer::start().await;
-    let one = replica(&server).await;
+    let open = async || {
+        let mut config = config();
+        config.window = Window::default();
+        open_with(&server.url(), config, Arc::new(SystemClock)).await
+    };
+    let one = open().await;
+    ready(&one).await;
     let message = Message::new();
     assert_eq!(offer(&one, message).await, Ok(()));
-    // The stream's memory reaches back to before the message as soon as its fence is past.
-    sleep(Duration::from_secs(3)).await;
-    let late = open_with(&server.url(), config(), Arc::new(SystemClock)).await;
-    assert_eq!(late.not_ready(), None);
+    sleep(Duration::from_secs(1)).await;
+
+    let opened = Instant::now();
+    let late = open().await;
+    late.serving();
+    assert!(late.not_ready().is_some(), "not before the other has looked at the stream again");
+    ready(&late).await;
+    println!("joined after {:?}", opened.elapsed());
+    assert!(opened.elapsed() < Duration::from_secs(8), "{:?}", opened.elapsed());
+    assert_eq!(late.fence(), one.fence(), "it vouches for what the other does");
     assert_eq!(offer(&late, message).await, Err(Refused::Replayed));
+    assert_eq!(offer(&late, Message::new()).await, Ok(()));
+    assert_eq!(late.identity(), one.identity());
+}
+
+/// It opens its guard, sees that somebody with another guard serves, and gives up; again and again. Its traces in the stream
+/// are no sign that anybody guarded.
+#[tokio::test]
+async fn a_replica_that_never_serves_vouches_for_nobody() {
+    let server = NatsServer::start().await;
+    let idle = replica(&server).await;
+    for _ in 0..3 {
+        let looped = open_with(&server.url(), config(), Arc::new(SystemClock)).await;
+        within(SOON, looped.close()).await;
+    }
+    let opened = SystemClock.now_s();
+    let late = open_with(&server.url(), config(), Arc::new(SystemClock)).await;
+    ready(&late).await;
+    assert!(late.fence() >= opened + 2, "behind its own start, and not as far back as the stream reaches");
+    let seen = late.peers_seen();
+    assert!(seen.contains_key(idle.instance().unwrap()), "though it is seen: {seen:?}");
+}
+
+/// What another guard admitted while this one was not serving yet, or was away, is not admitted again.
+#[tokio::test]
+async fn a_guard_that_is_changed_and_changed_back_admits_nothing_twice() {
+    let server = NatsServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let floor = Floor::File(folder.path().join("math.floor"));
+    let shared = async || open_with(&server.url(), config(), Arc::new(SystemClock)).await;
+    let local = || LocalGuard::open(config().window, Caps::default(), Arc::new(SystemClock), &floor).unwrap();
+    let mut admitted: Vec<Message> = Vec::new();
+    for round in 0..4 {
+        let guard: Box<dyn ReplayGuard> = if round % 2 == 0 { Box::new(shared().await) } else { Box::new(local()) };
+        // As a service does, when nobody else serves any more.
+        guard.serving();
+        let began = Instant::now();
+        while guard.not_ready().is_some() {
+            for message in &admitted {
+                assert!(offer_to(&*guard, *message).await.is_err(), "round {round}: {message:?}");
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        println!("{} ready after {:?}", guard.kind(), began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(15));
+        for message in &admitted {
+            assert!(offer_to(&*guard, *message).await.is_err(), "round {round}: {message:?}");
+        }
+        for _ in 0..20 {
+            // Dated by a clock that is ahead by as much as is allowed, and by one that is right.
+            for ahead_s in [0, 1] {
+                let message = Message { iat: SystemClock.now_s() + ahead_s, ..Message::new() };
+                assert_eq!(offer_to(&*guard, message).await, Ok(()), "round {round}");
+                admitted.push(message);
+            }
+        }
+        within(SOON, guard.close()).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_issued_while_somebody_served_by_another_guard_is_stale() {
+    let server = NatsServer::start().await;
+    let (one, two) = (replica(&server).await, replica(&server).await);
+    assert_eq!(offer(&one, Message::new()).await, Ok(()));
+    assert_eq!(offer(&two, Message::new()).await, Ok(()));
+    let elsewhere = Message::new();
+    one.outsider();
+    let answer = offer(&one, Message::new()).await;
+    assert_eq!(answer, Err(Refused::Unavailable(Outage::Unverified)), "at once");
+    ready(&one).await;
+    assert_eq!(offer(&one, elsewhere).await, Err(Refused::Stale), "although another replica vouches for that time");
+    assert_eq!(offer(&one, Message::new()).await, Ok(()));
 }
 
 #[tokio::test]
@@ -422,10 +514,10 @@ async fn the_documented_permissions_suffice_and_agents_cannot_touch_the_stream()
     let users = r#"
         accounts { A { jetstream: enabled, users: [
             { user: guard, password: g, permissions: {
-                publish: ["rg.test.math.*", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.DELETE.*"]
+                publish: ["rg.test.math.>", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.*", "$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.DELETE.*"]
                 subscribe: ["_SVC.math.guard.>"] } }
             { user: agent, password: a, permissions: { publish: ["rpc.v1.*.a", "rpc.v1.*.a.>"], subscribe: ["_INBOX.a.>"] } }
-            { user: narrow, password: n, permissions: { publish: ["rg.test.math.*"], subscribe: ["_SVC.math.guard.>"] } }
+            { user: narrow, password: n, permissions: { publish: ["rg.test.math.>"], subscribe: ["_SVC.math.guard.>"] } }
         ] } }"#;
     let server = NatsServer::start_with(users).await;
     let mut bus = BusConfig::open(&server.url());
@@ -464,6 +556,8 @@ async fn a_configuration_that_cannot_work_is_refused_before_connecting() {
     assert!(matches!(open(|config| config.window.skew_s = 0).await, SharedOpenError::NoSkew));
     assert!(matches!(open(|config| config.window.window_s = 0).await, SharedOpenError::Local(_)));
     assert!(matches!(open(|config| config.max_messages = 0).await, SharedOpenError::NoRoom));
+    let error = open(|config| config.instance = "a.b".to_owned()).await;
+    assert_eq!(error.to_string(), "the instance `a.b` is not of 1 to 64 characters A-Z a-z 0-9 _ -");
     let error = open(|config| config.answer_within = Duration::ZERO).await;
     assert_eq!(error.to_string(), "a check may take 10 ms to 1000 ms, not 0ns");
     let error = open(|config| config.open_within = Duration::from_millis(200)).await;

@@ -12,6 +12,7 @@
 
 mod counters;
 mod floor;
+mod identity;
 mod local;
 mod nonce;
 mod owners;
@@ -19,8 +20,10 @@ mod quota;
 mod shared;
 mod window;
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::future::ready;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
@@ -28,6 +31,7 @@ use tokio::time::Instant;
 use crate::name::Name;
 
 pub use floor::{Floor, FloorError};
+pub use identity::GuardIdentity;
 pub use local::{LocalGuard, OpenError};
 pub use nonce::Nonce;
 pub use quota::{Caps, CapsError};
@@ -42,7 +46,8 @@ pub use window::{Window, WindowError};
 pub trait ReplayGuard: Send + Sync + Debug + 'static {
     /// The last second, since the Unix epoch, that this guard cannot vouch for: a message with `iat <= fence` is stale.
     ///
-    /// It only grows, and may grow while the guard is in use. While it lies ahead, `admit` refuses everything.
+    /// It may grow while the guard is in use. While it lies ahead, `admit` refuses everything; only then may it go back, if
+    /// another replica vouches for more.
     fn fence(&self) -> u64;
 
     /// Admits a message once.
@@ -73,6 +78,30 @@ pub trait ReplayGuard: Send + Sync + Debug + 'static {
 
     /// `local` or `shared`: whether its word holds for this process only, or for all replicas.
     fn kind(&self) -> &'static str;
+
+    /// What must be the same for all replicas that serve beside each other.
+    fn identity(&self) -> GuardIdentity;
+
+    /// As whom this guard leaves its traces where other replicas look for them; `None` if it leaves none.
+    fn instance(&self) -> Option<&str> {
+        None
+    }
+
+    /// The other instances whose traces were found in *this* guard's memory, and how long ago they left the last. One that
+    /// says that it shares this memory and is not found here does not.
+    fn peers_seen(&self) -> BTreeMap<String, Duration> {
+        BTreeMap::new()
+    }
+
+    /// This replica is about to take messages: others can see that it is there, and it has made sure that nobody serves
+    /// beside it whose guard is another one.
+    ///
+    /// A guard that was opened earlier cannot know what others executed since, so the fence counts from this call, unless
+    /// another replica of the same guard vouches for that time. Without this call, it counts from when the guard was opened.
+    fn serving(&self) {}
+
+    /// Somebody serves beside this replica whose guard is another one: whatever was issued until now may have been executed.
+    fn outsider(&self) {}
 
     /// `None` if a message issued now would be judged on its merits; else why it would be refused, for readiness.
     fn not_ready(&self) -> Option<String>;

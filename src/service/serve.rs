@@ -223,7 +223,7 @@ impl Service {
         let shared = Arc::new(Shared {
             service: self.clone(),
             bus: bus.clone(),
-            instance: Nonce::random().to_text(),
+            instance: self.verifier().guard().instance().map_or_else(|| Nonce::random().to_text(), str::to_owned),
             options,
             state,
             started: time::OffsetDateTime::now_utc(),
@@ -304,6 +304,7 @@ impl Shared {
     /// Gets ready and starts to take messages.
     async fn run(self: &Arc<Self>, control: &Control) -> Result<Ingress, ServeError> {
         control.refuse_unseen_replicas().await?;
+        self.service.verifier().guard().serving();
         // What arrives before the guard can vouch for it would be refused as stale. Without a subscription its sender
         // hears "no responders" at once, which is better.
         let mut said = String::new();

@@ -66,6 +66,8 @@ pub(super) struct Lease {
     floor_ms: AtomicU64,
     /// What the disk holds: messages may be admitted up to this time. 0 once closed.
     granted_ms: AtomicU64,
+    /// When it was last tried to renew that.
+    tried_ms: AtomicU64,
     /// A message admitted at some time was issued at most this much later.
     skew_ms: u64,
     disk: Mutex<Disk>,
@@ -118,6 +120,7 @@ impl Lease {
         let lease = Self {
             floor_ms: AtomicU64::new(now_ms),
             granted_ms: AtomicU64::new(granted_ms),
+            tried_ms: AtomicU64::new(now_ms),
             skew_ms,
             disk: Mutex::new(Disk { file, left_ms, closed: false }),
             failing: AtomicBool::new(false),
@@ -148,10 +151,17 @@ impl Lease {
         !self.covers(now_ms.saturating_add(AHEAD_MS - RENEW_EVERY_MS / 2))
     }
 
+    /// Whether the lease ran out because nobody tried to renew it.
+    pub(super) fn has_lapsed(&self, clock: &dyn Clock) -> bool {
+        let now_ms = self.now_ms(clock);
+        !self.is_closed() && !self.covers(now_ms) && now_ms > self.tried_ms.load(Ordering::SeqCst) + AHEAD_MS
+    }
+
     /// Writes the lease ahead of the clock. Blocks for as long as the disk takes.
     pub(super) fn renew(&self, clock: &dyn Clock) -> Renewal {
         let disk = relock(&self.disk);
         let now_ms = self.now_ms(clock);
+        self.tried_ms.store(now_ms, Ordering::SeqCst);
         if disk.closed {
             return Renewal::Closed;
         }
@@ -172,6 +182,14 @@ impl Lease {
         };
         *relock(&self.failure) = written.err().map(|error| error.to_string());
         renewal
+    }
+
+    /// Whether the previous run used the file until less than the skew before `now_ms`. No other guard can have executed
+    /// anything since then: a shared one that starts does so when its own clock, which is at most the skew ahead of the
+    /// broker's, is twice the skew past its start.
+    pub(super) fn knows_of_late(&self, now_ms: u64) -> bool {
+        // A run that crashed has left its lease, which is ahead of the clock.
+        relock(&self.disk).left_ms >= now_ms.saturating_add(AHEAD_MS)
     }
 
     /// Whether the last attempt to write failed.

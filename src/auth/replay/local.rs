@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -21,7 +22,10 @@ use super::counters::Counters;
 use super::floor::{self, Lease, Renewal};
 use super::owners::{Owners, Poisoned};
 use super::quota::{Quota, Reached};
-use super::{Caps, CapsError, Floor, FloorError, GuardStats, Nonce, Outage, Refused, ReplayGuard, Window, WindowError};
+use super::{
+    Caps, CapsError, Floor, FloorError, GuardIdentity, GuardStats, Nonce, Outage, Refused, ReplayGuard, Window,
+    WindowError,
+};
 use crate::clock::Clock;
 use crate::name::Name;
 
@@ -53,8 +57,9 @@ pub enum OpenError {
 }
 
 impl LocalGuard {
-    /// Opens a guard. Its fence is now plus the skew, or what the state file says if that is later. Blocks for a
-    /// moment, to read and write the file.
+    /// Opens a guard. Its fence is now plus the skew, or what the state file says if that is later: enough if no other
+    /// replica executed messages before. [`ReplayGuard::serving`] raises it to what holds whoever did. Blocks for a moment,
+    /// to read and write the file.
     ///
     /// # Errors
     /// [`OpenError::Window`] and [`OpenError::Caps`] blame the configuration, [`OpenError::Floor`] the state file or
@@ -84,7 +89,7 @@ impl LocalGuard {
             quota,
             clock,
             lease,
-            fence,
+            fence: AtomicU64::new(fence),
             keeps_time: fenced,
             owners: Owners::default(),
             renewing: tokio::sync::Mutex::new(()),
@@ -116,7 +121,7 @@ impl LocalGuard {
 
 impl ReplayGuard for LocalGuard {
     fn fence(&self) -> u64 {
-        self.shared.fence
+        self.shared.fence()
     }
 
     fn admit<'a>(
@@ -141,6 +146,18 @@ impl ReplayGuard for LocalGuard {
 
     fn kind(&self) -> &'static str {
         "local"
+    }
+
+    fn identity(&self) -> GuardIdentity {
+        GuardIdentity::new(self.kind(), self.shared.window)
+    }
+
+    fn serving(&self) {
+        self.shared.raise_fence(self.shared.lease.knows_of_late(self.shared.lease.floor_ms()));
+    }
+
+    fn outsider(&self) {
+        self.shared.raise_fence(false);
     }
 
     fn not_ready(&self) -> Option<String> {
@@ -176,7 +193,7 @@ impl Drop for LocalGuard {
 impl fmt::Debug for LocalGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalGuard")
-            .field("fence", &self.shared.fence)
+            .field("fence", &self.shared.fence())
             .field("lease", &self.shared.lease)
             .finish_non_exhaustive()
     }
@@ -188,7 +205,7 @@ struct Shared {
     quota: Quota,
     clock: Arc<dyn Clock>,
     lease: Lease,
-    fence: u64,
+    fence: AtomicU64,
     /// Whether the thread reads the clock, too. Beside a guard that knows when the clock is wrong, only messages move
     /// the floor, and only when it is right: a short leap ahead then does not hold the floor for as long as the leap.
     keeps_time: bool,
@@ -202,6 +219,18 @@ struct Shared {
 struct Uncovered;
 
 impl Shared {
+    fn fence(&self) -> u64 {
+        self.fence.load(Ordering::SeqCst)
+    }
+
+    /// From now on, what may have been executed before is stale: by a predecessor with this state file only, or by anybody.
+    fn raise_fence(&self, predecessor_only: bool) {
+        let skew_s = self.window.skew_s;
+        let ahead_s = if predecessor_only { skew_s } else { (2 * skew_s).max(QUIET_S) };
+        let now_ms = self.lease.now_ms(self.clock.as_ref());
+        self.fence.fetch_max((now_ms + ahead_s * 1000) / 1000, Ordering::SeqCst);
+    }
+
     async fn admit(self: &Arc<Self>, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<(), Refused> {
         // A second renewal is needed only if the clock leaps while the disk writes.
         for _ in 0..3 {
@@ -228,7 +257,9 @@ impl Shared {
         // that forgets the nonce, and would then still find the message in time.
         let now_ms = self.lease.now_ms(self.clock.as_ref());
         let now = now_ms / 1000;
-        if !self.window.holds(iat, exp, now, self.fence) {
+        let fence = self.fence();
+        // A message that is dated ahead has to wait for the fence as well: what runs before it is past has not been quiet.
+        if now <= fence || !self.window.holds(iat, exp, now, fence) {
             return Ok(Err(Refused::Stale));
         }
         live.forget_expired(now, &self.quota);
@@ -250,6 +281,14 @@ impl Shared {
         Ok(Ok(()))
     }
 
+    /// Renews the lease. One that has lapsed says that this process, or its machine, stood still: others may have served.
+    fn renew_lease(&self) -> Renewal {
+        if self.lease.has_lapsed(self.clock.as_ref()) {
+            self.raise_fence(false);
+        }
+        self.lease.renew(self.clock.as_ref())
+    }
+
     /// Renews the lease on a thread that may block, once for all messages that wait for it.
     async fn renew(self: &Arc<Self>) -> Renewal {
         let _one_at_a_time = self.renewing.lock().await;
@@ -261,7 +300,7 @@ impl Shared {
             return Renewal::Granted;
         }
         let shared = Arc::clone(self);
-        tokio::task::spawn_blocking(move || shared.lease.renew(shared.clock.as_ref())).await.unwrap_or(Renewal::Failed)
+        tokio::task::spawn_blocking(move || shared.renew_lease()).await.unwrap_or(Renewal::Failed)
     }
 
     /// The thread's work, until the other end of `stopped` is gone.
@@ -269,7 +308,7 @@ impl Shared {
         let mut was_failing = false;
         let mut was_behind = false;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(Duration::from_millis(floor::RENEW_EVERY_MS)) {
-            let failing = self.keeps_time && self.lease.renew(self.clock.as_ref()) == Renewal::Failed;
+            let failing = self.keeps_time && self.renew_lease() == Renewal::Failed;
             if failing && !was_failing {
                 let reason = self.lease.failure().unwrap_or_default();
                 tracing::error!(reason, "every message is refused until the replay guard's floor can be written");
@@ -305,10 +344,10 @@ impl Shared {
         if self.lease.is_failing() {
             return Some(self.lease.failure().unwrap_or_else(|| Outage::FloorNotWritten.to_string()));
         }
-        let now = self.clock.now_s();
-        if now <= self.fence {
-            let wait_s = self.fence - now + 1;
-            let usual_s = self.window.skew_s + 1 + 2 * floor::RENEW_EVERY_MS / 1000;
+        let (now, fence) = (self.clock.now_s(), self.fence());
+        if now <= fence {
+            let wait_s = fence - now + 1;
+            let usual_s = (2 * self.window.skew_s).max(QUIET_S) + 1 + 2 * floor::RENEW_EVERY_MS / 1000;
             return Some(if wait_s <= usual_s {
                 format!("messages issued before this start are not vouched for: ready in {wait_s} s")
             } else {
@@ -337,6 +376,10 @@ impl Shared {
         stats
     }
 }
+
+/// A shared replica that was paused for up to 2.5 s goes on by what it knew before (see `shared/vouch.rs`). Nothing is executed
+/// here until it would have been heard of again.
+const QUIET_S: u64 = 3;
 
 /// A clock this far behind the floor is reported: an NTP client slews smaller errors.
 const ALARM_MS: u64 = 1000;

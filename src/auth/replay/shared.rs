@@ -4,7 +4,7 @@
 //! The stream stores each id `<owner>.<nonce>` once and says so; of any number of replicas that ask, one is told "new".
 //! Everything else is about when that word can be relied on:
 //! - the stream remembers ids for longer than any message lives, and how far back its memory really reaches is watched
-//!   (`shared/vouch.rs`); what was issued before is stale;
+//!   (`shared/vouch.rs`), and since when somebody with this guard is known to have been there; what was issued before is stale;
 //! - the answer must come from the verified stream, over a connection that was not interrupted, with a sequence number
 //!   above all that were seen before the question;
 //! - after the answer the clock is read again: a process that was paused in between could otherwise come back after the
@@ -25,11 +25,13 @@ mod flight;
 mod keeper;
 mod latency;
 mod line;
+mod probe;
 mod stream;
 mod vouch;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,7 +42,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::counters::Counters;
-use super::{GuardStats, LocalGuard, Nonce, Outage, Refused, ReplayGuard};
+use super::{GuardIdentity, GuardStats, LocalGuard, Nonce, Outage, Refused, ReplayGuard};
 use crate::bus::BusConfig;
 use crate::clock::Clock;
 use crate::name::Name;
@@ -75,6 +77,9 @@ impl SharedGuard {
         if config.window.skew_s == 0 {
             return Err(SharedOpenError::NoSkew);
         }
+        if Name::new(&config.instance).is_err() {
+            return Err(SharedOpenError::Instance(config.instance));
+        }
         if config.max_messages <= 0 {
             return Err(SharedOpenError::NoRoom);
         }
@@ -83,11 +88,16 @@ impl SharedGuard {
         }
         let shared = Arc::new(Shared {
             flight: Flight::new(config.in_flight, config.in_flight_per_owner),
-            config,
             clock,
             local,
             link: ArcSwap::from_pointee(Link::down(Outage::Unverified, "")),
             fence: AtomicU64::new(0),
+            serving: AtomicBool::new(false),
+            entries_wanted: AtomicU64::new(1),
+            entries_made: AtomicU64::new(0),
+            doubted: AtomicBool::new(false),
+            identity: ArcSwap::from_pointee(GuardIdentity::new(KIND, config.window)),
+            peers: Mutex::default(),
             ahead_ms: AtomicI64::new(0),
             nudge: Notify::new(),
             broker_says: Mutex::new(None),
@@ -95,6 +105,7 @@ impl SharedGuard {
             latency: Recorder::default(),
             unanswered: AtomicU64::new(0),
             interruptions: AtomicU64::new(0),
+            config,
         });
         let mut keeper = Keeper::new(Arc::clone(&shared), bus);
         let deadline = Instant::now() + shared.config.open_within;
@@ -147,7 +158,29 @@ impl ReplayGuard for SharedGuard {
     }
 
     fn kind(&self) -> &'static str {
-        "shared"
+        KIND
+    }
+
+    fn identity(&self) -> GuardIdentity {
+        self.shared.identity.load().as_ref().clone()
+    }
+
+    fn instance(&self) -> Option<&str> {
+        Some(&self.shared.config.instance)
+    }
+
+    fn peers_seen(&self) -> BTreeMap<String, Duration> {
+        self.shared.peers()
+    }
+
+    fn serving(&self) {
+        self.shared.serving.store(true, Ordering::SeqCst);
+        self.shared.enter();
+    }
+
+    fn outsider(&self) {
+        self.shared.doubted.store(true, Ordering::SeqCst);
+        self.shared.enter();
     }
 
     fn not_ready(&self) -> Option<String> {
@@ -229,3 +262,5 @@ impl fmt::Debug for SharedGuard {
             .finish_non_exhaustive()
     }
 }
+
+const KIND: &str = "shared";

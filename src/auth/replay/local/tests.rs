@@ -183,11 +183,16 @@ async fn a_closed_guard_admits_nothing() {
 async fn a_floor_that_cannot_be_written_refuses_until_it_can() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("floor");
-    let clock = Arc::new(ManualClock::at(NOW - 6));
-    let guard = LocalGuard::open(Window::default(), Caps::default(), clock.clone(), &Floor::File(path)).unwrap();
+    let clock = Arc::new(ManualClock::at(NOW - 2));
+    let guard =
+        LocalGuard::open(Window { window_s: 30, skew_s: 1 }, Caps::default(), clock.clone(), &Floor::File(path))
+            .unwrap();
     let obstacle = folder.path().join("floor.new");
     std::fs::create_dir(&obstacle).unwrap();
-    clock.set_ms(NOW * 1000);
+    // The thread tries, every second.
+    clock.advance_ms(1_500);
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    clock.set_ms((NOW + 1) * 1000);
     let refused = Err(Refused::Unavailable(Outage::FloorNotWritten));
     let nonce = Nonce::random();
     assert_eq!(offer(&guard, "a", nonce, NOW, NOW + 30).await, refused);
@@ -211,4 +216,30 @@ async fn a_window_changed_by_hand_is_checked_again() {
     let clock = Arc::new(ManualClock::at(NOW));
     let error = LocalGuard::open(window, Caps::default(), clock, &Floor::Ephemeral).unwrap_err();
     assert!(matches!(error, OpenError::Window(WindowError::Window(3000))));
+}
+
+#[tokio::test]
+async fn a_replica_that_begins_to_serve_is_fenced_by_what_others_may_have_run() {
+    let fence_of = async |skew_s: u64, left_s: Option<u64>| {
+        let folder = tempfile::tempdir().unwrap();
+        let floor = Floor::File(folder.path().join("floor"));
+        let window = Window { window_s: 30, skew_s };
+        let clock = Arc::new(ManualClock::at(NOW));
+        if let Some(left_s) = left_s {
+            clock.set_ms(left_s * 1000);
+            LocalGuard::open(window, Caps::default(), clock.clone(), &floor).unwrap().close().await;
+            clock.set_ms(NOW * 1000);
+        }
+        let guard = LocalGuard::open(window, Caps::default(), clock, &floor).unwrap();
+        guard.serving();
+        let ahead = Nonce::random();
+        let (iat, refused) = (NOW + skew_s, Err(Refused::Stale));
+        assert_eq!(offer(&guard, "a", ahead, iat, iat + 30).await, refused, "not even what is dated ahead");
+        guard.fence()
+    };
+    assert_eq!(fence_of(5, None).await, NOW + 10, "another machine's clock, and the caller's, may both be ahead");
+    assert_eq!(fence_of(1, None).await, NOW + 3, "and a shared replica that was paused is heard of again");
+    assert_eq!(fence_of(5, Some(NOW - 3600)).await, NOW + 10, "who served since is not known");
+    assert_eq!(fence_of(5, Some(NOW - 4)).await, NOW + 10, "nor here");
+    assert_eq!(fence_of(5, Some(NOW - 3)).await, NOW + 5, "nobody else can have run anything in so short a time");
 }

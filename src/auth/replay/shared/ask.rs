@@ -58,8 +58,8 @@ impl Answer {
 }
 
 /// Asks once and waits at most `within`. A check that is given up may still be stored.
-pub(super) async fn ask(jetstream: &Context, subject: String, id: &str, within: Duration) -> Answer {
-    let message = PublishMessage::build().message_id(id);
+pub(super) async fn ask(jetstream: &Context, subject: String, id: &str, content: Vec<u8>, within: Duration) -> Answer {
+    let message = PublishMessage::build().message_id(id).payload(content.into());
     let asked = async {
         match jetstream.send_publish(subject, message).await {
             Ok(answer) => (answer.await, false),

@@ -1,7 +1,8 @@
 //! One check from question to belief, and the state that it reads. Never admits on a link that is not up, or that was not
 //! the same before and after the question.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::super::counters::Counters;
-use super::super::{LocalGuard, Nonce, Outage, Refused, Window};
+use super::super::{GuardIdentity, LocalGuard, Nonce, Outage, Refused, Window};
 use super::SharedConfig;
 use super::ask::{self, Answer, Heard};
 use super::flight::Flight;
 use super::keeper::Up;
 use super::latency::Recorder;
-use super::stream;
+use super::probe::Peers;
 use crate::clock::Clock;
 use crate::name::Name;
 
@@ -27,8 +28,17 @@ pub(super) struct Shared {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) local: LocalGuard,
     pub(super) link: ArcSwap<Link>,
-    /// Only grows. Set before the link is up for the first time.
+    /// Set before the link is up for the first time.
     pub(super) fence: AtomicU64,
+    /// Whether messages are taken. Only who serves can vouch for others.
+    pub(super) serving: AtomicBool,
+    /// How often this replica was to enter anew, and how often it has: see [`super::vouch`].
+    pub(super) entries_wanted: AtomicU64,
+    pub(super) entries_made: AtomicU64,
+    /// Nobody can vouch for what was issued before the next look.
+    pub(super) doubted: AtomicBool,
+    pub(super) identity: ArcSwap<GuardIdentity>,
+    pub(super) peers: Mutex<Peers>,
     pub(super) ahead_ms: AtomicI64,
     /// Asks the task to verify now.
     pub(super) nudge: Notify,
@@ -78,6 +88,7 @@ impl Shared {
         let up = link.up().map_err(Refused::Unavailable)?;
         // Before anything reads the wall clock for a decision: a wrong one must not become the floor.
         self.agree(up)?;
+        self.serving.store(true, Ordering::SeqCst);
         let fence = self.fence.load(Ordering::SeqCst);
         if self.clock.now_s() <= fence {
             return Err(Refused::Unavailable(Outage::Fenced));
@@ -92,9 +103,9 @@ impl Shared {
 
         let highest = up.highest.load(Ordering::SeqCst);
         let asked = Instant::now();
-        let subject = stream::subject(&self.config, owner);
+        let subject = self.config.subject(owner);
         let id = format!("{owner}.{}", nonce.to_text());
-        let answer = ask::ask(&up.jetstream, subject, &id, self.config.answer_within).await;
+        let answer = ask::ask(&up.jetstream, subject, &id, Vec::new(), self.config.answer_within).await;
         self.latency.record(asked.elapsed());
         self.believe(up, answer, highest)?;
 
@@ -116,12 +127,28 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether what was verified still holds: the clocks agree, nothing can have changed unseen, and this replica has entered.
     pub(super) fn agree(&self, up: &Up) -> Result<(), Refused> {
         let skew_ms = self.config.window.skew_s * 1000;
-        up.agreement.check(Instant::now(), self.clock.now_ms(), skew_ms).map_err(|outage| {
+        let agreed = up.agreement.check(Instant::now(), self.clock.now_ms(), skew_ms);
+        agreed.and_then(|()| if self.has_entered() { Ok(()) } else { Err(Outage::Unverified) }).map_err(|outage| {
             self.nudge.notify_one();
             Refused::Unavailable(outage)
         })
+    }
+
+    pub(super) fn has_entered(&self) -> bool {
+        self.entries_made.load(Ordering::SeqCst) == self.entries_wanted.load(Ordering::SeqCst)
+    }
+
+    /// Nothing is admitted until the next look at the stream, and what was issued before is stale unless it is vouched for.
+    pub(super) fn enter(&self) {
+        self.entries_wanted.fetch_add(1, Ordering::SeqCst);
+        self.nudge.notify_one();
+    }
+
+    pub(super) fn peers(&self) -> BTreeMap<String, Duration> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).seen(Instant::now())
     }
 
     /// Whether the stream's answer says that the id was new, and may be believed.

@@ -3,12 +3,13 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::super::{Caps, OpenError, Window};
+use super::super::{Caps, Nonce, OpenError, Window};
 use super::Latency;
 use crate::name::Name;
 use crate::wire::Endpoint;
 
-/// What a [`SharedGuard`](crate::auth::SharedGuard) needs to know. All replicas of a service must agree on the first four.
+/// What a [`SharedGuard`](crate::auth::SharedGuard) needs to know. All replicas of a service must agree on all but `instance`
+/// and the patience.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SharedConfig {
@@ -16,6 +17,9 @@ pub struct SharedConfig {
     pub environment: Name,
     /// The service whose replicas share the guard.
     pub service: Name,
+    /// As whom this replica is known to the others, of the form of a name; default 128 random bits. Never the same for two that
+    /// run, nor for two runs.
+    pub instance: String,
     /// The time window. The skew must be at least a second: it also bounds how far clocks may differ.
     pub window: Window,
     /// How many copies the stream must have. Default `None`: 3 in a cluster, 1 on a single server.
@@ -44,6 +48,7 @@ impl SharedConfig {
         Self {
             environment,
             service,
+            instance: Nonce::random().to_text(),
             window: Window::default(),
             replicas: None,
             max_messages: 1_000_000,
@@ -65,7 +70,18 @@ impl SharedConfig {
     /// The stream's subjects. Agents must not be allowed to publish there.
     #[must_use]
     pub fn subjects(&self) -> String {
-        format!("rg.{}.{}.*", self.environment, self.service)
+        format!("rg.{}.{}.>", self.environment, self.service)
+    }
+
+    /// The subject that a check of this owner is stored under.
+    pub(super) fn subject(&self, owner: &Name) -> String {
+        format!("rg.{}.{}.{owner}", self.environment, self.service)
+    }
+
+    /// The subject of an instance's probes, or of all of them with `*`. No agent is called `$probe`: `$` is not a character of
+    /// names.
+    pub(super) fn probe_subject(&self, instance: &str) -> String {
+        format!("rg.{}.{}.$probe.{instance}", self.environment, self.service)
     }
 }
 
@@ -78,6 +94,9 @@ pub enum SharedOpenError {
     /// Clocks on two machines are never equal.
     #[error("a shared replay guard needs a clock skew of at least 1 s")]
     NoSkew,
+    /// It is a token of a subject.
+    #[error("the instance `{}` is not of 1 to 64 characters A-Z a-z 0-9 _ -", crate::name::shown(.0))]
+    Instance(String),
     /// Zero would mean no bound.
     #[error("the guard stream must have room for at least one message")]
     NoRoom,

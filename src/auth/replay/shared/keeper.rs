@@ -1,11 +1,12 @@
 //! Keeps the guard connected and its knowledge of the stream fresh. Never lets the guard vouch for what it did not see:
 //! until a verification has passed, and whenever one fails, every check is refused.
 //!
-//! A verification asks the stream to store its previous probe again (it must be recognised), stores a new one, and reads
-//! the stream's state and the broker's clock. The probes also are what proves the stream's memory while nobody calls.
+//! A verification asks the stream to store its previous probe again (it must be recognised), stores a new one, reads the
+//! stream's state and the broker's clock, and then the probes of others. The probes also are what proves the stream's memory
+//! while nobody calls.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_nats::Client;
@@ -14,10 +15,11 @@ use async_nats::jetstream::context::ContextBuilder;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::super::{Nonce, Outage};
+use super::super::{GuardIdentity, Nonce, Outage};
 use super::ask::{self, Heard};
 use super::check::Shared;
 use super::line::{Line, PING_EVERY, Silence};
+use super::probe::Claim;
 use super::stream::{self, Trouble};
 use super::vouch::{Agreement, Sighting, Watch};
 use crate::bus::{BusConfig, Manner, Turn};
@@ -31,6 +33,8 @@ pub(super) struct Up {
     /// Of [`super::vouch::Vouched`].
     pub(super) generation: u64,
     pub(super) agreement: Agreement,
+    /// When that was, by the broker's clock.
+    looked_ms: u64,
     /// The highest sequence number that an answer had in this generation.
     pub(super) highest: Arc<AtomicU64>,
     line: Line,
@@ -59,6 +63,8 @@ pub(super) struct Keeper {
     /// The stream's name, if known.
     stream: Option<String>,
     probe: Option<Probe>,
+    /// From which sequence number on the others' probes were not read yet.
+    unread: u64,
     highest: Arc<AtomicU64>,
     generation: u64,
     /// Since when verifications fail.
@@ -90,6 +96,7 @@ impl Keeper {
             watch: Watch::default(),
             stream: None,
             probe: None,
+            unread: 0,
             highest: Arc::default(),
             generation: 0,
             failing_since: None,
@@ -99,7 +106,8 @@ impl Keeper {
     /// Verifies again and again, until `stop` says so or its sender is gone.
     pub(super) async fn run(mut self, mut stop: watch::Receiver<bool>) {
         loop {
-            let pause = if self.failing_since.is_some() { RETRY_AFTER } else { VERIFY_EVERY };
+            let hurry = self.failing_since.is_some() || self.watch.awaits_word();
+            let pause = if hurry { RETRY_AFTER } else { VERIFY_EVERY };
             let next = async {
                 // A nudge says that something looks wrong. Not more often than this, whatever the traffic.
                 tokio::time::sleep(LEAST_PAUSE).await;
@@ -121,16 +129,15 @@ impl Keeper {
         let verified = self.verify().await;
         let silent = self.is_silent();
         match verified {
-            Ok(up) => {
+            Ok(()) => {
                 self.failing_since = None;
-                self.shared.rise(up);
                 Ok(())
             }
             Err(trouble) => {
                 self.shared.fall(None, trouble.outage, &trouble.detail);
                 let since = *self.failing_since.get_or_insert_with(Instant::now);
                 if trouble.outage == Outage::ClockDiffers {
-                    self.watch.clocks_differed();
+                    self.watch.doubt();
                 }
                 if since.elapsed() > REBUILD_AFTER || silent || self.is_dead().await {
                     // What is queued in the old client goes with it; so does what it keeps for unanswered requests.
@@ -143,10 +150,13 @@ impl Keeper {
         }
     }
 
-    async fn verify(&mut self) -> Result<Up, Trouble> {
+    async fn verify(&mut self) -> Result<(), Trouble> {
+        let entry = self.shared.entries_wanted.load(Ordering::SeqCst);
+        if self.shared.doubted.swap(false, Ordering::SeqCst) {
+            self.watch.doubt();
+        }
         let (client, jetstream) = self.connect().await?;
         let line = Line::new(client.statistics());
-        let began = Instant::now();
         let highest = self.highest.load(Ordering::SeqCst);
 
         let name = self.locate(&client).await?;
@@ -171,34 +181,84 @@ impl Keeper {
             Trouble::new(outage, format!("the broker's clock is {ahead_ms} ms ahead of this machine's: set both right"))
         })?;
 
+        let (created_ms, looked_ms) = (info.created_ms()?, info.now_ms()?);
         let sighting = Sighting {
-            began,
+            asked,
             ended,
             stream: name.clone(),
-            created_ms: info.created_ms()?,
+            created_ms,
             first_ms: info.first_ms()?,
-            now_ms: info.now_ms()?,
+            now_ms: looked_ms,
             last_sequence: info.state.last_seq,
             leader: info.leader()?,
             forgot,
         };
-        let vouched = self.watch.see(sighting, highest, skew_s);
-        self.shared.fence.fetch_max(vouched.fence, Ordering::SeqCst);
-        if vouched.generation != self.generation {
-            self.generation = vouched.generation;
-            self.highest = Arc::default();
+        let enters = self.shared.entries_made.load(Ordering::SeqCst) != entry;
+        let seen = self.watch.see(sighting, highest, skew_s, enters);
+        // What was lost counts at once; what others vouch for, when it was read.
+        self.shared.fence.fetch_max(seen.fence, Ordering::SeqCst);
+        let counted = seen.generation;
+        if counted != self.generation {
+            // What was stored before was read before, or by a memory that is not this one.
+            self.unread = stored + 1;
+        }
+        self.read_probes(&client, &name, looked_ms).await?;
+        let vouched = self.watch.vouched();
+        self.shared.fence.store(vouched.fence, Ordering::SeqCst);
+        if counted != self.generation || vouched.fence < seen.fence {
             tracing::info!(stream = name, fence = vouched.fence, "the replay guard's memory counts anew");
         }
+        if counted != self.generation {
+            self.generation = counted;
+            self.highest = Arc::default();
+        }
+        let mut identity = GuardIdentity::new(self.shared.identity.load().kind.as_str(), self.shared.config.window);
+        (identity.stream, identity.created_ms) = (name.clone(), created_ms);
+        self.shared.identity.store(Arc::new(identity));
         self.highest.fetch_max(info.state.last_seq, Ordering::SeqCst);
         let up = Up {
             jetstream,
             stream: name.into(),
             generation: self.generation,
             agreement,
+            looked_ms,
             highest: Arc::clone(&self.highest),
             line,
         };
-        if up.is_unbroken() { Ok(up) } else { Err(Trouble::new(Outage::Unverified, "the connection was interrupted")) }
+        if !up.is_unbroken() {
+            return Err(Trouble::new(Outage::Unverified, "the connection was interrupted"));
+        }
+        self.shared.rise(up);
+        self.shared.entries_made.store(entry, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Reads what other replicas have stored since the last time.
+    async fn read_probes(&mut self, client: &Client, name: &str, now_ms: u64) -> Result<(), Trouble> {
+        for _ in 0..MOST_PROBES {
+            let Some(found) = stream::probe_from(client, &self.shared.config, name, self.unread).await? else { break };
+            self.unread = found.sequence + 1;
+            if found.instance == self.shared.config.instance {
+                continue;
+            }
+            let ago = Duration::from_millis(now_ms.saturating_sub(found.stored_ms));
+            let mut peers = self.shared.peers.lock().unwrap_or_else(PoisonError::into_inner);
+            peers.saw(&found.instance, Instant::now(), ago);
+            drop(peers);
+            if let Some(claim) = found.claim {
+                self.watch.hear(claim);
+            }
+        }
+        Ok(())
+    }
+
+    /// What this replica says of itself to the others. It vouches only while it admits messages itself.
+    fn claim(&self) -> Option<Claim> {
+        let link = self.shared.link.load();
+        let up = link.up().ok()?;
+        let fence = self.shared.fence.load(Ordering::SeqCst);
+        let vouches = self.shared.serving.load(Ordering::SeqCst) && self.shared.agree(up).is_ok();
+        Some(Claim { looked_ms: up.looked_ms, fence: vouches.then_some(fence) })
     }
 
     /// Whether the broker is gone, and the connection does not know it.
@@ -212,7 +272,7 @@ impl Keeper {
     async fn is_dead(&self) -> bool {
         match &self.connection {
             Some(connection) => {
-                matches!(tokio::time::timeout(LEAST_PAUSE, connection.client.flush()).await, Ok(Err(_)))
+                matches!(tokio::time::timeout(DEAD_WITHIN, connection.client.flush()).await, Ok(Err(_)))
             }
             None => false,
         }
@@ -282,11 +342,12 @@ impl Keeper {
         let remembered_for = config.memory().saturating_sub(PROBE_MARGIN);
         let known = |probe: &&Probe| probe.stream == name && probe.stored.elapsed() < remembered_for;
         if let Some(id) = self.probe.as_ref().filter(known).map(|probe| probe.id.clone()) {
-            forgot = self.store(jetstream, name, &id).await?.is_some();
+            forgot = self.store(jetstream, name, &id, Vec::new()).await?.is_some();
         }
         let id = format!("$probe.{}", Nonce::random().to_text());
         let stored = Instant::now();
-        let Some(sequence) = self.store(jetstream, name, &id).await? else {
+        let claim = self.claim().and_then(|claim| serde_json::to_vec(&claim).ok()).unwrap_or_default();
+        let Some(sequence) = self.store(jetstream, name, &id, claim).await? else {
             return Err(Trouble::new(Outage::Unverified, "the guard stream knows an id that was never used"));
         };
         self.probe = Some(Probe { id, stream: name.to_owned(), stored });
@@ -294,9 +355,16 @@ impl Keeper {
     }
 
     /// The sequence number if `id` was new to the stream `name`.
-    async fn store(&mut self, jetstream: &Context, name: &str, id: &str) -> Result<Option<u64>, Trouble> {
-        let subject = stream::probe_subject(&self.shared.config);
-        let answer = ask::ask(jetstream, subject, id, self.shared.config.answer_within).await;
+    async fn store(
+        &mut self,
+        jetstream: &Context,
+        name: &str,
+        id: &str,
+        content: Vec<u8>,
+    ) -> Result<Option<u64>, Trouble> {
+        let config = &self.shared.config;
+        let subject = config.probe_subject(&config.instance);
+        let answer = ask::ask(jetstream, subject, id, content, config.answer_within).await;
         // A sequence that goes back is judged from the stream's state, with everything else.
         match answer.heard(name, 0) {
             Heard::New { sequence } => Ok(Some(sequence)),
@@ -318,10 +386,16 @@ impl Keeper {
     }
 }
 
-/// Each verification is four small requests.
-const VERIFY_EVERY: Duration = Duration::from_secs(1);
-const RETRY_AFTER: Duration = Duration::from_millis(250);
-const LEAST_PAUSE: Duration = Duration::from_millis(50);
+/// Each verification is four small requests, and one for each other replica. Often enough that one may be missed or slow before
+/// what is known is too old (see `shared/vouch.rs`).
+const VERIFY_EVERY: Duration = Duration::from_millis(750);
+const RETRY_AFTER: Duration = LEAST_PAUSE;
+/// No more probes than four a second, whatever the traffic and the brokers do: the stream has room for so many.
+const LEAST_PAUSE: Duration = Duration::from_millis(250);
+/// A client whose task has ended says so at once.
+const DEAD_WITHIN: Duration = Duration::from_millis(50);
+/// More are read the next time.
+const MOST_PROBES: usize = 128;
 
 /// A cluster that knows answers in a millisecond; one that has no leader does not answer, and is asked again soon.
 const GONE_WITHIN: Duration = Duration::from_millis(300);

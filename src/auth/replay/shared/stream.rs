@@ -1,14 +1,17 @@
 //! The guard stream at the broker: finds it, makes it, and says what it is. Never changes one that exists, and removes
 //! only a surplus one of its own making.
 //!
-//! The stream's subjects are `rg.<environment>.<service>.*`. No agent may publish there; the service's user for the guard
-//! needs to publish to `rg.<environment>.<service>.*`, `$JS.API.STREAM.NAMES`, `$JS.API.STREAM.INFO.*`,
-//! `$JS.API.STREAM.CREATE.*` and `$JS.API.STREAM.DELETE.*`, and to subscribe to `_SVC.<service>.guard.>`.
+//! The stream's subjects are `rg.<environment>.<service>.>`: an owner's ids at its name, an instance's probes below `$probe`.
+//! No agent may publish there; the service's user for the guard needs to publish to `rg.<environment>.<service>.>`,
+//! `$JS.API.STREAM.NAMES`, `$JS.API.STREAM.INFO.*`, `$JS.API.STREAM.MSG.GET.*`, `$JS.API.STREAM.CREATE.*` and
+//! `$JS.API.STREAM.DELETE.*`, and to subscribe to `_SVC.<service>.guard.>`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use async_nats::Client;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use time::OffsetDateTime;
@@ -16,7 +19,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::super::{Nonce, Outage};
 use super::SharedConfig;
-use crate::name::Name;
+use super::probe::Found;
 
 /// Why the stream cannot be used now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -213,6 +216,37 @@ pub(super) async fn look(client: &Client, name: &str) -> Result<Option<Info>, Tr
     }
 }
 
+/// The first probe, of any instance, that is stored under `sequence` or later; `None` if there is none.
+pub(super) async fn probe_from(
+    client: &Client,
+    wanted: &SharedConfig,
+    name: &str,
+    sequence: u64,
+) -> Result<Option<Found>, Trouble> {
+    #[derive(Deserialize)]
+    struct Got {
+        message: Stored,
+    }
+    #[derive(Deserialize)]
+    struct Stored {
+        subject: String,
+        seq: u64,
+        #[serde(default)]
+        data: String,
+        time: String,
+    }
+    let asked = json!({ "seq": sequence, "next_by_subj": wanted.probe_subject("*") });
+    let Stored { subject, seq, data, time } = match ask::<Got>(client, &format!("STREAM.MSG.GET.{name}"), &asked).await
+    {
+        Ok(got) => got.message,
+        Err(ApiError { code: NO_MESSAGE, .. }) => return Ok(None),
+        Err(error) => return Err(error.trouble()),
+    };
+    let instance = subject.strip_prefix(&wanted.probe_subject("")).unwrap_or_default().to_owned();
+    let claim = STANDARD.decode(data).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    Ok(Some(Found { instance, sequence: seq, stored_ms: needed(&time)?, claim }))
+}
+
 /// Makes the stream. If another replica is quicker, that is fine: look again.
 pub(super) async fn create(client: &Client, wanted: &SharedConfig) -> Result<(), Trouble> {
     let copies = wanted.replicas.unwrap_or(CLUSTER_COPIES);
@@ -315,16 +349,6 @@ fn needed(text: &str) -> Result<u64, Trouble> {
     ms.filter(|ms| *ms > 0).ok_or_else(unreadable)
 }
 
-/// The subject that a check of this owner is stored under.
-pub(super) fn subject(config: &SharedConfig, owner: &Name) -> String {
-    format!("rg.{}.{}.{owner}", config.environment, config.service)
-}
-
-/// The subject of probes. No agent is called so: `$` is not a letter of names.
-pub(super) fn probe_subject(config: &SharedConfig) -> String {
-    format!("rg.{}.{}.$probe", config.environment, config.service)
-}
-
 /// One node may die with its copy and another be away, and what it knew is still there.
 const CLUSTER_COPIES: usize = 3;
 
@@ -336,6 +360,8 @@ const API_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `JSStreamNotFoundErr`.
 const STREAM_NOT_FOUND: u64 = 10_059;
+/// `JSNoMessageFoundErr`.
+const NO_MESSAGE: u64 = 10_037;
 /// `JSStreamSubjectOverlapErr`.
 const SUBJECTS_OVERLAP: u64 = 10_065;
 /// `JSStreamReplicasNotSupportedErr`.
@@ -345,11 +371,12 @@ const NOT_CLUSTERED: u64 = 10_074;
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+    use crate::name::Name;
 
     /// As nats-server 2.15.1 answers for the stream that `create` makes.
     fn info(change: impl FnOnce(&mut serde_json::Value)) -> Info {
         let mut info = json!({
-            "config": {"name": "RG_prod_math_x", "subjects": ["rg.prod.math.*"], "retention": "limits",
+            "config": {"name": "RG_prod_math_x", "subjects": ["rg.prod.math.>"], "retention": "limits",
                 "max_consumers": -1, "max_msgs": 2, "max_bytes": -1, "max_age": 100_000_000_000_u64,
                 "max_msgs_per_subject": -1, "max_msg_size": -1, "discard": "new", "storage": "memory",
                 "num_replicas": 3, "duplicate_window": 100_000_000_000_u64, "deny_delete": true, "deny_purge": true},
@@ -385,7 +412,7 @@ mod tests {
             ("/config/retention", json!("workqueue"), "`retention`"),
             ("/config/max_msgs_per_subject", json!(1), "`max_msgs_per_subject`"),
             ("/config/num_replicas", json!(1), "`num_replicas` is below 3"),
-            ("/config/subjects", json!(["rg.>"]), "`subjects` is not [rg.prod.math.*]"),
+            ("/config/subjects", json!(["rg.>"]), "`subjects` is not [rg.prod.math.>]"),
             ("/config/no_ack", json!(true), "`no_ack`"),
             ("/config/sealed", json!(true), "sealed"),
             ("/config/deny_purge", json!(false), "`deny_purge`"),

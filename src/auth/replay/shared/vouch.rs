@@ -14,16 +14,26 @@
 //!   to answer, the memory counts from the new leader's term. A leader that hands over in good order costs nothing.
 //! - A probe that was stored and is not recognised, a sequence number that goes back, and a broker whose clock was wrong
 //!   (it forgets by that clock) all say that ids were lost: the memory counts from now.
+//!
+//! All that is about the memory. Whether everything was *asked* there is another matter: while nobody with this guard served,
+//! somebody with another one may have. So a guard that starts to serve, and one that has not looked for a while, *enters*:
+//! what was issued up to that moment is stale, unless another replica vouches for it. It does by a probe that says how far
+//! back it vouches, written only while it serves, and based on a look at the stream after the one that enters could be seen
+//! itself. From then on one of the two was always there to be noticed by a replica with another guard, which does not start
+//! then. A row of probes would not show that: one that is started again and again beside another guard, and refuses to
+//! serve each time, leaves a row as well.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::super::Outage;
+use super::probe::Claim;
 
 /// How the broker's clock related to ours when they were last compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Agreement {
+    asked: Instant,
     at: Instant,
     wall_ms: u64,
     broker_ms: u64,
@@ -38,7 +48,14 @@ impl Agreement {
         let half = at.saturating_duration_since(asked) / 2;
         // The broker's time at the moment of the answer.
         let broker_ms = broker_ms.saturating_add(whole_ms(half));
-        Self { at, wall_ms, broker_ms, error_ms: whole_ms(half) + 1 }
+        Self { asked, at, wall_ms, broker_ms, error_ms: whole_ms(half) + 1 }
+    }
+
+    /// Whether it is so fresh that the stream cannot have changed its leader unseen since.
+    pub(super) fn is_fresh(&self, now: Instant, wall_ms: u64) -> bool {
+        // The monotonic clock stands still while a machine sleeps.
+        let slept_ms = wall_ms.saturating_sub(self.wall_ms);
+        now.saturating_duration_since(self.asked) <= UNSEEN && u128::from(slept_ms) <= UNSEEN.as_millis()
     }
 
     /// How far the broker's clock is ahead of a wall clock that says `wall_ms` at `now`.
@@ -50,20 +67,20 @@ impl Agreement {
     /// Whether a wall clock that says `wall_ms` at `now` is within `skew_ms` of the broker's. Between two comparisons
     /// the monotonic clock is trusted, so that a step of the wall clock is noticed by the very next message.
     pub(super) fn check(&self, now: Instant, wall_ms: u64, skew_ms: u64) -> Result<(), Outage> {
-        if now.saturating_duration_since(self.at) > TRUSTED_FOR {
-            return Err(Outage::Unverified);
-        }
         let differs = self.ahead_ms(now, wall_ms).unsigned_abs().saturating_add(self.error_ms) > skew_ms;
-        if differs { Err(Outage::ClockDiffers) } else { Ok(()) }
+        match self.is_fresh(now, wall_ms) {
+            _ if differs && now.saturating_duration_since(self.asked) <= UNSEEN => Err(Outage::ClockDiffers),
+            true => Ok(()),
+            false => Err(Outage::Unverified),
+        }
     }
 }
 
 /// What one verification saw of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sighting {
-    /// When the verification began: everything below is at least as new.
-    pub(super) began: Instant,
-    /// When it ended.
+    /// When the stream's state was asked for, and when the answer came.
+    pub(super) asked: Instant,
     pub(super) ended: Instant,
     pub(super) stream: String,
     /// The broker's times, in milliseconds since the Unix epoch.
@@ -83,7 +100,19 @@ pub(super) struct Sighting {
 pub(super) struct Watch {
     last: Option<Sighting>,
     generation: u64,
-    clocks_differed: bool,
+    doubted: bool,
+    /// What is stale for what was seen of the memory. Only grows.
+    memory_fence: u64,
+    entry: Entry,
+}
+
+/// Since when somebody with this guard is known to have been there.
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    /// When this replica entered, by the broker's clock.
+    at_ms: u64,
+    fence: u64,
+    vouched: bool,
 }
 
 /// What the stream vouches for.
@@ -96,26 +125,34 @@ pub(super) struct Vouched {
 }
 
 impl Watch {
-    /// The broker's clock and ours differed: ids may have been forgotten early.
-    pub(super) fn clocks_differed(&mut self) {
-        self.clocks_differed = true;
+    /// Something happened that no look at the stream shows: the broker's clock and ours differed, so that ids may have been
+    /// forgotten early; or somebody served beside us by another guard. What was issued before the next look is stale, and
+    /// nobody can vouch for it.
+    pub(super) fn doubt(&mut self) {
+        self.doubted = true;
     }
 
-    /// Judges a new sighting; `highest` is the highest sequence number that any answer had before it began.
-    pub(super) fn see(&mut self, sighting: Sighting, highest: u64, skew_s: u64) -> Vouched {
+    /// Judges a new sighting; `highest` is the highest sequence number that any answer had before it began. `enters` if this
+    /// replica has begun to serve since the last one.
+    pub(super) fn see(&mut self, sighting: Sighting, highest: u64, skew_s: u64, enters: bool) -> Vouched {
         let led_since_ms = match &sighting.leader {
             None => 0,
             // A server that does not tell since when it leads: as of now.
             Some((_, since_ms)) => since_ms.unwrap_or(sighting.now_ms),
         };
         let reach_ms = sighting.first_ms.unwrap_or(sighting.now_ms).max(sighting.created_ms);
+        let mut unseen = true;
         let gap_ms = match &self.last {
-            _ if self.clocks_differed => Some(sighting.now_ms),
+            _ if self.doubted => Some(sighting.now_ms),
             Some(last) if last.stream == sighting.stream && last.created_ms == sighting.created_ms => {
                 let lost = sighting.forgot || sighting.last_sequence < highest.max(last.last_sequence);
+                let unseen_ms = sighting.now_ms.saturating_sub(last.now_ms);
+                unseen = sighting.ended - last.asked > UNSEEN || u128::from(unseen_ms) > UNSEEN.as_millis();
+                // A term that is not told may be a new one.
+                let same_term = last.leader == sighting.leader && !matches!(sighting.leader, Some((_, None)));
                 if lost {
                     Some(sighting.now_ms)
-                } else if last.leader != sighting.leader && sighting.began - last.ended > HANDOVER {
+                } else if unseen && !same_term {
                     Some(led_since_ms)
                 } else {
                     None
@@ -124,13 +161,39 @@ impl Watch {
             // Another stream, or the first one this process sees: it did not watch the latest change of leader.
             _ => Some(led_since_ms),
         };
-        if gap_ms.is_some() {
+        let after = |ms: u64| ms / 1000 + 2 * skew_s;
+        let enters = enters || unseen;
+        if enters {
+            self.entry = Entry { at_ms: sighting.now_ms, fence: after(sighting.now_ms), vouched: false };
+        }
+        if enters || gap_ms.is_some() {
             self.generation += 1;
         }
-        self.clocks_differed = false;
+        self.doubted = false;
         self.last = Some(sighting);
-        let vouched_ms = reach_ms.max(gap_ms.unwrap_or(0));
-        Vouched { generation: self.generation, fence: vouched_ms / 1000 + 2 * skew_s }
+        self.memory_fence = self.memory_fence.max(after(reach_ms.max(gap_ms.unwrap_or(0))));
+        self.vouched()
+    }
+
+    /// What another replica's probe says. It counts once, and only if that replica looked after this one had entered.
+    pub(super) fn hear(&mut self, claim: Claim) {
+        if let Some(fence) = claim.fence
+            && self.awaits_word()
+            && claim.looked_ms > self.entry.at_ms
+        {
+            self.entry.vouched = true;
+            self.entry.fence = self.entry.fence.min(fence);
+        }
+    }
+
+    /// Whether another replica's word may still make the wait shorter.
+    pub(super) fn awaits_word(&self) -> bool {
+        let now_ms = self.last.as_ref().map_or(0, |last| last.now_ms);
+        !self.entry.vouched && self.entry.fence >= now_ms / 1000
+    }
+
+    pub(super) fn vouched(&self) -> Vouched {
+        Vouched { generation: self.generation, fence: self.memory_fence.max(self.entry.fence) }
     }
 }
 
@@ -138,12 +201,10 @@ fn whole_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How long a comparison of the clocks holds. Several verifications long; without one, nothing is vouched for.
-const TRUSTED_FOR: Duration = Duration::from_secs(5);
-
-/// A leader that hands over in good order does it in 0.25 s (measured, SIGTERM and lame duck, nats-server 2.15.1); one
-/// that is missed is replaced after at least 3 s (its election time-out is 4 s or more, counted from the last beat).
-const HANDOVER: Duration = Duration::from_secs(2);
+/// For how long the stream may go unseen. One that loses its leader has another after at least 3 s (its election time-out is
+/// 4 s or more, counted from the last beat); a leader that hands over in good order does it in 0.25 s (measured, SIGTERM and
+/// lame duck, nats-server 2.15.1). So nothing that was known less than this ago can have been lost with a leader since.
+const UNSEEN: Duration = Duration::from_millis(2_500);
 
 #[cfg(test)]
 mod tests {
@@ -154,7 +215,7 @@ mod tests {
 
     fn sighting(began: Instant) -> Sighting {
         Sighting {
-            began,
+            asked: began,
             ended: began + Duration::from_millis(2),
             stream: "RG_1".into(),
             created_ms: NOW_MS - 3_600_000,
@@ -170,50 +231,119 @@ mod tests {
         ms / 1000 + 2 * SKEW_S
     }
 
-    /// A watch that has seen one sighting, and the time of the next.
+    /// Another replica's word, given after a look at that time, for everything.
+    fn word(looked_ms: u64) -> Claim {
+        Claim { looked_ms, fence: Some(0) }
+    }
+
+    /// A watch that has seen one sighting, and has the word of another replica; and the time of the next sighting.
     fn watching() -> (Watch, Instant, Vouched) {
         let start = Instant::now();
         let mut watch = Watch::default();
-        let vouched = watch.see(sighting(start), 0, SKEW_S);
+        watch.see(sighting(start), 0, SKEW_S, true);
+        watch.hear(word(NOW_MS + 1));
+        let vouched = watch.vouched();
         (watch, start + Duration::from_secs(1), vouched)
     }
 
+    /// What a first look says of the memory alone.
+    fn memory(sighting: Sighting) -> u64 {
+        let mut watch = Watch::default();
+        let after = word(sighting.now_ms + 1);
+        watch.see(sighting, 0, SKEW_S, true);
+        watch.hear(after);
+        watch.vouched().fence
+    }
+
     #[test]
-    fn an_old_stream_with_old_messages_vouches_at_once() {
-        let (mut watch, next, vouched) = watching();
-        assert_eq!(vouched, Vouched { generation: 1, fence: fence(NOW_MS - 100_000) });
-        let again = watch.see(sighting(next), 1000, SKEW_S);
-        assert_eq!(again, vouched);
+    fn a_replica_that_nobody_vouches_for_begins_behind_its_own_start() {
+        let start = Instant::now();
+        let mut watch = Watch::default();
+        let alone = watch.see(sighting(start), 0, SKEW_S, true);
+        assert_eq!(alone, Vouched { generation: 1, fence: fence(NOW_MS) }, "however old the stream is");
+        let later = Sighting { now_ms: NOW_MS + 1000, ..sighting(start + Duration::from_secs(1)) };
+        assert_eq!(watch.see(later.clone(), 1000, SKEW_S, false), alone, "and stays there");
+        let again = Sighting { now_ms: NOW_MS + 2000, ..sighting(start + Duration::from_secs(2)) };
+        let serving = watch.see(again, 1000, SKEW_S, true);
+        assert_eq!(serving, Vouched { generation: 2, fence: fence(NOW_MS + 2000) }, "counted from when it serves");
+    }
+
+    #[test]
+    fn another_replica_vouches_by_a_look_after_the_start_and_by_nothing_else() {
+        let start = Instant::now();
+        let entered = || {
+            let mut watch = Watch::default();
+            watch.see(sighting(start), 0, SKEW_S, true);
+            watch
+        };
+        let said = |claim| {
+            let mut watch = entered();
+            watch.hear(claim);
+            watch.vouched().fence
+        };
+        assert_eq!(said(word(NOW_MS + 1)), fence(NOW_MS - 100_000), "as far back as the memory reaches");
+        let since = NOW_MS / 1000 - 7;
+        assert_eq!(said(Claim { looked_ms: NOW_MS + 1, fence: Some(since) }), since, "and as the other vouches itself");
+        assert_eq!(said(word(NOW_MS)), fence(NOW_MS), "a look from before proves nothing");
+        assert_eq!(said(Claim { looked_ms: NOW_MS + 9000, fence: None }), fence(NOW_MS), "nor one that does not serve");
+        assert_eq!(said(Claim { looked_ms: NOW_MS + 1, fence: Some(u64::MAX) }), fence(NOW_MS));
+
+        let mut watch = entered();
+        let late = Sighting { now_ms: NOW_MS + 11_000, ..sighting(start + Duration::from_secs(1)) };
+        watch.last = Some(late);
+        watch.hear(word(NOW_MS + 11_000));
+        assert_eq!(watch.vouched().fence, fence(NOW_MS), "a fence that is past does not go back");
+    }
+
+    #[test]
+    fn a_replica_that_was_away_enters_anew_whoever_leads() {
+        let (mut watch, next, before) = watching();
+        let paused = watch.see(sighting(next + Duration::from_secs(60)), 1000, SKEW_S, false);
+        assert_eq!(paused, Vouched { generation: 2, fence: fence(NOW_MS) });
+        watch.hear(word(NOW_MS + 1));
+        assert_eq!(watch.vouched().fence, before.fence, "the others were there");
+        // A machine that slept: only the broker's clock went on.
+        let (mut watch, next, _) = watching();
+        let slept = Sighting { now_ms: NOW_MS + 3_000, ..sighting(next) };
+        assert_eq!(watch.see(slept, 1000, SKEW_S, false).fence, fence(NOW_MS + 3_000));
+        // A slow look: what it says may be as old as the question, and the last one's as well.
+        let (mut watch, next, _) = watching();
+        let slow = Sighting { ended: next + Duration::from_millis(1_600), ..sighting(next) };
+        assert_eq!(watch.see(slow, 1000, SKEW_S, false).fence, fence(NOW_MS));
     }
 
     #[test]
     fn a_first_look_counts_from_creation_oldest_message_and_term_of_the_leader() {
         let start = Instant::now();
-        let see = |sighting| Watch::default().see(sighting, 0, SKEW_S).fence;
-        assert_eq!(see(Sighting { created_ms: NOW_MS - 20_000, ..sighting(start) }), fence(NOW_MS - 20_000));
-        assert_eq!(see(Sighting { first_ms: Some(NOW_MS - 10), ..sighting(start) }), fence(NOW_MS - 10));
-        assert_eq!(see(Sighting { first_ms: None, ..sighting(start) }), fence(NOW_MS), "empty");
+        assert_eq!(memory(sighting(start)), fence(NOW_MS - 100_000));
+        assert_eq!(memory(Sighting { created_ms: NOW_MS - 20_000, ..sighting(start) }), fence(NOW_MS - 20_000));
+        assert_eq!(memory(Sighting { first_ms: Some(NOW_MS - 10), ..sighting(start) }), fence(NOW_MS - 10));
+        assert_eq!(memory(Sighting { first_ms: None, ..sighting(start) }), fence(NOW_MS), "empty");
         let new_leader = Some(("n2".into(), Some(NOW_MS - 3000)));
-        assert_eq!(see(Sighting { leader: new_leader, ..sighting(start) }), fence(NOW_MS - 3000));
+        assert_eq!(memory(Sighting { leader: new_leader, ..sighting(start) }), fence(NOW_MS - 3000));
         let unknown_term = Some(("n2".into(), None));
-        assert_eq!(see(Sighting { leader: unknown_term, ..sighting(start) }), fence(NOW_MS));
-        assert_eq!(see(Sighting { leader: None, ..sighting(start) }), fence(NOW_MS - 100_000), "one server");
+        assert_eq!(memory(Sighting { leader: unknown_term, ..sighting(start) }), fence(NOW_MS));
+        assert_eq!(memory(Sighting { leader: None, ..sighting(start) }), fence(NOW_MS - 100_000), "one server");
     }
 
     #[test]
     fn a_stream_that_came_back_empty_is_fenced_although_name_and_creation_are_the_same() {
         let (mut watch, next, _) = watching();
         let empty = Sighting { first_ms: Some(NOW_MS - 50), last_sequence: 1, ..sighting(next) };
-        assert_eq!(watch.see(empty, 0, SKEW_S), Vouched { generation: 2, fence: fence(NOW_MS) });
+        assert_eq!(watch.see(empty, 0, SKEW_S, false), Vouched { generation: 2, fence: fence(NOW_MS) });
     }
 
     #[test]
-    fn a_recreated_stream_is_a_new_generation() {
+    fn a_recreated_stream_is_entered_anew_and_nobody_vouches_for_what_was_before_it() {
         let (mut watch, next, _) = watching();
         let renamed = Sighting { stream: "RG_2".into(), created_ms: NOW_MS - 7, ..sighting(next) };
-        assert_eq!(watch.see(renamed.clone(), 0, SKEW_S), Vouched { generation: 2, fence: fence(NOW_MS - 7) });
-        let recreated = Sighting { created_ms: NOW_MS - 3, began: next + HANDOVER, ended: next + HANDOVER, ..renamed };
-        assert_eq!(watch.see(recreated, 0, SKEW_S), Vouched { generation: 3, fence: fence(NOW_MS - 3) });
+        assert_eq!(watch.see(renamed.clone(), 0, SKEW_S, false), Vouched { generation: 2, fence: fence(NOW_MS) });
+        watch.hear(word(NOW_MS + 1));
+        assert_eq!(watch.vouched().fence, fence(NOW_MS - 7));
+        let recreated = Sighting { created_ms: NOW_MS - 3, ..renamed };
+        assert_eq!(watch.see(recreated, 0, SKEW_S, false).generation, 3);
+        watch.hear(word(NOW_MS + 1));
+        assert_eq!(watch.vouched().fence, fence(NOW_MS - 3));
     }
 
     #[test]
@@ -221,7 +351,10 @@ mod tests {
         for (forgot, last_sequence, highest) in [(true, 1001, 1000), (false, 999, 0), (false, 1001, 1002)] {
             let (mut watch, next, _) = watching();
             let lossy = Sighting { forgot, last_sequence, ..sighting(next) };
-            assert_eq!(watch.see(lossy, highest, SKEW_S), Vouched { generation: 2, fence: fence(NOW_MS) });
+            let vouched = Vouched { generation: 2, fence: fence(NOW_MS) };
+            assert_eq!(watch.see(lossy, highest, SKEW_S, false), vouched);
+            watch.hear(word(NOW_MS + 1));
+            assert_eq!(watch.vouched(), vouched, "nobody can vouch for what was lost");
         }
     }
 
@@ -229,28 +362,33 @@ mod tests {
     fn a_new_leader_after_a_silence_is_fenced_and_one_that_took_over_smoothly_is_not() {
         let leader = Some(("n2".into(), Some(NOW_MS - 700)));
         let (mut watch, next, before) = watching();
-        let smooth = watch.see(Sighting { leader: leader.clone(), ..sighting(next) }, 1000, SKEW_S);
+        let smooth = watch.see(Sighting { leader: leader.clone(), ..sighting(next) }, 1000, SKEW_S, false);
         assert_eq!(smooth, before);
+        for (leader, counts_from) in [(leader, NOW_MS - 700), (Some(("n2".into(), None)), NOW_MS)] {
+            let (mut watch, next, _) = watching();
+            let silence = next + Duration::from_secs(4);
+            watch.see(Sighting { leader, ..sighting(silence) }, 1000, SKEW_S, false);
+            watch.hear(word(NOW_MS + 1));
+            assert_eq!(watch.vouched(), Vouched { generation: 2, fence: fence(counts_from) });
+        }
+        // A leader that does not tell its term may have been another one in between.
+        let untold = || Some(("n1".into(), None));
         let (mut watch, next, _) = watching();
-        let silence = next + Duration::from_secs(4);
-        let after = watch.see(Sighting { leader, ..sighting(silence) }, 1000, SKEW_S);
-        assert_eq!(after, Vouched { generation: 2, fence: fence(NOW_MS - 700) });
-        let (mut watch, next, before) = watching();
-        let same_leader = watch.see(sighting(next + Duration::from_secs(60)), 1000, SKEW_S);
-        assert_eq!(same_leader, before, "a pause of ours, not of the stream");
-        let (mut watch, next, _) = watching();
-        let unknown_term = Some(("n2".into(), None));
-        let after = watch.see(Sighting { leader: unknown_term, ..sighting(next + HANDOVER * 2) }, 1000, SKEW_S);
-        assert_eq!(after.fence, fence(NOW_MS));
+        watch.see(Sighting { leader: untold(), ..sighting(next) }, 1000, SKEW_S, false);
+        watch.see(Sighting { leader: untold(), ..sighting(next + Duration::from_secs(4)) }, 1000, SKEW_S, false);
+        watch.hear(word(NOW_MS + 1));
+        assert_eq!(watch.vouched().fence, fence(NOW_MS));
     }
 
     #[test]
-    fn after_clocks_that_differed_the_memory_counts_from_now_once() {
-        let (mut watch, next, before) = watching();
-        watch.clocks_differed();
-        assert_eq!(watch.see(sighting(next), 1000, SKEW_S), Vouched { generation: 2, fence: fence(NOW_MS) });
-        let later = watch.see(sighting(next + Duration::from_secs(1)), 1000, SKEW_S);
-        assert_eq!(later, Vouched { generation: 2, ..before }, "the guard keeps the highest fence");
+    fn after_a_doubt_the_memory_counts_from_now_once_and_nobody_can_vouch_for_more() {
+        let (mut watch, next, _) = watching();
+        watch.doubt();
+        let counted = Vouched { generation: 2, fence: fence(NOW_MS) };
+        assert_eq!(watch.see(sighting(next), 1000, SKEW_S, true), counted);
+        watch.hear(word(NOW_MS + 1));
+        let later = Sighting { now_ms: NOW_MS + 1000, ..sighting(next + Duration::from_secs(1)) };
+        assert_eq!(watch.see(later, 1000, SKEW_S, false), counted);
     }
 
     #[test]
@@ -271,12 +409,23 @@ mod tests {
     fn a_step_of_the_wall_clock_is_noticed_before_the_next_comparison() {
         let at = Instant::now();
         let agreement = Agreement::new(at, at, NOW_MS, NOW_MS);
-        let later = at + Duration::from_secs(3);
-        assert_eq!(agreement.check(later, NOW_MS + 3000, 5000), Ok(()));
-        assert_eq!(agreement.check(later, NOW_MS + 3000 + 6000, 5000), Err(Outage::ClockDiffers));
-        assert_eq!(agreement.check(later, NOW_MS + 3000 - 6000, 5000), Err(Outage::ClockDiffers));
-        assert_eq!(agreement.ahead_ms(later, NOW_MS), 3000);
-        let much_later = at + TRUSTED_FOR + Duration::from_millis(1);
-        assert_eq!(agreement.check(much_later, NOW_MS + 5001, 5000), Err(Outage::Unverified));
+        let later = at + Duration::from_secs(2);
+        assert_eq!(agreement.check(later, NOW_MS + 2000, 5000), Ok(()));
+        assert_eq!(agreement.check(later, NOW_MS + 2000 + 6000, 5000), Err(Outage::ClockDiffers));
+        assert_eq!(agreement.check(later, NOW_MS + 2000 - 6000, 5000), Err(Outage::ClockDiffers));
+        assert_eq!(agreement.ahead_ms(later, NOW_MS), 2000);
+    }
+
+    /// A stream may have another leader three seconds after it was looked at, and have lost what was stored last.
+    #[test]
+    fn a_look_at_the_stream_is_trusted_for_less_than_an_election_takes() {
+        let asked = Instant::now();
+        let answered = asked + Duration::from_secs(1);
+        let agreement = Agreement::new(asked, answered, NOW_MS, NOW_MS - 500);
+        let check =
+            |after_ms, wall_ms| agreement.check(asked + Duration::from_millis(after_ms), NOW_MS + wall_ms, 5000);
+        assert_eq!(check(2_500, 1_500), Ok(()));
+        assert_eq!(check(2_501, 1_501), Err(Outage::Unverified), "counted from the question");
+        assert_eq!(check(1_500, 3_000), Err(Outage::Unverified), "the machine slept, and its monotonic clock, too");
     }
 }
