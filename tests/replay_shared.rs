@@ -341,6 +341,122 @@ async fn a_stream_that_is_removed_is_made_anew_and_what_it_knew_is_stale() {
     assert!(two.stats().shared.unwrap().interruptions > 0);
 }
 
+/// Made by somebody else before the service is there, as near to the service's own as can be: each is refused, and nothing is
+/// written there.
+#[tokio::test]
+async fn a_squatted_stream_is_refused_and_the_way_out_is_told() {
+    let server = NatsServer::start().await;
+    let client = server.client().await;
+    let api = async |verb: String, body: String| {
+        let answer = within(SOON, client.request(format!("$JS.API.STREAM.{verb}"), body.into())).await.unwrap();
+        serde_json::from_slice::<serde_json::Value>(&answer.payload).unwrap()
+    };
+    let own = replica(&server).await;
+    let name = own.identity().stream;
+    let genuine = api(format!("INFO.{name}"), String::new()).await["config"].clone();
+    within(SOON, own.close()).await;
+    api(format!("DELETE.{name}"), String::new()).await;
+
+    type Change = (&'static str, fn(&mut serde_json::Value), &'static str);
+    let changes: [Change; 8] = [
+        ("SQUAT", |_| (), "its name is not `RG_test_math_`"),
+        ("RG_test_math_x", |config| config["max_msgs"] = 60.into(), "`max_msgs` is 60 and should be 1000000"),
+        ("RG_test_math_x", |config| config["max_msgs_per_subject"] = 5.into(), "`max_msgs_per_subject` is 5"),
+        ("RG_test_math_x", |config| config["storage"] = "file".into(), "`storage` is \"file\""),
+        (
+            "RG_test_math_x",
+            |config| {
+                config["storage"] = "file".into();
+                config["persist_mode"] = "async".into();
+            },
+            "`persist_mode` is \"async\" and should not be set",
+        ),
+        (
+            "RG_test_math_x",
+            |config| config["republish"] = serde_json::json!({"src": "rg.test.math.>", "dest": "spy.>"}),
+            "`republish` is ",
+        ),
+        ("RG_test_math_x", |config| config["allow_direct"] = true.into(), "`allow_direct` is true"),
+        (
+            "RG_test_math_x",
+            |config| config["metadata"]["sealwire.skew_s"] = "2".into(),
+            "metadata `sealwire.skew_s` is",
+        ),
+    ];
+    for (name, change, says) in changes {
+        let mut config = genuine.clone();
+        config["name"] = name.into();
+        change(&mut config);
+        let made = api(format!("CREATE.{name}"), config.to_string()).await;
+        assert!(made.get("error").is_none(), "{made}");
+        let bus = BusConfig::open(&server.url());
+        match SharedGuard::open(self::config(), bus, Arc::new(SystemClock)).await {
+            Err(SharedOpenError::Unfit(why)) => {
+                assert!(why.contains(says) && why.ends_with("remove the stream; the service makes its own"), "{why}");
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+        assert_eq!(api(format!("INFO.{name}"), String::new()).await["state"]["messages"], 0);
+        api(format!("DELETE.{name}"), String::new()).await;
+    }
+    ready(&replica(&server).await).await;
+}
+
+/// An agent whose messages live for two seconds has room for new ones in the replica's memory all the time. In the stream
+/// they stay for a minute and a half.
+#[tokio::test]
+async fn no_owner_fills_the_stream_and_others_do_not_notice() {
+    let server = NatsServer::start().await;
+    let open = async || {
+        let mut config = config();
+        (config.max_messages, config.caps.owner, config.caps.reserve) = (4_000, 200, 1);
+        let share = config.owner_share();
+        let guard = open_with(&server.url(), config, Arc::new(SystemClock)).await;
+        ready(&guard).await;
+        (guard, share)
+    };
+    let (guard, share) = open().await;
+    assert_eq!(share, 594, "200 in 31 s, for 92 s");
+    let (greedy, other) = (name("greedy"), name("other"));
+    let offer_short = async |guard: &SharedGuard, nonce| {
+        let now = SystemClock.now_s();
+        within(SOON, guard.admit(&greedy, nonce, now - 1, now + 1, Instant::now())).await
+    };
+    let (mut admitted, mut refused_locally) = (0, 0);
+    let began = Instant::now();
+    let last = loop {
+        let before = guard.stats().shared.unwrap().latency.count;
+        let nonce = Nonce::random();
+        match offer_short(&guard, nonce).await {
+            Ok(()) => admitted += 1,
+            Err(Refused::Stale) => {}
+            Err(Refused::OwnerFull { .. }) if guard.stats().shared.unwrap().latency.count == before => {
+                refused_locally += 1;
+                sleep(Duration::from_millis(50)).await;
+            }
+            Err(refused) => break refused,
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{admitted} admitted");
+    };
+    assert!(refused_locally > 0, "the replica's own bound comes first");
+    assert_eq!(last, Refused::OwnerFull { retry_after_ms: 1000 });
+    // Some of those that came late were stored and not admitted.
+    assert!(admitted <= share && admitted > share - 100, "{admitted}");
+    assert_eq!(guard.not_ready(), None, "the guard goes on");
+    let (second, _) = open().await;
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(
+        offer_short(&second, Nonce::random()).await,
+        Err(Refused::OwnerFull { retry_after_ms: 1000 }),
+        "everywhere"
+    );
+    for guard in [&guard, &second] {
+        for _ in 0..100 {
+            assert_eq!(offer_as(guard, &other, Message::new(), Instant::now()).await, Ok(()));
+        }
+    }
+}
+
 /// Somebody else makes a stream with the guard's subjects, right in the gap.
 #[tokio::test]
 async fn an_answer_of_another_stream_admits_nothing() {
@@ -357,10 +473,12 @@ async fn an_answer_of_another_stream_admits_nothing() {
         sleep(Duration::from_millis(20)).await;
     }
     let why = one.not_ready().unwrap();
-    assert!(why.contains("stream `X` cannot serve as replay guard") && why.contains("`subjects`"), "{why}");
+    assert!(why.contains("stream `X` cannot serve as replay guard") && why.contains("`subjects` is"), "{why}");
 
     let refused = SharedGuard::open(config(), BusConfig::open(&server.url()), Arc::new(SystemClock)).await;
-    assert!(matches!(refused, Err(SharedOpenError::Unfit(why)) if why.contains("`max_age` is below 92 s")));
+    assert!(
+        matches!(refused, Err(SharedOpenError::Unfit(why)) if why.contains("`max_age` is 0 and should be 92000000000"))
+    );
 }
 
 #[tokio::test]
@@ -463,11 +581,14 @@ async fn the_clock_is_read_again_after_the_answer() {
 #[tokio::test]
 async fn a_full_stream_refuses_and_forgets_nothing() {
     let server = NatsServer::start().await;
-    let mut config = config();
-    config.max_messages = 40;
-    let guard = open_with(&server.url(), config, Arc::new(SystemClock)).await;
-    ready(&guard).await;
-    let other = replica(&server).await;
+    let small = async || {
+        let mut config = config();
+        config.max_messages = 60;
+        let guard = open_with(&server.url(), config, Arc::new(SystemClock)).await;
+        ready(&guard).await;
+        guard
+    };
+    let (guard, other) = (small().await, small().await);
     let mut admitted = Vec::new();
     let refused = loop {
         let message = Message::new();

@@ -126,7 +126,7 @@ pub enum Refused {
     /// The nonce was admitted before, or is just being admitted.
     #[error("the nonce was seen before")]
     Replayed,
-    /// The owner has as many live nonces, or checks in flight, as one owner may have.
+    /// The owner has as many live nonces, nonces in the guard's stream, or checks in flight, as one owner may have.
     #[error("the caller has too many live nonces")]
     OwnerFull {
         /// When the first of them expires or is answered, in milliseconds from now.

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::history::{
-    AGE, Answer, CLOCK, Execution, History, Life, Message, Offer, PAUSED, STALLED, START, Span, Trouble, overlap,
+    AGE, Answer, CLOCK, CUT_OFF, Execution, History, Life, Message, Offer, PAUSED, STALLED, START, Span, Trouble,
+    overlap,
 };
 use super::replica::{Cause, MEMORY_S, SKEW_S, Said, WINDOW_S};
 
@@ -141,7 +142,10 @@ impl Judge<'_> {
     /// An execution must have been allowed by all that the test knows.
     fn execution(&self, message: Message, answer: &Answer) -> Option<&'static str> {
         let late = answer.received_ms >= (message.iat + WINDOW_S + SKEW_S) * 1000;
-        let fenced = message.iat <= u64::from(answer.fences.0);
+        // The fence of a replica that starts goes back when another one vouches for it, and only while it lies ahead.
+        let (before, after) = (u64::from(answer.fences.0), u64::from(answer.fences.1));
+        let lay_ahead = before + SKEW_S >= answer.received_ms / 1000;
+        let fenced = message.iat <= if lay_ahead { before.min(after) } else { before };
         let offset = self.history.lives[usize::from(answer.life)].offset_during(answer.received_ms, answer.answered_ms);
         let wrong_clock = offset.is_some_and(|offset| offset.unsigned_abs() > SKEW_S * 1000);
         let unfenced = self.history.troubles.iter().zip(&self.all).any(|(trouble, (_, settled))| {
@@ -247,17 +251,29 @@ impl Judge<'_> {
         }
         let from = fence.saturating_sub(2 * SKEW_S) * 1000;
         let second = (from, from + 999);
-        let own = &self.own[usize::from(life)];
         let cause = if from + (MEMORY_S - 2) * 1000 <= at_ms {
             Some(AGE)
         } else if let Some((what, _)) = self.latest(second) {
             Some(*what)
         } else {
-            let costs_memory = |what: &str| [CLOCK, PAUSED, STALLED].contains(&what);
-            own.iter().find(|(what, span)| costs_memory(what) && overlap(*span, second)).map(|(what, _)| *what)
+            self.enters_anew(life, second).or_else(|| self.vouched_by_another(life, fence, at_ms, second))
         };
         self.causes.insert((life, fence), cause);
         cause
+    }
+
+    /// What happened to this replica, so that it had to count from then.
+    fn enters_anew(&self, life: u16, second: Span) -> Option<&'static str> {
+        let counts_anew = |what: &str| [START, CUT_OFF, CLOCK, PAUSED, STALLED].contains(&what);
+        let own = &self.own[usize::from(life)];
+        own.iter().find(|(what, span)| counts_anew(what) && overlap(*span, second)).map(|(what, _)| *what)
+    }
+
+    /// A replica that enters takes over the fence of another one that told it before.
+    fn vouched_by_another(&self, life: u16, fence: u64, at_ms: u64, second: Span) -> Option<&'static str> {
+        let told = |told: &Life| told.fences.iter().any(|(since_ms, other)| *other == fence && *since_ms <= at_ms);
+        let others = (0..).zip(&self.history.lives).filter(|(other, lived)| *other != life && told(lived));
+        others.filter_map(|(other, _)| self.enters_anew(other, second)).next()
     }
 
     /// From the fault until each replica with nothing else to suffer from was ready again.

@@ -21,6 +21,7 @@
 mod ask;
 mod check;
 mod config;
+mod fit;
 mod flight;
 mod keeper;
 mod latency;

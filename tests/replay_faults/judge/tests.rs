@@ -212,8 +212,13 @@ fn in_calm_times_nine_offers_are_one_execution_and_eight_replays() {
 #[test]
 fn an_execution_that_a_fence_a_clock_or_the_end_forbids_is_convicted() {
     let mut history = calm();
-    history.answers[0].fences.0 = FENCE + 100;
+    history.answers[0].fences = (FENCE + 100, FENCE + 100);
     assert!(guilty(&history), "behind the fence");
+    history.answers[0].fences.1 = FENCE;
+    assert!(!guilty(&history), "the fence lay ahead, and went back: {:?}", judge(&history).convictions);
+    (history.answers[0].received_ms, history.answers[0].answered_ms) = (T_MS + 5_000, T_MS + 5_001);
+    (history.answers[1].received_ms, history.answers[1].answered_ms) = (T_MS + 5_010, T_MS + 5_011);
+    assert!(guilty(&history), "a fence that is past does not go back");
     let mut history = calm();
     history.lives[0].clocks = vec![(T_MS - 500, 2_000)];
     assert!(guilty(&history), "by a wrong clock");
@@ -232,4 +237,26 @@ fn a_lost_memory_that_did_not_move_the_fence_is_convicted() {
     assert!(guilty(&history), "the fence is older than the loss");
     history.answers[0].fences = (FENCE + 72, FENCE + 72);
     assert!(!guilty(&history));
+}
+
+/// A replica that starts counts from its start, or takes over what another one told; anything else needs a fault.
+#[test]
+fn a_fence_at_the_start_is_the_replicas_own_or_one_that_another_told() {
+    let begun = |fence_s: u64, at_ms: u64| {
+        let mut history = calm();
+        history.lives[1].started_ms = T_MS + 5_000;
+        history.lives[1].ready = vec![(T_MS + 7_500, true)];
+        history.lives[1].fences.push((at_ms, fence_s));
+        history.answers.retain(|answer| answer.life == 0);
+        history.offers.retain(|offer| offer.life == 0);
+        history
+    };
+    assert!(!guilty(&begun(T + 6 + 2 * SKEW_S, T_MS + 6_000)), "its own start");
+    assert!(guilty(&begun(T + 1 + 2 * SKEW_S, T_MS + 6_000)), "nothing happened then");
+    let mut told = begun(T - 55 + 2 * SKEW_S, T_MS + 7_000);
+    assert!(guilty(&told), "nobody told it");
+    told.lives[0].fences.push((T_MS - 54_000, T - 55 + 2 * SKEW_S));
+    assert!(!guilty(&told), "{:?}", judge(&told).convictions);
+    told.lives[0].fences[0].0 = T_MS + 8_000;
+    assert!(guilty(&told), "told later");
 }

@@ -22,6 +22,8 @@ pub(super) enum Answer {
         /// Not told in the second case.
         stream: Option<String>,
     },
+    /// The subject holds as many as one may: the owner's share is used up.
+    OwnerFull,
     Failed(Outage),
 }
 
@@ -38,6 +40,7 @@ pub(super) enum Heard {
     },
     /// New, but stored under a number that was already given.
     WentBack,
+    OwnerFull,
     Failed(Outage),
 }
 
@@ -52,6 +55,7 @@ impl Answer {
             Self::Acknowledged { sequence, .. } if sequence <= highest => Heard::WentBack,
             Self::Acknowledged { sequence, .. } => Heard::New { sequence },
             Self::Known { .. } => Heard::Known,
+            Self::OwnerFull => Heard::OwnerFull,
             Self::Failed(outage) => Heard::Failed(outage),
         }
     }
@@ -79,6 +83,10 @@ fn failed(error: &PublishError, unsent: bool) -> Answer {
     let code = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
     let outage = match (error.kind(), code.map(|error| error.error_code().0)) {
         (_, Some(IN_PROCESS)) => return Answer::Known { stream: None },
+        // One code for every limit: only its text says which. Another text is the safe side: nobody's share, but the stream.
+        (_, Some(STORE_FAILED)) if code.is_some_and(|error| error.to_string().contains(SHARE_USED_UP)) => {
+            return Answer::OwnerFull;
+        }
         (_, Some(STORE_FAILED | INSUFFICIENT_RESOURCES | MEMORY_EXCEEDED)) => Outage::StreamFull,
         (PublishErrorKind::StreamNotFound, _) => Outage::StreamReplaced,
         (PublishErrorKind::TimedOut | PublishErrorKind::MaxAckPending, _) => Outage::Unanswered,
@@ -96,6 +104,8 @@ const IN_PROCESS: u64 = 10_158;
 
 /// `JSStreamStoreFailedF`, with the limit that was reached in its description.
 const STORE_FAILED: u64 = 10_077;
+/// `ErrMaxMsgsPerSubject`, nats-server 2.15.1.
+const SHARE_USED_UP: &str = "maximum messages per subject exceeded";
 /// `JSInsufficientResourcesErr`.
 const INSUFFICIENT_RESOURCES: u64 = 10_023;
 /// `JSMemoryResourcesExceededErr`.
@@ -147,5 +157,14 @@ mod tests {
         assert_eq!(error(IN_PROCESS), Some(Answer::Known { stream: None }));
         assert_eq!(error(STORE_FAILED), Some(Answer::Failed(Outage::StreamFull)));
         assert_eq!(error(10_008), Some(Answer::Failed(Outage::Unexpected)));
+
+        let full = |text: &str| {
+            let body = format!(r#"{{"code":503,"err_code":{STORE_FAILED},"description":"{text}"}}"#);
+            let source = serde_json::from_str::<jetstream::Error>(&body).ok();
+            source.map(|source| failed(&PublishError::with_source(PublishErrorKind::Other, source), false))
+        };
+        assert_eq!(full("maximum messages per subject exceeded"), Some(Answer::OwnerFull));
+        assert_eq!(full("maximum messages exceeded"), Some(Answer::Failed(Outage::StreamFull)));
+        assert_eq!(full("maximum bytes exceeded"), Some(Answer::Failed(Outage::StreamFull)));
     }
 }

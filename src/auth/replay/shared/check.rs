@@ -159,6 +159,8 @@ impl Shared {
                 Ok(())
             }
             Heard::Known => Err(Refused::Replayed),
+            // Its oldest ids leave the stream one by one.
+            Heard::OwnerFull => Err(Refused::OwnerFull { retry_after_ms: OWNER_FULL_MS }),
             Heard::Foreign { stream } => {
                 self.fall(Some(up), Outage::StreamReplaced, &format!("stream `{stream}` answers instead"));
                 Err(Refused::Unavailable(Outage::StreamReplaced))
@@ -227,3 +229,6 @@ impl Shared {
         }
     }
 }
+
+/// When an owner whose share of the stream is used up may try again.
+const OWNER_FULL_MS: u64 = 1000;

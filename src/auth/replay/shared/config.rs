@@ -25,7 +25,8 @@ pub struct SharedConfig {
     /// How many copies the stream must have. Default `None`: 3 in a cluster, 1 on a single server.
     pub replicas: Option<usize>,
     /// The most ids that the stream is made for; default 1,000,000, which is 10,000 messages a second. An id takes about
-    /// 650 bytes of the broker's memory (measured), and stays for the window, twice the skew, and a minute.
+    /// 650 bytes of the broker's memory (measured), and stays for the window, twice the skew, and a minute. One owner can have
+    /// a quarter of them at most, see [`SharedConfig::owner_share`].
     pub max_messages: i64,
     /// Bounds on the nonces in this process.
     pub caps: Caps,
@@ -65,6 +66,26 @@ impl SharedConfig {
     /// clock, and a minute is for brokers whose clocks differ.
     pub(super) fn memory(&self) -> Duration {
         Duration::from_secs(self.window.window_s + 2 * self.window.skew_s + 60)
+    }
+
+    /// How many ids of one owner the stream holds: as many as [`Caps::owner`] lets it have in the window and the skew, for as
+    /// long as the stream remembers; and not more than a quarter of all. At least what an instance needs for its probes.
+    #[must_use]
+    pub fn owner_share(&self) -> i64 {
+        let (Window { window_s, skew_s }, memory_s) = (self.window, self.memory().as_secs());
+        let cap = u128::try_from(self.caps.owner).unwrap_or(u128::MAX);
+        let share = cap.saturating_mul(memory_s.into()).div_ceil((window_s + skew_s).max(1).into());
+        let share = i64::try_from(share).unwrap_or(i64::MAX).min(self.max_messages / 4);
+        share.max(i64::try_from(PROBES_PER_S * memory_s).unwrap_or(i64::MAX))
+    }
+
+    /// The most bytes of the stream, as the broker counts them, and reserves them when it is made: enough for all ids of the
+    /// longest names.
+    #[must_use]
+    pub fn stream_bytes(&self) -> i64 {
+        let subject = self.subjects().len() + 64;
+        let longest = i64::try_from(subject).unwrap_or(i64::MAX).saturating_add(ENTRY_BYTES);
+        longest.saturating_mul(self.max_messages)
     }
 
     /// The stream's subjects. Agents must not be allowed to publish there.
@@ -128,6 +149,13 @@ pub struct SharedStats {
     /// How far the broker's clock was ahead of this machine's when last compared, in milliseconds.
     pub broker_ahead_ms: i64,
 }
+
+/// An instance stores four probes a second at most.
+const PROBES_PER_S: u64 = 5;
+
+/// What the broker counts beside the subject: 16 bytes, and `NATS/1.0`, `Nats-Msg-Id: ` with an id of at most 64 + 1 + 22 bytes,
+/// and line ends. Rounded up, for probes with their content.
+const ENTRY_BYTES: i64 = 160;
 
 /// The task verifies with the same patience, every second, and what it found is trusted for five.
 pub(super) const ANSWER_WITHIN: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);

@@ -369,6 +369,7 @@ impl Keeper {
         match answer.heard(name, 0) {
             Heard::New { sequence } => Ok(Some(sequence)),
             Heard::Known => Ok(None),
+            Heard::OwnerFull => Err(Trouble::new(Outage::StreamFull, "the guard stream takes no more probes")),
             Heard::WentBack => Err(Trouble::new(Outage::Unexpected, "an answer without a sequence number")),
             Heard::Foreign { stream } => {
                 self.stream = None;

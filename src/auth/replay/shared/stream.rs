@@ -6,20 +6,19 @@
 //! `$JS.API.STREAM.NAMES`, `$JS.API.STREAM.INFO.*`, `$JS.API.STREAM.MSG.GET.*`, `$JS.API.STREAM.CREATE.*` and
 //! `$JS.API.STREAM.DELETE.*`, and to subscribe to `_SVC.<service>.guard.>`.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use async_nats::Client;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::super::{Nonce, Outage};
-use super::SharedConfig;
+use super::super::Outage;
 use super::probe::Found;
+use super::{SharedConfig, fit};
 
 /// Why the stream cannot be used now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,40 +37,11 @@ impl Trouble {
 /// What the broker says about a stream.
 #[derive(Debug, Deserialize)]
 pub(super) struct Info {
-    pub(super) config: Config,
+    config: Map<String, Value>,
     created: String,
     pub(super) state: State,
     cluster: Option<Cluster>,
     ts: String,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Config {
-    pub(super) name: String,
-    #[serde(default)]
-    subjects: Vec<String>,
-    retention: String,
-    discard: String,
-    max_msgs_per_subject: i64,
-    max_age: u64,
-    duplicate_window: Option<u64>,
-    num_replicas: usize,
-    #[serde(default)]
-    no_ack: bool,
-    #[serde(default)]
-    sealed: bool,
-    #[serde(default)]
-    deny_delete: bool,
-    #[serde(default)]
-    deny_purge: bool,
-    #[serde(default)]
-    allow_rollup_hdrs: bool,
-    #[serde(default)]
-    subject_transform: Option<serde_json::Value>,
-    #[serde(default)]
-    mirror: Option<serde_json::Value>,
-    #[serde(default)]
-    sources: Option<serde_json::Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -113,44 +83,22 @@ impl Info {
         Ok(Some((leader, since_ms)))
     }
 
-    /// Whether the stream remembers long enough, and everything. A larger window or more copies are welcome.
+    /// Whether the stream is exactly as this service makes it.
     pub(super) fn fits(&self, wanted: &SharedConfig) -> Result<(), Trouble> {
-        let stream = &self.config;
         let clustered = self.leader()?.is_some();
         let copies = wanted.replicas.unwrap_or(if clustered { CLUSTER_COPIES } else { 1 });
-        let needed_ns = u64::try_from(wanted.memory().as_nanos()).unwrap_or(u64::MAX);
-        let mut wrong = String::new();
-        let mut require = |holds: bool, what: &dyn std::fmt::Display| {
-            if !holds {
-                let separator = if wrong.is_empty() { "" } else { ", " };
-                let _ = write!(wrong, "{separator}{what}");
-            }
-        };
-        let seconds = needed_ns / 1_000_000_000;
-        require(stream.subjects == [wanted.subjects()], &format_args!("`subjects` is not [{}]", wanted.subjects()));
-        require(
-            stream.duplicate_window.unwrap_or(0) >= needed_ns,
-            &format_args!("`duplicate_window` is below {seconds} s (the time window, twice the skew, and a minute)"),
-        );
-        // Zero would mean for ever: the stream would fill up and refuse everything.
-        require(stream.max_age >= needed_ns, &format_args!("`max_age` is below {seconds} s"));
-        require(stream.discard == "new", &"`discard` is not `new`");
-        require(stream.retention == "limits", &"`retention` is not `limits`");
-        require(stream.max_msgs_per_subject <= 0, &"`max_msgs_per_subject` is set");
-        require(stream.num_replicas >= copies, &format_args!("`num_replicas` is below {copies}"));
-        require(!stream.no_ack, &"`no_ack` is set");
-        require(!stream.sealed, &"it is sealed");
-        require(stream.deny_delete && stream.deny_purge, &"`deny_delete` or `deny_purge` is not set");
-        require(!stream.allow_rollup_hdrs, &"`allow_rollup_hdrs` is set");
-        require(stream.subject_transform.is_none(), &"it transforms subjects");
-        require(stream.mirror.is_none() && stream.sources.is_none(), &"it copies other streams");
+        let wrong = fit::differences(&self.config, wanted, copies);
         if wrong.is_empty() {
             return Ok(());
         }
-        let name = crate::name::shown(&stream.name);
+        let name = crate::name::shown(self.config.get("name").and_then(Value::as_str).unwrap_or_default());
+        let wrong = wrong.join("; ");
         Err(Trouble::new(
             Outage::StreamUnfit,
-            format!("stream `{name}` cannot serve as replay guard: {wrong}. Remove it; the service makes its own"),
+            format!(
+                "stream `{name}` cannot serve as replay guard: {wrong}. Stop all replicas; if the skew becomes smaller, wait \
+                 for twice the old one; remove the stream; the service makes its own"
+            ),
         ))
     }
 }
@@ -171,8 +119,7 @@ pub(super) async fn find(client: &Client, wanted: &SharedConfig) -> Result<Optio
     if names.len() <= 1 {
         return Ok(names.pop());
     }
-    let own = prefix(wanted);
-    if !names.iter().all(|name| name.starts_with(&own)) {
+    if !names.iter().all(|name| fit::is_own(name, wanted)) {
         let list = names.join(", ");
         let detail = format!("several streams take {}: {list}. Leave one, or none", wanted.subjects());
         return Err(Trouble::new(Outage::StreamUnfit, detail));
@@ -200,11 +147,6 @@ async fn remove(client: &Client, name: &str) -> Result<(), Trouble> {
         // Removed, or another replica was quicker.
         _ => Ok(()),
     }
-}
-
-/// What the names of this service's guard streams begin with.
-fn prefix(config: &SharedConfig) -> String {
-    format!("RG_{}_{}_", config.environment, config.service)
 }
 
 /// What the broker says about the stream `name`; `None` if there is none.
@@ -259,29 +201,8 @@ pub(super) async fn create(client: &Client, wanted: &SharedConfig) -> Result<(),
 }
 
 async fn create_with(client: &Client, wanted: &SharedConfig, copies: usize) -> Result<(), ApiError> {
-    // The name is new every time: an answer names the stream, so the memory of another one is recognised.
-    let epoch: String = Nonce::random().to_text().chars().filter(char::is_ascii_alphanumeric).take(12).collect();
-    let name = format!("{}{epoch}", prefix(wanted));
-    let memory_ns = u64::try_from(wanted.memory().as_nanos()).unwrap_or(u64::MAX);
-    let config = json!({
-        "name": name,
-        "description": "nonces of admitted messages: one entry each, none with content",
-        "subjects": [wanted.subjects()],
-        "storage": "memory",
-        "num_replicas": copies,
-        "retention": "limits",
-        "discard": "new",
-        "duplicate_window": memory_ns,
-        // The memory of ids is rebuilt from stored messages, so they stay as long.
-        "max_age": memory_ns,
-        "max_msgs": wanted.max_messages,
-        "max_bytes": -1,
-        "max_msgs_per_subject": -1,
-        "max_msg_size": MAX_MESSAGE_SIZE,
-        "max_consumers": -1,
-        "deny_delete": true,
-        "deny_purge": true,
-    });
+    let config = fit::wanted(wanted, copies);
+    let name = config.get("name").and_then(Value::as_str).unwrap_or_default();
     match ask::<serde_json::Value>(client, &format!("STREAM.CREATE.{name}"), &config).await {
         Ok(_) | Err(ApiError { code: SUBJECTS_OVERLAP, .. }) => Ok(()),
         Err(error) => Err(error),
@@ -352,9 +273,6 @@ fn needed(text: &str) -> Result<u64, Trouble> {
 /// One node may die with its copy and another be away, and what it knew is still there.
 const CLUSTER_COPIES: usize = 3;
 
-/// Headers with an id of at most 64 + 1 + 22 bytes take about 130 bytes.
-const MAX_MESSAGE_SIZE: i64 = 1024;
-
 /// Longer than any answer of a broker in working order takes.
 const API_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -373,13 +291,9 @@ mod tests {
     use super::*;
     use crate::name::Name;
 
-    /// As nats-server 2.15.1 answers for the stream that `create` makes.
     fn info(change: impl FnOnce(&mut serde_json::Value)) -> Info {
         let mut info = json!({
-            "config": {"name": "RG_prod_math_x", "subjects": ["rg.prod.math.>"], "retention": "limits",
-                "max_consumers": -1, "max_msgs": 2, "max_bytes": -1, "max_age": 100_000_000_000_u64,
-                "max_msgs_per_subject": -1, "max_msg_size": -1, "discard": "new", "storage": "memory",
-                "num_replicas": 3, "duplicate_window": 100_000_000_000_u64, "deny_delete": true, "deny_purge": true},
+            "config": fit::wanted(&wanted(), 3),
             "created": "2026-11-21T23:16:53.086921884Z",
             "state": {"messages": 2, "bytes": 108, "first_seq": 1, "first_ts": "2026-11-21T23:16:54.5Z", "last_seq": 2},
             "cluster": {"name": "c", "leader": "n3", "leader_since": "2026-11-21T23:14:55.8897883Z"},
@@ -403,31 +317,20 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_remembers_less_is_refused_with_what_is_wrong() {
-        for (pointer, value, says) in [
-            ("/config/duplicate_window", json!(99_999_999_999_u64), "`duplicate_window` is below 100 s"),
-            ("/config/duplicate_window", json!(null), "`duplicate_window`"),
-            ("/config/max_age", json!(0), "`max_age` is below 100 s"),
-            ("/config/discard", json!("old"), "`discard`"),
-            ("/config/retention", json!("workqueue"), "`retention`"),
-            ("/config/max_msgs_per_subject", json!(1), "`max_msgs_per_subject`"),
-            ("/config/num_replicas", json!(1), "`num_replicas` is below 3"),
-            ("/config/subjects", json!(["rg.>"]), "`subjects` is not [rg.prod.math.>]"),
-            ("/config/no_ack", json!(true), "`no_ack`"),
-            ("/config/sealed", json!(true), "sealed"),
-            ("/config/deny_purge", json!(false), "`deny_purge`"),
-            ("/config/allow_rollup_hdrs", json!(true), "`allow_rollup_hdrs`"),
-            ("/config/mirror", json!({"name": "x"}), "copies other streams"),
-            ("/config/subject_transform", json!({"src": ">", "dest": "x"}), "transforms"),
-        ] {
-            let info = info(|info| {
-                let (parent, key) = pointer.rsplit_once('/').unwrap();
-                info.pointer_mut(parent).unwrap()[key] = value;
-            });
-            let trouble = info.fits(&wanted()).unwrap_err();
-            assert_eq!(trouble.outage, Outage::StreamUnfit);
-            assert!(trouble.detail.contains(says), "{}", trouble.detail);
-        }
+    fn a_stream_that_is_not_as_it_is_made_is_refused_with_what_to_do() {
+        let squatted = info(|info| {
+            info["config"]["name"] = json!("SQUAT");
+            info["config"]["max_msgs"] = json!(60);
+            info["config"]["persist_mode"] = json!("async");
+        });
+        let trouble = squatted.fits(&wanted()).unwrap_err();
+        assert_eq!(trouble.outage, Outage::StreamUnfit);
+        assert_eq!(
+            trouble.detail,
+            "stream `SQUAT` cannot serve as replay guard: its name is not `RG_prod_math_` and 12 letters or digits; `max_msgs` is \
+             60 and should be 1000000; `persist_mode` is \"async\" and should not be set. Stop all replicas; if the skew becomes \
+             smaller, wait for twice the old one; remove the stream; the service makes its own"
+        );
     }
 
     #[test]
