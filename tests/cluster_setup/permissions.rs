@@ -99,7 +99,6 @@ async fn no_user_reaches_beyond_what_it_is_for() {
         "$JS.API.INFO",
         "$JS.API.STREAM.UPDATE.x",
         "$JS.API.STREAM.PURGE.x",
-        "$JS.API.STREAM.MSG.GET.x",
         "$JS.API.STREAM.MSG.DELETE.x",
         "$JS.API.STREAM.SNAPSHOT.x",
         "$JS.API.STREAM.RESTORE.x",
@@ -141,7 +140,14 @@ async fn no_user_reaches_beyond_what_it_is_for() {
     for user in everybody {
         assert_eq!(gate.may(user, &publish, &subscribe).await, (owned(&[]), owned(&[])), "{user}");
     }
-    let guards = ["rg.dev.demo.planner", "$JS.API.STREAM.CREATE.x", "$JS.API.STREAM.DELETE.x", "$JS.API.STREAM.NAMES"];
+    let guards = [
+        "rg.dev.demo.planner",
+        "rg.dev.demo.$probe.x",
+        "$JS.API.STREAM.CREATE.x",
+        "$JS.API.STREAM.DELETE.x",
+        "$JS.API.STREAM.MSG.GET.x",
+        "$JS.API.STREAM.NAMES",
+    ];
     for user in ["planner", "tools", "service demo", "service bank"] {
         let may = gate.may(user, &guards, &["_SVC.demo.guard.>", "_SVC.demo.guard.x", "rg.dev.demo.planner"]).await;
         assert_eq!(may, (owned(&[]), owned(&[])), "{user}");

@@ -35,7 +35,9 @@ impl Permissions {
     /// Whoever may make a stream may have it fed from any subject and republish to any other, whatever else is denied. So
     /// this user is alone in an account of its own, where there is nothing but these streams.
     pub(crate) fn guard(environment: &str, service: &str) -> Self {
-        let api = ["NAMES", "INFO.*", "MSG.GET.*", "CREATE.*", "DELETE.*"].into_iter().map(|verb| format!("$JS.API.STREAM.{verb}"));
+        let api = ["NAMES", "INFO.*", "MSG.GET.*", "CREATE.*", "DELETE.*"]
+            .into_iter()
+            .map(|verb| format!("$JS.API.STREAM.{verb}"));
         Self::new(
             std::iter::once(format!("rg.{environment}.{service}.>")).chain(api),
             [format!("_SVC.{service}.guard.>")],

@@ -278,7 +278,7 @@ fn service_config(service: &Name) -> String {
          [policy]\nfolder = \"../policies\"\n\n\
          # All containers have one clock: the less it may be off, the sooner a new guard vouches for messages. A machine\n\
          # that does all this and your work, too, may stall for longer than a quarter of a second.\n\
-         [replay]\nguard = \"shared\"\nreplicas = {copies}\nskew_s = 2\nanswer_within_ms = 1000\n\n\
+         [replay]\nguard = \"shared\"\nreplicas = {copies}\nstream_messages = 200000\nskew_s = 2\nanswer_within_ms = 1000\n\n\
          # In an account of its own.\n\
          [replay.nats]\nurls = [{urls}]\nnkey_seed_file = \"guard.nkey\"\ntls_ca = \"ca.pem\"\n",
         copies = NODES.len(),
