@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::auth::{SecretFileError, read_secret};
+use crate::nats::{Address, DialError, Login};
 
 /// The broker's addresses and how to authenticate there.
 ///
@@ -184,19 +185,14 @@ impl BusConfig {
             let server = next.and_then(|next| pool.get(next));
             ready(server.map(|server| ReconnectToServer { addr: server.addr.clone(), delay: None }))
         });
-        if let Some(user) = &self.user {
-            let password = match &self.password_file {
-                Some(path) => read_secret(path)?.trim_end_matches(['\r', '\n']).to_owned(),
-                None => self.password.as_deref().cloned().unwrap_or_default(),
-            };
-            options = options.user_and_password(user.clone(), password);
+        let Login { user, token, nkey_seed, .. } = self.login()?;
+        if let Some((user, password)) = user {
+            options = options.user_and_password(user, password.to_string());
         }
-        if let Some(token) = &self.token {
+        if let Some(token) = token {
             options = options.token(token.to_string());
         }
-        if let Some(path) = &self.nkey_seed_file {
-            options = options.nkey(read_secret(path)?.trim().to_owned());
-        } else if let Some(seed) = &self.nkey_seed {
+        if let Some(seed) = nkey_seed {
             options = options.nkey(seed.to_string());
         }
         if let Some(ca) = &self.tls_ca {
@@ -224,6 +220,60 @@ impl BusConfig {
             }
         })
     }
+}
+
+/// For connections of our own, see [`crate::nats`].
+impl BusConfig {
+    /// Where to connect, and as whom.
+    ///
+    /// # Errors
+    /// As of [`check`](BusConfig::check), or a file of secrets that cannot be used.
+    pub(crate) fn door(&self) -> Result<Door, BusError> {
+        self.check()?;
+        let address = |(position, url): (usize, &String)| {
+            let wrong = || BusError::Member { member: format!("urls[{position}]"), reason: "is no broker address" };
+            Address::parse(url).ok_or_else(wrong)
+        };
+        let addresses = self.urls.iter().enumerate().map(address).collect::<Result<_, _>>()?;
+        Ok(Door { addresses, login: self.login()?, follow: self.may_follow() })
+    }
+
+    fn login(&self) -> Result<Login, BusError> {
+        let mut login = Login::default();
+        if let Some(user) = &self.user {
+            let password = match &self.password_file {
+                Some(path) => Zeroizing::new(read_secret(path)?.trim_end_matches(['\r', '\n']).to_owned()),
+                None => self.password.clone().unwrap_or_default(),
+            };
+            login.user = Some((user.clone(), password));
+        }
+        login.token.clone_from(&self.token);
+        login.nkey_seed = match &self.nkey_seed_file {
+            Some(path) => Some(Zeroizing::new(read_secret(path)?.trim().to_owned())),
+            None => self.nkey_seed.clone(),
+        };
+        login.tls.ca.clone_from(&self.tls_ca);
+        login.tls.identity = self.tls_cert.clone().zip(self.tls_key.clone());
+        Ok(login)
+    }
+
+    /// What came of a try to connect, for the operator.
+    pub(crate) fn failed(&self, error: DialError) -> BusError {
+        let urls = self.shown();
+        match error {
+            DialError::Unreachable(cause) => BusError::Unreachable { urls, cause },
+            DialError::Refused => BusError::Refused { urls },
+            DialError::Tls(cause) => BusError::Tls { urls, cause },
+        }
+    }
+}
+
+/// What a connection of our own begins with.
+pub(crate) struct Door {
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) login: Login,
+    /// Whether brokers that a broker names may be connected to, too.
+    pub(crate) follow: bool,
 }
 
 /// How a connection differs from most.

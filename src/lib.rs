@@ -7,6 +7,9 @@ mod clock;
 mod config;
 mod log_limiter;
 mod name;
+/// Public for the fuzzer and the tests: no part of what this crate promises.
+#[doc(hidden)]
+pub mod nats;
 pub mod policy;
 pub mod rpc;
 pub mod service;

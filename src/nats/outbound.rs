@@ -1,0 +1,227 @@
+//! What waits to be written to one connection, and who waits for its answers.
+//! Never outlives the connection: what was not written when it ended is never sent.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, oneshot};
+
+/// Why a message was not handed to the connection. In every case it is not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// The connection has ended.
+    #[error("the connection to the broker is lost")]
+    Gone,
+    /// Larger than the broker takes.
+    #[error("the message is larger than the broker's max_payload of {limit} bytes")]
+    TooLarge {
+        /// The broker's `max_payload` in bytes.
+        limit: usize,
+    },
+    /// A subject that would break the framing.
+    #[error("a subject has 1 to 2,000 bytes of printable ASCII")]
+    Subject,
+}
+
+/// Frames, one after the other. Publishers wait for room; what keeps the connection alive does not.
+#[derive(Debug, Default)]
+pub(super) struct Outbound {
+    queue: Mutex<Queue>,
+    /// There is something to write, or nothing ever again.
+    filled: Notify,
+    /// There may be room.
+    emptied: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    bytes: Vec<u8>,
+    /// For each `PING` that was not answered yet: who waits for it, if anybody.
+    pings: VecDeque<Option<oneshot::Sender<()>>>,
+    /// Nothing is taken any more; what is there is still written.
+    finishing: bool,
+    closed: bool,
+}
+
+/// The most bytes that wait. A message finds room if it fits, or if nothing else waits.
+const MOST_BYTES: usize = 4 << 20;
+/// The most pings without an answer. A silent broker is left long before.
+const MOST_PINGS: usize = 64 << 10;
+/// What keeps the connection alive may exceed the bound by this.
+const SLACK: usize = 64 << 10;
+
+impl Outbound {
+    /// Adds a message, once there is room. Frames are whole: dropping the future adds all of it or nothing.
+    pub(super) async fn publish(&self, frame: &[&[u8]]) -> Result<(), PublishError> {
+        let size: usize = frame.iter().map(|part| part.len()).sum();
+        loop {
+            let mut emptied = std::pin::pin!(self.emptied.notified());
+            // Registered before looking, so that room which is made right after it is not missed.
+            emptied.as_mut().enable();
+            {
+                let mut queue = self.lock();
+                if queue.closed || queue.finishing {
+                    return Err(PublishError::Gone);
+                }
+                if queue.bytes.is_empty() || queue.bytes.len() + size <= MOST_BYTES {
+                    frame.iter().for_each(|part| queue.bytes.extend_from_slice(part));
+                    break;
+                }
+            }
+            emptied.await;
+        }
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// Adds a control line; `false` if the connection has ended, or a broker makes us write more than it reads.
+    pub(super) fn control(&self, line: &str) -> bool {
+        let mut queue = self.lock();
+        let taken = !queue.closed && queue.bytes.len() < MOST_BYTES + SLACK;
+        if taken {
+            queue.bytes.extend_from_slice(line.as_bytes());
+        }
+        drop(queue);
+        self.filled.notify_one();
+        taken
+    }
+
+    /// Adds a `PING`. The answer to it is the answer to all that was added before.
+    pub(super) fn ping(&self, waiter: Option<oneshot::Sender<()>>) {
+        let mut queue = self.lock();
+        if !queue.closed && queue.pings.len() < MOST_PINGS {
+            queue.bytes.extend_from_slice(b"PING\r\n");
+            queue.pings.push_back(waiter);
+        }
+        drop(queue);
+        self.filled.notify_one();
+    }
+
+    /// The broker has answered the oldest `PING`.
+    pub(super) fn pong(&self) {
+        if let Some(Some(waiter)) = self.lock().pings.pop_front() {
+            // Whoever waited may have stopped.
+            let _ = waiter.send(());
+        }
+    }
+
+    /// Waits for something to write and exchanges it for the empty `written`. `None` once there will be nothing.
+    ///
+    /// Cancel safety: nothing is lost.
+    pub(super) async fn next(&self, written: &mut Vec<u8>) -> Option<()> {
+        loop {
+            {
+                let mut queue = self.lock();
+                if queue.closed {
+                    return None;
+                }
+                if !queue.bytes.is_empty() {
+                    written.clear();
+                    std::mem::swap(&mut queue.bytes, written);
+                    drop(queue);
+                    self.emptied.notify_waiters();
+                    return Some(());
+                }
+                if queue.finishing {
+                    return None;
+                }
+            }
+            self.filled.notified().await;
+        }
+    }
+
+    /// Takes nothing more, and ends when what is there has been written.
+    pub(super) fn finish(&self) {
+        self.lock().finishing = true;
+        self.filled.notify_one();
+        self.emptied.notify_waiters();
+    }
+
+    /// The connection has ended: nothing is written any more, and nobody is answered.
+    pub(super) fn close(&self) {
+        let mut queue = self.lock();
+        queue.closed = true;
+        queue.bytes = Vec::new();
+        queue.pings.clear();
+        drop(queue);
+        self.filled.notify_one();
+        self.emptied.notify_waiters();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(50);
+
+    #[tokio::test]
+    async fn publishers_wait_for_room_and_what_keeps_alive_does_not() {
+        let out = Arc::new(Outbound::default());
+        let large = vec![b'x'; MOST_BYTES + 1];
+        out.publish(&[&large]).await.unwrap();
+        assert!(timeout(SHORT, out.publish(&[b"more"])).await.is_err(), "nothing else fits");
+        assert!(out.control("PONG\r\n"));
+        assert!((0..SLACK).any(|_| !out.control("PONG\r\n")), "within a bound");
+        let waiting = tokio::spawn({
+            let out = Arc::clone(&out);
+            async move { out.publish(&[b"a", b"b"]).await }
+        });
+        let mut written = Vec::new();
+        out.next(&mut written).await.unwrap();
+        assert!(written.len() > MOST_BYTES && written.len() <= MOST_BYTES + 1 + SLACK + 6);
+        timeout(SHORT * 20, waiting).await.unwrap().unwrap().unwrap();
+        out.next(&mut written).await.unwrap();
+        assert_eq!(written, b"ab");
+    }
+
+    #[tokio::test]
+    async fn nothing_outlives_the_connection() {
+        let out = Outbound::default();
+        let (sender, mut answered) = oneshot::channel();
+        out.publish(&[b"PUB"]).await.unwrap();
+        out.ping(Some(sender));
+        out.close();
+        assert!(answered.try_recv().is_err());
+        assert_eq!(out.publish(&[b"PUB"]).await, Err(PublishError::Gone));
+        assert_eq!(out.next(&mut Vec::new()).await, None);
+    }
+
+    #[tokio::test]
+    async fn what_is_there_is_written_before_the_end() {
+        let out = Outbound::default();
+        out.publish(&[b"PUB"]).await.unwrap();
+        out.finish();
+        assert_eq!(out.publish(&[b"PUB"]).await, Err(PublishError::Gone));
+        let mut written = Vec::new();
+        assert_eq!(out.next(&mut written).await, Some(()));
+        assert_eq!(written, b"PUB");
+        assert_eq!(out.next(&mut written).await, None);
+    }
+
+    #[tokio::test]
+    async fn pongs_answer_pings_in_their_order() {
+        let out = Outbound::default();
+        let (first, mut one) = oneshot::channel();
+        let (second, mut two) = oneshot::channel();
+        out.ping(Some(first));
+        out.ping(None);
+        out.ping(Some(second));
+        out.pong();
+        out.pong();
+        assert!(one.try_recv().is_ok() && two.try_recv().is_err());
+        out.pong();
+        out.pong();
+        assert!(two.try_recv().is_ok());
+    }
+}

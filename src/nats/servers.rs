@@ -1,0 +1,169 @@
+//! The brokers that are known, and which is tried next.
+//! Never replaces what the operator configured: what a broker tells of others is only added to a single address.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use async_nats::ServerAddr;
+
+use super::Info;
+
+/// Where a broker listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// TLS, whatever the broker says.
+    pub(super) tls: bool,
+    /// The name that its certificate must have.
+    pub(super) tls_name: String,
+}
+
+impl Address {
+    /// `nats://host:port` or `tls://host:port`.
+    pub(crate) fn parse(url: &str) -> Option<Self> {
+        let address: ServerAddr = url.parse().ok()?;
+        let host = address.host().trim_matches(['[', ']']).to_owned();
+        (!host.is_empty()).then(|| Self {
+            tls_name: host.clone(),
+            port: address.port(),
+            tls: address.tls_required(),
+            host,
+        })
+    }
+}
+
+/// All of them, in turn.
+#[derive(Debug)]
+pub(super) struct Servers {
+    configured: Vec<Address>,
+    told: Vec<Address>,
+    /// Whether others than the configured ones may be connected to.
+    follow: bool,
+    /// The one that was tried last.
+    last: Option<Address>,
+}
+
+/// The most brokers that one of them may tell of.
+const MOST_TOLD: usize = 64;
+
+impl Servers {
+    pub(super) fn new(configured: Vec<Address>, follow: bool) -> Self {
+        Self { configured, told: Vec::new(), follow, last: None }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.configured.len() + self.told.len()
+    }
+
+    /// The one after the one that was tried last. So the one that was just lost is tried last: if its machine is gone, a
+    /// try takes seconds.
+    pub(super) fn next(&mut self) -> Option<Address> {
+        let all = || self.configured.iter().chain(&self.told);
+        let after = self.last.as_ref().and_then(|last| all().position(|address| address == last));
+        let next = after.and_then(|last| all().nth(last + 1)).or_else(|| all().next()).cloned();
+        self.last.clone_from(&next);
+        next
+    }
+
+    /// Hears what a broker tells of others. Where several are configured, other names of the same brokers would make the
+    /// one that was lost come up again too soon.
+    ///
+    /// What was said before TLS began anybody on the way can have said; the caller leaves that out.
+    pub(super) fn told(&mut self, info: &Info) {
+        let [configured] = self.configured.as_slice() else { return };
+        if info.connect_urls.is_empty() || !self.follow {
+            return;
+        }
+        let scheme = if configured.tls { "tls" } else { "nats" };
+        let told = info.connect_urls.iter().take(MOST_TOLD);
+        let told = told.filter_map(|url| Address::parse(&format!("{scheme}://{url}")));
+        self.told = told
+            .filter(|address| (&address.host, address.port) != (&configured.host, configured.port))
+            // Brokers mostly tell numbers; their certificates have names.
+            .map(|address| match address.host.parse::<IpAddr>() {
+                Ok(_) => Address { tls_name: configured.tls_name.clone(), ..address },
+                Err(_) => address,
+            })
+            .collect();
+    }
+}
+
+/// How long to wait before the `attempt`-th try to reconnect, if each of `servers` is tried at once first: then 50 ms
+/// doubling up to 2 s, plus up to a quarter of it, so that the clients of a broker that comes back do not all come at the
+/// same moment.
+pub(crate) fn pause(attempt: usize, servers: usize) -> Duration {
+    let Some(exponent) = attempt.checked_sub(servers.max(1)).and_then(|late| late.checked_sub(1)) else {
+        return Duration::ZERO;
+    };
+    let base = (50_u64 << exponent.min(6)).min(2_000);
+    let random = crate::auth::Nonce::random().to_text().bytes().map(u64::from).sum::<u64>();
+    Duration::from_millis(base + random % (base / 4 + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn addresses(urls: &[&str]) -> Vec<Address> {
+        urls.iter().map(|url| Address::parse(url).unwrap()).collect()
+    }
+
+    fn hosts(servers: &mut Servers, count: usize) -> Vec<String> {
+        (0..count).map(|_| servers.next().unwrap().host).collect()
+    }
+
+    #[test]
+    fn the_broker_that_was_lost_is_tried_last() {
+        let mut servers = Servers::new(addresses(&["nats://a", "nats://b", "nats://c"]), true);
+        assert_eq!(hosts(&mut servers, 2), ["a", "b"]);
+        // Connected to b, and lost it.
+        assert_eq!(hosts(&mut servers, 4), ["c", "a", "b", "c"]);
+        assert!(Servers::new(Vec::new(), true).next().is_none());
+    }
+
+    #[test]
+    fn addresses_that_a_broker_tells_are_added_to_a_single_one() {
+        let info =
+            |urls: &[&str]| Info { connect_urls: urls.iter().map(ToString::to_string).collect(), ..Info::default() };
+        let mut servers = Servers::new(addresses(&["tls://a:4222"]), true);
+        assert_eq!(hosts(&mut servers, 1), ["a"]);
+        servers.told(&info(&["a:4222", "10.0.0.2:4222", "[::1]:4223", "not a url", "b:1"]));
+        assert_eq!(servers.len(), 4);
+        let next = servers.next().unwrap();
+        assert_eq!((next.host.as_str(), next.tls_name.as_str(), next.tls), ("10.0.0.2", "a", true));
+        assert_eq!(hosts(&mut servers, 3), ["::1", "b", "a"]);
+        // Connected to the second of those told, and told anew: of it still, and then no more.
+        assert_eq!(hosts(&mut servers, 2), ["10.0.0.2", "::1"]);
+        servers.told(&info(&["b:1", "[::1]:4223", "c:1"]));
+        assert_eq!(hosts(&mut servers, 5), ["c", "a", "b", "::1", "c"]);
+        servers.told(&info(&["b:1"]));
+        assert_eq!(hosts(&mut servers, 3), ["a", "b", "a"]);
+        let many: Vec<String> = (0..1_000).map(|n| format!("h{n}:1")).collect();
+        servers.told(&info(&many.iter().map(String::as_str).collect::<Vec<_>>()));
+        assert_eq!(servers.len(), MOST_TOLD + 1);
+
+        let mut several = Servers::new(addresses(&["nats://a", "nats://b"]), true);
+        several.told(&info(&["c:1"]));
+        assert_eq!(several.len(), 2, "all of them are configured");
+        let mut alone = Servers::new(addresses(&["nats://a"]), false);
+        alone.told(&info(&["c:1"]));
+        assert_eq!(alone.len(), 1, "a password may not go anywhere else");
+    }
+
+    #[test]
+    fn reconnecting_pauses_longer_each_time_up_to_a_bound() {
+        assert!((0..=3).all(|attempt| pause(attempt, 3) == Duration::ZERO), "each broker is tried at once");
+        for attempt in 4..100 {
+            assert!((50..=2_500).contains(&pause(attempt, 3).as_millis()), "{attempt}");
+        }
+    }
+
+    #[test]
+    fn only_addresses_of_brokers_are_addresses() {
+        assert_eq!(Address::parse("nats://h").unwrap().port, 4222);
+        assert!(Address::parse("tls://h:1").unwrap().tls);
+        assert!(Address::parse("not a url").is_none());
+    }
+}

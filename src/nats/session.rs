@@ -1,0 +1,369 @@
+//! One connection to one broker, from the first `PING` to its end.
+//! Never waits for whoever is told of messages, and never comes back once it has ended.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
+
+use super::dial::{Dialed, Stream};
+use super::outbound::{Outbound, PublishError};
+use super::{Event, Handler, Info, Message, Op, Parser, Subject};
+
+/// A connection that is up, or was.
+#[derive(Debug)]
+pub struct Session {
+    outbound: Outbound,
+    subscriptions: Vec<Subscribed>,
+    /// Whether the connection is of no use without its subscriptions.
+    required: bool,
+    server_id: String,
+    max_payload: AtomicUsize,
+    /// Something was read since the last look.
+    heard: AtomicBool,
+    arrived: Notify,
+    refused: Mutex<Option<String>>,
+    /// What the broker said of itself last. What it said before TLS is not in here.
+    info: watch::Sender<Info>,
+    /// `Some` with the reason once it has ended.
+    ended: watch::Sender<Option<String>>,
+}
+
+#[derive(Debug)]
+struct Subscribed {
+    subject: Subject,
+    /// Messages read.
+    seen: AtomicU64,
+    /// The broker was asked to stop after so many.
+    limit: AtomicU64,
+}
+
+impl Session {
+    pub(super) fn new(subjects: &[Subject], required: bool, dialed: &Dialed) -> Self {
+        let info = &dialed.info;
+        let subscribed = |subject: &Subject| Subscribed {
+            subject: subject.clone(),
+            seen: AtomicU64::new(0),
+            limit: AtomicU64::new(u64::MAX),
+        };
+        Self {
+            outbound: Outbound::default(),
+            subscriptions: subjects.iter().map(subscribed).collect(),
+            required,
+            server_id: info.server_id.clone(),
+            max_payload: AtomicUsize::new(info.max_payload),
+            heard: AtomicBool::new(false),
+            arrived: Notify::new(),
+            refused: Mutex::default(),
+            info: watch::Sender::new(if dialed.encrypted { Info::default() } else { info.clone() }),
+            ended: watch::Sender::new(None),
+        }
+    }
+
+    /// Publishes. `headers` is a whole header block, or nothing; an empty `reply` means none.
+    ///
+    /// # Errors
+    /// [`PublishError`]; then nothing is sent.
+    ///
+    /// Cancel safety: a dropped future may or may not have queued the message; never a part of it.
+    pub async fn publish(
+        &self,
+        subject: &str,
+        reply: &str,
+        headers: &[u8],
+        payload: &[u8],
+    ) -> Result<(), PublishError> {
+        if !is_subject(subject) || !(reply.is_empty() || is_subject(reply)) {
+            return Err(PublishError::Subject);
+        }
+        let (total, limit) = (headers.len() + payload.len(), self.max_payload());
+        if total > limit {
+            return Err(PublishError::TooLarge { limit });
+        }
+        let space = if reply.is_empty() { "" } else { " " };
+        let line = if headers.is_empty() {
+            format!("PUB {subject} {reply}{space}{total}\r\n")
+        } else {
+            format!("HPUB {subject} {reply}{space}{} {total}\r\n", headers.len())
+        };
+        self.outbound.publish(&[line.as_bytes(), headers, payload, b"\r\n"]).await
+    }
+
+    /// Waits until the broker has handled everything that was sent before; `false` if the connection ends instead.
+    ///
+    /// Cancel safety: nothing is lost.
+    pub async fn flush(&self) -> bool {
+        let (sender, answered) = oneshot::channel();
+        self.outbound.ping(Some(sender));
+        answered.await.is_ok()
+    }
+
+    /// The largest message that the broker takes, in bytes, headers included.
+    #[must_use]
+    pub fn max_payload(&self) -> usize {
+        self.max_payload.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has not ended, as far as is known.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.ended.borrow().is_none()
+    }
+
+    /// The broker's id; another one after each of its starts.
+    pub(super) fn server_id(&self) -> &str {
+        &self.server_id
+    }
+
+    /// Subscribes, and waits until that is in force. The subject that the broker refused, or the reason of the end.
+    pub(super) async fn subscribe(&self) -> Result<Option<String>, String> {
+        for (sid, subscribed) in (1_u64..).zip(&self.subscriptions) {
+            let Subject { subject, queue } = &subscribed.subject;
+            let queue = queue.as_ref().map(|queue| format!("{queue} ")).unwrap_or_default();
+            self.outbound.control(&format!("SUB {subject} {queue}{sid}\r\n"));
+        }
+        let up = self.flush().await;
+        // The broker complains before it answers.
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if up || refused.is_some() { Ok(refused) } else { Err(self.ended().await) }
+    }
+
+    /// Waits for the end, and says why.
+    pub(super) async fn ended(&self) -> String {
+        let mut ended = self.ended.subscribe();
+        let why = ended.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
+        why.unwrap_or_default()
+    }
+
+    /// Waits until the broker is about to go.
+    pub(super) async fn lame(&self) {
+        // The sender is ours.
+        drop(self.info.subscribe().wait_for(|info| info.ldm).await);
+    }
+
+    /// What the broker said of itself last.
+    pub(super) fn info(&self) -> Info {
+        self.info.borrow().clone()
+    }
+
+    /// Has the broker stop choosing us, and reads everything that it has chosen us for until then.
+    ///
+    /// Asked to stop after an exact number that is not reached yet, the broker ends a subscription itself, so that
+    /// nothing is on the way when it has ended. Under load the number is reached at once; on a quiet subject it is
+    /// lowered until a pause shows that nothing comes.
+    pub(super) async fn drain(&self) {
+        let started = Instant::now();
+        for (more, quiet) in [(256_u64, 250_u64), (8, 250), (1, 500)] {
+            for (sid, subscribed) in (1_u64..).zip(&self.subscriptions) {
+                if !subscribed.is_over() {
+                    let limit = subscribed.seen.load(Ordering::Relaxed).saturating_add(more);
+                    subscribed.limit.store(limit, Ordering::Relaxed);
+                    self.outbound.control(&format!("UNSUB {sid} {limit}\r\n"));
+                }
+            }
+            // Or a trickle that never pauses and never reaches the number.
+            while self.is_up() && !self.is_over() && started.elapsed() < LONGEST_DRAIN {
+                if timeout(Duration::from_millis(quiet), self.arrived.notified()).await.is_err() {
+                    break;
+                }
+            }
+        }
+        // Nothing has come for half a second, or everything has ended: what is still on the way comes before the answer.
+        for (sid, _) in (1_u64..).zip(&self.subscriptions) {
+            self.outbound.control(&format!("UNSUB {sid}\r\n"));
+        }
+        drop(timeout(LAST_ANSWER, self.flush()).await);
+    }
+
+    /// Writes what is there, and ends.
+    pub(super) fn finish(&self) {
+        self.outbound.finish();
+    }
+
+    fn is_over(&self) -> bool {
+        self.subscriptions.iter().all(Subscribed::is_over)
+    }
+
+    /// Reads and writes until the end.
+    pub(super) async fn run(self: Arc<Self>, dialed: Dialed, handler: Arc<dyn Handler>, ping_every: Duration) {
+        let Dialed { stream, buffer, parser, .. } = dialed;
+        let (read, write) = tokio::io::split(stream);
+        // Also when this is aborted: nobody shall wait for a connection that nobody keeps.
+        let mut end = End { session: &self, why: "closed".to_owned() };
+        end.why = tokio::select! {
+            why = self.read(read, buffer, parser, &*handler) => why,
+            why = self.write(write) => why,
+            why = self.ping(ping_every) => why,
+        };
+    }
+
+    async fn read(
+        &self,
+        mut read: ReadHalf<Box<dyn Stream>>,
+        mut buffer: BytesMut,
+        mut parser: Parser,
+        handler: &dyn Handler,
+    ) -> String {
+        let mut said = None;
+        let mut taken = 0_u32;
+        loop {
+            loop {
+                match parser.next(&mut buffer) {
+                    Ok(Some(op)) => {
+                        if let Err(why) = self.take(op, handler, &mut said) {
+                            return why;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(error) => return error.to_string(),
+                }
+                // Under a flood the socket is never empty, and the other tasks want to run as well.
+                taken = taken.wrapping_add(1);
+                if taken.is_multiple_of(FAIR_SHARE) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            if buffer.is_empty() && buffer.capacity() > KEPT {
+                buffer = BytesMut::new();
+            }
+            if buffer.capacity() - buffer.len() < CHUNK / 4 {
+                buffer.reserve(CHUNK);
+            }
+            match read.read_buf(&mut buffer).await {
+                Ok(0) => return said.unwrap_or_else(|| "the broker closed the connection".to_owned()),
+                Ok(_) => self.heard.store(true, Ordering::Relaxed),
+                Err(error) => return said.unwrap_or_else(|| error.to_string()),
+            }
+        }
+    }
+
+    /// Does what an operation asks for; an error is the end.
+    fn take(&self, op: Op, handler: &dyn Handler, said: &mut Option<String>) -> Result<(), String> {
+        match op {
+            Op::Message(message) => self.arrived(message, handler),
+            Op::Ping => {
+                if !self.outbound.control("PONG\r\n") {
+                    return Err("the broker does not read".to_owned());
+                }
+            }
+            Op::Pong => self.outbound.pong(),
+            Op::Ok => {}
+            Op::Info(info) => {
+                if info.max_payload > 0 {
+                    self.max_payload.store(info.max_payload, Ordering::Relaxed);
+                }
+                self.info.send_replace(*info);
+            }
+            Op::Error(text) => {
+                let event = Event::from_error(&text);
+                let ours = match &event {
+                    Event::SubscribeForbidden(subject) => {
+                        self.subscriptions.iter().any(|subscribed| subscribed.subject.subject == *subject)
+                    }
+                    // Why the connection ends, if it does: the broker closes it after what is fatal.
+                    Event::Error(text) => {
+                        *said = Some(text.clone());
+                        false
+                    }
+                    _ => false,
+                };
+                if ours {
+                    *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(crate::name::shown(&text));
+                }
+                handler.event(event);
+                if ours && self.required {
+                    return Err(crate::name::shown(&text));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn arrived(&self, message: Message, handler: &dyn Handler) {
+        let number = usize::try_from(message.sid).ok().and_then(|sid| sid.checked_sub(1));
+        // One that we do not have: the broker's mistake, and no reason to lose the others.
+        let Some(subscribed) = number.and_then(|number| self.subscriptions.get(number)) else { return };
+        subscribed.seen.fetch_add(1, Ordering::Relaxed);
+        handler.message(message);
+        self.arrived.notify_one();
+    }
+
+    async fn write(&self, mut write: WriteHalf<Box<dyn Stream>>) -> String {
+        let mut bytes = Vec::new();
+        while self.outbound.next(&mut bytes).await.is_some() {
+            let written = async {
+                write.write_all(&bytes).await?;
+                write.flush().await
+            };
+            if let Err(error) = written.await {
+                return error.to_string();
+            }
+            if bytes.capacity() > KEPT {
+                bytes = Vec::new();
+            }
+        }
+        // The broker sees an orderly end; if it does not wait for it, nothing is lost either.
+        drop(timeout(LAST_ANSWER, write.shutdown()).await);
+        "closed".to_owned()
+    }
+
+    /// Asks a quiet broker for a sign of life: a machine that lost its power or its network does not close connections.
+    async fn ping(&self, every: Duration) -> String {
+        let mut unanswered = 0;
+        let mut ticks = tokio::time::interval(every);
+        // After a pause of this process the broker gets its time as well.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if self.heard.swap(false, Ordering::Relaxed) {
+                unanswered = 0;
+            }
+            if unanswered == UNANSWERED {
+                return format!("the broker says nothing: {UNANSWERED} pings without an answer");
+            }
+            unanswered += 1;
+            self.outbound.ping(None);
+        }
+    }
+}
+
+struct End<'s> {
+    session: &'s Session,
+    why: String,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.session.outbound.close();
+        self.session.ended.send_replace(Some(std::mem::take(&mut self.why)));
+        self.session.arrived.notify_one();
+    }
+}
+
+impl Subscribed {
+    fn is_over(&self) -> bool {
+        self.seen.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether it fits a control line. Wildcards are the broker's matter.
+fn is_subject(subject: &str) -> bool {
+    (1..=2_000).contains(&subject.len()) && subject.bytes().all(|byte| (0x21..=0x7e).contains(&byte))
+}
+
+/// How much is read at a time.
+const CHUNK: usize = 64 << 10;
+/// The largest buffer that is kept when it is empty.
+const KEPT: usize = 4 * CHUNK;
+/// After how many messages other tasks get their turn.
+const FAIR_SHARE: u32 = 256;
+/// After so many pings without a word the broker is given up.
+const UNANSWERED: u32 = 3;
+/// How long the broker may take to end subscriptions that never fall quiet.
+const LONGEST_DRAIN: Duration = Duration::from_secs(5);
+/// How long the broker's last answer is waited for.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
