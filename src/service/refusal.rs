@@ -115,6 +115,7 @@ impl Refusal {
                 EnvelopeError::TooLarge => Answer::Hint(Hint::TooLarge),
                 EnvelopeError::Service
                 | EnvelopeError::Headers
+                | EnvelopeError::Malformed
                 | EnvelopeError::Missing
                 | EnvelopeError::Repeated
                 | EnvelopeError::Authorization
@@ -195,6 +196,7 @@ impl Refusal {
                 EnvelopeError::Reply => "dropped_reply",
                 EnvelopeError::Service => "other_service",
                 EnvelopeError::Headers => "headers",
+                EnvelopeError::Malformed => "malformed_headers",
                 EnvelopeError::Missing => "no_authorization",
                 EnvelopeError::Repeated => "repeated_authorization",
                 EnvelopeError::Authorization => "malformed_authorization",

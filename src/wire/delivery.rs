@@ -2,52 +2,54 @@
 
 use std::fmt;
 
-use async_nats::{HeaderMap, Message, Subject};
+use async_nats::{Message, Subject};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-/// A message as it arrived: subject, reply subject, headers and payload, and when this process received it.
+use super::headers::HeaderBlock;
+
+/// A message as it arrived: subject, reply subject, header block and payload, and when this process received it.
 ///
 /// This is what [`crate::service::Service::handle`] takes, so a test can offer any message without a socket.
 pub struct Delivery {
     pub(super) subject: Subject,
     pub(super) reply: Option<Subject>,
-    pub(super) headers: HeaderMap,
+    pub(super) headers: HeaderBlock,
     pub(super) payload: Bytes,
+    /// It was larger than this process takes, and nothing of it was kept but where it came from.
+    pub(super) oversized: bool,
     pub(super) received: Instant,
 }
 
 impl Delivery {
-    /// A message built from its parts; an empty `reply` means none.
+    /// A message built from its parts; an empty `reply` means none. The headers are a whole block in bytes, or an
+    /// async-nats map, which is written out.
     #[must_use]
-    pub fn new(subject: &str, reply: &str, headers: HeaderMap, payload: impl Into<Bytes>) -> Self {
+    pub fn new(subject: &str, reply: &str, headers: impl Into<HeaderBlock>, payload: impl Into<Bytes>) -> Self {
         Self {
             subject: Subject::from(subject),
             reply: (!reply.is_empty()).then(|| Subject::from(reply)),
-            headers,
+            headers: headers.into(),
             payload: payload.into(),
+            oversized: false,
             received: Instant::now(),
         }
-    }
-
-    /// The bytes of all its parts.
-    #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "a message has a subject at least")]
-    pub fn len(&self) -> usize {
-        let headers = self.headers.iter().flat_map(|(name, values)| {
-            let name: &str = name.as_ref();
-            values.iter().map(move |value| name.len() + value.as_str().len() + 4)
-        });
-        self.subject.len()
-            + self.reply.as_ref().map_or(0, |reply| reply.len())
-            + headers.sum::<usize>()
-            + self.payload.len()
     }
 
     /// The subject as published.
     #[must_use]
     pub fn subject(&self) -> &str {
         self.subject.as_str()
+    }
+
+    /// The bytes of all its parts: subject, reply subject, header block and payload.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a message has a subject at least")]
+    pub fn len(&self) -> usize {
+        self.subject.len()
+            + self.reply.as_ref().map_or(0, |reply| reply.len())
+            + self.headers.len()
+            + self.payload.len()
     }
 }
 
@@ -63,13 +65,29 @@ impl fmt::Debug for Delivery {
     }
 }
 
+/// For programs that subscribe with async-nats. Its connection does not survive every header block; `Service::serve` has
+/// one of its own.
 impl From<Message> for Delivery {
     fn from(message: Message) -> Self {
         Self {
             subject: message.subject,
             reply: message.reply.filter(|reply| !reply.is_empty()),
-            headers: message.headers.unwrap_or_default(),
+            headers: message.headers.as_ref().map(HeaderBlock::from).unwrap_or_default(),
             payload: message.payload,
+            oversized: false,
+            received: Instant::now(),
+        }
+    }
+}
+
+impl From<crate::nats::Message> for Delivery {
+    fn from(message: crate::nats::Message) -> Self {
+        Self {
+            subject: Subject::from(message.subject),
+            reply: message.reply.filter(|reply| !reply.is_empty()).map(Subject::from),
+            headers: message.headers.into(),
+            payload: message.payload,
+            oversized: message.oversized,
             received: Instant::now(),
         }
     }

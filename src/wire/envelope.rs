@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::delivery::Delivery;
 use super::endpoint::Endpoint;
+use super::headers::{HeaderBlock, Status};
 use super::jose::unb64;
 use super::proof::{ProofError, ProofHeader};
 use super::seal::ReplyTo;
@@ -87,6 +88,9 @@ pub enum EnvelopeError {
     /// More headers than the limit, or more bytes of them.
     #[error("headers above their limit")]
     Headers,
+    /// The header block is not `NATS/1.0` and lines of a name, a colon and a value.
+    #[error("malformed header block")]
+    Malformed,
     /// No `Authorization` header.
     #[error("no authorization header")]
     Missing,
@@ -135,7 +139,7 @@ impl Envelope {
     /// # Errors
     /// [`Misshapen`] with the first rule that does not hold. The sender is to blame, or somebody on the way.
     pub fn decode(delivery: Delivery, endpoint: &Endpoint) -> Result<Self, Misshapen> {
-        let Delivery { subject, reply, headers, payload, received } = delivery;
+        let Delivery { subject, reply, headers, payload, oversized, received } = delivery;
         let dropped = |error, claimed| Misshapen { error, claimed, reply: None };
 
         let Some(parts) = SubjectParts::parse(subject.as_str(), endpoint.prefix()) else {
@@ -151,6 +155,9 @@ impl Envelope {
         let opened = (|| {
             if parts.service != endpoint.service().as_str() {
                 return Err(EnvelopeError::Service);
+            }
+            if oversized {
+                return Err(EnvelopeError::TooLarge);
             }
             let (token, proof) = authorization(&headers, endpoint)?;
             if payload.len() > endpoint.limits().payload {
@@ -180,26 +187,25 @@ impl Envelope {
 }
 
 /// Finds the one authorization header and takes it apart.
-fn authorization<'h>(
-    headers: &'h async_nats::HeaderMap,
-    endpoint: &Endpoint,
-) -> Result<(&'h str, &'h str), EnvelopeError> {
+fn authorization<'h>(headers: &'h HeaderBlock, endpoint: &Endpoint) -> Result<(&'h str, &'h str), EnvelopeError> {
     let limits = endpoint.limits();
+    let (status, lines) = headers.read().map_err(|_| EnvelopeError::Malformed)?;
+    // Brokers answer with a status; nobody asks with one.
+    if status != Status::None {
+        return Err(EnvelopeError::Malformed);
+    }
     let mut count = 0_usize;
     let mut bytes = 0_usize;
     let mut found: Option<&str> = None;
-    for (name, values) in headers.iter() {
-        let name: &str = name.as_ref();
-        for value in values {
-            count += 1;
-            // Name, colon, space, value, CR LF.
-            bytes = bytes.saturating_add(name.len() + value.as_str().len() + 4);
-            if count > limits.headers || bytes > limits.header_bytes {
-                return Err(EnvelopeError::Headers);
-            }
-            if name.eq_ignore_ascii_case(AUTHORIZATION) && found.replace(value.as_str()).is_some() {
-                return Err(EnvelopeError::Repeated);
-            }
+    for line in lines {
+        let line = line.map_err(|_| EnvelopeError::Malformed)?;
+        count += 1;
+        bytes = bytes.saturating_add(line.bytes);
+        if count > limits.headers || bytes > limits.header_bytes {
+            return Err(EnvelopeError::Headers);
+        }
+        if line.name.eq_ignore_ascii_case(AUTHORIZATION) && found.replace(line.value).is_some() {
+            return Err(EnvelopeError::Repeated);
         }
     }
     let value = found.ok_or(EnvelopeError::Missing)?;

@@ -3,10 +3,9 @@
 
 use std::fmt;
 
-use async_nats::HeaderMap;
-
 use super::endpoint::Audience;
 use super::envelope::{SCHEME, credentials};
+use super::headers::HeaderBlock;
 use super::jose::{b64, sha256_b64, unb64};
 use super::key::{AgentKey, HmacKey, KeyError, ServicePublicKey, SignWith};
 use super::proof::{MAX_TIMEOUT_MS, ProofClaims, ProofHeader, REPLY_TYP, REQUEST_TYP, ReplyClaims, is_idempotency_key};
@@ -152,6 +151,9 @@ pub enum Unverifiable {
     /// No `Authentication-Info` header: anybody could have sent it.
     #[error("the answer is not signed")]
     Unsigned,
+    /// The header block is not `NATS/1.0` and lines of a name, a colon and a value.
+    #[error("the answer's header block is malformed")]
+    Headers,
     /// More than one such header.
     #[error("the answer has more than one signature header")]
     Repeated,
@@ -186,16 +188,21 @@ impl Expectation {
     ///
     /// # Errors
     /// [`Unverifiable`] with the first rule that does not hold.
-    pub fn accept(&self, subject: &str, headers: &HeaderMap, payload: &[u8], skew_s: u64) -> Result<(), Unverifiable> {
+    pub fn accept(
+        &self,
+        subject: &str,
+        headers: impl Into<HeaderBlock>,
+        payload: &[u8],
+        skew_s: u64,
+    ) -> Result<(), Unverifiable> {
+        let headers = headers.into();
+        let (_, lines) = headers.read().map_err(|_| Unverifiable::Headers)?;
         let mut found = None;
-        for (name, values) in headers.iter() {
-            let name: &str = name.as_ref();
-            if name.eq_ignore_ascii_case(AUTHENTICATION_INFO) {
-                for value in values {
-                    if found.replace(value.as_str()).is_some() {
-                        return Err(Unverifiable::Repeated);
-                    }
-                }
+        // Line by line as they came: no map has folded them.
+        for line in lines {
+            let line = line.map_err(|_| Unverifiable::Headers)?;
+            if line.name.eq_ignore_ascii_case(AUTHENTICATION_INFO) && found.replace(line.value).is_some() {
+                return Err(Unverifiable::Repeated);
             }
         }
         let proof = credentials(found.ok_or(Unverifiable::Unsigned)?).ok_or(Unverifiable::Malformed)?;
