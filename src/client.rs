@@ -23,15 +23,14 @@ mod request;
 mod token;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
 
 pub use batch::{Batch, BatchAnswers, BatchCall};
 pub use credentials::{Credentials, CredentialsError, MemberFault};
@@ -49,22 +48,20 @@ use token::Tokens;
 ///
 /// It keeps itself connected. While it is not, calls wait until their deadline and are signed only once it is again, so
 /// nothing that somebody gave up on is sent later. When the last clone is dropped, the connection ends; notifications that
-/// returned without an error have been written to it.
+/// returned without an error have reached the broker.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
 struct Inner {
     credentials: Credentials,
     options: Options,
-    link: Arc<Link>,
+    link: Link,
     pending: Arc<Pending>,
     tokens: Tokens,
     peers: Peers,
     /// One for each call under way.
     places: Semaphore,
     ids: AtomicU64,
-    /// Reads the inbox; ended and awaited by `close`, ended by dropping.
-    reader: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -119,8 +116,7 @@ impl Client {
         self.request(service).call(method, params).await
     }
 
-    /// Sends a notification: nobody says whether it was executed, or even accepted. Returns when it is written to the
-    /// connection.
+    /// Sends a notification: nobody says whether it was executed, or even accepted. Returns when the broker has it.
     ///
     /// # Errors
     /// See [`ClientError`]. What the broker forbids, or what nobody listens to, is not told.
@@ -171,9 +167,9 @@ impl Client {
     #[must_use]
     pub fn stats(&self) -> ClientStats {
         let (unverifiable, late) = self.0.pending.counts();
-        let (disconnects, rebuilt) = self.0.link.counts();
         let pending = self.0.pending.len();
-        ClientStats { connected: self.0.link.is_up(), pending, unverifiable, late, disconnects, rebuilt }
+        let (connected, disconnects) = (self.0.link.is_up(), self.0.link.lost());
+        ClientStats { connected, pending, unverifiable, late, disconnects }
     }
 
     /// Ends the connection for all clones: calls under way and later ones fail with [`ClientError::Closed`]. Returns when
@@ -183,24 +179,10 @@ impl Client {
     pub async fn close(&self) {
         self.0.places.close();
         self.0.link.close().await;
-        let reader = self.0.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(reader) = reader {
-            reader.abort();
-            // It was told to end, and that is how it ended.
-            drop(reader.await);
-        }
     }
 
     fn next_id(&self) -> u64 {
         self.0.ids.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Some(reader) = self.reader.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            reader.abort();
-        }
     }
 }
 
@@ -266,8 +248,7 @@ impl ClientBuilder {
         let Self { credentials, options } = self;
         let tokens = Tokens::new(credentials.tokens()?, Arc::clone(&options.clock));
         let pending = Arc::new(Pending::new(Arc::clone(&options.clock), options.skew_s));
-        let (link, inbox) = Link::open(&credentials, Arc::clone(&pending)).await?;
-        let reader = tokio::spawn(Arc::clone(&link).run(inbox));
+        let link = Link::open(&credentials, Arc::clone(&pending)).await?;
         Ok(Client(Arc::new(Inner {
             credentials,
             link,
@@ -276,7 +257,6 @@ impl ClientBuilder {
             peers: Peers::default(),
             places: Semaphore::new(options.in_flight),
             ids: AtomicU64::new(1),
-            reader: Mutex::new(Some(reader)),
             options,
         })))
     }
@@ -296,6 +276,4 @@ pub struct ClientStats {
     pub late: u64,
     /// How often the connection was lost.
     pub disconnects: u64,
-    /// How often the connection had to be replaced because a message that it could not read had ended its task.
-    pub rebuilt: u64,
 }

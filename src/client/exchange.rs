@@ -5,18 +5,18 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::HeaderMap;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Inner;
 use super::error::{ClientError, HintKind};
-use super::link::Unsent;
+use super::link::{Link, Unsent};
 use super::peer::Peer;
 use super::pending::{Answer, Expected};
 use super::token::{Held, TokenFault};
+use crate::nats::Session;
 use crate::rpc::{Responses, RpcError, code};
-use crate::wire::{Signed, SignedRequest};
+use crate::wire::{HeaderBlock, Signed, SignedRequest};
 
 /// A message that is ready to be signed.
 #[derive(Debug)]
@@ -79,12 +79,12 @@ impl Inner {
                     repeatable: letter.idempotent,
                 },
             );
-            match self.publish(&bus, letter, reply, authorization, deadline).await {
+            match self.publish(&bus, letter, &reply, &authorization, deadline).await {
                 Err(Sending::Again) => continue,
                 Err(Sending::Failed(error)) => return Err(error),
                 Ok(()) => {}
             }
-            if !self.link.holds(&bus) {
+            if !Link::holds(&bus) {
                 waiter.mark_lost();
             }
             return match timeout_at(deadline, waiter.ended()).await {
@@ -97,7 +97,7 @@ impl Inner {
         }
     }
 
-    /// Sends a message that wants no answer. Returns when it is written to the connection. With `reply`, it names a reply
+    /// Sends a message that wants no answer. Returns when the broker has it. With `reply`, it names a reply
     /// subject nevertheless, on which nobody waits: a batch needs one even if it has no calls.
     ///
     /// Cancel safety: a dropped future leaves nothing behind; the message may have been sent.
@@ -109,15 +109,15 @@ impl Inner {
             let bus = self.link.up(false, deadline).await?;
             let reply = if reply { self.link.reply().0 } else { String::new() };
             let signed = self.sign(letter, &reply, &token, deadline);
-            match self.publish(&bus, letter, reply, signed.authorization, deadline).await {
+            match self.publish(&bus, letter, &reply, &signed.authorization, deadline).await {
                 Err(Sending::Again) => continue,
                 Err(Sending::Failed(error)) => return Err(error),
                 Ok(()) => {}
             }
             // Else a program that ends after its last notification would not have sent it.
             return match timeout_at(deadline, bus.flush()).await {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(_)) | Err(_) => Err(ClientError::ConnectionLost),
+                Ok(true) => Ok(()),
+                Ok(false) | Err(_) => Err(ClientError::ConnectionLost),
             };
         }
     }
@@ -151,18 +151,16 @@ impl Inner {
 
     async fn publish(
         &self,
-        bus: &async_nats::Client,
+        bus: &Session,
         letter: &Letter,
-        reply: String,
-        authorization: String,
+        reply: &str,
+        authorization: &str,
         deadline: Instant,
     ) -> Result<(), Sending> {
-        let size = letter.payload.len() + HEADER_FRAME + authorization.len();
-        let mut headers = HeaderMap::new();
-        headers.insert("Authorization", authorization);
+        let headers = HeaderBlock::of(&[("Authorization", authorization)]);
+        let size = letter.payload.len() + headers.len();
         let started = Instant::now();
-        let sent =
-            self.link.publish(bus, letter.subject.clone(), reply, headers, letter.payload.clone(), deadline).await;
+        let sent = Link::publish(bus, &letter.subject, reply, &headers, &letter.payload, deadline).await;
         sent.map_err(|unsent| match unsent {
             Unsent::Gone => Sending::Again,
             Unsent::Late => Sending::Failed(ClientError::Disconnected { waited: started.elapsed(), cause: None }),
@@ -224,9 +222,6 @@ const MAX_ATTEMPTS: u32 = 10;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
-
-/// `NATS/1.0`, the header's name, and the line ends around them.
-const HEADER_FRAME: usize = "NATS/1.0\r\nAuthorization: \r\n\r\n".len();
 
 #[cfg(test)]
 mod tests {

@@ -1,48 +1,41 @@
-//! The connection to the broker: kept up, watched, and replaced when the library's own task died.
+//! The connection to the broker: kept up, and watched for what concerns the calls.
 //! Never hands a message to a connection that is not up, so nothing old is sent after a reconnect.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
-use async_nats::connection::State as Connection;
-use async_nats::{Event, HeaderMap, PublishErrorKind, ServerError, Subscriber};
-use bytes::Bytes;
-use futures_util::StreamExt as _;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::credentials::Credentials;
 use super::error::ClientError;
 use super::pending::Pending;
-use crate::auth::Nonce;
-use crate::bus::{BusConfig, BusError};
-use crate::log_limiter::LogLimiter;
 
-/// The connection and what hears of its changes.
+use crate::auth::Nonce;
+use crate::bus::BusError;
+use crate::log_limiter::LogLimiter;
+use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, PublishError, Session, Subject};
+use crate::wire::HeaderBlock;
+
+/// The connection and what hears of it.
 #[derive(Debug)]
 pub(super) struct Link {
-    bus: ArcSwapOption<async_nats::Client>,
+    bus: Connection,
     watcher: Arc<Watcher>,
-    config: BusConfig,
-    name: String,
-    inbox_prefix: String,
-    /// `<inbox prefix>.<agent>.<connection>.`, with the final dot. The same for the life of the client.
-    inbox: String,
-    rebuilt: AtomicU64,
 }
 
-/// What the library's event callback has: no connection, or it would keep that alive for ever.
+/// What the connection tells of messages and of itself. It does not hold the connection, which would live for ever.
 #[derive(Debug)]
 struct Watcher {
     pending: Arc<Pending>,
-    /// Ticks whenever the state may have changed.
+    /// `<inbox prefix>.<agent>.<connection>.`, with the final dot. The same for the life of the client.
+    inbox: String,
+    /// Ticks whenever what a waiting call looks at may have changed.
     changed: watch::Sender<u64>,
     lost: AtomicU64,
     closed: AtomicBool,
     notes: Mutex<Notes>,
-    full: LogLimiter,
     other: LogLimiter,
 }
 
@@ -59,7 +52,7 @@ struct Notes {
 pub(super) enum Unsent {
     /// The deadline came first.
     Late,
-    /// The connection's task is gone. Another one will be there soon.
+    /// The connection has ended. Another one will be there soon.
     Gone,
     /// Larger than the broker takes.
     TooLarge { limit: usize },
@@ -67,102 +60,45 @@ pub(super) enum Unsent {
 
 impl Link {
     /// Connects once and subscribes to the inbox.
-    pub(super) async fn open(
-        credentials: &Credentials,
-        pending: Arc<Pending>,
-    ) -> Result<(Arc<Self>, Subscriber), ClientError> {
-        let inbox_prefix = credentials.inbox();
-        let watcher = Watcher {
+    pub(super) async fn open(credentials: &Credentials, pending: Arc<Pending>) -> Result<Self, ClientError> {
+        let inbox = format!("{}.{}.", credentials.inbox(), Nonce::random().to_text());
+        let watcher = Arc::new(Watcher {
             pending,
             changed: watch::Sender::new(0),
             lost: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             notes: Mutex::default(),
-            full: LogLimiter::default(),
             other: LogLimiter::default(),
-        };
-        let link = Self {
-            bus: ArcSwapOption::empty(),
-            watcher: Arc::new(watcher),
-            config: credentials.bus(),
-            name: format!("sealwire agent {}", credentials.agent()),
-            inbox: format!("{inbox_prefix}.{}.", Nonce::random().to_text()),
-            inbox_prefix,
-            rebuilt: AtomicU64::new(0),
-        };
-        let inbox = link.connect().await?;
-        Ok((Arc::new(link), inbox))
-    }
-
-    async fn connect(&self) -> Result<Subscriber, ClientError> {
-        let watcher = Arc::clone(&self.watcher);
-        let events = move |event| watcher.heard(event);
-        let bus = self.config.connect(&self.name, &self.inbox_prefix, INBOX_CAPACITY, events).await?;
-        let subscribed = timeout(SETUP_WITHIN, async {
-            let inbox = bus.subscribe(format!("{}*", self.inbox)).await.ok()?;
-            // Written to the socket: whatever is published from now on comes after it.
-            bus.flush().await.ok().map(|()| inbox)
+            inbox,
         });
-        let Some(inbox) = subscribed.await.unwrap_or(None) else {
-            let urls = self.config.shown();
-            let cause = "the connection ended at once".to_owned();
-            return Err(ClientError::Connect(BusError::Unreachable { urls, cause }));
-        };
-        self.bus.store(Some(Arc::new(bus)));
-        self.watcher.tick();
-        Ok(inbox)
-    }
-
-    /// Hands what arrives to the calls that wait, for as long as it is polled. Ends never.
-    ///
-    /// Cancel safety: it is made to be aborted.
-    pub(super) async fn run(self: Arc<Self>, mut inbox: Subscriber) {
-        loop {
-            let since = Instant::now();
-            while let Some(message) = inbox.next().await {
-                if let Some(token) = message.subject.strip_prefix(&self.inbox) {
-                    self.watcher.pending.arrived(token, &message);
-                }
+        let name = format!("sealwire agent {}", credentials.agent());
+        let inbox = Subject { subject: format!("{}*", watcher.inbox), queue: None };
+        // Where the inbox is forbidden, notifications still go.
+        let options = Options { required: false, ..Options::new(&name, vec![inbox]) };
+        let handler: Arc<dyn Handler> = watcher.clone();
+        match Connection::open(&credentials.bus(), options, handler).await {
+            Ok(bus) => Ok(Self { bus, watcher }),
+            Err(OpenError::Bus(error)) => Err(ClientError::Connect(error)),
+            Err(OpenError::Forbidden(cause)) => {
+                let urls = credentials.bus().shown();
+                Err(ClientError::Connect(BusError::Unreachable { urls, cause }))
             }
-            // The library's task ends without a word when a message has a header that it cannot read, and what was
-            // queued in it was never sent. https://github.com/nats-io/nats.rs/issues/1612
-            self.bus.store(None);
-            self.rebuilt.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(target: "sealwire::client", "the connection's task ended, connecting anew");
-            self.watcher.tick();
-            self.watcher.pending.end_all(|| ClientError::ConnectionLost);
-            let mut pause = FIRST_PAUSE;
-            // Somebody keeps doing this: it shall not cost them less than us.
-            if since.elapsed() < SHORT_LIFE {
-                sleep(pause).await;
-            }
-            inbox = loop {
-                match self.connect().await {
-                    Ok(inbox) => break inbox,
-                    Err(error) => {
-                        tracing::warn!(target: "sealwire::client", %error, "connecting failed");
-                        self.watcher.notes().cause = Some(error.to_string());
-                        sleep(pause).await;
-                        pause = (pause * 2).min(LAST_PAUSE);
-                    }
-                }
-            };
         }
     }
 
     /// A reply subject that nobody else has, and its last token.
     pub(super) fn reply(&self) -> (String, String) {
         let token = Nonce::random().to_text();
-        (format!("{}{token}", self.inbox), token)
+        (format!("{}{token}", self.watcher.inbox), token)
     }
 
     /// Waits until the connection is up, and the inbox can be read if an answer is `expected`.
     ///
     /// # Errors
     /// Nothing has been sent.
-    pub(super) async fn up(&self, expected: bool, deadline: Instant) -> Result<Arc<async_nats::Client>, ClientError> {
+    pub(super) async fn up(&self, expected: bool, deadline: Instant) -> Result<Arc<Session>, ClientError> {
         let started = Instant::now();
-        let mut changed = self.watcher.changed.subscribe();
+        let (mut changed, mut sessions) = (self.watcher.changed.subscribe(), self.bus.sessions());
         loop {
             if self.watcher.closed.load(Ordering::Acquire) {
                 return Err(ClientError::Closed);
@@ -171,14 +107,17 @@ impl Link {
             if let Some(subject) = refused.filter(|_| expected) {
                 return Err(ClientError::InboxForbidden { subject });
             }
-            if let Some(bus) = self.bus.load_full()
-                && is_up(&bus)
-            {
+            if let Some(bus) = self.bus.session() {
                 return Ok(bus);
             }
-            // The library's events may be dropped, and come before the state changes: look again by ourselves, too.
-            let again = timeout(LOOK_AGAIN, changed.changed());
-            if timeout_at(deadline, again).await.is_err() {
+            let news = async {
+                tokio::select! {
+                    _ = changed.changed() => {}
+                    // A session that has just ended is still the last one.
+                    _ = timeout(LOOK_AGAIN, sessions.changed()) => {}
+                }
+            };
+            if timeout_at(deadline, news).await.is_err() {
                 let cause = self.watcher.notes().cause.clone();
                 return Err(ClientError::Disconnected { waited: started.elapsed(), cause });
             }
@@ -187,31 +126,19 @@ impl Link {
 
     /// Publishes. An empty `reply` means none.
     pub(super) async fn publish(
-        &self,
-        bus: &async_nats::Client,
-        subject: String,
-        reply: String,
-        headers: HeaderMap,
-        payload: Bytes,
+        bus: &Session,
+        subject: &str,
+        reply: &str,
+        headers: &HeaderBlock,
+        payload: &[u8],
         deadline: Instant,
     ) -> Result<(), Unsent> {
-        let published = async {
-            if reply.is_empty() {
-                bus.publish_with_headers(subject, headers, payload).await
-            } else {
-                bus.publish_with_reply_and_headers(subject, reply, headers, payload).await
-            }
-        };
+        let published = bus.publish(subject, reply, headers.as_bytes(), payload);
         match timeout_at(deadline, published).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                Err(Unsent::TooLarge { limit: bus.max_payload() })
-            }
-            Ok(Err(_)) => {
-                // Our own loop hears of it as well, but a loop that retries here must not spin until then.
-                sleep(Duration::from_millis(5)).await;
-                Err(Unsent::Gone)
-            }
+            Ok(Err(PublishError::TooLarge { limit })) => Err(Unsent::TooLarge { limit }),
+            // Subjects are made of names, which have no blanks.
+            Ok(Err(PublishError::Gone | PublishError::Subject)) => Err(Unsent::Gone),
             Err(_) => Err(Unsent::Late),
         }
     }
@@ -221,69 +148,72 @@ impl Link {
         self.watcher.closed.store(true, Ordering::Release);
         self.watcher.pending.end_all(|| ClientError::Closed);
         self.watcher.tick();
-        if let Some(bus) = self.bus.swap(None) {
+        if let Some(bus) = self.bus.session() {
             // A connection that is not up has nothing of ours to write.
-            let _ = timeout(SETUP_WITHIN, bus.flush()).await;
+            drop(timeout(SETUP_WITHIN, bus.flush()).await);
         }
+        self.bus.close().await;
     }
 
-    /// How often the connection was lost, and how often its task had to be replaced.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        (self.watcher.lost.load(Ordering::Relaxed), self.rebuilt.load(Ordering::Relaxed))
+    /// How often the connection was lost.
+    pub(super) fn lost(&self) -> u64 {
+        self.watcher.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether this is still the connection, and up: if not, what was just handed to it may be lost.
-    pub(super) fn holds(&self, bus: &Arc<async_nats::Client>) -> bool {
-        is_up(bus) && self.bus.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, bus))
+    /// Whether this connection is still up: if not, what was just handed to it may be lost. One that was replaced by
+    /// another broker's is still read until it has nothing more to say.
+    pub(super) fn holds(bus: &Session) -> bool {
+        bus.is_up()
     }
 
     /// Whether the connection is up, as far as is known.
     pub(super) fn is_up(&self) -> bool {
-        self.bus.load().as_ref().is_some_and(|bus| is_up(bus))
+        self.bus.session().is_some()
     }
 }
 
-/// Whether messages may be handed to this connection.
-fn is_up(bus: &async_nats::Client) -> bool {
-    bus.connection_state() == Connection::Connected
-}
-
-impl Watcher {
-    fn heard(&self, event: Event) {
-        match event {
-            Event::Connected => {
-                // The broker refuses the subscription again if it still may.
-                *self.notes() = Notes::default();
-                self.tick();
-            }
-            Event::Disconnected => {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(target: "sealwire::client", "the connection to the broker is lost");
-                self.tick();
-                self.pending.disconnected();
-            }
-            Event::ServerError(ServerError::Other(text)) => match Violation::read(&text) {
-                Some(Violation::Publish(subject)) => self.pending.forbidden(subject),
-                Some(Violation::Subscribe(subject)) => {
-                    self.notes().inbox_refused = Some(crate::name::shown(subject));
-                    self.tick();
-                    let subject = crate::name::shown(subject);
-                    self.pending.end_all(|| ClientError::InboxForbidden { subject: subject.clone() });
-                }
-                None if self.other.check().is_some() => {
-                    let error = crate::name::shown(&text);
-                    tracing::warn!(target: "sealwire::client", error, "the broker reports an error");
-                }
-                None => {}
-            },
-            Event::ClientError(error) => self.notes().cause = Some(error.to_string()),
-            Event::SlowConsumer(_) if self.full.check().is_some() => {
-                tracing::warn!(target: "sealwire::client", "the inbox is full: answers were dropped");
-            }
-            Event::SlowConsumer(_) | Event::ServerError(_) | Event::LameDuckMode | Event::Draining | Event::Closed => {}
+impl Handler for Watcher {
+    fn message(&self, message: Message) {
+        if let Some(token) = message.subject.strip_prefix(&self.inbox) {
+            self.pending.arrived(token, &message);
         }
     }
 
+    fn event(&self, event: Event) {
+        match event {
+            // The broker has refused the subscription again by now if it still does.
+            Event::Connected | Event::Moved => {
+                self.notes().cause = None;
+                self.tick();
+            }
+            Event::Disconnected(why) => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(target: "sealwire::client", why, "the connection to the broker is lost");
+                *self.notes() = Notes::default();
+                self.tick();
+                self.pending.disconnected();
+            }
+            Event::Failed(why) => {
+                tracing::debug!(target: "sealwire::client", why, "connecting failed");
+                self.notes().cause = Some(why);
+            }
+            Event::PublishForbidden(subject) => self.pending.forbidden(&subject),
+            Event::SubscribeForbidden(subject) => {
+                let subject = crate::name::shown(&subject);
+                self.notes().inbox_refused = Some(subject.clone());
+                self.tick();
+                self.pending.end_all(|| ClientError::InboxForbidden { subject: subject.clone() });
+            }
+            Event::Error(error) => {
+                if self.other.check().is_some() {
+                    tracing::warn!(target: "sealwire::client", error, "the broker reports an error");
+                }
+            }
+        }
+    }
+}
+
+impl Watcher {
     fn tick(&self) {
         self.changed.send_modify(|ticks| *ticks = ticks.wrapping_add(1));
     }
@@ -293,71 +223,8 @@ impl Watcher {
     }
 }
 
-/// What the broker does not allow, out of the text of its `-ERR`.
-#[derive(Debug, PartialEq, Eq)]
-enum Violation<'t> {
-    Publish(&'t str),
-    Subscribe(&'t str),
-}
-
-impl<'t> Violation<'t> {
-    fn read(text: &'t str) -> Option<Self> {
-        let rest = strip(text, "permissions violation for ")?;
-        let quoted = |rest: &'t str| rest.split('"').nth(1).filter(|subject| !subject.is_empty());
-        if let Some(rest) = strip(rest, "publish to ") {
-            quoted(rest).map(Self::Publish)
-        } else if let Some(rest) = strip(rest, "subscription to ") {
-            quoted(rest).map(Self::Subscribe)
-        } else {
-            None
-        }
-    }
-}
-
-/// Without `prefix`, in whatever case it is written.
-fn strip<'t>(text: &'t str, prefix: &str) -> Option<&'t str> {
-    let (head, rest) = text.split_at_checked(prefix.len())?;
-    head.eq_ignore_ascii_case(prefix).then_some(rest)
-}
-
-/// The most messages in the inbox that were not judged yet. Judging takes microseconds; beyond it the library drops.
-const INBOX_CAPACITY: usize = 16 * 1024;
-
-/// How long subscribing, or writing out what is left, may take.
+/// How long writing out what is left may take.
 const SETUP_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often a waiting call looks at the connection's state by itself.
+/// How often a waiting call looks at the connection by itself.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
-
-/// A connection that ended sooner than this is not replaced at once.
-const SHORT_LIFE: Duration = Duration::from_secs(1);
-
-/// Pauses between tries to connect: doubled from the first to the last.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LAST_PAUSE: Duration = Duration::from_secs(2);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn permission_violations_are_read_from_the_broker_s_text() {
-        let publish = r#"Permissions Violation for Publish to "rpc.v1.math.planner""#;
-        assert_eq!(Violation::read(publish), Some(Violation::Publish("rpc.v1.math.planner")));
-        let subscribe = r#"Permissions Violation for Subscription to "_INBOX.a.b.*""#;
-        assert_eq!(Violation::read(subscribe), Some(Violation::Subscribe("_INBOX.a.b.*")));
-        let queue = r#"permissions violation for subscription to "a" using queue "q""#;
-        assert_eq!(Violation::read(queue), Some(Violation::Subscribe("a")));
-        for other in [
-            "",
-            "Stale Connection",
-            "Permissions Violation for ",
-            "Permissions Violation for Publish to x",
-            "Permissions Violation for Publish to \"\"",
-            "Permissions Violation für Publish to \"a\"",
-            "ßßßßßßßßßßßßßßßßßßßßßßß",
-        ] {
-            assert_eq!(Violation::read(other), None, "{other}");
-        }
-    }
-}

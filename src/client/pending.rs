@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use async_nats::{HeaderMap, Message, StatusCode};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
@@ -13,8 +12,9 @@ use super::error::{ClientError, HintKind, ProtocolError};
 use super::peer::Peer;
 use crate::clock::Clock;
 use crate::log_limiter::LogLimiter;
+use crate::nats::Message;
 use crate::rpc::{Limits, Responses, code};
-use crate::wire::{Expectation, Hint, Unverifiable};
+use crate::wire::{Expectation, HeaderBlock, Hint, Unverifiable};
 
 /// A verified answer.
 #[derive(Debug)]
@@ -115,14 +115,13 @@ impl Pending {
             self.late.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let none = HeaderMap::new();
-        let headers = message.headers.as_ref().unwrap_or(&none);
+        let headers = HeaderBlock::from(message.headers.clone());
         let expected = &waiting.expected;
-        match expected.expectation.accept(message.subject.as_str(), headers, &message.payload, self.skew_s) {
+        match expected.expectation.accept(&message.subject, &headers, &message.payload, self.skew_s) {
             Ok(()) => self.answered(&waiting, message.payload.clone()),
             // Only where no signature is claimed can it be a hint: a bad signature is never worth more than none.
             Err(Unverifiable::Unsigned)
-                if message.status == Some(StatusCode::NO_RESPONDERS) && message.payload.is_empty() =>
+                if headers.says_no_responders() && message.payload.is_empty() && !message.oversized =>
             {
                 waiting.end(Err(ClientError::NoResponders { subject: expected.subject.clone() }));
             }

@@ -1,7 +1,7 @@
 //! A NATS connection below the client library: it sends the bytes that a test wants on the wire, well-formed or not.
 //! Never repairs or refuses what it is told to send.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -79,6 +79,38 @@ impl RawConnection {
         self.send(&[line.as_bytes(), payload, b"\r\n"].concat()).await;
     }
 
+    /// Publishes poison at `per_second` for `time`: every kind in turn, every other one with a reply subject, to subjects
+    /// that `to` names for each. Returns how many were sent, which is the whole number whatever else the machine does.
+    pub(crate) async fn flood(
+        &mut self,
+        per_second: u32,
+        time: Duration,
+        mut to: impl FnMut() -> (String, String),
+    ) -> u64 {
+        let started = Instant::now();
+        let (mut sent, mut kinds) = (0_u64, poison().into_iter().cycle());
+        loop {
+            let elapsed = started.elapsed().min(time);
+            let due = (elapsed.as_secs_f64() * f64::from(per_second)) as u64;
+            let mut bytes = Vec::new();
+            for (_, block) in kinds.by_ref().take(usize::try_from(due - sent).unwrap()) {
+                let (subject, reply) = to();
+                let reply = if sent % 2 == 0 { format!("{reply} ") } else { String::new() };
+                let (head, total) = (block.len(), block.len() + 1);
+                bytes.extend_from_slice(format!("HPUB {subject} {reply}{head} {total}\r\n").as_bytes());
+                bytes.extend_from_slice(&block);
+                bytes.extend_from_slice(b"x\r\n");
+                sent += 1;
+            }
+            self.send(&bytes).await;
+            if elapsed == time {
+                assert!(self.flush().await.is_empty(), "the broker takes all of it");
+                return sent;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Subscribes, to see whether the server permits it; what arrives is passed over.
     pub(crate) async fn subscribe(&mut self, subject: &str, queue: Option<&str>) {
         let queue = queue.map(|queue| format!("{queue} ")).unwrap_or_default();
@@ -135,6 +167,25 @@ pub(crate) fn poison_headers() -> [(&'static str, &'static [u8]); 9] {
         ("no version line", b"A: b\r\n\r\n"),
         ("an empty block", b"\r\n"),
     ]
+}
+
+/// The ones above, and what a lenient reader joins, trims or passes over.
+pub(crate) fn poison() -> Vec<(&'static str, Vec<u8>)> {
+    let more: [(&str, &[u8]); 8] = [
+        ("a folded line", b"NATS/1.0\r\nAuthorization: NatsRpc\r\n a.b.c~d.e.f\r\n\r\n"),
+        ("a blank at the end of a value", b"NATS/1.0\r\nAuthorization: NatsRpc a.b.c~d.e.f \r\n\r\n"),
+        ("a blank before the colon", b"NATS/1.0\r\nAuthorization : NatsRpc a.b.c~d.e.f\r\n\r\n"),
+        ("line feeds alone", b"NATS/1.0\nAuthorization: NatsRpc a.b.c~d.e.f\n\n"),
+        ("no empty line at the end", b"NATS/1.0\r\nAuthorization: NatsRpc a.b.c~d.e.f\r\n"),
+        ("a status", b"NATS/1.0 503\r\n\r\n"),
+        ("a null byte", b"NATS/1.0\r\nA: \0\r\n\r\n"),
+        ("nothing but carriage returns", b"\r\r\r\r"),
+    ];
+    let many = [b"NATS/1.0\r\n".as_slice(), &b"a:\r\n".repeat(1_000), b"\r\n"].concat();
+    let mut all: Vec<_> =
+        poison_headers().into_iter().chain(more).map(|(name, block)| (name, block.to_vec())).collect();
+    all.push(("a thousand lines", many));
+    all
 }
 
 const LIMIT: Duration = Duration::from_secs(10);

@@ -33,15 +33,16 @@ fn call(pending: &Arc<Pending>, token: &str, repeatable: bool) -> Waiter {
     pending.register(token.to_owned(), expected)
 }
 
-fn message(token: &str, status: Option<StatusCode>, headers: Option<HeaderMap>, payload: &str) -> Message {
+const NOBODY: &str = "NATS/1.0 503\r\n\r\n";
+
+fn message(token: &str, headers: &str, payload: &str) -> Message {
     Message {
-        subject: format!("_INBOX.ann.c.{token}").into(),
+        sid: 1,
+        subject: format!("_INBOX.ann.c.{token}"),
         reply: None,
+        headers: Bytes::copy_from_slice(headers.as_bytes()),
         payload: Bytes::copy_from_slice(payload.as_bytes()),
-        headers,
-        status,
-        description: None,
-        length: payload.len(),
+        oversized: false,
     }
 }
 
@@ -53,22 +54,22 @@ async fn waiter_is_forgotten_however_it_ends() {
     drop(two);
     assert_eq!(pending.len(), 2);
     assert!(three.overdue().is_none(), "nothing was seen");
-    pending.arrived("1", &message("1", Some(StatusCode::NO_RESPONDERS), None, ""));
+    pending.arrived("1", &message("1", NOBODY, ""));
     assert!(matches!(one.ended().await, Some(Err(ClientError::NoResponders { .. }))));
     drop(one);
     assert_eq!(pending.len(), 0);
-    pending.arrived("1", &message("1", None, None, ""));
+    pending.arrived("1", &message("1", "", ""));
     assert_eq!(pending.counts(), (0, 1));
 }
 
 #[tokio::test]
 async fn status_of_no_responders_counts_only_without_signature_and_payload() {
     let pending = pending();
-    let mut signature = HeaderMap::new();
-    signature.insert("authentication-INFO", "NatsRpc a.b.c");
-    for (headers, payload) in [(Some(signature), ""), (None, "x")] {
+    let signed = "NATS/1.0 503\r\nauthentication-INFO: NatsRpc a.b.c\r\n\r\n";
+    let malformed = "NATS/1.0 503\r\nA: b\r\n";
+    for (headers, payload) in [(signed, ""), (NOBODY, "x"), (malformed, ""), ("NATS/1.0 5030\r\n\r\n", "")] {
         let waiter = call(&pending, "1", false);
-        pending.arrived("1", &message("1", Some(StatusCode::NO_RESPONDERS), headers, payload));
+        pending.arrived("1", &message("1", headers, payload));
         assert!(matches!(waiter.overdue(), Some(Err(ClientError::Unverifiable(_)))));
     }
 }
