@@ -51,6 +51,8 @@ const MAX_MESSAGE: usize = 1 << 20;
 const PING_EVERY: Duration = Duration::from_secs(2);
 /// How long subscribing may take.
 const SUBSCRIBED_WITHIN: Duration = Duration::from_secs(5);
+/// How long writing out what is left may take in the end.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 /// How long to wait before looking again for another broker while this one goes on being about to go.
 const ELSEWHERE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -230,7 +232,9 @@ impl Keeper {
         self.current.send_replace(None);
         // Half-made ones included: a broker may have chosen them already.
         futures_util::future::join_all(self.live.iter().map(leave)).await;
-        while self.tasks.join_next().await.is_some() {}
+        // A broker that does not even read ends with this.
+        let written = async { while self.tasks.join_next().await.is_some() {} };
+        drop(timeout(WRITTEN_WITHIN, written).await);
     }
 
     async fn keep(&mut self) {

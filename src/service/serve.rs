@@ -21,6 +21,7 @@ use super::Service;
 use crate::auth::Nonce;
 use crate::bus::{BusConfig, BusError};
 use crate::log_limiter::LogLimiter;
+use crate::nats;
 use control::Control;
 pub(super) use discovery::{AUDIENCE, GUARD, POLICY, STATE, ping};
 use ingress::Ingress;
@@ -95,10 +96,8 @@ pub enum ServeError {
     )]
     Blind(String, String),
     /// The broker does not let this user subscribe.
-    #[error(
-        "the broker does not deliver `{0}` to this user: permit it to subscribe that subject, and to publish `{1}.>`"
-    )]
-    Subscribe(String, String),
+    #[error("the broker forbids this user to subscribe to `{0}`: permit it")]
+    Subscribe(String),
     /// Work that was accepted did not end within the time for draining.
     #[error("{0} accepted messages were not finished within the time for draining")]
     Drain(usize),
@@ -150,11 +149,11 @@ struct Shared {
 /// What happened to the connections, all of which only grow, and the files that cannot be read.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// Connections built anew because their task had ended: a malformed message can do that to the client library.
+    /// Control connections built anew because the client library's task had ended.
     pub rebuilt: AtomicU64,
-    /// Disconnections that the client library mended itself.
+    /// How often a connection to the broker was made again after it was lost.
     pub reconnected: AtomicU64,
-    /// Messages that the client library threw away because they were not read in time.
+    /// Requests for discovery that the client library threw away because they were not read in time.
     pub slow: AtomicU64,
     /// Messages for which the queue had no room, or not for this agent; as far as hints go, they were answered with one.
     pub shed: AtomicU64,
@@ -340,15 +339,40 @@ impl Shared {
         format!("{}.replica.{}", self.service.endpoint().service_inbox(), self.instance)
     }
 
-    /// The agents' connection is up again after it was lost.
-    fn restored(&self) {
-        self.state.send_if_modified(|state| {
-            let was_lost = matches!(state, State::Interrupted(why) if why == LOST);
-            if was_lost {
-                *state = State::Ready;
+    /// What happens to the agents' connection.
+    fn heard(&self, event: nats::Event) {
+        match event {
+            nats::Event::Connected => {
+                self.health.reconnected.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(target: "sealwire::bus", link = AGENTS, "connected");
+                self.state.send_if_modified(|state| {
+                    let was_lost = matches!(state, State::Interrupted(why) if why == LOST);
+                    if was_lost {
+                        *state = State::Ready;
+                    }
+                    was_lost
+                });
             }
-            was_lost
-        });
+            nats::Event::Disconnected(why) => {
+                tracing::warn!(target: "sealwire::bus", link = AGENTS, why, "the connection to the broker is lost");
+                self.state.send_if_modified(|state| {
+                    let was_ready = *state == State::Ready;
+                    if was_ready {
+                        *state = State::Interrupted(LOST.to_owned());
+                    }
+                    was_ready
+                });
+            }
+            nats::Event::Moved => {
+                tracing::info!(target: "sealwire::bus", link = AGENTS, "the broker is about to go: connected to another");
+            }
+            nats::Event::Failed(why) => tracing::warn!(target: "sealwire::bus", link = AGENTS, why, "not connected"),
+            nats::Event::PublishForbidden(subject) | nats::Event::SubscribeForbidden(subject) => {
+                let subject = crate::name::shown(&subject);
+                tracing::warn!(target: "sealwire::bus", link = AGENTS, subject, "the broker forbids this user a subject");
+            }
+            nats::Event::Error(error) => tracing::warn!(target: "sealwire::bus", link = AGENTS, error, "connection"),
+        }
     }
 
     fn count_event(&self, link: &'static str, event: &async_nats::Event) {
@@ -356,21 +380,9 @@ impl Shared {
             async_nats::Event::Connected => {
                 self.health.reconnected.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(target: "sealwire::bus", link, "connected");
-                if link == AGENTS {
-                    self.restored();
-                }
             }
             async_nats::Event::Disconnected => {
                 tracing::warn!(target: "sealwire::bus", link, "the connection to the broker is lost");
-                if link == AGENTS {
-                    self.state.send_if_modified(|state| {
-                        let was_ready = *state == State::Ready;
-                        if was_ready {
-                            *state = State::Interrupted(LOST.to_owned());
-                        }
-                        was_ready
-                    });
-                }
             }
             async_nats::Event::SlowConsumer(_) => {
                 let slow = self.health.slow.fetch_add(1, Ordering::Relaxed) + 1;
@@ -393,7 +405,7 @@ impl Shared {
 
 /// The connection that agents reach, in logs.
 const AGENTS: &str = "agents";
-/// Why a service is interrupted whose connection the client library is replacing.
+/// Why a service is interrupted that connects anew.
 const LOST: &str = "the connection to the broker is lost";
 
 /// A subscription on our own inbox, to find out what the broker has seen.

@@ -386,7 +386,10 @@ async fn hints_stop_at_their_global_rate_and_signed_answers_go_on() {
     }
     // Three at once, and a few more if this machine took its time.
     assert!((3..40).contains(&hints), "{hints}");
-    assert_eq!(desk.service.counters().refusals()["no_authorization"], 400);
+    // What is shed once no hint may go out any more is not looked at.
+    let refusals = desk.service.counters().refusals();
+    assert_eq!(refusals["no_authorization"] + refusals["shed"], 400, "{refusals:?}");
+    assert!(refusals["no_authorization"] >= 200, "{refusals:?}");
     assert!(desk.ask(&ann, &call("desk/echo", "[]")).await.unwrap().contains("result"));
     assert_eq!(desk.offer(&desk.letter(&ann, &call("vault/open", "[]"))).await, Some(-32002));
 }

@@ -225,9 +225,7 @@ async fn keep(
 }
 
 /// Tries until it succeeds, with a pause that grows to a second.
-pub(super) async fn again<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
-    mut attempt: impl FnMut() -> F,
-) -> T {
+async fn again<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(mut attempt: impl FnMut() -> F) -> T {
     let mut pause = Duration::from_millis(10);
     loop {
         match attempt().await {
