@@ -4,15 +4,16 @@
 //!
 //! What is modelled is the code's decisions; `rules.rs` names the function of each. One message, with W = 1 and S = 1, is offered
 //! to every replica at every time, in every order with everything else: others' messages, looks at the stream, questions that
-//! reach the broker late, answers that are judged late (a process that stands still just takes no step), starts and stops,
+//! reach the broker late, answers that are judged late (a process that is slow just takes no step), starts and stops,
 //! faults of the brokers, and clocks that say at each reading whatever they may. The bounds: three machines, two or three
-//! processes at a time; at most two starts and one fault of a broker; two brokers; the time from the first moment at which
-//! the message can be admitted until the stream has forgotten it.
+//! processes at a time; at most two starts, one fault of a broker, and one process that nobody hears for a while; two
+//! brokers; the time from the first moment at which the message can be admitted until the stream has forgotten it.
 //!
 //! What is assumed: a look at the stream is one step; an election takes longer than a look is trusted; what a backup
 //! lacks is not made up for by others' messages within that time; brokers tell the truth, and the right time; replicas that
-//! serve see each other on the bus; machines that take over from each other with a local guard have clocks within S of each
-//! other. Seconds are not cut into parts.
+//! serve hear each other on the bus within less than a guard that has begun to serve waits, and one that was not heard for a
+//! while does not stop before that; machines that take over from each other with a local guard have clocks within S of
+//! each other. Seconds are not cut into parts.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
@@ -20,6 +21,8 @@
 mod explore;
 #[path = "guard_model/rules.rs"]
 mod rules;
+#[path = "guard_model/stream.rs"]
+mod stream;
 #[path = "guard_model/tidy.rs"]
 mod tidy;
 #[path = "guard_model/world.rs"]
@@ -92,6 +95,7 @@ fn cluster() -> Bounds {
         clustered: true,
         starts: 0,
         may_start: vec![],
+        pauses: 0,
         faults: 1,
         may_fail: vec![Fault::LeaderLost, Fault::HandedOver, Fault::Emptied, Fault::Removed],
         ahead: world::S,
@@ -124,6 +128,22 @@ fn from_local() -> Bounds {
 /// A replica is started whose guard may be at another broker.
 fn brokers() -> Bounds {
     Bounds { brokers: 2, starts: 1, may_start: vec![Guard::Shared(0), Guard::Shared(1)], ahead: world::S, ..kinds() }
+}
+
+/// A replica stands still, unheard, and another one with any guard takes its place before it goes on.
+fn replaced(before: Replica) -> Bounds {
+    Bounds { replicas: [before, Replica::down(), Replica::down()], starts: 1, pauses: 1, ..kinds() }
+}
+
+#[test]
+fn guards_never_admit_twice_when_one_stands_still_and_is_replaced() {
+    never_twice(&replaced(Replica::local()), 500);
+    never_twice(&replaced(Replica::shared(0)), 5_000);
+}
+
+#[test]
+fn with_a_local_guard_that_does_not_notice_its_pause_what_its_successor_ran_runs_twice() {
+    twice(&replaced(Replica::local()), Rules { lapse_fence: false, ..ALL });
 }
 
 #[test]

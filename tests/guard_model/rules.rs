@@ -17,6 +17,8 @@ pub(crate) struct Rules {
     pub(crate) handover_margin: bool,
     /// Replicas whose guards differ do not serve beside each other.
     pub(crate) agreement_check: bool,
+    /// A local guard that stood still for as long as a look is trusted fences what was issued meanwhile.
+    pub(crate) lapse_fence: bool,
     /// After the stream's answer the time window is judged again.
     pub(crate) clock_reread: bool,
     /// The clock is compared with the broker's.
@@ -47,6 +49,7 @@ impl Rules {
         fresh_word: true,
         handover_margin: true,
         agreement_check: true,
+        lapse_fence: true,
         clock_reread: true,
         clock_compared: true,
         leader_fence: true,
@@ -95,6 +98,11 @@ impl Replica {
         self.watch.filter(|watch| watch.age <= trusted_for(rules) && !self.enters)
     }
 
+    /// Another one that serves, and shares no memory with this one.
+    fn may_not_serve_beside(&self, other: &Self) -> bool {
+        other.run == Run::Serving && (self.guard == Guard::Local || other.guard != self.guard)
+    }
+
     pub(crate) fn is_at(&self, broker: usize) -> bool {
         matches!(self.guard, Guard::Shared(at) if usize::from(at) == broker)
     }
@@ -122,13 +130,16 @@ impl World {
         if own.run != Run::Open {
             return false;
         }
-        let others = self.replicas.iter().filter(|other| other.run == Run::Serving);
-        let disagree = |other: &Replica| own.guard == Guard::Local || other.guard != own.guard;
-        if rules.agreement_check && others.into_iter().any(disagree) {
+        let offends = |other: &&Replica| own.may_not_serve_beside(other);
+        let (still, heard) = (|other: &Replica| other.still.is_some(), |other: &Replica| other.still.is_none());
+        let is_heard = self.replicas.iter().filter(offends).any(heard);
+        let is_still = self.replicas.iter().filter(offends).any(still);
+        if rules.agreement_check && is_heard {
             return false;
         }
         let own = &mut self.replicas[replica];
         own.run = Run::Serving;
+        own.must_yield = is_still;
         match own.guard {
             // The slowest clock is the one to fear.
             Guard::Local if rules.fence_when_serving => {
@@ -137,6 +148,54 @@ impl World {
             }
             Guard::Local => {}
             Guard::Shared(_) => own.enters |= rules.fence_when_serving,
+        }
+        true
+    }
+
+    /// Suspended, and not heard of by anybody.
+    pub(crate) fn stands_still(&mut self, replica: usize) -> bool {
+        let own = &mut self.replicas[replica];
+        let may = self.pauses > 0 && own.run == Run::Serving;
+        if may {
+            own.still = Some(0);
+            self.pauses -= 1;
+        }
+        may
+    }
+
+    /// Resumed. What it does first is up to chance, but for what is in the way of every message: a local guard's lease
+    /// (`Lease::has_lapsed`), a shared guard's age of its last look.
+    pub(crate) fn goes_on(&mut self, replica: usize, rules: &Rules) -> bool {
+        let now = self.now;
+        let own = &mut self.replicas[replica];
+        let Some(age) = own.still.take() else { return false };
+        if own.guard == Guard::Local && age > UNSEEN && rules.lapse_fence {
+            own.fence = own.fence.max(now.saturating_sub(S) + 2 * S);
+        }
+        true
+    }
+
+    /// Whether two serve that may not, and can hear each other.
+    pub(crate) fn is_to_yield(&self) -> bool {
+        self.replicas.iter().any(|own| own.must_yield && self.offends(own))
+    }
+
+    fn offends(&self, own: &Replica) -> bool {
+        self.replicas.iter().any(|other| other != own && other.still.is_none() && own.may_not_serve_beside(other))
+    }
+
+    /// `Agreement::lost`: the one that started later stops, and the other one's guard is told.
+    pub(crate) fn yields(&mut self, replica: usize) -> bool {
+        let (now, own) = (self.now, self.replicas[replica]);
+        if !own.must_yield || !self.offends(&own) {
+            return false;
+        }
+        self.replicas[replica] = Replica { left: own.left, ..Replica::down() };
+        for other in self.replicas.iter_mut().filter(|other| own.may_not_serve_beside(other)) {
+            // `ReplayGuard::outsider`. A shared guard looks before it admits more; nobody vouches for it.
+            let ahead = if other.guard == Guard::Local { now.saturating_sub(S) } else { now };
+            other.fence = other.fence.max(ahead + 2 * S);
+            other.check = Check::None;
         }
         true
     }

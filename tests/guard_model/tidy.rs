@@ -65,7 +65,8 @@ impl World {
 
     /// A run that cannot execute the message any more, and can only tell its fence and be seen on the bus.
     fn past(replica: Replica) -> Replica {
-        Replica { fence: IAT, run: replica.run, guard: replica.guard, left: replica.left, ..Replica::down() }
+        let Replica { run, guard, still, must_yield, left, .. } = replica;
+        Replica { fence: IAT, run, guard, still, must_yield, left, ..Replica::down() }
     }
 
     fn each_number(&mut self, then: &mut dyn FnMut(&mut u8)) {

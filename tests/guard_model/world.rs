@@ -13,15 +13,9 @@ pub(crate) const IAT: u8 = 4;
 pub(crate) const EXP: u8 = IAT + 1;
 /// How long the stream remembers: what is admitted first at `IAT - 2S` by the broker's clock may come last before
 /// `EXP + S` by that clock. The code keeps a minute, of which this takes one S: `SharedConfig::memory`.
-const MEMORY: u8 = EXP - IAT + 3 * S;
+pub(crate) const MEMORY: u8 = EXP - IAT + 3 * S;
 /// The last tick: everything that was stored first has been forgotten by then.
 pub(crate) const END: u8 = IAT - 2 * S + MEMORY;
-/// A leader that is lost is replaced after this many ticks at least; one that hands over, at once.
-const ELECTION: u8 = 2;
-/// A backup is older than the interval between two looks at the stream.
-const OLD_BACKUP: u8 = 2;
-/// Ages are told apart up to this one.
-const OLD: u8 = 4;
 
 /// Machines.
 pub(crate) const REPLICAS: usize = 3;
@@ -39,6 +33,9 @@ pub(crate) struct Bounds {
     /// How often a process may be started.
     pub(crate) starts: u8,
     pub(crate) may_start: Vec<Guard>,
+    /// How often a process may stand still so that nobody hears of it. That it just takes no steps for a while, though it
+    /// is heard of, needs no number.
+    pub(crate) pauses: u8,
     /// How many faults of brokers there may be, and which.
     pub(crate) faults: u8,
     pub(crate) may_fail: Vec<Fault>,
@@ -70,6 +67,7 @@ pub(crate) struct World {
     pub(crate) now: u8,
     pub(crate) executed: u8,
     pub(crate) starts: u8,
+    pub(crate) pauses: u8,
     pub(crate) faults: u8,
     /// The second is another one only by mistake.
     pub(crate) brokers: [Broker; 2],
@@ -103,6 +101,10 @@ pub(crate) struct Stream {
 pub(crate) struct Replica {
     pub(crate) run: Run,
     pub(crate) guard: Guard,
+    /// It stands still, for so long.
+    pub(crate) still: Option<u8>,
+    /// It began to serve while another one stood still that it may not serve beside.
+    pub(crate) must_yield: bool,
     /// The nonce is in the memory of this process.
     pub(crate) holds: bool,
     /// A local guard's fence; of a shared one, what is stale for what was seen of the memory.
@@ -176,6 +178,9 @@ pub(crate) enum Step {
     Opens(usize, Guard),
     Serves(usize),
     Stops(usize),
+    StandsStill(usize),
+    GoesOn(usize),
+    Yields(usize),
     Verifies(usize),
     /// The message is offered: refused at once or executed (local), or the question goes out (shared).
     Offered(usize),
@@ -190,6 +195,8 @@ impl Replica {
         Self {
             run: Run::Down,
             guard: Guard::Local,
+            still: None,
+            must_yield: false,
             holds: false,
             fence: 0,
             entry: 0,
@@ -243,6 +250,7 @@ impl World {
             now: 1,
             executed: 0,
             starts: bounds.starts,
+            pauses: bounds.pauses,
             faults: bounds.faults,
             brokers: [broker, if bounds.brokers > 1 { broker } else { Broker::default() }],
             replicas: bounds.replicas,
@@ -262,7 +270,8 @@ impl World {
         if is_over {
             return;
         }
-        if self.now < END {
+        // Replicas find each other within less than a guard that has begun to serve waits.
+        if self.now < END && !(rules.agreement_check && self.is_to_yield()) {
             take(Step::Tick, &|world| {
                 world.tick();
                 true
@@ -280,140 +289,21 @@ impl World {
         }
         let room = self.replicas.iter().filter(|replica| replica.run != Run::Down).count() < bounds.at_once;
         for replica in 0..self.replicas.len() {
+            if self.replicas[replica].still.is_some() {
+                take(Step::GoesOn(replica), &|world| world.goes_on(replica, rules));
+                continue;
+            }
+            take(Step::StandsStill(replica), &|world| world.stands_still(replica));
+            take(Step::Yields(replica), &|world| rules.agreement_check && world.yields(replica));
             for &guard in bounds.may_start.iter().filter(|_| room) {
                 take(Step::Opens(replica, guard), &|world| world.opens(replica, guard));
             }
             take(Step::Serves(replica), &|world| world.serves(replica, rules));
-            take(Step::Stops(replica), &|world| world.stops(replica));
+            take(Step::Stops(replica), &|world| !world.is_to_yield() && world.stops(replica));
             take(Step::Verifies(replica), &|world| world.verifies(replica, rules, bounds.clustered));
             take(Step::Offered(replica), &|world| world.offered(replica, rules, bounds.ahead));
             take(Step::Asked(replica), &|world| world.asked(replica, rules));
             take(Step::Judged(replica), &|world| world.judged(replica, rules, bounds.ahead));
         }
-    }
-
-    fn is_used(&self, broker: usize) -> bool {
-        self.replicas.iter().any(|replica| replica.is_at(broker) && replica.run != Run::Down)
-    }
-
-    fn tick(&mut self) {
-        self.now += 1;
-        let older = |age: u8| (age + 1).min(OLD);
-        for broker in &mut self.brokers {
-            broker.lost = broker.lost.map(older);
-            broker.backup = broker.backup.map(|(age, stream)| (older(age), stream));
-            if let Some(stream) = &mut broker.stream {
-                stream.id = stream.id.filter(|(_, at)| at + MEMORY > self.now);
-            }
-        }
-        for replica in &mut self.replicas {
-            let Some(watch) = &mut replica.watch else { continue };
-            watch.age = older(watch.age);
-            if watch.set_back && watch.age >= OLD_BACKUP {
-                // Others have stored more since than the backup lacked.
-                (watch.set_back, watch.number) = (false, 0);
-                if let Check::Asked { highest } = &mut replica.check {
-                    *highest = 0;
-                }
-            }
-        }
-    }
-
-    /// Stores one more at a broker whose stream has a leader, or the message's own id. The sequence number, unless the id
-    /// is known.
-    pub(crate) fn store(&mut self, broker: usize, is_id: bool) -> Option<Option<u8>> {
-        let now = self.now;
-        let broker = &mut self.brokers[broker];
-        let stream = broker.stream.as_mut().filter(|_| broker.lost.is_none())?;
-        if is_id && stream.id.is_some() {
-            return Some(None);
-        }
-        stream.last += 1;
-        stream.first.get_or_insert(now);
-        if is_id {
-            stream.id = Some((stream.last, now));
-        }
-        Some(Some(stream.last))
-    }
-
-    /// Makes the stream that is missing.
-    pub(crate) fn create(&mut self, broker: usize, rules: &Rules, clustered: bool) {
-        let term = if clustered { self.now } else { 0 };
-        self.brokers[broker].stream = Some(Stream { created: self.now, first: None, term, last: 0, id: None });
-        self.brokers[broker].lost = None;
-        for replica in self.replicas.iter_mut().filter(|replica| replica.is_at(broker)) {
-            // What was told there is gone with the stream.
-            replica.told = None;
-            if let Some(watch) = &mut replica.watch {
-                watch.same_name &= !rules.epoch_name;
-                watch.same_creation = false;
-                watch.same_term = false;
-                watch.probe_there = false;
-            }
-        }
-    }
-
-    fn fails(&mut self, broker: usize, fault: Fault, clustered: bool) -> bool {
-        let now = self.now;
-        let place = &mut self.brokers[broker];
-        let Some(mut stream) = place.stream.filter(|_| self.faults > 0 && place.lost.is_none()) else { return false };
-        match fault {
-            Fault::LeaderLost => place.lost = Some(0),
-            Fault::HandedOver => stream.term = now,
-            Fault::Emptied => {
-                let term = if clustered { now } else { 0 };
-                stream = Stream { first: None, last: 0, id: None, term, ..stream };
-            }
-            Fault::Removed => {}
-            Fault::Restored => match place.backup {
-                Some((age, backup)) if age >= OLD_BACKUP => stream = backup,
-                _ => return false,
-            },
-        }
-        let is_new_term = place.stream.is_some_and(|before| before.term != stream.term);
-        place.stream = Some(stream).filter(|_| fault != Fault::Removed);
-        place.backup = None;
-        self.faults -= 1;
-        self.lose_after(broker, if fault == Fault::Removed { 0 } else { stream.last }, is_new_term);
-        let replicas = self.replicas.iter_mut().filter(|replica| replica.is_at(broker));
-        for watch in replicas.filter_map(|replica| replica.watch.as_mut()) {
-            watch.unbroken &= fault != Fault::Emptied;
-            watch.set_back |= fault == Fault::Restored && watch.number > stream.last;
-        }
-        true
-    }
-
-    /// Another leader, which has everything up to the number `kept`.
-    fn elects(&mut self, broker: usize, kept: u8) -> bool {
-        let now = self.now;
-        let place = &mut self.brokers[broker];
-        let (Some(stream), Some(age)) = (place.stream.as_mut(), place.lost) else { return false };
-        if age < ELECTION {
-            return false;
-        }
-        stream.last = kept;
-        stream.id = stream.id.filter(|(number, _)| *number <= kept);
-        stream.first = stream.first.filter(|_| kept > 0);
-        stream.term = now;
-        place.lost = None;
-        self.lose_after(broker, kept, true);
-        true
-    }
-
-    fn lose_after(&mut self, broker: usize, kept: u8, is_new_term: bool) {
-        let replicas = self.replicas.iter_mut().filter(|replica| replica.is_at(broker));
-        for watch in replicas.filter_map(|replica| replica.watch.as_mut()) {
-            watch.probe_there &= watch.number <= kept;
-            watch.same_term &= !is_new_term;
-        }
-    }
-
-    fn backs_up(&mut self, broker: usize) -> bool {
-        let place = &mut self.brokers[broker];
-        // One that holds the id is of no use to anybody.
-        let lacks = place.stream.is_some_and(|stream| stream.id.is_none());
-        let is_first = place.backup.is_none() && self.faults > 0 && lacks;
-        place.backup = place.backup.or(place.stream.map(|stream| (0, stream)));
-        is_first
     }
 }
