@@ -19,9 +19,10 @@ pub use replay::{
 };
 pub use servicekey::{ServiceKeyError, read_service_key, write_service_key};
 pub use token::{
-    AccessToken, Confirmation, Denylist, DenylistError, FileError, IssueError, IssueRequest, JsonFault, KeyFault,
-    KeySet, KeySetError, Symmetric, TokenAlgorithm, TokenError, TokenIssuer, TokenRules, TokenVerifier, Untrusted,
-    decode_untrusted,
+    AccessToken, AgentRules, Bounds, ClaimPath, Confirmation, Denylist, DenylistError, FetchError, FileError,
+    HeaderMember, IssueError, IssueRequest, IssuerRules, JsonFault, KeyFault, KeyRules, KeySet, KeySetError, KeySource,
+    KeySourceState, KeySourceStatus, LeftOut, Pattern, PatternError, RoleFormat, RoleRules, Symmetric, TokenAlgorithm,
+    TokenError, TokenId, TokenIssuer, TokenRules, TokenType, TokenVerifier, Untrusted, decode_untrusted,
 };
 pub use turns::Turn;
 pub use verifier::{AuthError, Authentic, ServiceKeyMissing, Staleness, Unadmitted, Verified, Verifier};

@@ -2,11 +2,14 @@
 //! Never guesses: an unknown key, a missing file or a contradiction is an error with its place.
 
 mod build;
+mod issuer;
 
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+
+pub use issuer::{IssuerConfig, IssuerFault};
 
 use crate::auth::{
     Caps, CapsError, DenylistError, KeyRingError, KeySetError, OpenError, ServiceKeyError, ServiceKeyMissing,
@@ -124,23 +127,12 @@ pub struct TokensConfig {
     /// Whether every token must be bound to its bearer's key (`cnf`), so that a stolen one is useless; false.
     #[serde(default)]
     pub require_cnf: bool,
-    /// Whether `typ` may be `JWT` beside `at+jwt`; false.
+    /// Whether `typ` may be `JWT` beside `at+jwt`, for issuers without a list of their own; false.
     #[serde(default)]
     pub accept_plain_jwt_typ: bool,
     /// Whether HS256 keys are taken: everybody who verifies such tokens can make them; false.
     #[serde(default)]
     pub accept_symmetric: bool,
-}
-
-/// `[[tokens.issuer]]`
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct IssuerConfig {
-    /// What `iss` must be.
-    pub issuer: String,
-    /// The issuer's public keys, a JWKS file. Read again when it changes.
-    pub jwks: PathBuf,
 }
 
 /// `[policy]`
@@ -349,6 +341,9 @@ pub enum ConfigError {
     /// The denylist.
     #[error(transparent)]
     Denylist(#[from] DenylistError),
+    /// What is said about an issuer cannot be used.
+    #[error(transparent)]
+    Issuer(#[from] IssuerFault),
     /// No issuer.
     #[error("no `[[tokens.issuer]]`: without one, no access token can be accepted")]
     NoIssuer,
@@ -380,7 +375,7 @@ impl Config {
         self.keys.service_key = self.keys.service_key.map(|path| folder.join(path));
         self.keys.denylist = self.keys.denylist.map(|path| folder.join(path));
         for issuer in &mut self.tokens.issuer {
-            issuer.jwks = folder.join(&issuer.jwks);
+            issuer.relative_to(folder);
         }
         self.policy.folder = folder.join(&self.policy.folder);
         self.replay.state = Some(folder.join(self.replay.state.unwrap_or_else(|| state.into())));

@@ -12,6 +12,8 @@ mod idp;
 mod issuer;
 #[path = "token_rules/keys.rs"]
 mod keys;
+#[path = "token_rules/rules.rs"]
+mod rules;
 #[path = "token_rules/signature.rs"]
 mod signature;
 #[path = "token_rules/time.rs"]

@@ -4,27 +4,33 @@
 mod claims;
 mod denylist;
 mod error;
+mod fetch;
 mod file;
 mod header;
 mod issue;
 mod json;
 mod key;
 mod keys;
+mod path;
 mod roca;
+mod rules;
 mod verifier;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
 pub use denylist::{Denylist, DenylistError};
 pub use error::TokenError;
+pub use fetch::{FetchError, KeySource, KeySourceState, KeySourceStatus};
 pub use file::FileError;
 pub use header::{Untrusted, decode_untrusted};
 pub use issue::{IssueError, IssueRequest, TokenIssuer};
 pub use json::JsonFault;
 pub use key::{KeyFault, TokenAlgorithm};
-pub use keys::{KeySet, KeySetError};
+pub use keys::{KeyRules, KeySet, KeySetError, LeftOut};
+pub use path::{ClaimPath, Pattern, PatternError};
+pub use rules::{AgentRules, Bounds, HeaderMember, IssuerRules, RoleFormat, RoleRules, TokenId, TokenType};
 pub use verifier::TokenVerifier;
 
 /// What a token must satisfy beside its signature.
@@ -45,6 +51,8 @@ pub struct TokenRules {
     pub require_cnf: bool,
     /// Whether symmetric (HS256) keys are used. Refused by default: whoever can verify with one can also issue.
     pub symmetric: Symmetric,
+    /// What is different about single issuers, by `iss`.
+    pub issuers: BTreeMap<String, IssuerRules>,
 }
 
 impl TokenRules {
@@ -58,13 +66,22 @@ impl TokenRules {
             accept_plain_jwt_typ: false,
             require_cnf: false,
             symmetric: Symmetric::Refused,
+            issuers: BTreeMap::new(),
         }
+    }
+
+    /// The rules of one issuer.
+    fn of(&self, issuer: &str) -> &IssuerRules {
+        self.issuers.get(issuer).unwrap_or_else(|| IssuerRules::usual())
     }
 
     /// These rules with every number inside its range, so that a slip of the pen does not make tokens immortal.
     fn bounded(mut self) -> Self {
         self.leeway_s = self.leeway_s.min(MAX_LEEWAY_S);
         self.max_lifetime_s = self.max_lifetime_s.min(MAX_LIFETIME_S);
+        for issuer in self.issuers.values_mut() {
+            issuer.max_lifetime_s = issuer.max_lifetime_s.map(|longest| longest.min(MAX_LIFETIME_S));
+        }
         self
     }
 }
@@ -89,11 +106,14 @@ pub struct AccessToken {
     pub issuer: String,
     /// The key id (`kid`) of the issuer's key that signed it.
     pub key_id: String,
-    /// `jti`: 1 to 128 visible ASCII characters.
+    /// `jti`, or what stands for it with this issuer: 1 to 128 visible ASCII characters.
     pub id: String,
-    /// `sub`: 1 to 128 visible ASCII characters.
+    /// base64url(SHA-256) of the token's text up to its second dot.
+    pub digest: String,
+    /// `sub`: 1 to 128 visible ASCII characters. Where an issuer names agents in another claim and the token is the
+    /// agent's own, it is the agent's name, and `sub` as the issuer wrote it is in `claims`.
     pub subject: String,
-    /// `act.sub`, if the token is delegated: who acts for the subject.
+    /// `act.sub`, or the claim that stands for it with this issuer, if the token is delegated: who acts for the subject.
     pub actor: Option<String>,
     /// The actors inside `act.act` and deeper, most recent first: for the audit log only (RFC 8693 §4.1 forbids
     /// deciding on them).

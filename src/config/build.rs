@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Config, ConfigError, GuardKind, ReplayConfig};
+use super::{Config, ConfigError, GuardKind, IssuerFault, ReplayConfig, issuer};
 use crate::auth::{
-    Caps, Denylist, Floor, KeyRing, KeySet, LocalGuard, ReplayGuard, ServiceKeyMissing, SharedConfig, SharedGuard,
-    Symmetric, TokenRules, TokenVerifier, Verifier, Window, read_service_key,
+    Caps, Denylist, Floor, KeyRing, KeySet, KeySource, LocalGuard, ReplayGuard, ServiceKeyMissing, SharedConfig,
+    SharedGuard, Symmetric, TokenRules, TokenVerifier, Verifier, Window, read_service_key,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::service::{Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, WantsMethods, Watched};
@@ -34,13 +34,26 @@ impl Config {
         if self.tokens.issuer.is_empty() {
             return Err(ConfigError::NoIssuer);
         }
-        let sets: Result<Vec<_>, _> = self
-            .tokens
-            .issuer
-            .iter()
-            .map(|issuer| KeySet::from_jwks_file(&issuer.jwks, &issuer.issuer, self.symmetric()))
-            .collect();
-        Ok(KeySet::merge(sets?)?)
+        let files = self.tokens.issuer.iter().filter_map(|issuer| Some((issuer, issuer.jwks.as_ref()?)));
+        let mut sets = Vec::new();
+        for (issuer, file) in files {
+            let set = KeySet::read_file(file, &issuer.key_rules(self.symmetric()))?;
+            for key in set.left_out().take(16) {
+                tracing::warn!(
+                    target: "sealwire::reload", what = "token keys", issuer = issuer.issuer, "left out: {key}"
+                );
+            }
+            sets.push(set);
+        }
+        if sets.is_empty() { Ok(KeySet::default()) } else { Ok(KeySet::merge(sets)?) }
+    }
+
+    /// Where keys are fetched from, for issuers whose keys are no file.
+    fn key_sources(&self) -> Result<Vec<KeySource>, ConfigError> {
+        issuer::check_all(&self.tokens.issuer)?;
+        let symmetric = self.symmetric();
+        let sources = self.tokens.issuer.iter().filter_map(|issuer| issuer.key_source(symmetric).transpose());
+        Ok(sources.collect::<Result<_, IssuerFault>>()?)
     }
 
     fn denylist(&self) -> Result<Denylist, ConfigError> {
@@ -61,6 +74,7 @@ impl Config {
         if ring.needs_service_key() && service_key.is_none() {
             return Err(ServiceKeyMissing.into());
         }
+        self.key_sources()?;
         self.token_verifier(&endpoint)?;
         self.window()?;
         Ok(())
@@ -73,6 +87,11 @@ impl Config {
         rules.require_cnf = self.tokens.require_cnf;
         rules.accept_plain_jwt_typ = self.tokens.accept_plain_jwt_typ;
         rules.symmetric = self.symmetric();
+        let audience = |template: &str| {
+            template.replace("{environment}", self.environment.as_str()).replace("{service}", self.service.as_str())
+        };
+        rules.issuers =
+            self.tokens.issuer.iter().map(|issuer| (issuer.issuer.clone(), issuer.rules(audience))).collect();
         let tokens = TokenVerifier::new(rules, self.token_keys()?);
         tokens.replace_denylist(self.denylist()?);
         Ok(tokens)
@@ -104,7 +123,8 @@ impl Config {
     }
 
     async fn verifier(&self, endpoint: &Endpoint, clock: &Arc<dyn Clock>) -> Result<Verifier, ConfigError> {
-        let tokens = self.token_verifier(endpoint)?;
+        let sources = self.key_sources()?;
+        let tokens = self.token_verifier(endpoint)?.fetch(sources).await;
         let (ring, service_key) = self.keys(endpoint)?;
         let window = self.window()?;
         let guard = self.guard(window, clock).await?;
@@ -198,7 +218,7 @@ impl Config {
             }));
         }
         let config = self.clone();
-        let jwks = self.tokens.issuer.iter().map(|issuer| issuer.jwks.clone()).collect();
+        let jwks = self.tokens.issuer.iter().filter_map(|issuer| issuer.jwks.clone()).collect();
         watched.push(Watched::new("token keys", jwks, move |service| {
             let keys = config.token_keys().map_err(text)?;
             let count = keys.len();

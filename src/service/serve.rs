@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::Service;
-use crate::auth::Nonce;
+use crate::auth::{KeySourceStatus, Nonce};
 use crate::bus::{BusConfig, BusError};
 use crate::log_limiter::LogLimiter;
 use crate::nats;
@@ -193,6 +193,12 @@ impl Running {
     #[must_use]
     pub fn health(&self) -> &Health {
         &self.0.health
+    }
+
+    /// How the fetching of token keys goes, by issuer.
+    #[must_use]
+    pub fn token_keys(&self) -> Vec<KeySourceStatus> {
+        self.0.service.verifier().tokens().key_sources()
     }
 }
 

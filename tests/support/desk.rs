@@ -43,6 +43,8 @@ pub(crate) struct Setup {
     pub(crate) wire: WireLimits,
     pub(crate) caps: Caps,
     pub(crate) require_cnf: bool,
+    /// Instead of one that trusts the desk's own issuer.
+    pub(crate) tokens: Option<TokenVerifier>,
 }
 
 impl Default for Setup {
@@ -53,6 +55,7 @@ impl Default for Setup {
             wire: WireLimits::default(),
             caps: Caps::default(),
             require_cnf: false,
+            tokens: None,
         }
     }
 }
@@ -134,7 +137,7 @@ impl Desk {
     }
 
     pub(crate) fn open_as(setup: Setup, methods: impl FnOnce(Builder<WantsMethods>) -> Builder<Ready>) -> Self {
-        let Setup { policy, limits, wire, caps, require_cnf } = setup;
+        let Setup { policy, limits, wire, caps, require_cnf, tokens } = setup;
         // The guard was opened long ago, so its fence is past.
         let clock = Arc::new(ManualClock::at(NOW - 1_000));
         let window = Window::new(30, 5).unwrap();
@@ -146,7 +149,7 @@ impl Desk {
         let issuer = TokenIssuer::generate("https://issuer.test").unwrap();
         let mut rules = TokenRules::new(audience.as_str());
         rules.require_cnf = require_cnf;
-        let tokens = TokenVerifier::new(rules, issuer.key_set().unwrap());
+        let tokens = tokens.unwrap_or_else(|| TokenVerifier::new(rules, issuer.key_set().unwrap()));
         let service_key = ServiceKey::new("svc:test/desk:1", audience, [9; 32]).unwrap();
         let again = ServiceKey::new("svc:test/desk:1", audience, [9; 32]).unwrap();
         let verifier = Verifier::new(&endpoint, window, ring, Some(again), tokens, Arc::new(guard)).unwrap();

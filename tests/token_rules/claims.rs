@@ -66,7 +66,21 @@ fn key_of_one_issuer_does_not_speak_for_another() {
     assert_eq!(verify_at(&verifier, &token, NOW).unwrap().issuer, "https://one.example");
     assert!(verify_at(&verifier, &two.ed25519(&Idp::claims()), NOW).is_ok());
     let crossed = two.ed25519(&with("iss", json!("https://one.example")));
-    refused(verify_at(&verifier, &crossed, NOW), &TokenError::Issuer("https://one.example".into()));
+    refused(verify_at(&verifier, &crossed, NOW), &TokenError::UnknownKey("idp-EdDSA".into()));
+
+    // Nor does giving a key the name of another issuer's, or publishing that very key.
+    let (alice, bob) = (Idp::new(), Idp::new());
+    let set = |idp: &Idp, issuer: &str| {
+        let keys = json!({"keys": [idp.jwk(TokenAlgorithm::EdDsa)]}).to_string();
+        sealwire::auth::KeySet::from_jwks(&keys, issuer, "test", Symmetric::Refused).unwrap()
+    };
+    let keys = [set(&alice, "https://idp.example"), set(&bob, "https://two.example")];
+    let verifier = TokenVerifier::new(TokenRules::new("prod/math"), sealwire::auth::KeySet::merge(keys).unwrap());
+    assert!(verify_at(&verifier, &alice.ed25519(&Idp::claims()), NOW).is_ok());
+    refused(verify_at(&verifier, &bob.ed25519(&Idp::claims()), NOW), &TokenError::Signature);
+    let keys = [set(&alice, "https://idp.example"), set(&alice, "https://two.example")];
+    let verifier = TokenVerifier::new(TokenRules::new("prod/math"), sealwire::auth::KeySet::merge(keys).unwrap());
+    assert_eq!(verify_at(&verifier, &alice.ed25519(&Idp::claims()), NOW).unwrap().issuer, "https://idp.example");
 }
 
 #[test]

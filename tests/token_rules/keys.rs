@@ -1,6 +1,6 @@
-//! Which key sets are refused. Each bad key stands beside a good one, and the whole set is refused.
+//! Which keys are left out of a set, and which make the whole set no set. Each bad key stands beside a good one.
 
-use sealwire::auth::{FileError, JsonFault, KeyFault, KeySet, KeySetError, Symmetric, TokenAlgorithm};
+use sealwire::auth::{FileError, JsonFault, KeyFault, KeyRules, KeySet, KeySetError, Symmetric, TokenAlgorithm};
 use sealwire::rpc::Flaw;
 use serde_json::{Value, json};
 
@@ -14,10 +14,33 @@ fn load_text(text: &str) -> Result<KeySet, KeySetError> {
     KeySet::from_jwks(text, "https://idp.example", "idp.jwks.json", Symmetric::Refused)
 }
 
-/// What is wrong with `jwk`, beside a good key of another algorithm.
+fn good_beside(jwk: &Value) -> Value {
+    Idp::shared().jwk(if jwk["alg"] == "EdDSA" { TokenAlgorithm::Es256 } else { TokenAlgorithm::EdDsa })
+}
+
+/// Why `jwk` is left out, while the good key beside it stays.
+#[track_caller]
+fn left_out(jwk: Value) -> KeyFault {
+    left_out_by(jwk, &KeyRules::new("https://idp.example"))
+}
+
+#[track_caller]
+fn left_out_by(jwk: Value, rules: &KeyRules) -> KeyFault {
+    let good = good_beside(&jwk);
+    let set = match KeySet::read(&json!({"keys": [good, jwk]}).to_string(), "idp", rules) {
+        Ok(set) => set,
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(set.keys().map(|(kid, ..)| kid).collect::<Vec<_>>(), [good["kid"].as_str().unwrap()]);
+    let mut faults: Vec<_> = set.left_out().map(|key| key.fault.clone()).collect();
+    assert_eq!(faults.len(), 1);
+    faults.remove(0)
+}
+
+/// What makes `jwk` so dangerous that the good key beside it is not taken either.
 #[track_caller]
 fn fault(jwk: Value) -> KeyFault {
-    let good = Idp::shared().jwk(if jwk["alg"] == "EdDSA" { TokenAlgorithm::Es256 } else { TokenAlgorithm::EdDsa });
+    let good = good_beside(&jwk);
     match load(&[good, jwk]) {
         Err(KeySetError::Key { fault, .. }) => fault,
         other => panic!("{other:?}"),
@@ -55,15 +78,20 @@ fn good_set_is_loaded_with_what_it_says_about_itself() {
 }
 
 #[test]
-fn duplicate_kid_is_refused_in_one_set_and_over_issuers() {
+fn duplicate_kid_is_refused_in_one_set_and_is_two_keys_over_issuers() {
     let double = changed(TokenAlgorithm::Es256, &json!({"kid": "idp-EdDSA"}));
     assert!(
         matches!(load(&[ed25519(), double.clone()]), Err(KeySetError::DuplicateKid { kid, .. }) if kid == "idp-EdDSA")
     );
-    let other = json!({"keys": [double]}).to_string();
-    let other = KeySet::from_jwks(&other, "https://two.example", "two", Symmetric::Refused).unwrap();
-    let merged = KeySet::merge([load(&[ed25519()]).unwrap(), other]);
-    assert!(matches!(merged, Err(KeySetError::DuplicateKid { kid, .. }) if kid == "idp-EdDSA"));
+    let text = json!({"keys": [double.clone()]}).to_string();
+    let other = KeySet::from_jwks(&text, "https://two.example", "two", Symmetric::Refused).unwrap();
+    assert_eq!(KeySet::merge([load(&[ed25519()]).unwrap(), other]).unwrap().len(), 2);
+    // Two files of one issuer are one set.
+    let same = load(&[double]).unwrap();
+    assert!(matches!(KeySet::merge([load(&[ed25519()]).unwrap(), same]), Err(KeySetError::DuplicateKid { .. })));
+    // What is left out cannot be meant by a `kid`.
+    let encrypts = changed(TokenAlgorithm::Rs256, &json!({"kid": "idp-EdDSA", "use": "enc"}));
+    assert_eq!(load(&[ed25519(), encrypts]).unwrap().len(), 1);
 }
 
 #[test]
@@ -74,46 +102,79 @@ fn one_key_under_two_names_is_refused() {
     // Another exponent does not make another key: whoever has factored the modulus has both.
     let second = changed(TokenAlgorithm::Rs256, &json!({"kid": "other", "e": "AQAD"}));
     assert!(matches!(load(&[first, second]), Err(KeySetError::SameKey { .. })));
-    let renamed = json!({"keys": [changed(TokenAlgorithm::EdDsa, &json!({"kid": "other"}))]}).to_string();
-    let renamed = KeySet::from_jwks(&renamed, "https://two.example", "two", Symmetric::Refused).unwrap();
+    let renamed = load(&[changed(TokenAlgorithm::EdDsa, &json!({"kid": "other"}))]).unwrap();
     assert!(matches!(KeySet::merge([load(&[ed25519()]).unwrap(), renamed]), Err(KeySetError::SameKey { .. })));
 }
 
 #[test]
-fn key_without_its_one_algorithm_is_refused() {
-    assert_eq!(fault(changed(TokenAlgorithm::Es256, &json!({"alg": null}))), KeyFault::NoAlgorithm);
+fn key_without_its_one_algorithm_is_left_out() {
+    assert_eq!(left_out(changed(TokenAlgorithm::Rs256, &json!({"alg": null}))), KeyFault::NoAlgorithm);
+    assert_eq!(left_out(json!({"kty": "EC", "crv": "P-521", "kid": "a", "x": "AA", "y": "AA"})), KeyFault::Kind);
+    assert_eq!(left_out(json!({"kty": "AKP", "kid": "a", "pub": "AA"})), KeyFault::Kind);
     for alg in ["none", "RS384", "ES384", "HS512", "Ed25519", "eddsa", "RSA-OAEP", ""] {
-        assert_eq!(fault(changed(TokenAlgorithm::Rs256, &json!({"alg": alg}))), KeyFault::Algorithm(alg.into()));
+        assert_eq!(left_out(changed(TokenAlgorithm::Rs256, &json!({"alg": alg}))), KeyFault::Algorithm(alg.into()));
     }
-    assert!(matches!(fault(changed(TokenAlgorithm::Rs256, &json!({"alg": ["RS256"]}))), KeyFault::Algorithm(_)));
+    assert!(matches!(left_out(changed(TokenAlgorithm::Rs256, &json!({"alg": ["RS256"]}))), KeyFault::Algorithm(_)));
     for (of, alg, expected) in [
         (TokenAlgorithm::Es256, "RS256", TokenAlgorithm::Rs256),
         (TokenAlgorithm::Rs256, "ES256", TokenAlgorithm::Es256),
         (TokenAlgorithm::Rs256, "HS256", TokenAlgorithm::Hs256),
         (TokenAlgorithm::Es256, "HS256", TokenAlgorithm::Hs256),
     ] {
-        assert_eq!(fault(changed(of, &json!({"alg": alg}))), KeyFault::Type(expected));
+        assert_eq!(left_out(changed(of, &json!({"alg": alg}))), KeyFault::Type(expected));
     }
     let mislabelled = changed(TokenAlgorithm::EdDsa, &json!({"alg": "ES256"}));
-    assert_eq!(fault(mislabelled), KeyFault::Type(TokenAlgorithm::Es256));
+    assert_eq!(left_out(mislabelled), KeyFault::Type(TokenAlgorithm::Es256));
 }
 
 #[test]
-fn wrong_curve_is_refused() {
+fn wrong_curve_is_left_out() {
     for crv in [json!("P-384"), json!("secp256k1"), json!("p-256"), json!(null), json!(256)] {
         let jwk = changed(TokenAlgorithm::Es256, &json!({ "crv": crv }));
-        assert_eq!(fault(jwk), KeyFault::Type(TokenAlgorithm::Es256));
+        assert_eq!(left_out(jwk), KeyFault::Type(TokenAlgorithm::Es256));
     }
     for crv in [json!("X25519"), json!("Ed448"), json!(null)] {
         let jwk = changed(TokenAlgorithm::EdDsa, &json!({ "crv": crv }));
-        assert_eq!(fault(jwk), KeyFault::Type(TokenAlgorithm::EdDsa));
+        assert_eq!(left_out(jwk), KeyFault::Type(TokenAlgorithm::EdDsa));
     }
 }
 
 #[test]
-fn key_for_another_purpose_is_refused() {
+fn algorithm_is_that_of_the_type_or_the_pinned_one_where_a_key_has_none() {
+    let only = |jwk: Value, pinned: Option<TokenAlgorithm>| {
+        let mut rules = KeyRules::new("https://idp.example");
+        rules.algorithm = pinned;
+        let set = KeySet::read(&json!({ "keys": [jwk] }).to_string(), "idp", &rules)?;
+        Ok::<_, KeySetError>(set.keys().map(|(_, algorithm, _)| algorithm).next().unwrap())
+    };
+    let bare = |of| changed(of, &json!({"alg": null, "use": null}));
+    for of in [TokenAlgorithm::EdDsa, TokenAlgorithm::Es256] {
+        assert_eq!(only(bare(of), None).unwrap(), of);
+    }
+    for pinned in [TokenAlgorithm::Rs256, TokenAlgorithm::Ps256] {
+        assert_eq!(only(bare(TokenAlgorithm::Rs256), Some(pinned)).unwrap(), pinned);
+    }
+    let alone = only(bare(TokenAlgorithm::Rs256), None).unwrap_err();
+    assert!(matches!(alone, KeySetError::Unusable { .. }));
+    assert!(alone.to_string().contains("pin it with `algorithm`"), "{alone}");
+    assert!(only(bare(TokenAlgorithm::Es256), Some(TokenAlgorithm::Rs256)).is_err());
+
+    let mut rules = KeyRules::new("https://idp.example");
+    rules.algorithm = Some(TokenAlgorithm::EdDsa);
+    let other = KeyFault::Pinned(TokenAlgorithm::Es256, TokenAlgorithm::EdDsa);
+    assert_eq!(left_out_by(Idp::shared().jwk(TokenAlgorithm::Es256), &rules), other);
+    // A secret is none without saying so itself.
+    let secret = changed(TokenAlgorithm::Hs256, &json!({"alg": null}));
+    rules.symmetric = Symmetric::Allowed;
+    rules.algorithm = Some(TokenAlgorithm::Hs256);
+    let refused = KeySet::read(&json!({"keys": [secret]}).to_string(), "idp", &rules);
+    assert!(matches!(refused, Err(KeySetError::Key { fault: KeyFault::Private("k"), .. })));
+}
+
+#[test]
+fn key_for_another_purpose_is_left_out() {
     for purpose in [json!("enc"), json!(""), json!("SIG"), json!(["sig"])] {
-        assert_eq!(fault(changed(TokenAlgorithm::Rs256, &json!({ "use": purpose }))), KeyFault::Use);
+        assert_eq!(left_out(changed(TokenAlgorithm::Rs256, &json!({ "use": purpose }))), KeyFault::Use);
     }
     for operations in [
         json!([]),
@@ -126,7 +187,7 @@ fn key_for_another_purpose_is_refused() {
         json!(["verify", 1]),
     ] {
         let jwk = changed(TokenAlgorithm::Es256, &json!({ "key_ops": operations }));
-        assert_eq!(fault(jwk), KeyFault::Operations, "{operations}");
+        assert_eq!(left_out(jwk), KeyFault::Operations, "{operations}");
     }
 }
 
@@ -146,6 +207,12 @@ fn private_members_are_refused() {
     ] {
         assert_eq!(fault(changed(algorithm, &json!({ name: "AQAB" }))), KeyFault::Private(name));
     }
+    // Whatever else the key is for: its owner has shown a private key to everybody.
+    for not_for_us in
+        [json!({"use": "enc", "d": "AQAB"}), json!({"kid": null, "d": "AQAB"}), json!({"alg": "RSA-OAEP", "d": "AQAB"})]
+    {
+        assert_eq!(fault(changed(TokenAlgorithm::Rs256, &not_for_us)), KeyFault::Private("d"));
+    }
     let secret = "c2VjcmV0LXBhcnQtb2YtdGhlLWtleQ";
     let error = load(&[changed(TokenAlgorithm::EdDsa, &json!({"d": secret}))]).unwrap_err();
     assert!(!format!("{error} {error:?}").contains(secret));
@@ -154,22 +221,22 @@ fn private_members_are_refused() {
 #[test]
 fn weak_rsa_keys_are_refused() {
     let rsa = |n: &[u8], e: &str| fault(changed(TokenAlgorithm::Rs256, &json!({"n": b64(n), "e": e})));
+    let odd = |n: &[u8], e: &str| left_out(changed(TokenAlgorithm::Rs256, &json!({"n": b64(n), "e": e})));
     let mut good = vec![0xb5; 256];
     good[255] = 0x01;
     for bytes in [0, 1, 128, 255] {
         let short = &good[256 - bytes..];
-        let expected = if bytes == 0 {
-            KeyFault::Member("n")
+        if bytes == 0 {
+            assert_eq!(odd(short, "AQAB"), KeyFault::Member("n"));
         } else {
-            KeyFault::ModulusLength(bytes * 8 - usize::from(bytes == 1) * 7)
-        };
-        assert_eq!(rsa(short, "AQAB"), expected);
+            assert_eq!(rsa(short, "AQAB"), KeyFault::ModulusLength(bytes * 8 - usize::from(bytes == 1) * 7));
+        }
     }
     let mut of_2047_bits = good.clone();
     of_2047_bits[0] = 0x75;
     assert_eq!(rsa(&of_2047_bits, "AQAB"), KeyFault::ModulusLength(2047));
-    assert_eq!(rsa(&[0xb5; 1025], "AQAB"), KeyFault::ModulusLength(8200));
-    assert_eq!(rsa(&[&[0][..], &good].concat(), "AQAB"), KeyFault::Member("n"));
+    assert_eq!(odd(&[0xb5; 1025], "AQAB"), KeyFault::ModulusLength(8200));
+    assert_eq!(odd(&[&[0][..], &good].concat(), "AQAB"), KeyFault::Member("n"));
     let mut even = good.clone();
     even[255] = 2;
     assert_eq!(rsa(&even, "AQAB"), KeyFault::EvenModulus);
@@ -179,7 +246,7 @@ fn weak_rsa_keys_are_refused() {
     }
     // 0 and 65537 with leading zero bytes, nothing, and other texts: no canonical numbers.
     for e in ["AA", "", "AAEAAQ", "AQAB=", "AQ AB"] {
-        assert_eq!(rsa(&good, e), KeyFault::Member("e"), "{e:?}");
+        assert_eq!(odd(&good, e), KeyFault::Member("e"), "{e:?}");
     }
 }
 
@@ -212,9 +279,9 @@ fn rsa_key_that_can_be_factored_is_refused() {
 fn points_of_wrong_length_or_off_the_curve_are_refused() {
     for length in [0, 31, 33, 64] {
         let short = b64(vec![7; length]);
-        assert_eq!(fault(changed(TokenAlgorithm::EdDsa, &json!({"x": short}))), KeyFault::Member("x"));
-        assert_eq!(fault(changed(TokenAlgorithm::Es256, &json!({"x": short}))), KeyFault::Member("x"));
-        assert_eq!(fault(changed(TokenAlgorithm::Es256, &json!({"y": short}))), KeyFault::Member("y"));
+        assert_eq!(left_out(changed(TokenAlgorithm::EdDsa, &json!({"x": short}))), KeyFault::Member("x"));
+        assert_eq!(left_out(changed(TokenAlgorithm::Es256, &json!({"x": short}))), KeyFault::Member("x"));
+        assert_eq!(left_out(changed(TokenAlgorithm::Es256, &json!({"y": short}))), KeyFault::Member("y"));
     }
     assert_eq!(fault(changed(TokenAlgorithm::Es256, &json!({"y": b64([7; 32])}))), KeyFault::Point);
     assert_eq!(fault(changed(TokenAlgorithm::Es256, &json!({"x": b64([0; 32]), "y": b64([0; 32])}))), KeyFault::Point);
@@ -222,14 +289,18 @@ fn points_of_wrong_length_or_off_the_curve_are_refused() {
     let mut neutral = [0; 32];
     neutral[0] = 1;
     assert_eq!(fault(changed(TokenAlgorithm::EdDsa, &json!({"x": b64(neutral)}))), KeyFault::Point);
-    assert_eq!(fault(changed(TokenAlgorithm::EdDsa, &json!({"x": null}))), KeyFault::Member("x"));
-    assert_eq!(fault(changed(TokenAlgorithm::EdDsa, &json!({"x": 7}))), KeyFault::Member("x"));
+    assert_eq!(left_out(changed(TokenAlgorithm::EdDsa, &json!({"x": null}))), KeyFault::Member("x"));
+    assert_eq!(left_out(changed(TokenAlgorithm::EdDsa, &json!({"x": 7}))), KeyFault::Member("x"));
 }
 
 #[test]
-fn kid_outside_its_grammar_is_refused() {
-    for kid in [json!(null), json!(""), json!("a/b"), json!("a b"), json!("x".repeat(65)), json!("é"), json!(1)] {
-        assert_eq!(fault(changed(TokenAlgorithm::Es256, &json!({ "kid": kid }))), KeyFault::KeyId);
+fn key_whose_kid_is_outside_its_grammar_is_left_out() {
+    for kid in [json!(null), json!(""), json!("a\"b"), json!("a b"), json!("x".repeat(129)), json!("é"), json!(1)] {
+        assert_eq!(left_out(changed(TokenAlgorithm::Es256, &json!({ "kid": kid }))), KeyFault::KeyId);
+    }
+    // As providers write them: RFC 7520, base64 with padding, a path.
+    for kid in ["bilbo.baggins@hobbiton.example", "nOo3ZDrODXEK1jKWhXslHR_KXEg=", "a+b/c", "x".repeat(128).as_str()] {
+        assert!(load(&[changed(TokenAlgorithm::Es256, &json!({ "kid": kid }))]).is_ok(), "{kid}");
     }
     assert_eq!(fault(json!("a key")), KeyFault::NotAnObject);
 }
@@ -249,7 +320,10 @@ fn symmetric_keys_are_refused_unless_allowed_and_never_mixed_with_public_ones() 
         assert!(matches!(allowed(&[jwk]), Err(KeySetError::Key { fault: KeyFault::ShortSecret, .. })), "{short}");
     }
     let spelt_wrong = changed(TokenAlgorithm::Hs256, &json!({"k": "not base64!"}));
-    assert!(matches!(allowed(&[spelt_wrong]), Err(KeySetError::Key { fault: KeyFault::Member("k"), .. })));
+    assert!(matches!(allowed(&[spelt_wrong]), Err(KeySetError::Unusable { .. })));
+    // Left out or not, a secret among public keys is a secret that everybody can read.
+    let unnamed = changed(TokenAlgorithm::Hs256, &json!({"kid": null}));
+    assert!(matches!(load(&[unnamed, ed25519()]), Err(KeySetError::Mixed { .. })));
 }
 
 #[test]

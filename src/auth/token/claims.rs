@@ -1,35 +1,74 @@
 //! The claims of a token: their grammar, and the rules that hold for as long as the token lives.
-//! Never reads the clock; never sees a token whose signature does not hold.
-
-use std::collections::BTreeSet;
+//! Never reads the clock; never judges a token whose signature does not hold.
 
 use serde_json::{Map, Value};
 
-use super::{AccessToken, Confirmation, TokenError, TokenRules};
+use super::header::digest;
+use super::path::ClaimPath;
+use super::{AccessToken, AgentRules, Confirmation, TokenError, TokenId, TokenRules};
 use crate::auth::jwk;
 
 /// Reads the claims and judges everything about them that does not depend on the time.
 ///
-/// `issuer` is the one that the key belongs to, not the one that the token names.
+/// `issuer` is the one that the key belongs to, not the one that the token names; `signed` is the token's text up to its
+/// second dot.
 pub(super) fn read(
     mut claims: Map<String, Value>,
     issuer: &str,
     key_id: &str,
     rules: &TokenRules,
+    signed: &str,
 ) -> Result<AccessToken, TokenError> {
+    let own = rules.of(issuer);
+    if let Some((claim, _)) = own.require.iter().find(|(claim, text)| claim.text(&claims) != Some(text.as_str())) {
+        return Err(TokenError::Required(claim.to_string()));
+    }
+    // What the issuer's own rules look for is looked for while nothing has been taken out yet.
+    let roles = own.roles.read(&claims).map_err(|_| TokenError::Malformed("roles"))?;
+    let named = own.agent.as_ref().map(|agent| named(agent, &claims)).transpose()?;
+    let digest = digest(signed);
+    let id = match &own.id {
+        TokenId::Digest => digest.clone(),
+        TokenId::Claim(claim) => match claim.find(&claims) {
+            Ok(Some(Value::String(id))) if is_identifier(id) => id.clone(),
+            Ok(None) => return Err(TokenError::Missing("jti")),
+            _ => return Err(TokenError::Malformed("jti")),
+        },
+    };
     let iss = text(required(&mut claims, "iss")?, "iss", |_| true)?;
     if iss != issuer {
         return Err(TokenError::Issuer(iss));
     }
-    audience(&required(&mut claims, "aud")?, &rules.audience)?;
-    let id = text(required(&mut claims, "jti")?, "jti", is_identifier)?;
-    let subject = text(required(&mut claims, "sub")?, "sub", is_identifier)?;
+    audience(&required(&mut claims, "aud")?, own.audience.as_ref().unwrap_or(&rules.audience))?;
+    if own.id == TokenId::default() {
+        claims.remove("jti");
+    }
+    let mut subject = text(required(&mut claims, "sub")?, "sub", is_identifier)?;
     let issued_at = date(&required(&mut claims, "iat")?, "iat")?;
     let expires_at = date(&required(&mut claims, "exp")?, "exp")?;
     let not_before = claims.remove("nbf").map(|nbf| date(&nbf, "nbf")).transpose()?;
-    lifetime(issued_at, expires_at, rules.max_lifetime_s)?;
+    lifetime(issued_at, expires_at, own.max_lifetime_s.unwrap_or(rules.max_lifetime_s))?;
     let mut actors = actors(claims.remove("act"), issuer)?.into_iter();
-    let roles = claims.remove("roles").map_or_else(|| Ok(BTreeSet::new()), roles)?;
+    let mut actor = actors.next();
+    match named {
+        None => {}
+        // Two claims that name the actor could name two.
+        Some(_) if actor.is_some() => return Err(TokenError::Malformed("act")),
+        Some((agent, false)) => actor = Some(agent),
+        Some((agent, true)) => {
+            // The issuer's own name for the agent stays where policies, logs and deny lists find it.
+            claims.insert("sub".to_owned(), std::mem::replace(&mut subject, agent).into());
+        }
+    }
+    if own.roles.claim == ClaimPath::of("roles") {
+        claims.remove("roles");
+    }
+    if let Some(may) = &own.may {
+        let on_behalf_of = actor.is_some().then_some(subject.as_str());
+        if let Some((what, text)) = may.breach(actor.as_ref().unwrap_or(&subject), on_behalf_of, &roles) {
+            return Err(TokenError::Bounds { what, text: text.to_owned() });
+        }
+    }
     let cnf = claims.remove("cnf").map(confirmation).transpose()?;
     if rules.require_cnf && cnf.is_none() {
         return Err(TokenError::NoConfirmation);
@@ -38,8 +77,9 @@ pub(super) fn read(
         issuer: iss,
         key_id: key_id.to_owned(),
         id,
+        digest,
         subject,
-        actor: actors.next(),
+        actor,
         prior_actors: actors.collect(),
         issued_at,
         expires_at,
@@ -68,6 +108,11 @@ pub(super) fn judge_times(token: &AccessToken, leeway_s: u64, now_s: u64) -> Res
 
 /// The names that the protocol gives a meaning to; an issuer cannot use them for anything else.
 pub(super) const KNOWN: [&str; 10] = ["iss", "sub", "aud", "exp", "nbf", "iat", "jti", "roles", "cnf", "act"];
+
+/// The agent by the issuer's own claim, and whether the token is its own.
+fn named(rules: &AgentRules, claims: &Map<String, Value>) -> Result<(String, bool), TokenError> {
+    rules.read(claims).filter(|(name, _)| is_identifier(name)).ok_or(TokenError::Agent)
+}
 
 fn required(claims: &mut Map<String, Value>, name: &'static str) -> Result<Value, TokenError> {
     claims.remove(name).ok_or(TokenError::Missing(name))
@@ -117,23 +162,6 @@ fn lifetime(issued_at: u64, expires_at: u64, longest: u64) -> Result<(), TokenEr
     }
 }
 
-fn roles(value: Value) -> Result<BTreeSet<String>, TokenError> {
-    let malformed = || TokenError::Malformed("roles");
-    let Value::Array(list) = value else { return Err(malformed()) };
-    if list.len() > MAX_ROLES {
-        return Err(malformed());
-    }
-    let is_role = |role: &str| {
-        (1..=64).contains(&role.len()) && role.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:/-".contains(&b))
-    };
-    list.into_iter()
-        .map(|role| match role {
-            Value::String(role) if is_role(&role) => Ok(role),
-            _ => Err(malformed()),
-        })
-        .collect()
-}
-
 /// `cnf` says which key its bearer has. A member that we do not compare would be a condition ignored, so it is refused.
 fn confirmation(value: Value) -> Result<Confirmation, TokenError> {
     let malformed = || TokenError::Malformed("cnf");
@@ -179,5 +207,4 @@ fn actors(mut next: Option<Value>, issuer: &str) -> Result<Vec<String>, TokenErr
     Ok(chain)
 }
 
-const MAX_ROLES: usize = 64;
 const MAX_ACTORS: usize = 4;

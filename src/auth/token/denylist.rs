@@ -163,12 +163,17 @@ impl Denylist {
         if self.denies_key(&token.key_id) {
             return Err(TokenError::KeyDenied(token.key_id.clone()));
         }
-        if self.tokens.contains_key(&token.id) {
+        // By every name that the token has: whoever revokes it need not know which of them its issuer goes by.
+        let claimed = |name: &str| token.claims.get(name).and_then(Value::as_str);
+        let names = [Some(token.id.as_str()), Some(token.digest.as_str()), claimed("jti")];
+        if names.into_iter().flatten().any(|name| self.tokens.contains_key(name)) {
             return Err(TokenError::TokenDenied);
         }
-        let old = |name: &&String| self.subjects.get(*name).is_some_and(|before| token.issued_at < *before);
-        match [Some(&token.subject), token.actor.as_ref()].into_iter().flatten().find(old) {
-            Some(name) => Err(TokenError::SubjectDenied(name.clone())),
+        let old = |name: &&str| self.subjects.get(*name).is_some_and(|before| token.issued_at < *before);
+        // Where the issuer has another name for the agent, either name may be on the list.
+        let names = [Some(token.subject.as_str()), token.actor.as_deref(), claimed("sub")];
+        match names.into_iter().flatten().find(old) {
+            Some(name) => Err(TokenError::SubjectDenied(name.to_owned())),
             None => Ok(()),
         }
     }

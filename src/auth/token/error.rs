@@ -24,19 +24,19 @@ pub enum TokenError {
     #[error("the token's header {0}")]
     HeaderJson(JsonFault),
     /// The header has a member other than `alg`, `kid` and `typ`.
-    #[error("the token's header has the member `{}`; only alg, kid and typ are allowed", shown(.0))]
+    #[error("the token's header has the member `{}`; only alg, kid, typ and what its issuer is allowed are taken", shown(.0))]
     HeaderMember(String),
     /// A header member is missing or no string.
     #[error("the token's header has no text `{0}`")]
     HeaderText(&'static str),
-    /// `typ` is not that of an access token.
-    #[error("the token's typ is `{}`, not at+jwt", shown(.0))]
+    /// `typ` is not that of an access token of this issuer.
+    #[error("the token's typ is `{}`, which is not taken from this issuer", shown(.0))]
     Typ(String),
-    /// `kid` is not 1 to 64 of `[A-Za-z0-9._:-]`.
-    #[error("the token's kid `{}` is not 1 to 64 of A-Z a-z 0-9 . _ : -", shown(.0))]
+    /// `kid` is not 1 to 128 visible ASCII characters without quotes and backslash.
+    #[error("the token's kid `{}` is not 1 to 128 visible ASCII characters without quotes and backslash", shown(.0))]
     KeyId(String),
-    /// No key of the key set has this `kid`.
-    #[error("no key has the kid `{}`", shown(.0))]
+    /// No key of the token's issuer has this `kid`.
+    #[error("no key of its issuer has the kid `{}`", shown(.0))]
     UnknownKey(String),
     /// `alg` is not the one algorithm of the key.
     #[error("the token's alg is `{}`, its key is for {expected}", shown(.found))]
@@ -61,8 +61,8 @@ pub enum TokenError {
     /// A claim has the wrong type, or its value is outside its grammar.
     #[error("the token's `{0}` has the wrong type or form")]
     Malformed(&'static str),
-    /// `iss` is not the issuer that the key belongs to.
-    #[error("the token's issuer is `{}`, not its key's", shown(.0))]
+    /// `iss` is none of the issuers whose keys are known.
+    #[error("no key of the issuer `{}` is known", shown(.0))]
     Issuer(String),
     /// `aud` does not contain this service's audience.
     #[error("the token is for another audience")]
@@ -76,6 +76,20 @@ pub enum TokenError {
     /// The rules require a `cnf`, and the token has none.
     #[error("the token names no key (`cnf`), and one is required")]
     NoConfirmation,
+    /// A claim that the issuer's tokens must have is not there, or has another text.
+    #[error("the token's `{}` is not what this issuer's tokens must have", shown(.0))]
+    Required(String),
+    /// The claim that names the agent is missing, or names none that is known.
+    #[error("the token names no agent in the claim where its issuer does")]
+    Agent,
+    /// The issuer may not speak for this agent or subject, or give this role.
+    #[error("its issuer may not speak for the {what} `{}`", shown(.text))]
+    Bounds {
+        /// Of what kind it is.
+        what: &'static str,
+        /// What the token says.
+        text: String,
+    },
     /// `exp` has passed.
     #[error("the token has expired")]
     Expired,

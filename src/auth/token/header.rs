@@ -1,10 +1,11 @@
-//! The outer form of a token: three parts, and a header with exactly `alg`, `kid` and `typ`.
+//! The outer form of a token: three parts, and a header with `alg`, `kid` and `typ`.
 //! Never looks a key up and never reads the claims of a token that is to be trusted.
 
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 
 use super::json::{self, JsonFault};
-use super::{MAX_TOKEN_LEN, TokenError};
+use super::{HeaderMember, MAX_TOKEN_LEN, TokenError};
 use crate::auth::jwk;
 
 /// A token taken apart. Nothing in it is trusted yet.
@@ -18,12 +19,15 @@ pub(super) struct Compact<'a> {
     claims: Vec<u8>,
 }
 
-/// The header's members, all of them required.
+/// The header's members.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) alg: String,
     pub(super) kid: String,
-    pub(super) typ: String,
+    /// Only some issuers may leave it out.
+    pub(super) typ: Option<String>,
+    /// Members that some issuers may have.
+    pub(super) further: Vec<HeaderMember>,
 }
 
 impl<'a> Compact<'a> {
@@ -35,7 +39,7 @@ impl<'a> Compact<'a> {
         Ok(Self { header, signed, signature, claims })
     }
 
-    /// The claims as a strict object. To be called once the signature holds.
+    /// The claims as a strict object. Until the signature holds, they may say which key to check it with, and no more.
     pub(super) fn claims(&self) -> Result<Map<String, Value>, TokenError> {
         json::object(&self.claims).map_err(TokenError::ClaimsJson)
     }
@@ -47,14 +51,20 @@ impl Header {
         // A closed set is stricter than a list of dangerous names, and covers them all: `crit` (RFC 7515 §4.1.11 would
         // have us refuse what we do not understand), `jwk`, `jku`, `x5u` and `x5c` (keys from the message), `zip`,
         // `enc`, `b64` (another reading of the same text).
-        if let Some(foreign) = members.keys().find(|name| !matches!(name.as_str(), "alg" | "kid" | "typ")) {
-            return Err(TokenError::HeaderMember(foreign.clone()));
+        let mut further = Vec::new();
+        for name in members.keys().filter(|name| !matches!(name.as_str(), "alg" | "kid" | "typ")) {
+            further.push(HeaderMember::of(name).ok_or_else(|| TokenError::HeaderMember(name.clone()))?);
         }
+        let typ = match members.remove("typ") {
+            None => None,
+            Some(Value::String(typ)) => Some(typ),
+            Some(_) => return Err(TokenError::HeaderText("typ")),
+        };
         let mut text = |name: &'static str| match members.remove(name) {
             Some(Value::String(value)) => Ok(value),
             _ => Err(TokenError::HeaderText(name)),
         };
-        let header = Self { alg: text("alg")?, kid: text("kid")?, typ: text("typ")? };
+        let header = Self { alg: text("alg")?, kid: text("kid")?, typ, further };
         if !is_key_id(&header.kid) {
             return Err(TokenError::KeyId(header.kid));
         }
@@ -62,9 +72,10 @@ impl Header {
     }
 }
 
-/// The grammar of an issuer's `kid`: 1 to 64 of `[A-Za-z0-9._:-]`. No slash, no space: it can be no path and no URL.
+/// The grammar of an issuer's `kid`: 1 to 128 visible ASCII characters but quotes and the backslash. Issuers write what
+/// they like here (base64 with `+ / =`, mail addresses); it is only ever compared with the names of keys in memory.
 pub(super) fn is_key_id(kid: &str) -> bool {
-    (1..=64).contains(&kid.len()) && kid.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
+    (1..=128).contains(&kid.len()) && kid.bytes().all(|b| b.is_ascii_graphic() && !b"\"'`\\".contains(&b))
 }
 
 struct Parts<'a> {
@@ -88,6 +99,12 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// What tells tokens apart that have no number. Not taken of the whole token: some signatures can be written in two ways,
+/// and a revoked token must not come back in the other.
+pub(super) fn digest(signed: &str) -> String {
+    jwk::encode(Sha256::digest(signed))
+}
+
 /// What a token says, with nothing checked: neither signature, nor time, nor audience, nor issuer.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -96,6 +113,8 @@ pub struct Untrusted {
     pub header: Map<String, Value>,
     /// The claims.
     pub claims: Map<String, Value>,
+    /// base64url(SHA-256) of the token up to its second dot, by which a deny list can name it.
+    pub digest: String,
 }
 
 /// Shows what a token says, for people who debug one. **Nothing is verified**: never decide anything on the result.
@@ -104,7 +123,7 @@ pub struct Untrusted {
 /// [`TokenError::TooLong`], [`TokenError::Parts`], [`TokenError::Encoding`], [`TokenError::HeaderJson`] and
 /// [`TokenError::ClaimsJson`]: the text is not a token at all.
 pub fn decode_untrusted(token: &str) -> Result<Untrusted, TokenError> {
-    let Parts { header, claims, signature, .. } = Parts::split(token)?;
+    let Parts { signed, header, claims, signature } = Parts::split(token)?;
     jwk::decode(signature).ok_or(TokenError::Encoding("signature"))?;
     let object = |part: &str, name, fault: fn(JsonFault) -> TokenError| {
         json::object(&jwk::decode(part).ok_or(TokenError::Encoding(name))?).map_err(fault)
@@ -112,5 +131,6 @@ pub fn decode_untrusted(token: &str) -> Result<Untrusted, TokenError> {
     Ok(Untrusted {
         header: object(header, "header", TokenError::HeaderJson)?,
         claims: object(claims, "claims part", TokenError::ClaimsJson)?,
+        digest: digest(signed),
     })
 }

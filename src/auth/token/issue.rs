@@ -251,7 +251,7 @@ impl TokenIssuer {
         claims.extend(request.claims.clone());
         let text = Value::Object(claims.clone()).to_string();
         let read_back = strict::object(text.as_bytes()).map_err(TokenError::ClaimsJson)?;
-        claims::read(read_back, &self.issuer, &self.kid, &TokenRules::new(first.as_str()))?;
+        claims::read(read_back, &self.issuer, &self.kid, &TokenRules::new(first.as_str()), "")?;
         Ok(Value::Object(claims))
     }
 

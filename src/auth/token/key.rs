@@ -2,32 +2,37 @@
 //! Never takes a key for what its record does not say, and never keeps a private member of a public key.
 
 use std::fmt;
-use std::sync::Arc;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ParsedPublicKey};
 use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::header::is_key_id;
-use super::{TokenError, roca};
+use super::{KeyRules, TokenError, roca};
 use crate::auth::jwk;
 use crate::name::shown;
 use crate::wire::Ed25519Public;
 
 /// The algorithms of access tokens. A key is for exactly one of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 pub enum TokenAlgorithm {
     /// Ed25519.
+    #[serde(rename = "EdDSA")]
     EdDsa,
     /// ECDSA on P-256 with SHA-256.
+    #[serde(rename = "ES256")]
     Es256,
     /// RSA PKCS#1 v1.5 with SHA-256.
+    #[serde(rename = "RS256")]
     Rs256,
     /// RSA PSS with SHA-256.
+    #[serde(rename = "PS256")]
     Ps256,
     /// HMAC with SHA-256: every verifier can issue.
+    #[serde(rename = "HS256")]
     Hs256,
 }
 
@@ -83,19 +88,25 @@ pub enum KeyFault {
     #[error("it is not an object")]
     NotAnObject,
     /// `kid` is missing or outside its grammar.
-    #[error("its kid must be 1 to 64 of A-Z a-z 0-9 . _ : -")]
+    #[error("its kid must be 1 to 128 visible ASCII characters without quotes and backslash")]
     KeyId,
-    /// `alg` is missing: the token must not choose it.
-    #[error("it has no alg; write EdDSA, ES256, RS256, PS256 or HS256")]
+    /// `alg` is missing where the type of the key leaves a choice: the token must not make it.
+    #[error("it has no alg; pin it with `algorithm` in the issuer's configuration")]
     NoAlgorithm,
+    /// `alg` is missing, and keys of this type are for no algorithm that access tokens use.
+    #[error("its kty and crv are none of those that access tokens use")]
+    Kind,
+    /// `alg` is another one than the configuration pins.
+    #[error("its alg is {0}, and {1} is pinned")]
+    Pinned(TokenAlgorithm, TokenAlgorithm),
     /// `alg` is none of those that access tokens use.
     #[error("its alg `{}` is not EdDSA, ES256, RS256, PS256 or HS256", shown(.0))]
     Algorithm(String),
     /// `kty` or `crv` is not that of its `alg`.
     #[error("its kty and crv do not fit its alg {0}")]
     Type(TokenAlgorithm),
-    /// `use` is there and not `sig`.
-    #[error("its use is not sig")]
+    /// `use` is there and not `sig`, or what stands for it with this issuer.
+    #[error("it is not for signatures of tokens (`use`)")]
     Use,
     /// `key_ops` is there and is anything but `verify`, alone or with `sign`.
     #[error("its key_ops do not say verify, or say more than sign and verify")]
@@ -126,10 +137,35 @@ pub enum KeyFault {
     ShortSecret,
 }
 
+impl KeyFault {
+    /// Whether the key says that something is wrong with whoever published it, so that none of the set is trusted: a
+    /// private key that leaked, a key that others can sign with. All other keys are only not for us.
+    pub(super) fn is_dangerous(&self) -> bool {
+        match self {
+            Self::NotAnObject
+            | Self::Private(_)
+            | Self::Point
+            | Self::EvenModulus
+            | Self::Exponent
+            | Self::Roca
+            | Self::ShortSecret => true,
+            Self::ModulusLength(bits) => *bits < SHORTEST_MODULUS,
+            Self::KeyId
+            | Self::NoAlgorithm
+            | Self::Kind
+            | Self::Pinned(..)
+            | Self::Algorithm(_)
+            | Self::Type(_)
+            | Self::Use
+            | Self::Operations
+            | Self::Member(_) => false,
+        }
+    }
+}
+
 /// One usable key.
 pub(super) struct IssuerKey {
     pub(super) kid: String,
-    pub(super) issuer: Arc<str>,
     pub(super) algorithm: TokenAlgorithm,
     /// A digest of the key itself (of an RSA key: of its modulus), to find the same key under two names. Of a secret it reveals nothing usable, and it
     /// is never shown.
@@ -139,32 +175,26 @@ pub(super) struct IssuerKey {
 
 impl IssuerKey {
     /// Judges one JWK (RFC 7517 §4; members that say nothing about verification are ignored, as it demands).
-    pub(super) fn from_jwk(mut jwk: Map<String, Value>, issuer: &Arc<str>) -> Result<Self, KeyFault> {
+    pub(super) fn from_jwk(mut jwk: Map<String, Value>, rules: &KeyRules) -> Result<Self, KeyFault> {
+        // First, whatever the key is for: a private key that everybody can read is no good sign for its neighbours.
+        let is_secret = text(&jwk, "kty") == Some("oct") && text(&jwk, "alg") == Some("HS256");
+        if let Some(name) = PRIVATE.into_iter().find(|name| jwk.contains_key(*name) && !(is_secret && *name == "k")) {
+            return Err(KeyFault::Private(name));
+        }
         let kid = match jwk.remove("kid") {
             Some(Value::String(kid)) if is_key_id(&kid) => kid,
             _ => return Err(KeyFault::KeyId),
         };
-        let algorithm = match jwk.get("alg") {
-            None => return Err(KeyFault::NoAlgorithm),
-            Some(Value::String(name)) => {
-                TokenAlgorithm::from_name(name).ok_or_else(|| KeyFault::Algorithm(name.clone()))?
-            }
-            Some(other) => return Err(KeyFault::Algorithm(other.to_string())),
-        };
-        let (kty, crv) = algorithm.key_type();
-        if text(&jwk, "kty") != Some(kty) || (crv.is_some() && text(&jwk, "crv") != crv) {
-            return Err(KeyFault::Type(algorithm));
-        }
-        if jwk.get("use").is_some_and(|purpose| purpose != "sig") {
+        if jwk.get("use").is_some_and(|purpose| *purpose != *rules.key_use) {
             return Err(KeyFault::Use);
         }
         if jwk.get("key_ops").is_some_and(|operations| !only_verifies(operations)) {
             return Err(KeyFault::Operations);
         }
-        let private =
-            PRIVATE.into_iter().find(|name| jwk.contains_key(*name) && !(algorithm == SECRET && *name == "k"));
-        if let Some(name) = private {
-            return Err(KeyFault::Private(name));
+        let algorithm = algorithm(&jwk, rules.algorithm)?;
+        let (kty, crv) = algorithm.key_type();
+        if text(&jwk, "kty") != Some(kty) || (crv.is_some() && text(&jwk, "crv") != crv) {
+            return Err(KeyFault::Type(algorithm));
         }
         let (key, fingerprint) = match algorithm {
             TokenAlgorithm::EdDsa => ed25519(&jwk)?,
@@ -172,7 +202,7 @@ impl IssuerKey {
             TokenAlgorithm::Rs256 | TokenAlgorithm::Ps256 => rsa(&jwk)?,
             TokenAlgorithm::Hs256 => secret(&mut jwk)?,
         };
-        Ok(Self { kid, issuer: Arc::clone(issuer), algorithm, fingerprint, key })
+        Ok(Self { kid, algorithm, fingerprint, key })
     }
 
     /// Whether `signature` (base64url text) is this key's over `signed`. The algorithm is the record's; the token was
@@ -188,11 +218,28 @@ impl IssuerKey {
 
 impl fmt::Debug for IssuerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IssuerKey")
-            .field("kid", &self.kid)
-            .field("issuer", &self.issuer)
-            .field("algorithm", &self.algorithm)
-            .finish_non_exhaustive()
+        f.debug_struct("IssuerKey").field("kid", &self.kid).field("algorithm", &self.algorithm).finish_non_exhaustive()
+    }
+}
+
+/// The one algorithm of a key: its own `alg`, else the pinned one, else the only one that its type allows.
+fn algorithm(jwk: &Map<String, Value>, pinned: Option<TokenAlgorithm>) -> Result<TokenAlgorithm, KeyFault> {
+    match (jwk.get("alg"), pinned) {
+        (Some(Value::String(name)), _) => {
+            let own = TokenAlgorithm::from_name(name).ok_or_else(|| KeyFault::Algorithm(name.clone()))?;
+            match pinned {
+                Some(pinned) if pinned != own => Err(KeyFault::Pinned(own, pinned)),
+                _ => Ok(own),
+            }
+        }
+        (Some(other), _) => Err(KeyFault::Algorithm(other.to_string())),
+        (None, Some(pinned)) => Ok(pinned),
+        (None, None) => match (text(jwk, "kty"), text(jwk, "crv")) {
+            (Some("OKP"), Some("Ed25519")) => Ok(TokenAlgorithm::EdDsa),
+            (Some("EC"), Some("P-256")) => Ok(TokenAlgorithm::Es256),
+            (Some("RSA"), _) => Err(KeyFault::NoAlgorithm),
+            _ => Err(KeyFault::Kind),
+        },
     }
 }
 
@@ -232,7 +279,7 @@ fn rsa(jwk: &Map<String, Value>) -> Result<Judged, KeyFault> {
     let leading = n.first().map_or(0, |byte| byte.leading_zeros());
     let bits = (n.len() * 8).saturating_sub(usize::try_from(leading).unwrap_or(0));
     // 2048: NIST SP 800-131A. 8192: what the verifier takes; a check grows with the square of the length.
-    if !(2048..=8192).contains(&bits) {
+    if !(SHORTEST_MODULUS..=8192).contains(&bits) {
         return Err(KeyFault::ModulusLength(bits));
     }
     if n.last().is_none_or(|low| low % 2 == 0) {
@@ -276,7 +323,8 @@ fn fingerprint(kty: &str, parts: &[&[u8]]) -> [u8; 32] {
     digest.finalize().into()
 }
 
-const SECRET: TokenAlgorithm = TokenAlgorithm::Hs256;
+/// In bits.
+const SHORTEST_MODULUS: usize = 2048;
 
 /// RFC 7518 §6.2.2, §6.3.2, §6.4.1 and RFC 8037 §2: the members that only a private or symmetric key has.
 const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];

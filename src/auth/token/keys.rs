@@ -1,7 +1,7 @@
-//! The issuers' keys, as whole sets: a set with one bad key is no set.
-//! Never fetches anything and never finds a key by anything but its `kid` in memory.
+//! The issuers' keys. A key that is not for us is left out of its set; one that is dangerous makes it no set.
+//! Never fetches anything and never finds a key by anything but its issuer and its `kid` in memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,12 +25,57 @@ use crate::name::shown;
 /// assert_eq!(keys.len(), 1);
 /// # Ok::<(), sealwire::auth::KeySetError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct KeySet {
-    by_kid: Arc<HashMap<String, Arc<IssuerKey>>>,
+    by_issuer: Arc<BTreeMap<Arc<str>, Arc<IssuerKeys>>>,
 }
 
-/// Why a key set was refused. It is refused whole: a set of which a part is wrong is not the set that its issuer meant.
+/// The keys of one issuer. Issuers cannot get into each other's way: the same `kid`, or the same key, under two of them is
+/// two keys.
+#[derive(Default, Clone)]
+struct IssuerKeys {
+    by_kid: HashMap<String, Arc<IssuerKey>>,
+    left_out: Vec<LeftOut>,
+}
+
+/// A key of a set that is not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Its `kid`, or its position in the set from 1.
+    pub key: String,
+    /// Why.
+    pub fault: KeyFault,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key `{}`: {}", shown(&self.key), self.fault)
+    }
+}
+
+/// What is taken from an issuer's key set.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct KeyRules {
+    /// The issuer (`iss`) that the keys belong to.
+    pub issuer: String,
+    /// Whether symmetric keys are taken.
+    pub symmetric: Symmetric,
+    /// The algorithm of keys that have no `alg`; with it, keys with another `alg` are left out.
+    pub algorithm: Option<TokenAlgorithm>,
+    /// What `use` must be where it is there; `sig`.
+    pub key_use: String,
+}
+
+impl KeyRules {
+    /// The usual rules.
+    #[must_use]
+    pub fn new(issuer: impl Into<String>) -> Self {
+        Self { issuer: issuer.into(), symmetric: Symmetric::Refused, algorithm: None, key_use: "sig".to_owned() }
+    }
+}
+
+/// Why a key set was refused as a whole.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeySetError {
@@ -74,8 +119,16 @@ pub enum KeySetError {
         /// Where the set came from.
         origin: String,
     },
-    /// One key is unusable.
-    #[error("key set `{origin}`, key `{}`: {fault}", shown(.key))]
+    /// Every key was left out, so that every token would be refused.
+    #[error("key set `{origin}` has no key for access tokens; {first}")]
+    Unusable {
+        /// Where the set came from.
+        origin: String,
+        /// The first of them.
+        first: LeftOut,
+    },
+    /// One key is dangerous.
+    #[error("key set `{origin}` is refused as a whole: key `{}`: {fault}", shown(.key))]
     Key {
         /// Where the set came from.
         origin: String,
@@ -84,7 +137,7 @@ pub enum KeySetError {
         /// What is wrong with it.
         fault: KeyFault,
     },
-    /// Two keys have the same `kid`, in one set or in two that are used together.
+    /// Two keys of one issuer have the same `kid`.
     #[error("key set `{origin}` has the kid `{}` twice", shown(.kid))]
     DuplicateKid {
         /// Where the set came from.
@@ -92,7 +145,7 @@ pub enum KeySetError {
         /// The `kid`.
         kid: String,
     },
-    /// One key stands under two names, so that it would have two algorithms or two issuers.
+    /// One key stands under two names, so that it could have two algorithms.
     #[error("key set `{origin}`: `{}` and `{}` are the same key", shown(.first), shown(.second))]
     SameKey {
         /// Where the set came from.
@@ -124,11 +177,19 @@ impl KeySet {
     /// # Errors
     /// Every [`KeySetError`]; whoever wrote the file is to blame.
     pub fn from_jwks_file(path: impl AsRef<Path>, issuer: &str, symmetric: Symmetric) -> Result<Self, KeySetError> {
+        Self::read_file(path, &KeyRules { symmetric, ..KeyRules::new(issuer) })
+    }
+
+    /// As [`KeySet::from_jwks_file`], with rules of its own for this issuer.
+    ///
+    /// # Errors
+    /// Every [`KeySetError`]; whoever wrote the file is to blame.
+    pub fn read_file(path: impl AsRef<Path>, rules: &KeyRules) -> Result<Self, KeySetError> {
         let path = path.as_ref();
         let origin = path.display().to_string();
         let fail = |cause| KeySetError::File { origin: origin.clone(), cause };
         let opened = Opened::read(path, MAX_SET_LEN).map_err(fail)?;
-        let set = Self::from_jwks(&opened.text, issuer, &origin, symmetric)?;
+        let set = Self::read(&opened.text, &origin, rules)?;
         if set.is_symmetric() {
             opened.require_private().map_err(fail)?;
         }
@@ -140,6 +201,15 @@ impl KeySet {
     /// # Errors
     /// Every [`KeySetError`] but [`KeySetError::File`]; whoever wrote the text is to blame.
     pub fn from_jwks(jwks: &str, issuer: &str, origin: &str, symmetric: Symmetric) -> Result<Self, KeySetError> {
+        Self::read(jwks, origin, &KeyRules { symmetric, ..KeyRules::new(issuer) })
+    }
+
+    /// As [`KeySet::from_jwks`], with rules of its own for this issuer.
+    ///
+    /// # Errors
+    /// Every [`KeySetError`] but [`KeySetError::File`]; whoever wrote the text is to blame.
+    pub fn read(jwks: &str, origin: &str, rules: &KeyRules) -> Result<Self, KeySetError> {
+        let (issuer, symmetric) = (rules.issuer.as_str(), rules.symmetric);
         let origin = || shown(origin);
         if jwks.len() > MAX_SET_LEN {
             return Err(KeySetError::TooLarge { origin: origin() });
@@ -151,20 +221,10 @@ impl KeySet {
         let Some(Value::Array(list)) = set.remove("keys") else {
             return Err(KeySetError::NoKeys { origin: origin() });
         };
-        let issuer = Arc::from(issuer);
-        let mut keys = Vec::with_capacity(list.len());
-        for (position, jwk) in (1_usize..).zip(list) {
-            let name = jwk.get("kid").and_then(Value::as_str).map_or_else(|| position.to_string(), str::to_owned);
-            let judged = match jwk {
-                Value::Object(members) => IssuerKey::from_jwk(members, &issuer),
-                _ => Err(KeyFault::NotAnObject),
-            };
-            keys.push(judged.map_err(|fault| KeySetError::Key { origin: origin(), key: name, fault })?);
-        }
-        let secrets = keys.iter().filter(|key| key.algorithm == TokenAlgorithm::Hs256).count();
+        let secrets = list.iter().filter(|jwk| jwk.get("kty").is_some_and(|kty| kty == "oct")).count();
         // RS256 verified as HS256 with the public key as the secret is the oldest attack on JWTs. The one algorithm per
         // key stops it; a set that has no place for both kinds stops the mistake that would lead there.
-        if secrets != 0 && secrets != keys.len() {
+        if secrets != 0 && secrets != list.len() {
             return Err(KeySetError::Mixed { origin: origin() });
         }
         if secrets != 0 && symmetric == Symmetric::Refused {
@@ -177,44 +237,105 @@ impl KeySet {
                 "access tokens are verified with symmetric keys: everyone who can verify them can also issue them"
             );
         }
-        Self::collect(keys.into_iter().map(Arc::new), &origin())
+        let issuer: Arc<str> = Arc::from(issuer);
+        let mut keys = Vec::with_capacity(list.len());
+        let mut left_out = Vec::new();
+        for (position, jwk) in (1_usize..).zip(list) {
+            let name = jwk.get("kid").and_then(Value::as_str).map_or_else(|| position.to_string(), str::to_owned);
+            let judged = match jwk {
+                Value::Object(members) => IssuerKey::from_jwk(members, rules),
+                _ => Err(KeyFault::NotAnObject),
+            };
+            match judged {
+                Ok(key) => keys.push(key),
+                Err(fault) if fault.is_dangerous() => {
+                    return Err(KeySetError::Key { origin: origin(), key: name, fault });
+                }
+                Err(fault) => left_out.push(LeftOut { key: name, fault }),
+            }
+        }
+        let mut set = IssuerKeys::collect(keys.into_iter().map(Arc::new), &origin())?;
+        if set.by_kid.is_empty() {
+            return Err(match left_out.into_iter().next() {
+                Some(first) => KeySetError::Unusable { origin: origin(), first },
+                None => KeySetError::Empty { origin: origin() },
+            });
+        }
+        set.left_out = left_out;
+        Ok(Self { by_issuer: Arc::new(BTreeMap::from([(issuer, Arc::new(set))])) })
     }
 
     /// Puts the sets of several issuers together.
     ///
     /// # Errors
-    /// [`KeySetError::DuplicateKid`], [`KeySetError::SameKey`] and [`KeySetError::Empty`]: whoever configured these sets
-    /// to be used together is to blame.
+    /// [`KeySetError::DuplicateKid`] and [`KeySetError::SameKey`] if two are of the same issuer, and
+    /// [`KeySetError::Empty`]: whoever configured these sets to be used together is to blame.
     pub fn merge(sets: impl IntoIterator<Item = Self>) -> Result<Self, KeySetError> {
-        let sets: Vec<_> = sets.into_iter().collect();
-        Self::collect(sets.iter().flat_map(|set| set.by_kid.values().cloned()), "all issuers together")
+        let origin = "all issuers together";
+        let mut by_issuer: BTreeMap<Arc<str>, Arc<IssuerKeys>> = BTreeMap::new();
+        for (issuer, more) in sets.into_iter().flat_map(|set| (*set.by_issuer).clone()) {
+            let whole = match by_issuer.get(&issuer) {
+                None => more,
+                Some(already) => {
+                    let keys = already.by_kid.values().chain(more.by_kid.values()).cloned();
+                    let mut whole = IssuerKeys::collect(keys, origin)?;
+                    whole.left_out = already.left_out.iter().chain(&more.left_out).cloned().collect();
+                    Arc::new(whole)
+                }
+            };
+            by_issuer.insert(issuer, whole);
+        }
+        if by_issuer.is_empty() {
+            return Err(KeySetError::Empty { origin: origin.to_owned() });
+        }
+        Ok(Self { by_issuer: Arc::new(by_issuer) })
     }
 
-    /// The number of keys; never 0.
+    /// The number of keys. Only the set that trusts nobody, [`KeySet::default`], has none.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.by_kid.len()
+        self.by_issuer.values().map(|keys| keys.by_kid.len()).sum()
     }
 
-    /// Whether there is no key; never true, an empty set is refused.
+    /// Whether there is no key, so that no token is accepted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.by_kid.is_empty()
+        self.by_issuer.is_empty()
     }
 
-    /// Each key's `kid`, algorithm and issuer, in no particular order.
+    /// Each key's `kid`, algorithm and issuer, by issuer.
     pub fn keys(&self) -> impl Iterator<Item = (&str, TokenAlgorithm, &str)> {
-        self.by_kid.values().map(|key| (key.kid.as_str(), key.algorithm, &*key.issuer))
+        self.by_issuer
+            .iter()
+            .flat_map(|(issuer, keys)| keys.by_kid.values().map(|key| (key.kid.as_str(), key.algorithm, &**issuer)))
     }
 
-    pub(super) fn find(&self, kid: &str) -> Option<&Arc<IssuerKey>> {
-        self.by_kid.get(kid)
+    /// The keys that were left out, by issuer.
+    pub fn left_out(&self) -> impl Iterator<Item = &LeftOut> {
+        self.by_issuer.values().flat_map(|keys| &keys.left_out)
+    }
+
+    /// The key of this issuer with this `kid`: `None` if the issuer is not known, `Some(None)` if the key is not.
+    pub(super) fn find(&self, issuer: &str, kid: &str) -> Option<Option<&Arc<IssuerKey>>> {
+        self.by_issuer.get(issuer).map(|keys| keys.by_kid.get(kid))
+    }
+
+    /// This set, with the keys of one issuer exchanged for those of `other`, or taken out.
+    pub(super) fn with_issuer(&self, issuer: &str, other: Option<&Self>) -> Self {
+        let mut by_issuer = (*self.by_issuer).clone();
+        by_issuer.remove(issuer);
+        if let Some((name, keys)) = other.and_then(|other| other.by_issuer.get_key_value(issuer)) {
+            by_issuer.insert(Arc::clone(name), Arc::clone(keys));
+        }
+        Self { by_issuer: Arc::new(by_issuer) }
     }
 
     fn is_symmetric(&self) -> bool {
-        self.by_kid.values().any(|key| key.algorithm == TokenAlgorithm::Hs256)
+        self.keys().any(|(_, algorithm, _)| algorithm == TokenAlgorithm::Hs256)
     }
+}
 
+impl IssuerKeys {
     fn collect(keys: impl Iterator<Item = Arc<IssuerKey>>, origin: &str) -> Result<Self, KeySetError> {
         let mut by_kid = HashMap::new();
         let mut names: HashMap<[u8; 32], String> = HashMap::new();
@@ -227,18 +348,17 @@ impl KeySet {
             }
             by_kid.insert(key.kid.clone(), key);
         }
-        if by_kid.is_empty() {
-            return Err(KeySetError::Empty { origin: origin.to_owned() });
-        }
-        Ok(Self { by_kid: Arc::new(by_kid) })
+        Ok(Self { by_kid, left_out: Vec::new() })
     }
 }
 
 impl fmt::Debug for KeySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.by_kid.values()).finish()
+        f.debug_map()
+            .entries(self.by_issuer.iter().map(|(issuer, keys)| (issuer, keys.by_kid.values().collect::<Vec<_>>())))
+            .finish()
     }
 }
 
 /// Some hundreds of keys: more than any issuer publishes.
-const MAX_SET_LEN: usize = 256 * 1024;
+pub(super) const MAX_SET_LEN: usize = 256 * 1024;

@@ -7,10 +7,15 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use moka::sync::Cache;
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::header::Compact;
-use super::{AccessToken, Denylist, KeySet, Symmetric, TokenAlgorithm, TokenError, TokenRules, claims};
+use super::fetch::Fetching;
+use super::header::{Compact, Header};
+use super::{
+    AccessToken, Denylist, KeySet, KeySource, KeySourceStatus, Symmetric, TokenAlgorithm, TokenError, TokenRules,
+    TokenType, claims,
+};
 
 /// Verifies access tokens.
 ///
@@ -33,15 +38,23 @@ use super::{AccessToken, Denylist, KeySet, Symmetric, TokenAlgorithm, TokenError
 /// ```
 pub struct TokenVerifier {
     rules: TokenRules,
-    keys: ArcSwap<Epoch>,
+    keys: Arc<ArcSwap<Epoch>>,
     denylist: ArcSwap<Denylist>,
     verified: Cache<[u8; 32], Remembered>,
+    fetching: Vec<Fetching>,
 }
 
 /// A key set and how many came before it.
-struct Epoch {
+pub(super) struct Epoch {
     set: KeySet,
     generation: u64,
+}
+
+impl Epoch {
+    /// Exchanges the keys of one issuer, or takes them away.
+    pub(super) fn exchange(keys: &ArcSwap<Self>, issuer: &str, set: Option<&KeySet>) {
+        keys.rcu(|old| Self { set: old.set.with_issuer(issuer, set), generation: old.generation + 1 });
+    }
 }
 
 /// A token that was verified under the key set of `generation`.
@@ -59,12 +72,32 @@ impl TokenVerifier {
     pub fn new(rules: TokenRules, keys: KeySet) -> Self {
         Self {
             rules: rules.bounded(),
-            keys: ArcSwap::from_pointee(Epoch { set: keys, generation: 0 }),
+            keys: Arc::new(ArcSwap::from_pointee(Epoch { set: keys, generation: 0 })),
             denylist: ArcSwap::default(),
             // When full, moka drops or does not take an entry, which costs one more signature check. At 4 KiB a token,
             // this is some tens of megabytes at the very most.
             verified: Cache::builder().max_capacity(MAX_REMEMBERED).time_to_live(REMEMBERED_FOR).build(),
+            fetching: Vec::new(),
         }
+    }
+
+    /// Fetches the keys of these issuers as well: once now, and from then on in the background for as long as this
+    /// verifier lives. What cannot be fetched now is tried again; until then, tokens of that issuer are refused.
+    ///
+    /// Call it on a Tokio runtime.
+    ///
+    /// Cancel safety: dropping the future ends every fetch.
+    #[must_use]
+    pub async fn fetch(mut self, sources: Vec<KeySource>) -> Self {
+        let keys = &self.keys;
+        self.fetching = futures_util::future::join_all(sources.into_iter().map(|source| source.start(keys))).await;
+        self
+    }
+
+    /// How the fetching of each issuer's keys goes.
+    #[must_use]
+    pub fn key_sources(&self) -> Vec<KeySourceStatus> {
+        self.fetching.iter().map(Fetching::status).collect()
     }
 
     /// The rules in force: those it was made with, their numbers inside their ranges.
@@ -73,11 +106,16 @@ impl TokenVerifier {
         &self.rules
     }
 
-    /// Trusts these keys and no others from now on, for tokens seen before too.
+    /// Trusts these keys and no others from now on, for tokens seen before too. The keys of issuers whose keys are fetched
+    /// stay as they are.
     pub fn replace_keys(&self, keys: KeySet) {
         // INVARIANT: a generation number stands for one key set only. A check that began under the old set may still
         // store its result, under the old number, and no later call takes it.
-        self.keys.rcu(|old| Epoch { set: keys.clone(), generation: old.generation + 1 });
+        self.keys.rcu(|old| {
+            let fetched = self.fetching.iter().map(Fetching::issuer);
+            let set = fetched.fold(keys.clone(), |set, issuer| set.with_issuer(issuer, Some(&old.set)));
+            Epoch { set, generation: old.generation + 1 }
+        });
         self.verified.invalidate_all();
     }
 
@@ -99,6 +137,9 @@ impl TokenVerifier {
     }
 
     /// Verifies a token at the time `now_s` (seconds since the Unix epoch).
+    ///
+    /// Call it only for a caller who has proved who he is: a token of a fetched issuer with a `kid` that is not known has the
+    /// keys fetched again.
     ///
     /// `digest` is the SHA-256 of the token's text, which the caller has computed anyway to compare it with the proof.
     /// It must be that of this very text: it is what the cache knows the token by.
@@ -122,17 +163,25 @@ impl TokenVerifier {
     fn check(&self, token: &str, keys: &KeySet) -> Result<AccessToken, TokenError> {
         let compact = Compact::parse(token)?;
         let header = &compact.header;
-        // RFC 9068 §4: `at+jwt` or `application/at+jwt`. Another kind of token of the same issuer, an ID token or a
-        // logout token, must never pass for an access token (RFC 8725 §3.11).
-        let typ_holds = match header.typ.as_str() {
-            "at+jwt" | "application/at+jwt" => true,
-            "JWT" => self.rules.accept_plain_jwt_typ,
-            _ => false,
+        let claims = compact.claims()?;
+        // Not believed, but looked up: whose key is to verify the token. If it does, the issuer signed this very word.
+        let issuer = match claims.get("iss") {
+            None => return Err(TokenError::Missing("iss")),
+            Some(Value::String(issuer)) => issuer,
+            Some(_) => return Err(TokenError::Malformed("iss")),
         };
-        if !typ_holds {
-            return Err(TokenError::Typ(compact.header.typ));
-        }
-        let Some(key) = keys.find(&header.kid) else {
+        let fetching = self.fetching.iter().find(|fetching| fetching.issuer() == issuer);
+        let found = match (keys.find(issuer, &header.kid), fetching) {
+            (Some(found), _) => found,
+            // Known, but without keys at the moment.
+            (None, Some(_)) => None,
+            (None, None) => return Err(TokenError::Issuer(issuer.clone())),
+        };
+        self.judge_header(header, issuer)?;
+        let Some(key) = found else {
+            if let Some(fetching) = fetching {
+                fetching.ask();
+            }
             return Err(TokenError::UnknownKey(compact.header.kid));
         };
         if header.alg != key.algorithm.as_str() {
@@ -143,7 +192,26 @@ impl TokenVerifier {
             return Err(TokenError::Symmetric);
         }
         key.verify(compact.signed, compact.signature)?;
-        claims::read(compact.claims()?, &key.issuer, &key.kid, &self.rules)
+        let issuer = issuer.clone();
+        claims::read(claims, &issuer, &key.kid, &self.rules, compact.signed)
+    }
+
+    /// RFC 9068 §4: `at+jwt` or `application/at+jwt`. Another kind of token of the same issuer, an ID token or a logout
+    /// token, must never pass for an access token (RFC 8725 §3.11), but for issuers that have one `typ` for all.
+    fn judge_header(&self, header: &Header, issuer: &str) -> Result<(), TokenError> {
+        let rules = self.rules.of(issuer);
+        let typ = header.typ.as_deref();
+        let holds = match &rules.typ {
+            Some(accepted) => accepted.iter().any(|accepted| accepted.is(typ)),
+            None => TokenType::AccessToken.is(typ) || (self.rules.accept_plain_jwt_typ && TokenType::Jwt.is(typ)),
+        };
+        if !holds {
+            return Err(typ.map_or(TokenError::HeaderText("typ"), |typ| TokenError::Typ(typ.to_owned())));
+        }
+        match header.further.iter().find(|member| !rules.header.contains(member)) {
+            Some(foreign) => Err(TokenError::HeaderMember(foreign.as_str().to_owned())),
+            None => Ok(()),
+        }
     }
 
     /// Everything that may change while a token lives.

@@ -142,6 +142,7 @@ fn stats(shared: &Shared) -> Value {
             "guard_live_nonces": guard.live,
             "guard_owners": guard.owners,
             "guard_clock_behind_ms": guard.behind_ms,
+            "token_keys": token_keys(shared),
         }),
     );
     let methods = counters.methods().map(|(name, counted)| {
@@ -159,6 +160,23 @@ fn reloads_refused(shared: &Shared) -> Vec<Value> {
     let refused = shared.health.refused_reloads();
     let shown = |it: RefusedReload| json!({ "what": it.what, "since": time(it.since), "closed": it.closed });
     refused.into_iter().map(shown).collect()
+}
+
+/// How the fetching of token keys goes, without the texts of errors: whoever asks needs no rights at the service.
+fn token_keys(shared: &Shared) -> Vec<Value> {
+    let sources = shared.service.verifier().tokens().key_sources();
+    let one = |source: crate::auth::KeySourceStatus| {
+        json!({
+            "issuer": source.issuer,
+            "state": source.state.as_str(),
+            "keys": source.keys,
+            "left_out": source.left_out,
+            "age_s": source.age_s,
+            "fetched": source.fetched,
+            "failed": source.failed,
+        })
+    };
+    sources.into_iter().map(one).collect()
 }
 
 /// A method's name as an endpoint's, which may have no `/` or `.` (ADR-32).

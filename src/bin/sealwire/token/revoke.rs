@@ -28,7 +28,7 @@ pub(crate) struct Revoke {
     /// The deny list; created when there is none
     #[arg(long, value_name = "FILE")]
     denylist: PathBuf,
-    /// The token with this `jti`
+    /// The token with this `jti`, or whatever its issuer numbers tokens with
     #[arg(long, value_name = "JTI")]
     jti: Option<String>,
     /// This very token; `-` reads it from stdin
@@ -85,16 +85,14 @@ pub(crate) fn load(path: &std::path::Path) -> Result<Denylist, Failure> {
     }
 }
 
-/// `jti` and `exp` as the token itself says. It need not be trusted for this: a forged token denies itself.
+/// `jti`, or else the digest, and `exp` as the token itself says. It need not be trusted for this: a forged token denies
+/// itself. Services know a token by either, whatever its issuer numbers tokens with.
 fn of_token(token: Option<String>) -> Result<(String, u64), Failure> {
     let token = files::argument_or_stdin(token, "the token")?;
     let said = decode_untrusted(token.trim()).or_fail(Exit::Input)?;
-    let jti = said.claims.get("jti").and_then(Value::as_str);
-    let exp = said.claims.get("exp").and_then(Value::as_u64);
-    match (jti, exp) {
-        (Some(jti), Some(exp)) => Ok((jti.to_owned(), exp)),
-        _ => Err(Failure::input(
-            "the token has no `jti` and `exp`: no service accepts it, so there is nothing to revoke",
-        )),
+    let id = said.claims.get("jti").and_then(Value::as_str).unwrap_or(&said.digest);
+    match said.claims.get("exp").and_then(Value::as_u64) {
+        Some(exp) => Ok((id.to_owned(), exp)),
+        None => Err(Failure::input("the token has no `exp`: no service accepts it, so there is nothing to revoke")),
     }
 }

@@ -1,0 +1,197 @@
+//! Where an issuer's keys are, how to get them, and how long they hold.
+//! Never follows a redirect, never takes a document that another issuer signed for, never shows a query string.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio_rustls::rustls::ClientConfig;
+
+use super::super::keys::{KeyRules, KeySet, KeySetError, MAX_SET_LEN};
+use super::super::{JsonFault, json};
+use super::http::{self, Address, Got};
+use crate::name::shown;
+
+/// Keys could not be fetched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// The address is none that keys are fetched from.
+    #[error("`{url}` {why}")]
+    Address {
+        /// The address, without its query.
+        url: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The trust anchors cannot be read.
+    #[error("trust anchors: {0}")]
+    Anchors(String),
+    /// No connection, or it broke.
+    #[error("`{url}`: {cause}")]
+    Connection {
+        /// The address, without its query.
+        url: String,
+        /// What the system, TLS or HTTP said.
+        cause: String,
+    },
+    /// No answer in time.
+    #[error("`{url}`: no whole answer within {limit:?}")]
+    Slow {
+        /// The address, without its query.
+        url: String,
+        /// The bound.
+        limit: Duration,
+    },
+    /// Another answer than 200.
+    #[error("`{url}` answers with status {status}{}", if (300..400).contains(status) { ": redirects are not followed, configure the address that it leads to" } else { "" })]
+    Status {
+        /// The address, without its query.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// The answer is longer than 256 KiB, or no text.
+    #[error("`{url}`: the answer is longer than {MAX_SET_LEN} bytes, or not UTF-8")]
+    Body {
+        /// The address, without its query.
+        url: String,
+    },
+    /// The discovery document is no strict JSON object.
+    #[error("`{url}`: the document {fault}")]
+    Document {
+        /// The address, without its query.
+        url: String,
+        /// What is wrong.
+        fault: JsonFault,
+    },
+    /// The discovery document is of another issuer.
+    #[error("`{url}` is the document of the issuer `{}`: configure exactly that, or another address", shown(.found))]
+    Issuer {
+        /// The address, without its query.
+        url: String,
+        /// What the document says.
+        found: String,
+    },
+    /// The keys were refused.
+    #[error(transparent)]
+    Keys(#[from] KeySetError),
+}
+
+/// Where the keys of one issuer are fetched from, and how.
+///
+/// Fetched over TLS, with HTTP/1.1, without redirects, cookies, proxies or credentials; at most 256 KiB, as for files.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct KeySource {
+    /// Until when a whole fetch must be done; 10 s.
+    pub timeout: Duration,
+    /// How long keys are taken for current if the issuer does not say (`Cache-Control: max-age`); 10 minutes.
+    pub refresh: Duration,
+    /// The least that an issuer can say; a minute.
+    pub youngest: Duration,
+    /// The most that an issuer can say; a day.
+    pub oldest: Duration,
+    /// How long keys stay in force that the issuer has not confirmed; a day. Then its tokens are refused.
+    pub keep: Duration,
+    /// The least time between two fetches of which the second is for an unknown key id; 30 s.
+    pub pause: Duration,
+    rules: KeyRules,
+    place: Place,
+    /// Whether plain HTTP is allowed, to this machine itself.
+    plain: bool,
+    tls: Arc<ClientConfig>,
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    Keys(Address),
+    Discovery(Address),
+}
+
+impl KeySource {
+    /// The key set at an address. `tls_ca`: a PEM file with the trust anchors, instead of the system's. `plain`: the address
+    /// may be `http://`, to a loopback address, for development.
+    ///
+    /// # Errors
+    /// [`FetchError::Address`] and [`FetchError::Anchors`]; whoever configured them is to blame.
+    pub fn jwks(rules: KeyRules, url: &str, tls_ca: Option<&Path>, plain: bool) -> Result<Self, FetchError> {
+        Ok(Self::new(rules, Place::Keys(Address::parse(url, plain)?), http::trusting(tls_ca)?, plain))
+    }
+
+    /// The key set that an OpenID Connect discovery document names (`jwks_uri`). Without `url`, the document is where OpenID
+    /// Connect Discovery 1.0 §4 puts it: at the issuer, below `/.well-known/openid-configuration`.
+    ///
+    /// # Errors
+    /// As of [`KeySource::jwks`].
+    pub fn discovery(
+        rules: KeyRules,
+        url: Option<&str>,
+        tls_ca: Option<&Path>,
+        plain: bool,
+    ) -> Result<Self, FetchError> {
+        let usual = || format!("{}/.well-known/openid-configuration", rules.issuer.trim_end_matches('/'));
+        let address = Address::parse(&url.map_or_else(usual, str::to_owned), plain)?;
+        Ok(Self::new(rules, Place::Discovery(address), http::trusting(tls_ca)?, plain))
+    }
+
+    fn new(rules: KeyRules, place: Place, tls: Arc<ClientConfig>, plain: bool) -> Self {
+        Self {
+            timeout: Duration::from_secs(10),
+            refresh: Duration::from_secs(600),
+            youngest: Duration::from_secs(60),
+            oldest: Duration::from_secs(86_400),
+            keep: Duration::from_secs(86_400),
+            pause: Duration::from_secs(30),
+            rules,
+            place,
+            plain,
+            tls,
+        }
+    }
+
+    pub(super) fn issuer(&self) -> &str {
+        &self.rules.issuer
+    }
+
+    /// Fetches the text of the key set, within the timeout and `left`.
+    pub(super) async fn fetch(&self, left: Option<Duration>) -> Result<Got, FetchError> {
+        let limit = left.map_or(self.timeout, |left| left.min(self.timeout));
+        let first = match &self.place {
+            Place::Keys(address) | Place::Discovery(address) => address,
+        };
+        match tokio::time::timeout(limit, self.get(first)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(FetchError::Slow { url: first.to_string(), limit }),
+        }
+    }
+
+    async fn get(&self, address: &Address) -> Result<Got, FetchError> {
+        let got = http::get(address, &self.tls, MAX_SET_LEN).await?;
+        if matches!(self.place, Place::Keys(_)) {
+            return Ok(got);
+        }
+        let keys = self.found(address, &got.text)?;
+        http::get(&keys, &self.tls, MAX_SET_LEN).await
+    }
+
+    /// Where a discovery document says that the keys are.
+    fn found(&self, address: &Address, document: &str) -> Result<Address, FetchError> {
+        let url = || address.to_string();
+        let document = json::object(document.as_bytes()).map_err(|fault| FetchError::Document { url: url(), fault })?;
+        let text = |name: &str| document.get(name).and_then(Value::as_str);
+        // OpenID Connect Discovery 1.0 §4.3: exactly. Else one tenant's document could bring in another's keys.
+        match text("issuer") {
+            Some(issuer) if issuer == self.rules.issuer => {}
+            other => return Err(FetchError::Issuer { url: url(), found: other.unwrap_or_default().to_owned() }),
+        }
+        let keys = text("jwks_uri").ok_or_else(|| FetchError::Address { url: url(), why: "names no jwks_uri" })?;
+        Address::parse(keys, self.plain)
+    }
+
+    pub(super) fn read(&self, text: &str) -> Result<KeySet, FetchError> {
+        let (Place::Keys(address) | Place::Discovery(address)) = &self.place;
+        Ok(KeySet::read(text, &address.to_string(), &self.rules)?)
+    }
+}

@@ -1,0 +1,296 @@
+//! How one issuer writes its tokens, and for whom it may speak.
+//! Never widens what a token says: a text that no rule takes is left out or refused, never guessed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::path::{ClaimPath, Pattern};
+
+/// What is different about one issuer's tokens. The default is what RFC 9068 asks for: `at+jwt`, `jti`, `roles`, and
+/// `sub` for the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct IssuerRules {
+    /// Which `typ` the header may have; `None` leaves it to [`TokenRules`](super::TokenRules).
+    pub typ: Option<Vec<TokenType>>,
+    /// Which further header members are tolerated. They are never used.
+    pub header: Vec<HeaderMember>,
+    /// What `aud` must name; `None` for that of [`TokenRules`](super::TokenRules).
+    pub audience: Option<String>,
+    /// The longest allowed `exp - iat`, in seconds; `None` for that of [`TokenRules`](super::TokenRules).
+    pub max_lifetime_s: Option<u64>,
+    /// What tells one token from another.
+    pub id: TokenId,
+    /// Claims that must be there with exactly this text.
+    pub require: BTreeMap<ClaimPath, String>,
+    /// Where roles come from.
+    pub roles: RoleRules,
+    /// Where the agent's name comes from; `None` for `act.sub`, or `sub`.
+    pub agent: Option<AgentRules>,
+    /// For whom the issuer may speak; `None` for everybody.
+    pub may: Option<Bounds>,
+}
+
+impl IssuerRules {
+    /// The default, for issuers that nothing is said about.
+    pub(super) fn usual() -> &'static Self {
+        static USUAL: LazyLock<IssuerRules> = LazyLock::new(IssuerRules::default);
+        &USUAL
+    }
+}
+
+/// A `typ` of token headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum TokenType {
+    /// `at+jwt` and its long form `application/at+jwt` (RFC 9068).
+    #[serde(rename = "at+jwt")]
+    AccessToken,
+    /// `JWT`: an ID token of the same issuer and audience passes, too, unless a required claim tells them apart.
+    #[serde(rename = "JWT")]
+    Jwt,
+    /// `JOSE`, as a SPIFFE JWT-SVID may have it.
+    #[serde(rename = "JOSE")]
+    Jose,
+    /// No `typ` at all; the same caution as for `JWT`.
+    #[serde(rename = "absent")]
+    Absent,
+}
+
+impl TokenType {
+    /// Whether a header with this `typ` is of this type.
+    pub(super) fn is(self, typ: Option<&str>) -> bool {
+        match self {
+            Self::AccessToken => matches!(typ, Some("at+jwt" | "application/at+jwt")),
+            Self::Jwt => typ == Some("JWT"),
+            Self::Jose => typ == Some("JOSE"),
+            Self::Absent => typ.is_none(),
+        }
+    }
+}
+
+/// A header member that says nothing which a decision could rest on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum HeaderMember {
+    /// The SHA-1 thumbprint of a certificate.
+    #[serde(rename = "x5t")]
+    X5t,
+    /// The SHA-256 thumbprint of a certificate.
+    #[serde(rename = "x5t#S256")]
+    X5tS256,
+}
+
+impl HeaderMember {
+    /// The member's name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::X5t => "x5t",
+            Self::X5tS256 => "x5t#S256",
+        }
+    }
+
+    pub(super) fn of(name: &str) -> Option<Self> {
+        [Self::X5t, Self::X5tS256].into_iter().find(|member| member.as_str() == name)
+    }
+}
+
+/// What tells one token from another, for logs and revocation.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "ClaimPath")]
+pub enum TokenId {
+    /// A claim, required to be there.
+    Claim(ClaimPath),
+    /// base64url(SHA-256) of the token up to its second dot, for issuers that number nothing.
+    Digest,
+}
+
+impl Default for TokenId {
+    fn default() -> Self {
+        Self::Claim(ClaimPath::of("jti"))
+    }
+}
+
+impl From<ClaimPath> for TokenId {
+    /// The word `digest` is no claim that anybody issues.
+    fn from(path: ClaimPath) -> Self {
+        if path == ClaimPath::of("digest") { Self::Digest } else { Self::Claim(path) }
+    }
+}
+
+/// Where roles come from.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct RoleRules {
+    /// The claim; `roles`.
+    pub claim: ClaimPath,
+    /// How it is written; a list.
+    pub format: RoleFormat,
+    /// Only texts that begin with this are roles, and it is taken off.
+    pub prefix: Option<String>,
+    /// Only texts that stand here are roles, and this is what they are called. After `prefix`.
+    pub map: Option<BTreeMap<String, String>>,
+}
+
+impl Default for RoleRules {
+    fn default() -> Self {
+        Self { claim: ClaimPath::of("roles"), format: RoleFormat::List, prefix: None, map: None }
+    }
+}
+
+/// How a claim with roles is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum RoleFormat {
+    /// An array of strings.
+    List,
+    /// One string of words with spaces in between, as `scope` is.
+    Words,
+}
+
+/// The claim with roles has another form than it should.
+#[derive(Debug)]
+pub(super) struct NotRoles;
+
+impl RoleRules {
+    /// The roles of these claims. Without `prefix` and `map` every text must be a role; with one of them, texts that are
+    /// meant for somebody else are passed over.
+    pub(super) fn read(&self, claims: &Map<String, Value>) -> Result<BTreeSet<String>, NotRoles> {
+        let texts: Vec<&str> = match (self.claim.find(claims).map_err(|_| NotRoles)?, self.format) {
+            (None, _) => return Ok(BTreeSet::new()),
+            (Some(Value::Array(list)), RoleFormat::List) => {
+                list.iter().map(Value::as_str).collect::<Option<_>>().ok_or(NotRoles)?
+            }
+            (Some(Value::String(words)), RoleFormat::Words) => {
+                words.split(' ').filter(|word| !word.is_empty()).collect()
+            }
+            _ => return Err(NotRoles),
+        };
+        // Counted before the set makes one of two: a list is bounded as it is written.
+        let chosen: Vec<&str> = texts.into_iter().filter_map(|text| self.choose(text)).collect();
+        if chosen.len() > MAX_ROLES {
+            return Err(NotRoles);
+        }
+        chosen.into_iter().map(|role| is_role(role).then(|| role.to_owned()).ok_or(NotRoles)).collect()
+    }
+
+    fn choose<'a>(&'a self, text: &'a str) -> Option<&'a str> {
+        let text = match &self.prefix {
+            Some(prefix) => text.strip_prefix(prefix.as_str())?,
+            None => text,
+        };
+        match &self.map {
+            Some(map) => map.get(text).map(String::as_str),
+            None => Some(text),
+        }
+    }
+
+    /// A role in `map` that no token could give.
+    pub(crate) fn impossible(&self) -> Option<&str> {
+        self.map.iter().flat_map(BTreeMap::values).map(String::as_str).find(|role| !is_role(role))
+    }
+}
+
+/// 1 to 64 of `[A-Za-z0-9_.:/-]`.
+fn is_role(role: &str) -> bool {
+    (1..=64).contains(&role.len()) && role.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:/-".contains(&b))
+}
+
+const MAX_ROLES: usize = 64;
+
+/// Where the agent's name comes from, for issuers whose `sub` is no name of an agent. The name must be the owner of the
+/// key that the message is signed with.
+///
+/// Providers issue tokens to an application on behalf of a user, and to the application itself. Taking the one for the
+/// other would give the agent the user's roles, so a token is the agent's own only if `own` says so; any other is a
+/// delegated one: the agent acts on behalf of `sub`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct AgentRules {
+    /// The claim, such as `azp`, `client_id` or `sub`.
+    pub claim: ClaimPath,
+    /// What the text must begin with; it is taken off.
+    #[serde(default)]
+    pub prefix: Option<String>,
+    /// Only texts that stand here name an agent, and this is what it is called. After `prefix`.
+    #[serde(default)]
+    pub map: Option<BTreeMap<String, String>>,
+    /// The claims that, with exactly these texts, make it the agent's own token. `{value}` stands for the text of
+    /// `claim` as the issuer wrote it. Not needed if `claim` is `sub`: then every token is the agent's own.
+    #[serde(default)]
+    pub own: BTreeMap<ClaimPath, String>,
+}
+
+impl AgentRules {
+    /// The agent's name, and whether the token is its own. `None` if the token names no agent that we know.
+    pub(super) fn read(&self, claims: &Map<String, Value>) -> Option<(String, bool)> {
+        let value = self.claim.text(claims)?;
+        let text = match &self.prefix {
+            Some(prefix) => value.strip_prefix(prefix.as_str())?,
+            None => value,
+        };
+        let name = match &self.map {
+            Some(map) => map.get(text)?.as_str(),
+            None => text,
+        };
+        let own = if self.claim == ClaimPath::of("sub") {
+            true
+        } else {
+            let holds = |(claim, wanted): (&ClaimPath, &String)| {
+                claim.text(claims) == Some(wanted.replace("{value}", value).as_str())
+            };
+            !self.own.is_empty() && self.own.iter().all(holds)
+        };
+        Some((name.to_owned(), own))
+    }
+}
+
+/// For whom an issuer may speak. What a list does not cover, it may not: an empty list is nobody. An entry is a text, or
+/// the beginning of one with `*` at its end.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Bounds {
+    /// Agents: the owners of keys.
+    pub agents: Vec<Pattern>,
+    /// Roles.
+    pub roles: Vec<Pattern>,
+    /// On whose behalf agents may act: the subjects of delegated tokens.
+    pub subjects: Vec<Pattern>,
+}
+
+impl Bounds {
+    /// The first thing that the issuer may not say: of what kind it is, and its text.
+    pub(super) fn breach<'a>(
+        &self,
+        agent: &'a str,
+        on_behalf_of: Option<&'a str>,
+        roles: &'a BTreeSet<String>,
+    ) -> Option<(&'static str, &'a str)> {
+        let outside = |list: &[Pattern], text: &str| !list.iter().any(|pattern| pattern.matches(text));
+        if outside(&self.agents, agent) {
+            return Some(("agent", agent));
+        }
+        if let Some(subject) = on_behalf_of.filter(|subject| outside(&self.subjects, subject)) {
+            return Some(("subject", subject));
+        }
+        roles.iter().find(|role| outside(&self.roles, role)).map(|role| ("role", role.as_str()))
+    }
+}
+
+impl fmt::Display for TokenType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AccessToken => "at+jwt",
+            Self::Jwt => "JWT",
+            Self::Jose => "JOSE",
+            Self::Absent => "absent",
+        })
+    }
+}

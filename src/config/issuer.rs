@@ -1,0 +1,194 @@
+//! `[[tokens.issuer]]`: where an issuer's keys are, what its tokens look like, for whom it may speak.
+//! Never lets one issuer be described twice, and never lets one of several speak for everybody unasked.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::auth::{
+    AgentRules, Bounds, ClaimPath, FetchError, HeaderMember, IssuerRules, KeyRules, KeySource, RoleRules, Symmetric,
+    TokenAlgorithm, TokenId, TokenType,
+};
+use crate::name::shown;
+
+/// `[[tokens.issuer]]`
+///
+/// Exactly one of `jwks`, `jwks_url`, `discovery` and `openid_configuration` says where the keys are. Keys that are
+/// fetched come over TLS, are fetched again when they get old or a caller's token names an unknown one, and are kept for
+/// `keep_s` if that fails.
+///
+/// ```toml
+/// [[tokens.issuer]]
+/// issuer = "https://keycloak.example/realms/agents"
+/// discovery = true
+/// typ = ["JWT"]
+/// require = { typ = "Bearer" }
+/// agent = { claim = "azp", own = { preferred_username = "service-account-{value}" } }
+/// roles = { claim = "resource_access.sealwire.roles" }
+/// may = { agents = ["planner", "worker-*"], roles = ["calc"] }
+/// ```
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct IssuerConfig {
+    /// What `iss` must be.
+    pub issuer: String,
+    /// The issuer's public keys, a JWKS file. Read again when it changes.
+    pub jwks: Option<PathBuf>,
+    /// The issuer's public keys, the `https` address of a JWKS.
+    pub jwks_url: Option<String>,
+    /// Whether the keys are found by OpenID Connect discovery: below the issuer, `/.well-known/openid-configuration`; false.
+    #[serde(default)]
+    pub discovery: bool,
+    /// The discovery document, if it is elsewhere. Its `issuer` must be this one.
+    pub openid_configuration: Option<String>,
+    /// Trust anchors for fetching, a PEM file; those of the system.
+    pub tls_ca: Option<PathBuf>,
+    /// Whether addresses may be `http` to a loopback address, for development; false.
+    #[serde(default)]
+    pub http_on_loopback: bool,
+    /// How old fetched keys get before they are fetched again if the issuer does not say, in seconds, 60 to 86400; 600.
+    pub refresh_s: Option<u64>,
+    /// How long fetched keys are used that can not be fetched again, in seconds, 60 to 604800; 86400. After that the
+    /// issuer's tokens are refused.
+    pub keep_s: Option<u64>,
+    /// The algorithm of keys without `alg`; needed for RSA keys. With it, keys with another `alg` are left out.
+    pub algorithm: Option<TokenAlgorithm>,
+    /// What `use` of a key must be if it is there; `sig`.
+    pub key_use: Option<String>,
+    /// Which `typ` the tokens may have, of `at+jwt`, `JWT`, `JOSE` and `absent`; `at+jwt`.
+    pub typ: Option<Vec<TokenType>>,
+    /// Which further members the tokens' header may have, of `x5t` and `x5t#S256`; they are not used.
+    #[serde(default)]
+    pub header: Vec<HeaderMember>,
+    /// What `aud` must name; that of `[tokens]`. `{environment}` and `{service}` stand for the names of this service.
+    pub audience: Option<String>,
+    /// The longest life of a token in seconds; that of `[tokens]`.
+    pub max_lifetime_s: Option<u64>,
+    /// The claim that tells tokens apart, or `digest` to number them by their digest; `jti`.
+    #[serde(default)]
+    pub id: TokenId,
+    /// Claims that must have exactly this text, `{ idtyp = "app" }`.
+    #[serde(default)]
+    pub require: BTreeMap<ClaimPath, String>,
+    /// Where roles come from, see [`RoleRules`].
+    #[serde(default)]
+    pub roles: RoleRules,
+    /// Where the agent's name comes from, see [`AgentRules`]; `act.sub`, or `sub`.
+    pub agent: Option<AgentRules>,
+    /// For whom the issuer may speak, see [`Bounds`]. Everybody if it is the only issuer; with several, each must say.
+    pub may: Option<Bounds>,
+}
+
+/// What is wrong with an issuer's configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("issuer `{}`: {fault}", shown(.issuer))]
+pub struct IssuerFault {
+    /// The issuer.
+    pub issuer: String,
+    /// What is wrong.
+    pub fault: String,
+}
+
+impl IssuerConfig {
+    pub(super) fn relative_to(&mut self, folder: &Path) {
+        for path in [&mut self.jwks, &mut self.tls_ca].into_iter().flatten() {
+            *path = folder.join(&*path);
+        }
+    }
+
+    fn wrong(&self, fault: impl Into<String>) -> IssuerFault {
+        IssuerFault { issuer: self.issuer.clone(), fault: fault.into() }
+    }
+
+    /// What is taken from the issuer's key set.
+    pub(super) fn key_rules(&self, symmetric: Symmetric) -> KeyRules {
+        let mut rules = KeyRules::new(&self.issuer);
+        // A secret has no business on a web page, whatever the operator allows in files.
+        rules.symmetric = if self.jwks.is_some() { symmetric } else { Symmetric::Refused };
+        rules.algorithm = self.algorithm;
+        rules.key_use = self.key_use.clone().unwrap_or(rules.key_use);
+        rules
+    }
+
+    /// What is different about its tokens. `audience` puts the service's names into a template.
+    pub(super) fn rules(&self, audience: impl Fn(&str) -> String) -> IssuerRules {
+        let mut rules = IssuerRules::default();
+        rules.typ.clone_from(&self.typ);
+        rules.header.clone_from(&self.header);
+        rules.audience = self.audience.as_deref().map(audience);
+        rules.max_lifetime_s = self.max_lifetime_s;
+        rules.id = self.id.clone();
+        rules.require.clone_from(&self.require);
+        rules.roles = self.roles.clone();
+        rules.agent.clone_from(&self.agent);
+        rules.may.clone_from(&self.may);
+        rules
+    }
+
+    /// Where its keys are fetched from, if they are.
+    pub(super) fn key_source(&self, symmetric: Symmetric) -> Result<Option<KeySource>, IssuerFault> {
+        let rules = self.key_rules(symmetric);
+        let (ca, plain) = (self.tls_ca.as_deref(), self.http_on_loopback);
+        let source = match (&self.jwks_url, &self.openid_configuration, self.discovery) {
+            (Some(url), ..) => KeySource::jwks(rules, url, ca, plain),
+            (None, Some(url), _) => KeySource::discovery(rules, Some(url), ca, plain),
+            (None, None, true) => KeySource::discovery(rules, None, ca, plain),
+            (None, None, false) => return Ok(None),
+        };
+        let mut source = source.map_err(|error: FetchError| self.wrong(error.to_string()))?;
+        source.refresh = self.refresh_s.map_or(source.refresh, Duration::from_secs);
+        source.keep = self.keep_s.map_or(source.keep, Duration::from_secs);
+        Ok(Some(source))
+    }
+
+    fn check(&self) -> Result<(), IssuerFault> {
+        let places =
+            [self.jwks.is_some(), self.jwks_url.is_some(), self.discovery, self.openid_configuration.is_some()];
+        if places.into_iter().filter(|named| *named).count() != 1 {
+            return Err(self.wrong(
+                "say where its keys are with exactly one of `jwks` (a file), `jwks_url`, `discovery = true` and \
+                 `openid_configuration`",
+            ));
+        }
+        let fetching = self.tls_ca.is_some() || self.http_on_loopback || self.refresh_s.or(self.keep_s).is_some();
+        if self.jwks.is_some() && fetching {
+            return Err(self.wrong(
+                "`tls_ca`, `http_on_loopback`, `refresh_s` and `keep_s` are for keys that are fetched, and `jwks` is a file",
+            ));
+        }
+        for (name, value, longest) in [("refresh_s", self.refresh_s, 86_400), ("keep_s", self.keep_s, 604_800)] {
+            if value.is_some_and(|value| !(60..=longest).contains(&value)) {
+                return Err(self.wrong(format!("`{name}` must be 60 to {longest}")));
+            }
+        }
+        if self.typ.as_ref().is_some_and(Vec::is_empty) {
+            return Err(self.wrong("`typ` accepts nothing"));
+        }
+        if let Some(role) = self.roles.impossible() {
+            return Err(self.wrong(format!("`{}` in `roles.map` cannot be a role", shown(role))));
+        }
+        Ok(())
+    }
+}
+
+/// Checks what is said about all issuers together.
+pub(super) fn check_all(issuers: &[IssuerConfig]) -> Result<(), IssuerFault> {
+    for (position, issuer) in issuers.iter().enumerate() {
+        if issuers.iter().take(position).any(|earlier| earlier.issuer == issuer.issuer) {
+            return Err(issuer.wrong("stands there twice: put everything about it in one `[[tokens.issuer]]`"));
+        }
+        issuer.check()?;
+    }
+    match issuers {
+        [] | [_] => Ok(()),
+        several => several.iter().find(|issuer| issuer.may.is_none()).map_or(Ok(()), |issuer| {
+            Err(issuer.wrong(
+                "with several issuers, say for whom each may speak: \
+                 `may = { agents = [\"…\"], roles = [\"…\"] }`, where [\"*\"] is everybody",
+            ))
+        }),
+    }
+}
