@@ -25,6 +25,30 @@ async fn request(client: &async_nats::Client, subject: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_identity_provider_that_is_away_is_seen_and_harms_no_other() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let text = std::fs::read_to_string(site.path("sealwire.toml")).unwrap();
+    let two = "jwks = \"jwks.json\"\nmay = { agents = [\"ann\", \"bob\"], roles = [\"worker\"] }\n[[tokens.issuer]]\n\
+               issuer = \"https://away.test\"\njwks_url = \"http://127.0.0.1:1/keys?code=hunter2\"\nhttp_on_loopback = true\n\
+               may = { agents = [\"bob\"] }\n";
+    assert!(text.contains("jwks = \"jwks.json\"\n"));
+    std::fs::write(site.path("sealwire.toml"), text.replace("jwks = \"jwks.json\"\n", two)).unwrap();
+    let served = site.serve(methods()).await;
+    let caller = site.caller("ann").await;
+    assert_eq!(caller.add().await, sum());
+    let stats = request(caller.client(), "$SRV.STATS.site").await;
+    let keys = &stats["endpoints"][0]["data"]["token_keys"];
+    assert_eq!((keys[0]["issuer"].as_str(), keys[0]["state"].as_str()), (Some("https://away.test"), Some("missing")));
+    assert!(keys[0]["failed"].as_u64() >= Some(1) && keys[0]["keys"] == 0 && keys[1].is_null(), "{keys}");
+    let status = served.running.token_keys().remove(0);
+    let error = status.error.unwrap();
+    assert!(error.contains("http://127.0.0.1:1/keys") && !error.contains("hunter2"), "{error}");
+    assert!(!stats.to_string().contains("hunter2"));
+    served.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_are_answered_and_discovery_lists_the_service() {
     let server = NatsServer::start().await;
     let site = Site::new(&server.url());
