@@ -1,5 +1,6 @@
 //! Replicas as processes and a cluster, while both are killed, paused, cut off and restarted, the guard's stream is
-//! removed and clocks are stepped. Every message is offered three times to each replica. An oracle that never forgets
+//! removed, squatted and rolled back, clocks are stepped, and the service is run with a local guard and with the shared one
+//! again. Every message is offered three times to each replica. An oracle that never forgets
 //! counts executions, by what the replicas wrote down: more than one of a message fails the test. A judge finds the
 //! reason of every refusal in what was done to whom: a refusal without one fails it, too.
 //!
@@ -39,7 +40,8 @@ use tokio::time::{Instant, sleep};
 #[ignore = "started by the fault test as a process"]
 fn replica() {
     let (Ok(urls), Ok(ledger)) = (std::env::var(fleet::URLS), std::env::var(fleet::LEDGER)) else { return };
-    replica::run(&urls, Path::new(&ledger));
+    let floor = std::env::var(fleet::FLOOR).ok();
+    replica::run(&urls, Path::new(&ledger), floor.as_deref().map(Path::new));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,7 +194,8 @@ impl Run {
         // Each message three times to each of three replicas, less what a dead one could not take.
         assert_eq!(history.offers.len() as u64 + made.nobody, 9 * issued);
         assert_eq!(history.answers.len() as u64 + verdict.lost, history.offers.len() as u64);
-        assert!(made.nobody < issued / 2, "replicas are seldom dead");
+        // All but one are, while the guard is a local one.
+        assert!(made.nobody < 2 * issued, "replicas are seldom dead");
         assert!(history.executions.len() as u64 > issued / 3, "faults or not, much is admitted");
         for fault in EVERYTHING {
             assert!(self.chaos.counts.contains_key(&fault), "{fault:?} did not happen");

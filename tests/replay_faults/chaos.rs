@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use base64::Engine as _;
 use sealwire::{Clock, SystemClock};
 use tokio::time::{Instant, sleep};
 
@@ -21,6 +22,12 @@ pub(crate) enum Fault {
     NodePaused,
     NodeCutOff,
     StreamRemoved,
+    /// Somebody else's stream in its place, for a while.
+    StreamSquatted,
+    /// Of the same name and configuration, with the first few of its ids.
+    StreamRolledBack,
+    /// To a local one and back.
+    GuardChanged,
     ReplicaKilled,
     ReplicaPaused,
     /// For longer than any message lives.
@@ -32,15 +39,16 @@ pub(crate) enum Fault {
 }
 
 use Fault::{
-    AllNodesKilled, ClockNudged, ClockStepped, LeaderKilled, NodeCutOff, NodeKilled, NodePaused, ReplicaCutOff,
-    ReplicaKilled, ReplicaPaused, ReplicaPausedLong, StreamRemoved, TwoNodesKilled,
+    AllNodesKilled, ClockNudged, ClockStepped, GuardChanged, LeaderKilled, NodeCutOff, NodeKilled, NodePaused,
+    ReplicaCutOff, ReplicaKilled, ReplicaPaused, ReplicaPausedLong, StreamRemoved, StreamRolledBack, StreamSquatted,
+    TwoNodesKilled,
 };
 
 /// What replicas alone suffer. Nodes and stream are well.
 pub(crate) const REPLICAS_ONLY: [Fault; 6] =
     [ReplicaKilled, ReplicaPaused, ReplicaCutOff, ClockStepped, ClockNudged, ReplicaKilled];
 
-pub(crate) const EVERYTHING: [Fault; 16] = [
+pub(crate) const EVERYTHING: [Fault; 19] = [
     ReplicaPausedLong,
     LeaderKilled,
     NodeKilled,
@@ -52,6 +60,9 @@ pub(crate) const EVERYTHING: [Fault; 16] = [
     NodeCutOff,
     StreamRemoved,
     StreamRemoved,
+    StreamSquatted,
+    StreamRolledBack,
+    GuardChanged,
     ReplicaKilled,
     ReplicaPaused,
     ReplicaCutOff,
@@ -164,7 +175,10 @@ impl Chaos {
                 self.cluster.isolate(node, true);
                 self.nodes[node] = Some(self.ill(How::CutOff, 500..10_000, trouble));
             }
-            StreamRemoved => return self.remove_stream().await,
+            StreamRemoved => return self.remove_stream(Then::Nothing).await,
+            StreamSquatted => return self.remove_stream(Then::Squat).await,
+            StreamRolledBack => return self.remove_stream(Then::RollBack).await,
+            GuardChanged => self.change_guard().await,
             _ => return self.inflict_on_replica(fault),
         }
         true
@@ -300,22 +314,128 @@ impl Chaos {
         tokio::time::timeout(Duration::from_secs(1), asked).await.ok()?
     }
 
-    async fn remove_stream(&mut self) -> bool {
+    /// One replica with a local guard, and nobody else; then all with the shared one again.
+    async fn change_guard(&mut self) {
+        self.recover().await;
+        let index = self.random.below(REPLICAS as u64) as usize;
+        self.fleet.lock().unwrap().change_guard(index);
+        let began = Instant::now();
+        while !self.fleet.lock().unwrap().state(index).is_some_and(|state| state.1) {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", self.fleet.lock().unwrap().last_words());
+            sleep(Duration::from_millis(20)).await;
+        }
+        sleep(Duration::from_millis(1_000 + self.random.below(2_000))).await;
+        let mut fleet = self.fleet.lock().unwrap();
+        fleet.kill(index);
+        (0..REPLICAS).for_each(|index| fleet.start(index));
+    }
+
+    async fn remove_stream(&mut self, then: Then) -> bool {
         let Some(name) = self.stream().await else { return false };
         let Some(node) = self.nodes.iter().position(Option::is_none) else { return false };
         let url = self.cluster.nodes[node].url();
-        let trouble = self.begin("the stream was removed");
-        let began_ms = SystemClock.now_ms();
-        let removed = async {
-            let client = async_nats::connect(url).await.ok()?;
-            let answer = client.request(format!("$JS.API.STREAM.DELETE.{name}"), "".into()).await.ok()?;
-            let answer: serde_json::Value = serde_json::from_slice(&answer.payload).ok()?;
-            (answer["success"] == true).then_some(())
+        let Ok(Ok(broker)) = tokio::time::timeout(Duration::from_secs(1), Broker::connect(url)).await else {
+            return false;
         };
-        let removed =
-            tokio::time::timeout(Duration::from_secs(1), removed).await.is_ok_and(|removed| removed.is_some());
+        let Some(backup) = broker.backup(&name).await else { return false };
+        let trouble = self.begin(match then {
+            Then::Nothing => "the stream was removed",
+            Then::Squat => "the stream was squatted",
+            Then::RollBack => "the stream was rolled back",
+        });
+        let began_ms = SystemClock.now_ms();
+        let removed = broker.api(&format!("DELETE.{name}"), "").await.is_some_and(|answer| answer["success"] == true);
+        let done = removed
+            && match then {
+                Then::Nothing => true,
+                Then::Squat => broker.squat(&backup.config).await,
+                Then::RollBack => broker.restore(&name, &backup).await,
+            };
         self.troubles[trouble].span.1 = SystemClock.now_ms();
         self.troubles[trouble].forgot_ms = removed.then_some(began_ms);
-        removed
+        done
+    }
+}
+
+/// What becomes of a stream that was removed.
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    Nothing,
+    Squat,
+    RollBack,
+}
+
+/// A broker as somebody sees it who may do everything.
+struct Broker(async_nats::Client);
+
+struct Backup {
+    config: serde_json::Value,
+    /// Subjects and ids of the oldest messages.
+    ids: Vec<(String, String)>,
+}
+
+impl Broker {
+    async fn connect(url: String) -> Result<Self, async_nats::ConnectError> {
+        Ok(Self(async_nats::connect(url).await?))
+    }
+
+    /// The answer; `None` if there is none in time.
+    async fn api(&self, verb: &str, body: &str) -> Option<serde_json::Value> {
+        let asked = self.0.request(format!("$JS.API.STREAM.{verb}"), body.to_owned().into());
+        let answer = tokio::time::timeout(Duration::from_secs(1), asked).await.ok()?.ok()?;
+        serde_json::from_slice(&answer.payload).ok()
+    }
+
+    async fn backup(&self, name: &str) -> Option<Backup> {
+        let info = self.api(&format!("INFO.{name}"), "").await?;
+        let (config, mut next) = (info.get("config")?.clone(), info["state"]["first_seq"].as_u64()?);
+        let mut ids = Vec::new();
+        while ids.len() < 100 {
+            let body = format!(r#"{{"seq":{next},"next_by_subj":"rg.>"}}"#);
+            let got = self.api(&format!("MSG.GET.{name}"), &body).await?;
+            let Some(message) = got.get("message") else { break };
+            next = message["seq"].as_u64()? + 1;
+            let headers = base64::engine::general_purpose::STANDARD.decode(message["hdrs"].as_str()?).ok()?;
+            let headers = String::from_utf8(headers).ok()?;
+            let id = headers.lines().find_map(|line| line.strip_prefix("Nats-Msg-Id: "))?.to_owned();
+            ids.push((message["subject"].as_str()?.to_owned(), id));
+        }
+        Some(Backup { config, ids })
+    }
+
+    async fn make(&self, name: &str, config: &serde_json::Value) -> bool {
+        let made = self.api(&format!("CREATE.{name}"), &config.to_string()).await;
+        made.is_some_and(|answer| answer.get("error").is_none())
+    }
+
+    /// With room for 60 ids, under a name as a guard would have given. A guard may be quicker, and then there is none.
+    async fn squat(&self, config: &serde_json::Value) -> bool {
+        let mut config = config.clone();
+        config["name"] = "RG_test_math_squat".into();
+        config["max_msgs"] = 60.into();
+        if !self.make("RG_test_math_squat", &config).await {
+            return false;
+        }
+        sleep(Duration::from_secs(3)).await;
+        let began = Instant::now();
+        while !self.api("DELETE.RG_test_math_squat", "").await.is_some_and(|answer| answer["success"] == true) {
+            assert!(began.elapsed() < Duration::from_secs(30), "the squatter does not go");
+            sleep(Duration::from_millis(100)).await;
+        }
+        true
+    }
+
+    async fn restore(&self, name: &str, backup: &Backup) -> bool {
+        if !self.make(name, &backup.config).await {
+            return false;
+        }
+        for (subject, id) in &backup.ids {
+            let mut headers = async_nats::HeaderMap::new();
+            headers.insert("Nats-Msg-Id", id.as_str());
+            if self.0.publish_with_headers(subject.clone(), headers, "".into()).await.is_err() {
+                return false;
+            }
+        }
+        self.0.flush().await.is_ok()
     }
 }

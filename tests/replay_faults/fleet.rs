@@ -19,6 +19,8 @@ pub(crate) const REPLICAS: usize = 3;
 /// The environment tells a replica where the brokers are and where it writes its executions.
 pub(crate) const URLS: &str = "SEALWIRE_TEST_REPLICA";
 pub(crate) const LEDGER: &str = "SEALWIRE_TEST_LEDGER";
+/// The state file, for a replica with a local guard.
+pub(crate) const FLOOR: &str = "SEALWIRE_TEST_FLOOR";
 
 /// What all replicas said, ever.
 #[derive(Debug, Default)]
@@ -58,6 +60,16 @@ impl Fleet {
 
     /// Starts a replica, in place of the one that runs, if one does.
     pub(crate) fn start(&mut self, index: usize) {
+        self.start_with(index, false);
+    }
+
+    /// Kills all, and starts one with a local guard.
+    pub(crate) fn change_guard(&mut self, index: usize) {
+        (0..REPLICAS).for_each(|index| self.kill(index));
+        self.start_with(index, true);
+    }
+
+    fn start_with(&mut self, index: usize, local: bool) {
         self.kill(index);
         let started_ms = SystemClock.now_ms();
         let life = {
@@ -65,7 +77,11 @@ impl Fleet {
             record.lives.push(Life::new(index, started_ms));
             u16::try_from(record.lives.len() - 1).unwrap()
         };
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        if local {
+            command.env(FLOOR, self.folder.path().join("floor"));
+        }
+        let mut child = command
             .args(["--exact", "replica", "--ignored", "--nocapture", "--test-threads", "1"])
             .env(URLS, &self.urls[index])
             .env(LEDGER, self.folder.path().join(life.to_string()))
@@ -98,7 +114,7 @@ impl Fleet {
     }
 
     /// Kills a replica (SIGKILL).
-    fn kill(&mut self, index: usize) {
+    pub(crate) fn kill(&mut self, index: usize) {
         let Some(process) = self.replicas[index].take() else { return };
         let life = process.life;
         let killed_ms = SystemClock.now_ms();

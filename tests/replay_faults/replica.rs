@@ -1,15 +1,16 @@
-//! The replica's side of the fault test: a process that asks a shared guard about every offer that it reads.
+//! The replica's side of the fault test: a process that asks a guard, nearly always the shared one, about every offer that
+//! it reads.
 //! Never judges: it tells what the guard said, when, and how the guard stood before and after.
 
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use sealwire::auth::{Nonce, Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, Window};
+use sealwire::auth::{Caps, Floor, LocalGuard, Nonce, Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, Window};
 use sealwire::{BusConfig, Clock, Name, SystemClock};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
@@ -53,6 +54,7 @@ pub(crate) enum Cause {
     StreamReplaced,
     Unverified,
     Fenced,
+    StreamUnfit,
     Unexpected,
     ClockDiffers,
     /// Nothing in this test may lead to any other.
@@ -60,7 +62,7 @@ pub(crate) enum Cause {
 }
 
 impl Said {
-    const WORDS: [(&'static str, Self); 13] = [
+    const WORDS: [(&'static str, Self); 14] = [
         ("executed", Self::Executed),
         ("replayed", Self::Replayed),
         ("stale", Self::Stale),
@@ -71,6 +73,7 @@ impl Said {
         ("stream-replaced", Self::Unavailable(Cause::StreamReplaced)),
         ("unverified", Self::Unavailable(Cause::Unverified)),
         ("fenced", Self::Unavailable(Cause::Fenced)),
+        ("stream-unfit", Self::Unavailable(Cause::StreamUnfit)),
         ("unexpected", Self::Unavailable(Cause::Unexpected)),
         ("clock-differs", Self::Unavailable(Cause::ClockDiffers)),
         ("other", Self::Unavailable(Cause::Other)),
@@ -96,6 +99,7 @@ impl Said {
                 Outage::StreamReplaced => Cause::StreamReplaced,
                 Outage::Unverified => Cause::Unverified,
                 Outage::Fenced => Cause::Fenced,
+                Outage::StreamUnfit => Cause::StreamUnfit,
                 Outage::Unexpected => Cause::Unexpected,
                 Outage::ClockDiffers => Cause::ClockDiffers,
                 _ => Cause::Other,
@@ -107,7 +111,7 @@ impl Said {
 /// What the tasks of a replica have in common.
 #[derive(Clone)]
 struct Desk {
-    guard: Arc<OnceLock<SharedGuard>>,
+    guard: Arc<OnceLock<Box<dyn ReplayGuard>>>,
     /// What is to be written to the test.
     out: Arc<Mutex<String>>,
     /// One line per execution, written by the time it has happened: a killed replica's executions count, too.
@@ -121,7 +125,9 @@ impl Desk {
 }
 
 /// Serves until the standard input ends, or somebody kills it.
-pub(crate) fn run(urls: &str, ledger: &Path) {
+/// With a `floor` it has a local guard, and that state file.
+pub(crate) fn run(urls: &str, ledger: &Path, floor: Option<&Path>) {
+    let floor = floor.map(Path::to_owned);
     let bus = BusConfig { urls: urls.split(',').map(String::from).collect(), ..BusConfig::default() };
     let ledger = File::options().create(true).append(true).open(ledger).unwrap();
     let desk = Desk { guard: Arc::default(), out: Arc::new(Mutex::new("\n".to_owned())), ledger: Arc::new(ledger) };
@@ -138,7 +144,7 @@ pub(crate) fn run(urls: &str, ledger: &Path) {
     let (chunks, to_read) = mpsc::channel(4);
     std::thread::spawn(move || read(&chunks));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(serve(bus, desk, to_read));
+    runtime.block_on(serve(bus, floor, desk, to_read));
 }
 
 /// Whole lines, and when they were read.
@@ -163,9 +169,9 @@ fn read(chunks: &mpsc::Sender<Chunk>) {
     }
 }
 
-async fn serve(bus: BusConfig, desk: Desk, mut chunks: mpsc::Receiver<Chunk>) {
+async fn serve(bus: BusConfig, floor: Option<PathBuf>, desk: Desk, mut chunks: mpsc::Receiver<Chunk>) {
     let clock = Arc::new(WrongClock::default());
-    tokio::spawn(open(bus, desk.clone(), clock.clone()));
+    tokio::spawn(open(bus, floor, desk.clone(), clock.clone()));
     tokio::spawn(watch(desk.clone()));
     let places = Arc::new(Semaphore::new(IN_FLIGHT));
     let owners: Vec<_> = (0..OWNERS).map(|owner| Name::new(&format!("o{owner}")).unwrap()).collect();
@@ -211,14 +217,27 @@ async fn answer(desk: &Desk, message: u64, owner: &Name, nonce: Nonce, iat: u64,
 }
 
 /// Opens the guard, however long it takes.
-async fn open(bus: BusConfig, desk: Desk, clock: Arc<WrongClock>) {
+async fn open(bus: BusConfig, floor: Option<PathBuf>, desk: Desk, clock: Arc<WrongClock>) {
+    let guard: Box<dyn ReplayGuard> = match floor {
+        Some(floor) => {
+            let window = Window::new(WINDOW_S, SKEW_S).unwrap();
+            Box::new(LocalGuard::open(window, Caps::default(), clock, &Floor::File(floor)).unwrap())
+        }
+        None => Box::new(open_shared(bus, &desk, clock).await),
+    };
+    // As a service does when it has found nobody beside it whose guard is another one.
+    guard.serving();
+    desk.guard.set(guard).unwrap();
+}
+
+async fn open_shared(bus: BusConfig, desk: &Desk, clock: Arc<WrongClock>) -> SharedGuard {
     let mut config = SharedConfig::new(Name::new("test").unwrap(), Name::new("math").unwrap());
     config.window = Window::new(WINDOW_S, SKEW_S).unwrap();
     // A loaded machine is not what this test is about.
     config.answer_within = Duration::from_secs(1);
     loop {
         match SharedGuard::open(config.clone(), bus.clone(), clock.clone()).await {
-            Ok(opened) => break desk.guard.set(opened).unwrap(),
+            Ok(opened) => return opened,
             Err(error) => desk.say(format_args!("@e {} {error}", SystemClock.now_ms())),
         }
     }
