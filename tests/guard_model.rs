@@ -13,7 +13,8 @@
 //! lacks is not made up for by others' messages within that time; brokers tell the truth, and the right time; replicas that
 //! serve hear each other on the bus within less than a guard that has begun to serve waits, and one that was not heard for a
 //! while does not stop before that; machines that take over from each other with a local guard have clocks within S of
-//! each other. Seconds are not cut into parts.
+//! each other. Seconds are not cut into parts, and a local guard never knows how lately its predecessor ran, which would
+//! only let it wait for less (`Lease::knows_of_late`).
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
