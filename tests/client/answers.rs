@@ -291,6 +291,10 @@ async fn more_than_the_window_is_not_believed() {
         let error = within(SOON, call).await.unwrap_err();
         assert_eq!(error.remote().unwrap().code(), -32011, "{error}");
     }
+    // What expired longer ago than clocks differ gets no signature.
+    let client = client_at(&stage, NOW - 200).await;
+    let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
+    assert!(matches!(error, ClientError::Hint { .. }), "{error:?}");
 }
 
 #[tokio::test]
