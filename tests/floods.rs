@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use sealwire::wire::{RequestSigner, Signed};
 use sealwire::{Clock as _, Name, SystemClock};
 use support::NatsServer;
+use support::raw::poison_headers;
 use support::site::{Answer, Caller, Site, agent_key, methods, sum};
 
 /// How often the well-behaved agent calls.
@@ -57,6 +58,8 @@ enum Flood {
     Calls,
     /// Calls that it may make and that take two seconds each.
     SlowCalls,
+    /// Header blocks that are none.
+    Poison,
 }
 
 impl Flood {
@@ -67,6 +70,7 @@ impl Flood {
             Self::BadTokens => "its own messages with bad tokens",
             Self::Calls => "its own permitted calls",
             Self::SlowCalls => "its own calls of 2 s each",
+            Self::Poison => "poison headers",
         }
     }
 
@@ -86,6 +90,13 @@ impl Flood {
             }
             Self::Calls => sign("mallory", &token, add, POOL),
             Self::SlowCalls => sign("mallory", &token, sleep, POOL),
+            Self::Poison => poison_headers()
+                .iter()
+                .map(|(_, block)| {
+                    let line = format!("HPUB rpc.v1.site.mallory {} {}\r\n", block.len(), block.len() + 1);
+                    [line.as_bytes(), block, b"x\r\n"].concat()
+                })
+                .collect(),
         }
     }
 }
@@ -288,7 +299,7 @@ fn a_flood_of_any_kind_at_five_times_the_capacity_fails_no_call_of_another_agent
     println!("| flood | aimed at | sent a second | calls | failed | p50 ms | p99 ms | broker | service and clients |");
     println!("|---|---|---|---|---|---|---|---|---|");
     let mut rows = Vec::new();
-    for flood in [Flood::Garbage, Flood::Copies, Flood::BadTokens, Flood::Calls, Flood::SlowCalls] {
+    for flood in [Flood::Garbage, Flood::Copies, Flood::BadTokens, Flood::Calls, Flood::SlowCalls, Flood::Poison] {
         for multiple in multiples {
             let messages = flood.messages(&site);
             let pids = [server.pid(), std::process::id()];
