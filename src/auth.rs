@@ -7,16 +7,19 @@ mod keyring;
 mod replay;
 mod servicekey;
 mod token;
+mod trust;
 mod turns;
 mod verifier;
 
 pub use caller::{Caller, ProofAlgorithm, TokenFacts};
 pub use file::{SecretFileError, read_secret, write_secret};
+pub(crate) use file::{is_missing, read_trusted};
 pub use keyring::{KeyEntry, KeyRing, KeyRingError, KeyRingFile, KeyStatus, MAX_RECORDS};
 pub use replay::{
     Caps, CapsError, Floor, FloorError, GuardIdentity, GuardStats, Latency, LocalGuard, Nonce, OpenError, Outage,
     Refused, ReplayGuard, SharedConfig, SharedGuard, SharedOpenError, SharedStats, Window, WindowError,
 };
+pub(crate) use servicekey::read_trusted_service_key;
 pub use servicekey::{ServiceKeyError, read_service_key, write_service_key};
 pub use token::{
     AccessToken, AgentRules, Bounds, ClaimPath, Confirmation, Denylist, DenylistError, FetchError, FileError,
@@ -24,5 +27,7 @@ pub use token::{
     KeySourceState, KeySourceStatus, LeftOut, Pattern, PatternError, RoleFormat, RoleRules, Symmetric, TokenAlgorithm,
     TokenError, TokenId, TokenIssuer, TokenRules, TokenType, TokenVerifier, Untrusted, decode_untrusted,
 };
+pub(crate) use trust::Content;
+pub use trust::FileTrust;
 pub use turns::Turn;
 pub use verifier::{AuthError, Authentic, ServiceKeyMissing, Staleness, Unadmitted, Verified, Verifier};

@@ -14,7 +14,7 @@ use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ReconnectToSer
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::auth::{SecretFileError, read_secret};
+use crate::auth::{Content, FileTrust, SecretFileError, read_trusted};
 use crate::nats::{Address, DialError, Login};
 
 /// The broker's addresses and how to authenticate there.
@@ -57,6 +57,9 @@ pub struct BusConfig {
     /// can listen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_plaintext: bool,
+    /// Whose files of secrets are believed; no member of the file, but what its `[files]` says.
+    #[serde(skip)]
+    pub files: FileTrust,
 }
 
 /// The broker cannot be reached, or does not let us in.
@@ -122,6 +125,26 @@ impl BusConfig {
             *path = folder.join(&*path);
         }
         self
+    }
+
+    /// What the file that `member` names holds.
+    pub(crate) fn secret(&self, member: &'static str, path: &Path) -> Result<Zeroizing<String>, BusError> {
+        read_trusted(path, Content::Secret, &self.files).map_err(|error| unreadable(member, error))
+    }
+
+    /// Whether nobody else could have written the TLS files, nor read the key.
+    pub(crate) fn check_files(&self) -> Result<(), BusError> {
+        let files = [
+            ("tls_ca", &self.tls_ca, Content::Public),
+            ("tls_cert", &self.tls_cert, Content::Public),
+            ("tls_key", &self.tls_key, Content::Secret),
+        ];
+        for (member, path, content) in files {
+            if let Some(path) = path {
+                self.files.check(path, content).map_err(|error| unreadable(member, error))?;
+            }
+        }
+        Ok(())
     }
 
     /// Connects. `name` shows in the broker's lists, `inbox` is our inbox prefix, `events` hears of every change.
@@ -239,17 +262,20 @@ impl BusConfig {
     }
 
     fn login(&self) -> Result<Login, BusError> {
+        self.check_files()?;
         let mut login = Login::default();
         if let Some(user) = &self.user {
             let password = match &self.password_file {
-                Some(path) => Zeroizing::new(read_secret(path)?.trim_end_matches(['\r', '\n']).to_owned()),
+                Some(path) => {
+                    Zeroizing::new(self.secret("password_file", path)?.trim_end_matches(['\r', '\n']).to_owned())
+                }
                 None => self.password.clone().unwrap_or_default(),
             };
             login.user = Some((user.clone(), password));
         }
         login.token.clone_from(&self.token);
         login.nkey_seed = match &self.nkey_seed_file {
-            Some(path) => Some(Zeroizing::new(read_secret(path)?.trim().to_owned())),
+            Some(path) => Some(Zeroizing::new(self.secret("nkey_seed_file", path)?.trim().to_owned())),
             None => self.nkey_seed.clone(),
         };
         login.tls.ca.clone_from(&self.tls_ca);
@@ -274,6 +300,15 @@ pub(crate) struct Door {
     pub(crate) login: Login,
     /// Whether brokers that a broker names may be connected to, too.
     pub(crate) follow: bool,
+}
+
+/// Of a file that is not there, not the name: whoever mistook the member wrote the secret itself.
+fn unreadable(member: &'static str, error: SecretFileError) -> BusError {
+    if error.is_missing() {
+        BusError::Member { member: member.to_owned(), reason: "names a file that is not there" }
+    } else {
+        error.into()
+    }
 }
 
 /// How a connection differs from most.

@@ -12,10 +12,11 @@ use serde::Deserialize;
 pub use issuer::{IssuerConfig, IssuerFault};
 
 use crate::auth::{
-    Caps, CapsError, DenylistError, KeyRingError, KeySetError, OpenError, ServiceKeyError, ServiceKeyMissing,
-    SharedOpenError, WindowError,
+    Caps, CapsError, Content, DenylistError, FileTrust, KeyRingError, KeySetError, OpenError, SecretFileError,
+    ServiceKeyError, ServiceKeyMissing, SharedOpenError, WindowError, read_trusted,
 };
 use crate::bus::{BusConfig, BusError};
+use crate::fault::{self, Fault};
 use crate::name::Name;
 #[cfg(doc)]
 use crate::service::QuotaLimits;
@@ -84,6 +85,9 @@ pub struct Config {
     /// What happens when files cannot be read again.
     #[serde(default)]
     pub reload: ReloadConfig,
+    /// Whose files are believed. This one itself must be root's or that of the user who runs the service.
+    #[serde(default)]
+    pub files: FileTrust,
 }
 
 fn default_prefix() -> String {
@@ -279,12 +283,25 @@ pub enum ConfigError {
         error: std::io::Error,
     },
     /// The file is not what it should be.
-    #[error("`{}`: {error}", path.display())]
+    #[error("`{}`, line {line}, column {column}: {reason}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// Line, column and what was expected.
-        error: Box<toml::de::Error>,
+        /// From 1.
+        line: usize,
+        /// From 1.
+        column: usize,
+        /// Which member, and what was expected. Nothing of the file: it may hold a password.
+        reason: String,
+    },
+    /// Others could have written a file, or could read a secret.
+    #[error(transparent)]
+    Trust(#[from] SecretFileError),
+    /// A member names a file that is not there. Not the name: whoever mistook the member wrote the secret itself.
+    #[error("`{member}` names a file that is not there")]
+    Missing {
+        /// The member.
+        member: String,
     },
     /// The broker's settings.
     #[error("`[{section}]`: {error}")]
@@ -356,9 +373,17 @@ impl Config {
     /// [`ConfigError::Read`], [`ConfigError::Format`] with line and column, and [`ConfigError::Bus`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
-        let config: Self = toml::from_str(&text)
-            .map_err(|error| ConfigError::Format { path: path.to_owned(), error: Box::new(error) })?;
+        let text = read_trusted(path, Content::Public, &FileTrust::default()).map_err(|error| match error {
+            SecretFileError::Io { path, error } => ConfigError::Read { path, error },
+            error => error.into(),
+        })?;
+        let config: Self = fault::toml(&text).map_err(|Fault { line, column, reason }| {
+            let path = path.to_owned();
+            ConfigError::Format { path, line, column, reason }
+        })?;
+        if config.holds_secrets() {
+            FileTrust::default().check(path, Content::Secret)?;
+        }
         config.nats.check().map_err(|error| ConfigError::Bus { section: "nats", error })?;
         if let Some(nats) = &config.replay.nats {
             nats.check().map_err(|error| ConfigError::Bus { section: "replay.nats", error })?;
@@ -367,7 +392,17 @@ impl Config {
         Ok(config.relative_to(folder))
     }
 
+    /// Whether a secret stands in the file itself.
+    fn holds_secrets(&self) -> bool {
+        let holds = |bus: &BusConfig| bus.password.is_some() || bus.token.is_some() || bus.nkey_seed.is_some();
+        holds(&self.nats) || self.replay.nats.as_ref().is_some_and(holds)
+    }
+
     fn relative_to(mut self, folder: &Path) -> Self {
+        self.nats.files = self.files.clone();
+        if let Some(nats) = &mut self.replay.nats {
+            nats.files = self.files.clone();
+        }
         let state = format!("{}.floor", self.service);
         self.nats = self.nats.relative_to(folder);
         self.replay.nats = self.replay.nats.map(|nats| nats.relative_to(folder));

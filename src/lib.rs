@@ -5,6 +5,7 @@ mod bus;
 pub mod client;
 mod clock;
 mod config;
+mod fault;
 mod log_limiter;
 mod name;
 /// Public for the fuzzer and the tests: no part of what this crate promises.

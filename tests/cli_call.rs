@@ -196,7 +196,7 @@ async fn what_goes_wrong_says_what_to_do() {
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     bench.run(&call).fails(30, &["expired", "token issue"]);
     std::fs::remove_file(shell.path("planner.jwt")).unwrap();
-    bench.run(&call).fails(30, &["planner.jwt", "token issue"]);
+    bench.run(&call).fails(30, &["`token_file`", "token issue"]);
     shell.run("token issue --key token-key.json --subject planner --audience dev/other --out planner.jwt").ok();
     bench.run(&call).fails(22, &["-32010", "audience"]);
     // A key that the service does not know.

@@ -118,7 +118,7 @@ fn this_service(folder: &Path, url: &str) -> Service {
             "nats": { "urls": [url], "user": agent, "password": "interop" },
             "service_keys": { "math": [{ "kid": service_key.kid(), "x": service_key.public().x() }] },
         });
-        fs::write(folder.join(format!("{agent}.jwt")), issuer.issue(&request).unwrap()).unwrap();
+        write_secret(&folder.join(format!("{agent}.jwt")), &issuer.issue(&request).unwrap(), true).unwrap();
         write_secret(&folder.join(format!("{agent}.creds.json")), &credentials.to_string(), false).unwrap();
         let owner = Name::new(agent).unwrap();
         match key.derived(audience) {

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
+use super::trust::{Content, FileTrust};
+
 /// A file of secrets cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -27,6 +29,26 @@ pub enum SecretFileError {
         /// Its permission bits.
         mode: u32,
     },
+    /// Others than its owner may write it, or the folder that it lies in.
+    #[error("`{}` can be written by others (mode {mode:04o}): run `chmod go-w {}`", path.display(), path.display())]
+    Writable {
+        /// The file or folder.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It belongs to somebody who is not trusted.
+    #[error(
+        "`{}` belongs to user {owner}: what decides or is secret must belong to the user that runs this, or to root (run \
+         `chown`; services: or name the user in `[files] trust_users`)",
+        path.display()
+    )]
+    Foreign {
+        /// The file or folder.
+        path: PathBuf,
+        /// The user id.
+        owner: u32,
+    },
     /// Larger than any file of its kind.
     #[error("`{}` is larger than {MAX_BYTES} bytes", path.display())]
     TooLarge {
@@ -41,20 +63,44 @@ pub enum SecretFileError {
     },
 }
 
+impl SecretFileError {
+    /// Whether there is no such file, nor could there be.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self, Self::Io { error, .. } if is_missing(error))
+    }
+}
+
+/// Whether the operating system says that there is no such file, nor could there be.
+pub(crate) fn is_missing(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::InvalidFilename | ErrorKind::NotADirectory | ErrorKind::InvalidInput
+    )
+}
+
 /// The largest file of secrets in bytes: a full key ring of 100,000 records.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Reads a text that only its owner may read. The open file is checked, not its name, so it cannot be exchanged in
-/// between.
+/// Reads a text that only its owner may read, and only we or root could have written. The open file is checked, not its
+/// name, so it cannot be exchanged in between.
 ///
 /// # Errors
-/// [`SecretFileError::Open`] when group or others have any right, [`SecretFileError::TooLarge`] above 64 MiB, and
-/// [`SecretFileError::Io`].
+/// [`SecretFileError::Open`] when group or others have any right, [`SecretFileError::Foreign`] and
+/// [`SecretFileError::Writable`] when somebody else could have put it there, [`SecretFileError::TooLarge`] above 64 MiB,
+/// and [`SecretFileError::Io`].
 pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretFileError> {
+    read_trusted(path, Content::Secret, &FileTrust::default())
+}
+
+/// Reads a text that nobody but those in `trust` could have written, and of a secret, nobody else read.
+pub(crate) fn read_trusted(
+    path: &Path,
+    content: Content,
+    trust: &FileTrust,
+) -> Result<Zeroizing<String>, SecretFileError> {
     let io = |error| SecretFileError::Io { path: path.to_owned(), error };
-    let mut file = File::open(path).map_err(io)?;
+    let mut file = trust.open(path, content)?;
     let metadata = file.metadata().map_err(io)?;
-    check_mode(path, &metadata)?;
     if metadata.len() > MAX_BYTES {
         return Err(SecretFileError::TooLarge { path: path.to_owned() });
     }
@@ -62,21 +108,6 @@ pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretFileError> {
         Zeroizing::new(String::with_capacity(usize::try_from(metadata.len()).unwrap_or(0).saturating_add(1)));
     file.read_to_string(&mut text).map_err(io)?;
     Ok(text)
-}
-
-#[cfg(unix)]
-fn check_mode(path: &Path, metadata: &std::fs::Metadata) -> Result<(), SecretFileError> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let mode = metadata.permissions().mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return Err(SecretFileError::Open { path: path.to_owned(), mode });
-    }
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn check_mode(_path: &Path, _metadata: &std::fs::Metadata) -> Result<(), SecretFileError> {
-    Ok(())
 }
 
 /// Writes a text with mode 0600. With `replace`, an existing file is replaced in one step and keeps being readable

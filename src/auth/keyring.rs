@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::ProofAlgorithm;
-use super::file::{SecretFileError, read_secret};
-use crate::name::{Name, shown};
+use super::file::{SecretFileError, read_trusted};
+use super::trust::{Content, FileTrust};
+use crate::fault;
+use crate::name::Name;
 use crate::wire::{Audience, Ed25519Public, HmacKey, KeyError, b64, ed25519_thumbprint, is_kid, unb64};
 
 /// The verifier's key ring of one service.
@@ -120,20 +122,16 @@ pub enum KeyRingError {
         reason: String,
     },
     /// The ring was made for another service.
-    #[error(
-        "the key ring is for `{found}`, this service is `{expected}`: derived keys of another service verify nothing here"
-    )]
+    #[error("the key ring is not for `{expected}`: derived keys of another service verify nothing here")]
     Audience {
-        /// In the file.
-        found: String,
         /// This service.
         expected: String,
     },
     /// A record is wrong.
-    #[error("key `{kid}`: {reason}")]
+    #[error("`keys[{position}]` of the key ring: {reason}")]
     Record {
-        /// The record.
-        kid: String,
+        /// Which, from 0. Not its key id: of one that is mistyped, that may be the key.
+        position: usize,
         /// What is wrong and what to do.
         reason: &'static str,
     },
@@ -154,9 +152,14 @@ impl KeyRing {
     /// # Errors
     /// [`KeyRingError`]; the whole file is refused for one bad record.
     pub fn load(path: &Path, audience: &Audience) -> Result<Self, KeyRingError> {
-        let text = read_secret(path)?;
+        Self::load_trusted(path, audience, &FileTrust::default())
+    }
+
+    /// As [`KeyRing::load`], from a file that others than we and root may own, too.
+    pub(crate) fn load_trusted(path: &Path, audience: &Audience, trust: &FileTrust) -> Result<Self, KeyRingError> {
+        let text = read_trusted(path, Content::Secret, trust)?;
         let format = |reason: String| KeyRingError::Format { path: path.display().to_string(), reason };
-        let file: KeyRingFile = serde_json::from_str(&text).map_err(|error| format(fault(&error)))?;
+        let file: KeyRingFile = fault::json(&text).map_err(|fault| format(fault.to_string()))?;
         Self::new(file, audience)
     }
 
@@ -167,15 +170,15 @@ impl KeyRing {
     /// with `svc:`, or a record without the key of its algorithm.
     pub fn new(file: KeyRingFile, audience: &Audience) -> Result<Self, KeyRingError> {
         if file.audience != audience.as_str() {
-            return Err(KeyRingError::Audience { found: shown(&file.audience), expected: audience.to_string() });
+            return Err(KeyRingError::Audience { expected: audience.to_string() });
         }
         if file.keys.len() > MAX_RECORDS {
             return Err(KeyRingError::TooMany { count: file.keys.len() });
         }
         let mut records = HashMap::with_capacity(file.keys.len());
         let mut owner_of: HashMap<String, Name> = HashMap::new();
-        for entry in &file.keys {
-            let wrong = |reason| KeyRingError::Record { kid: shown(&entry.kid), reason };
+        for (position, entry) in file.keys.iter().enumerate() {
+            let wrong = |reason| KeyRingError::Record { position, reason };
             let record = KeyRecord::new(entry).map_err(wrong)?;
             if let RecordKey::Ed25519 { public, .. } = &record.key {
                 let owner = owner_of.entry(public.to_text()).or_insert_with(|| record.owner.clone());
@@ -228,16 +231,6 @@ impl KeyRing {
     pub fn needs_service_key(&self) -> bool {
         self.records.values().any(|record| matches!(record.key, RecordKey::Ed25519 { .. }))
     }
-}
-
-/// What is wrong and where. serde quotes the text that it could not use, which in this file may be a key.
-fn fault(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let what = match text.rsplit_once(" at line ") {
-        Some((what, _)) if !error.is_data() || what.starts_with("missing field") => what,
-        _ => "a member is unknown, repeated or of the wrong type",
-    };
-    format!("{what} at line {} column {}", error.line(), error.column())
 }
 
 impl KeyRecord {

@@ -6,7 +6,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::file::{SecretFileError, read_secret, write_secret};
+use super::file::{SecretFileError, read_trusted, write_secret};
+use super::trust::{Content, FileTrust};
+use crate::fault;
 use crate::wire::{Audience, KeyError, ServiceKey, b64, unb64};
 
 /// A service key file cannot be used.
@@ -41,9 +43,18 @@ struct ServiceKeyFile {
 /// # Errors
 /// [`ServiceKeyError`].
 pub fn read_service_key(path: &Path, audience: &Audience) -> Result<ServiceKey, ServiceKeyError> {
-    let text = read_secret(path)?;
+    read_trusted_service_key(path, audience, &FileTrust::default())
+}
+
+/// As [`read_service_key`], from a file that others than we and root may own, too.
+pub(crate) fn read_trusted_service_key(
+    path: &Path,
+    audience: &Audience,
+    trust: &FileTrust,
+) -> Result<ServiceKey, ServiceKeyError> {
+    let text = read_trusted(path, Content::Secret, trust)?;
     let wrong = |reason: String| ServiceKeyError::Format { path: path.display().to_string(), reason };
-    let file: ServiceKeyFile = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let file: ServiceKeyFile = fault::json(&text).map_err(|fault| wrong(fault.to_string()))?;
     if file.alg != "EdDSA" {
         return Err(wrong("`alg` is not `EdDSA`".to_owned()));
     }

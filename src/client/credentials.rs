@@ -13,8 +13,8 @@ use zeroize::Zeroizing;
 use super::token::{CommandToken, FileToken, StaticToken, TokenSource};
 use crate::auth::SecretFileError;
 use crate::bus::{BusConfig, BusError};
-use crate::name::{Name, NameError, shown};
-use crate::wire::{AgentKey, Audience, Endpoint, EndpointError, KeyError, ServicePublicKey};
+use crate::name::Name;
+use crate::wire::{AgentKey, Endpoint, EndpointError, KeyError, ServicePublicKey};
 
 /// What a client needs to make calls as an agent. Cloning shares the key.
 ///
@@ -98,8 +98,8 @@ pub enum MemberFault {
     #[error("`version` is {0}; this program reads version 1")]
     Version(u64),
     /// `environment`, `agent` or a name in `service_keys`.
-    #[error("`{0}`: {1}")]
-    Name(&'static str, NameError),
+    #[error("`{0}` is not a name: 1 to 64 of A-Z a-z 0-9 _ - are allowed")]
+    Name(&'static str),
     /// `key`.
     #[error("`key`: {0}")]
     Key(KeyError),
@@ -116,18 +116,13 @@ pub enum MemberFault {
     #[error("{0}")]
     Prefix(EndpointError),
     /// `service_keys`.
-    #[error("`service_keys` of `{0}`: {1}")]
-    ServiceKey(Name, KeyError),
+    #[error("`service_keys`: {0}")]
+    ServiceKey(KeyError),
     /// A key in `service_keys` that belongs to another service.
-    #[error("`service_keys` of `{service}`: the kid `{}` does not begin with `svc:{audience}:`", shown(.kid))]
-    OtherService {
-        /// Under which service it stands.
-        service: Name,
-        /// Its kid.
-        kid: String,
-        /// `<environment>/<service>`.
-        audience: Audience,
-    },
+    #[error(
+        "`service_keys`: a kid does not begin with `svc:`, the environment, `/`, the service that it stands under, `:`"
+    )]
+    OtherService,
     /// `nats`.
     #[error("`nats`: {0}")]
     Nats(BusError),

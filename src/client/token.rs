@@ -15,6 +15,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 use zeroize::Zeroizing;
 
+use crate::auth::SecretFileError;
 use crate::auth::{TokenError, decode_untrusted};
 use crate::clock::Clock;
 
@@ -51,6 +52,15 @@ pub enum TokenFault {
         /// What the operating system says.
         error: std::io::Error,
     },
+    /// The file is not there. Its name is not told: whoever mistook the member wrote the token itself.
+    #[error("`token_file` names a file that is not there")]
+    Missing,
+    /// Others could read the file, or could have written it.
+    #[error(transparent)]
+    Secret(SecretFileError),
+    /// The program is not there. Its name is not told, either.
+    #[error("`token_command` names a program that is not there")]
+    NoProgram,
     /// The program cannot be run, or its output not be read.
     #[error("`{program}` cannot be run: {error}")]
     Run {

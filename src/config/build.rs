@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Config, ConfigError, GuardKind, IssuerFault, ReplayConfig, issuer};
 use crate::auth::{
     Caps, Denylist, Floor, KeyRing, KeySet, KeySource, LocalGuard, ReplayGuard, ServiceKeyMissing, SharedConfig,
-    SharedGuard, Symmetric, TokenRules, TokenVerifier, Verifier, Window, read_service_key,
+    SharedGuard, Symmetric, TokenRules, TokenVerifier, Verifier, Window, is_missing, read_trusted_service_key,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::service::{Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, WantsMethods, Watched};
@@ -37,7 +37,7 @@ impl Config {
         let files = self.tokens.issuer.iter().filter_map(|issuer| Some((issuer, issuer.jwks.as_ref()?)));
         let mut sets = Vec::new();
         for (issuer, file) in files {
-            let set = KeySet::read_file(file, &issuer.key_rules(self.symmetric()))?;
+            let set = KeySet::read_trusted_file(file, &issuer.key_rules(self.symmetric()), &self.files)?;
             for key in set.left_out().take(16) {
                 tracing::warn!(
                     target: "sealwire::reload", what = "token keys", issuer = issuer.issuer, "left out: {key}"
@@ -59,7 +59,7 @@ impl Config {
     fn denylist(&self) -> Result<Denylist, ConfigError> {
         match &self.keys.denylist {
             // A file that is configured and missing is an error: it may have been deleted to lift a revocation.
-            Some(path) => Ok(Denylist::from_file(path)?),
+            Some(path) => Ok(Denylist::from_trusted_file(path, &self.files)?),
             None => Ok(Denylist::default()),
         }
     }
@@ -69,6 +69,7 @@ impl Config {
     /// # Errors
     /// As of [`Config::builder`], for files.
     pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_files()?;
         let endpoint = self.endpoint()?;
         let (ring, service_key) = self.keys(&endpoint)?;
         if ring.needs_service_key() && service_key.is_none() {
@@ -78,6 +79,25 @@ impl Config {
         self.token_verifier(&endpoint)?;
         self.window()?;
         Ok(())
+    }
+
+    /// Whether the files that are named are there, and the policies could not have been written by anybody.
+    fn check_files(&self) -> Result<(), ConfigError> {
+        let mut named = vec![("keys.ring".to_owned(), &self.keys.ring)];
+        named.extend(self.keys.service_key.iter().map(|path| ("keys.service_key".to_owned(), path)));
+        named.extend(self.keys.denylist.iter().map(|path| ("keys.denylist".to_owned(), path)));
+        let issuers = self.tokens.issuer.iter().enumerate();
+        named.extend(
+            issuers.filter_map(|(position, issuer)| {
+                Some((format!("tokens.issuer[{position}].jwks"), issuer.jwks.as_ref()?))
+            }),
+        );
+        for (member, path) in named {
+            if std::fs::metadata(path).is_err_and(|error| is_missing(&error)) {
+                return Err(ConfigError::Missing { member });
+            }
+        }
+        Ok(self.files.check_folder(&self.policy.folder)?)
     }
 
     fn token_verifier(&self, endpoint: &Endpoint) -> Result<TokenVerifier, ConfigError> {
@@ -100,13 +120,14 @@ impl Config {
     fn keys(&self, endpoint: &Endpoint) -> Result<(KeyRing, Option<ServiceKey>), ConfigError> {
         let audience = endpoint.audience();
         let ring = self.ring(audience)?;
-        let service_key = self.keys.service_key.as_deref().map(|path| read_service_key(path, audience)).transpose()?;
+        let service_key = self.keys.service_key.as_deref();
+        let service_key = service_key.map(|path| read_trusted_service_key(path, audience, &self.files)).transpose()?;
         Ok((ring, service_key))
     }
 
     /// The key ring, which the replay guard must have room for.
     fn ring(&self, audience: &Audience) -> Result<KeyRing, ConfigError> {
-        let ring = KeyRing::load(&self.keys.ring, audience)?;
+        let ring = KeyRing::load_trusted(&self.keys.ring, audience, &self.files)?;
         let (agents, room) = (ring.owners(), self.replay.agents);
         if agents > room {
             return Err(ConfigError::Agents { agents, room });
@@ -169,6 +190,7 @@ impl Config {
     ///
     /// Cancel safety: dropping the future leaves nothing behind but, perhaps, the guard's stream.
     pub async fn builder(&self) -> Result<(Builder<WantsMethods>, ServeOptions), ConfigError> {
+        self.check_files()?;
         let endpoint = self.endpoint()?;
         // Before anything is read: a change while it is read is seen later.
         let watched = self.watched();
@@ -210,8 +232,9 @@ impl Config {
         });
         watched.push(ring.closes_after(bound));
         if let Some(path) = self.keys.service_key.clone() {
+            let trust = self.files.clone();
             watched.push(Watched::new("service key", vec![path.clone()], move |service| {
-                let key = read_service_key(&path, service.endpoint().audience()).map_err(text)?;
+                let key = read_trusted_service_key(&path, service.endpoint().audience(), &trust).map_err(text)?;
                 let kid = key.kid().to_owned();
                 service.verifier().replace_service_key(key);
                 Ok(kid)
@@ -233,7 +256,7 @@ impl Config {
             });
             watched.push(denylist.closes_after(bound));
         }
-        watched.push(Watched::policy(self.policy.folder.clone()));
+        watched.push(Watched::policy(self.policy.folder.clone()).believing(self.files.clone()));
         watched
     }
 }

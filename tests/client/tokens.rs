@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sealwire::auth::IssueRequest;
+use sealwire::auth::{IssueRequest, write_secret};
 use sealwire::client::{Client, Credentials, ErrorKind, FetchedToken, TokenSource};
 use sealwire::{BusConfig, Clock as _};
 
@@ -41,7 +41,7 @@ async fn credentials_file_makes_a_client_and_is_refused_when_others_can_read_it(
     let _serving = stage.serve().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ann.creds.json");
-    std::fs::write(folder.path().join("ann.jwt"), format!("{}\n", token(&stage, 900))).unwrap();
+    write_secret(&folder.path().join("ann.jwt"), &format!("{}\n", token(&stage, 900)), true).unwrap();
     without_token(&stage).token_file("ann.jwt").save(&path, false).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let client = connect(&stage, Credentials::load(&path).unwrap()).await;
@@ -59,19 +59,19 @@ async fn token_file_is_read_again_when_it_changes() {
     let _serving = stage.serve().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ann.jwt");
-    std::fs::write(&path, token(&stage, 100)).unwrap();
+    write_secret(&path, &token(&stage, 100), true).unwrap();
     let client = connect(&stage, without_token(&stage).token_file(&path)).await;
     assert_eq!(count(&client).await, Ok(1));
     // The old token lapses; a new one is there, with the same length perhaps.
     stage.desk.clock.set_ms((NOW + 200) * 1000);
     assert_eq!(count(&client).await, Err(ErrorKind::Token), "the file was read again, and held the old one");
     tokio::time::sleep(Duration::from_millis(1_050)).await;
-    std::fs::write(&path, token(&stage, 100)).unwrap();
+    write_secret(&path, &token(&stage, 100), true).unwrap();
     assert_eq!(count(&client).await, Ok(2));
     // A file that is damaged or gone does no harm while the token in use lasts.
     for damage in [Some("nonsense"), None] {
         match damage {
-            Some(text) => std::fs::write(&path, text).unwrap(),
+            Some(text) => write_secret(&path, text, true).unwrap(),
             None => std::fs::remove_file(&path).unwrap(),
         }
         tokio::time::sleep(Duration::from_millis(1_050)).await;
@@ -81,7 +81,7 @@ async fn token_file_is_read_again_when_it_changes() {
     tokio::time::sleep(Duration::from_millis(1_050)).await;
     let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Token);
-    assert!(error.to_string().contains("ann.jwt"), "{error}");
+    assert!(error.to_string().contains("`token_file`"), "{error}");
     assert!(!error.is_outcome_unknown());
 }
 
@@ -90,12 +90,12 @@ async fn changed_token_file_is_used_while_the_old_token_is_still_valid() {
     let stage = Stage::open().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ann.jwt");
-    std::fs::write(&path, token(&stage, 900)).unwrap();
+    write_secret(&path, &token(&stage, 900), true).unwrap();
     let mut seen = stage.overhear().await;
     let client = connect(&stage, without_token(&stage).token_file(&path)).await;
     within(SOON, client.notify("desk", "desk/count", ())).await.unwrap();
     let new = token(&stage, 901);
-    std::fs::write(&path, &new).unwrap();
+    write_secret(&path, &new, true).unwrap();
     tokio::time::sleep(Duration::from_millis(1_050)).await;
     within(SOON, client.notify("desk", "desk/count", ())).await.unwrap();
     let mut sent = Vec::new();
@@ -119,7 +119,7 @@ async fn token_command_is_run_again_before_the_token_expires() {
     let _serving = stage.serve().await;
     let folder = tempfile::tempdir().unwrap();
     let runs = || std::fs::read_to_string(folder.path().join("runs")).unwrap_or_default().len();
-    std::fs::write(folder.path().join("token"), token(&stage, 300)).unwrap();
+    write_secret(&folder.path().join("token"), &token(&stage, 300), true).unwrap();
     script(folder.path(), "fetch", r#"printf x >> runs; printf '  %s\n' "$(cat "$1")""#);
     let path = folder.path().join("ann.creds.json");
     // Relative to the folder of the credentials.
@@ -134,7 +134,7 @@ async fn token_command_is_run_again_before_the_token_expires() {
     assert_eq!(count(&client).await, Ok(4));
     assert_eq!(runs(), 1);
     stage.desk.clock.set_ms((NOW + 241) * 1000);
-    std::fs::write(folder.path().join("token"), token(&stage, 300)).unwrap();
+    write_secret(&folder.path().join("token"), &token(&stage, 300), true).unwrap();
     tokio::time::sleep(Duration::from_millis(5_050)).await;
     assert_eq!(count(&client).await, Ok(5));
     assert_eq!(count(&client).await, Ok(6));
@@ -161,7 +161,7 @@ async fn token_command_that_fails_says_why_and_shows_nothing_it_printed() {
     }
     let client = connect(&stage, without_token(&stage).token_command(["/no/such/program"])).await;
     let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
-    assert!(error.to_string().contains("/no/such/program"), "{error}");
+    assert!(error.to_string().contains("`token_command` names a program"), "{error}");
 }
 
 /// Counts how often it is asked, and gives what it has.

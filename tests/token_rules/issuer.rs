@@ -89,7 +89,7 @@ fn saved_key_is_private_and_signs_as_before() {
         for exposed in [0o640, 0o604, 0o620] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(exposed)).unwrap();
             let refused = TokenIssuer::load(&path);
-            assert!(matches!(refused, Err(IssueError::File { cause: FileError::Exposed(_), .. })), "{exposed:o}");
+            assert!(matches!(refused, Err(IssueError::File { cause: FileError::Trust(_), .. })), "{exposed:o}");
         }
     }
 }

@@ -112,9 +112,9 @@ fn key_without_its_one_algorithm_is_left_out() {
     assert_eq!(left_out(json!({"kty": "EC", "crv": "P-521", "kid": "a", "x": "AA", "y": "AA"})), KeyFault::Kind);
     assert_eq!(left_out(json!({"kty": "AKP", "kid": "a", "pub": "AA"})), KeyFault::Kind);
     for alg in ["none", "RS384", "ES384", "HS512", "Ed25519", "eddsa", "RSA-OAEP", ""] {
-        assert_eq!(left_out(changed(TokenAlgorithm::Rs256, &json!({"alg": alg}))), KeyFault::Algorithm(alg.into()));
+        assert_eq!(left_out(changed(TokenAlgorithm::Rs256, &json!({"alg": alg}))), KeyFault::Algorithm);
     }
-    assert!(matches!(left_out(changed(TokenAlgorithm::Rs256, &json!({"alg": ["RS256"]}))), KeyFault::Algorithm(_)));
+    assert_eq!(left_out(changed(TokenAlgorithm::Rs256, &json!({"alg": ["RS256"]}))), KeyFault::Algorithm);
     for (of, alg, expected) in [
         (TokenAlgorithm::Es256, "RS256", TokenAlgorithm::Rs256),
         (TokenAlgorithm::Rs256, "ES256", TokenAlgorithm::Es256),
@@ -368,7 +368,7 @@ fn file_is_bounded_and_private_when_it_holds_secrets() {
         std::fs::write(&path, json!({"keys": [Idp::shared().jwk(TokenAlgorithm::Hs256)]}).to_string()).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         let refused = load(Symmetric::Allowed);
-        assert!(matches!(refused, Err(KeySetError::File { cause: FileError::Exposed(0o640), .. })), "{refused:?}");
+        assert!(matches!(refused, Err(KeySetError::File { cause: FileError::Trust(_), .. })), "{refused:?}");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(load(Symmetric::Allowed).unwrap().len(), 1);
     }

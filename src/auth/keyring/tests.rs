@@ -43,7 +43,7 @@ fn agent_key_ids_may_not_pose_as_service_keys() {
 fn a_ring_of_another_service_is_refused() {
     let file = KeyRingFile { audience: "prod/ops".into(), keys: vec![] };
     let error = KeyRing::new(file, &audience()).unwrap_err().to_string();
-    assert!(error.contains("prod/ops") && error.contains("prod/math"), "{error}");
+    assert!(error.contains("not for `prod/math`") && !error.contains("prod/ops"), "{error}");
 }
 
 #[test]
@@ -119,12 +119,4 @@ fn mistyped_file_is_refused_without_quoting_what_may_be_a_key() {
             assert!(!shown.contains(&key), "{shown}");
         }
     }
-}
-
-#[test]
-fn faults_of_a_file_are_told_with_their_place() {
-    let told = |text: &str| fault(&serde_json::from_str::<KeyRingFile>(text).unwrap_err());
-    assert_eq!(told(r#"{"audience":"a/b"}"#), "missing field `keys` at line 1 column 18");
-    assert_eq!(told("{\n\"audience\" 1}"), "expected `:` at line 2 column 12");
-    assert_eq!(told(r#"{"audience":1}"#), "a member is unknown, repeated or of the wrong type at line 1 column 13");
 }

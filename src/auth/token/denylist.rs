@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::file::Opened;
 use super::{AccessToken, FileError, JsonFault, TokenError, json};
+use crate::auth::FileTrust;
+use crate::fault;
 
 /// What has been revoked. Immutable; the empty list (`Denylist::default()`) revokes nothing.
 ///
@@ -63,8 +64,8 @@ pub enum DenylistError {
     Form {
         /// Where the list came from.
         origin: String,
-        /// What is wrong.
-        cause: serde_json::Error,
+        /// Where, and what is wrong.
+        cause: String,
     },
 }
 
@@ -74,9 +75,13 @@ impl Denylist {
     /// # Errors
     /// Every [`DenylistError`]; whoever wrote the file is to blame.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, DenylistError> {
-        let path = path.as_ref();
+        Self::from_trusted_file(path.as_ref(), &FileTrust::default())
+    }
+
+    /// As [`Denylist::from_file`], from a file that others than we and root may own, too.
+    pub(crate) fn from_trusted_file(path: &Path, trust: &FileTrust) -> Result<Self, DenylistError> {
         let origin = path.display().to_string();
-        match Opened::read(path, MAX_LIST_LEN) {
+        match Opened::read(path, MAX_LIST_LEN, trust) {
             Ok(opened) => Self::parse(&opened.text, &origin),
             Err(cause) => Err(DenylistError::File { origin, cause }),
         }
@@ -87,10 +92,9 @@ impl Denylist {
     /// # Errors
     /// [`DenylistError::Json`] and [`DenylistError::Form`]; whoever wrote the text is to blame.
     pub fn parse(text: &str, origin: &str) -> Result<Self, DenylistError> {
-        let members =
-            json::object(text.as_bytes()).map_err(|fault| DenylistError::Json { origin: origin.to_owned(), fault })?;
-        let written: Written = serde_json::from_value(Value::Object(members))
-            .map_err(|cause| DenylistError::Form { origin: origin.to_owned(), cause })?;
+        json::object(text.as_bytes()).map_err(|fault| DenylistError::Json { origin: origin.to_owned(), fault })?;
+        let written: Written = fault::json(text)
+            .map_err(|fault| DenylistError::Form { origin: origin.to_owned(), cause: fault.to_string() })?;
         let mut list = Self::default();
         for DeniedToken { jti, until } in written.tokens {
             list = list.with_token(jti, until);
@@ -164,7 +168,7 @@ impl Denylist {
             return Err(TokenError::KeyDenied(token.key_id.clone()));
         }
         // By every name that the token has: whoever revokes it need not know which of them its issuer goes by.
-        let claimed = |name: &str| token.claims.get(name).and_then(Value::as_str);
+        let claimed = |name: &str| token.claims.get(name).and_then(serde_json::Value::as_str);
         let names = [Some(token.id.as_str()), Some(token.digest.as_str()), claimed("jti")];
         if names.into_iter().flatten().any(|name| self.tokens.contains_key(name)) {
             return Err(TokenError::TokenDenied);

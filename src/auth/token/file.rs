@@ -1,11 +1,14 @@
 //! Reading and creating the files that keys and deny lists live in.
 //! Never reads a secret that others on the machine can read, never reads without a bound, never overwrites a key.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
 use zeroize::Zeroizing;
+
+use crate::auth::file::SecretFileError;
+use crate::auth::trust::{Content, FileTrust};
 
 /// Why a key file or a deny list could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -20,22 +23,25 @@ pub enum FileError {
     /// The file is not UTF-8 text.
     #[error("not UTF-8 text")]
     NotUtf8,
-    /// A file with a secret can be read or changed by others.
-    #[error("it holds a secret and its mode is {0:03o}; run `chmod 600` on it")]
-    Exposed(u32),
+    /// Others could have written the file, or could read the secret in it.
+    #[error(transparent)]
+    Trust(#[from] SecretFileError),
 }
 
-/// An open file whose text and access mode belong together: both are taken from the same handle.
-pub(crate) struct Opened {
+/// The text of a file that nobody untrusted could have written.
+pub(crate) struct Opened<'a> {
     pub(crate) text: Zeroizing<String>,
-    mode: u32,
+    path: &'a Path,
+    trust: &'a FileTrust,
 }
 
-impl Opened {
+impl<'a> Opened<'a> {
     /// Reads at most `limit` bytes of UTF-8 text.
-    pub(crate) fn read(path: &Path, limit: usize) -> Result<Self, FileError> {
-        let file = File::open(path)?;
-        let mode = mode_of(&file)?;
+    pub(crate) fn read(path: &'a Path, limit: usize, trust: &'a FileTrust) -> Result<Self, FileError> {
+        let file = trust.open(path, Content::Public).map_err(|error| match error {
+            SecretFileError::Io { error, .. } => FileError::Io(error),
+            error => error.into(),
+        })?;
         // One allocation, so that no copy of a secret is left behind by a growing buffer.
         let mut bytes = Zeroizing::new(Vec::with_capacity(limit.saturating_add(1)));
         let bound = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
@@ -47,13 +53,12 @@ impl Opened {
             drop(Zeroizing::new(error.into_bytes()));
             FileError::NotUtf8
         })?;
-        Ok(Self { text: Zeroizing::new(text), mode })
+        Ok(Self { text: Zeroizing::new(text), path, trust })
     }
 
-    /// Refuses a file that anyone but its owner may read or write. To be called when the text turns out to hold a
-    /// secret.
+    /// Refuses a file that anyone but its owner may read. To be called when the text turns out to hold a secret.
     pub(crate) fn require_private(&self) -> Result<(), FileError> {
-        if self.mode & 0o077 == 0 { Ok(()) } else { Err(FileError::Exposed(self.mode)) }
+        Ok(self.trust.check(self.path, Content::Secret)?)
     }
 }
 
@@ -67,15 +72,4 @@ pub(crate) fn create_private(path: &Path, text: &str) -> Result<(), FileError> {
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     Ok(())
-}
-
-#[cfg(unix)]
-fn mode_of(file: &File) -> io::Result<u32> {
-    Ok(std::os::unix::fs::MetadataExt::mode(&file.metadata()?) & 0o777)
-}
-
-/// Where files have no access mode, there is nothing to compare.
-#[cfg(not(unix))]
-fn mode_of(_: &File) -> io::Result<u32> {
-    Ok(0o600)
 }

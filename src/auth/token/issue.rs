@@ -16,7 +16,7 @@ use super::json as strict;
 use super::{
     Confirmation, FileError, JsonFault, KeySet, KeySetError, MAX_TOKEN_LEN, Symmetric, TokenError, TokenRules, claims,
 };
-use crate::auth::jwk;
+use crate::auth::{FileTrust, jwk};
 use crate::name::shown;
 
 /// Issues access tokens under one Ed25519 key.
@@ -135,8 +135,9 @@ impl TokenIssuer {
         let path = path.as_ref();
         let name = || path.display().to_string();
         let fail = |cause| IssueError::File { path: name(), cause };
-        let wrong = |member: &str| IssueError::Key { path: name(), member: shown(member) };
-        let opened = Opened::read(path, MAX_KEY_LEN).map_err(fail)?;
+        let wrong = |member: &str| IssueError::Key { path: name(), member: member.to_owned() };
+        let trust = FileTrust::default();
+        let opened = Opened::read(path, MAX_KEY_LEN, &trust).map_err(fail)?;
         opened.require_private().map_err(fail)?;
         let mut members =
             strict::object(opened.text.as_bytes()).map_err(|fault| IssueError::Json { path: name(), fault })?;
@@ -151,11 +152,12 @@ impl TokenIssuer {
         let kid = text(&mut members, "kid").filter(|kid| is_key_id(kid)).ok_or_else(|| wrong("kid"))?;
         let issuer = text(&mut members, "iss").ok_or_else(|| wrong("iss"))?;
         let x = text(&mut members, "x").and_then(|x| jwk::decode_array::<32>(&x)).ok_or_else(|| wrong("x"))?;
-        if let Some(unknown) = members.keys().next() {
-            return Err(wrong(unknown));
+        // Not its name, which may be a part of the key.
+        if !members.is_empty() {
+            return Err(wrong("(a member that is not one of this file's)"));
         }
         let pair = Ed25519KeyPair::from_seed_and_public_key(&*seed, &x).map_err(|_| wrong("x"))?;
-        Self::assemble(&issuer, kid, seed, pair)
+        Self::assemble(&issuer, kid, seed, pair).map_err(|_| wrong("iss"))
     }
 
     /// Writes the key, private part included, to a new file of mode 0600: a JWK with the issuer as member `iss`.

@@ -12,6 +12,7 @@ use super::file::Opened;
 use super::json;
 use super::key::IssuerKey;
 use super::{FileError, JsonFault, KeyFault, Symmetric, TokenAlgorithm};
+use crate::auth::FileTrust;
 use crate::name::shown;
 
 /// The keys that access tokens are verified with. Immutable; cloning is cheap.
@@ -185,10 +186,14 @@ impl KeySet {
     /// # Errors
     /// Every [`KeySetError`]; whoever wrote the file is to blame.
     pub fn read_file(path: impl AsRef<Path>, rules: &KeyRules) -> Result<Self, KeySetError> {
-        let path = path.as_ref();
+        Self::read_trusted_file(path.as_ref(), rules, &FileTrust::default())
+    }
+
+    /// As [`KeySet::read_file`], from a file that others than we and root may own, too.
+    pub(crate) fn read_trusted_file(path: &Path, rules: &KeyRules, trust: &FileTrust) -> Result<Self, KeySetError> {
         let origin = path.display().to_string();
         let fail = |cause| KeySetError::File { origin: origin.clone(), cause };
-        let opened = Opened::read(path, MAX_SET_LEN).map_err(fail)?;
+        let opened = Opened::read(path, MAX_SET_LEN, trust).map_err(fail)?;
         let set = Self::read(&opened.text, &origin, rules)?;
         if set.is_symmetric() {
             opened.require_private().map_err(fail)?;

@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 use super::{Credentials, CredentialsError, MemberFault, Token};
 use crate::auth::{ProofAlgorithm, read_secret, write_secret};
 use crate::bus::BusConfig;
+use crate::fault::{self, Fault};
 use crate::name::Name;
 use crate::wire::{AgentKey, Audience, Endpoint, KeyError, ServicePublicKey, b64, unb64};
 
@@ -69,11 +70,9 @@ fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(deserializer: 
 
 pub(super) fn load(path: &Path) -> Result<Credentials, CredentialsError> {
     let text = read_secret(path)?;
-    let file: File = serde_json::from_str(&text).map_err(|error| CredentialsError::Syntax {
-        path: path.to_owned(),
-        line: error.line(),
-        column: error.column(),
-        reason: reason(&error),
+    let file: File = fault::json(&text).map_err(|Fault { line, column, reason }| {
+        let path = path.to_owned();
+        CredentialsError::Syntax { path, line, column, reason }
     })?;
     read(file, folder_of(path)).map_err(|fault| CredentialsError::Member { path: path.to_owned(), fault })
 }
@@ -85,28 +84,12 @@ fn folder_of(path: &Path) -> PathBuf {
     absolute.parent().unwrap_or(Path::new("")).to_owned()
 }
 
-/// serde's reason as far as it names members; where it would quote a value, which may be a secret, ours.
-fn reason(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
-    let names_members =
-        ["unknown field", "missing field", "duplicate field"].iter().any(|known| text.starts_with(known));
-    match error.classify() {
-        serde_json::error::Category::Data if names_members => {
-            text.chars().take(300).flat_map(char::escape_debug).collect()
-        }
-        serde_json::error::Category::Data => "a value of the wrong kind".to_owned(),
-        serde_json::error::Category::Eof => "the text ends too early".to_owned(),
-        serde_json::error::Category::Syntax | serde_json::error::Category::Io => "not JSON".to_owned(),
-    }
-}
-
 fn read(file: File, folder: PathBuf) -> Result<Credentials, MemberFault> {
     if file.version != VERSION {
         return Err(MemberFault::Version(file.version));
     }
-    let environment = Name::new(&file.environment).map_err(|error| MemberFault::Name("environment", error))?;
-    let agent = Name::new(&file.agent).map_err(|error| MemberFault::Name("agent", error))?;
+    let environment = Name::new(&file.environment).map_err(|_| MemberFault::Name("environment"))?;
+    let agent = Name::new(&file.agent).map_err(|_| MemberFault::Name("agent"))?;
     file.nats.check().map_err(MemberFault::Nats)?;
     let mut credentials = Credentials::new(environment, agent, read_key(&file.key)?, file.nats);
     credentials.folder = folder;
@@ -121,9 +104,9 @@ fn read(file: File, folder: PathBuf) -> Result<Credentials, MemberFault> {
     let inbox_prefix = file.inbox_prefix.as_deref().unwrap_or(Endpoint::INBOX_PREFIX);
     credentials = credentials.prefixes(prefix, inbox_prefix).map_err(MemberFault::Prefix)?;
     for (service, pinned) in file.service_keys {
-        let service = Name::new(&service).map_err(|error| MemberFault::Name("service_keys", error))?;
+        let service = Name::new(&service).map_err(|_| MemberFault::Name("service_keys"))?;
         let audience = Audience::new(&credentials.environment, &service);
-        let keys = pinned.iter().map(|pinned| read_pinned(pinned, &service, &audience)).collect::<Result<_, _>>()?;
+        let keys = pinned.iter().map(|pinned| read_pinned(pinned, &audience)).collect::<Result<_, _>>()?;
         credentials.service_keys.insert(service, keys);
     }
     Ok(credentials)
@@ -142,14 +125,9 @@ fn read_key(key: &Key) -> Result<AgentKey, MemberFault> {
     }
 }
 
-fn read_pinned(pinned: &Pinned, service: &Name, audience: &Audience) -> Result<ServicePublicKey, MemberFault> {
-    let key = ServicePublicKey::new(&pinned.kid, &pinned.x)
-        .map_err(|error| MemberFault::ServiceKey(service.clone(), error))?;
-    if pinned.kid.starts_with(&format!("svc:{audience}:")) {
-        Ok(key)
-    } else {
-        Err(MemberFault::OtherService { service: service.clone(), kid: pinned.kid.clone(), audience: audience.clone() })
-    }
+fn read_pinned(pinned: &Pinned, audience: &Audience) -> Result<ServicePublicKey, MemberFault> {
+    let key = ServicePublicKey::new(&pinned.kid, &pinned.x).map_err(MemberFault::ServiceKey)?;
+    if pinned.kid.starts_with(&format!("svc:{audience}:")) { Ok(key) } else { Err(MemberFault::OtherService) }
 }
 
 pub(super) fn save(credentials: &Credentials, path: &Path, replace: bool) -> Result<(), CredentialsError> {
@@ -181,8 +159,9 @@ pub(super) fn save(credentials: &Credentials, path: &Path, replace: bool) -> Res
         file.service_keys.insert(service.to_string(), pinned);
     }
     // Writing a struct of strings cannot fail: a path that is not UTF-8 is the one exception, and an error of its own.
-    let mut text = serde_json::to_string_pretty(&file).map(Zeroizing::new).map_err(|error| {
-        CredentialsError::Syntax { path: path.to_owned(), line: 0, column: 0, reason: reason(&error) }
+    let mut text = serde_json::to_string_pretty(&file).map(Zeroizing::new).map_err(|_| {
+        let (path, reason) = (path.to_owned(), "a file name in it is not UTF-8".to_owned());
+        CredentialsError::Syntax { path, line: 0, column: 0, reason }
     })?;
     text.push('\n');
     Ok(write_secret(path, &text, replace)?)

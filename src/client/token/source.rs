@@ -11,6 +11,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use zeroize::Zeroizing;
 
+use crate::auth::{Content, FileTrust, is_missing};
+
 use super::{FetchedToken, MAX_FETCHED, TokenFault, TokenSource};
 
 /// A token that never changes. Calls fail once it has expired.
@@ -42,7 +44,7 @@ impl fmt::Debug for StaticToken {
 pub struct FileToken(PathBuf);
 
 impl FileToken {
-    /// The token in this file: at most 8 KiB of text, white space around it allowed.
+    /// The token in this file: at most 8 KiB of text, white space around it allowed. Readable by its owner alone.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
@@ -53,8 +55,12 @@ impl TokenSource for FileToken {
     fn fetch(&self) -> FetchedToken<'_> {
         Box::pin(async {
             let fault = |error| TokenFault::File { path: self.0.clone(), error };
-            let file = tokio::fs::File::open(&self.0).await.map_err(fault)?;
-            read(file).await.map_err(|error| error.unwrap_or_else(fault))
+            let path = self.0.clone();
+            let opened = tokio::task::spawn_blocking(move || FileTrust::default().open(&path, Content::Secret)).await;
+            let file = opened
+                .map_err(|panic| fault(std::io::Error::other(panic)))?
+                .map_err(|error| if error.is_missing() { TokenFault::Missing } else { TokenFault::Secret(error) })?;
+            read(tokio::fs::File::from_std(file)).await.map_err(|error| error.unwrap_or_else(fault))
         })
     }
 
@@ -94,7 +100,10 @@ impl CommandToken {
 impl TokenSource for CommandToken {
     fn fetch(&self) -> FetchedToken<'_> {
         Box::pin(async {
-            let fault = |error| TokenFault::Run { program: self.shown(), error };
+            let fault = |error: std::io::Error| match is_missing(&error) {
+                true => TokenFault::NoProgram,
+                false => TokenFault::Run { program: self.shown(), error },
+            };
             let mut command = Command::new(&self.program);
             command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
             command.current_dir(&self.folder);

@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,6 +17,7 @@ use zeroize::Zeroizing;
 
 use super::super::Service;
 use super::{Shared, State};
+use crate::auth::FileTrust;
 use crate::policy::{PolicyStore, Reload};
 
 /// Files or folders, and what to do when they change.
@@ -31,6 +33,8 @@ pub struct Watched {
     paths: Vec<PathBuf>,
     look: Box<Look>,
     closes_after: Option<Duration>,
+    /// Of a folder of policies.
+    believing: Option<FileTrust>,
 }
 
 /// Looks again.
@@ -82,7 +86,7 @@ impl Watched {
                 },
             }
         };
-        Self { name, paths, look: Box::new(look), closes_after: None }
+        Self { name, paths, look: Box::new(look), closes_after: None, believing: None }
     }
 
     /// If the files could not be read for this long, the service refuses everything until they can. For files that take
@@ -93,27 +97,53 @@ impl Watched {
         self
     }
 
+    /// Refuses policies that others than these could have written, as [`Config`](crate::Config) does at the start. The
+    /// files of [`Watched::new`] are judged by whoever reads them.
+    #[must_use]
+    pub fn believing(mut self, trust: FileTrust) -> Self {
+        self.believing = Some(trust);
+        self
+    }
+
+    /// Looks again.
+    fn look(&self, service: &Service) -> Looked {
+        let judged = self
+            .believing
+            .iter()
+            .try_for_each(|trust| self.paths.iter().try_for_each(|folder| trust.check_folder(folder)));
+        match judged {
+            Ok(()) => (self.look)(service),
+            Err(error) => Looked::Refused(error.to_string()),
+        }
+    }
+
     /// Watches the folder of policies that the service has been built with, as [`PolicyStore`] does: by its content, so
     /// that no change is missed and what is put in force is what has settled.
     pub fn policy(folder: PathBuf) -> Self {
         let store = OnceLock::new();
         let (paths, started) = (vec![folder.clone()], Instant::now());
+        let refused = AtomicBool::new(false);
         let look = move |service: &Service| {
             let store = store.get_or_init(|| PolicyStore::resume(&folder, service.policy()));
             match store.poll(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)) {
                 // The store compares what it reads, errors included, and what is refused depends on nothing else.
-                Reload::Unchanged => Looked::Waiting,
-                Reload::Refused { errors, kept } => Looked::Refused(format!("(revision {kept}) {errors}")),
+                Reload::Unchanged if refused.load(Ordering::Relaxed) => Looked::Waiting,
+                Reload::Unchanged => Looked::InForce,
+                Reload::Refused { errors, kept } => {
+                    refused.store(true, Ordering::Relaxed);
+                    Looked::Refused(format!("(revision {kept}) {errors}"))
+                }
                 Reload::Loaded { revision, warnings } => {
                     for warning in warnings {
                         tracing::warn!(target: "sealwire::policy", %warning, "policy");
                     }
                     service.replace_policy(store.current());
+                    refused.store(false, Ordering::Relaxed);
                     Looked::Applied(format!("revision {revision}"))
                 }
             }
         };
-        Self { name: "policy", paths, look: Box::new(look), closes_after: None }
+        Self { name: "policy", paths, look: Box::new(look), closes_after: None, believing: None }
     }
 }
 
@@ -275,7 +305,7 @@ async fn watch(shared: Arc<Shared>, position: usize) {
         let looking = Arc::clone(&shared);
         let mut look = tokio::task::spawn_blocking(move || {
             let watched = looking.options.watched.get(position)?;
-            Some((watched.look)(&looking.service))
+            Some(watched.look(&looking.service))
         });
         let looked = loop {
             tokio::select! {

@@ -99,12 +99,12 @@ fn each_mistake_is_named_and_no_value_is_quoted() {
         (|f| f["version"] = 2.into(), "`version` is 2"),
         (|f| f["agent"] = "a.b".into(), "`agent`"),
         (|f| f["environment"] = "".into(), "`environment`"),
-        (|f| f["tokn"] = "x".into(), "unknown field `tokn`"),
-        (|f| f["key"]["secrets"] = "x".into(), "unknown field `secrets`"),
-        (|f| f["nats"]["pass"] = "x".into(), "unknown field `pass`"),
+        (|f| f["tokn"] = "x".into(), "unknown member, expected"),
+        (|f| f["key"]["secrets"] = "x".into(), "`key.…`: unknown member"),
+        (|f| f["nats"]["pass"] = "x".into(), "`nats.…`: unknown member"),
         (|f| f["token"] = "x".into(), "exactly one of"),
         (|f| f["token_command"] = serde_json::json!(["x"]), "exactly one of"),
-        (|f| f["token_file"] = serde_json::Value::Null, "wrong kind"),
+        (|f| f["token_file"] = serde_json::Value::Null, "`token_file`: a value of the wrong kind"),
         (|f| drop(f.as_object_mut().unwrap().remove("token_file")), "exactly one of"),
         (|f| drop(f.as_object_mut().unwrap().remove("key")), "missing field `key`"),
         (|f| f["key"]["secret"] = "c2hvcnQ".into(), "shorter than 32 bytes"),
@@ -115,8 +115,8 @@ fn each_mistake_is_named_and_no_value_is_quoted() {
         (|f| f["key"]["kid"] = "a b".into(), "key id"),
         (|f| f["nats"]["urls"] = serde_json::json!([]), "no broker address"),
         (|f| f["prefix"] = "_INBOX.x".into(), "overlaps"),
-        (|f| f["service_keys"]["math"][0]["kid"] = "svc:prod/math:1".into(), "svc:dev/math:"),
-        (|f| f["service_keys"]["math"][0]["x"] = "AAAA".into(), "`service_keys` of `math`"),
+        (|f| f["service_keys"]["math"][0]["kid"] = "svc:prod/math:1".into(), "a kid does not begin"),
+        (|f| f["service_keys"]["math"][0]["x"] = "AAAA".into(), "`service_keys`: not an Ed25519 key"),
     ];
     for (change, reason) in cases {
         let error = load_text(&with(change)).unwrap_err().to_string();
