@@ -109,7 +109,8 @@ fn default_service_inbox_prefix() -> String {
 pub struct KeysConfig {
     /// The key ring, made by `sealwire keys new-agent`. Read again when it changes.
     pub ring: PathBuf,
-    /// The key that Ed25519 requests are answered with, made by `sealwire keys new-service`.
+    /// The key that Ed25519 requests are answered with, and that replicas sign with what they say about themselves; made by
+    /// `sealwire keys new-service`. The shared guard needs one.
     pub service_key: Option<PathBuf>,
     /// Revoked tokens, subjects and keys. Read again when it changes.
     pub denylist: Option<PathBuf>,
@@ -352,6 +353,12 @@ pub enum ConfigError {
     /// The service key is missing.
     #[error(transparent)]
     ServiceKeyMissing(#[from] ServiceKeyMissing),
+    /// The shared guard without a service key: what another replica says about its guard could not be believed.
+    #[error(
+        "`[replay] guard = \"shared\"` needs `service_key` in `[keys]`, with which replicas sign what they tell each other: \
+         make one with `sealwire keys new-service {0}`"
+    )]
+    UnsignedReplicas(String),
     /// The token keys.
     #[error(transparent)]
     TokenKeys(#[from] KeySetError),

@@ -217,6 +217,11 @@ impl Verifier {
         self.keys.rcu(|keys| Keys { ring: keys.ring.share(), service: Some(Arc::clone(&key)) });
     }
 
+    /// The service key, with which the service also signs what it says about itself.
+    pub(crate) fn service_key(&self) -> Option<Arc<ServiceKey>> {
+        self.keys.load().service.clone()
+    }
+
     /// The key ids with which an agent's messages would verify at `now_s`, and their algorithms; in order.
     pub(crate) fn keys_of(&self, agent: &Name, now_s: u64) -> BTreeMap<String, ProofAlgorithm> {
         let keys = self.keys.load();

@@ -11,7 +11,7 @@ use crate::auth::{
 };
 use crate::clock::{Clock, SystemClock};
 use crate::service::{Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, WantsMethods, Watched};
-use crate::wire::{Audience, Endpoint, ServiceKey, WireLimits};
+use crate::wire::{Audience, Endpoint, ServiceKey, ServicePublicKey, WireLimits};
 
 impl Config {
     /// Where the service listens.
@@ -117,11 +117,27 @@ impl Config {
         Ok(tokens)
     }
 
+    fn service_key(&self, audience: &Audience) -> Result<Option<ServiceKey>, ConfigError> {
+        let path = self.keys.service_key.as_deref();
+        Ok(path.map(|path| read_trusted_service_key(path, audience, &self.files)).transpose()?)
+    }
+
+    /// The public keys under which replicas of the service sign what they say about themselves; none if it has no key.
+    ///
+    /// # Errors
+    /// [`ConfigError::Endpoint`] and [`ConfigError::ServiceKey`].
+    pub fn service_keys(&self) -> Result<Vec<ServicePublicKey>, ConfigError> {
+        let key = self.service_key(self.endpoint()?.audience())?;
+        Ok(key.iter().map(ServiceKey::public).collect())
+    }
+
     fn keys(&self, endpoint: &Endpoint) -> Result<(KeyRing, Option<ServiceKey>), ConfigError> {
         let audience = endpoint.audience();
         let ring = self.ring(audience)?;
-        let service_key = self.keys.service_key.as_deref();
-        let service_key = service_key.map(|path| read_trusted_service_key(path, audience, &self.files)).transpose()?;
+        let service_key = self.service_key(audience)?;
+        if self.replay.guard == GuardKind::Shared && service_key.is_none() {
+            return Err(ConfigError::UnsignedReplicas(audience.to_string()));
+        }
         Ok((ring, service_key))
     }
 

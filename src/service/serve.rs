@@ -1,6 +1,7 @@
 //! A service on a bus: subscribe, keep going, and stop without losing what was accepted.
 //! Never starts beside a replica whose replays it could not see.
 
+mod agreement;
 mod control;
 mod discovery;
 mod fair;
@@ -23,7 +24,7 @@ use crate::bus::{BusConfig, BusError};
 use crate::log_limiter::LogLimiter;
 use crate::nats;
 use control::Control;
-pub(super) use discovery::{AUDIENCE, GUARD, POLICY, STATE, ping};
+pub(super) use discovery::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, ping};
 use ingress::Ingress;
 pub use reload::{RefusedReload, Watched};
 
@@ -73,11 +74,12 @@ pub enum ServeError {
     /// The broker.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// Another replica answers on the bus, and one of the two remembers nonces only for itself: a captured message
-    /// would run once in each.
+    /// Another replica answers on the bus, and the two do not remember in one place: a captured message would run once in
+    /// each. This one does not start; or it serves, started later than the other, and stops.
     #[error(
         "another replica of `{audience}` (instance {instance}, replay guard `{guard}`) answers on the bus, and this one's \
-         guard is `{own}`: stop the other one first, or give all replicas the shared guard"
+         guard is `{own}`, and they cannot serve beside each other: {why}; stop the other one first, or give all replicas \
+         the same shared guard"
     )]
     AnotherReplica {
         /// `<environment>/<service>`.
@@ -88,6 +90,8 @@ pub enum ServeError {
         guard: String,
         /// Ours.
         own: &'static str,
+        /// What differs.
+        why: String,
     },
     /// Whether there is another replica cannot be found out.
     #[error(
@@ -264,10 +268,20 @@ impl Service {
             Err(error) => Err(error),
             Ok(None) => Ok(()),
             Ok(Some(ingress)) => {
-                shutdown.await;
+                let mut agreement = control.agreement();
+                let lost = tokio::select! {
+                    () = &mut shutdown => None,
+                    error = agreement.lost() => Some(error),
+                };
+                if let Some(error) = &lost {
+                    tracing::error!(target: "sealwire::serve", %error, "stopping");
+                    // Nothing more is admitted, and no probe vouches for this replica any more.
+                    drop(tokio::time::timeout(CLOSE, self.verifier().guard().close()).await);
+                }
                 shared.state.send_replace(State::Draining);
                 tracing::info!(target: "sealwire::serve", instance = %shared.instance, "draining");
-                ingress.drain(shared.options.drain).await
+                let drained = ingress.drain(shared.options.drain).await;
+                lost.map_or(drained, Err)
             }
         };
         // Everything accepted is answered: only now does this instance stop answering on the bus.
@@ -308,8 +322,17 @@ impl Shared {
 
     /// Gets ready and starts to take messages.
     async fn run(self: &Arc<Self>, control: &Control) -> Result<Ingress, ServeError> {
-        control.refuse_unseen_replicas().await?;
+        let mut agreement = control.agreement();
+        agreement.reach().await?;
         self.service.verifier().guard().serving();
+        tokio::select! {
+            ingress = self.open(control) => ingress,
+            error = agreement.lost() => Err(error),
+        }
+    }
+
+    /// Waits for the guard, and subscribes.
+    async fn open(self: &Arc<Self>, control: &Control) -> Result<Ingress, ServeError> {
         // What arrives before the guard can vouch for it would be refused as stale. Without a subscription its sender
         // hears "no responders" at once, which is better.
         let mut said = String::new();
@@ -338,6 +361,11 @@ impl Shared {
             "ready"
         );
         Ok(ingress)
+    }
+
+    /// When this instance started, in milliseconds since the Unix epoch.
+    fn started_ms(&self) -> u64 {
+        u64::try_from(self.started.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
     }
 
     /// Where answers to this instance itself go: nobody else may publish there, nor hear what its guard is told.

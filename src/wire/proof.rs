@@ -198,7 +198,7 @@ fn fault<'b, T: Deserialize<'b>>(bytes: &'b [u8], claims: &[&'static str]) -> Pr
 }
 
 /// One JSON object. A derived struct would also be read from an array of its values: a second text for the same proof.
-fn object<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+pub(super) fn object<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     bytes.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(bytes).ok())?
 }
 

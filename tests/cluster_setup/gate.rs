@@ -23,6 +23,13 @@ impl Gate {
         Self { shell, server }
     }
 
+    /// The same with a broker that admits anybody to anything: what is left is what the replicas check themselves.
+    pub(crate) async fn open_to_all() -> Self {
+        let shell = Shell::new();
+        shell.run("setup cluster --out .").ok();
+        Self { shell, server: NatsServer::start().await }
+    }
+
     /// The nkey seed of a broker user: an agent, `tools`, `service NAME` or `guard NAME`.
     pub(crate) fn seed(&self, user: &str) -> String {
         let agent = |folder: &str| {
@@ -109,6 +116,20 @@ impl Gate {
         Served(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 
+    /// What a replica has logged.
+    pub(crate) fn log(&self, state: &str) -> String {
+        self.shell.read(&format!("{state}.log"))
+    }
+
+    /// Waits until a replica has logged this.
+    pub(crate) fn wait_for_log(&self, state: &str, words: &str) {
+        let deadline = Instant::now() + 2 * SOON;
+        while !self.log(state).contains(words) {
+            assert!(Instant::now() < deadline, "no `{words}` in {}", self.log(state));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// The planner's credentials, for this broker.
     pub(crate) fn planner(&self) -> String {
         let mut credentials = self.shell.read_json("planner/planner.creds.json");
@@ -137,6 +158,26 @@ impl Served {
         let pid = self.0.id().to_string();
         assert!(std::process::Command::new("kill").arg(&pid).status().unwrap().success());
         assert!(self.0.wait().unwrap().success(), "drained");
+    }
+}
+
+impl Served {
+    /// The exit code, once it has ended by itself.
+    pub(crate) fn ends(&mut self, within: Duration) -> Option<i32> {
+        let deadline = Instant::now() + within;
+        while Instant::now() < deadline {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        None
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.0.id().to_string();
+        assert!(std::process::Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 }
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::Config;
 use sealwire::service::{Replica, State, replicas};
+use sealwire::{Config, Name};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -18,8 +18,8 @@ use crate::when;
 
 /// Ask which replicas of a service are there, and whether they take messages
 ///
-/// Asks through the broker, as the service's own user. The answers are not signed: they are for operators and health
-/// checks.
+/// Asks through the broker, as the service's own user. A service with a key (`service_key` in its configuration) signs the
+/// answers: one that is not signed by it is listed, and does not count. Without a key nothing can be verified.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -47,21 +47,31 @@ impl Ping {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let config = Config::load(&self.config).or_fail(Exit::Input)?;
         let endpoint = config.endpoint().or_fail(Exit::Input)?;
+        let keys = config.service_keys().or_fail(Exit::Input)?;
         let own = self.own.as_deref().map(instance).transpose()?;
-        let enough = |found: &[Replica]| match &own {
-            Some(own) => found.iter().any(|replica| replica.instance == *own),
-            None => false,
-        };
-        let found = block_on(replicas(&config.nats, &endpoint, self.within, enough))?;
+        if own.is_some() && keys.is_empty() {
+            let audience = endpoint.audience();
+            let failure = Failure::input(format!("{audience} has no key: whoever answers could be anybody"));
+            return Err(failure.help(format!("name one as `service_key`: sealwire keys new-service {audience}")));
+        }
+        let enough = |found: &[Replica]| own.is_some() && found.iter().any(|replica| replica.verified);
+        let found = block_on(replicas(&config.nats, &endpoint, &keys, own.as_deref(), self.within, enough))?;
         let mut found = found.or_fail(Exit::Transport)?;
         found.retain(|replica| own.as_ref().is_none_or(|own| replica.instance == *own));
-        let ready = found.iter().filter(|replica| replica.state == State::Ready.as_str()).count();
+        // Without a key, all that is known is that only the service itself should be able to publish where it arrived.
+        let counts =
+            |replica: &&Replica| replica.state == State::Ready.as_str() && (replica.verified || keys.is_empty());
+        let ready = found.iter().filter(counts).count();
 
         let audience = endpoint.audience();
         out.result(&json!({ "audience": audience.as_str(), "ready": ready, "replicas": lines(&found) }), || {
             let line = |replica: &Replica| {
-                let Replica { instance, state, guard, policy, after, .. } = replica;
-                format!("\n  {instance}  {state:<11} guard {guard}, policy {policy}, after {} ms", after.as_millis())
+                let Replica { instance, state, guard, policy, after, verified, .. } = replica;
+                let verified = if *verified { "verified" } else { "NOT VERIFIED" };
+                format!(
+                    "\n  {instance}  {state:<11} guard {guard}, policy {policy}, {verified}, after {} ms",
+                    after.as_millis()
+                )
             };
             format!(
                 "{audience}: {ready} of {} take messages{}",
@@ -83,7 +93,7 @@ impl Ping {
 fn lines(found: &[Replica]) -> Vec<serde_json::Value> {
     let line = |replica: &Replica| {
         json!({ "instance": replica.instance, "state": replica.state, "guard": replica.guard,
-                "policy": replica.policy, "after_ms": u64::try_from(replica.after.as_millis()).unwrap_or(u64::MAX) })
+                "policy": replica.policy, "verified": replica.verified, "after_ms": u64::try_from(replica.after.as_millis()).unwrap_or(u64::MAX) })
     };
     found.iter().map(line).collect()
 }
@@ -96,7 +106,9 @@ fn instance(path: &Path) -> Result<String, Failure> {
     }
     let text = read_if_there(path)?;
     let kept = text.and_then(|text| serde_json::from_str(&text).ok());
-    kept.map(|Kept { instance }| instance).ok_or_else(|| {
+    // It becomes part of a subject.
+    let kept = kept.map(|Kept { instance }| instance).filter(|instance| Name::new(instance).is_ok());
+    kept.ok_or_else(|| {
         let failure = Failure::new(Exit::Transport, format!("no replica keeps its state in `{}`", path.display()));
         failure.help("start it with: sealwire serve --state-file FILE")
     })

@@ -9,11 +9,12 @@ use async_nats::connection::State as Connection;
 use async_nats::{Client, Subscriber};
 use futures_util::StreamExt as _;
 use futures_util::stream::select_all;
-use serde::Deserialize;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::agreement::Agreement;
+use super::discovery::{Answer, Signatures};
 use super::{Fence, ServeError, Shared, discovery};
 use crate::bus::BusError;
 use crate::wire::{Sealed, Unsent};
@@ -44,8 +45,6 @@ pub(super) const CONFIRM: Duration = Duration::from_secs(4);
 const FLUSH: Duration = Duration::from_millis(500);
 /// How long its task may take to end.
 pub(super) const LEAVE: Duration = Duration::from_secs(1);
-/// How long replicas have to answer; they are asked twice.
-const LISTEN: Duration = Duration::from_millis(250);
 
 impl Control {
     /// Connects, and answers `$SRV` from now on.
@@ -64,48 +63,9 @@ impl Control {
         Answers { shared: Arc::clone(&self.shared), client: self.client.clone() }
     }
 
-    /// Asks who else serves this audience. With a guard that remembers for this process only, nobody else may; and
-    /// beside a replica with such a guard, we may not.
-    ///
-    /// This instance answers as well, which proves that the question got through. Two that start at the same moment see
-    /// each other and both refuse: a second try finds one of them.
-    pub(super) async fn refuse_unseen_replicas(&self) -> Result<(), ServeError> {
-        #[derive(Deserialize)]
-        struct Ping {
-            id: String,
-            metadata: std::collections::BTreeMap<String, String>,
-        }
-        let endpoint = self.shared.service.endpoint();
-        let own = self.shared.service.verifier().guard().kind();
-        let blind = || ServeError::Blind(endpoint.audience().to_string(), self.shared.inbox());
-        let client = self.client.borrow().clone().ok_or_else(blind)?;
-        let inbox = format!("{}.replicas", self.shared.inbox());
-        let mut answers = client.subscribe(inbox.clone()).await.map_err(|_| blind())?;
-        let mut heard_own = false;
-        for _ in 0..2 {
-            let asked = client.publish_with_reply(discovery::ping(endpoint), inbox.clone(), "".into()).await;
-            asked.map_err(|_| blind())?;
-            let until = tokio::time::Instant::now() + LISTEN;
-            while let Ok(Some(answer)) = tokio::time::timeout_at(until, answers.next()).await {
-                let Ok(ping) = serde_json::from_slice::<Ping>(&answer.payload) else { continue };
-                if ping.id == self.shared.instance {
-                    heard_own = true;
-                    continue;
-                }
-                let text = |key: &str| ping.metadata.get(key).map_or("unknown", String::as_str);
-                let same = text(discovery::AUDIENCE) == endpoint.audience().as_str()
-                    && text(discovery::SUBJECT) == endpoint.subscription();
-                if same && (own == "local" || text(discovery::GUARD) != own) {
-                    return Err(ServeError::AnotherReplica {
-                        audience: endpoint.audience().to_string(),
-                        instance: crate::name::shown(&ping.id),
-                        guard: crate::name::shown(text(discovery::GUARD)),
-                        own,
-                    });
-                }
-            }
-        }
-        if heard_own { Ok(()) } else { Err(blind()) }
+    /// Who else serves this audience, and whether we may.
+    pub(super) fn agreement(&self) -> Agreement {
+        Agreement::new(Arc::clone(&self.shared), self.client.clone())
     }
 
     /// Waits until the broker has everything that was sent, then leaves. Takes [`CONFIRM`] and [`LEAVE`] at most.
@@ -193,13 +153,17 @@ async fn keep(
 ) {
     let (mut client, subscribers) = first;
     let mut requests = select_all(subscribers);
+    let mut signatures = Signatures::new(tokio::time::Instant::now());
     clients.send_replace(Some(client.clone()));
     loop {
         tokio::select! {
             request = requests.next() => match request {
                 Some(request) => {
-                    if let Some((to, text)) = discovery::answer(&shared, &request) {
-                        drop(client.publish(to, text.into()).await);
+                    if let Some(Answer { to, headers, payload }) = discovery::answer(&shared, &request, &mut signatures) {
+                        drop(match headers.is_empty() {
+                            true => client.publish(to, payload).await,
+                            false => client.publish_with_headers(to, headers, payload).await,
+                        });
                     }
                 }
                 None => {

@@ -2,21 +2,31 @@
 //! Never answers outside the inbox prefix, and never shows more than names, counts and states.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use async_nats::Message;
+use async_nats::{HeaderMap, Message};
+use bytes::Bytes;
 use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
+use tokio::time::Instant;
 
 use super::super::counters::MethodCounters;
 use super::{RefusedReload, Shared};
-use crate::wire::Endpoint;
+use crate::clock::{Clock as _, SystemClock};
+use crate::wire::{Endpoint, Presence, Question};
 
 /// Metadata: `<environment>/<service>`.
 pub(in crate::service) const AUDIENCE: &str = "sealwire.audience";
 /// Metadata: what the service subscribes to.
-pub(super) const SUBJECT: &str = "sealwire.subject";
+pub(in crate::service) const SUBJECT: &str = "sealwire.subject";
 /// Metadata: the replay guard, `local` or `shared`.
 pub(in crate::service) const GUARD: &str = "sealwire.guard";
+/// Metadata: what must be the same for all replicas, see `GuardIdentity`.
+pub(in crate::service) const GUARD_IDENTITY: &str = "sealwire.guard.identity";
+/// Metadata: whether the guard would judge a message now, `true` or `false`.
+pub(in crate::service) const GUARD_READY: &str = "sealwire.guard.ready";
+/// Metadata: when the replica started, milliseconds since the Unix epoch.
+pub(in crate::service) const STARTED: &str = "sealwire.started";
 /// Metadata: the state.
 pub(in crate::service) const STATE: &str = "sealwire.state";
 /// Metadata: the policy's revision.
@@ -38,9 +48,17 @@ pub(in crate::service) fn ping(endpoint: &Endpoint) -> String {
     format!("$SRV.PING.{}", endpoint.service())
 }
 
-/// The answer to a request, and where it goes. A request without a reply subject in an agent's inbox, or in one of this
-/// service's replicas, gets none: whoever asks chooses that subject, and it is published with our rights.
-pub(super) fn answer(shared: &Shared, request: &Message) -> Option<(String, String)> {
+/// An answer and where it goes.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) to: String,
+    pub(super) headers: HeaderMap,
+    pub(super) payload: Bytes,
+}
+
+/// The answer to a request, signed if whoever asks sent a nonce. A request without a reply subject in an agent's inbox, or
+/// in one of this service's replicas, gets none: whoever asks chooses that subject, and it is published with our rights.
+pub(super) fn answer(shared: &Shared, request: &Message, signatures: &mut Signatures) -> Option<Answer> {
     let reply = request.reply.as_ref()?.as_str();
     let endpoint = shared.service.endpoint();
     let replicas = format!("{}.replica", endpoint.service_inbox());
@@ -55,11 +73,47 @@ pub(super) fn answer(shared: &Shared, request: &Message) -> Option<(String, Stri
         "STATS" => stats(shared),
         _ => return None,
     };
-    Some((reply.to_owned(), text.to_string()))
+    let text = text.to_string();
+    let key = Question::nonce(&request.payload).zip(shared.service.verifier().service_key());
+    let headers = match key.filter(|_| signatures.take(Instant::now())) {
+        Some((nonce, key)) => {
+            let (audience, instance) = (endpoint.audience(), shared.instance.as_str());
+            let now_s = SystemClock.now_s();
+            Presence { audience, instance, to: reply, nonce, payload: text.as_bytes(), now_s }.sign(&key)
+        }
+        None => HeaderMap::new(),
+    };
+    Some(Answer { to: reply.to_owned(), headers, payload: text.into() })
+}
+
+/// How many answers may still be signed: whoever may ask could keep a core busy. What is above gets an answer all the
+/// same, as the tools of NATS do, which proves nothing.
+#[derive(Debug)]
+pub(super) struct Signatures {
+    left: u32,
+    since: Instant,
+}
+
+/// Signatures in a second: some 1 % of a core. Each replica asks once in a second, and so does its health check.
+const SIGNATURES: u32 = 250;
+
+impl Signatures {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { left: SIGNATURES, since: now }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
+            *self = Self::new(now);
+        }
+        let taken = self.left.checked_sub(1);
+        self.left = taken.unwrap_or(0);
+        taken.is_some()
+    }
 }
 
 fn common(shared: &Shared, kind: &str) -> Value {
-    let endpoint = shared.service.endpoint();
+    let (endpoint, guard) = (shared.service.endpoint(), shared.service.verifier().guard());
     json!({
         "type": format!("io.nats.micro.v1.{kind}"),
         "name": endpoint.service(),
@@ -68,7 +122,10 @@ fn common(shared: &Shared, kind: &str) -> Value {
         "metadata": {
             AUDIENCE: endpoint.audience().as_str(),
             SUBJECT: endpoint.subscription(),
-            GUARD: shared.service.verifier().guard().kind(),
+            GUARD: guard.kind(),
+            GUARD_IDENTITY: serde_json::to_string(&guard.identity()).unwrap_or_default(),
+            GUARD_READY: guard.not_ready().is_none().to_string(),
+            STARTED: shared.started_ms().to_string(),
             STATE: shared.state.borrow().as_str(),
             POLICY: shared.service.policy().revision().to_string(),
         },
@@ -186,4 +243,18 @@ fn endpoint_name(method: &str) -> String {
 
 fn method_subject(endpoint: &Endpoint, method: &str) -> String {
     format!("{}.{}.*.{}", endpoint.prefix(), endpoint.service(), method.replace('/', "."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_are_bounded_for_each_second() {
+        let now = Instant::now();
+        let mut signatures = Signatures::new(now);
+        assert_eq!((0..1_000).filter(|_| signatures.take(now)).count(), 250);
+        let later = now + Duration::from_secs(1);
+        assert_eq!((0..1_000).filter(|_| signatures.take(later)).count(), 250);
+    }
 }

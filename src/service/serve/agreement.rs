@@ -1,0 +1,252 @@
+//! Whether all replicas of this service remember in one place: asked at the start, and every second while it serves.
+//! Never believes an answer that the service did not sign, if it has a key to sign with.
+//!
+//! A captured message runs once in each memory that never saw it. So replicas whose guards differ in anything (kind, stream,
+//! its creation, window, skew) do not serve beside each other: one that starts refuses to, and of two that run, the one
+//! that started later stops. Both say so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::Client;
+use async_nats::connection::State as Connection;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::super::replicas::{Asking, NotAsked, Said};
+use super::{ServeError, Shared, State, discovery};
+use crate::name::shown;
+use crate::wire::ServicePublicKey;
+
+/// What this replica knows of the others.
+#[derive(Debug)]
+pub(super) struct Agreement {
+    shared: Arc<Shared>,
+    client: watch::Receiver<Option<Client>>,
+    /// For how many rounds in a row each other replica has differed in what may differ for a moment.
+    lasting: Streaks,
+    /// For how many rounds in a row each one that names our stream has left no trace there.
+    traceless: Streaks,
+    /// Of whom it was told.
+    told: BTreeSet<String>,
+}
+
+/// Another replica that may not serve beside this one.
+#[derive(Debug)]
+struct Conflict {
+    instance: String,
+    guard: String,
+    why: String,
+    started_ms: u64,
+    /// It takes messages, or finishes some.
+    serves: bool,
+    /// It cannot be otherwise a moment later.
+    for_good: bool,
+}
+
+/// What one round has heard.
+#[derive(Debug, Default)]
+struct Round {
+    heard_own: bool,
+    others: BTreeSet<String>,
+    conflicts: Vec<Conflict>,
+}
+
+/// How long replicas have to answer.
+const LISTEN: Duration = Duration::from_millis(250);
+/// How often they are asked while this one serves. Less than any guard waits before it executes anything, so that two which
+/// came up unseen find each other before.
+const EVERY: Duration = Duration::from_secs(1);
+/// A replica that was not heard for so long may have been missed by one that started meanwhile.
+const UNHEARD: Duration = Duration::from_millis(2_500);
+/// Rounds for which streams may differ: after one was removed, each replica finds the next one within a second or two.
+const ROUNDS: u32 = 4;
+/// Rounds after which a replica of the same stream must have left a probe there: one each second, more after a disturbance.
+const TRACELESS_ROUNDS: u32 = 15;
+/// A probe that is older is of no use.
+const TRACE: Duration = Duration::from_secs(10);
+/// The most other replicas that are told about, or counted.
+const MOST: usize = 1_024;
+
+impl Agreement {
+    pub(super) fn new(shared: Arc<Shared>, client: watch::Receiver<Option<Client>>) -> Self {
+        Self { shared, client, lasting: Streaks::default(), traceless: Streaks::default(), told: BTreeSet::new() }
+    }
+
+    /// Asks who else serves this audience before this replica does.
+    ///
+    /// This instance answers as well, which proves that the question got through. Two that start at the same moment see
+    /// each other and both refuse: a second try finds one of them.
+    pub(super) async fn reach(&mut self) -> Result<(), ServeError> {
+        let shared = Arc::clone(&self.shared);
+        let blind = || ServeError::Blind(shared.service.endpoint().audience().to_string(), shared.inbox());
+        let (mut heard_own, mut rounds) = (false, 0);
+        let refused = loop {
+            let Round { heard_own: now, conflicts, .. } = self.round().await.map_err(|NotAsked| blind())?;
+            heard_own |= now;
+            rounds += 1;
+            let lasts = rounds > ROUNDS;
+            let differs = !conflicts.is_empty();
+            if let Some(conflict) = conflicts.into_iter().find(|conflict| conflict.for_good || lasts) {
+                break conflict;
+            }
+            if rounds >= 2 && !differs {
+                return if heard_own { Ok(()) } else { Err(blind()) };
+            }
+        };
+        let error = self.refusal(&refused);
+        tracing::error!(target: "sealwire::serve", %error, "not starting");
+        // So that the others hear of this one for as long as they need to say so, too.
+        let rounds = if refused.for_good { 1 } else { ROUNDS };
+        tokio::time::sleep((EVERY + LISTEN) * rounds).await;
+        Err(error)
+    }
+
+    /// Asks again and again. Ends when this replica has to stop; the guard is told whatever makes it doubt.
+    pub(super) async fn lost(&mut self) -> ServeError {
+        let guard = Arc::clone(self.shared.service.verifier().guard());
+        let mut ticks = tokio::time::interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut heard_at = Instant::now();
+        loop {
+            ticks.tick().await;
+            let round = self.round().await.unwrap_or_default();
+            if heard_at.elapsed() > UNHEARD {
+                // Not heard by anybody who may have started since, with whatever guard.
+                guard.outsider();
+            }
+            if round.heard_own {
+                heard_at = Instant::now();
+            }
+            for conflict in &round.conflicts {
+                if !conflict.for_good && self.lasting.one_more(&conflict.instance) < ROUNDS {
+                    continue;
+                }
+                if !conflict.serves {
+                    self.tell(conflict, "another replica with another replay guard tries to start beside this one");
+                    continue;
+                }
+                guard.outsider();
+                if (self.shared.started_ms(), &self.shared.instance) > (conflict.started_ms, &conflict.instance) {
+                    return self.refusal(conflict);
+                }
+                self.tell(conflict, "another replica with another replay guard serves beside this one, and must stop");
+            }
+        }
+    }
+
+    /// Says so, once for each other replica.
+    fn tell(&mut self, conflict: &Conflict, what: &'static str) {
+        if self.told.len() < MOST && self.told.insert(conflict.instance.clone()) {
+            let Conflict { instance, guard, why, .. } = conflict;
+            tracing::error!(target: "sealwire::serve", %instance, %guard, %why, "{what}");
+        }
+    }
+
+    /// Asks once.
+    async fn round(&mut self) -> Result<Round, NotAsked> {
+        let client = self.client.borrow().clone();
+        // On a connection that is down, the client library keeps what it is asked for until the broker is back.
+        let client = client.filter(|client| client.connection_state() == Connection::Connected).ok_or(NotAsked)?;
+        let shared = Arc::clone(&self.shared);
+        let endpoint = shared.service.endpoint();
+        let keys: Vec<ServicePublicKey> =
+            shared.service.verifier().service_key().map(|key| key.public()).into_iter().collect();
+        let inbox = format!("{}.replicas", shared.inbox());
+        let skew_s = shared.service.verifier().window().skew_s;
+        let asking = Asking { client: &client, endpoint, keys: &keys, inbox: &inbox, skew_s };
+        let mut round = Round::default();
+        let mut said = 0;
+        let each = |other: Said| {
+            said += 1;
+            // Without a key of the service, what arrives is believed: nobody else may publish to this inbox.
+            if let (Err(reason), false) = (other.proof, keys.is_empty()) {
+                self.disbelieve(&other, reason);
+            } else if other.instance == shared.instance {
+                round.heard_own = true;
+            } else {
+                round.conflicts.extend(self.conflict(&other));
+                round.others.insert(other.instance);
+            }
+            said >= MOST
+        };
+        asking.round(discovery::ping(endpoint), LISTEN, each).await?;
+        let differs: BTreeSet<&str> = round.conflicts.iter().map(|conflict| conflict.instance.as_str()).collect();
+        self.lasting.0.retain(|instance, _| differs.contains(instance.as_str()));
+        self.traceless.0.retain(|instance, _| round.others.contains(instance));
+        Ok(round)
+    }
+
+    fn disbelieve(&mut self, other: &Said, reason: crate::wire::Unverifiable) {
+        let instance = shown(&other.instance);
+        if other.instance != self.shared.instance && self.told.len() < MOST && self.told.insert(instance.clone()) {
+            tracing::warn!(
+                target: "sealwire::serve", %instance, %reason,
+                "who calls itself another replica of this service is not: it does not sign with the service's key"
+            );
+        }
+    }
+
+    /// Why this other replica may not serve beside us, if it may not.
+    fn conflict(&mut self, other: &Said) -> Option<Conflict> {
+        let (endpoint, guard) = (self.shared.service.endpoint(), self.shared.service.verifier().guard());
+        if other.audience() != endpoint.audience().as_str() || other.subject() != endpoint.subscription() {
+            return None;
+        }
+        let own = guard.identity();
+        let (why, for_good) = match other.identity() {
+            _ if own.kind == "local" => ("a local guard remembers for one replica only".to_owned(), true),
+            None => ("it does not tell which guard it has".to_owned(), true),
+            Some(theirs) => match own.difference(&theirs) {
+                Some(why) => (why, own.differs_for_good(&theirs)),
+                None => (self.traceless(other, &own.stream)?, true),
+            },
+        };
+        Some(Conflict {
+            instance: shown(&other.instance),
+            guard: shown(other.guard()),
+            why,
+            started_ms: other.started_ms(),
+            serves: other.state() != State::Starting(String::new()).as_str(),
+            for_good,
+        })
+    }
+
+    /// A replica that says it shares our stream, and for long has left no probe there, shares another one of that name.
+    fn traceless(&mut self, other: &Said, stream: &str) -> Option<String> {
+        let guard = self.shared.service.verifier().guard();
+        let seen = guard.peers_seen().get(&other.instance).is_some_and(|ago| *ago < TRACE);
+        let can_tell = other.guard_is_ready() && guard.not_ready().is_none() && guard.instance().is_some();
+        if seen || !can_tell {
+            self.traceless.0.remove(&other.instance);
+            return None;
+        }
+        let rounds = self.traceless.one_more(&other.instance);
+        (rounds > TRACELESS_ROUNDS)
+            .then(|| format!("it names the guard stream `{stream}`, and leaves no trace in ours"))
+    }
+
+    fn refusal(&self, conflict: &Conflict) -> ServeError {
+        ServeError::AnotherReplica {
+            audience: self.shared.service.endpoint().audience().to_string(),
+            instance: conflict.instance.clone(),
+            guard: conflict.guard.clone(),
+            own: self.shared.service.verifier().guard().kind(),
+            why: conflict.why.clone(),
+        }
+    }
+}
+
+/// For how many rounds in a row something was so, by instance; of those that one round hears.
+#[derive(Debug, Default)]
+struct Streaks(BTreeMap<String, u32>);
+
+impl Streaks {
+    /// One more round.
+    fn one_more(&mut self, instance: &str) -> u32 {
+        let rounds = self.0.entry(instance.to_owned()).or_default();
+        *rounds = rounds.saturating_add(1);
+        *rounds
+    }
+}

@@ -1,0 +1,232 @@
+//! What a replica says about itself, signed by its service and bound to the question: SPEC.md §18.
+//! Never believes a word of an answer before its signature holds, whoever may publish where it arrived.
+
+use async_nats::HeaderMap;
+use serde::{Deserialize, Serialize};
+
+use super::endpoint::Audience;
+use super::envelope::{SCHEME, credentials};
+use super::jose::{b64, integer, sha256_b64, unb64};
+use super::key::{ServiceKey, ServicePublicKey};
+use super::proof::{ProofHeader, object};
+use super::seal::AUTHENTICATION_INFO;
+use super::sign::Unverifiable;
+use crate::auth::{Nonce, ProofAlgorithm};
+
+/// The type of the proof: of no use as an answer to a call, nor the other way round.
+const TYP: &str = "nats-rpc-v1-srv+jwt";
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Claims {
+    /// `<environment>/<service>`.
+    iss: String,
+    /// The replica's id.
+    sub: String,
+    /// The reply subject of the question.
+    to: String,
+    #[serde(deserialize_with = "integer")]
+    iat: u64,
+    /// The asker's, as it came.
+    nonce: String,
+    /// base64url(SHA-256(answer)).
+    dig: String,
+}
+
+/// A replica's answer to one question, before it is signed.
+#[derive(Debug)]
+pub(crate) struct Presence<'a> {
+    pub(crate) audience: &'a Audience,
+    pub(crate) instance: &'a str,
+    pub(crate) to: &'a str,
+    pub(crate) nonce: Nonce,
+    pub(crate) payload: &'a [u8],
+    pub(crate) now_s: u64,
+}
+
+impl Presence<'_> {
+    /// The answer's header.
+    pub(crate) fn sign(&self, key: &ServiceKey) -> HeaderMap {
+        let header = ProofHeader { algorithm: ProofAlgorithm::EdDsa, kid: key.kid().to_owned(), typ: TYP.to_owned() };
+        let claims = Claims {
+            iss: self.audience.as_str().to_owned(),
+            sub: self.instance.to_owned(),
+            to: self.to.to_owned(),
+            iat: self.now_s,
+            nonce: self.nonce.to_text(),
+            dig: sha256_b64(self.payload),
+        };
+        let input = format!("{}.{}", header.encode(), b64(&serde_json::to_vec(&claims).unwrap_or_default()));
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHENTICATION_INFO, format!("{SCHEME} {input}.{}", b64(&key.sign(input.as_bytes()))));
+        headers
+    }
+}
+
+/// A question to the replicas of a service: its answers are bound to it.
+#[derive(Debug)]
+pub(crate) struct Question {
+    audience: Audience,
+    nonce: Nonce,
+    asked_s: u64,
+}
+
+impl Question {
+    /// A new question, asked now.
+    pub(crate) fn new(audience: Audience, now_s: u64) -> Self {
+        Self { audience, nonce: Nonce::random(), asked_s: now_s }
+    }
+
+    /// What is sent as its payload.
+    pub(crate) fn payload(&self) -> String {
+        self.nonce.to_text()
+    }
+
+    /// The nonce of a question in a request's payload; `None` if whoever asks wants no proof.
+    pub(crate) fn nonce(payload: &[u8]) -> Option<Nonce> {
+        Nonce::from_text(std::str::from_utf8(payload).ok()?)
+    }
+
+    /// Checks an answer that arrived on `subject` from a replica that calls itself `instance`, under the service's keys.
+    pub(crate) fn accept(
+        &self,
+        subject: &str,
+        instance: &str,
+        headers: Option<&HeaderMap>,
+        payload: &[u8],
+        keys: &[ServicePublicKey],
+        skew_s: u64,
+    ) -> Result<(), Unverifiable> {
+        let value = only(headers.ok_or(Unverifiable::Unsigned)?)?;
+        let proof = credentials(value).ok_or(Unverifiable::Malformed)?;
+        let (input, signature) = proof.rsplit_once('.').ok_or(Unverifiable::Malformed)?;
+        let (header, claims) = input.split_once('.').ok_or(Unverifiable::Malformed)?;
+        let header = ProofHeader::parse_typed(header, TYP).map_err(|_| Unverifiable::Malformed)?;
+        let signature = unb64(signature).ok_or(Unverifiable::Malformed)?;
+        let key = keys.iter().find(|key| key.kid() == header.kid && header.algorithm == ProofAlgorithm::EdDsa);
+        if !key.ok_or(Unverifiable::Key)?.key.verify(input.as_bytes(), &signature) {
+            return Err(Unverifiable::Signature);
+        }
+        let claims: Claims = unb64(claims).and_then(|bytes| object(&bytes)).ok_or(Unverifiable::Malformed)?;
+        if claims.iss != self.audience.as_str() || claims.sub != instance {
+            Err(Unverifiable::Issuer)
+        } else if claims.to != subject {
+            Err(Unverifiable::Subject)
+        } else if claims.nonce != self.nonce.to_text() {
+            Err(Unverifiable::Request)
+        } else if claims.dig != sha256_b64(payload) {
+            Err(Unverifiable::Payload)
+        } else if claims.iat < self.asked_s.saturating_sub(skew_s) {
+            Err(Unverifiable::TooOld)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The one signature header.
+fn only(headers: &HeaderMap) -> Result<&str, Unverifiable> {
+    let named = headers.iter().filter(|(name, _)| {
+        let name: &str = name.as_ref();
+        name.eq_ignore_ascii_case(AUTHENTICATION_INFO)
+    });
+    let mut values = named.flat_map(|(_, values)| values);
+    let first = values.next().ok_or(Unverifiable::Unsigned)?;
+    if values.next().is_some() { Err(Unverifiable::Repeated) } else { Ok(first.as_str()) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use crate::name::Name;
+
+    const NOW: u64 = 1_790_000_000;
+    const TO: &str = "_SVC.math.replica.A.replicas";
+
+    fn audience(service: &str) -> Audience {
+        Audience::new(&Name::new("prod").unwrap(), &Name::new(service).unwrap())
+    }
+
+    fn key(service: &str, seed: u8) -> ServiceKey {
+        ServiceKey::new(&format!("svc:prod/{service}:1"), &audience(service), [seed; 32]).unwrap()
+    }
+
+    /// An answer to `question` that is right in everything.
+    fn answer<'a>(audience: &'a Audience, question: &Question) -> Presence<'a> {
+        Presence { audience, instance: "B", to: TO, nonce: question.nonce, payload: b"{}", now_s: NOW }
+    }
+
+    fn accept(question: &Question, headers: &HeaderMap) -> Result<(), Unverifiable> {
+        question.accept(TO, "B", Some(headers), b"{}", &[key("math", 1).public()], 5)
+    }
+
+    #[test]
+    fn an_answer_to_this_question_under_the_services_key_is_believed() {
+        let (audience, key) = (audience("math"), key("math", 1));
+        let question = Question::new(audience.clone(), NOW);
+        assert_eq!(accept(&question, &answer(&audience, &question).sign(&key)), Ok(()));
+        // The service's clock may be behind, by as much as the clocks of messages.
+        let behind = Presence { now_s: NOW - 5, ..answer(&audience, &question) };
+        assert_eq!(accept(&question, &behind.sign(&key)), Ok(()));
+        assert_eq!(Question::nonce(question.payload().as_bytes()), Some(question.nonce));
+        for other in ["", "{}", "AAECAwQFBgcICQoLDA0ODx", "AAECAwQFBgcICQoLDA0ODw\n"] {
+            assert_eq!(Question::nonce(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_differs_in_anything_is_not_believed() {
+        let (audience, own) = (audience("math"), key("math", 1));
+        let question = Question::new(audience.clone(), NOW);
+        let right = || answer(&audience, &question);
+        let others = self::audience("bank");
+        let cases = [
+            (Presence { audience: &others, ..right() }, Unverifiable::Issuer),
+            (Presence { instance: "C", ..right() }, Unverifiable::Issuer),
+            (Presence { to: "_SVC.math.replica.A.other", ..right() }, Unverifiable::Subject),
+            (Presence { nonce: Nonce::random(), ..right() }, Unverifiable::Request),
+            (Presence { payload: b"[]", ..right() }, Unverifiable::Payload),
+            (Presence { now_s: NOW - 6, ..right() }, Unverifiable::TooOld),
+        ];
+        for (wrong, expected) in cases {
+            assert_eq!(accept(&question, &wrong.sign(&own)), Err(expected), "{wrong:?}");
+        }
+        // Another service's key, and another key under this one's id.
+        assert_eq!(accept(&question, &right().sign(&key("bank", 1))), Err(Unverifiable::Key));
+        assert_eq!(accept(&question, &right().sign(&key("math", 2))), Err(Unverifiable::Signature));
+        assert_eq!(question.accept(TO, "B", None, b"{}", &[own.public()], 5), Err(Unverifiable::Unsigned));
+        assert_eq!(accept(&question, &HeaderMap::new()), Err(Unverifiable::Unsigned));
+        // Twice, also in another spelling.
+        let mut twice = right().sign(&own);
+        let value = only(&twice).unwrap().to_owned();
+        twice.insert("authentication-info", value.as_str());
+        assert_eq!(accept(&question, &twice), Err(Unverifiable::Repeated));
+        // Any byte changed.
+        for index in 0..value.len() {
+            let mut bytes = value.clone().into_bytes();
+            bytes[index] = if bytes[index] == b'A' { b'B' } else { b'A' };
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHENTICATION_INFO, String::from_utf8(bytes).unwrap());
+            assert!(accept(&question, &headers).is_err(), "{index}");
+        }
+    }
+
+    #[test]
+    fn a_proof_of_another_type_is_not_believed() {
+        let (audience, own) = (audience("math"), key("math", 1));
+        let question = Question::new(audience.clone(), NOW);
+        let signed = answer(&audience, &question).sign(&own);
+        let (_, rest) = only(&signed).unwrap().split_once('.').unwrap();
+        let claims = rest.split_once('.').unwrap().0;
+        let header = ProofHeader {
+            algorithm: ProofAlgorithm::EdDsa,
+            kid: own.kid().into(),
+            typ: "nats-rpc-v1-reply+jwt".into(),
+        };
+        let input = format!("{}.{claims}", header.encode());
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHENTICATION_INFO, format!("{SCHEME} {input}.{}", b64(&own.sign(input.as_bytes()))));
+        assert_eq!(accept(&question, &headers), Err(Unverifiable::Malformed));
+    }
+}
