@@ -4,6 +4,7 @@
 mod delivery;
 mod ed25519;
 mod endpoint;
+mod enrol;
 mod envelope;
 mod headers;
 mod jose;
@@ -16,6 +17,7 @@ mod sign;
 pub use delivery::Delivery;
 pub(crate) use ed25519::Ed25519Public;
 pub use endpoint::{Audience, Endpoint, EndpointError, WireLimits};
+pub use enrol::{KeyRequest, KeyRequestError};
 pub use envelope::{Envelope, EnvelopeError, Misshapen};
 pub use headers::HeaderBlock;
 pub(crate) use key::ed25519_thumbprint;

@@ -2,6 +2,8 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
+#[path = "cluster_setup/agreement.rs"]
+mod agreement;
 #[path = "support/cli.rs"]
 mod cli;
 #[path = "cluster_setup/gate.rs"]
@@ -235,6 +237,36 @@ async fn a_service_is_added_while_the_brokers_run() {
     let issue = "token issue --key issuer/token-key.json --subject planner --audience dev/ledger --role calculator";
     gate.shell.run(&format!("{issue} --cnf-kid-file tokens/planner.kid --out tokens/planner.jwt")).ok();
     gate.shell.run_args(&["call", "--creds", &creds, "ledger", "math/add", "[2, 3]"]).ok();
+}
+
+/// From its own key to its first answer, with nothing secret passed on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_was_enrolled_by_its_public_keys_is_answered() {
+    let gate = Gate::open().await;
+    let _demo = gate.serve("demo", "demo.json");
+    let shell = &gate.shell;
+    let asked = shell.run(&format!("keys request robot --environment dev --nkey --url {} --json", gate.server.url()));
+    let asked = asked.ok().json();
+    let thumbprint = asked["thumbprint"].as_str().unwrap();
+    let enrol = format!("keys enrol robot.request --thumbprint {thumbprint} --service dev/demo=demo/ring.json");
+    shell.run(&format!("{enrol} --pin-from demo/service-key.json")).ok();
+    shell.run("keys accept robot.creds.json robot.enrolment.json").ok();
+    let other = format!("setup agent robot.request --thumbprint {}x --out .", &thumbprint[1..]);
+    shell.run(&other).fails(30, &["is for another key"]);
+    shell.run(&format!("setup agent robot.request --thumbprint {thumbprint} --out .")).ok();
+    shell.run(&format!("setup agent robot.request --thumbprint {thumbprint} --out .")).fails(30, &["already"]);
+    gate.server.reload(&gate::config(shell)).await;
+    let issue = "token issue --key issuer/token-key.json --subject robot --audience dev/demo --role calculator";
+    shell.run(&format!("{issue} --cnf-jkt {thumbprint} --out robot.jwt")).ok();
+    let call = ["call", "--creds", "robot.creds.json", "demo", "math/add", "[2, 3]"];
+    let deadline = Instant::now() + SOON;
+    while shell.run_args(&call).code != 0 {
+        assert!(Instant::now() < deadline, "{:?}", shell.run_args(&call));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // The next service that is added leaves it its user.
+    shell.run("setup service ledger --out .").ok();
+    assert!(shell.read("nats-1/users.conf").contains(asked["nkey"].as_str().unwrap()));
 }
 
 /// The brokers see every token: stolen, it is of no use.

@@ -213,6 +213,13 @@ impl Credentials {
         self
     }
 
+    /// Other addresses of the broker.
+    #[must_use]
+    pub fn urls(mut self, urls: Vec<String>) -> Self {
+        self.bus.urls = urls;
+        self
+    }
+
     /// Another key of the same agent, after a rotation.
     #[must_use]
     pub fn with_key(mut self, key: AgentKey) -> Self {

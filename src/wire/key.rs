@@ -239,6 +239,14 @@ impl AgentKey {
         }
     }
 
+    /// Signs with an Ed25519 key; `None` for an HMAC key.
+    pub(super) fn sign_with_pair(&self, message: &[u8]) -> Option<Vec<u8>> {
+        match &self.secret {
+            AgentSecret::Master(_) => None,
+            AgentSecret::Pair(pair) => Some(pair.pair.sign(message).as_ref().to_vec()),
+        }
+    }
+
     /// The signing function towards one service.
     pub(super) fn signer(&self, audience: &Audience) -> Result<SignWith, KeyError> {
         Ok(match &self.secret {

@@ -1,12 +1,15 @@
 //! `sealwire keys`: the keys of agents, services and token issuers, from the first to the last day.
 //! Never prints a secret: they go from file to file.
 
+mod accept;
+mod enrol;
 mod grant;
 mod list;
 mod new_agent;
 mod new_service;
 mod new_token_key;
 mod pin;
+mod request;
 mod retire;
 mod revoke;
 mod ring;
@@ -30,6 +33,9 @@ use crate::output::Output;
 #[derive(Subcommand)]
 pub(crate) enum Keys {
     NewAgent(new_agent::NewAgent),
+    Request(request::Request),
+    Enrol(enrol::Enrol),
+    Accept(accept::Accept),
     Grant(grant::Grant),
     NewService(new_service::NewService),
     Pin(pin::Pin),
@@ -44,6 +50,9 @@ impl Keys {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         match self {
             Self::NewAgent(command) => command.run(out),
+            Self::Request(command) => command.run(out),
+            Self::Enrol(command) => command.run(out),
+            Self::Accept(command) => command.run(out),
             Self::Grant(command) => command.run(out),
             Self::NewService(command) => command.run(out),
             Self::Pin(command) => command.run(out),

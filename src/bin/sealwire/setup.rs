@@ -1,6 +1,7 @@
 //! The commands below `sealwire setup`.
 //! Never writes outside the folder that it is given.
 
+mod agent;
 mod certificates;
 mod cluster;
 mod mark;
@@ -20,6 +21,8 @@ pub(crate) enum Setup {
     Cluster(cluster::Cluster),
     /// Add a service to a set-up that is there
     Service(service::AddService),
+    /// Let an enrolled agent connect to the brokers of a set-up
+    Agent(agent::AddAgent),
 }
 
 impl Setup {
@@ -27,6 +30,7 @@ impl Setup {
         match self {
             Self::Cluster(command) => command.run(out),
             Self::Service(command) => command.run(out),
+            Self::Agent(command) => command.run(out),
         }
     }
 }

@@ -64,17 +64,23 @@ impl Ring {
     /// Adds the record that lets this service verify `key`: the derived key, or the public one.
     pub(super) fn add(&mut self, key: &AgentKey, owner: &Name, not_before: Option<u64>) -> Result<(), Failure> {
         let kid = key.kid();
-        if self.file.keys.iter().any(|entry| entry.kid == kid) {
-            let message = format!("`{}` has a key `{kid}` already", self.path.display());
-            return Err(Failure::input(message)
-                .help("choose another name or --kid; for a new key of the same agent: keys rotate"));
-        }
         let mut entry = match (key.derived(&self.audience), key.public()) {
             (Some(derived), _) => KeyEntry::hmac(kid, owner.clone(), &derived),
             (None, Some(x)) => KeyEntry::ed25519(kid, owner.clone(), x),
             (None, None) => return Err(Failure::bug()),
         };
         entry.not_before = not_before;
+        self.push(entry)
+    }
+
+    /// Adds a record.
+    pub(super) fn push(&mut self, entry: KeyEntry) -> Result<(), Failure> {
+        let kid = &entry.kid;
+        if self.file.keys.iter().any(|entry| entry.kid == *kid) {
+            let message = format!("`{}` has a key `{kid}` already", self.path.display());
+            return Err(Failure::input(message)
+                .help("choose another name or --kid; for a new key of the same agent: keys rotate"));
+        }
         self.file.keys.push(entry);
         self.check()
     }

@@ -129,13 +129,28 @@ impl Target {
             let name = credentials.agent().to_string();
             self.save_credentials(credentials, &name, &mark.services)?;
         }
-        self.write(OPERATOR, USERS, &users.to_json()?)?;
-        NODES.iter().try_for_each(|node| self.write(node, "users.conf", &users.config()))?;
+        self.write_users(&users)?;
         // The new folders first: as long as only they say so, they are no part of it.
         let mut folders = Self::folders(&mark);
         folders.reverse();
         mark.write(&self.0, &folders)?;
         Ok(mark)
+    }
+
+    /// A broker user for an agent that made its key pair itself.
+    pub(super) fn add_agent(&self, name: &Name, nkey: &str) -> Result<(), Failure> {
+        if self.mark()?.is_none() {
+            let failure = Failure::input(format!("there is no set-up in `{}`", self.display()));
+            return Err(failure.help("make one: sealwire setup cluster --out FOLDER"));
+        }
+        let mut users = Users::load(&self.file(OPERATOR, USERS))?;
+        users.admit(Kind::Agent, name, nkey)?;
+        self.write_users(&users)
+    }
+
+    fn write_users(&self, users: &Users) -> Result<(), Failure> {
+        self.write(OPERATOR, USERS, &users.to_json()?)?;
+        NODES.iter().try_for_each(|node| self.write(node, "users.conf", &users.config()))
     }
 
     fn add_service(&self, name: &Name, mark: &Mark, users: &mut Users, denied: &Denylist) -> Result<(), Failure> {

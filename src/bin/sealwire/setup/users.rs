@@ -79,7 +79,10 @@ impl Users {
         if !is_user_key(nkey) {
             return Err(Failure::input("not the public nkey of a user: it begins with U"));
         }
-        if self.users.iter().any(|user| user.nkey == nkey || (user.kind == kind && user.name == *name)) {
+        // Agents' and tools' inboxes are named alike.
+        let inbox = |kind| matches!(kind, Kind::Agent | Kind::Tools);
+        let same = |user: &User| user.name == *name && (user.kind == kind || (inbox(user.kind) && inbox(kind)));
+        if self.users.iter().any(|user| user.nkey == nkey || same(user)) {
             let message = format!("the brokers know the {} {name}, or its key, already", kind.as_str());
             return Err(Failure::input(message));
         }

@@ -1,0 +1,97 @@
+//! `sealwire keys request`: an agent's own key, and a request to enrol its public half.
+//! Never writes the private half anywhere but into the agent's credentials.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use nkeys::KeyPair;
+use sealwire::auth::ProofAlgorithm;
+use sealwire::client::Credentials;
+use sealwire::wire::{AgentKey, KeyRequest};
+use sealwire::{BusConfig, Name};
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::write_public;
+use crate::output::Output;
+use crate::when;
+
+/// Make an agent's key where the agent runs, and a request by which an operator enrols its public half
+///
+/// The operator never sees the private key. Send the request by any way; tell the thumbprint by another one, so that the
+/// operator knows whose key it is.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire keys request robot --environment dev --url tls://nats.example:4222
+  sealwire keys request robot --environment dev --nkey \\
+      --url tls://nats-1:4222 --url tls://nats-2:4222 --tls-ca ca.pem
+
+Then, the operator:  sealwire keys enrol robot.request …
+and here again:      sealwire keys accept robot.creds.json robot.enrolment.json")]
+pub(crate) struct Request {
+    /// The agent's name
+    #[arg(value_name = "NAME")]
+    name: Name,
+    /// The environment
+    #[arg(long, value_name = "ENV")]
+    environment: Name,
+    /// The key id [default: NAME.k1]
+    #[arg(long, value_name = "KID")]
+    kid: Option<String>,
+    /// The broker's address; repeat for the nodes of a cluster
+    #[arg(long = "url", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
+    urls: Vec<String>,
+    /// The certificate authorities of the broker (PEM)
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// Make a key pair for the broker, too, and ask for a user with it
+    #[arg(long)]
+    nkey: bool,
+    /// The file that will hold the access token, relative to the credentials [default: NAME.jwt]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The credentials file to write (mode 0600) [default: NAME.creds.json]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// The request to write; nothing in it is secret [default: NAME.request]
+    #[arg(long, value_name = "FILE")]
+    request: Option<PathBuf>,
+}
+
+impl Request {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let name = &self.name;
+        let path = self.out.clone().unwrap_or_else(|| format!("{name}.creds.json").into());
+        let request = self.request.clone().unwrap_or_else(|| format!("{name}.request").into());
+        let kid = self.kid.clone().unwrap_or_else(|| format!("{name}.k1"));
+        let key = AgentKey::generate(&kid, ProofAlgorithm::EdDsa).or_fail(Exit::Input)?;
+        let user = self.nkey.then(KeyPair::new_user);
+        let nkey = user.as_ref().map(KeyPair::public_key);
+        let text =
+            KeyRequest::sign(&self.environment, name, &key, nkey.as_deref(), when::now_s()).or_fail(Exit::Bug)?;
+        let thumbprint = KeyRequest::verify(&text).or_fail(Exit::Input)?.thumbprint();
+
+        let mut bus = BusConfig { urls: self.urls.clone(), ..BusConfig::default() };
+        bus.nkey_seed = user.map(|user| user.seed().map(Zeroizing::new)).transpose().or_fail(Exit::Bug)?;
+        // The name is kept in another folder, so it must hold from there.
+        bus.tls_ca = self.tls_ca.as_ref().map(|ca| ca.canonicalize().unwrap_or_else(|_| ca.clone()));
+        let token_file = self.token_file.clone().unwrap_or_else(|| format!("{name}.jwt").into());
+        let credentials = Credentials::new(self.environment.clone(), name.clone(), key, bus).token_file(token_file);
+        credentials.save(&path, false).or_fail(Exit::Input)?;
+        write_public(&request, &format!("{text}\n"))?;
+
+        let result = json!({ "agent": name, "kid": kid, "thumbprint": thumbprint, "nkey": nkey, "credentials": path,
+                             "request": request });
+        out.result(&result, || {
+            let (path, request) = (path.display(), request.display());
+            format!(
+                "wrote the credentials of {name} to {path}, which nobody else needs to see, and a request to {request}\n\
+                 key {kid}, thumbprint {thumbprint}\n\nGive the request to who runs the services, and tell the \
+                 thumbprint by another way. Then take what comes back:\n  sealwire keys accept {path} {name}.enrolment.json"
+            )
+        })?;
+        Ok(Exit::Ok)
+    }
+}
