@@ -198,11 +198,9 @@ async fn run(case: Case, bench: &Bench, number: usize) -> (ExitStatus, Duration,
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_command_ends_within_its_bound_whatever_the_broker_does() {
-    let bench = Arc::new(Bench::new());
-    let tried = futures_util::stream::iter(Case::all().into_iter().enumerate()).map(|(number, case)| {
-        let bench = Arc::clone(&bench);
-        async move { (case, run(case, &bench, number).await) }
-    });
+    let bench = &Bench::new();
+    let tried = futures_util::stream::iter(Case::all().into_iter().enumerate())
+        .map(|(number, case)| async move { (case, run(case, bench, number).await) });
     let mut slowest = (Duration::ZERO, None);
     let tried: Vec<_> = tried.buffer_unordered(8).collect().await;
     for (case, (status, took, said)) in &tried {

@@ -341,7 +341,9 @@ struct Outcome {
 impl Outcome {
     fn good(&mut self, shared: &Shared) {
         self.good = Instant::now();
-        self.update(shared, |refusals, position| drop(refusals.remove(&position)));
+        self.update(shared, |refusals, position| {
+            refusals.remove(&position);
+        });
     }
 
     fn refused(&mut self, shared: &Shared, watched: &Watched, why: String) {
@@ -410,9 +412,9 @@ mod tests {
         let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         std::fs::write(&path, "one").unwrap();
         let time = std::fs::metadata(&path).unwrap().modified().unwrap();
-        let mut stamps = vec![Stamp::of(&[path.clone()])];
+        let mut stamps = vec![Stamp::of(std::slice::from_ref(&path))];
         let mut seen = |what: &str| {
-            let now = Stamp::of(&[path.clone()]);
+            let now = Stamp::of(std::slice::from_ref(&path));
             assert!(!stamps.contains(&now), "{what}");
             stamps.push(now);
         };

@@ -38,7 +38,7 @@ pub(super) fn differences(found: &Map<String, Value>, config: &SharedConfig, cop
     }
     for (member, is) in found.iter().filter(|(member, _)| *member != "name" && !fixed.contains_key(*member)) {
         match UNSET.iter().find(|(known, _)| known == member) {
-            Some((_, unset)) if unset.iter().any(|unset| is.to_string() == *unset) => {}
+            Some((_, unset)) if unset.contains(&is.to_string().as_str()) => {}
             Some(_) => wrong.push(format!("`{member}` is {} and should not be set", shown(is))),
             None => wrong.push(format!("`{}` is not known to this version", crate::name::shown(member))),
         }
