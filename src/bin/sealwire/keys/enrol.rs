@@ -23,9 +23,11 @@ use crate::when;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sealwire keys enrol robot.request --thumbprint kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k \\
+  sealwire keys enrol robot.request \\
+      --thumbprint kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k \\
       --service dev/math=math.ring.json --pin-from math.service-key.json
-  sealwire keys enrol robot.request --thumbprint … --service dev/math=math.ring.json \\
+  sealwire keys enrol robot.request --thumbprint … \\
+      --service dev/math=math.ring.json \\
       --pin svc:dev/math:1=11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")]
 pub(crate) struct Enrol {
     /// The request
