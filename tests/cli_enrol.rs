@@ -33,7 +33,7 @@ fn an_agent_is_enrolled_by_its_public_key_and_the_operator_never_sees_the_privat
         agent.never_said(secret);
     }
     let thumbprint = asked["thumbprint"].as_str().unwrap();
-    let enrol = format!("keys enrol robot.request --thumbprint {thumbprint} --service dev/math=math.ring.json");
+    let enrol = format!("keys enrol robot robot.request --thumbprint {thumbprint} --service dev/math=math.ring.json");
     let line = format!("{enrol} --pin-from math.service-key.json --url nats://new:4222 --json");
     let enrolled = operator.run(&line).ok().json();
     assert_eq!((&enrolled["agent"], &enrolled["kid"]), (&"robot".into(), &"robot.k1".into()));
@@ -56,8 +56,38 @@ fn an_agent_is_enrolled_by_its_public_key_and_the_operator_never_sees_the_privat
     assert_eq!(pinned.len(), 1);
     assert_eq!(pinned[0].kid(), "svc:dev/math:1");
 
-    // Once is enough.
-    operator.run(&line).fails(30, &["has a key `robot.k1` already"]);
+    // Once is enough, for the agent, for the key id and for the key.
+    operator.run(&line).fails(30, &["has a key of `robot` already", "--another-key"]);
+    operator.run(&format!("{line} --another-key")).fails(30, &["has a key `robot.k1` already"]);
+}
+
+#[test]
+fn a_key_is_enrolled_for_the_agent_that_the_operator_means_and_once() {
+    let (agent, operator, _) = parties();
+    let rest = "--service dev/math=math.ring.json --pin-from math.service-key.json";
+    let enrol = |name: &str, file: &str, more: &str| {
+        let thumbprint = KeyRequest::verify(&operator.read(file)).unwrap().thumbprint();
+        operator.run(&format!("keys enrol {name} {file} --thumbprint {thumbprint} {rest} {more}"))
+    };
+    enrol("robot", "robot.request", "").ok();
+    // Another agent asks for a key in the name of the first, and tells its own thumbprint truthfully.
+    let mallory = Shell::new();
+    mallory.run("keys request robot --environment dev --kid robot.backup").ok();
+    operator.write("mallory.request", &mallory.read("robot.request"));
+    enrol("mallory", "mallory.request", "").fails(30, &["a key of `robot`, and not of `mallory`"]);
+    enrol("robot", "mallory.request", "").fails(30, &["has a key of `robot` already"]);
+    enrol("robot", "mallory.request", "--another-key").ok();
+    // A revoked key does not come back under another id.
+    operator.run("keys revoke robot.k1 --ring math.ring.json").ok();
+    let mut ring = operator.read_json("math.ring.json");
+    let again = ring["keys"].as_array().unwrap().iter().find(|key| key["kid"] == "robot.k1").unwrap().clone();
+    ring["keys"].as_array_mut().unwrap().push(again);
+    ring["keys"][2]["kid"] = "robot.k3".into();
+    ring["keys"][2]["status"] = "active".into();
+    let ring = serde_json::from_value(ring).unwrap();
+    let error = KeyRing::new(ring, &Audience::parse("dev/math").unwrap()).unwrap_err();
+    assert!(error.to_string().contains("stands twice"), "{error}");
+    drop(agent);
 }
 
 #[test]
@@ -71,7 +101,7 @@ fn a_request_that_was_exchanged_or_does_not_fit_is_refused_and_nothing_is_writte
     let thief = Shell::new();
     thief.run("keys request robot --environment dev").ok();
     operator.write("robot.request", &thief.read("robot.request"));
-    let line = format!("keys enrol robot.request --thumbprint {thumbprint} {enrol}");
+    let line = format!("keys enrol robot robot.request --thumbprint {thumbprint} {enrol}");
     operator.run(&line).fails(30, &["and not that one", "ask the agent's owner"]);
     // The right key under another's signature.
     let (own, other) = (agent.read("robot.request"), thief.read("robot.request"));
@@ -82,7 +112,7 @@ fn a_request_that_was_exchanged_or_does_not_fit_is_refused_and_nothing_is_writte
     operator.run(&line).fails(30, &["not a request of `sealwire keys request`"]);
 
     operator.write("robot.request", &own);
-    let start = format!("keys enrol robot.request --thumbprint {thumbprint}");
+    let start = format!("keys enrol robot robot.request --thumbprint {thumbprint}");
     operator
         .run(&format!("{start} --service prod/math=math.ring.json --pin-from math.service-key.json"))
         .fails(30, &["not in the request's environment"]);

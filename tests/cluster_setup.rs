@@ -248,7 +248,7 @@ async fn an_agent_that_was_enrolled_by_its_public_keys_is_answered() {
     let asked = shell.run(&format!("keys request robot --environment dev --nkey --url {} --json", gate.server.url()));
     let asked = asked.ok().json();
     let thumbprint = asked["thumbprint"].as_str().unwrap();
-    let enrol = format!("keys enrol robot.request --thumbprint {thumbprint} --service dev/demo=demo/ring.json");
+    let enrol = format!("keys enrol robot robot.request --thumbprint {thumbprint} --service dev/demo=demo/ring.json");
     shell.run(&format!("{enrol} --pin-from demo/service-key.json")).ok();
     shell.run("keys accept robot.creds.json robot.enrolment.json").ok();
     let other = format!("setup agent robot.request --thumbprint {}x --out .", &thumbprint[1..]);

@@ -166,7 +166,7 @@ impl KeyRing {
     /// A ring from its records.
     ///
     /// # Errors
-    /// [`KeyRingError`]: another audience, a duplicate key id, one public key under two owners, a key id that begins
+    /// [`KeyRingError`]: another audience, a duplicate key id, one public key twice, a key id that begins
     /// with `svc:`, or a record without the key of its algorithm.
     pub fn new(file: KeyRingFile, audience: &Audience) -> Result<Self, KeyRingError> {
         if file.audience != audience.as_str() {
@@ -176,15 +176,17 @@ impl KeyRing {
             return Err(KeyRingError::TooMany { count: file.keys.len() });
         }
         let mut records = HashMap::with_capacity(file.keys.len());
-        let mut owner_of: HashMap<String, Name> = HashMap::new();
+        let mut public_keys = HashSet::new();
         for (position, entry) in file.keys.iter().enumerate() {
             let wrong = |reason| KeyRingError::Record { position, reason };
             let record = KeyRecord::new(entry).map_err(wrong)?;
-            if let RecordKey::Ed25519 { public, .. } = &record.key {
-                let owner = owner_of.entry(public.to_text()).or_insert_with(|| record.owner.clone());
-                if *owner != record.owner {
-                    return Err(wrong("the same public key stands under another owner: one key, one agent"));
-                }
+            // Under a second id it would outlive its own revocation.
+            if let RecordKey::Ed25519 { public, .. } = &record.key
+                && !public_keys.insert(public.to_text())
+            {
+                return Err(wrong(
+                    "the same public key stands twice: one key, one agent, one key id, also when it is revoked",
+                ));
             }
             if records.insert(Arc::clone(&record.kid), Arc::new(record)).is_some() {
                 return Err(wrong("this key id stands twice: key ids are unique in a ring"));

@@ -26,11 +26,15 @@ fn duplicate_key_ids_are_refused() {
 }
 
 #[test]
-fn one_public_key_has_one_owner() {
+fn one_public_key_stands_once_so_that_its_revocation_holds() {
     let shared = |kid, owner| KeyEntry::ed25519(kid, name(owner), X.into());
-    assert!(ring(vec![shared("a.1", "a"), shared("a.2", "a")]).is_ok());
-    let error = ring(vec![shared("a.1", "a"), shared("b.1", "b")]).unwrap_err();
-    assert!(error.contains("another owner"), "{error}");
+    assert!(ring(vec![shared("a.1", "a")]).is_ok());
+    for (kid, owner) in [("a.2", "a"), ("b.1", "b")] {
+        let mut revoked = shared("a.1", "a");
+        revoked.status = KeyStatus::Revoked;
+        let error = ring(vec![revoked, shared(kid, owner)]).unwrap_err();
+        assert!(error.contains("stands twice"), "{error}");
+    }
 }
 
 #[test]

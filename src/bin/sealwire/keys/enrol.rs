@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use sealwire::Name;
 use sealwire::auth::{KeyEntry, read_service_key};
 use sealwire::wire::{KeyRequest, ServicePublicKey};
 use serde::{Deserialize, Serialize};
@@ -23,19 +24,24 @@ use crate::when;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sealwire keys enrol robot.request \\
+  sealwire keys enrol robot robot.request \\
       --thumbprint kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k \\
       --service dev/math=math.ring.json --pin-from math.service-key.json
-  sealwire keys enrol robot.request --thumbprint … \\
+  sealwire keys enrol robot robot.request --thumbprint … \\
       --service dev/math=math.ring.json \\
       --pin svc:dev/math:1=11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")]
 pub(crate) struct Enrol {
+    /// The agent whose key it is to be
+    agent: Name,
     /// The request
     #[arg(value_name = "REQUEST")]
     request: PathBuf,
     /// The key's thumbprint, as the agent's owner tells it
     #[arg(long, value_name = "THUMBPRINT", allow_hyphen_values = true)]
     thumbprint: String,
+    /// A further key of an agent that the rings know already
+    #[arg(long)]
+    another_key: bool,
     /// A service that the agent may call, and its key ring, which is made when there is none; repeat for several
     #[arg(long = "service", value_name = "ENV/SVC=RING_FILE", required = true)]
     services: Vec<ServiceRing>,
@@ -81,6 +87,11 @@ impl Enrol {
         let text = read_if_there(&self.request)?.ok_or_else(missing)?;
         let request = KeyRequest::verify(&text)
             .map_err(|error| Failure::input(format!("`{}`: {error}", self.request.display())))?;
+        // Whoever asks writes the name, and proves only that it has the key.
+        if request.agent != self.agent {
+            let message = format!("the request is for a key of `{}`, and not of `{}`", request.agent, self.agent);
+            return Err(Failure::input(message).help("ask its owner which agent it is"));
+        }
         if request.thumbprint() != self.thumbprint {
             let message =
                 format!("the request is for the key with the thumbprint {}, and not that one", request.thumbprint());
@@ -96,6 +107,12 @@ impl Enrol {
         let mut rings: Vec<Ring> = Vec::with_capacity(self.services.len());
         for service in &self.services {
             let mut ring = Ring::open_or_new(&service.path, &service.audience)?;
+            if !self.another_key && ring.entries().iter().any(|entry| entry.owner == self.agent) {
+                let message = format!("`{}` has a key of `{}` already", service.path.display(), self.agent);
+                return Err(Failure::input(message).help(
+                    "if it is the same agent that gets a further key, say --another-key; else it needs another name",
+                ));
+            }
             ring.push(KeyEntry::ed25519(&request.kid, request.agent.clone(), request.x.clone()))?;
             rings.push(ring);
         }

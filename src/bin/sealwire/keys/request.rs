@@ -28,7 +28,9 @@ Examples:
   sealwire keys request robot --environment dev --nkey \\
       --url tls://nats-1:4222 --url tls://nats-2:4222 --tls-ca ca.pem
 
-Then, the operator:  sealwire keys enrol robot.request …
+Then, the operator:
+  sealwire keys enrol robot robot.request --thumbprint … \\
+      --service dev/math=math.ring.json
 and here again:      sealwire keys accept robot.creds.json robot.enrolment.json")]
 pub(crate) struct Request {
     /// The agent's name
