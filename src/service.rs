@@ -152,24 +152,26 @@ impl Service {
         drop(turn);
         // 3. The caller's own rate, before anything is stored: else it would fill the memory of all replicas with what it
         //    may not even call. A message that is known already is not charged, or copies would use up its owner's rate.
-        if !this.verifier.has_seen(&authentic)
-            && let Err(quota) = this.quotas.charge_first(authentic.agent())
-        {
+        let seen = this.verifier.has_seen(&authentic);
+        if !seen && let Err(quota) = this.quotas.charge_first(authentic.agent()) {
             let agent = authentic.agent().clone();
             return Err(this.refuse(Refusal::Quota(quota), Some(&agent), Address::from(authentic.into_binding())));
         }
-        Ok(Proved { authentic, started })
+        Ok(Proved { authentic, seen, started })
     }
 
     /// The second half, from the replay guard on.
     async fn execute(&self, proved: Proved) -> Option<Sealed> {
         let this = &*self.0;
-        let Proved { authentic, started } = proved;
+        let Proved { authentic, seen, started } = proved;
         // 4. The nonce is burnt. What follows may answer differently tomorrow, so no copy may get this far again.
         let verified = match this.verifier.admit(authentic).await {
             Ok(verified) => verified,
             Err(bad) => {
-                return this.refuse(Refusal::Auth(bad.error), Some(&bad.claimed), Address::of(bad.binding, bad.reply));
+                let refusal = Refusal::Auth(bad.error);
+                // What was not charged to its owner is a copy, whatever keeps the guard from saying so.
+                let cause = if seen { Cause::Copy } else { refusal.cause() };
+                return this.refuse_for(refusal, cause, Some(&bad.claimed), Address::of(bad.binding, bad.reply));
             }
         };
         // 5. The caller's own bound on work under way.
@@ -224,7 +226,7 @@ impl Service {
             },
         };
         this.counters.refused(refusal.label());
-        this.log(&refusal, agent.as_ref());
+        this.log(&refusal, refusal.cause(), agent.as_ref());
         match (refusal.answer(this.clock.now_s()), reply) {
             (Answer::Hint(hint), Some(reply)) => Some(hint.to(reply)),
             _ => None,
@@ -295,6 +297,8 @@ impl Service {
 #[derive(Debug)]
 struct Proved {
     authentic: Authentic,
+    /// Whether this replica knows the message already, so that it was not charged to its owner.
+    seen: bool,
     started: Instant,
 }
 
@@ -451,8 +455,13 @@ impl Inner {
 
     /// Counts, logs and answers a message that is refused as a whole.
     fn refuse(&self, refusal: Refusal, agent: Option<&Name>, address: Address) -> Option<Sealed> {
+        let cause = refusal.cause();
+        self.refuse_for(refusal, cause, agent, address)
+    }
+
+    fn refuse_for(&self, refusal: Refusal, cause: Cause, agent: Option<&Name>, address: Address) -> Option<Sealed> {
         self.counters.refused(refusal.label());
-        self.log(&refusal, agent);
+        self.log(&refusal, cause, agent);
         let now_s = self.clock.now_s();
         match (refusal.answer(now_s), address) {
             (Answer::Nothing, _) | (_, Address::Nowhere) => None,
@@ -467,7 +476,7 @@ impl Inner {
             }
             (Answer::Error(error), Address::Signed(binding)) => {
                 // A signature is worth more than what it refuses: nobody gets any number of them for copies.
-                let may_answer = match (refusal.cause(), agent) {
+                let may_answer = match (cause, agent) {
                     (Cause::Copy, Some(agent)) => self.quotas.may_answer_copy(agent),
                     (Cause::Excess, Some(agent)) => self.quotas.may_refuse(agent),
                     _ => true,
@@ -480,8 +489,8 @@ impl Inner {
 
     /// A line for each refusal of a proved caller's own message. Of all others one a second for each label, and for each
     /// owner if there is one: else whoever may publish could write the log full and roll away what is in it.
-    fn log(&self, refusal: &Refusal, agent: Option<&Name>) {
-        let limited = match refusal.cause() {
+    fn log(&self, refusal: &Refusal, cause: Cause, agent: Option<&Name>) {
+        let limited = match cause {
             Cause::Anybody => Some(None),
             Cause::Copy | Cause::Excess => Some(agent.cloned()),
             Cause::Caller => None,

@@ -176,6 +176,26 @@ async fn signed_answers_to_one_owners_copies_are_limited_and_its_own_calls_and_o
 }
 
 #[tokio::test]
+async fn copies_buy_no_more_answers_while_the_guard_cannot_say_that_they_are_copies() {
+    let (router, runs) = recording();
+    let desk = Desk::open(router);
+    let ann = desk.agent("ann", &["worker"]);
+    let letter = desk.letter(&ann, &call("desk/echo", "[1]"));
+    assert!(desk.answer(&letter).await.unwrap().contains("result"));
+    desk.service.verifier().suspend(true);
+    let started = std::time::Instant::now();
+    let mut answered = 0;
+    for _ in 0..3_000 {
+        answered += usize::from(desk.answer(&letter).await.is_some());
+    }
+    let most = 101 + 100 * usize::try_from(started.elapsed().as_secs() + 1).unwrap();
+    assert!((100..=most).contains(&answered), "{answered} of 3,000, at most {most}");
+    // The caller's own next message is answered, and says why.
+    assert_eq!(desk.offer(&desk.letter(&ann, &call("desk/echo", "[2]"))).await, Some(-32014));
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
 async fn wrong_token_under_a_good_signature_is_refused_like_an_unknown_caller() {
     let (router, runs) = recording();
     let desk = Desk::open(router);

@@ -28,8 +28,8 @@ pub(super) struct Agreement {
     lasting: Streaks,
     /// For how many rounds in a row each one that names our stream has left no trace there.
     traceless: Streaks,
-    /// Of whom it was told.
-    told: BTreeSet<String>,
+    /// What was told, and of whom.
+    told: BTreeSet<(String, &'static str)>,
 }
 
 /// Another replica that may not serve beside this one.
@@ -138,7 +138,7 @@ impl Agreement {
 
     /// Says so, once for each other replica.
     fn tell(&mut self, conflict: &Conflict, what: &'static str) {
-        if self.told.len() < MOST && self.told.insert(conflict.instance.clone()) {
+        if self.told.len() < MOST && self.told.insert((conflict.instance.clone(), what)) {
             let Conflict { instance, guard, why, .. } = conflict;
             tracing::error!(target: "sealwire::serve", %instance, %guard, %why, "{what}");
         }
@@ -180,7 +180,10 @@ impl Agreement {
 
     fn disbelieve(&mut self, other: &Said, reason: crate::wire::Unverifiable) {
         let instance = shown(&other.instance);
-        if other.instance != self.shared.instance && self.told.len() < MOST && self.told.insert(instance.clone()) {
+        if other.instance != self.shared.instance
+            && self.told.len() < MOST
+            && self.told.insert((instance.clone(), "disbelieved"))
+        {
             tracing::warn!(
                 target: "sealwire::serve", %instance, %reason,
                 "who calls itself another replica of this service is not: it does not sign with the service's key"
