@@ -119,7 +119,7 @@ async fn tls_trusts_the_named_authority_alone_and_checks_the_host_name() {
         let error = refused(&open).await;
         assert!(matches!(error, BusError::Tls { .. }), "{error}");
         let error = refused(&BusConfig { tls_ca: Some(ours.path("none.pem")), ..open }).await;
-        assert!(error.to_string().contains("none.pem"), "{error}");
+        assert!(error.to_string().contains("`tls_ca` names a file that is not there"), "{error}");
     }
     let elsewhere = BusConfig::open(&format!("tls://localhost:{}", server.port()));
     let error = refused(&BusConfig { tls_ca: Some(ours.path("ca.pem")), ..elsewhere }).await;
