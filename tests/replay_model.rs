@@ -118,7 +118,8 @@ impl<'a> Model<'a> {
             160..350 => return self.offer_again().await,
             350..352 => return self.flood().await,
             352..388 => self.pass(3000),
-            388..390 => self.pass(120_000),
+            388 => self.pass(120_000),
+            389 => self.stand_still(120_000),
             390..393 => self.step_clock(),
             393..398 => self.guard().sweep(),
             _ => {
@@ -150,7 +151,20 @@ impl<'a> Model<'a> {
         assert!(!self.exact || fence >= self.last_executed_iat, "fence {fence}, executed {}", self.last_executed_iat);
     }
 
+    /// Time in which the guard does each second what its thread would do.
     fn pass(&mut self, at_most_ms: u64) {
+        let mut left_ms = self.random.below(at_most_ms);
+        while left_ms > 0 {
+            let ms = left_ms.min(1000);
+            self.world.clock.advance_ms(ms);
+            self.world.elapsed_ms.fetch_add(ms, Ordering::SeqCst);
+            self.guard().sweep();
+            left_ms -= ms;
+        }
+    }
+
+    /// The process stands still meanwhile: others may have served in its place.
+    fn stand_still(&mut self, at_most_ms: u64) {
         let ms = self.random.below(at_most_ms);
         self.world.clock.advance_ms(ms);
         self.world.elapsed_ms.fetch_add(ms, Ordering::SeqCst);
@@ -224,7 +238,9 @@ impl<'a> Model<'a> {
         let now = self.guard().stats().floor_ms / 1000;
         let held = self.this_run.iter().filter(|((owner, _), exp)| *owner == message.owner && **exp > now).count();
         let known = self.this_run.contains_key(&(message.owner, message.nonce));
-        let holds = self.window.holds(message.iat, message.exp, now, self.guard().fence());
+        let fence = self.guard().fence();
+        // Until the fence is past nothing is admitted, not even what is dated behind it.
+        let holds = now > fence && self.window.holds(message.iat, message.exp, now, fence);
         let explained = match answer {
             Err(Refused::Stale) => !holds,
             Err(Refused::Replayed) => holds && known,
@@ -338,7 +354,7 @@ impl Reference {
         let elapsed_ms = self.elapsed_ms.load(Ordering::SeqCst);
         *floor_ms = self.clock.now_ms().max(if self.flaw == Flaw::NoFloor { 0 } else { *floor_ms });
         let now = *floor_ms / 1000;
-        if !self.window.holds(iat, exp, now, self.fence) {
+        if now <= self.fence || !self.window.holds(iat, exp, now, self.fence) {
             return Err(Refused::Stale);
         }
         if self.flaw == Flaw::DropsIdleOwners {

@@ -16,7 +16,7 @@ use sealwire::service::{Ctx, Router, Service};
 use sealwire::wire::{
     AgentKey, Delivery, Endpoint, ProofClaims, RequestSigner, ServiceKey, ServicePublicKey, SignedRequest, Unverifiable,
 };
-use sealwire::{ManualClock, Name};
+use sealwire::{Clock as _, ManualClock, Name};
 use serde_json::Value;
 
 struct Vectors(Value);
@@ -85,7 +85,7 @@ impl Vectors {
 
     /// The service `prod/math` with the vectors' keys, its clock where the vectors' clock is.
     fn subject(&self, floor: &Floor) -> Subject {
-        let clock = Arc::new(ManualClock::at(self.clock() - 10_000));
+        let clock = Arc::new(ManualClock::at(self.clock() - 100));
         self.subject_at(&clock, floor)
     }
 
@@ -93,7 +93,11 @@ impl Vectors {
         let endpoint = self.endpoint();
         let window = Window::new(self.0["window_s"].as_u64().unwrap(), self.0["skew_s"].as_u64().unwrap()).unwrap();
         let guard = LocalGuard::open(window, Caps::default(), clock.clone(), floor).unwrap();
-        clock.set_ms(self.clock() * 1000);
+        // As its thread does each second: one that stood still would begin anew.
+        while clock.now_ms() < self.clock() * 1000 {
+            clock.advance_ms(1000);
+            guard.sweep();
+        }
         let audience = endpoint.audience();
         let keys = self.agent_keys().into_values().map(|(owner, key)| match key.derived(audience) {
             Some(derived) => KeyEntry::hmac(key.kid(), owner, &derived),

@@ -113,8 +113,13 @@ impl LocalGuard {
         self.shared.lease.now_ms(self.shared.clock.as_ref()) / 1000
     }
 
-    /// Frees what expired. Happens by itself every second.
+    /// Renews the lease on the time ahead, and frees what expired. Happens by itself every second. Blocks for a moment, to
+    /// write the state file.
     pub fn sweep(&self) {
+        if self.shared.keeps_time {
+            // What it comes to shows with the next message.
+            let _ = self.shared.renew_lease();
+        }
         self.shared.sweep();
     }
 }
