@@ -69,7 +69,6 @@ struct Options {
     in_flight: usize,
     deadline: Duration,
     valid_s: u64,
-    skew_s: u64,
     clock: Arc<dyn Clock>,
 }
 
@@ -94,7 +93,6 @@ impl Client {
                 in_flight: 1024,
                 deadline: Duration::from_secs(10),
                 valid_s: 30,
-                skew_s: 5,
                 clock: Arc::new(SystemClock),
             },
         }
@@ -223,14 +221,6 @@ impl ClientBuilder {
         self
     }
 
-    /// By how many seconds the clocks of services and ours may differ: an answer may be that much older than its request.
-    /// 5 by default, at most 30.
-    #[must_use]
-    pub fn skew(mut self, seconds: u64) -> Self {
-        self.options.skew_s = seconds.min(30);
-        self
-    }
-
     /// Another clock than the system's.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -247,7 +237,7 @@ impl ClientBuilder {
     pub async fn connect(self) -> Result<Client, ClientError> {
         let Self { credentials, options } = self;
         let tokens = Tokens::new(credentials.tokens()?, Arc::clone(&options.clock));
-        let pending = Arc::new(Pending::new(Arc::clone(&options.clock), options.skew_s));
+        let pending = Arc::new(Pending::new(Arc::clone(&options.clock)));
         let link = Link::open(&credentials, Arc::clone(&pending)).await?;
         Ok(Client(Arc::new(Inner {
             credentials,

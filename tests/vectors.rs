@@ -300,7 +300,7 @@ fn every_reply_vector_gets_what_it_expects() {
         let request = vectors.named(reply["answers"].as_str().unwrap());
         let expectation = signed_again(&vectors, request).expectation;
         let payload = reply["payload"].as_str().unwrap().as_bytes();
-        let taken = expectation.accept(reply["subject"].as_str().unwrap(), headers(reply), payload, 5);
+        let taken = expectation.accept(reply["subject"].as_str().unwrap(), headers(reply), payload);
         let got = if taken.is_ok() { "accept" } else { "refused by client" };
         assert_eq!(got, reply["expect"], "{}: {taken:?}", reply["name"]);
     }
@@ -312,11 +312,11 @@ fn answers_without_or_with_two_signatures_are_refused() {
     let expectation = signed_again(&vectors, vectors.named("V1 single call")).expectation;
     let reply = vectors.named("V6 reply to V1");
     let (subject, payload) = (reply["subject"].as_str().unwrap(), reply["payload"].as_str().unwrap().as_bytes());
-    assert_eq!(expectation.accept(subject, HeaderMap::new(), payload, 5), Err(Unverifiable::Unsigned));
+    assert_eq!(expectation.accept(subject, HeaderMap::new(), payload), Err(Unverifiable::Unsigned));
     let mut twice = headers(reply);
     twice.append("authentication-info", reply["headers"]["Authentication-Info"].as_str().unwrap());
-    assert_eq!(expectation.accept(subject, &twice, payload, 5), Err(Unverifiable::Repeated));
-    assert_eq!(expectation.accept("_INBOX.agent-7f3a.Q2", headers(reply), payload, 5), Err(Unverifiable::Subject));
+    assert_eq!(expectation.accept(subject, &twice, payload), Err(Unverifiable::Repeated));
+    assert_eq!(expectation.accept("_INBOX.agent-7f3a.Q2", headers(reply), payload), Err(Unverifiable::Subject));
 }
 
 #[tokio::test]

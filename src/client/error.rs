@@ -101,6 +101,19 @@ pub enum ClientError {
     /// The service answered with an error.
     #[error("{0}")]
     Remote(RpcError),
+    /// The service refused the message as stale, and its clock and this machine's differ by more than is allowed for, so that
+    /// the next call will be refused, too. Set the clock that is wrong.
+    #[error(
+        "this machine's clock is {} s {} the service's, which is more than can be allowed for: set it ({error})",
+        .offset_s.unsigned_abs(), if *.offset_s > 0 { "behind" } else { "ahead of" }
+    )]
+    Clock {
+        /// What is to be added to this machine's clock to get the service's, in seconds. As little as its answer allows:
+        /// one that was long under way says less.
+        offset_s: i64,
+        /// What the service answered.
+        error: RpcError,
+    },
     /// The result does not fit the type that was asked for. The call was executed.
     #[error("the result is no {wanted}: {}", Reason(.cause))]
     Decode {
@@ -148,6 +161,8 @@ pub enum ErrorKind {
     Protocol,
     /// See [`ClientError::Remote`].
     Remote,
+    /// See [`ClientError::Clock`].
+    Clock,
     /// See [`ClientError::Decode`].
     Decode,
     /// See [`ClientError::Closed`].
@@ -174,6 +189,7 @@ impl ClientError {
             Self::Unverifiable(_) => ErrorKind::Unverifiable,
             Self::Protocol(_) => ErrorKind::Protocol,
             Self::Remote(_) => ErrorKind::Remote,
+            Self::Clock { .. } => ErrorKind::Clock,
             Self::Decode { .. } => ErrorKind::Decode,
             Self::Closed => ErrorKind::Closed,
         }
@@ -196,7 +212,7 @@ impl ClientError {
             | Self::InboxForbidden { .. } => true,
             // These speak of one delivery: another copy of the message may have run, or may yet. After a timeout the
             // method may have been cut off anywhere.
-            Self::Remote(error) => matches!(
+            Self::Remote(error) | Self::Clock { error, .. } => matches!(
                 error.code(),
                 code::STALE | code::REPLAYED | code::QUOTA_EXCEEDED | code::OVERLOADED | code::TIMEOUT
             ),
@@ -219,7 +235,7 @@ impl ClientError {
     #[must_use]
     pub fn remote(&self) -> Option<&RpcError> {
         match self {
-            Self::Remote(error) => Some(error),
+            Self::Remote(error) | Self::Clock { error, .. } => Some(error),
             _ => None,
         }
     }
@@ -258,7 +274,7 @@ impl HintKind {
     fn advice(self) -> &'static str {
         match self {
             Self::Unauthenticated => {
-                "check that the service knows this agent's key, and the token's issuer, audience and expiry"
+                "check that the service knows this agent's key, the token's issuer, audience and expiry, and this machine's clock"
             }
             Self::Overloaded => "call again later if the call is idempotent",
             Self::TooLarge => "send less: services take 192 KiB unless configured",
@@ -325,7 +341,6 @@ pub enum ProtocolError {
 
 fn suspicion(reason: &Unverifiable) -> &'static str {
     match reason {
-        Unverifiable::TooOld => "this machine's clock may be ahead of the service's",
         Unverifiable::Key | Unverifiable::Signature => "the service's keys and those of the credentials may differ",
         _ => "somebody else may be writing to this inbox",
     }

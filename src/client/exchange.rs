@@ -68,7 +68,8 @@ impl Inner {
             let token = self.token(deadline).await?;
             let bus = self.link.up(true, deadline).await?;
             let (reply, reply_token) = self.link.reply();
-            let SignedRequest { authorization, expectation } = self.sign(letter, &reply, &token, deadline);
+            let own_ms = self.options.clock.now_ms();
+            let SignedRequest { authorization, expectation } = self.sign(letter, &reply, &token, own_ms, deadline);
             // Waited for before it is sent, else the answer could be quicker.
             let mut waiter = self.pending.register(
                 reply_token,
@@ -76,6 +77,7 @@ impl Inner {
                     expectation,
                     subject: letter.subject.clone(),
                     peer: Arc::clone(&letter.peer),
+                    sent_s: own_ms / 1000,
                     repeatable: letter.idempotent,
                 },
             );
@@ -108,7 +110,7 @@ impl Inner {
             let token = self.token(deadline).await?;
             let bus = self.link.up(false, deadline).await?;
             let reply = if reply { self.link.reply().0 } else { String::new() };
-            let signed = self.sign(letter, &reply, &token, deadline);
+            let signed = self.sign(letter, &reply, &token, self.options.clock.now_ms(), deadline);
             match self.publish(&bus, letter, &reply, &signed.authorization, deadline).await {
                 Err(Sending::Again) => continue,
                 Err(Sending::Failed(error)) => return Err(error),
@@ -135,14 +137,14 @@ impl Inner {
         token.unwrap_or_else(|_| Err(Arc::new(TokenFault::Slow))).map_err(ClientError::Token)
     }
 
-    fn sign(&self, letter: &Letter, reply: &str, token: &Held, deadline: Instant) -> SignedRequest {
+    fn sign(&self, letter: &Letter, reply: &str, token: &Held, own_ms: u64, deadline: Instant) -> SignedRequest {
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         letter.peer.signer.sign(&Signed {
             subject: &letter.subject,
             reply,
             payload: &letter.payload,
             token: token.as_str(),
-            now_ms: letter.peer.now_ms(self.options.clock.now_ms()),
+            now_ms: letter.peer.now_ms(own_ms),
             valid_s: self.options.valid_s,
             timeout_ms: Some(u64::try_from(left).unwrap_or(u64::MAX)),
             idempotency_key: letter.idempotency_key.as_deref(),

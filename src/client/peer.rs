@@ -1,5 +1,5 @@
 //! One service as this client knows it: where it listens, how to sign for it, how its clock differs from ours.
-//! Never changes its idea of the time for anything but a signed answer.
+//! Never changes its idea of the time for anything but a verified answer, and only for the service that gave it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,7 +9,6 @@ use super::credentials::Credentials;
 use super::error::InvalidRequest;
 use crate::auth::ProofAlgorithm;
 use crate::name::Name;
-use crate::rpc::{RpcError, code};
 use crate::wire::{Endpoint, RequestSigner};
 
 /// A service.
@@ -20,7 +19,7 @@ pub(super) struct Peer {
     /// What is to be added to our clock to get the service's, in seconds.
     offset_s: AtomicI64,
     /// The largest such difference that is believed.
-    window_s: i64,
+    window_s: u64,
 }
 
 impl Peer {
@@ -31,8 +30,7 @@ impl Peer {
         }
         let endpoint = credentials.endpoint(service)?;
         let signer = RequestSigner::new(credentials.key(), endpoint.audience().clone(), pinned)?;
-        let window_s = i64::try_from(window_s).unwrap_or(i64::MAX);
-        Ok(Self { endpoint, signer, offset_s: AtomicI64::new(0), window_s })
+        Ok(Self { endpoint, signer, offset_s: AtomicI64::new(0), window_s: window_s.max(LEAST_WINDOW_S) })
     }
 
     /// The service's time as far as we know it, from our own.
@@ -40,27 +38,27 @@ impl Peer {
         own_ms.saturating_add_signed(self.offset_s.load(Ordering::Relaxed).saturating_mul(1000))
     }
 
-    /// Learns from a verified `-32011` what the service's clock says. Anything else is ignored.
-    pub(super) fn learn(&self, error: &RpcError, own_s: u64) {
-        #[derive(serde::Deserialize)]
-        struct Data {
-            server_time: i64,
+    /// Learns from a verified answer, which the service signed at `iat` by its clock, and so between `sent_s`, when its
+    /// request was signed, and `now_s` by ours.
+    ///
+    /// What was known changes by as little as that allows: an answer that is late, or held up by somebody, says less about
+    /// the time, and nothing wrong. A difference of more than W is not believed, but returned, in seconds.
+    pub(super) fn learn(&self, iat: u64, sent_s: u64, now_s: u64) -> Option<i64> {
+        let ahead_of = |own_s: u64| i64::try_from(i128::from(iat) - i128::from(own_s)).unwrap_or(i64::MAX);
+        // Our clock may have been stepped back meanwhile.
+        let (least, most) = (ahead_of(now_s), ahead_of(sent_s.min(now_s)));
+        let known = self.offset_s.load(Ordering::Relaxed);
+        let offset = known.clamp(least, most);
+        if offset.unsigned_abs() > self.window_s {
+            return Some(offset);
         }
-        // serde would take an array for the struct, too.
-        let data = error.data().filter(|data| error.code() == code::STALE && data.get().starts_with('{'));
-        let Some(Data { server_time }) = data.and_then(|data| serde_json::from_str(data.get()).ok()) else { return };
-        let offset = server_time.saturating_sub(i64::try_from(own_s).unwrap_or(i64::MAX));
-        let offset = offset.clamp(-self.window_s, self.window_s);
+        // Of answers that arrive together, any may be the last.
         self.offset_s.store(offset, Ordering::Relaxed);
-        if offset.abs() > 1 {
+        if offset.abs_diff(known) > 1 {
             let audience = self.endpoint.audience();
             tracing::warn!(target: "sealwire::client", %audience, offset_s = offset, "the service's clock differs from ours");
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn offset_s(&self) -> i64 {
-        self.offset_s.load(Ordering::Relaxed)
+        None
     }
 }
 
@@ -88,6 +86,9 @@ impl Peers {
     }
 }
 
+/// W, which no service has shorter, however short the lives of our messages: SPEC.md §8.
+const LEAST_WINDOW_S: u64 = 30;
+
 /// More services than one program calls, unless their names come from its input.
 const MAX_PEERS: usize = 1024;
 
@@ -110,31 +111,60 @@ mod tests {
         Peer::new(&credentials(key), Name::new("desk").unwrap(), 30).unwrap()
     }
 
-    fn stale(data: &serde_json::Value) -> RpcError {
-        RpcError::with_code(code::STALE, "stale").with_data(data)
-    }
-
     #[test]
-    fn signed_stale_moves_the_clock_by_at_most_the_window() {
-        for (server, offset) in [(NOW + 12, 12), (NOW - 7, -7), (NOW + 31, 30), (0, -30), (u64::MAX >> 1, 30)] {
+    fn an_answer_moves_the_clock_by_what_it_shows_and_no_more() {
+        // Known, signed at, asked at, answered at by our clock; what is known then.
+        for (known, iat, sent, now, offset) in [
+            (0, NOW, NOW, NOW, 0),
+            (0, NOW, NOW - 12, NOW - 12, 12),
+            (0, NOW, NOW + 7, NOW + 7, -7),
+            (0, NOW, NOW - 30, NOW - 30, 30),
+            // An answer that took ten seconds may have been signed in any of them.
+            (0, NOW, NOW - 10, NOW, 0),
+            (-4, NOW, NOW - 10, NOW, 0),
+            (0, NOW, NOW - 22, NOW - 12, 12),
+            (15, NOW, NOW - 22, NOW - 12, 15),
+            (30, NOW, NOW - 22, NOW - 12, 22),
+            // Our clock was stepped back before the answer came.
+            (0, NOW, NOW + 100, NOW - 2, 2),
+        ] {
             let peer = peer();
-            peer.learn(&stale(&serde_json::json!({ "server_time": server })), NOW);
-            assert_eq!(peer.offset_s(), offset, "{server}");
+            peer.offset_s.store(known, Ordering::Relaxed);
+            assert_eq!(peer.learn(iat, sent, now), None);
+            assert_eq!(peer.offset_s.load(Ordering::Relaxed), offset, "{known}: {iat} in {sent}..{now}");
             assert_eq!(peer.now_ms(NOW * 1000 + 7), (NOW * 1000).saturating_add_signed(offset * 1000) + 7);
         }
     }
 
     #[test]
-    fn other_errors_and_strange_times_leave_the_clock_alone() {
-        let peer = peer();
-        let time = serde_json::json!({ "server_time": NOW + 12 });
-        peer.learn(&RpcError::with_code(code::REPLAYED, "replayed").with_data(&time), NOW);
-        peer.learn(&RpcError::with_code(code::STALE, "stale"), NOW);
-        for data in ["now", "-1.5"] {
-            peer.learn(&stale(&serde_json::json!({ "server_time": data })), NOW);
+    fn a_difference_of_more_than_the_window_is_returned_and_not_believed() {
+        for (iat, off) in [(NOW + 31, 31), (NOW - 31, -31), (0, -1_790_000_000), (NOW + 9_999, 9_999)] {
+            let peer = peer();
+            assert_eq!(peer.learn(iat, NOW, NOW), Some(off));
+            assert_eq!(peer.offset_s.load(Ordering::Relaxed), 0);
         }
-        peer.learn(&stale(&serde_json::json!([NOW])), NOW + 40);
-        assert_eq!(peer.offset_s(), 0);
+        assert!(peer().learn(u64::MAX, 0, 0).is_some());
+        assert!(peer().learn(0, u64::MAX, u64::MAX).is_some());
+    }
+
+    /// No service has a shorter window, so a caller whose messages live for less may be off by as much.
+    #[test]
+    fn short_lives_of_messages_do_not_narrow_what_is_believed() {
+        let credentials = credentials(AgentKey::hmac("ann.k1", &[1; 32]).unwrap());
+        for (valid_s, believed) in [(1, 30_u32), (30, 30), (100, 100)] {
+            let peer = Peer::new(&credentials, Name::new("desk").unwrap(), valid_s).unwrap();
+            let then = NOW + u64::from(believed);
+            assert_eq!(peer.learn(then + 1, NOW, NOW), Some(i64::from(believed) + 1));
+            assert_eq!(peer.learn(then, NOW, NOW), None);
+        }
+    }
+
+    #[test]
+    fn what_one_service_says_of_the_time_is_believed_of_it_alone() {
+        let (peers, credentials) = (Peers::default(), credentials(AgentKey::hmac("ann.k1", &[1; 32]).unwrap()));
+        let peer = |service| peers.find(&credentials, service, 30).unwrap();
+        assert_eq!(peer("desk").learn(NOW + 20, NOW, NOW), None);
+        assert_eq!((peer("desk").now_ms(0), peer("bank").now_ms(0)), (20_000, 0));
     }
 
     #[test]

@@ -29,8 +29,6 @@ pub(super) struct Answer {
 pub(super) struct Pending {
     waiting: Mutex<HashMap<Box<str>, Arc<Waiting>>>,
     clock: Arc<dyn Clock>,
-    /// The tolerated difference of clocks in seconds.
-    skew_s: u64,
     unverifiable: AtomicU64,
     late: AtomicU64,
     /// Whoever can write to the inbox could fill the log otherwise.
@@ -45,6 +43,8 @@ pub(super) struct Expected {
     /// The subject of the request.
     pub(super) subject: String,
     pub(super) peer: Arc<Peer>,
+    /// When the request was signed, by our own clock, in seconds since the Unix epoch.
+    pub(super) sent_s: u64,
     /// Whether the call may be sent again: then it does not wait once its answer may be lost, or once it turned out that
     /// our clock is off.
     pub(super) repeatable: bool,
@@ -61,7 +61,7 @@ struct State {
     /// Taken by whatever ends the wait.
     end: Option<oneshot::Sender<Result<Answer, ClientError>>>,
     /// A signed refusal of one delivery, kept while the answer to another may be under way.
-    refused: Option<Answer>,
+    refused: Option<Result<Answer, ClientError>>,
     unverifiable: Option<Unverifiable>,
     lost: bool,
 }
@@ -76,11 +76,10 @@ pub(super) struct Waiter {
 }
 
 impl Pending {
-    pub(super) fn new(clock: Arc<dyn Clock>, skew_s: u64) -> Self {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             waiting: Mutex::default(),
             clock,
-            skew_s,
             unverifiable: AtomicU64::new(0),
             late: AtomicU64::new(0),
             ignored: LogLimiter::default(),
@@ -117,8 +116,8 @@ impl Pending {
         };
         let headers = HeaderBlock::from(message.headers.clone());
         let expected = &waiting.expected;
-        match expected.expectation.accept(&message.subject, &headers, &message.payload, self.skew_s) {
-            Ok(()) => self.answered(&waiting, message.payload.clone()),
+        match expected.expectation.accept(&message.subject, &headers, &message.payload) {
+            Ok(iat) => self.answered(&waiting, iat, message.payload.clone()),
             // Only where no signature is claimed can it be a hint: a bad signature is never worth more than none.
             Err(Unverifiable::Unsigned)
                 if headers.says_no_responders() && message.payload.is_empty() && !message.oversized =>
@@ -138,7 +137,9 @@ impl Pending {
         }
     }
 
-    fn answered(&self, waiting: &Waiting, payload: Bytes) {
+    fn answered(&self, waiting: &Waiting, iat: u64, payload: Bytes) {
+        let Expected { peer, sent_s, repeatable, .. } = &waiting.expected;
+        let off = peer.learn(iat, *sent_s, self.clock.now_s());
         let responses = Responses::parse(&payload, &Limits::default()).map_err(ProtocolError::from);
         let refused = match &responses {
             Ok(Responses::Single(response)) => response.outcome.as_ref().err().filter(|error| {
@@ -151,11 +152,15 @@ impl Pending {
             waiting.end(Ok(Answer { responses, payload }));
             return;
         };
-        waiting.expected.peer.learn(error, self.clock.now_s());
-        if waiting.expected.repeatable && error.code() == code::STALE {
-            waiting.end(Ok(Answer { responses, payload }));
+        let is_stale = error.code() == code::STALE;
+        let refused = match off.filter(|_| is_stale) {
+            Some(offset_s) => Err(ClientError::Clock { offset_s, error: error.clone() }),
+            None => Ok(Answer { responses, payload }),
+        };
+        if *repeatable && is_stale {
+            waiting.end(refused);
         } else {
-            waiting.lock().refused = Some(Answer { responses, payload });
+            waiting.lock().refused = Some(refused);
         }
     }
 
@@ -233,7 +238,7 @@ impl Waiter {
         }
         let mut state = self.waiting.lock();
         if let Some(refused) = state.refused.take() {
-            Some(Ok(refused))
+            Some(refused)
         } else if let Some(reason) = state.unverifiable {
             Some(Err(ClientError::Unverifiable(reason)))
         } else {

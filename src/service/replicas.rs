@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use super::serve::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, ping};
 use crate::auth::{GuardIdentity, Nonce};
 use crate::bus::{BusConfig, BusError};
-use crate::clock::{Clock as _, SystemClock};
 use crate::name::shown;
 use crate::wire::{Endpoint, Question, ServicePublicKey, Unverifiable};
 
@@ -61,7 +60,7 @@ pub async fn replicas(
         Some(instance) => format!("{}.{instance}", ping(endpoint)),
         None => ping(endpoint),
     };
-    let asking = Asking { client: &client, endpoint, keys, inbox: &inbox, skew_s: PING_SKEW_S };
+    let asking = Asking { client: &client, endpoint, keys, inbox: &inbox };
     let asked = asking.round(subject, within, |said| {
         if said.audience() != endpoint.audience().as_str() {
             return false;
@@ -84,8 +83,6 @@ pub async fn replicas(
 
 /// The most answers that are listened to.
 const MOST: usize = 1_024;
-/// How far the asker's clock and the service's may differ, at most: the nonce is what binds an answer to its question.
-const PING_SKEW_S: u64 = 30;
 
 /// Who is asking, and what is believed.
 #[derive(Debug)]
@@ -95,7 +92,6 @@ pub(super) struct Asking<'a> {
     pub(super) keys: &'a [ServicePublicKey],
     /// Below which the answers arrive.
     pub(super) inbox: &'a str,
-    pub(super) skew_s: u64,
 }
 
 /// What a replica says, and whether it is proved.
@@ -124,7 +120,7 @@ impl Asking<'_> {
             id: String,
             metadata: BTreeMap<String, String>,
         }
-        let question = Question::new(self.endpoint.audience().clone(), SystemClock.now_s());
+        let question = Question::new(self.endpoint.audience().clone());
         // One inbox for each question: what comes late is not taken for a wrong answer to the next one.
         let inbox = format!("{}.{}", self.inbox, Nonce::random().to_text());
         let asked = Instant::now();
@@ -139,7 +135,7 @@ impl Asking<'_> {
                 }
                 let Ok(Answer { id, metadata }) = serde_json::from_slice(&message.payload) else { continue };
                 let (subject, headers) = (message.subject.as_str(), message.headers.as_ref());
-                let proof = question.accept(subject, &id, headers, &message.payload, self.keys, self.skew_s);
+                let proof = question.accept(subject, &id, headers, &message.payload, self.keys);
                 if each(Said { instance: id, metadata, proof, after: asked.elapsed() }) {
                     return;
                 }

@@ -111,7 +111,6 @@ impl RequestSigner {
         let expectation = Expectation {
             iss: self.audience.clone(),
             to: claims.rto.clone(),
-            iat: claims.iat,
             req: sha256_b64(proof.as_bytes()),
             key: match &self.key {
                 SignWith::Hmac(key) => ExpectedKey::Hmac { kid: self.kid.clone(), key: key.clone() },
@@ -133,7 +132,6 @@ impl fmt::Debug for RequestSigner {
 pub struct Expectation {
     iss: Audience,
     to: String,
-    iat: u64,
     req: String,
     key: ExpectedKey,
 }
@@ -178,23 +176,15 @@ pub enum Unverifiable {
     /// The payload is not the one that was signed.
     #[error("the answer's payload was changed")]
     Payload,
-    /// It was signed before the request was.
-    #[error("the answer is older than the request")]
-    TooOld,
 }
 
 impl Expectation {
-    /// Checks an answer that arrived on `subject`; `skew_s` is the tolerated difference of clocks in seconds.
+    /// Checks an answer that arrived on `subject`. Returns when it was signed, in seconds since the Unix epoch by the
+    /// service's clock: after the request was, since it names the request's proof, whose nonce was new.
     ///
     /// # Errors
     /// [`Unverifiable`] with the first rule that does not hold.
-    pub fn accept(
-        &self,
-        subject: &str,
-        headers: impl Into<HeaderBlock>,
-        payload: &[u8],
-        skew_s: u64,
-    ) -> Result<(), Unverifiable> {
+    pub fn accept(&self, subject: &str, headers: impl Into<HeaderBlock>, payload: &[u8]) -> Result<u64, Unverifiable> {
         let headers = headers.into();
         let (_, lines) = headers.read().map_err(|_| Unverifiable::Headers)?;
         let mut found = None;
@@ -236,10 +226,8 @@ impl Expectation {
             Err(Unverifiable::Request)
         } else if claims.dig != sha256_b64(payload) {
             Err(Unverifiable::Payload)
-        } else if claims.iat < self.iat.saturating_sub(skew_s) {
-            Err(Unverifiable::TooOld)
         } else {
-            Ok(())
+            Ok(claims.iat)
         }
     }
 }

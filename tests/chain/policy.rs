@@ -294,7 +294,7 @@ async fn service_is_a_tower_service_of_deliveries() {
     let letter = desk.letter(&ann, &call("desk/echo", "[]"));
     let sealed = stack.clone().oneshot(letter.delivery()).await.unwrap().unwrap();
     let headers = sealed.headers().unwrap();
-    letter.expectation.accept(sealed.to(), headers, sealed.payload(), 5).unwrap();
+    letter.expectation.accept(sealed.to(), headers, sealed.payload()).unwrap();
     let again = stack.oneshot(letter.delivery()).await.unwrap().unwrap();
     assert_eq!(code(&crate::desk::text(&again)), Some(-32012));
     assert_eq!((runs.count(), *counted.lock().unwrap()), (1, 2));

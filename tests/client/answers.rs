@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Message};
+use futures_util::future::join_all;
 use sealwire::ManualClock;
 use sealwire::client::{Client, ClientError, ErrorKind, HintKind};
+use sealwire::rpc::RpcError;
 use sealwire::wire::{Delivery, Unverifiable};
 
 use crate::Stage;
@@ -255,57 +257,89 @@ async fn client_at(stage: &Stage, seconds: u64) -> Client {
 }
 
 #[tokio::test]
-async fn signed_stale_sets_the_clock_for_later_calls_to_that_service() {
+async fn one_signed_answer_corrects_a_clock_that_is_off_by_up_to_the_window() {
     let stage = Stage::open().await;
     let _serving = stage.serve().await;
-    let client = client_at(&stage, NOW - 31).await;
-    let short = || client.request("desk").deadline(Duration::from_millis(300));
-    let started = Instant::now();
-    let error = within(SOON, short().call::<u64>("desk/count", ())).await.unwrap_err();
-    assert_eq!(error.remote().unwrap().code(), -32011, "{error}");
-    assert!(error.is_outcome_unknown());
-    assert!(started.elapsed() >= Duration::from_millis(300), "it waited for another answer");
+    let offset = |off: i64| {
+        let stage = &stage;
+        async move {
+            let client = client_at(stage, NOW.saturating_add_signed(off)).await;
+            let call =
+                |ms| client.request("desk").deadline(Duration::from_millis(ms)).call::<i64>("desk/add", (off, 1));
+            // Within the skew, or behind by less than a message lives and is waited for, it is a result already.
+            let first = within(SOON, call(300)).await;
+            match first {
+                Ok(_) => assert!((0..=5).contains(&off), "{off}"),
+                Err(error) => {
+                    let expected = if (-29..0).contains(&off) { -32003 } else { -32011 };
+                    assert_eq!(error.remote().map(RpcError::code), Some(expected), "{off}: {error}");
+                    assert_eq!(error.kind(), ErrorKind::Remote, "{off}: {error}");
+                }
+            }
+            assert_eq!(within(SOON, call(5_000)).await.unwrap(), off + 1, "{off}");
+        }
+    };
+    join_all((-30..=30).map(offset)).await;
+}
+
+#[tokio::test]
+async fn a_clock_that_is_off_by_more_than_the_window_is_told_and_not_believed() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    for (off, told) in [(-60, "60 s behind"), (-31, "31 s behind"), (31, "31 s ahead of"), (800, "800 s ahead of")] {
+        let client = client_at(&stage, NOW.saturating_add_signed(off)).await;
+        for idempotent in [true, false] {
+            let request = client.request("desk").deadline(Duration::from_millis(300));
+            let request = if idempotent { request.idempotent() } else { request };
+            let error = within(SOON, request.call::<u64>("desk/count", ())).await.unwrap_err();
+            assert!(matches!(error, ClientError::Clock { offset_s, .. } if offset_s == -off), "{off}: {error:?}");
+            assert!(error.to_string().contains(told), "{error}");
+            assert_eq!((error.kind(), error.remote().unwrap().code()), (ErrorKind::Clock, -32011));
+            assert!(error.is_outcome_unknown());
+        }
+        // Somebody is there, whatever time it is.
+        within(SOON, client.wait_for("desk", Duration::from_secs(3))).await.unwrap();
+    }
+    // A token lives no longer: by such a clock it is over before anything is sent.
+    let error =
+        within(SOON, client_at(&stage, NOW + 9_999).await.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Token, "{error:?}");
+    assert!(error.to_string().contains("or check this machine's clock"), "{error}");
+    // What expired longer ago than clocks differ gets no signature, and a hint is worth a suggestion.
+    let client = client_at(&stage, NOW - 200).await;
+    for _ in 0..2 {
+        let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
+        assert!(matches!(error, ClientError::Hint { hint: HintKind::Unauthenticated }), "{error:?}");
+        assert!(error.to_string().contains("and this machine's clock"), "{error}");
+    }
     assert_eq!(stage.executed(), 0);
-    // By the window, 30 s, and no more: the last second counts against the deadline.
-    let call = client.request("desk").deadline(Duration::from_secs(3)).call::<u64>("desk/count", ());
-    assert_eq!(within(SOON, call).await.unwrap(), 1);
 }
 
 #[tokio::test]
 async fn idempotent_call_signs_again_by_the_service_s_clock() {
     let stage = Stage::open().await;
     let _serving = stage.serve().await;
-    let client = client_at(&stage, NOW - 31).await;
-    let call = client.request("desk").idempotent().call::<u64>("desk/count", ());
-    assert_eq!(within(Duration::from_secs(2), call).await.unwrap(), 1);
-}
-
-#[tokio::test]
-async fn more_than_the_window_is_not_believed() {
-    let stage = Stage::open().await;
-    let _serving = stage.serve().await;
-    // Signed a second before a service would no longer tell the time, and once moved by the window still expired.
-    let client = client_at(&stage, NOW - 64).await;
-    for _ in 0..2 {
-        let call = client.request("desk").deadline(Duration::from_millis(200)).call::<u64>("desk/count", ());
-        let error = within(SOON, call).await.unwrap_err();
-        assert_eq!(error.remote().unwrap().code(), -32011, "{error}");
+    for off in [-30, 30] {
+        let client = client_at(&stage, NOW.saturating_add_signed(off)).await;
+        let call = client.request("desk").idempotent().call::<i64>("desk/add", (off, 1));
+        assert_eq!(within(Duration::from_secs(3), call).await.unwrap(), off + 1);
     }
-    // What expired longer ago than clocks differ gets no signature.
-    let client = client_at(&stage, NOW - 200).await;
-    let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
-    assert!(matches!(error, ClientError::Hint { .. }), "{error:?}");
 }
 
+/// A clock that ran on, or was set right, after something was learned.
 #[tokio::test]
-async fn clock_that_is_ahead_is_named_as_the_likely_cause() {
+async fn a_clock_that_is_set_right_is_learned_again() {
     let stage = Stage::open().await;
     let _serving = stage.serve().await;
-    let client = client_at(&stage, NOW + 20).await;
-    let call = client.request("desk").deadline(Duration::from_millis(200)).call::<u64>("desk/count", ());
-    let error = within(SOON, call).await.unwrap_err();
-    assert!(matches!(error, ClientError::Unverifiable(Unverifiable::TooOld)), "{error:?}");
-    assert!(error.to_string().contains("clock"), "{error}");
+    let clock = Arc::new(ManualClock::at(NOW + 20));
+    let builder = Client::builder(stage.credentials("ann")).clock(clock.clone());
+    let client = within(SOON, builder.connect()).await.unwrap();
+    let call = || client.request("desk").deadline(Duration::from_millis(300)).call::<u64>("desk/count", ());
+    assert_eq!(within(SOON, call()).await.unwrap_err().kind(), ErrorKind::Remote);
+    assert_eq!(within(SOON, call()).await.unwrap(), 1);
+    clock.set_ms(NOW * 1000);
+    assert_eq!(within(SOON, call()).await.unwrap_err().kind(), ErrorKind::Remote);
+    assert_eq!(within(SOON, call()).await.unwrap(), 2);
 }
 
 #[tokio::test]

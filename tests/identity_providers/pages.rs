@@ -146,7 +146,7 @@ async fn call(service: &Service, token: &str) -> Value {
     if json["error"]["code"] != -32010 {
         signed
             .expectation
-            .accept(answer.to(), answer.headers().unwrap_or(&HeaderMap::new()), answer.payload(), 5)
+            .accept(answer.to(), answer.headers().unwrap_or(&HeaderMap::new()), answer.payload())
             .unwrap_or_else(|error| panic!("{error}: {json}"));
     }
     json

@@ -45,7 +45,6 @@ def sent(vectors: dict[str, Any], vector: dict[str, Any]) -> rpc.Request:
         header["alg"],
         header["kid"],
         key.for_service(vectors["service"]),
-        vector["proof_claims"]["iat"],
     )
 
 

@@ -252,7 +252,7 @@ impl Desk {
         let sealed = self.service.handle(letter.delivery()).await?;
         letter
             .expectation
-            .accept(sealed.to(), sealed.headers().unwrap_or(&HeaderMap::new()), sealed.payload(), 5)
+            .accept(sealed.to(), sealed.headers().unwrap_or(&HeaderMap::new()), sealed.payload())
             .unwrap_or_else(|error| panic!("{error}: {}", text(&sealed)));
         Some(text(&sealed))
     }

@@ -256,8 +256,8 @@ impl Caller {
             return Answer::NoResponders;
         }
         let text = String::from_utf8(answer.payload.to_vec()).unwrap();
-        match expectation.accept(&answer.subject, answer.headers.unwrap_or_default(), &answer.payload, 5) {
-            Ok(()) => Answer::Signed(text),
+        match expectation.accept(&answer.subject, answer.headers.unwrap_or_default(), &answer.payload) {
+            Ok(_) => Answer::Signed(text),
             Err(_) => Answer::Hint(text),
         }
     }

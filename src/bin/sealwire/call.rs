@@ -181,7 +181,7 @@ fn exit(error: &ClientError) -> Exit {
             Some(code::TIMEOUT) => Exit::Timeout,
             _ => Exit::Remote,
         },
-        ErrorKind::Protocol | ErrorKind::Decode => Exit::Remote,
+        ErrorKind::Protocol | ErrorKind::Decode | ErrorKind::Clock => Exit::Remote,
         ErrorKind::Hint | ErrorKind::Unverifiable => Exit::Unverified,
         ErrorKind::Timeout => Exit::Timeout,
         ErrorKind::Connect

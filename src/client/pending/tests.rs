@@ -9,7 +9,7 @@ use crate::wire::{AgentKey, Signed};
 const NOW: u64 = 1_790_000_000;
 
 fn pending() -> Arc<Pending> {
-    Arc::new(Pending::new(Arc::new(ManualClock::at(NOW)), 5))
+    Arc::new(Pending::new(Arc::new(ManualClock::at(NOW))))
 }
 
 /// A call to the service `desk` that waits under `token`.
@@ -28,8 +28,8 @@ fn call(pending: &Arc<Pending>, token: &str, repeatable: bool) -> Waiter {
         timeout_ms: None,
         idempotency_key: None,
     });
-    let expected =
-        Expected { expectation: signed.expectation, subject: "rpc.v1.desk.ann".to_owned(), peer, repeatable };
+    let subject = "rpc.v1.desk.ann".to_owned();
+    let expected = Expected { expectation: signed.expectation, subject, peer, sent_s: NOW, repeatable };
     pending.register(token.to_owned(), expected)
 }
 

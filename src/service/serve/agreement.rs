@@ -154,8 +154,7 @@ impl Agreement {
         let keys: Vec<ServicePublicKey> =
             shared.service.verifier().service_key().map(|key| key.public()).into_iter().collect();
         let inbox = format!("{}.replicas", shared.inbox());
-        let skew_s = shared.service.verifier().window().skew_s;
-        let asking = Asking { client: &client, endpoint, keys: &keys, inbox: &inbox, skew_s };
+        let asking = Asking { client: &client, endpoint, keys: &keys, inbox: &inbox };
         let mut round = Round::default();
         let mut said = 0;
         let each = |other: Said| {
