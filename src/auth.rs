@@ -15,6 +15,7 @@ pub use caller::{Caller, ProofAlgorithm, TokenFacts};
 pub use file::{SecretFileError, read_secret, write_secret};
 pub(crate) use file::{is_missing, read_trusted};
 pub use keyring::{KeyEntry, KeyRing, KeyRingError, KeyRingFile, KeyStatus, MAX_RECORDS};
+pub(crate) use replay::ANSWER_WITHIN;
 pub use replay::{
     Caps, CapsError, Floor, FloorError, GuardIdentity, GuardStats, Latency, LocalGuard, Nonce, OpenError, Outage,
     Refused, ReplayGuard, SharedConfig, SharedGuard, SharedOpenError, SharedStats, Window, WindowError,

@@ -3,6 +3,9 @@
 
 mod build;
 mod issuer;
+mod page;
+mod reference;
+mod schema;
 
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -10,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 pub use issuer::{IssuerConfig, IssuerFault};
+pub use reference::OutOfRange;
 
 use crate::auth::{
     Caps, CapsError, Content, DenylistError, FileTrust, KeyRingError, KeySetError, OpenError, SecretFileError,
@@ -51,6 +55,7 @@ use crate::wire::{Endpoint, EndpointError, WireLimits};
 /// ```
 ///
 /// Relative paths are relative to the file. Every section but `nats`, `keys`, `tokens` and `policy` may be left out.
+/// docs/configuration.md has every key with unit, range and default; it is made from `config::reference`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -298,6 +303,14 @@ pub enum ConfigError {
     /// Others could have written a file, or could read a secret.
     #[error(transparent)]
     Trust(#[from] SecretFileError),
+    /// A number is out of its range.
+    #[error("`{}`: {error}", path.display())]
+    Range {
+        /// The file.
+        path: PathBuf,
+        /// Which number, and what its range is.
+        error: OutOfRange,
+    },
     /// A member names a file that is not there. Not the name: whoever mistook the member wrote the secret itself.
     #[error("`{member}` names a file that is not there")]
     Missing {
@@ -318,12 +331,6 @@ pub enum ConfigError {
     /// The time window.
     #[error(transparent)]
     Window(#[from] WindowError),
-    /// The window is shorter than what clients sign for.
-    #[error(
-        "`replay.window_s` is {0}, and clients sign messages for 30 s, which this service would all refuse: write 30 to 300. \
-         For a message to end earlier, its caller sets a deadline"
-    )]
-    ShortWindow(u64),
     /// The nonce bounds.
     #[error(transparent)]
     Caps(#[from] CapsError),
@@ -377,7 +384,8 @@ impl Config {
     /// Reads a configuration file. Relative paths in it are taken as relative to its folder.
     ///
     /// # Errors
-    /// [`ConfigError::Read`], [`ConfigError::Format`] with line and column, and [`ConfigError::Bus`].
+    /// [`ConfigError::Read`], [`ConfigError::Format`] with line and column, [`ConfigError::Range`], [`ConfigError::Trust`] and
+    /// [`ConfigError::Bus`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let text = read_trusted(path, Content::Public, &FileTrust::default()).map_err(|error| match error {
@@ -388,6 +396,7 @@ impl Config {
             let path = path.to_owned();
             ConfigError::Format { path, line, column, reason }
         })?;
+        reference::check_ranges(&text).map_err(|error| ConfigError::Range { path: path.to_owned(), error })?;
         if config.holds_secrets() {
             FileTrust::default().check(path, Content::Secret)?;
         }

@@ -19,8 +19,8 @@ pub mod wire;
 pub use bus::{BusConfig, BusError};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::{
-    Config, ConfigError, GuardKind, IssuerConfig, IssuerFault, KeysConfig, LimitsConfig, PolicyConfig, ReplayConfig,
-    TokensConfig,
+    Config, ConfigError, GuardKind, IssuerConfig, IssuerFault, KeysConfig, LimitsConfig, OutOfRange, PolicyConfig,
+    ReplayConfig, TokensConfig,
 };
 pub use name::{MethodName, Name, NameError};
 pub use rpc::RpcError;

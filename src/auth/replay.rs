@@ -35,6 +35,7 @@ pub use identity::GuardIdentity;
 pub use local::{LocalGuard, OpenError};
 pub use nonce::Nonce;
 pub use quota::{Caps, CapsError};
+pub(crate) use shared::ANSWER_WITHIN;
 pub use shared::{Latency, SharedConfig, SharedGuard, SharedOpenError, SharedStats};
 pub use window::{Window, WindowError};
 

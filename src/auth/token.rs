@@ -56,6 +56,11 @@ pub struct TokenRules {
 }
 
 impl TokenRules {
+    /// The largest [`TokenRules::leeway_s`]: the largest clock difference that the wire protocol tolerates anywhere.
+    pub const MAX_LEEWAY_S: u64 = 30;
+    /// The largest [`TokenRules::max_lifetime_s`], a day: beyond that a token is a password.
+    pub const MAX_LIFETIME_S: u64 = 86_400;
+
     /// The default rules for a service with this audience.
     #[must_use]
     pub fn new(audience: impl Into<String>) -> Self {
@@ -77,10 +82,10 @@ impl TokenRules {
 
     /// These rules with every number inside its range, so that a slip of the pen does not make tokens immortal.
     fn bounded(mut self) -> Self {
-        self.leeway_s = self.leeway_s.min(MAX_LEEWAY_S);
-        self.max_lifetime_s = self.max_lifetime_s.min(MAX_LIFETIME_S);
+        self.leeway_s = self.leeway_s.min(Self::MAX_LEEWAY_S);
+        self.max_lifetime_s = self.max_lifetime_s.min(Self::MAX_LIFETIME_S);
         for issuer in self.issuers.values_mut() {
-            issuer.max_lifetime_s = issuer.max_lifetime_s.map(|longest| longest.min(MAX_LIFETIME_S));
+            issuer.max_lifetime_s = issuer.max_lifetime_s.map(|longest| longest.min(Self::MAX_LIFETIME_S));
         }
         self
     }
@@ -161,12 +166,6 @@ impl Confirmation {
         kid_holds && jkt_holds && (self.kid.is_some() || self.jkt.is_some())
     }
 }
-
-/// The largest clock difference that the wire protocol tolerates anywhere.
-const MAX_LEEWAY_S: u64 = 30;
-
-/// A day: beyond that a token is a password.
-const MAX_LIFETIME_S: u64 = 86_400;
 
 /// Longest text of a token, in bytes; before anything of it is read.
 pub(crate) const MAX_TOKEN_LEN: usize = 4096;

@@ -159,11 +159,6 @@ impl IssuerConfig {
                 "`tls_ca`, `http_on_loopback`, `refresh_s` and `keep_s` are for keys that are fetched, and `jwks` is a file",
             ));
         }
-        for (name, value, longest) in [("refresh_s", self.refresh_s, 86_400), ("keep_s", self.keep_s, 604_800)] {
-            if value.is_some_and(|value| !(60..=longest).contains(&value)) {
-                return Err(self.wrong(format!("`{name}` must be 60 to {longest}")));
-            }
-        }
         if self.typ.as_ref().is_some_and(Vec::is_empty) {
             return Err(self.wrong("`typ` accepts nothing"));
         }

@@ -49,7 +49,7 @@ use crate::clock::Clock;
 use crate::name::Name;
 
 use check::{Link, Shared};
-use config::ANSWER_WITHIN;
+pub(crate) use config::ANSWER_WITHIN;
 pub use config::{SharedConfig, SharedOpenError, SharedStats};
 use flight::Flight;
 use keeper::Keeper;

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::{self, Exit, Failure};
 use crate::logging::{self, LogFormat};
 use crate::output::Output;
-use crate::{call, completions, demo, dev, keys, ping, policy, serve, server, setup, token};
+use crate::{call, completions, config, demo, dev, keys, ping, policy, serve, server, setup, token};
 
 /// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
 #[derive(Parser)]
@@ -67,6 +67,9 @@ enum Command {
     /// Whole set-ups: keys, broker users, certificates, configuration
     #[command(subcommand)]
     Setup(setup::Setup),
+    /// The configuration file: its JSON Schema, every key of it
+    #[command(subcommand)]
+    Config(config::Commands),
     /// Print the completion script of a shell
     Completions(completions::Completions),
 }
@@ -104,6 +107,7 @@ impl Command {
             Self::Token(command) => command.run(out),
             Self::Policy(command) => command.run(out),
             Self::Setup(command) => command.run(out),
+            Self::Config(command) => command.run(out),
             Self::Completions(command) => command.run(out),
         }
     }
@@ -123,6 +127,7 @@ impl Command {
             | Self::Token(_)
             | Self::Policy(_)
             | Self::Setup(_)
+            | Self::Config(_)
             | Self::Completions(_) => "warn,async_nats=off",
         }
     }

@@ -4,6 +4,7 @@
 mod call;
 mod cli;
 mod completions;
+mod config;
 mod demo;
 mod demo_methods;
 mod dev;

@@ -43,6 +43,11 @@ pub struct SharedConfig {
 }
 
 impl SharedConfig {
+    /// The default of [`SharedConfig::max_messages`].
+    pub const MAX_MESSAGES: i64 = 1_000_000;
+    /// The default of [`SharedConfig::answer_within`].
+    pub const ANSWER_WITHIN: Duration = Duration::from_millis(250);
+
     /// The defaults for a service.
     #[must_use]
     pub fn new(environment: Name, service: Name) -> Self {
@@ -52,11 +57,11 @@ impl SharedConfig {
             instance: Nonce::random().to_text(),
             window: Window::default(),
             replicas: None,
-            max_messages: 1_000_000,
+            max_messages: Self::MAX_MESSAGES,
             caps: Caps::default(),
             in_flight: 4096,
             in_flight_per_owner: 256,
-            answer_within: Duration::from_millis(250),
+            answer_within: Self::ANSWER_WITHIN,
             open_within: Duration::from_secs(10),
             service_inbox_prefix: Endpoint::SERVICE_INBOX_PREFIX.to_owned(),
         }
@@ -158,4 +163,4 @@ const PROBES_PER_S: u64 = 5;
 const ENTRY_BYTES: i64 = 160;
 
 /// The task verifies with the same patience, every second, and what it found is trusted for five.
-pub(super) const ANSWER_WITHIN: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
+pub(crate) const ANSWER_WITHIN: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);

@@ -111,6 +111,11 @@ enum Place {
 }
 
 impl KeySource {
+    /// The default of [`KeySource::refresh`].
+    pub const REFRESH: Duration = Duration::from_secs(600);
+    /// The default of [`KeySource::keep`].
+    pub const KEEP: Duration = Duration::from_secs(86_400);
+
     /// The key set at an address. `tls_ca`: a PEM file with the trust anchors, instead of the system's. `plain`: the address
     /// may be `http://`, to a loopback address, for development.
     ///
@@ -139,10 +144,10 @@ impl KeySource {
     fn new(rules: KeyRules, place: Place, tls: Arc<ClientConfig>, plain: bool) -> Self {
         Self {
             timeout: Duration::from_secs(10),
-            refresh: Duration::from_secs(600),
+            refresh: Self::REFRESH,
             youngest: Duration::from_secs(60),
             oldest: Duration::from_secs(86_400),
-            keep: Duration::from_secs(86_400),
+            keep: Self::KEEP,
             pause: Duration::from_secs(30),
             rules,
             place,
