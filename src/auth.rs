@@ -12,8 +12,8 @@ mod turns;
 mod verifier;
 
 pub use caller::{Caller, ProofAlgorithm, TokenFacts};
-pub use file::{SecretFileError, read_secret, write_secret};
-pub(crate) use file::{is_missing, read_trusted};
+pub use file::{SecretFileError, read_public, read_secret, write_secret};
+pub(crate) use file::{is_missing, read_open, read_trusted};
 pub use keyring::{KeyEntry, KeyRing, KeyRingError, KeyRingFile, KeyStatus, MAX_RECORDS};
 pub(crate) use replay::ANSWER_WITHIN;
 pub use replay::{
@@ -28,7 +28,7 @@ pub use token::{
     KeySourceState, KeySourceStatus, LeftOut, Pattern, PatternError, RoleFormat, RoleRules, Symmetric, TokenAlgorithm,
     TokenError, TokenId, TokenIssuer, TokenRules, TokenType, TokenVerifier, Untrusted, decode_untrusted,
 };
-pub(crate) use trust::Content;
 pub use trust::FileTrust;
+pub(crate) use trust::{Content, Entry, Folder};
 pub use turns::Turn;
 pub use verifier::{AuthError, Authentic, ServiceKeyMissing, Staleness, Unadmitted, Verified, Verifier};

@@ -132,8 +132,17 @@ impl BusConfig {
         read_trusted(path, Content::Secret, &self.files).map_err(|error| unreadable(member, error))
     }
 
+    /// Reads every file that a connection begins with.
+    pub(crate) fn try_files(&self) -> Result<(), BusError> {
+        let login = self.login()?;
+        if login.tls.ca.is_some() || login.tls.identity.is_some() {
+            crate::nats::try_tls(&login.tls).map_err(|cause| BusError::Tls { urls: self.shown(), cause })?;
+        }
+        Ok(())
+    }
+
     /// Whether nobody else could have written the TLS files, nor read the key.
-    pub(crate) fn check_files(&self) -> Result<(), BusError> {
+    fn check_files(&self) -> Result<(), BusError> {
         let files = [
             ("tls_ca", &self.tls_ca, Content::Public),
             ("tls_cert", &self.tls_cert, Content::Public),
@@ -218,6 +227,8 @@ impl BusConfig {
         if let Some(seed) = nkey_seed {
             options = options.nkey(seed.to_string());
         }
+        // The client library reads these by name, for each connection, so that renewed ones count. Nobody else can exchange
+        // them after they were judged above: on the whole way to them, no folder is open to others.
         if let Some(ca) = &self.tls_ca {
             options = options.add_root_certificates(ca.clone());
         }
@@ -278,6 +289,7 @@ impl BusConfig {
             Some(path) => Some(Zeroizing::new(self.secret("nkey_seed_file", path)?.trim().to_owned())),
             None => self.nkey_seed.clone(),
         };
+        login.tls.trust = self.files.clone();
         login.tls.ca.clone_from(&self.tls_ca);
         login.tls.identity = self.tls_cert.clone().zip(self.tls_key.clone());
         Ok(login)

@@ -17,7 +17,7 @@ pub use reference::OutOfRange;
 
 use crate::auth::{
     Caps, CapsError, Content, DenylistError, FileTrust, KeyRingError, KeySetError, OpenError, SecretFileError,
-    ServiceKeyError, ServiceKeyMissing, SharedOpenError, WindowError, read_trusted,
+    ServiceKeyError, ServiceKeyMissing, SharedOpenError, WindowError, read_open,
 };
 use crate::bus::{BusConfig, BusError};
 use crate::fault::{self, Fault};
@@ -388,7 +388,9 @@ impl Config {
     /// [`ConfigError::Bus`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        let text = read_trusted(path, Content::Public, &FileTrust::default()).map_err(|error| match error {
+        let trust = FileTrust::default();
+        let opened = trust.open(path, Content::Public).and_then(|file| Ok((read_open(path, &file)?, file)));
+        let (text, file) = opened.map_err(|error| match error {
             SecretFileError::Io { path, error } => ConfigError::Read { path, error },
             error => error.into(),
         })?;
@@ -398,7 +400,7 @@ impl Config {
         })?;
         reference::check_ranges(&text).map_err(|error| ConfigError::Range { path: path.to_owned(), error })?;
         if config.holds_secrets() {
-            FileTrust::default().check(path, Content::Secret)?;
+            trust.judge(path, &file, Content::Secret)?;
         }
         config.nats.check().map_err(|error| ConfigError::Bus { section: "nats", error })?;
         if let Some(nats) = &config.replay.nats {

@@ -21,6 +21,7 @@ pub use session::Session;
 
 pub(crate) use dial::{DialError, Login};
 pub(crate) use servers::Address;
+pub(crate) use tls::try_files as try_tls;
 
 /// What a connection hands over. Both are called from the connection's task: they must not wait.
 pub trait Handler: Send + Sync + 'static {

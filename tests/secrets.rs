@@ -195,3 +195,36 @@ fn policies_that_others_can_write_start_no_service() {
     set_mode(&at("policies"), 0o777);
     assert!(said().contains("policies") && said().contains("chmod go-w"), "{}", said());
 }
+
+#[test]
+fn trust_anchors_that_others_can_write_are_found_by_a_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let audience = Audience::new(&Name::new("dev").unwrap(), &Name::new("math").unwrap());
+    let key = sealwire::wire::ServiceKey::generate("svc:dev/math:1", &audience).unwrap();
+    sealwire::auth::write_service_key(&at("service-key.json"), &key).unwrap();
+    write_secret(&at("ring.json"), &good(Kind::Ring).to_string(), true).unwrap();
+    write_secret(&at("denylist.json"), "{}", true).unwrap();
+    let issuer = TokenIssuer::generate("https://issuer.test").unwrap();
+    write_secret(&at("jwks.json"), &issuer.public_jwks(), true).unwrap();
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert;
+    let text = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, certificate.der());
+    let ca = at("ca.pem");
+    write_secret(&ca, &format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n"), true).unwrap();
+    for place in ["/nats/tls_ca", "/replay/nats/tls_ca", "/tokens/issuer/0/tls_ca"] {
+        let mut config = good(Kind::Config);
+        config["replay"]["nats"] = json!({"urls": ["nats://127.0.0.1:4222"]});
+        if place.starts_with("/tokens") {
+            config["tokens"]["issuer"][0] = json!({"issuer": "https://issuer.test", "discovery": true});
+        }
+        let (above, member) = place.rsplit_once('/').unwrap();
+        config.pointer_mut(above).unwrap()[member] = "ca.pem".into();
+        write_secret(&at("sealwire.toml"), &written(Kind::Config, &config), true).unwrap();
+        let check = || Config::load(at("sealwire.toml")).unwrap().check();
+        check().unwrap_or_else(|error| panic!("{place}: {error}"));
+        set_mode(&ca, 0o666);
+        let said = check().unwrap_err().to_string();
+        assert!(said.contains("chmod go-w"), "{place}: {said}");
+        set_mode(&ca, 0o600);
+    }
+}

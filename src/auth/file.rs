@@ -81,8 +81,7 @@ pub(crate) fn is_missing(error: &std::io::Error) -> bool {
 /// The largest file of secrets in bytes: a full key ring of 100,000 records.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Reads a text that only its owner may read, and only we or root could have written. The open file is checked, not its
-/// name, so it cannot be exchanged in between.
+/// Reads a text that only its owner may read, and only we or root could have written: see [`FileTrust`].
 ///
 /// # Errors
 /// [`SecretFileError::Open`] when group or others have any right, [`SecretFileError::Foreign`] and
@@ -92,14 +91,26 @@ pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretFileError> {
     read_trusted(path, Content::Secret, &FileTrust::default())
 }
 
+/// Reads a text that is no secret, and that only we or root could have written: see [`FileTrust`].
+///
+/// # Errors
+/// As of [`read_secret`], but for [`SecretFileError::Open`].
+pub fn read_public(path: &Path) -> Result<String, SecretFileError> {
+    read_trusted(path, Content::Public, &FileTrust::default()).map(|mut text| std::mem::take(&mut *text))
+}
+
 /// Reads a text that nobody but those in `trust` could have written, and of a secret, nobody else read.
 pub(crate) fn read_trusted(
     path: &Path,
     content: Content,
     trust: &FileTrust,
 ) -> Result<Zeroizing<String>, SecretFileError> {
+    read_open(path, &trust.open(path, content)?)
+}
+
+/// Reads the text of a file that was opened, and judged.
+pub(crate) fn read_open(path: &Path, mut file: &File) -> Result<Zeroizing<String>, SecretFileError> {
     let io = |error| SecretFileError::Io { path: path.to_owned(), error };
-    let mut file = trust.open(path, content)?;
     let metadata = file.metadata().map_err(io)?;
     if metadata.len() > MAX_BYTES {
         return Err(SecretFileError::TooLarge { path: path.to_owned() });

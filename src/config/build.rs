@@ -52,7 +52,8 @@ impl Config {
     fn key_sources(&self) -> Result<Vec<KeySource>, ConfigError> {
         issuer::check_all(&self.tokens.issuer)?;
         let symmetric = self.symmetric();
-        let sources = self.tokens.issuer.iter().filter_map(|issuer| issuer.key_source(symmetric).transpose());
+        let sources =
+            self.tokens.issuer.iter().filter_map(|issuer| issuer.key_source(symmetric, &self.files).transpose());
         Ok(sources.collect::<Result<_, IssuerFault>>()?)
     }
 
@@ -76,8 +77,18 @@ impl Config {
             return Err(ServiceKeyMissing.into());
         }
         self.key_sources()?;
+        self.check_bus()?;
         self.token_verifier(&endpoint)?;
         Window::new(self.replay.window_s, self.replay.skew_s)?;
+        Ok(())
+    }
+
+    /// What the connections to the broker begin with.
+    fn check_bus(&self) -> Result<(), ConfigError> {
+        let guard = self.replay.nats.iter().map(|nats| ("replay.nats", nats));
+        for (section, nats) in [("nats", &self.nats)].into_iter().chain(guard) {
+            nats.try_files().map_err(|error| ConfigError::Bus { section, error })?;
+        }
         Ok(())
     }
 
@@ -222,8 +233,8 @@ impl Config {
             watched,
             ..ServeOptions::default()
         };
-        let builder = Service::builder().verifier(endpoint, verifier).policies(&self.policy.folder).limits(limits);
-        Ok((builder, options))
+        let builder = Service::builder().verifier(endpoint, verifier).policies(&self.policy.folder);
+        Ok((builder.believing(self.files.clone()).limits(limits), options))
     }
 
     /// What is read again when it changes.
@@ -263,7 +274,7 @@ impl Config {
             });
             watched.push(denylist.closes_after(bound));
         }
-        watched.push(Watched::policy(self.policy.folder.clone()).believing(self.files.clone()));
+        watched.push(Watched::policy(self.policy.folder.clone(), self.files.clone()));
         watched
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::auth::{
-    AgentRules, Bounds, ClaimPath, FetchError, HeaderMember, IssuerRules, KeyRules, KeySource, RoleRules, Symmetric,
-    TokenAlgorithm, TokenId, TokenType,
+    AgentRules, Bounds, ClaimPath, Content, FetchError, FileTrust, HeaderMember, IssuerRules, KeyRules, KeySource,
+    RoleRules, Symmetric, TokenAlgorithm, TokenId, TokenType, read_trusted,
 };
 use crate::name::shown;
 
@@ -129,9 +129,16 @@ impl IssuerConfig {
     }
 
     /// Where its keys are fetched from, if they are.
-    pub(super) fn key_source(&self, symmetric: Symmetric) -> Result<Option<KeySource>, IssuerFault> {
+    pub(super) fn key_source(&self, symmetric: Symmetric, files: &FileTrust) -> Result<Option<KeySource>, IssuerFault> {
         let rules = self.key_rules(symmetric);
-        let (ca, plain) = (self.tls_ca.as_deref(), self.http_on_loopback);
+        let anchors = self.tls_ca.as_ref().map(|path| {
+            read_trusted(path, Content::Public, files).map_err(|error| match error.is_missing() {
+                true => self.wrong("`tls_ca` names a file that is not there"),
+                false => self.wrong(error.to_string()),
+            })
+        });
+        let anchors = anchors.transpose()?;
+        let (ca, plain) = (anchors.as_ref().map(|pem| pem.as_str()), self.http_on_loopback);
         let source = match (&self.jwks_url, &self.openid_configuration, self.discovery) {
             (Some(url), ..) => KeySource::jwks(rules, url, ca, plain),
             (None, Some(url), _) => KeySource::discovery(rules, Some(url), ca, plain),

@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 use super::protocol::{Info, Op, Parser};
 use super::servers::Address;
 use super::tls;
+use crate::auth::FileTrust;
 use crate::wire::b64;
 
 /// As whom we connect.
@@ -37,6 +38,8 @@ impl fmt::Debug for Login {
 /// PEM files. Either of them asks for TLS, whatever the broker says.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TlsFiles {
+    /// Who may have written them.
+    pub(crate) trust: FileTrust,
     /// Certificate authorities, instead of the system's.
     pub(crate) ca: Option<PathBuf>,
     /// Our certificate and its key.

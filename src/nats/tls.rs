@@ -11,12 +11,13 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::dial::TlsFiles;
+use crate::auth::{Content, FileTrust, read_trusted};
 
 /// Reads the files. Blocks.
 pub(super) fn connector(files: &TlsFiles) -> Result<TlsConnector, String> {
     let mut roots = RootCertStore::empty();
     if let Some(ca) = &files.ca {
-        for certificate in certificates(ca)? {
+        for certificate in certificates(ca, &files.trust)? {
             roots.add(certificate).map_err(|error| format!("`{}`: {error}", ca.display()))?;
         }
     } else {
@@ -34,13 +35,20 @@ pub(super) fn connector(files: &TlsFiles) -> Result<TlsConnector, String> {
     let config = match &files.identity {
         None => config.with_no_client_auth(),
         Some((certificate, key)) => {
-            let chain = certificates(certificate)?;
+            let chain = certificates(certificate, &files.trust)?;
+            let pem = read_trusted(key, Content::Secret, &files.trust).map_err(|error| error.to_string())?;
             // rustls' errors on PEM say what is missing, and nothing of what is there.
-            let private = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("`{}`: {error}", key.display()))?;
+            let private = PrivateKeyDer::from_pem_slice(pem.as_bytes());
+            let private = private.map_err(|error| format!("`{}`: {error}", key.display()))?;
             config.with_client_auth_cert(chain, private).map_err(|error| error.to_string())?
         }
     };
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Reads the files for nothing but to see whether they can be used. Blocks.
+pub(crate) fn try_files(files: &TlsFiles) -> Result<(), String> {
+    connector(files).map(drop)
 }
 
 /// The name that the broker's certificate must have.
@@ -48,9 +56,10 @@ pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, String> {
     ServerName::try_from(host.to_owned()).map_err(|_| format!("`{}` is no host name", crate::name::shown(host)))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read = || CertificateDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>();
-    let certificates = read().map_err(|error| format!("`{}`: {error}", path.display()))?;
+fn certificates(path: &Path, trust: &FileTrust) -> Result<Vec<CertificateDer<'static>>, String> {
+    let pem = read_trusted(path, Content::Public, trust).map_err(|error| error.to_string())?;
+    let certificates = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
+    let certificates = certificates.map_err(|error| format!("`{}`: {error}", path.display()))?;
     if certificates.is_empty() {
         return Err(format!("`{}` holds no certificate", path.display()));
     }

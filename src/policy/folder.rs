@@ -2,13 +2,14 @@
 //! Never understands them, and never leaves out a file without saying so.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use super::finding::Report;
 use super::revision::Revision;
 use super::rule::Location;
+use crate::auth::{self, Entry, FileTrust, SecretFileError};
 
 /// A policy file of more than 1 MiB is a mistake, and a bound on what a reload can cost.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -27,41 +28,38 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Reads every policy file below `dir`. Names that begin with a dot are passed over.
-    pub(crate) fn read(dir: &Path, report: &mut Report) -> Self {
-        Self::read_where(dir, false, report)
+    /// Reads every policy file below `dir`. Names that begin with a dot are passed over. With `trust`, what others could
+    /// have written is an error.
+    pub(crate) fn read(dir: &Path, trust: Option<&FileTrust>, report: &mut Report) -> Self {
+        Self::read_where(dir, trust, false, report)
     }
 
     /// Reads every table of expected decisions below `dir`.
     pub(crate) fn read_tests(dir: &Path, report: &mut Report) -> Self {
-        Self::read_where(dir, true, report)
+        Self::read_where(dir, None, true, report)
     }
 
-    fn read_where(dir: &Path, tests: bool, report: &mut Report) -> Self {
+    fn read_where(dir: &Path, trust: Option<&FileTrust>, tests: bool, report: &mut Report) -> Self {
         let mut folder = Self::default();
-        folder.descend(dir, "", 0, tests, report);
+        match auth::Folder::open(dir, trust) {
+            Ok(opened) => folder.descend(&opened, "", 0, tests, report),
+            Err(error) => unreadable(dir, "", &error, report),
+        }
         folder
     }
 
-    fn descend(&mut self, dir: &Path, prefix: &str, depth: usize, tests: bool, report: &mut Report) {
-        let here = Location { file: prefix.trim_end_matches('/').into(), line: 0 };
-        let entries = match fs::read_dir(dir) {
-            Ok(entries) => entries,
+    fn descend(&mut self, dir: &auth::Folder<'_>, prefix: &str, depth: usize, tests: bool, report: &mut Report) {
+        let names = match dir.names() {
+            Ok(names) => names,
             Err(error) => {
-                let message = format!("the policy folder `{}` cannot be read: {error}", dir.display());
-                report.error(&here, message, "check the path and its permissions");
-                return;
+                let error = SecretFileError::Io { path: dir.path().to_owned(), error };
+                return unreadable(dir.path(), prefix, &error, report);
             }
         };
-        for entry in entries {
-            let path = match entry {
-                Ok(entry) => entry.path(),
-                Err(error) => {
-                    report.error(&here, format!("the policy folder `{}` cannot be listed: {error}", dir.display()), "");
-                    return;
-                }
-            };
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        for name in names {
+            let path = dir.path().join(&name);
+            let Some(name) = name.to_str() else {
+                let here = Location { file: prefix.trim_end_matches('/').into(), line: 0 };
                 report.error(&here, format!("the file name `{}` is not UTF-8", path.display()), "rename the file");
                 continue;
             };
@@ -70,45 +68,45 @@ impl Folder {
             }
             let relative = format!("{prefix}{name}");
             let at = Location { file: relative.as_str().into(), line: 0 };
-            if path.is_dir() {
-                if depth >= MAX_DEPTH {
+            let is_test = name.ends_with(TEST_ENDING);
+            let is_policy = !is_test && (name.ends_with(".toml") || name.ends_with(".cedar"));
+            let wanted = if tests { is_test } else { is_policy };
+            match dir.entry(name.as_ref()) {
+                Ok(Entry::Folder(_)) if depth >= MAX_DEPTH => {
                     report.error(&at, format!("folders are nested deeper than {MAX_DEPTH}"), "move the files up");
-                } else {
-                    self.descend(&path, &format!("{relative}/"), depth + 1, tests, report);
                 }
-            } else if name.ends_with(TEST_ENDING) {
-                if tests {
-                    self.file(&path, relative, &at, report);
+                Ok(Entry::Folder(inner)) => {
+                    self.descend(&inner, &format!("{relative}/"), depth + 1, tests, report);
                 }
-            } else if tests {
-                continue;
-            } else if name.ends_with(".toml") || name.ends_with(".cedar") {
-                self.file(&path, relative, &at, report);
-            } else if !name.ends_with(".md") {
-                let help = "policy files end in `.toml` or `.cedar`";
-                report.warning(&at, "this is not a policy file and is not read", help);
+                Ok(Entry::File(file)) if wanted => self.file(&file, relative, &at, report),
+                Err(SecretFileError::Io { error, .. }) if wanted => {
+                    let what =
+                        if path.is_symlink() { "is a link whose target cannot be read" } else { "cannot be read" };
+                    report.error(&at, format!("{what}: {error}"), "check its permissions, and where it leads");
+                }
+                Ok(Entry::File(_)) | Err(SecretFileError::Io { .. }) => {
+                    if !tests && !is_test && !name.ends_with(".md") {
+                        let help = "policy files end in `.toml` or `.cedar`";
+                        report.warning(&at, "this is not a policy file and is not read", help);
+                    }
+                }
+                Err(distrusted) => report.error(&at, distrusted.to_string(), ""),
             }
         }
     }
 
-    fn file(&mut self, path: &Path, relative: String, at: &Location, report: &mut Report) {
+    fn file(&mut self, file: &File, relative: String, at: &Location, report: &mut Report) {
         if self.files.len() >= MAX_FILES {
             report.error(at, format!("there are more than {MAX_FILES} policy files"), "put rules together");
             return;
         }
-        match fs::metadata(path) {
-            // A pipe would be waited for, a device may never end.
-            Ok(metadata) if !metadata.is_file() => {
-                return report.error(at, "is not a regular file", "remove it, or give it another ending");
-            }
-            Err(error) if path.is_symlink() => {
-                return report.error(at, format!("is a link whose target cannot be read: {error}"), "check the link");
-            }
-            _ => {}
+        // A device may never end.
+        if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return report.error(at, "is not a regular file", "remove it, or give it another ending");
         }
         let mut content = Vec::new();
         // One byte more than allowed tells a file that is too large from one that just fits.
-        match fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content)) {
+        match file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content) {
             Err(error) => report.error(at, format!("cannot be read: {error}"), "check its permissions"),
             Ok(_) if content.len() as u64 > MAX_FILE_BYTES => {
                 report.error(at, format!("is larger than {MAX_FILE_BYTES} bytes"), "split the file");
@@ -125,4 +123,13 @@ impl Folder {
     pub(crate) fn revision(&self) -> Revision {
         Revision::of(self.files.iter().map(|(name, content)| (name.as_str(), content.as_slice())))
     }
+}
+
+fn unreadable(dir: &Path, prefix: &str, error: &SecretFileError, report: &mut Report) {
+    let here = Location { file: prefix.trim_end_matches('/').into(), line: 0 };
+    let (why, help) = match error {
+        SecretFileError::Io { error, .. } => (error.to_string(), "check the path and its permissions"),
+        distrusted => (distrusted.to_string(), ""),
+    };
+    report.error(&here, format!("the policy folder `{}` cannot be read: {why}", dir.display()), help);
 }

@@ -17,7 +17,7 @@ use super::revision::Revision;
 use super::rule::{Location, Rule};
 use super::slice::{Facts, Party, Slice};
 use super::toml_file::RoleSource;
-use crate::auth::Caller;
+use crate::auth::{Caller, FileTrust};
 use crate::name::MethodName;
 
 /// For reading policies, in bytes; reserved, and used only as far as needed. A policy at the bounds of `cedar_file` takes
@@ -60,7 +60,7 @@ impl PolicySet {
     /// files is to blame, or the one who mounted them.
     pub fn load(dir: &Path, methods: &Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
         let mut report = Report::default();
-        let folder = Folder::read(dir, &mut report);
+        let folder = Folder::read(dir, None, &mut report);
         if report.errors() > 0 {
             return Err(report.into_errors());
         }
@@ -73,8 +73,17 @@ impl PolicySet {
     /// # Errors
     /// Everything that is wrong in the files, as [`PolicySet::load`].
     pub fn open(dir: &Path, methods: &Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        Self::open_trusted(dir, None, methods)
+    }
+
+    /// As [`PolicySet::open`]. With `trust`, what others could have written cannot be read.
+    pub(crate) fn open_trusted(
+        dir: &Path,
+        trust: Option<&FileTrust>,
+        methods: &Methods,
+    ) -> Result<(Self, Vec<Finding>), PolicyErrors> {
         let mut report = Report::default();
-        let folder = Folder::read(dir, &mut report);
+        let folder = Folder::read(dir, trust, &mut report);
         if report.errors() > 0 {
             let findings = report.into_errors().into_findings();
             let why = findings.first().map(ToString::to_string).unwrap_or_default();

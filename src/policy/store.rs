@@ -11,6 +11,7 @@ use super::folder::Folder;
 use super::methods::Methods;
 use super::revision::Revision;
 use super::set::PolicySet;
+use crate::auth::FileTrust;
 
 /// The policy of a folder that may change while it is in use.
 ///
@@ -19,6 +20,7 @@ use super::set::PolicySet;
 #[derive(Debug)]
 pub struct PolicyStore {
     dir: PathBuf,
+    trust: Option<FileTrust>,
     methods: Methods,
     current: ArcSwap<PolicySet>,
     watch: Mutex<Watch>,
@@ -75,11 +77,12 @@ impl PolicyStore {
         let mut report = Report::default();
         let content = match set.revision().why() {
             None => set.revision().clone(),
-            Some(_) => Folder::read(dir, &mut report).revision(),
+            Some(_) => Folder::read(dir, None, &mut report).revision(),
         };
         let tried = Look { content, readable: report.errors() == 0 };
         let store = Self {
             dir: dir.to_owned(),
+            trust: None,
             methods,
             current: ArcSwap::from_pointee(set),
             watch: Mutex::new(Watch { tried, changed: None }),
@@ -94,10 +97,18 @@ impl PolicyStore {
         let tried = Look { content: current.revision().clone(), readable: true };
         Self {
             dir: dir.to_owned(),
+            trust: None,
             methods: current.methods().without_files(),
             current: ArcSwap::new(current),
             watch: Mutex::new(Watch { tried, changed: None }),
         }
+    }
+
+    /// Refuses from now on what others than these could have written.
+    #[must_use]
+    pub fn believing(mut self, trust: FileTrust) -> Self {
+        self.trust = Some(trust);
+        self
     }
 
     /// The policy in force.
@@ -110,7 +121,7 @@ impl PolicyStore {
     /// apart (by `now_ms`, milliseconds of any clock) saw the same.
     pub fn poll(&self, now_ms: u64) -> Reload {
         let mut report = Report::default();
-        let folder = Folder::read(&self.dir, &mut report);
+        let folder = Folder::read(&self.dir, self.trust.as_ref(), &mut report);
         let seen = Look { content: folder.revision(), readable: report.errors() == 0 };
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         if watch.tried == seen {
@@ -135,7 +146,7 @@ impl PolicyStore {
     /// Puts the folder's content in force now.
     pub fn reload(&self) -> Reload {
         let mut report = Report::default();
-        let folder = Folder::read(&self.dir, &mut report);
+        let folder = Folder::read(&self.dir, self.trust.as_ref(), &mut report);
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         watch.changed = None;
         self.exchange(&folder, report, &mut watch)

@@ -14,7 +14,7 @@ use super::counters::Counters;
 use super::quota::{HintRate, Quotas};
 use super::router::{Dispatch, Router, RouterError};
 use super::{Inner, Service, ServiceLimits, Sink, builtin};
-use crate::auth::Verifier;
+use crate::auth::{FileTrust, Verifier};
 use crate::clock::{Clock, SystemClock};
 use crate::log_limiter::KeyedLogLimiter;
 use crate::name::MethodName;
@@ -49,7 +49,7 @@ pub struct WantsMethods {
 
 #[derive(Debug)]
 enum Source {
-    Folder(PathBuf),
+    Folder(PathBuf, FileTrust),
     Set(Box<PolicySet>),
 }
 
@@ -95,13 +95,14 @@ impl Builder<WantsVerifier> {
 }
 
 impl Builder<WantsPolicy> {
-    /// Who may do what: a folder of policy files, loaded against the methods when the service is built.
+    /// Who may do what: a folder of policy files, loaded against the methods when the service is built. They are ours or
+    /// root's, see [`FileTrust`]: what others could have written is not read, and everything denied.
     #[must_use]
     pub fn policies(self, folder: impl Into<PathBuf>) -> Builder<WantsMethods> {
         Builder {
             stage: WantsMethods {
                 before: self.stage,
-                policy: Source::Folder(folder.into()),
+                policy: Source::Folder(folder.into(), FileTrust::default()),
                 limits: ServiceLimits::default(),
             },
         }
@@ -121,6 +122,15 @@ impl Builder<WantsPolicy> {
 }
 
 impl Builder<WantsMethods> {
+    /// Whose policy files are believed beside ours and root's.
+    #[must_use]
+    pub fn believing(mut self, files: FileTrust) -> Self {
+        if let Source::Folder(_, trust) = &mut self.stage.policy {
+            *trust = files;
+        }
+        self
+    }
+
     /// Other bounds than the defaults.
     #[must_use]
     pub fn limits(mut self, limits: ServiceLimits) -> Self {
@@ -199,8 +209,8 @@ impl Builder<Ready> {
         let WantsMethods { before: WantsPolicy { endpoint, verifier }, policy, limits } = before;
         let policy = match policy {
             Source::Set(set) => *set,
-            Source::Folder(folder) => {
-                let (set, warnings) = PolicySet::open(&folder, &registered)?;
+            Source::Folder(folder, trust) => {
+                let (set, warnings) = PolicySet::open_trusted(&folder, Some(&trust), &registered)?;
                 for warning in warnings {
                     tracing::warn!(target: "sealwire::policy", %warning, "policy");
                 }

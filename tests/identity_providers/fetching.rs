@@ -83,7 +83,7 @@ fn keys(of: &[&Signer]) -> Value {
 
 /// A source at `/keys` that is never too old by itself.
 fn source(provider: &Provider) -> KeySource {
-    KeySource::jwks(KeyRules::new(ISSUER), &provider.url("/keys"), Some(&provider.ca), false).unwrap()
+    KeySource::jwks(KeyRules::new(ISSUER), &provider.url("/keys"), Some(&provider.anchors()), false).unwrap()
 }
 
 fn quick(mut source: KeySource) -> KeySource {
@@ -106,7 +106,7 @@ async fn keys_are_fetched_from_an_address_and_found_by_discovery() {
     let document = json!({"issuer": ISSUER, "jwks_uri": provider.url("/keys"), "scopes_supported": ["openid"]});
     provider.page("/.well-known/openid-configuration", document);
     let url = provider.url("/.well-known/openid-configuration");
-    let found = KeySource::discovery(KeyRules::new(ISSUER), Some(&url), Some(&provider.ca), false).unwrap();
+    let found = KeySource::discovery(KeyRules::new(ISSUER), Some(&url), Some(&provider.anchors()), false).unwrap();
     let office = Office::open(found).await;
     assert_eq!(office.call(&signer.token()).await, None);
     assert_eq!(provider.count("/keys"), 2);
@@ -275,12 +275,12 @@ async fn a_certificate_that_nobody_vouches_for_is_refused() {
     let (provider, other, signer) = (Provider::start().await, Provider::start().await, Signer::new("one"));
     provider.page("/keys", keys(&[&signer]));
     for (url, ca) in [
-        (provider.url("/keys"), Some(&other.ca)),
+        (provider.url("/keys"), Some(other.anchors())),
         (provider.url("/keys"), None),
         // The right certificate for another name.
-        (provider.url("/keys").replace("localhost", "127.0.0.1"), Some(&provider.ca)),
+        (provider.url("/keys").replace("localhost", "127.0.0.1"), Some(provider.anchors())),
     ] {
-        let source = KeySource::jwks(KeyRules::new(ISSUER), &url, ca.map(|path| &**path), false).unwrap();
+        let source = KeySource::jwks(KeyRules::new(ISSUER), &url, ca.as_deref(), false).unwrap();
         let office = Office::open(source).await;
         assert!(office.status().error.unwrap().contains("certificate"), "{url}");
         assert_eq!(office.call(&signer.token()).await, DENIED, "{url}");
@@ -305,7 +305,7 @@ async fn a_discovery_document_is_the_issuers_own_and_leads_to_https() {
     ] {
         provider.page("/doc", &document);
         let url = provider.url("/doc");
-        let source = KeySource::discovery(KeyRules::new(ISSUER), Some(&url), Some(&provider.ca), false).unwrap();
+        let source = KeySource::discovery(KeyRules::new(ISSUER), Some(&url), Some(&provider.anchors()), false).unwrap();
         let office = Office::open(source).await;
         let error = office.status().error.unwrap();
         assert!(error.contains(says), "{document}: {error}");

@@ -249,7 +249,7 @@ async fn an_issuer_that_is_described_badly_does_not_load() {
         (one("jwks_url = \"http://127.0.0.1:1/k\""), "is not https"),
         (one("jwks_url = \"https://me:hunter2@a.example/k\""), "user name"),
         (one("discovery = true\ntls_ca = \"jwks.json\""), "no certificate"),
-        (one("discovery = true\ntls_ca = \"none.pem\""), "trust anchors"),
+        (one("discovery = true\ntls_ca = \"none.pem\""), "`tls_ca` names a file that is not there"),
         (file("typ = []"), "accepts nothing"),
         (file("typ = [\"jwt\"]"), "typ"),
         (file("header = [\"jku\"]"), "header"),

@@ -89,6 +89,11 @@ impl Provider {
         drop(task.await);
     }
 
+    /// The certificate as PEM.
+    pub(crate) fn anchors(&self) -> String {
+        std::fs::read_to_string(&self.ca).unwrap()
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         format!("https://localhost:{}{path}", self.port)
     }

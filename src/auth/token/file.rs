@@ -1,7 +1,7 @@
 //! Reading and creating the files that keys and deny lists live in.
 //! Never reads a secret that others on the machine can read, never reads without a bound, never overwrites a key.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
@@ -31,6 +31,7 @@ pub enum FileError {
 /// The text of a file that nobody untrusted could have written.
 pub(crate) struct Opened<'a> {
     pub(crate) text: Zeroizing<String>,
+    file: File,
     path: &'a Path,
     trust: &'a FileTrust,
 }
@@ -45,7 +46,7 @@ impl<'a> Opened<'a> {
         // One allocation, so that no copy of a secret is left behind by a growing buffer.
         let mut bytes = Zeroizing::new(Vec::with_capacity(limit.saturating_add(1)));
         let bound = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-        file.take(bound).read_to_end(&mut bytes)?;
+        (&file).take(bound).read_to_end(&mut bytes)?;
         if bytes.len() > limit {
             return Err(FileError::TooLarge(limit));
         }
@@ -53,12 +54,12 @@ impl<'a> Opened<'a> {
             drop(Zeroizing::new(error.into_bytes()));
             FileError::NotUtf8
         })?;
-        Ok(Self { text: Zeroizing::new(text), path, trust })
+        Ok(Self { text: Zeroizing::new(text), file, path, trust })
     }
 
     /// Refuses a file that anyone but its owner may read. To be called when the text turns out to hold a secret.
     pub(crate) fn require_private(&self) -> Result<(), FileError> {
-        Ok(self.trust.check(self.path, Content::Secret)?)
+        Ok(self.trust.judge(self.path, &self.file, Content::Secret)?)
     }
 }
 

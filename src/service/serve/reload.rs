@@ -33,8 +33,6 @@ pub struct Watched {
     paths: Vec<PathBuf>,
     look: Box<Look>,
     closes_after: Option<Duration>,
-    /// Of a folder of policies.
-    believing: Option<FileTrust>,
 }
 
 /// Looks again.
@@ -86,7 +84,7 @@ impl Watched {
                 },
             }
         };
-        Self { name, paths, look: Box::new(look), closes_after: None, believing: None }
+        Self { name, paths, look: Box::new(look), closes_after: None }
     }
 
     /// If the files could not be read for this long, the service refuses everything until they can. For files that take
@@ -97,34 +95,15 @@ impl Watched {
         self
     }
 
-    /// Refuses policies that others than these could have written, as [`Config`](crate::Config) does at the start. The
-    /// files of [`Watched::new`] are judged by whoever reads them.
-    #[must_use]
-    pub fn believing(mut self, trust: FileTrust) -> Self {
-        self.believing = Some(trust);
-        self
-    }
-
-    /// Looks again.
-    fn look(&self, service: &Service) -> Looked {
-        let judged = self
-            .believing
-            .iter()
-            .try_for_each(|trust| self.paths.iter().try_for_each(|folder| trust.check_folder(folder)));
-        match judged {
-            Ok(()) => (self.look)(service),
-            Err(error) => Looked::Refused(error.to_string()),
-        }
-    }
-
     /// Watches the folder of policies that the service has been built with, as [`PolicyStore`] does: by its content, so
-    /// that no change is missed and what is put in force is what has settled.
-    pub fn policy(folder: PathBuf) -> Self {
+    /// that no change is missed and what is put in force is what has settled. What others than `trust` says could have
+    /// written is refused.
+    pub fn policy(folder: PathBuf, trust: FileTrust) -> Self {
         let store = OnceLock::new();
         let (paths, started) = (vec![folder.clone()], Instant::now());
         let refused = AtomicBool::new(false);
         let look = move |service: &Service| {
-            let store = store.get_or_init(|| PolicyStore::resume(&folder, service.policy()));
+            let store = store.get_or_init(|| PolicyStore::resume(&folder, service.policy()).believing(trust.clone()));
             match store.poll(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)) {
                 // The store compares what it reads, errors included, and what is refused depends on nothing else.
                 Reload::Unchanged if refused.load(Ordering::Relaxed) => Looked::Waiting,
@@ -143,7 +122,7 @@ impl Watched {
                 }
             }
         };
-        Self { name: "policy", paths, look: Box::new(look), closes_after: None, believing: None }
+        Self { name: "policy", paths, look: Box::new(look), closes_after: None }
     }
 }
 
@@ -305,7 +284,7 @@ async fn watch(shared: Arc<Shared>, position: usize) {
         let looking = Arc::clone(&shared);
         let mut look = tokio::task::spawn_blocking(move || {
             let watched = looking.options.watched.get(position)?;
-            Some(watched.look(&looking.service))
+            Some((watched.look)(&looking.service))
         });
         let looked = loop {
             tokio::select! {

@@ -2,7 +2,6 @@
 //! Never follows, never keeps a connection, never speaks plain HTTP to another machine.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,17 +84,17 @@ impl fmt::Display for Address {
     }
 }
 
-/// TLS 1.2 and 1.3 under these trust anchors, or the system's.
-pub(super) fn trusting(ca: Option<&Path>) -> Result<Arc<ClientConfig>, FetchError> {
+/// TLS 1.2 and 1.3 under these trust anchors (PEM), or the system's.
+pub(super) fn trusting(anchors: Option<&str>) -> Result<Arc<ClientConfig>, FetchError> {
     let mut roots = RootCertStore::empty();
-    match ca {
-        Some(path) => {
-            let wrong = |error: &dyn fmt::Display| FetchError::Anchors(format!("`{}`: {error}", path.display()));
-            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {
+    match anchors {
+        Some(pem) => {
+            let wrong = |error: &dyn fmt::Display| FetchError::Anchors(error.to_string());
+            for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
                 roots.add(certificate.map_err(|error| wrong(&error))?).map_err(|error| wrong(&error))?;
             }
             if roots.is_empty() {
-                return Err(wrong(&"it has no certificate"));
+                return Err(wrong(&"there is no certificate among them"));
             }
         }
         None => {

@@ -1,7 +1,6 @@
 //! Where an issuer's keys are, how to get them, and how long they hold.
 //! Never follows a redirect, never takes a document that another issuer signed for, never shows a query string.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +24,8 @@ pub enum FetchError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// The trust anchors cannot be read.
-    #[error("trust anchors: {0}")]
+    /// The trust anchors cannot be used.
+    #[error("trust anchors (`tls_ca`): {0}")]
     Anchors(String),
     /// No connection, or it broke.
     #[error("`{url}`: {cause}")]
@@ -116,13 +115,13 @@ impl KeySource {
     /// The default of [`KeySource::keep`].
     pub const KEEP: Duration = Duration::from_secs(86_400);
 
-    /// The key set at an address. `tls_ca`: a PEM file with the trust anchors, instead of the system's. `plain`: the address
-    /// may be `http://`, to a loopback address, for development.
+    /// The key set at an address. `anchors`: the trust anchors as PEM, instead of the system's. `plain`: the address may
+    /// be `http://`, to a loopback address, for development.
     ///
     /// # Errors
     /// [`FetchError::Address`] and [`FetchError::Anchors`]; whoever configured them is to blame.
-    pub fn jwks(rules: KeyRules, url: &str, tls_ca: Option<&Path>, plain: bool) -> Result<Self, FetchError> {
-        Ok(Self::new(rules, Place::Keys(Address::parse(url, plain)?), http::trusting(tls_ca)?, plain))
+    pub fn jwks(rules: KeyRules, url: &str, anchors: Option<&str>, plain: bool) -> Result<Self, FetchError> {
+        Ok(Self::new(rules, Place::Keys(Address::parse(url, plain)?), http::trusting(anchors)?, plain))
     }
 
     /// The key set that an OpenID Connect discovery document names (`jwks_uri`). Without `url`, the document is where OpenID
@@ -133,12 +132,12 @@ impl KeySource {
     pub fn discovery(
         rules: KeyRules,
         url: Option<&str>,
-        tls_ca: Option<&Path>,
+        anchors: Option<&str>,
         plain: bool,
     ) -> Result<Self, FetchError> {
         let usual = || format!("{}/.well-known/openid-configuration", rules.issuer.trim_end_matches('/'));
         let address = Address::parse(&url.map_or_else(usual, str::to_owned), plain)?;
-        Ok(Self::new(rules, Place::Discovery(address), http::trusting(tls_ca)?, plain))
+        Ok(Self::new(rules, Place::Discovery(address), http::trusting(anchors)?, plain))
     }
 
     fn new(rules: KeyRules, place: Place, tls: Arc<ClientConfig>, plain: bool) -> Self {
