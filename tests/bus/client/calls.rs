@@ -1,0 +1,299 @@
+//! What a client can ask for, and what comes back when everybody is honest.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use sealwire::client::{ClientError, ErrorKind, InvalidRequest};
+use serde_json::json;
+
+use super::{Stage, at_once, eventually};
+use crate::support::{SOON, within};
+
+#[tokio::test]
+async fn calls_by_name_and_by_position_get_their_results() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    // An HMAC agent and an Ed25519 agent.
+    for agent in ["ann", "eve"] {
+        let client = stage.client(agent).await;
+        let sum: i64 = within(SOON, client.call("desk", "desk/add", json!({"a": 2, "b": 3}))).await.unwrap();
+        assert_eq!(sum, 5);
+        let sum: i64 = within(SOON, client.call("desk", "desk/add", (20, 3))).await.unwrap();
+        assert_eq!(sum, 23);
+        let on_method = client.request("desk").on_method_subject().call("desk/add", (1, 1));
+        assert_eq!(within(SOON, on_method).await.map(|sum: i64| sum).unwrap(), 2);
+        assert_eq!(client.stats().pending, 0);
+    }
+}
+
+#[tokio::test]
+async fn errors_of_method_and_policy_are_the_service_s_own() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    let client = stage.client("ann").await;
+    let cases = [("desk/fail", 7), ("vault/open", -32002), ("no/such", -32002), ("desk/nothing", -32601)];
+    for (method, code) in cases {
+        let error = within(SOON, client.call::<()>("desk", method, ())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Remote, "{method}: {error}");
+        assert_eq!(error.remote().unwrap().code(), code, "{method}");
+        assert!(!error.is_outcome_unknown());
+    }
+    let error = within(SOON, client.call::<()>("desk", "desk/fail", ())).await.unwrap_err();
+    assert_eq!(error.remote().unwrap().data().unwrap().get(), "[1]");
+    // The result is there, and is something else than was asked for.
+    let error = within(SOON, client.call::<String>("desk", "desk/add", (1, 2))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Decode, "{error}");
+}
+
+#[tokio::test]
+async fn thousand_calls_at_once_each_get_their_own_answer() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    let client = stage.client("ann").await;
+    let calls = (0..1000_i64).map(|n| {
+        let client = client.clone();
+        async move { client.call::<i64>("desk", "desk/add", (n, n)).await.map(|sum| (n, sum)) }
+    });
+    let sums = within(Duration::from_secs(60), join_all(calls)).await;
+    for sum in sums {
+        // The desk takes 64 messages of one agent at a time, unless it is quick; the others are told so.
+        match sum {
+            Ok((n, sum)) => assert_eq!(sum, n + n),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(client.stats().pending, 0);
+}
+
+#[tokio::test]
+async fn more_calls_than_places_wait_for_their_turn_and_then_fail_unsent() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    let client = within(SOON, stage.builder("ann").in_flight(2).connect()).await.unwrap();
+    let turns = (0..6).map(|n| client.call::<i64>("desk", "desk/add", (n, 1)));
+    for (n, sum) in within(SOON, join_all(turns)).await.into_iter().enumerate() {
+        assert_eq!(sum.unwrap(), i64::try_from(n).unwrap() + 1);
+    }
+    let slow = (0..2).map(|_| client.call::<u64>("desk", "desk/sleep", (1_500,)));
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        client.request("desk").deadline(Duration::from_millis(100)).call::<u64>("desk/count", ()).await
+    };
+    let (slow, late) = within(SOON, futures_util::future::join(join_all(slow), late)).await;
+    assert!(slow.iter().all(Result::is_ok), "{slow:?}");
+    let late = late.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Busy, "{late}");
+    assert!(!late.is_outcome_unknown());
+    assert_eq!(stage.executed(), 0);
+}
+
+#[tokio::test]
+async fn notification_is_executed_and_not_waited_for() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    let client = stage.client("ann").await;
+    within(SOON, client.notify("desk", "desk/count", ())).await.unwrap();
+    within(SOON, client.request("desk").on_method_subject().notify("desk/count", ())).await.unwrap();
+    eventually("both are executed", || stage.executed() == 2).await;
+    // One that is denied is silent as well.
+    within(SOON, client.notify("desk", "vault/open", ())).await.unwrap();
+    assert_eq!(client.stats().pending, 0);
+}
+
+#[tokio::test]
+async fn entries_of_a_batch_fail_alone() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    for agent in ["ann", "eve"] {
+        let client = stage.client(agent).await;
+        let before = stage.executed();
+        let mut batch = client.batch("desk");
+        let sum = batch.call("desk/add", (2, 3));
+        let denied = batch.call("vault/open", ());
+        batch.notify("desk/count", ());
+        let failed = batch.call("desk/fail", ());
+        let last = batch.call("desk/add", json!({"b": 1, "a": 1}));
+        assert_eq!(batch.len(), 5);
+        let mut answers = within(SOON, batch.send()).await.unwrap();
+        assert_eq!(answers.take::<i64>(sum).unwrap(), 5);
+        assert_eq!(answers.error(denied).unwrap().code(), -32002);
+        assert_eq!(answers.take::<()>(denied).unwrap_err().remote().unwrap().code(), -32002);
+        assert_eq!(answers.take::<()>(failed).unwrap_err().remote().unwrap().code(), 7);
+        assert_eq!(answers.take::<i64>(last).unwrap(), 2);
+        assert_eq!(answers.take::<i64>(last).unwrap_err().kind(), ErrorKind::Protocol, "taken before");
+        assert_eq!(stage.executed(), before + 1);
+    }
+}
+
+#[tokio::test]
+async fn batch_of_notifications_is_executed_and_not_waited_for() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    let client = stage.client("ann").await;
+    let mut batch = client.batch("desk");
+    batch.notify("desk/count", ());
+    batch.notify("desk/count", ());
+    within(SOON, batch.send()).await.unwrap();
+    eventually("both are executed", || stage.executed() == 2).await;
+    assert_eq!(client.stats().pending, 0);
+}
+
+#[tokio::test]
+async fn what_the_protocol_cannot_express_is_refused_before_it_is_sent() {
+    let stage = Stage::open().await;
+    let mut seen = stage.overhear().await;
+    let client = stage.client("ann").await;
+    let desk = || client.request("desk");
+    let error = within(SOON, client.call::<()>("no.such", "a", ())).await.unwrap_err();
+    assert!(matches!(error, ClientError::Invalid(InvalidRequest::Name(_))), "{error}");
+    let error = within(SOON, client.call::<()>("desk", "a", 5)).await.unwrap_err();
+    assert!(matches!(error, ClientError::Invalid(InvalidRequest::Params(_))), "{error}");
+    let error = within(SOON, desk().on_method_subject().call::<()>("a..b", ())).await.unwrap_err();
+    assert!(matches!(error, ClientError::Invalid(InvalidRequest::Name(_))), "{error}");
+    for wrong in [Duration::ZERO, Duration::from_micros(10), Duration::from_millis(600_001)] {
+        let error = within(SOON, desk().deadline(wrong).call::<()>("a", ())).await.unwrap_err();
+        assert!(matches!(error, ClientError::Invalid(InvalidRequest::Deadline(_))), "{error}");
+    }
+    for key in [String::new(), "x".repeat(129), "ä".to_owned()] {
+        let error = within(SOON, desk().idempotency_key(key).call::<()>("a", ())).await.unwrap_err();
+        assert!(matches!(error, ClientError::Invalid(InvalidRequest::IdempotencyKey)), "{error}");
+    }
+    let error = within(SOON, client.batch("desk").send()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Invalid(InvalidRequest::BatchSize(0))), "{error}");
+    let mut long = client.batch("desk");
+    (0..51).for_each(|_| long.notify("desk/count", ()));
+    let error = within(SOON, long.send()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Invalid(InvalidRequest::BatchSize(51))), "{error}");
+    let mut wrong = client.batch("desk");
+    wrong.call("desk/add", "text");
+    assert_eq!(within(SOON, wrong.send()).await.unwrap_err().kind(), ErrorKind::Invalid);
+    let mut subject = desk().on_method_subject().batch();
+    subject.call("desk/add", (1, 2));
+    assert_eq!(within(SOON, subject.send()).await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(at_once(&mut seen).is_none(), "nothing was sent");
+}
+
+#[tokio::test]
+async fn raw_payload_arrives_as_it_is_and_its_answer_is_verified() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    let client = stage.client("ann").await;
+    let payload = r#" {"id" : 1.50e1, "jsonrpc":"2.0","method":"desk/add","params":[1,2]} "#;
+    let answer = within(SOON, client.send_raw("desk", payload)).await.unwrap();
+    assert_eq!(answer, r#"{"jsonrpc":"2.0","result":3,"id":1.50e1}"#);
+    let answer = within(SOON, client.send_raw("desk", "nonsense")).await.unwrap();
+    assert!(answer.contains("-32700"), "{answer}");
+    let other = r#"{"jsonrpc":"2.0","method":"desk/count","id":1}"#;
+    let mismatch = client.request("desk").on_subject_of("desk/add").send_raw(other);
+    let answer = within(SOON, mismatch).await.unwrap();
+    assert!(answer.contains("-32600"), "{answer}");
+    within(SOON, client.request("desk").publish_raw(r#"{"jsonrpc":"2.0","method":"desk/count"}"#)).await.unwrap();
+    eventually("the notification is executed", || stage.executed() == 1).await;
+}
+
+#[tokio::test]
+async fn idempotency_key_reaches_the_method() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    let client = stage.client("ann").await;
+    let with_key = client.request("desk").idempotency_key("order 7").call::<Option<String>>("desk/key", ());
+    assert_eq!(within(SOON, with_key).await.unwrap().as_deref(), Some("order 7"));
+    let without = client.call::<Option<String>>("desk", "desk/key", ());
+    assert_eq!(within(SOON, without).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn deadline_ends_the_wait_and_is_told_to_the_service() {
+    let stage = Stage::open().await;
+    let _silent = stage.answer_with(None, |_, _| async {}).await;
+    let client = stage.client("ann").await;
+    let started = std::time::Instant::now();
+    let call = client.request("desk").deadline(Duration::from_millis(300)).call::<u64>("desk/count", ());
+    let error = within(SOON, call).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(error.is_outcome_unknown());
+    let waited = started.elapsed();
+    assert!(waited >= Duration::from_millis(300) && waited < Duration::from_secs(3), "{waited:?}");
+    assert_eq!(client.stats().pending, 0);
+}
+
+#[tokio::test]
+async fn unanswered_and_cancelled_calls_leave_nothing_behind() {
+    let stage = Stage::open().await;
+    let _silent = stage.answer_with(None, |_, _| async {}).await;
+    let client = stage.client("ann").await;
+    let unanswered = (0..10_000).map(|_| {
+        let client = client.clone();
+        async move { client.request("desk").deadline(Duration::from_secs(2)).call::<u64>("desk/count", ()).await }
+    });
+    let errors = within(Duration::from_secs(60), join_all(unanswered)).await;
+    // Some had a place and got no answer, the others got no place in time.
+    for error in errors {
+        let kind = error.unwrap_err().kind();
+        assert!(matches!(kind, ErrorKind::Timeout | ErrorKind::Busy), "{kind:?}");
+    }
+    assert_eq!(client.stats().pending, 0);
+    // One after the other, so that all of them are sent.
+    for _ in 0..10 {
+        let thousand =
+            (0..1000).map(|_| client.request("desk").deadline(Duration::from_millis(50)).call::<u64>("a", ()));
+        drop(within(Duration::from_secs(60), join_all(thousand)).await);
+    }
+    assert_eq!(client.stats().pending, 0);
+
+    let cancelled: Vec<_> = (0..500)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<u64>("desk", "desk/count", ()).await })
+        })
+        .collect();
+    eventually("all of them wait", || client.stats().pending == 500).await;
+    for task in &cancelled {
+        task.abort();
+    }
+    eventually("none of them waits", || client.stats().pending == 0).await;
+}
+
+#[tokio::test]
+async fn closed_client_ends_its_calls_and_takes_no_more() {
+    let stage = Stage::open().await;
+    let _serving = stage.serve().await;
+    let client = stage.client("ann").await;
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<u64>("desk", "desk/sleep", (5_000,)).await }
+    });
+    eventually("the call waits", || client.stats().pending == 1).await;
+    within(SOON, client.notify("desk", "desk/count", ())).await.unwrap();
+    within(SOON, client.close()).await;
+    assert_eq!(within(SOON, waiting).await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    assert_eq!(client.stats().pending, 0);
+    eventually("what was published is executed", || stage.executed() == 1).await;
+    within(SOON, client.close()).await;
+}
+
+#[tokio::test]
+async fn nobody_listening_is_told_at_once() {
+    let stage = Stage::open().await;
+    let client = stage.client("ann").await;
+    let started = std::time::Instant::now();
+    let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoResponders, "{error}");
+    assert!(error.is_outcome_unknown() && error.to_string().contains("rpc.v1.desk.ann"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn idempotent_call_waits_for_a_service_that_starts() {
+    let stage = Stage::open().await;
+    let client = stage.client("ann").await;
+    let call = client.request("desk").idempotent().call::<u64>("desk/count", ());
+    let starts = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        stage.serve().await
+    };
+    let (count, _serving) = within(SOON, futures_util::future::join(call, starts)).await;
+    assert_eq!(count.unwrap(), 1);
+}

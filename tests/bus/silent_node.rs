@@ -1,0 +1,58 @@
+//! A broker that hangs without a word: its connections stay open, and nothing comes through them any more. So it is when a
+//! machine loses its power or its network.
+
+use crate::support;
+
+use std::time::{Duration, Instant};
+
+use sealwire::client::{Client, Credentials};
+use sealwire::service::State;
+use sealwire::{BusConfig, Name};
+use support::cluster::Cluster;
+use support::site::{Site, agent_key, methods};
+use support::{SOON, within};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_that_hangs_is_left_by_service_and_client() {
+    let mut cluster = Cluster::start(2).await;
+    let urls: Vec<String> = cluster.nodes.iter().map(support::NatsServer::url).collect();
+    // While the other node is away, all connections are at this one.
+    cluster.nodes[1].kill().await;
+    let site = Site::new(&urls.join("\", \""));
+    let served = site.serve(methods()).await;
+    let connect = async |urls: &[String]| {
+        let name = |text| Name::new(text).unwrap();
+        let bus = BusConfig { urls: urls.to_vec(), ..BusConfig::default() };
+        let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), bus);
+        let client = Client::connect(credentials.token(site.token("ann", &["worker"])));
+        within(SOON, client).await.unwrap()
+    };
+    let client = connect(&urls).await;
+    let add = async |client: &Client| {
+        client.request("site").deadline(Duration::from_millis(500)).call::<i64>("site/add", (1, 2)).await
+    };
+    let answered = async |client: &Client| {
+        let again = async {
+            while add(client).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        within(Duration::from_secs(40), again).await;
+    };
+    answered(&client).await;
+    // Who asks at the other node is answered: they are a cluster again.
+    cluster.nodes[1].restart().await;
+    answered(&connect(&urls[1..]).await).await;
+
+    let mut state = served.running.state();
+    assert_eq!(*state.borrow_and_update(), State::Ready);
+    cluster.nodes[0].pause().await;
+    let paused = Instant::now();
+    // Three pings of two seconds without an answer, and the time to connect anew.
+    answered(&client).await;
+    println!("answered again {:.1} s after the node hung", paused.elapsed().as_secs_f64());
+    assert!(state.has_changed().unwrap(), "it was not ready for a while, however short");
+    served.ready().await;
+    cluster.nodes[0].resume().await;
+    served.stop().await.unwrap();
+}

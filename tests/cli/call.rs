@@ -1,0 +1,340 @@
+//! `sealwire call`, `notify`, `batch` and `send` against a service on a real nats-server, with keys, tokens and policies
+//! made by the commands themselves.
+
+use crate::cli;
+use crate::demo_methods;
+use crate::support;
+
+use std::time::{Duration, Instant};
+
+use cli::{Ran, Shell};
+use futures_util::StreamExt as _;
+use sealwire::Config;
+use sealwire::rpc::RpcError;
+use sealwire::service::{Ctx, State};
+use serde_json::{Value, json};
+use support::{NatsServer, SOON, within};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+const POLICY: &str = r#"
+[role.calc]
+allow = ["math/*", "log/append", "bank/*", "audit/read", "test/slow"]
+deny = ["math/reset"]
+"#;
+
+/// A broker, a service `dev/demo`, and the agent `planner` with its credentials, token and policy.
+struct Bench {
+    shell: Shell,
+    server: NatsServer,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<()>,
+}
+
+async fn slow(_: Ctx<demo_methods::Demo>, (): ()) -> Result<(), RpcError> {
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    Ok(())
+}
+
+impl Bench {
+    async fn start() -> Self {
+        let server = NatsServer::start().await;
+        let shell = Shell::new();
+        shell.run("keys new-token-key https://dev.example").ok();
+        shell.run("keys new-service dev/demo").ok();
+        for (name, alg) in [("planner", "hs256"), ("eve", "eddsa")] {
+            let url = server.url();
+            shell.run(&format!("keys new-agent {name} --alg {alg} --service dev/demo=demo.ring.json --url {url}")).ok();
+            let bound = format!("--subject {name} --cnf-kid {name}.k1 --out {name}.jwt");
+            shell.run(&format!("token issue --key token-key.json --audience dev/demo --role calc {bound}")).ok();
+        }
+        shell.write("policies/demo.toml", POLICY);
+        let config = format!(
+            "environment = \"dev\"\nservice = \"demo\"\n[nats]\nurls = [\"{}\"]\n[keys]\nring = \"demo.ring.json\"\n\
+             service_key = \"demo.service-key.json\"\n[[tokens.issuer]]\nissuer = \"https://dev.example\"\n\
+             jwks = \"jwks.json\"\n[policy]\nfolder = \"policies\"\n[replay]\nskew_s = 0\n",
+            server.url()
+        );
+        shell.write("demo.toml", &config);
+        let config = Config::load(shell.path("demo.toml")).unwrap();
+        let (builder, options) = config.builder().await.unwrap();
+        let service = builder.methods(demo_methods::router().method("test/slow", slow)).build().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let (started, running) = oneshot::channel();
+        let served = tokio::spawn(async move {
+            let tell = |running: sealwire::service::Running| drop(started.send(running));
+            service.serve(&config.nats, options, tell, async { drop(stopped.await) }).await.unwrap();
+        });
+        let mut state = running.await.unwrap().state();
+        within(SOON, state.wait_for(|state| *state == State::Ready)).await.unwrap();
+        Self { shell, server, stop, served }
+    }
+
+    /// Runs a command as `planner`.
+    fn run(&self, args: &[&str]) -> Ran {
+        let (command, rest) = args.split_first().unwrap();
+        let mut args = vec![*command, "--creds", "planner.creds.json"];
+        args.extend(rest);
+        self.shell.run_args(&args)
+    }
+
+    async fn end(self) {
+        let _ = self.stop.send(());
+        within(SOON, self.served).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_print_results_and_end_with_the_code_of_their_kind() {
+    let bench = Bench::start().await;
+    let ran = bench.run(&["call", "demo", "math/add", r#"{"a":2,"b":3}"#]).ok();
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("5\n", ""));
+    let ran = bench.run(&["call", "demo", "math/mul", "[2, 2.5]", "--json", "--method-subject", "--idempotent"]).ok();
+    assert_eq!(ran.json(), json!({ "result": 5 }));
+    let stdin = ["call", "--creds", "planner.creds.json", "demo", "bank/balance", "-"];
+    let ran = bench.shell.run_with_stdin(&stdin, br#"{"account":"bob"}"#).ok();
+    assert_eq!(ran.stdout, "{\"account\":\"bob\",\"balance\":10000}\n");
+    let mut with_env = bench.shell.command(&["call", "demo", "math/add", "[1,1]"]);
+    let output = with_env.env("SEALWIRE_CREDS", "planner.creds.json").output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "2\n");
+
+    bench.run(&["call", "demo", "math/reset"]).fails(10, &["permission denied (-32002)"]);
+    let ran = bench.run(&["call", "demo", "math/reset", "--json"]);
+    assert_eq!((ran.code, ran.json()), (10, json!({"error": {"code": -32002, "message": "permission denied"}})));
+    bench.run(&["call", "demo", "math/none"]).fails(21, &["Method not found (-32601)"]);
+    bench.run(&["call", "demo", "math/add", r#"{"a":2}"#]).fails(21, &["parameter `b` is missing"]);
+    bench.run(&["call", "demo", "bank/transfer", r#"{"to":"bob","amount":999999}"#]).fails(21, &["does not cover"]);
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_notifications_and_raw_payloads_get_what_they_deserve() {
+    let bench = Bench::start().await;
+    let entries = r#"[{"method":"math/add","params":[2,3]},{"method":"math/reset"},
+        {"method":"log/append","params":{"msg":"hi"},"notify":true},
+        {"jsonrpc":"2.0","method":"math/mul","params":{"a":2,"b":3},"id":"mine"},
+        {"jsonrpc":"2.0","method":"log/append","params":["hi"]}]"#;
+    let ran = bench.run(&["batch", "demo", entries]);
+    assert_eq!(ran.code, 10, "one entry is denied: {ran:?}");
+    assert_eq!(ran.stdout, "math/add    5\nmath/reset  error: permission denied (-32002)\nmath/mul    6\n");
+    assert!(ran.stderr.contains("2 notifications"), "{ran:?}");
+    let ran = bench.run(&["batch", "demo", "--json", entries]);
+    let denied = json!({ "method": "math/reset", "error": { "code": -32002, "message": "permission denied" } });
+    let lines = json!([{"method": "math/add", "result": 5}, denied, {"id": "mine", "method": "math/mul", "result": 6}]);
+    assert_eq!((ran.code, ran.json()), (10, lines));
+    let ran = bench.run(&["batch", "demo", r#"[{"method":"math/add","params":[1,2]}]"#]).ok();
+    assert_eq!(ran.stdout, "math/add  3\n");
+    bench.run(&["batch", "demo", "[]"]).fails(30, &["1 to 50 entries"]);
+    bench.run(&["batch", "demo", "{}"]).fails(30, &["array", "sealwire send"]);
+    bench.run(&["batch", "demo", "[1]"]).fails(30, &["entries"]);
+
+    let ran = bench.run(&["notify", "demo", "log/append", r#"{"msg":"hello"}"#]).ok();
+    assert!(ran.stdout.contains("nobody says"), "{ran:?}");
+    // Two of each batch above, and the one alone. A notification may be overtaken by a call that is sent after it.
+    let started = Instant::now();
+    loop {
+        let ran = bench.run(&["call", "demo", "log/append", r#"{"msg":"last"}"#]).ok();
+        let lines: Value = serde_json::from_str(&ran.stdout).unwrap();
+        if lines["lines"].as_u64().unwrap() >= 6 {
+            break;
+        }
+        assert!(started.elapsed() < SOON, "{lines}");
+    }
+
+    let ran = bench.run(&["send", "demo", r#"{"jsonrpc":"2.0","method":"math/add","params":[1,2],"id":1}"#]).ok();
+    assert_eq!(ran.stdout, "{\"jsonrpc\":\"2.0\",\"result\":3,\"id\":1}\n");
+    let send = ["send", "--creds", "planner.creds.json", "demo"];
+    let ran = bench.shell.run_with_stdin(&send, b"\xff\xfe not text").ok();
+    assert_eq!(ran.json()["error"]["code"], -32700);
+    let wrong_subject =
+        ["send", "demo", r#"{"jsonrpc":"2.0","method":"math/add","id":1}"#, "--subject-of", "log/append"];
+    assert_eq!(bench.run(&wrong_subject).ok().json()["error"]["code"], -32600);
+    let ran = bench.run(&["send", "demo", "[]", "--no-reply"]).ok();
+    assert_eq!(ran.stdout, "");
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_goes_wrong_says_what_to_do() {
+    let bench = Bench::start().await;
+    let shell = &bench.shell;
+    let call = ["call", "demo", "math/add", "[1,2]"];
+
+    let nobody = ["nobody listens", "rpc.v1.elsewhere.planner", "just started", "--wait 10s"];
+    bench.run(&["call", "elsewhere", "math/add"]).fails(20, &nobody);
+    let started = Instant::now();
+    bench.run(&["call", "elsewhere", "math/add", "--wait", "500ms"]).fails(20, &nobody[..2]);
+    assert!(started.elapsed() > Duration::from_millis(300), "it waited");
+    bench.run(&["call", "demo", "test/slow", "--deadline", "300ms"]).fails(23, &[]);
+    bench.run(&["call", "demo", "math/add", "{a:1}"]).fails(30, &["not JSON", "quote"]);
+    bench.run(&["call", "demo", "math/add", "5"]).fails(30, &["object", "array"]);
+    for more in [&[][..], &["--method-subject"]] {
+        bench.run(&[&["call", "demo", "math add", "[1,2]"], more].concat()).fails(30, &["not a method name"]);
+    }
+    bench.run(&["notify", "demo", "math add"]).fails(30, &["not a method name"]);
+    bench.run(&["batch", "demo", r#"[{"method":"math add"}]"#]).fails(30, &["not a method name"]);
+    // Words left out, and words that were not quoted.
+    let missing = ["SERVICE is missing", "sealwire call demo math/add '[2,3]'"];
+    bench.run(&["call", "math/add", "[2,3]"]).fails(30, &missing);
+    bench
+        .run(&["notify", "log/append", "{}"])
+        .fails(30, &["SERVICE is missing", "sealwire notify demo log/append '{}'"]);
+    bench.run(&["call", "demo", "math/add", "2", "3"]).fails(30, &["'[2, 3]'"]);
+    bench.run(&["call", "demo", "bank/balance", "bob", "1e2", "--deadline", "1s"]).fails(30, &[r#"'["bob", 1e2]'"#]);
+    shell.run_args(&call).fails(2, &["--creds"]);
+    shell.run_args(&["call", "--creds", "nobody.creds.json", "demo", "math/add"]).fails(30, &["nobody.creds.json"]);
+    shell.set_mode("planner.creds.json", 0o640);
+    bench.run(&call).fails(30, &["chmod 600"]);
+    shell.set_mode("planner.creds.json", 0o600);
+
+    // Tokens: expired, missing, for somebody else's audience.
+    shell.run("token issue --key token-key.json --subject planner --audience dev/demo --ttl 1s --out planner.jwt").ok();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    bench.run(&call).fails(30, &["expired", "token issue"]);
+    std::fs::remove_file(shell.path("planner.jwt")).unwrap();
+    bench.run(&call).fails(30, &["`token_file`", "token issue"]);
+    shell.run("token issue --key token-key.json --subject planner --audience dev/other --out planner.jwt").ok();
+    bench.run(&call).fails(22, &["-32010", "audience"]);
+    // A key that the service does not know.
+    shell.run("keys new-agent ghost --service dev/demo=ghosts.ring.json").ok();
+    let creds = shell.read("ghost.creds.json").replace("nats://127.0.0.1:4222", &bench.server.url());
+    shell.write("ghost.creds.json", &creds);
+    shell.run("token issue --key token-key.json --subject ghost --audience dev/demo --out ghost.jwt").ok();
+    shell.run_args(&["call", "--creds", "ghost.creds.json", "demo", "math/add"]).fails(22, &["-32010", "key"]);
+
+    // The broker: nobody there, and an address that is none.
+    let elsewhere = |url: &str| {
+        shell.write("planner.creds.json", &shell.read("planner.creds.json").replace(&bench.server.url(), url));
+        let ran = bench.run(&call);
+        shell.write("planner.creds.json", &shell.read("planner.creds.json").replace(url, &bench.server.url()));
+        ran
+    };
+    let started = Instant::now();
+    elsewhere("nats://127.0.0.1:1").fails(20, &["nats://127.0.0.1:1", "is it running"]);
+    assert!(started.elapsed() < Duration::from_secs(5), "at once, and not after the deadline");
+    elsewhere("not a url").fails(30, &["urls[0]", "nats://host:port"]);
+    let said = elsewhere("nats://planner:hunter2@127.0.0.1:1").fails(30, &["urls[0]", "password_file"]);
+    assert!(!said.stderr.contains("hunter2"), "{said:?}");
+    bench.end().await;
+}
+
+/// "Nobody listens" is unsigned, so a call that heard it may have run. What waits for a service asks what runs nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_comes_late_is_waited_for_and_called_once() {
+    let bench = Bench::start().await;
+    let words =
+        ["call", "--creds", "planner.creds.json", "late", "math/add", "[2,3]", "--wait", "20s", "--deadline", "1s"];
+    let mut call = bench.shell.command(&words).spawn().unwrap();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let client = bench.server.client().await;
+    let mut heard = within(SOON, client.subscribe("rpc.v1.late.planner")).await.unwrap();
+    let mut calls = Vec::new();
+    let hint = r#"{"jsonrpc":"2.0","error":{"code":-32010,"message":"unauthenticated"},"id":null}"#;
+    while let Ok(Some(message)) = tokio::time::timeout(Duration::from_secs(4), heard.next()).await {
+        client.publish(message.reply.unwrap(), hint.into()).await.unwrap();
+        calls.push(String::from_utf8(message.payload.to_vec()).unwrap());
+    }
+    assert_eq!(call.wait().unwrap().code(), Some(22), "the hint was its answer");
+    assert_eq!(calls.len(), 2, "{calls:?}");
+    assert!(calls[0] == "{}" && calls[1].contains("math/add"), "{calls:?}");
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_waits_says_for_what_and_how_long() {
+    let bench = Bench::start().await;
+    let config = bench.shell.read("demo.toml").replace("\"demo\"", "\"other\"").replace("skew_s = 0", "skew_s = 3");
+    let config = config.replace("service_key = \"demo.service-key.json\"\n", "").replace("demo.ring", "other.ring");
+    bench.shell.write("other.toml", &config.replace("\"policies\"", "\"others\""));
+    bench.shell.write("others/policy.toml", "[role.calc]\nallow = [\"math/*\"]\n");
+    bench.shell.run("keys new-agent ann --service dev/other=other.ring.json").ok();
+    let mut service = bench.shell.command(&["serve", "--config", "other.toml"]).spawn().unwrap();
+    let stdout = service.stdout.take().unwrap();
+    let ready = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).map(|_| line)
+    });
+    let line = within(SOON, ready).await.unwrap().unwrap();
+    service.kill().unwrap();
+    let said = String::from_utf8(service.wait_with_output().unwrap().stderr).unwrap();
+    assert!(line.contains("takes messages"), "{line}{said}");
+    assert!(said.contains("starting: connects to the broker") && said.contains(&bench.server.url()), "{said}");
+    assert_eq!(
+        said.matches("waiting: messages issued before this start are not vouched for: ready in ").count(),
+        1,
+        "{said}"
+    );
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ed25519_agents_need_and_use_the_pinned_key() {
+    let bench = Bench::start().await;
+    let shell = &bench.shell;
+    let call = "call --creds eve.creds.json demo math/add [1,2] --deadline 2s";
+    shell.run(call).fails(30, &["no key of the service `demo` is pinned", "keys pin"]);
+    let other = shell.run("keys new-service dev/demo --number 2 --out other.json --json").ok().json();
+    let pin = |key: &Value| {
+        let (kid, x) = (key["kid"].as_str().unwrap(), key["x"].as_str().unwrap());
+        shell.run(&format!("keys pin eve.creds.json --service demo --kid {kid} --x {x} --only")).ok();
+    };
+    pin(&other);
+    let ran = shell.run(call);
+    assert_eq!((ran.code, ran.stdout.as_str()), (22, ""), "an answer under another key is none: {ran:?}");
+    pin(&shell.read_json("demo.service-key.json"));
+    assert_eq!(shell.run(call).ok().stdout, "3\n");
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn running_service_takes_up_rotated_retired_and_revoked_keys() {
+    let bench = Bench::start().await;
+    let shell = &bench.shell;
+    let call = ["call", "demo", "math/add", "[1,2]"];
+    let issue = "token issue --key token-key.json --subject planner --audience dev/demo --role calc --out planner.jwt";
+    // The service looks at its files twice a second.
+    let soon = |expected: i32| {
+        let started = Instant::now();
+        loop {
+            let ran = bench.run(&call);
+            if ran.code == expected {
+                return;
+            }
+            assert!(started.elapsed() < SOON, "{ran:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    shell.run(issue).ok();
+    let old = shell.read("planner.creds.json");
+    bench.run(&call).ok();
+    shell.run("keys rotate planner.creds.json --ring demo.ring.json").ok();
+    let new = shell.read("planner.creds.json");
+    soon(0);
+    shell.write("planner.creds.json", &old);
+    bench.run(&call).ok();
+    shell.run("keys retire planner.k1 --ring demo.ring.json").ok();
+    soon(22);
+    shell.write("planner.creds.json", &new);
+    bench.run(&call).ok();
+    shell.run("keys revoke planner.k2 --ring demo.ring.json").ok();
+    soon(22);
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_stay_secret_at_the_most_talkative_log_level() {
+    let bench = Bench::start().await;
+    let shell = &bench.shell;
+    let token = shell.read("planner.jwt").trim().to_owned();
+    let secret = shell.read_json("planner.creds.json")["key"]["secret"].as_str().unwrap().to_owned();
+    for format in ["text", "json"] {
+        let args = ["call", "--creds", "planner.creds.json", "demo", "math/add", "[1,2]", "--log-format", format];
+        let output = shell.command(&args).env("RUST_LOG", "trace").output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.lines().count() > 1, "it logs: {said}");
+        for secret in [&token, &secret] {
+            assert!(!said.contains(secret.as_str()), "a secret was printed: {said}");
+        }
+    }
+    bench.end().await;
+}

@@ -1,0 +1,150 @@
+//! `sealwire policy`, and what all commands share: exit codes, JSON, help, completions.
+
+use crate::cli;
+
+use cli::Shell;
+use serde_json::json;
+
+const GOOD: &str = r#"
+[method."math/add"]
+[method."math/reset"]
+
+[role.calc]
+description = "Arithmetic without side effects."
+allow = ["math/*"]
+deny = ["math/reset"]
+
+[agent."planner"]
+roles = ["calc"]
+"#;
+
+#[test]
+fn good_folder_is_checked_and_its_decisions_are_explained() {
+    let shell = Shell::new();
+    shell.write("policies/calc.toml", GOOD);
+    let ran = shell.run("policy check").ok();
+    assert!(ran.stdout.contains("policies: revision ") && ran.stdout.contains("4 methods"), "{ran:?}");
+    let checked = shell.run("policy check policies --json").ok().json();
+    let methods = json!(["math/add", "math/reset", "rpc.can", "rpc.explain"]);
+    assert_eq!((&checked["ok"], &checked["methods"]), (&json!(true), &methods));
+
+    let ran = shell.run("policy explain --agent planner --method math/add").ok();
+    assert!(ran.stdout.starts_with("allow: ") && ran.stdout.contains("calc.toml:7"), "{ran:?}");
+    let ran = shell.run("policy explain --agent other --role calc --method math/reset");
+    assert_eq!(ran.code, 10, "{ran:?}");
+    assert!(ran.stdout.starts_with("deny: forbidden by") && ran.stdout.contains("calc.toml:8"), "{ran:?}");
+    let ran = shell.run("policy explain --agent stranger --method math/add --json");
+    assert_eq!((ran.code, &ran.json()["decision"]["verdict"]), (10, &json!("deny")));
+    let ran = shell.run("policy explain --agent planner --subject alice --method math/add");
+    assert_eq!(ran.code, 10, "the subject has no role: {ran:?}");
+    shell
+        .run_args(&["policy", "explain", "--agent", "planner", "--method", "math/add", "--params", "{oops"])
+        .fails(30, &["--params"]);
+}
+
+#[test]
+fn wrong_files_are_told_with_file_and_line_and_end_with_11() {
+    let shell = Shell::new();
+    shell.write("policies/calc.toml", GOOD);
+    shell.write("policies/bad.toml", "[role.x]\nalow = [\"math/*\"]\n\n[role.y]\nallow = [\"math/ad\"]\n");
+    let ran = shell.run("policy check");
+    assert_eq!(ran.code, 11, "{ran:?}");
+    for word in ["bad.toml:2: error", "alow", "cannot be used"] {
+        assert!(ran.stdout.contains(word), "no {word} in {ran:?}");
+    }
+    let ran = shell.run("policy check --json");
+    assert_eq!((ran.code, &ran.json()["ok"]), (11, &json!(false)));
+    assert!(ran.json()["findings"].as_array().unwrap().iter().any(|finding| finding["line"] == 2), "{ran:?}");
+    shell.run("policy explain --agent planner --method math/add").fails(11, &["bad.toml:2"]);
+    shell.run("policy check nowhere").fails(30, &["nowhere", "folder"]);
+}
+
+#[test]
+fn warnings_fail_only_when_asked() {
+    let shell = Shell::new();
+    shell.write("policies/README.md", "nothing yet");
+    let ran = shell.run("policy check").ok();
+    assert!(ran.stdout.contains("warning") && ran.stdout.contains("everything is denied"), "{ran:?}");
+    assert_eq!(shell.run("policy check --warnings-are-errors").code, 11);
+}
+
+#[test]
+fn every_command_has_help_with_examples_and_the_exit_codes_are_documented() {
+    let shell = Shell::new();
+    for command in [
+        "",
+        "demo",
+        "dev",
+        "serve",
+        "nats-server",
+        "call",
+        "notify",
+        "batch",
+        "send",
+        "keys new-agent",
+        "keys grant",
+        "keys new-service",
+        "keys pin",
+        "keys new-token-key",
+        "keys rotate",
+        "keys retire",
+        "keys revoke",
+        "keys list",
+        "token issue",
+        "token inspect",
+        "token revoke",
+        "policy check",
+        "policy test",
+        "policy explain",
+        "policy matrix",
+        "policy who-can",
+        "policy can",
+        "policy diff",
+        "policy fmt",
+        "policy schema",
+        "completions",
+    ] {
+        let help = shell.run(&format!("{command} --help")).ok().stdout;
+        assert!(help.contains("Examples:\n  sealwire "), "{command}: {help}");
+        assert!(help.contains("--json"), "{command}: {help}");
+    }
+    let help = shell.run("--help").ok().stdout;
+    for code in [
+        "\n   0  ", "\n   1  ", "\n   2  ", "\n  10  ", "\n  11  ", "\n  12  ", "\n  13  ", "\n  20  ", "\n  21  ",
+        "\n  22  ", "\n  23  ", "\n  30  ",
+    ] {
+        assert!(help.contains(code), "no {code} in {help}");
+    }
+    assert!(shell.run("--version").ok().stdout.starts_with("sealwire "));
+    shell.run("kys list").fails(2, &["kys", "keys"]);
+    shell.run("").fails(2, &["Usage"]);
+}
+
+#[test]
+fn completions_of_every_shell_know_the_commands() {
+    let shell = Shell::new();
+    for name in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = shell.run(&format!("completions {name}")).ok().stdout;
+        assert!(script.contains("new-agent") && script.contains("explain"), "{name}");
+    }
+    shell.run("completions tcsh").fails(2, &["bash"]);
+}
+
+#[test]
+fn errors_are_one_line_of_json_for_scripts() {
+    let shell = Shell::new();
+    let ran = shell.run("keys list nowhere.json --json");
+    assert_eq!(ran.code, 30, "{ran:?}");
+    let error: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
+    assert_eq!((&error["error"]["exit"], &error["error"]["kind"]), (&json!(30), &json!("input")));
+    assert!(error["error"]["message"].as_str().unwrap().contains("nowhere.json"));
+}
+
+#[test]
+fn nobody_reading_the_output_is_no_failure() {
+    let shell = Shell::new();
+    let mut child = shell.command(&["completions", "zsh"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
+}

@@ -1,0 +1,10 @@
+//! The chain of checks as an attacker meets it, through `Service::handle`, without a socket. One file per question.
+
+mod keys;
+mod leaks;
+mod limits;
+mod order;
+mod policy;
+mod properties;
+mod replies;
+mod tamper;

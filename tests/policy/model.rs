@@ -1,0 +1,188 @@
+//! Random policies and random calls: the engine against an evaluator that reads like the documentation, against Cedar on
+//! the whole set at once, against the same rules written in Cedar by hand, and against itself.
+
+pub(super) mod generate;
+mod reference;
+mod types;
+mod whole;
+
+use generate::{Asked, Effect, Model, any_asked, any_model, any_rule, any_rule_as_it_comes};
+use proptest::prelude::*;
+use sealwire::policy::{Decision, Methods, PolicySet, Question, Reason, Severity, Verdict};
+use serde_json::value::RawValue;
+
+fn load(files: &[(&str, &str)]) -> PolicySet {
+    PolicySet::from_texts(files.iter().copied(), &Methods::from_files()).unwrap_or_else(|errors| panic!("{errors}")).0
+}
+
+fn toml_set(model: &Model) -> PolicySet {
+    load(&[("base.toml", generate::BASE), ("rules.toml", &model.to_toml())])
+}
+
+fn decide(set: &PolicySet, asked: &Asked) -> Decision {
+    let raw = asked.params.as_ref().map(|text| RawValue::from_string(text.clone()).unwrap());
+    set.decide(&Question { caller: &asked.caller, method: &asked.method, params: raw.as_deref(), now_ms: asked.now_ms })
+}
+
+/// A few cases each time the tests run; `PROPTEST_CASES=5000` for a night.
+fn config(cases: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(cases);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config(24))]
+
+    #[test]
+    fn the_engine_decides_as_the_naive_evaluator(model in any_model(), asked in prop::collection::vec(any_asked(), 12)) {
+        let set = toml_set(&model);
+        for asked in &asked {
+            let decision = decide(&set, asked);
+            let expected = reference::decide(&model, asked);
+            let found = (decision.verdict, decision.reason.label(), decision.rule.as_ref().map(|rule| rule.name().to_owned()));
+            let shadow: Vec<_> = decision.shadow.iter().map(|hit| (hit.rule.name().to_owned(), hit.would)).collect();
+            prop_assert_eq!(found, (expected.verdict, expected.reason, expected.rule), "{}\n{:?}", model.to_toml(), asked);
+            let would_allow = match decision.reason {
+                Reason::UnknownMethod { would_allow } => Some(would_allow),
+                _ => None,
+            };
+            prop_assert_eq!(would_allow, expected.would_allow, "{}\n{:?}", model.to_toml(), asked);
+            prop_assert_eq!(shadow, expected.shadow, "{}\n{:?}", model.to_toml(), asked);
+        }
+    }
+
+    #[test]
+    fn a_slice_decides_as_the_whole_set(model in any_model(), asked in prop::collection::vec(any_asked(), 8)) {
+        let set = toml_set(&model);
+        let whole = whole::Whole::of(&set);
+        for asked in asked.iter().filter(|asked| asked.well_formed && asked.exists()) {
+            let decision = decide(&set, asked);
+            prop_assert_eq!(decision.is_allow(), whole.allows(asked), "{}\n{:?}", model.to_toml(), asked);
+        }
+    }
+
+    #[test]
+    fn toml_rules_decide_as_their_hand_written_cedar_twins(model in any_model(), asked in prop::collection::vec(any_asked(), 8)) {
+        let set = toml_set(&model);
+        let twin = load(&[("base.toml", generate::BASE), ("rules.cedar", &model.to_cedar())]);
+        let exported = load(&[("base.toml", generate::BASE), ("rules.cedar", &set.to_cedar())]);
+        for asked in &asked {
+            let decision = decide(&set, asked);
+            for other in [decide(&twin, asked), decide(&exported, asked)] {
+                prop_assert_eq!(&decision.reason, &other.reason, "{}\n{}\n{:?}", model.to_toml(), model.to_cedar(), asked);
+                prop_assert_eq!(decision.verdict, other.verdict);
+                prop_assert_eq!(decision.shadow.len(), other.shadow.len());
+            }
+        }
+    }
+
+    #[test]
+    fn adding_a_deny_rule_never_allows_more(model in any_model(), mut rule in any_rule(99), asked in prop::collection::vec(any_asked(), 8)) {
+        rule.effect = Effect::Deny;
+        let before = toml_set(&model);
+        let mut more = model.clone();
+        more.rules.push(rule);
+        let after = toml_set(&more);
+        for asked in &asked {
+            prop_assert!(decide(&before, asked).is_allow() || !decide(&after, asked).is_allow(), "{}\n{:?}", more.to_toml(), asked);
+        }
+    }
+
+    #[test]
+    fn a_rule_that_is_refused_because_it_can_never_hold_never_does(rule in any_rule_as_it_comes(0), asked in prop::collection::vec(any_asked(), 40)) {
+        let model = Model { rules: vec![generate::Rule { effect: Effect::Allow, shadow: false, ..rule }] };
+        let files = [("base.toml", generate::BASE), ("rules.toml", &model.to_toml())];
+        if let Err(errors) = PolicySet::from_texts(files, &Methods::from_files()) {
+            for finding in errors.findings().iter().filter(|finding| finding.severity == Severity::Error) {
+                prop_assert!(finding.message.contains("can never hold"), "{}\n{finding}", model.to_toml());
+            }
+            for asked in &asked {
+                let outcome = reference::decide(&model, asked);
+                prop_assert_eq!(outcome.verdict, Verdict::Deny, "{}\n{}\n{:?}", errors, model.to_toml(), asked);
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_files_never_matters(model in any_model(), asked in prop::collection::vec(any_asked(), 6), cut in any::<prop::sample::Index>()) {
+        let (left, right) = model.rules.split_at(cut.index(model.rules.len() + 1));
+        let (left, right) = (Model { rules: left.to_vec() }.to_toml(), Model { rules: right.to_vec() }.to_toml());
+        let one = load(&[("base.toml", generate::BASE), ("1.toml", &left), ("2.toml", &right)]);
+        let other = load(&[("zz/base.toml", generate::BASE), ("9.toml", &left), ("2.toml", &right)]);
+        for asked in &asked {
+            let (one, other) = (decide(&one, asked), decide(&other, asked));
+            prop_assert_eq!(one.verdict, other.verdict);
+            prop_assert_eq!(one.reason, other.reason);
+        }
+    }
+
+    #[test]
+    fn explaining_decides_nothing_else(model in any_model(), asked in any_asked()) {
+        let set = toml_set(&model);
+        let raw = asked.params.as_ref().map(|text| RawValue::from_string(text.clone()).unwrap());
+        let question = Question { caller: &asked.caller, method: &asked.method, params: raw.as_deref(), now_ms: asked.now_ms };
+        let explanation = set.explain(&question);
+        prop_assert_eq!(&explanation.decision, &set.decide(&question));
+        // A rule whose parts all hold is a rule that decides, or one that another overrides.
+        for party in &explanation.parties {
+            if let Some(rule) = &party.decision.rule {
+                let told = party.rules.iter().find(|told| told.rule == *rule).unwrap();
+                prop_assert_eq!(&told.outcome, &sealwire::policy::Outcome::Held, "{}", explanation);
+            }
+        }
+    }
+}
+
+/// Any JSON: deep, wide, with names that repeat, with odd numbers and texts.
+fn any_json() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        Just("null".to_owned()),
+        any::<bool>().prop_map(|value| value.to_string()),
+        any::<i64>().prop_map(|value| value.to_string()),
+        any::<f64>().prop_filter("finite", |value| value.is_finite()).prop_map(|value| format!("{value:e}")),
+        prop::collection::vec("[0-9]", 1..40).prop_map(|digits| format!("1{}", digits.concat())),
+        Just("-0".to_owned()),
+        any::<String>().prop_map(|text| serde_json::to_string(&text).unwrap()),
+        Just(r#""\ud800""#.to_owned()),
+        Just(r#""am\u006funt""#.to_owned()),
+    ];
+    leaf.prop_recursive(6, 64, 8, |inner| {
+        let name = prop_oneof![
+            Just("amount".to_owned()),
+            Just("to".to_owned()),
+            Just("am\\u006funt".to_owned()),
+            "[a-z]{0,3}"
+        ];
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..8).prop_map(|values| format!("[{}]", values.join(","))),
+            prop::collection::vec((name, inner), 0..8).prop_map(|members| {
+                let members: Vec<String> = members.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+                format!("{{{}}}", members.join(","))
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(config(48))]
+
+    #[test]
+    fn no_json_and_no_name_makes_the_engine_panic(
+        model in any_model(),
+        params in prop::collection::vec(any_json(), 6),
+        mut asked in any_asked(),
+        name in any::<String>(),
+        now_ms in any::<u64>(),
+    ) {
+        let set = toml_set(&model);
+        asked.now_ms = now_ms;
+        asked.caller.subject = name.clone();
+        for params in params {
+            asked.params = RawValue::from_string(params).ok().map(|raw| raw.get().to_owned());
+            let _decision = decide(&set, &asked);
+        }
+        asked.method = name;
+        let decision = decide(&set, &asked);
+        prop_assert!(!decision.is_allow(), "a name that no method has");
+    }
+}

@@ -1,0 +1,242 @@
+//! The rules as the documentation states them, decided one by one without an engine.
+
+use sealwire::auth::ProofAlgorithm;
+use sealwire::policy::Verdict;
+use serde_json::Value;
+
+use super::generate::{Asked, Condition, Effect, Model, Rule, Who};
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Expected {
+    pub(crate) verdict: Verdict,
+    pub(crate) reason: &'static str,
+    pub(crate) rule: Option<String>,
+    pub(crate) shadow: Vec<(String, Verdict)>,
+    /// For a method that does not exist.
+    pub(crate) would_allow: Option<bool>,
+}
+
+/// The declared parameters of a call, read by hand.
+struct Params {
+    amount: i64,
+    to: Option<String>,
+    ids: Option<Vec<i64>>,
+}
+
+pub(crate) fn decide(model: &Model, asked: &Asked) -> Expected {
+    let parties: Vec<&str> = if asked.caller.delegated {
+        vec![asked.caller.agent.as_str(), asked.caller.subject.as_str()]
+    } else {
+        vec![asked.caller.agent.as_str()]
+    };
+    if !asked.exists() {
+        let rules = enforced(model, asked);
+        let real = !asked.method.ends_with(['/', ' ']);
+        // Conditions on parameters are left out, and with them deny rules that have any.
+        let asks_tenant = rules.iter().any(|rule| {
+            let tenant = |conditions: &[Condition]| conditions.iter().any(|part| matches!(part, Condition::Tenant(_)));
+            let params = |conditions: &[Condition]| conditions.iter().any(reads_params);
+            let left_out = rule.effect == Effect::Deny && (params(&rule.when) || params(&rule.unless));
+            !left_out && (tenant(&rule.when) || (tenant(&rule.unless) && !params(&rule.unless)))
+        });
+        let tenant = asked.caller.token.claims.get("tenant");
+        let typed = !asks_tenant || tenant.is_none_or(Value::is_string);
+        let would_allow = real && typed && parties.iter().all(|party| is_allow(&without_params(&rules, asked, party)));
+        let (verdict, reason) = (Verdict::Deny, "unknown_method");
+        return Expected { verdict, reason, rule: None, shadow: Vec::new(), would_allow: Some(would_allow) };
+    }
+    let rules = enforced(model, asked);
+    let outcomes: Vec<Outcome> = parties.iter().map(|party| decide_party(&rules, asked, party)).collect();
+    // What is wrong with the parameters is told only if both could call the method with others.
+    let refusals = || outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Deny);
+    let plain = refusals().find(|outcome| !outcome.reason.starts_with("param_"));
+    let decisive = plain.or(refusals().next()).unwrap_or(&outcomes[0]);
+    let mut shadow = Vec::new();
+    for rule in model.rules.iter().filter(|rule| rule.shadow && about(rule, &asked.method)) {
+        // The verdict if this one were enforced too.
+        let mut with: Vec<&Rule> = rules.clone();
+        with.push(rule);
+        let all = parties.iter().all(|party| is_allow(&decide_party(&with, asked, party)));
+        let would = if all { Verdict::Allow } else { Verdict::Deny };
+        if would != decisive.verdict {
+            shadow.push((rule.name.clone(), would));
+        }
+    }
+    Expected {
+        verdict: decisive.verdict,
+        reason: decisive.reason,
+        rule: decisive.rule.clone(),
+        shadow,
+        would_allow: None,
+    }
+}
+
+fn enforced<'a>(model: &'a Model, asked: &Asked) -> Vec<&'a Rule> {
+    model.rules.iter().filter(|rule| !rule.shadow && about(rule, &asked.method)).collect()
+}
+
+#[derive(Debug, Clone)]
+struct Outcome {
+    verdict: Verdict,
+    reason: &'static str,
+    rule: Option<String>,
+}
+
+fn is_allow(outcome: &Outcome) -> bool {
+    outcome.verdict == Verdict::Allow
+}
+
+fn decide_party(rules: &[&Rule], asked: &Asked, party: &str) -> Outcome {
+    let deny = |reason| Outcome { verdict: Verdict::Deny, reason, rule: None };
+    // A claim that a rule asks for must be of its type.
+    let asks =
+        |wanted: fn(&Condition) -> bool| rules.iter().any(|rule| rule.when.iter().chain(&rule.unless).any(wanted));
+    let tenant = asked.caller.token.claims.get("tenant");
+    if asks(|condition| matches!(condition, Condition::Tenant(_))) && tenant.is_some_and(|tenant| !tenant.is_string()) {
+        return deny("claim_type");
+    }
+    let params = if asks(reads_params) {
+        match read(asked.params.as_deref()) {
+            Ok(params) => Some(params),
+            Err(fault) => {
+                // Who could not call the method anyhow learns nothing about its parameters.
+                let relaxed = without_params(rules, asked, party);
+                return if is_allow(&relaxed) { deny(fault) } else { relaxed };
+            }
+        }
+    } else {
+        None
+    };
+    let holds = |rule: &&&Rule| {
+        let all =
+            |conditions: &[Condition]| conditions.iter().all(|condition| holds(condition, asked, params.as_ref()));
+        applies(rule, asked, party) && all(&rule.when) && (rule.unless.is_empty() || !all(&rule.unless))
+    };
+    conclude(rules.iter().filter(holds).copied())
+}
+
+/// What can be said without looking at the parameters: allow rules without their conditions on them, and those deny
+/// rules that have none.
+fn without_params(rules: &[&Rule], asked: &Asked, party: &str) -> Outcome {
+    let left = rules.iter().filter(|rule| {
+        let plain =
+            |conditions: &[Condition]| conditions.iter().all(|part| reads_params(part) || holds(part, asked, None));
+        let unless = if rule.unless.iter().any(reads_params) {
+            rule.effect == Effect::Allow
+        } else {
+            rule.unless.is_empty() || !plain(&rule.unless)
+        };
+        let certain = rule.effect == Effect::Allow || !rule.when.iter().any(reads_params);
+        applies(rule, asked, party) && certain && plain(&rule.when) && unless
+    });
+    conclude(left.copied())
+}
+
+fn conclude<'a>(matching: impl Iterator<Item = &'a Rule>) -> Outcome {
+    let matching: Vec<&Rule> = matching.collect();
+    let first = |effect| matching.iter().find(|rule| rule.effect == effect).map(|rule| rule.name.clone());
+    match (first(Effect::Deny), first(Effect::Allow)) {
+        (Some(rule), _) => Outcome { verdict: Verdict::Deny, reason: "forbidden_by", rule: Some(rule) },
+        (None, Some(rule)) => Outcome { verdict: Verdict::Allow, reason: "allowed_by", rule: Some(rule) },
+        (None, None) => Outcome { verdict: Verdict::Deny, reason: "no_rule", rule: None },
+    }
+}
+
+fn about(rule: &Rule, method: &str) -> bool {
+    rule.methods.iter().any(|pattern| match *pattern {
+        "*" => true,
+        "m/*" => method.starts_with("m/"),
+        "n/*" => method.starts_with("n/"),
+        exact => exact == method,
+    })
+}
+
+fn applies(rule: &Rule, asked: &Asked, party: &str) -> bool {
+    let delegated = match (rule.delegated, rule.effect) {
+        (Some("never"), _) | (None, Effect::Allow) => !asked.caller.delegated,
+        (Some("only"), _) => asked.caller.delegated,
+        _ => true,
+    };
+    let has = |role: &str| {
+        let token = asked.caller.roles.contains(role) && role != "files";
+        let included = role == "r0" && asked.caller.roles.contains("r2");
+        let granted = party == "a1" && (role == "r1" || role == "files");
+        token || included || granted
+    };
+    delegated
+        && rule.who.iter().any(|who| match who {
+            Who::Everyone => true,
+            Who::Role(role) => has(role),
+            Who::Agent(name) => *name == party,
+            Who::Agents("a*") => party.starts_with('a'),
+            Who::Agents("*e") => party.ends_with('e'),
+            Who::Agents(other) => panic!("{other}"),
+        })
+}
+
+fn reads_params(condition: &Condition) -> bool {
+    !matches!(
+        condition,
+        Condition::Hours(..) | Condition::Days(..) | Condition::TokenAge(_) | Condition::Own | Condition::Tenant(_)
+    )
+}
+
+fn holds(condition: &Condition, asked: &Asked, params: Option<&Params>) -> bool {
+    let seconds = asked.now_ms / 1000;
+    let hour = u32::try_from(seconds / 3600 % 24).unwrap();
+    // 1970-01-01 was a Thursday.
+    let day = usize::try_from((seconds / 86_400 + 3) % 7).unwrap();
+    let amount = || params.unwrap().amount;
+    let to = || params.unwrap().to.as_deref();
+    let ids = || params.unwrap().ids.as_deref();
+    match condition {
+        Condition::AmountMin(bound) => amount() >= *bound,
+        Condition::AmountMax(bound) => amount() <= *bound,
+        Condition::AmountNot(value) => amount() != *value,
+        Condition::ToIs(text) => to() == Some(text),
+        Condition::ToGlob("*") => to().is_some(),
+        Condition::ToGlob("x*") => to().is_some_and(|to| to.starts_with('x')),
+        Condition::ToGlob("a*0") => to().is_some_and(|to| to.starts_with('a') && to.ends_with('0') && to.len() > 1),
+        Condition::ToGlob(other) => panic!("{other}"),
+        Condition::ToIn(texts) => to().is_some_and(|to| texts.contains(&to)),
+        Condition::ToAbsent => to().is_none(),
+        Condition::ToIsAgent => to() == Some(asked.caller.agent.as_str()),
+        Condition::IdsMaxSize(size) => ids().is_some_and(|ids| ids.len() <= *size),
+        Condition::IdsContains(id) => ids().is_some_and(|ids| ids.contains(id)),
+        Condition::IdsEachIn(values) => ids().is_some_and(|ids| ids.iter().all(|id| values.contains(id))),
+        Condition::Hours(from, to) if from < to => hour >= *from && hour < *to,
+        Condition::Hours(from, to) => hour >= *from || hour < *to,
+        Condition::Days(from, to) => (day + 7 - from) % 7 <= (to + 7 - from) % 7,
+        Condition::TokenAge(age) => seconds - asked.caller.token.issued_at <= *age,
+        Condition::Own => asked.caller.algorithm == ProofAlgorithm::EdDsa,
+        Condition::Tenant(name) => asked.caller.token.claims.get("tenant") == Some(&Value::from(*name)),
+    }
+}
+
+/// Only what the generator makes: good parameters, and a fixed list of bad ones.
+fn read(text: Option<&str>) -> Result<Params, &'static str> {
+    let text = match text {
+        None | Some("{}" | "[]") => return Err("param_missing"),
+        Some(text) => text,
+    };
+    if text.contains("\"amount\":1,\"amount\"") {
+        return Err("param_repeated");
+    }
+    let value: Value = serde_json::from_str(text).unwrap();
+    let member = |name: &str, position: usize| {
+        let found = if value.is_array() { value.get(position) } else { value.get(name) };
+        found.filter(|value| !value.is_null()).cloned()
+    };
+    if value.get("amt").is_some() || value.get(3).is_some() {
+        return Err("param_undeclared");
+    }
+    let spelled_plainly = !text.contains("1.0") && !text.contains("1e1");
+    let amount =
+        member("amount", 0).and_then(|value| value.as_i64()).filter(|_| spelled_plainly).ok_or("param_type")?;
+    let to = match member("to", 1) {
+        None => None,
+        Some(value) => Some(value.as_str().ok_or("param_type")?.to_owned()),
+    };
+    let ids = member("ids", 2).map(|value| value.as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect());
+    Ok(Params { amount, to, ids })
+}

@@ -1,0 +1,52 @@
+//! The policies that the project ships: they load without a doubt, decide as they say, and every rule is exercised.
+
+use std::path::{Path, PathBuf};
+
+use sealwire::policy::{Callers, Expectations, Methods, PolicySet, Rehearsal, format};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("policies")
+}
+
+#[test]
+fn shipped_policies_load_without_a_warning() {
+    let (set, warnings) =
+        PolicySet::load(&folder(), &Methods::from_files()).unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(warnings.is_empty(), "{warnings:#?}");
+    assert_eq!(set.methods().names().count(), 10);
+}
+
+#[test]
+fn shipped_expectations_hold_and_exercise_every_rule() {
+    let (set, _) = PolicySet::load(&folder(), &Methods::from_files()).unwrap();
+    let expectations = Expectations::load(&folder()).unwrap_or_else(|errors| panic!("{errors}"));
+    let outcome = Rehearsal::run(&set, &expectations);
+    assert!(outcome.passed(), "{outcome}");
+    assert!(outcome.uncovered.is_empty(), "{outcome}");
+}
+
+#[test]
+fn nobody_has_more_than_their_work_needs() {
+    let (set, _) = PolicySet::load(&folder(), &Methods::from_files()).unwrap();
+    let can = |callers: Callers| set.can(&callers).into_iter().map(|(method, _)| method).collect::<Vec<_>>();
+    assert_eq!(can(Callers::Anyone), ["bank/balance", "rpc.can"], "their own");
+    assert_eq!(
+        can(Callers::Role("calculator".into())),
+        ["bank/balance", "log/append", "math/add", "math/mul", "rpc.can"]
+    );
+    assert_eq!(can(Callers::Role("operator".into())), ["admin/drain-cache", "bank/balance", "rpc.can", "rpc.explain"]);
+    assert_eq!(can(Callers::Role("auditor".into())), ["audit/read", "rpc.can", "rpc.explain"]);
+}
+
+#[test]
+fn shipped_files_are_laid_out_as_fmt_does() {
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.ends_with(".md") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(format(name, &text).unwrap(), text, "{name}");
+    }
+}

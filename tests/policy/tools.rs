@@ -1,0 +1,311 @@
+//! What reviewers and operators get beside decisions: expectations, matrix, difference, replay, layout, schema.
+
+use crate::support::*;
+use sealwire::policy::{
+    Access, Callers, DecisionRecord, Diff, Expectations, PolicySet, Question, Rehearsal, Replay, Verdict, format,
+    json_schema, test_json_schema,
+};
+use serde_json::value::RawValue;
+
+const BANK: &str = r#"
+[method."bank/transfer"]
+description = "Moves <money>."
+params = [{ name = "to", type = "string" }, { name = "amount", type = "integer" }, { name = "memo", type = "any", optional = true }]
+[method."bank/balance"]
+[method."admin/drain"]
+[claims]
+tenant = "string"
+[role.teller]
+allow = ["bank/balance"]
+[role.operator]
+[agent."night-bot"]
+roles = ["teller"]
+
+[rule.small]
+roles = ["teller"]
+allow = ["bank/transfer"]
+when.params.amount = { max = 100 }
+
+[rule.day]
+everyone = true
+deny = ["bank/transfer"]
+unless.hours = "08:00-18:00"
+
+[rule.drain]
+roles = ["operator"]
+allow = ["admin/drain"]
+delegated = "only"
+
+[rule.trial]
+roles = ["operator"]
+allow = ["bank/transfer"]
+mode = "shadow"
+"#;
+
+#[test]
+fn expectations_pass_fail_with_grounds_and_count_coverage() {
+    let set = toml(BANK);
+    let table = r#"
+[caller.teller]
+agent = "t1"
+roles = ["teller"]
+claims = { tenant = "acme" }
+token_age = "5m"
+
+[[case]]
+name = "small by day"
+caller = "teller"
+method = "bank/transfer"
+params = { to = "a", amount = 100 }
+at = "fri 10:00"
+expect = "allow"
+rule = "small"
+
+[[case]]
+caller = "teller"
+method = "bank/transfer"
+params = ["a", 100]
+at = 2026-09-21T22:00:00Z
+expect = "deny"
+rule = "day"
+reason = "forbidden_by"
+
+[[case]]
+caller = { agent = "x", roles = ["teller"] }
+method = "bank/transfer"
+raw_params = '["a", 1e2]'
+expect = "deny"
+reason = "param_type"
+
+[[case]]
+name = "too much"
+caller = "teller"
+method = "bank/transfer"
+params = ["a", 101]
+expect = "allow"
+"#;
+    let expectations = Expectations::from_texts([("bank.test.toml", table)]).unwrap();
+    assert_eq!(expectations.len(), 4);
+    let outcome = Rehearsal::run(&set, &expectations);
+    assert!(!outcome.passed());
+    let text = outcome.to_string();
+    for line in [
+        "FAIL too much (bank.test.toml:33)",
+        "  t1 (teller) calls bank/transfer [\"a\",101]",
+        "- allow",
+        "+ deny: no rule allows it",
+        "    no   `amount` is at most 100 (amount = 101)",
+        "not exercised by any case: `role.teller.allow` (policy.toml:10)",
+        "not exercised by any case: `drain` (policy.toml:25)",
+    ] {
+        assert!(text.lines().any(|found| found == line), "missing: {line}\nin:\n{text}");
+    }
+    assert!(text.contains("4 cases, 1 failed; 2 of 5 rules exercised"), "{text}");
+}
+
+#[test]
+fn mistakes_in_expectations_have_lines() {
+    let table = "[caller.a]\nrole = [\"x\"]\n[[case]]\ncaller = \"b\"\nmethod = \"m\"\nexpect = \"allow\"\n[[case]]\ncaller = \"a\"\nmethod = \"m\"\nexpect = \"yes\"\nat = \"noon\"\n";
+    let errors = Expectations::from_texts([("t.test.toml", table)]).unwrap_err();
+    let found: Vec<String> = errors.findings().iter().map(ToString::to_string).collect();
+    assert_finding(&found, "t.test.toml:2: error: unknown key `role` in `[caller.a]`; did you mean `roles`?");
+    assert_finding(&found, "t.test.toml:4: error: unknown caller `b`; did you mean `a`?");
+    assert_finding(&found, "t.test.toml:10: error: `expect = \"yes\"` is not known; write `allow` or `deny`");
+}
+
+#[test]
+fn a_case_that_names_a_rule_which_does_not_exist_fails() {
+    let set = toml(BANK);
+    let table =
+        "[[case]]\ncaller = { agent = \"x\" }\nmethod = \"bank/transfer\"\nexpect = \"deny\"\nrule = \"gone\"\n";
+    let outcome = Rehearsal::run(&set, &Expectations::from_texts([("t.test.toml", table)]).unwrap());
+    assert_eq!(outcome.unknown_rules, ["gone"]);
+    assert!(!outcome.passed());
+}
+
+#[test]
+fn the_matrix_knows_always_if_and_never() {
+    let set = toml(BANK);
+    let access = |callers: &Callers, method: &str| set.access(callers, method).access;
+    let (teller, operator) = (Callers::Role("teller".into()), Callers::Role("operator".into()));
+    let bot = Callers::Agent("night-bot".into());
+    assert_eq!(access(&teller, "bank/balance"), Access::Allowed);
+    assert_eq!(access(&bot, "bank/balance"), Access::Allowed);
+    assert_eq!(access(&operator, "bank/balance"), Access::Denied);
+    assert_eq!(access(&teller, "bank/transfer"), Access::Conditional);
+    assert_eq!(access(&operator, "bank/transfer"), Access::Denied, "a shadow rule gives nothing");
+    assert_eq!(access(&operator, "admin/drain"), Access::Conditional);
+    assert_eq!(access(&Callers::Anyone, "bank/transfer"), Access::Denied);
+    assert_eq!(access(&teller, "none"), Access::Denied);
+    let text = set.matrix().to_string();
+    for line in [
+        "method         anyone  role operator  role teller  agent night-bot",
+        "admin/drain    -       if             -            -              ",
+        "bank/transfer  -       -              if           if             ",
+        "  allow by `small` (policy.toml:15) if `amount` is at most 100",
+        "  deny by `day` (policy.toml:20) if it is not so that it is between 08:00 and 18:00 UTC",
+        "  allow by `drain` (policy.toml:25) if the agent calls on behalf of another",
+    ] {
+        assert!(text.lines().any(|found| found.trim_end() == line.trim_end()), "missing: {line}\nin:\n{text}");
+    }
+    let who: Vec<String> = set.who_can("bank/transfer").iter().map(|(callers, _)| callers.to_string()).collect();
+    assert_eq!(who, ["role teller", "agent night-bot"]);
+    let can: Vec<String> = set.can(&bot).into_iter().map(|(method, _)| method).collect();
+    assert_eq!(can, ["bank/balance", "bank/transfer"]);
+}
+
+#[test]
+fn the_page_for_reviewers_is_whole_and_escaped() {
+    let page = toml(BANK).matrix().to_html();
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</body></html>\n"), "{page}");
+    assert!(page.contains("Moves &lt;money&gt;.") && !page.contains("<money>"));
+    assert!(page.contains("`amount` is at most 100"));
+    assert!(!page.contains("<script") && !page.contains("://") && !page.contains("src="), "nothing is run or loaded");
+}
+
+#[test]
+fn who_conditions_in_cedar_are_settled_where_they_can_be() {
+    let text = "@id(\"x\") permit(principal, action == Action::\"bank/balance\", resource) when { principal in Role::\"operator\" && principal.name like \"op-*\" };";
+    let (set, _) = load(&[("a.toml", BANK), ("c.cedar", text)]).unwrap();
+    let access = |callers: Callers| set.access(&callers, "bank/balance").access;
+    assert_eq!(access(Callers::Role("operator".into())), Access::Conditional);
+    assert_eq!(access(Callers::Anyone), Access::Denied);
+    assert_eq!(access(Callers::Agent("op-1".into())), Access::Denied, "no role is granted to it");
+}
+
+#[test]
+fn differences_are_told_per_method_and_caller() {
+    let old = toml(BANK);
+    let text = BANK
+        .replace("{ max = 100 }", "{ max = 500 }")
+        .replace("[role.operator]", "[role.operator]\nallow = [\"bank/balance\"]")
+        .replace("[rule.day]\neveryone = true\n", "[rule.office]\neveryone = true\n")
+        .replace("roles = [\"teller\"]\n\n", "roles = []\n\n");
+    let new = toml(&text);
+    let diff = Diff::between(&old, &new).to_string();
+    for line in [
+        "+ bank/balance role operator: denied -> allowed",
+        "+ bank/transfer role teller: conditional, differently",
+        "    `small` (allow) no longer asks that `amount` is at most 100",
+        "    `small` (allow) now asks that `amount` is at most 500",
+        "  bank/balance agent night-bot: allowed -> denied",
+        "    no longer allow by `role.teller.allow` (policy.toml:10)",
+    ] {
+        assert!(diff.lines().any(|found| found == line), "missing: {line}\nin:\n{diff}");
+    }
+    assert!(!diff.contains("`office`"), "a new name alone changes nothing:\n{diff}");
+    assert!(Diff::between(&old, &toml(BANK)).is_same());
+}
+
+fn record(set: &PolicySet, roles: &[&str], method: &str, params: &str) -> String {
+    let mut caller = caller("a", roles);
+    caller.token.claims = serde_json::json!({"tenant": "acme", "secret": "x"}).as_object().unwrap().clone();
+    caller.token.id = "token-id".into();
+    let raw = (!params.is_empty()).then(|| RawValue::from_string(params.into()).unwrap());
+    let question = Question { caller: &caller, method, params: raw.as_deref(), now_ms: MONDAY_AFTERNOON };
+    serde_json::to_string(&DecisionRecord::new(set, &question, &set.decide(&question))).unwrap()
+}
+
+#[test]
+fn records_hold_what_is_declared_and_nothing_else() {
+    let set = toml(BANK);
+    let line = record(&set, &["teller"], "bank/transfer", r#"{"to":"a","amount":100,"memo":{"pin":1234}}"#);
+    assert_eq!(
+        line,
+        format!(
+            r#"{{"at_ms":{MONDAY_AFTERNOON},"revision":"{}","agent":"a","roles":["teller"],"algorithm":"HS256","key":"a.k1","token_id":"token-id","issued_at":0,"expires_at":0,"known_claims":["tenant"],"claims":{{"tenant":"acme"}},"method":"bank/transfer","declared":["to: string","amount: integer","memo?: any"],"params":{{"amount":100,"memo":"…","to":"a"}},"verdict":"allow","reason":"allowed_by","rule":"small"}}"#,
+            set.revision()
+        )
+    );
+    let odd = record(&set, &["teller"], "bank/transfer", r#"{"to":"a","amount":1e2}"#);
+    assert!(odd.contains(r#""fault":"param_type","verdict":"deny","reason":"param_type""#), "{odd}");
+    let undeclared = record(&set, &["teller"], "bank/balance", r#"{"account":"secret"}"#);
+    assert!(!undeclared.contains("secret"), "{undeclared}");
+    let shadow = record(&set, &["operator"], "bank/transfer", r#"["a",5]"#);
+    assert!(shadow.contains(r#""shadow":[{"rule":"trial","would":"would_allow"}]"#), "{shadow}");
+}
+
+#[test]
+fn recordings_are_put_to_other_policies() {
+    let set = toml(BANK);
+    let lines = [
+        record(&set, &["teller"], "bank/transfer", r#"{"to":"a","amount":100,"memo":[]}"#),
+        record(&set, &["teller"], "bank/transfer", r#"["a",101]"#),
+        record(&set, &["teller"], "bank/transfer", r#"["a",1e1]"#),
+        record(&set, &["teller"], "bank/balance", r#"{"account":"a"}"#),
+        record(&set, &[], "none", ""),
+    ]
+    .join("\n");
+    let same = Replay::run(&set, &lines);
+    assert!(same.is_same(), "{same}");
+    let stricter = toml(&BANK.replace("{ max = 100 }", "{ max = 99 }"));
+    let replay = Replay::run(&stricter, &lines);
+    assert_eq!(replay.different.len(), 1);
+    assert_eq!(replay.different[0].line, 1);
+    assert_eq!(replay.different[0].now.verdict, Verdict::Deny);
+    assert!(
+        replay
+            .to_string()
+            .contains("line 1: a bank/transfer\n  - allow (allowed_by) by `small`\n  + deny: no rule allows it\n"),
+        "{replay}"
+    );
+
+    let asks = BANK.replace(
+        "[method.\"bank/balance\"]\n",
+        "[method.\"bank/balance\"]\nparams = [{ name = \"account\", type = \"string\" }]\n",
+    ) + "[rule.own]\neveryone = true\ndeny = [\"bank/balance\"]\nwhen.params.account = \"root\"\n";
+    let replay = Replay::run(&toml(&asks), &lines);
+    assert_eq!((replay.different.len(), replay.unknown.len()), (0, 1), "{replay}");
+    assert!(
+        replay.to_string().contains("line 4: a bank/balance: cannot be told: the policy asks for parameters"),
+        "{replay}"
+    );
+    let replay = Replay::run(&set, "{\"at_ms\":1}\n");
+    assert_eq!(replay.unreadable[0].0, 1);
+}
+
+#[test]
+fn layout_does_not_change_what_is_said() {
+    let formatted = format("policy.toml", BANK).unwrap();
+    assert_eq!(format("policy.toml", &formatted).unwrap(), formatted);
+    let (old, new) = (toml(BANK), toml(&formatted));
+    assert!(Diff::between(&old, &new).is_same());
+}
+
+/// Every key that the reader knows is in the schema, and no other: an unknown key makes the reader list them.
+#[test]
+fn the_schema_has_the_keys_that_the_reader_has() {
+    let schema = json_schema();
+    let keys = |pointer: &str| -> Vec<String> {
+        let properties = schema.pointer(pointer).unwrap_or_else(|| panic!("{pointer}")).as_object().unwrap();
+        let mut keys: Vec<String> = properties.keys().cloned().collect();
+        keys.sort();
+        keys
+    };
+    let table = |name: &str| keys(&format!("/properties/{name}/additionalProperties/properties"));
+    let listed = |text: &str| -> Vec<String> {
+        let lines = errors(&[("a.toml", text)]);
+        let line = lines.iter().find(|line| line.contains("; the keys of")).unwrap_or_else(|| panic!("{lines:?}"));
+        let (_, names) = line.split_once(" are ").unwrap();
+        names.split(['`', ',', ' ']).filter(|name| !name.is_empty() && *name != "and").map(ToOwned::to_owned).collect()
+    };
+    assert_eq!(listed("zzzzzzzzz = 1\n"), keys("/properties"));
+    for name in ["role", "agent", "method", "rule"] {
+        assert_eq!(listed(&format!("[{name}.x]\nzzzzzzzzzzz = 1\n")), table(name), "{name}");
+    }
+    let rule = "[method.m]\n[rule.x]\neveryone = true\nallow = [\"m\"]\nwhen.zzzzzzzzzz = 1\n";
+    assert_eq!(listed(rule), keys("/definitions/conditions/properties"));
+    let param = "[method.m]\nparams = [{ name = \"a\", type = \"string\", zzzzzzzzz = 1 }]\n";
+    assert_eq!(listed(param), keys("/definitions/param/properties"));
+    let mut demands: Vec<String> = Vec::new();
+    for (kind, value) in [("string", "text"), ("integer", "count"), ("string[]", "list")] {
+        let text = format!(
+            "[method.m]\nparams = [{{ name = \"{value}\", type = \"{kind}\" }}]\n[rule.x]\neveryone = true\nallow = [\"m\"]\nwhen.params.{value}.zzzzzzzzzz = 1\n"
+        );
+        demands.extend(listed(&text));
+    }
+    demands.sort();
+    demands.dedup();
+    assert_eq!(demands, keys("/definitions/condition/anyOf/1/properties"));
+    assert!(test_json_schema().pointer("/properties/case/items/properties/expect").is_some());
+}

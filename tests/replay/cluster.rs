@@ -1,0 +1,216 @@
+//! The shared replay guard on three nodes: leaders that die, a cluster that loses its memory, nodes that are cut off.
+
+use crate::support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use sealwire::auth::{Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, Window};
+use sealwire::{BusConfig, Name, SystemClock};
+use support::cluster::Cluster;
+use support::replay::Message;
+use support::{SOON, within};
+use tokio::time::{Instant, sleep};
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// A replica's guard, waited for until it is ready.
+async fn replica(bus: BusConfig) -> SharedGuard {
+    let mut config = SharedConfig::new(name("test"), name("math"));
+    config.window = Window::new(30, 1).unwrap();
+    // A loaded machine is not what these tests are about.
+    config.answer_within = Duration::from_secs(1);
+    let guard = within(2 * SOON, SharedGuard::open(config, bus, Arc::new(SystemClock))).await.unwrap();
+    ready(&guard).await;
+    guard
+}
+
+/// How long it took.
+async fn ready(guard: &SharedGuard) -> Duration {
+    let began = Instant::now();
+    while let Some(why) = guard.not_ready() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{why}");
+        sleep(Duration::from_millis(20)).await;
+    }
+    began.elapsed()
+}
+
+async fn offer(guard: &SharedGuard, message: Message) -> Result<(), Refused> {
+    let Message { nonce, iat } = message;
+    within(SOON, guard.admit(&name("a"), nonce, iat, iat + 30, Instant::now())).await
+}
+
+/// Offers until one in a row is admitted by each; what was admitted. Nothing else may happen but a refusal.
+async fn admitted_again(guards: &[&SharedGuard], limit: Duration) -> Duration {
+    let began = Instant::now();
+    for guard in guards {
+        loop {
+            match offer(guard, Message::new()).await {
+                Ok(()) => break,
+                Err(Refused::Unavailable(_) | Refused::Stale) => {}
+                Err(other) => panic!("{other:?}"),
+            }
+            assert!(began.elapsed() < limit, "{:?}", guard.not_ready());
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    began.elapsed()
+}
+
+#[tokio::test]
+async fn a_cluster_keeps_three_copies_and_admits_one_of_many_racers() {
+    let cluster = Cluster::start(3).await;
+    let replicas = join_all((0..3).map(|node| replica(cluster.bus(node)))).await;
+    for _ in 0..10 {
+        let messages: Vec<_> = (0..40).map(|_| Message::new()).collect();
+        let offers = messages.iter().flat_map(|message| replicas.iter().map(move |guard| offer(guard, *message)));
+        let answers = join_all(offers).await;
+        for (message, answers) in messages.iter().zip(answers.chunks(replicas.len())) {
+            let admitted = answers.iter().filter(|answer| answer.is_ok()).count();
+            let replayed = answers.iter().filter(|answer| **answer == Err(Refused::Replayed)).count();
+            assert_eq!((admitted, replayed), (1, 2), "{message:?} {answers:?}");
+        }
+    }
+    let stream = replicas[0].stats().shared.unwrap().stream;
+    assert!(cluster.leader_of(&stream, 0).await.is_some());
+}
+
+#[tokio::test]
+async fn a_leader_that_hands_over_costs_no_fence_and_one_that_dies_costs_one() {
+    let mut cluster = Cluster::start(3).await;
+    let (one, two) = (replica(cluster.bus(0)).await, replica(cluster.bus(1)).await);
+    let stream = one.stats().shared.unwrap().stream;
+    sleep(Duration::from_secs(2)).await;
+
+    let known = Message::new();
+    assert_eq!(offer(&one, known).await, Ok(()));
+    let client = cluster.nodes[0].client().await;
+    let before = cluster.leader_of(&stream, 0).await.unwrap();
+    within(SOON, client.request(format!("$JS.API.STREAM.LEADER.STEPDOWN.{stream}"), "".into())).await.unwrap();
+    let took = admitted_again(&[&one, &two], Duration::from_secs(5)).await;
+    println!("handed over in {took:?}");
+    let leader = cluster.leader_of(&stream, 0).await.unwrap();
+    assert_ne!(leader, before);
+    sleep(Duration::from_millis(1500)).await;
+    assert_eq!(offer(&two, known).await, Err(Refused::Replayed), "neither forgotten nor stale");
+
+    let killed = Instant::now();
+    cluster.nodes[leader].kill().await;
+    let Some(away) = (0..3).find(|node| *node != leader) else { unreachable!() };
+    sleep(Duration::from_millis(300)).await;
+    let took = admitted_again(&[&one, &two], Duration::from_secs(30)).await;
+    println!("leader killed: admitted again after {:?} (offers began later: {took:?})", killed.elapsed());
+    assert_ne!(cluster.leader_of(&stream, away).await, Some(leader));
+    assert_eq!(offer(&two, known).await, Err(Refused::Stale), "the memory counts from the new leader's term");
+    cluster.nodes[leader].restart().await;
+    admitted_again(&[&one, &two], Duration::from_secs(30)).await;
+}
+
+/// What was asked over one connection and answered over the next may have been answered by another memory.
+#[tokio::test]
+async fn an_answer_that_arrives_over_another_connection_admits_nothing() {
+    let mut cluster = Cluster::start(3).await;
+    let (bus, door) = cluster.door(0).await;
+    let guard = replica(bus).await;
+    let stream = guard.stats().shared.unwrap().stream;
+    let client = cluster.nodes[1].client().await;
+    let leader = loop {
+        match cluster.leader_of(&stream, 1).await {
+            Some(leader) if leader != 0 => break leader,
+            _ => {
+                let down = client.request(format!("$JS.API.STREAM.LEADER.STEPDOWN.{stream}"), "".into());
+                let _ = within(SOON, down).await;
+                sleep(Duration::from_millis(500)).await;
+            }
+        }
+    };
+    admitted_again(&[&guard], Duration::from_secs(10)).await;
+
+    cluster.nodes[leader].pause().await;
+    let message = Message::new();
+    let reconnected = async {
+        sleep(Duration::from_millis(100)).await;
+        door.cut(true);
+        sleep(Duration::from_millis(50)).await;
+        door.cut(false);
+        sleep(Duration::from_millis(350)).await;
+        cluster.nodes[leader].resume().await;
+    };
+    let (answer, ()) = tokio::join!(offer(&guard, message), reconnected);
+    assert_eq!(answer, Err(Refused::Unavailable(Outage::Unverified)));
+    assert_eq!(guard.stats().shared.unwrap().unanswered, 0, "it was answered, and in time");
+    admitted_again(&[&guard], Duration::from_secs(10)).await;
+}
+
+/// The stream comes back empty, with the same name and the same time of creation.
+#[tokio::test]
+async fn a_cluster_that_lost_its_memory_executes_nothing_twice() {
+    let mut cluster = Cluster::start(3).await;
+    let (one, two) = (replica(cluster.bus(0)).await, replica(cluster.bus(1)).await);
+    let stream = one.stats().shared.unwrap().stream;
+    let before: Vec<_> = (0..100).map(|_| Message::new()).collect();
+    for message in &before {
+        assert_eq!(offer(&one, *message).await, Ok(()));
+    }
+    for node in &mut cluster.nodes {
+        node.kill().await;
+    }
+    for node in &mut cluster.nodes {
+        node.restart().await;
+    }
+    let fence = two.fence();
+    let began = Instant::now();
+    while two.fence() <= fence + 1 || two.not_ready().is_some() {
+        // Half of them: what is asked while nothing answers is known locally from then on, and proves less.
+        for answer in join_all(before[50..].iter().map(|message| offer(&two, *message))).await {
+            assert!(answer.is_err());
+        }
+        assert!(began.elapsed() < Duration::from_secs(40), "{:?}", two.not_ready());
+        sleep(Duration::from_millis(100)).await;
+    }
+    for message in &before[..50] {
+        assert_eq!(offer(&two, *message).await, Err(Refused::Stale));
+    }
+    assert_eq!(two.stats().shared.unwrap().stream, stream, "which is why the name alone proves nothing");
+    // A replica that starts now has no memory of its own.
+    let late = replica(cluster.bus(2)).await;
+    for message in &before {
+        assert!(offer(&late, *message).await.is_err());
+    }
+    let after = Message::new();
+    assert_eq!(offer(&late, after).await, Ok(()));
+    assert_eq!(offer(&two, after).await, Err(Refused::Replayed));
+}
+
+#[tokio::test]
+async fn a_replica_on_a_node_that_is_cut_off_refuses_and_the_others_go_on() {
+    let cluster = Cluster::start(3).await;
+    let replicas = join_all((0..3).map(|node| replica(cluster.bus_of(node)))).await;
+    let stream = replicas[0].stats().shared.unwrap().stream;
+    let leader = cluster.leader_of(&stream, 0).await.unwrap();
+    let cut = (leader + 1) % 3;
+    let others: Vec<_> = (0..3).filter(|node| *node != cut).map(|node| &replicas[node]).collect();
+    cluster.isolate(cut, true);
+    let message = Message::new();
+    assert_eq!(offer(others[0], message).await, Ok(()));
+    let answer = offer(&replicas[cut], message).await;
+    assert!(matches!(answer, Err(Refused::Unavailable(_))), "{answer:?}");
+    sleep(Duration::from_secs(2)).await;
+    assert!(replicas[cut].not_ready().is_some());
+    assert!(matches!(
+        offer(&replicas[cut], Message::new()).await,
+        Err(Refused::Unavailable(
+            Outage::Unanswered | Outage::Unreachable | Outage::StreamReplaced | Outage::Unverified
+        ))
+    ));
+    assert_eq!(offer(others[1], message).await, Err(Refused::Replayed));
+    assert_eq!(offer(others[1], Message::new()).await, Ok(()));
+    cluster.isolate(cut, false);
+    let took = ready(&replicas[cut]).await;
+    println!("ready {took:?} after it was connected again");
+    assert!(offer(&replicas[cut], message).await.is_err());
+    admitted_again(&[&replicas[cut]], Duration::from_secs(20)).await;
+}

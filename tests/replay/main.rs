@@ -1,0 +1,12 @@
+//! The replay guards: one process, replicas on a real nats-server, and a model of them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cluster;
+mod guard_model;
+mod local;
+mod model;
+mod recovery;
+mod shared;

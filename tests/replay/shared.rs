@@ -1,0 +1,753 @@
+//! The shared replay guard against a real server: replicas that race, a server that dies, a stream that is removed, a
+//! clock that is wrong. Every message that is admitted is admitted once.
+
+use crate::support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use sealwire::auth::{
+    Caps, Floor, LocalGuard, Nonce, Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, SharedOpenError, Window,
+};
+use sealwire::{BusConfig, Clock, Name, SystemClock};
+use support::nats_server::ServerOptions;
+use support::replay::Message;
+use support::{NatsServer, SOON, within};
+use tokio::time::{Instant, sleep};
+
+/// The machine's clock with an error, as it stands on one replica.
+#[derive(Debug, Default)]
+struct WrongClock(AtomicI64);
+
+impl Clock for WrongClock {
+    fn now_ms(&self) -> u64 {
+        SystemClock.now_ms().saturating_add_signed(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A short skew, so that a fence of twice the skew is not waited for long.
+fn config() -> SharedConfig {
+    let mut config = SharedConfig::new(name("test"), name("math"));
+    config.window = Window::new(30, 1).unwrap();
+    config.open_within = Duration::from_secs(5);
+    // A loaded machine is not what these tests are about.
+    config.answer_within = Duration::from_secs(1);
+    config
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+async fn open_with(url: &str, config: SharedConfig, clock: Arc<dyn Clock>) -> SharedGuard {
+    within(SOON, SharedGuard::open(config, BusConfig::open(url), clock)).await.unwrap()
+}
+
+/// A replica's guard, waited for until it is ready.
+async fn replica(server: &NatsServer) -> SharedGuard {
+    let guard = open_with(&server.url(), config(), Arc::new(SystemClock)).await;
+    ready(&guard).await;
+    guard
+}
+
+async fn ready(guard: &SharedGuard) {
+    let mut why = None;
+    for _ in 0..400 {
+        why = guard.not_ready();
+        if why.is_none() {
+            return;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{why:?}");
+}
+
+async fn offer(guard: &SharedGuard, message: Message) -> Result<(), Refused> {
+    offer_as(guard, &name("a"), message, Instant::now()).await
+}
+
+async fn offer_to(guard: &dyn ReplayGuard, message: Message) -> Result<(), Refused> {
+    let Message { nonce, iat } = message;
+    within(SOON, guard.admit(&name("a"), nonce, iat, iat + 30, Instant::now())).await
+}
+
+async fn offer_as(guard: &SharedGuard, owner: &Name, message: Message, received: Instant) -> Result<(), Refused> {
+    let Message { nonce, iat } = message;
+    within(SOON, guard.admit(owner, nonce, iat, iat + 30, received)).await
+}
+
+/// What the broker must permit the guard's user to subscribe is under the configured prefix, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guard_hears_its_broker_at_the_configured_inbox_only() {
+    let users = "authorization { users: [{ user: test, password: test }, { user: guard, password: guard, permissions: \
+                 { subscribe: [\"corp.svc.math.guard.>\"] } }] }\nno_auth_user: test\n";
+    let options = ServerOptions { config: Some(users.to_owned()), ..ServerOptions::default() };
+    let server = NatsServer::start_with_options(options).await;
+    let secret = Some("guard".to_owned().into());
+    let bus = BusConfig { user: Some("guard".to_owned()), password: secret, ..BusConfig::open(&server.url()) };
+    let open = async |prefix: &str| {
+        let mut config = config();
+        prefix.clone_into(&mut config.service_inbox_prefix);
+        config.open_within = Duration::from_secs(2);
+        within(SOON, SharedGuard::open(config, bus.clone(), Arc::new(SystemClock))).await
+    };
+    assert!(matches!(open("_SVC").await, Err(SharedOpenError::NotReady(_))), "another inbox is not permitted");
+    ready(&open("corp.svc").await.unwrap()).await;
+}
+
+/// The client library's own names for inboxes follow from one another. Nobody else hears this one, so nobody else can
+/// acknowledge in the stream's place.
+#[tokio::test]
+async fn nobody_can_foretell_where_a_guard_hears_its_broker() {
+    let server = NatsServer::start().await;
+    let client = server.client().await;
+    let mut answers = within(SOON, client.subscribe("_SVC.math.guard.>")).await.unwrap();
+    within(SOON, client.flush()).await.unwrap();
+    let mut secrets = std::collections::HashSet::new();
+    for _ in 0..4 {
+        let guard = replica(&server).await;
+        assert_eq!(offer(&guard, Message::new()).await, Ok(()));
+        within(SOON, guard.close()).await;
+    }
+    while let Ok(Some(answer)) = tokio::time::timeout(Duration::from_millis(300), answers.next()).await {
+        let mut tokens = answer.subject.split('.').skip(3);
+        let secret = tokens.next().unwrap().to_owned();
+        assert!(Nonce::from_text(&secret).is_some(), "{secret} is 128 bits of the cryptographic source");
+        assert!(tokens.next().is_some(), "and only below it are the library's own");
+        secrets.insert(secret);
+    }
+    assert_eq!(secrets.len(), 4, "each connection has its own");
+}
+
+#[tokio::test]
+async fn replayed_nonce_is_refused_by_second_replica() {
+    let server = NatsServer::start().await;
+    let (one, two) = (replica(&server).await, replica(&server).await);
+    let message = Message::new();
+    assert_eq!(offer(&one, message).await, Ok(()));
+    assert_eq!(offer(&two, message).await, Err(Refused::Replayed));
+    assert_eq!(offer(&two, message).await, Err(Refused::Replayed));
+    assert_eq!(offer(&one, message).await, Err(Refused::Replayed));
+    assert_eq!(offer_as(&two, &name("b"), message, Instant::now()).await, Ok(()), "the nonce is the owner's own");
+    let stats = two.stats();
+    let shared = stats.shared.unwrap();
+    assert_eq!(shared.latency.count, 2, "the second copy was known locally");
+    assert!(shared.stream.starts_with("RG_test_math_"));
+    assert_eq!((stats.admitted, stats.replayed, shared.interruptions), (1, 2, 0));
+    assert_eq!(one.kind(), "shared");
+    within(SOON, one.close()).await;
+    assert_eq!(offer(&one, Message::new()).await, Err(Refused::Unavailable(Outage::Closed)));
+}
+
+/// With the default skew of five seconds, a replica that nobody vouched for would wait for ten.
+#[tokio::test]
+async fn a_replica_that_joins_others_knows_what_they_admitted_and_does_not_wait_for_a_fence() {
+    let server = NatsServer::start().await;
+    let open = async || {
+        let mut config = config();
+        config.window = Window::default();
+        open_with(&server.url(), config, Arc::new(SystemClock)).await
+    };
+    let one = open().await;
+    ready(&one).await;
+    let message = Message::new();
+    assert_eq!(offer(&one, message).await, Ok(()));
+    sleep(Duration::from_secs(1)).await;
+
+    let opened = Instant::now();
+    let late = open().await;
+    late.serving();
+    assert!(late.not_ready().is_some(), "not before the other has looked at the stream again");
+    ready(&late).await;
+    println!("joined after {:?}", opened.elapsed());
+    assert!(opened.elapsed() < Duration::from_secs(8), "{:?}", opened.elapsed());
+    assert_eq!(late.fence(), one.fence(), "it vouches for what the other does");
+    assert_eq!(offer(&late, message).await, Err(Refused::Replayed));
+    assert_eq!(offer(&late, Message::new()).await, Ok(()));
+    assert_eq!(late.identity(), one.identity());
+}
+
+/// It opens its guard, sees that somebody with another guard serves, and gives up; again and again. Its traces in the stream
+/// are no sign that anybody guarded.
+#[tokio::test]
+async fn a_replica_that_never_serves_vouches_for_nobody() {
+    let server = NatsServer::start().await;
+    let idle = replica(&server).await;
+    for _ in 0..3 {
+        let looped = open_with(&server.url(), config(), Arc::new(SystemClock)).await;
+        within(SOON, looped.close()).await;
+    }
+    let opened = SystemClock.now_s();
+    let late = open_with(&server.url(), config(), Arc::new(SystemClock)).await;
+    ready(&late).await;
+    assert!(late.fence() >= opened + 2, "behind its own start, and not as far back as the stream reaches");
+    let seen = late.peers_seen();
+    assert!(seen.contains_key(idle.instance().unwrap()), "though it is seen: {seen:?}");
+}
+
+/// What another guard admitted while this one was not serving yet, or was away, is not admitted again.
+#[tokio::test]
+async fn a_guard_that_is_changed_and_changed_back_admits_nothing_twice() {
+    let server = NatsServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let floor = Floor::File(folder.path().join("math.floor"));
+    let shared = async || open_with(&server.url(), config(), Arc::new(SystemClock)).await;
+    let local = || LocalGuard::open(config().window, Caps::default(), Arc::new(SystemClock), &floor).unwrap();
+    let mut admitted: Vec<Message> = Vec::new();
+    for round in 0..4 {
+        let guard: Box<dyn ReplayGuard> = if round % 2 == 0 { Box::new(shared().await) } else { Box::new(local()) };
+        // As a service does, when nobody else serves any more.
+        guard.serving();
+        let began = Instant::now();
+        while guard.not_ready().is_some() {
+            for message in &admitted {
+                assert!(offer_to(&*guard, *message).await.is_err(), "round {round}: {message:?}");
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        println!("{} ready after {:?}", guard.kind(), began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(15));
+        for message in &admitted {
+            assert!(offer_to(&*guard, *message).await.is_err(), "round {round}: {message:?}");
+        }
+        for _ in 0..20 {
+            // Dated by a clock that is ahead by as much as is allowed, and by one that is right.
+            for ahead_s in [0, 1] {
+                let message = Message { iat: SystemClock.now_s() + ahead_s, ..Message::new() };
+                assert_eq!(offer_to(&*guard, message).await, Ok(()), "round {round}");
+                admitted.push(message);
+            }
+        }
+        within(SOON, guard.close()).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_issued_while_somebody_served_by_another_guard_is_stale() {
+    let server = NatsServer::start().await;
+    let (one, two) = (replica(&server).await, replica(&server).await);
+    assert_eq!(offer(&one, Message::new()).await, Ok(()));
+    assert_eq!(offer(&two, Message::new()).await, Ok(()));
+    let elsewhere = Message::new();
+    one.outsider();
+    let answer = offer(&one, Message::new()).await;
+    assert_eq!(answer, Err(Refused::Unavailable(Outage::Unverified)), "at once");
+    ready(&one).await;
+    assert_eq!(offer(&one, elsewhere).await, Err(Refused::Stale), "although another replica vouches for that time");
+    assert_eq!(offer(&one, Message::new()).await, Ok(()));
+}
+
+#[tokio::test]
+async fn of_many_replicas_asked_at_once_exactly_one_admits() {
+    let server = NatsServer::start().await;
+    let replicas = join_all((0..4).map(|_| replica(&server))).await;
+    for round in 0..20 {
+        let messages: Vec<_> = (0..50).map(|_| Message::new()).collect();
+        let offers = messages.iter().flat_map(|message| replicas.iter().map(move |guard| offer(guard, *message)));
+        let answers = join_all(offers).await;
+        for (message, answers) in messages.iter().zip(answers.chunks(replicas.len())) {
+            let admitted = answers.iter().filter(|answer| answer.is_ok()).count();
+            let replayed = answers.iter().filter(|answer| **answer == Err(Refused::Replayed)).count();
+            assert_eq!((admitted, replayed), (1, replicas.len() - 1), "round {round}: {message:?} {answers:?}");
+        }
+    }
+}
+
+/// A single server makes two streams of the same subjects if it is asked at the same moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_that_start_together_agree_on_one_stream() {
+    for _ in 0..5 {
+        let server = NatsServer::start().await;
+        let replicas = join_all((0..8).map(|_| replica(&server))).await;
+        let message = Message::new();
+        let answers = join_all(replicas.iter().map(|guard| offer(guard, message))).await;
+        assert!(answers.iter().filter(|answer| answer.is_ok()).count() <= 1, "{answers:?}");
+        for guard in &replicas {
+            ready(guard).await;
+        }
+        let message = Message::new();
+        let mut answers: Vec<_> = Vec::new();
+        for guard in &replicas {
+            answers.push(offer(guard, message).await);
+        }
+        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1, "{answers:?}");
+        let client = server.client().await;
+        let names = within(SOON, client.request("$JS.API.STREAM.NAMES", "".into())).await.unwrap();
+        let names: serde_json::Value = serde_json::from_slice(&names.payload).unwrap();
+        assert_eq!(names["total"], 1, "{names}");
+    }
+}
+
+/// The only copy of the stream dies with its server.
+#[tokio::test]
+async fn what_a_dead_server_knew_is_stale_and_the_guard_recovers_by_itself() {
+    let mut server = NatsServer::start().await;
+    let (one, two) = (replica(&server).await, replica(&server).await);
+    let before: Vec<_> = (0..200).map(|_| Message::new()).collect();
+    for message in &before {
+        assert_eq!(offer(&one, *message).await, Ok(()));
+    }
+    let fence = two.fence();
+    server.kill().await;
+    let answer = offer(&one, Message::new()).await;
+    assert!(matches!(answer, Err(Refused::Unavailable(_))), "{answer:?}");
+    server.restart().await;
+    let restarted = Instant::now();
+    while two.fence() == fence || two.not_ready().is_some() || one.not_ready().is_some() {
+        for message in &before {
+            assert!(offer(&two, *message).await.is_err());
+        }
+        assert!(restarted.elapsed() < Duration::from_secs(15), "{:?}", two.not_ready());
+        sleep(Duration::from_millis(100)).await;
+    }
+    println!("recovered {:?} after the restart", restarted.elapsed());
+    for message in &before {
+        assert_eq!(offer(&two, *message).await, Err(Refused::Stale));
+    }
+    let after = Message::new();
+    assert_eq!(offer(&two, after).await, Ok(()));
+    assert_eq!(offer(&one, after).await, Err(Refused::Replayed));
+}
+
+#[tokio::test]
+async fn a_stream_that_is_removed_is_made_anew_and_what_it_knew_is_stale() {
+    let server = NatsServer::start().await;
+    let (one, two) = (replica(&server).await, replica(&server).await);
+    let message = Message::new();
+    assert_eq!(offer(&one, message).await, Ok(()));
+    let stream = one.stats().shared.unwrap().stream;
+    let client = server.client().await;
+    within(SOON, client.request(format!("$JS.API.STREAM.DELETE.{stream}"), "".into())).await.unwrap();
+    let removed = Instant::now();
+    let mut fenced = 0;
+    while two.not_ready().is_some() || two.stats().shared.unwrap().stream == stream {
+        let answer = offer(&two, message).await;
+        assert!(matches!(answer, Err(Refused::Unavailable(_) | Refused::Replayed | Refused::Stale)), "{answer:?}");
+        // While nothing can be fresh, that is the guard's fault and not the message's.
+        fenced += usize::from(offer(&two, Message::new()).await == Err(Refused::Unavailable(Outage::Fenced)));
+        assert!(removed.elapsed() < Duration::from_secs(15), "{:?}", two.not_ready());
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(fenced > 0);
+    assert_eq!(offer(&two, message).await, Err(Refused::Stale));
+    let after = Message::new();
+    assert_eq!(offer(&two, after).await, Ok(()));
+    ready(&one).await;
+    assert_eq!(offer(&one, after).await, Err(Refused::Replayed));
+    assert!(two.stats().shared.unwrap().interruptions > 0);
+}
+
+/// Made by somebody else before the service is there, as near to the service's own as can be: each is refused, and nothing is
+/// written there.
+#[tokio::test]
+async fn a_squatted_stream_is_refused_and_the_way_out_is_told() {
+    let server = NatsServer::start().await;
+    let client = server.client().await;
+    let api = async |verb: String, body: String| {
+        let answer = within(SOON, client.request(format!("$JS.API.STREAM.{verb}"), body.into())).await.unwrap();
+        serde_json::from_slice::<serde_json::Value>(&answer.payload).unwrap()
+    };
+    let own = replica(&server).await;
+    let name = own.identity().stream;
+    let genuine = api(format!("INFO.{name}"), String::new()).await["config"].clone();
+    within(SOON, own.close()).await;
+    api(format!("DELETE.{name}"), String::new()).await;
+
+    type Change = (&'static str, fn(&mut serde_json::Value), &'static str);
+    let changes: [Change; 8] = [
+        ("SQUAT", |_| (), "its name is not `RG_test_math_`"),
+        ("RG_test_math_x", |config| config["max_msgs"] = 60.into(), "`max_msgs` is 60 and should be 1000000"),
+        ("RG_test_math_x", |config| config["max_msgs_per_subject"] = 5.into(), "`max_msgs_per_subject` is 5"),
+        ("RG_test_math_x", |config| config["storage"] = "file".into(), "`storage` is \"file\""),
+        (
+            "RG_test_math_x",
+            |config| {
+                config["storage"] = "file".into();
+                config["persist_mode"] = "async".into();
+            },
+            "`persist_mode` is \"async\" and should not be set",
+        ),
+        (
+            "RG_test_math_x",
+            |config| config["republish"] = serde_json::json!({"src": "rg.test.math.>", "dest": "spy.>"}),
+            "`republish` is ",
+        ),
+        ("RG_test_math_x", |config| config["allow_direct"] = true.into(), "`allow_direct` is true"),
+        (
+            "RG_test_math_x",
+            |config| config["metadata"]["sealwire.skew_s"] = "2".into(),
+            "metadata `sealwire.skew_s` is",
+        ),
+    ];
+    for (name, change, says) in changes {
+        let mut config = genuine.clone();
+        config["name"] = name.into();
+        change(&mut config);
+        let made = api(format!("CREATE.{name}"), config.to_string()).await;
+        assert!(made.get("error").is_none(), "{made}");
+        let bus = BusConfig::open(&server.url());
+        match SharedGuard::open(self::config(), bus, Arc::new(SystemClock)).await {
+            Err(SharedOpenError::Unfit(why)) => {
+                assert!(why.contains(says) && why.ends_with("remove the stream; the service makes its own"), "{why}");
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+        assert_eq!(api(format!("INFO.{name}"), String::new()).await["state"]["messages"], 0);
+        api(format!("DELETE.{name}"), String::new()).await;
+    }
+    ready(&replica(&server).await).await;
+}
+
+/// An agent whose messages live for two seconds has room for new ones in the replica's memory all the time. In the stream
+/// they stay for a minute and a half.
+#[tokio::test]
+async fn no_owner_fills_the_stream_and_others_do_not_notice() {
+    let server = NatsServer::start().await;
+    let open = async || {
+        let mut config = config();
+        (config.max_messages, config.caps.owner, config.caps.reserve) = (4_000, 200, 1);
+        let share = config.owner_share();
+        let guard = open_with(&server.url(), config, Arc::new(SystemClock)).await;
+        ready(&guard).await;
+        (guard, share)
+    };
+    let (guard, share) = open().await;
+    assert_eq!(share, 594, "200 in 31 s, for 92 s");
+    let (greedy, other) = (name("greedy"), name("other"));
+    let offer_short = async |guard: &SharedGuard, nonce| {
+        let now = SystemClock.now_s();
+        within(SOON, guard.admit(&greedy, nonce, now - 1, now + 1, Instant::now())).await
+    };
+    let (mut admitted, mut refused_locally) = (0, 0);
+    let began = Instant::now();
+    let last = loop {
+        let before = guard.stats().shared.unwrap().latency.count;
+        let nonce = Nonce::random();
+        match offer_short(&guard, nonce).await {
+            Ok(()) => admitted += 1,
+            Err(Refused::Stale) => {}
+            Err(Refused::OwnerFull { .. }) if guard.stats().shared.unwrap().latency.count == before => {
+                refused_locally += 1;
+                sleep(Duration::from_millis(50)).await;
+            }
+            Err(refused) => break refused,
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{admitted} admitted");
+    };
+    assert!(refused_locally > 0, "the replica's own bound comes first");
+    assert_eq!(last, Refused::OwnerFull { retry_after_ms: 1000 });
+    // Some of those that came late were stored and not admitted.
+    assert!(admitted <= share && admitted > share - 100, "{admitted}");
+    assert_eq!(guard.not_ready(), None, "the guard goes on");
+    let (second, _) = open().await;
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(
+        offer_short(&second, Nonce::random()).await,
+        Err(Refused::OwnerFull { retry_after_ms: 1000 }),
+        "everywhere"
+    );
+    for guard in [&guard, &second] {
+        for _ in 0..100 {
+            assert_eq!(offer_as(guard, &other, Message::new(), Instant::now()).await, Ok(()));
+        }
+    }
+}
+
+/// Somebody else makes a stream with the guard's subjects, right in the gap.
+#[tokio::test]
+async fn an_answer_of_another_stream_admits_nothing() {
+    let server = NatsServer::start().await;
+    let one = replica(&server).await;
+    let stream = one.stats().shared.unwrap().stream;
+    let client = server.client().await;
+    within(SOON, client.request(format!("$JS.API.STREAM.DELETE.{stream}"), "".into())).await.unwrap();
+    let foreign =
+        r#"{"name":"X","subjects":["rg.>"],"storage":"memory","num_replicas":1,"retention":"limits","discard":"new"}"#;
+    within(SOON, client.request("$JS.API.STREAM.CREATE.X", foreign.into())).await.unwrap();
+    for _ in 0..50 {
+        assert!(offer(&one, Message::new()).await.is_err());
+        sleep(Duration::from_millis(20)).await;
+    }
+    let why = one.not_ready().unwrap();
+    assert!(why.contains("stream `X` cannot serve as replay guard") && why.contains("`subjects` is"), "{why}");
+
+    let refused = SharedGuard::open(config(), BusConfig::open(&server.url()), Arc::new(SystemClock)).await;
+    assert!(
+        matches!(refused, Err(SharedOpenError::Unfit(why)) if why.contains("`max_age` is 0 and should be 92000000000"))
+    );
+}
+
+#[tokio::test]
+async fn a_paused_server_refuses_quickly_and_nothing_runs_twice_afterwards() {
+    let mut server = NatsServer::start().await;
+    let (one, two) = (replica(&server).await, replica(&server).await);
+    let known = Message::new();
+    assert_eq!(offer(&one, known).await, Ok(()));
+    server.pause().await;
+    let asked: Vec<_> = (0..50).map(|_| Message::new()).collect();
+    let paused = Instant::now();
+    for answer in join_all(asked.iter().map(|message| offer(&one, *message))).await {
+        assert!(matches!(answer, Err(Refused::Unavailable(_))), "{answer:?}");
+    }
+    assert!(paused.elapsed() < Duration::from_secs(3));
+    assert_eq!(offer(&two, known).await, Err(Refused::Unavailable(Outage::Unanswered)));
+    sleep(Duration::from_secs(1)).await;
+    assert!(one.not_ready().is_some() && two.not_ready().is_some());
+    let asked_down = Instant::now();
+    assert!(matches!(offer(&one, Message::new()).await, Err(Refused::Unavailable(_))));
+    assert!(asked_down.elapsed() < Duration::from_millis(100), "a guard that is down does not wait");
+    server.resume().await;
+    ready(&one).await;
+    ready(&two).await;
+    // What was given up may have been stored since: no copy is admitted here, and at most one elsewhere.
+    for message in asked {
+        assert!(offer(&one, message).await.is_err());
+        let _ = offer(&two, message).await;
+        assert!(offer(&two, message).await.is_err());
+    }
+    assert!(offer(&two, known).await.is_err());
+    assert_eq!(offer(&two, Message::new()).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_step_of_this_machines_clock_is_noticed_by_the_next_message() {
+    let server = NatsServer::start().await;
+    let clock = Arc::new(WrongClock::default());
+    let guard = open_with(&server.url(), config(), clock.clone()).await;
+    ready(&guard).await;
+    for step_ms in [-5_000, 5_000, 3_600_000] {
+        assert_eq!(offer(&guard, Message::new()).await, Ok(()), "before {step_ms}");
+        clock.0.store(step_ms, Ordering::SeqCst);
+        let at_the_wrong_clock = Message { iat: clock.now_s(), ..Message::new() };
+        let refused = Err(Refused::Unavailable(Outage::ClockDiffers));
+        assert_eq!(offer(&guard, at_the_wrong_clock).await, refused, "{step_ms}");
+        assert_eq!(offer(&guard, Message::new()).await, refused, "{step_ms}");
+        // Seen by the task, too, before anything else reads the clock.
+        while !guard.not_ready().is_some_and(|why| why.contains("ms ahead of this machine's")) {
+            sleep(Duration::from_millis(5)).await;
+        }
+        sleep(Duration::from_millis(1500)).await;
+        clock.0.store(0, Ordering::SeqCst);
+        ready(&guard).await;
+    }
+    assert_eq!(offer(&guard, Message::new()).await, Ok(()), "no leap is remembered");
+}
+
+#[tokio::test]
+async fn a_replica_with_a_wrong_clock_does_not_start() {
+    let server = NatsServer::start().await;
+    let clock = Arc::new(WrongClock(AtomicI64::new(1_500)));
+    let mut config = config();
+    config.open_within = Duration::from_millis(300);
+    let refused = SharedGuard::open(config, BusConfig::open(&server.url()), clock).await;
+    assert!(matches!(refused, Err(SharedOpenError::NotReady(why)) if why.contains("ahead of this machine's")));
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_too_late_is_stale() {
+    let server = NatsServer::start().await;
+    let guard = replica(&server).await;
+    let Some(long_ago) = Instant::now().checked_sub(Duration::from_secs(33)) else { return };
+    let message = Message::new();
+    assert_eq!(offer_as(&guard, &name("a"), message, long_ago).await, Err(Refused::Stale), "30 s + 2 s ago");
+    assert_eq!(offer(&guard, message).await, Err(Refused::Replayed), "its nonce is burnt");
+    let nearly = long_ago + Duration::from_secs(2);
+    assert_eq!(offer_as(&guard, &name("a"), Message::new(), nearly).await, Ok(()));
+}
+
+/// The wall clock passes `exp` while the stream is asked.
+#[tokio::test]
+async fn the_clock_is_read_again_after_the_answer() {
+    let mut server = NatsServer::start().await;
+    let guard = replica(&server).await;
+    sleep(Duration::from_millis(1500 - SystemClock.now_ms() % 1000)).await;
+    let now = SystemClock.now_s();
+    server.pause().await;
+    let owner = name("a");
+    let asked = guard.admit(&owner, Nonce::random(), now, now + 1, Instant::now());
+    let resumed = async {
+        sleep(Duration::from_millis(700)).await;
+        server.resume().await;
+    };
+    let (answer, ()) = tokio::join!(asked, resumed);
+    assert_eq!(answer, Err(Refused::Stale));
+    assert_eq!(guard.stats().shared.unwrap().unanswered, 0, "it was answered, and in time");
+}
+
+#[tokio::test]
+async fn a_full_stream_refuses_and_forgets_nothing() {
+    let server = NatsServer::start().await;
+    let small = async || {
+        let mut config = config();
+        config.max_messages = 60;
+        let guard = open_with(&server.url(), config, Arc::new(SystemClock)).await;
+        ready(&guard).await;
+        guard
+    };
+    let (guard, other) = (small().await, small().await);
+    let mut admitted = Vec::new();
+    let refused = loop {
+        let message = Message::new();
+        match offer(&guard, message).await {
+            Ok(()) => admitted.push(message),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(refused, Refused::Unavailable(Outage::StreamFull));
+    assert!(!admitted.is_empty());
+    for message in admitted {
+        assert!(matches!(offer(&other, message).await, Err(Refused::Replayed | Refused::Unavailable(_))));
+    }
+    while guard.not_ready().is_none() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(guard.not_ready().unwrap().contains("full"));
+}
+
+#[tokio::test]
+async fn one_owners_checks_in_flight_are_bounded_and_others_go_on() {
+    let mut server = NatsServer::start().await;
+    let mut config = config();
+    config.in_flight_per_owner = 8;
+    config.in_flight = 12;
+    let guard = open_with(&server.url(), config, Arc::new(SystemClock)).await;
+    ready(&guard).await;
+    server.pause().await;
+    let (a, b) = (name("a"), name("b"));
+    let now = Instant::now();
+    let mut offers: Vec<_> = (0..10).map(|_| offer_as(&guard, &a, Message::new(), now)).collect();
+    offers.extend((0..5).map(|_| offer_as(&guard, &b, Message::new(), now)));
+    let answers = join_all(offers).await;
+    let full = |answers: &[Result<(), Refused>], refused| answers.iter().filter(|a| **a == Err(refused)).count();
+    assert_eq!(full(&answers[..10], Refused::OwnerFull { retry_after_ms: 1000 }), 2, "{answers:?}");
+    assert_eq!(full(&answers[10..], Refused::Full { retry_after_ms: 1000 }), 1, "{answers:?}");
+    assert_eq!(guard.stats().shared.unwrap().in_flight, 0, "all are given back");
+    server.resume().await;
+}
+
+/// The user that `shared/stream.rs` documents, and an agent beside it.
+#[tokio::test]
+async fn the_documented_permissions_suffice_and_agents_cannot_touch_the_stream() {
+    let users = r#"
+        accounts { A { jetstream: enabled, users: [
+            { user: guard, password: g, permissions: {
+                publish: ["rg.test.math.>", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.*", "$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.DELETE.*"]
+                subscribe: ["_SVC.math.guard.>"] } }
+            { user: agent, password: a, permissions: { publish: ["rpc.v1.*.a", "rpc.v1.*.a.>"], subscribe: ["_INBOX.a.>"] } }
+            { user: narrow, password: n, permissions: { publish: ["rg.test.math.>"], subscribe: ["_SVC.math.guard.>"] } }
+        ] } }"#;
+    let server = NatsServer::start_with(users).await;
+    let mut bus = BusConfig::open(&server.url());
+    (bus.user, bus.password) = (Some("guard".into()), Some(String::from("g").into()));
+    let guard = SharedGuard::open(config(), bus.clone(), Arc::new(SystemClock)).await.unwrap();
+    ready(&guard).await;
+    assert_eq!(offer(&guard, Message::new()).await, Ok(()));
+
+    (bus.user, bus.password) = (Some("narrow".into()), Some(String::from("n").into()));
+    let mut impatient = config();
+    impatient.open_within = Duration::from_millis(500);
+    let refused = SharedGuard::open(impatient, bus, Arc::new(SystemClock)).await;
+    assert!(
+        matches!(&refused, Err(SharedOpenError::NotReady(why)) if why.contains("Permissions Violation")),
+        "{refused:?}"
+    );
+
+    let options = async_nats::ConnectOptions::new().user_and_password("agent".into(), "a".into());
+    let agent = options.custom_inbox_prefix("_INBOX.a").connect(server.url()).await.unwrap();
+    let message = Message::new();
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("Nats-Msg-Id", format!("a.{}", message.nonce.to_text()));
+    agent.publish_with_headers("rg.test.math.a", headers, "".into()).await.unwrap();
+    agent.flush().await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(offer(&guard, message).await, Ok(()), "nobody burns a nonce from outside");
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_work_is_refused_before_connecting() {
+    let open = async |change: fn(&mut SharedConfig)| {
+        let mut config = config();
+        change(&mut config);
+        SharedGuard::open(config, BusConfig::open("nats://127.0.0.1:1"), Arc::new(SystemClock)).await.unwrap_err()
+    };
+    assert!(matches!(open(|config| config.window.skew_s = 0).await, SharedOpenError::NoSkew));
+    assert!(matches!(open(|config| config.window.window_s = 0).await, SharedOpenError::Local(_)));
+    assert!(matches!(open(|config| config.max_messages = 0).await, SharedOpenError::NoRoom));
+    let error = open(|config| config.instance = "a.b".to_owned()).await;
+    assert_eq!(error.to_string(), "the instance `a.b` is not of 1 to 64 characters A-Z a-z 0-9 _ -");
+    let error = open(|config| config.answer_within = Duration::ZERO).await;
+    assert_eq!(error.to_string(), "a check may take 10 ms to 1000 ms, not 0ns");
+    let error = open(|config| config.open_within = Duration::from_millis(200)).await;
+    assert!(error.to_string().contains("no broker answers at nats://127.0.0.1:1"), "{error}");
+}
+
+#[tokio::test]
+async fn a_dropped_guard_leaves_nothing_behind() {
+    let server = NatsServer::start().await;
+    let clock = Arc::new(SystemClock);
+    let closed = open_with(&server.url(), config(), clock.clone()).await;
+    within(SOON, closed.close()).await;
+    for guard in [closed, open_with(&server.url(), config(), clock.clone()).await] {
+        drop(guard);
+    }
+    let gone = async {
+        while Arc::strong_count(&clock) > 1 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within(SOON, gone).await;
+}
+
+/// The header that ends an async-nats 0.51.0 client for good, sent to the guard's own inbox.
+#[tokio::test]
+async fn a_dead_client_is_replaced() {
+    let server = NatsServer::start().await;
+    let guard = replica(&server).await;
+    let client = server.client().await;
+    let mut answers = within(SOON, client.subscribe("_SVC.math.guard.>")).await.unwrap();
+    within(SOON, client.flush()).await.unwrap();
+    assert_eq!(offer(&guard, Message::new()).await, Ok(()));
+    let inbox = within(SOON, answers.next()).await.unwrap().subject;
+    let mut raw = support::raw::RawConnection::connect(&server.url(), None).await;
+    raw.hpub_raw(&inbox, None, b"NATS/1.0\r\nA: b\rc\r\n\r\n", b"").await;
+    raw.flush().await;
+    let killed = Instant::now();
+    loop {
+        match offer(&guard, Message::new()).await {
+            Ok(()) if killed.elapsed() > Duration::from_millis(300) => break,
+            Ok(()) | Err(Refused::Unavailable(_) | Refused::Stale) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(killed.elapsed() < Duration::from_secs(5));
+        sleep(Duration::from_millis(5)).await;
+    }
+    println!("back {:?} after the client died", killed.elapsed());
+    assert!(guard.stats().shared.unwrap().interruptions > 0);
+}
+
+/// `cargo test --release --test replay shared:: -- --ignored --nocapture cost`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement, not a check"]
+async fn cost_of_a_shared_check() {
+    let server = NatsServer::start().await;
+    let guard = Arc::new(replica(&server).await);
+    let owners: Vec<_> = (0..100).map(|owner| name(&format!("o{owner}"))).collect();
+    for in_flight in [1, 64, 512] {
+        let started = std::time::Instant::now();
+        let count = if in_flight == 1 { 5_000 } else { 100_000 };
+        let offers = (0..count).map(|index| {
+            let (guard, owner) = (&guard, &owners[index % owners.len()]);
+            async move {
+                guard.admit(owner, Nonce::random(), SystemClock.now_s(), SystemClock.now_s() + 30, Instant::now()).await
+            }
+        });
+        let answers: Vec<_> = futures_util::stream::iter(offers).buffer_unordered(in_flight).collect().await;
+        let admitted = answers.iter().filter(|answer| answer.is_ok()).count();
+        let per_second = count as f64 / started.elapsed().as_secs_f64();
+        println!("{in_flight} in flight: {per_second:.0}/s, {admitted} of {count} admitted");
+    }
+    println!("{:?}", guard.stats());
+}
