@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::rule::RuleId;
@@ -51,9 +52,9 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Why the verdict is what it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// Why the verdict is what it is. In JSON, `reason` is what [`Reason::label`] gives, as in records, and `about` the name of the
+/// parameter or claim, if it is about one.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     /// The rule in [`Decision::rule`] allows it and no rule forbids it.
     AllowedBy,
@@ -124,6 +125,25 @@ impl Reason {
     }
 }
 
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let about = match self {
+            Self::ParamUndeclared(name)
+            | Self::ParamMissing(name)
+            | Self::ParamType(name)
+            | Self::ParamRepeated(name)
+            | Self::ClaimType(name) => Some(name),
+            _ => None,
+        };
+        let mut members = serializer.serialize_map(None)?;
+        members.serialize_entry("reason", self.label())?;
+        if let Some(name) = about {
+            members.serialize_entry("about", name)?;
+        }
+        members.end()
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -150,6 +170,7 @@ pub struct Decision {
     /// The rule that decided, if one did. Where several did, the first by file and line.
     pub rule: Option<RuleId>,
     /// Why.
+    #[serde(flatten)]
     pub reason: Reason,
     /// The rules in shadow mode that would have changed the verdict. They never do.
     #[serde(skip_serializing_if = "Vec::is_empty")]

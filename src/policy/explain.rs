@@ -52,14 +52,15 @@ pub struct RuleExplanation {
     /// Whether it takes part in verdicts.
     pub mode: Mode,
     /// Whether it matched.
+    #[serde(flatten)]
     pub outcome: Outcome,
     /// Its conditions, one by one.
     pub parts: Vec<PartExplanation>,
 }
 
-/// Whether a rule or a part of it held.
+/// Whether a rule or a part of it held. In JSON, `outcome` is one of four words, and `why` stands beside `failed`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(tag = "outcome", content = "why", rename_all = "lowercase")]
 pub enum Outcome {
     /// It held.
     Held,
@@ -77,6 +78,7 @@ pub struct PartExplanation {
     /// What has to hold, as a sentence.
     pub words: String,
     /// Whether it did.
+    #[serde(flatten)]
     pub outcome: Outcome,
     /// What the call had there.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -131,16 +131,6 @@ fn completions_of_every_shell_know_the_commands() {
 }
 
 #[test]
-fn errors_are_one_line_of_json_for_scripts() {
-    let shell = Shell::new();
-    let ran = shell.run("keys list nowhere.json --json");
-    assert_eq!(ran.code, 30, "{ran:?}");
-    let error: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
-    assert_eq!((&error["error"]["exit"], &error["error"]["kind"]), (&json!(30), &json!("input")));
-    assert!(error["error"]["message"].as_str().unwrap().contains("nowhere.json"));
-}
-
-#[test]
 fn nobody_reading_the_output_is_no_failure() {
     let shell = Shell::new();
     let mut child = shell.command(&["completions", "zsh"]).spawn().unwrap();

@@ -129,6 +129,14 @@ impl Ran {
         self
     }
 
+    /// The error that it reported with `--json`: the last line of stderr.
+    #[track_caller]
+    pub(crate) fn error(&self) -> Value {
+        let line = self.stderr.lines().last().unwrap_or_default();
+        let mut line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        line["error"].take()
+    }
+
     /// What it printed, as JSON on one line.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {

@@ -161,6 +161,10 @@ fn unconnected(error: ClientError, credentials: &Credentials) -> Failure {
 fn failure(error: ClientError) -> Failure {
     let exit = exit(&error);
     let failure = Failure::of(exit, &error);
+    let failure = match error.remote() {
+        Some(rpc) => failure.rpc(rpc.clone()),
+        None => failure,
+    };
     match error {
         ClientError::NoResponders { .. } => failure.help("`--wait 10s` waits for a service that has just started"),
         ClientError::Token(_) => failure

@@ -31,12 +31,27 @@ pub(crate) struct Cli {
 #[derive(Args)]
 #[command(next_help_heading = "Global options")]
 struct Common {
-    /// Print results as JSON on stdout, and errors as one line of JSON on stderr
+    /// Print results as JSON on stdout, and all else as lines of JSON on stderr, an error as {"error": {"exit": …, …}}
     #[arg(long, global = true)]
     json: bool,
-    /// How log lines look, text or json (on stderr; the filter is RUST_LOG=sealwire=debug, for example)
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
-    log_format: LogFormat,
+    /// How log lines look, text or json, by default json with --json (on stderr; the filter is RUST_LOG=sealwire=debug, for
+    /// example)
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", hide_possible_values = true)]
+    log_format: Option<LogFormat>,
+}
+
+/// What clap says of a command line: help, or an error in the form that was asked for. It may be the option that is wrong.
+pub(crate) fn misused(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || !std::env::args_os().any(|word| word == "--json") {
+        // Where nobody reads there is nothing left to say.
+        let _ = error.print();
+    } else {
+        let text = error.render().to_string();
+        let text = text.split("\n\nUsage:").next().unwrap_or_default();
+        let message = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
+        Output::new(true).failure(&Failure::new(Exit::Usage, message).help("`--help` shows what there is"));
+    }
+    if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() }
 }
 
 #[derive(Subcommand)]
@@ -77,7 +92,8 @@ enum Command {
 impl Cli {
     /// Runs the command to its end and reports a failure on stderr.
     pub(crate) fn run(self) -> ExitCode {
-        logging::start(self.common.log_format, self.command.log_level());
+        let usual = if self.common.json { LogFormat::Json } else { LogFormat::Text };
+        logging::start(self.common.log_format.unwrap_or(usual), self.command.log_level());
         let out = Output::new(self.common.json);
         let command = AssertUnwindSafe(|| self.command.run(&out));
         let ended = catch_unwind(command).unwrap_or_else(|_panic| Err(Failure::bug()));

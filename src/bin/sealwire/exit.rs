@@ -5,16 +5,19 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use sealwire::RpcError;
 use sealwire::policy::{Finding, PolicyErrors};
 use serde::Serialize;
 
-/// The exit codes. 2 is left to the command line itself (a wrong option, a missing argument).
+/// The exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// What was asked for was done.
     Ok = 0,
     /// A fault in sealwire.
     Bug = 1,
+    /// The command line is wrong: an option that is none, a missing argument. The number is that of clap.
+    Usage = 2,
     /// The policy denies the call.
     Denied = 10,
     /// Policy files with errors.
@@ -38,9 +41,10 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    const ALL: [(Self, &str, &str); 12] = [
+    const ALL: [(Self, &str, &str); 13] = [
         (Self::Ok, "ok", "what was asked for was done"),
         (Self::Bug, "bug", "a fault in sealwire: please report it"),
+        (Self::Usage, "usage", "the command line is wrong"),
         (Self::Denied, "denied", "the policy denies the call"),
         (Self::PolicyInvalid, "policy_invalid", "the policy files have errors"),
         (Self::PolicyTestFailed, "policy_test_failed", "a policy does not decide as its tests expect"),
@@ -71,9 +75,6 @@ pub(crate) fn table(before: &str) -> String {
     for (exit, _, meaning) in Exit::ALL {
         // Writing to a string cannot fail.
         let _ = writeln!(text, " {:>3}  {meaning}", exit as u8);
-        if exit == Exit::Bug {
-            text.push_str("   2  the command line is wrong\n");
-        }
     }
     text.truncate(text.trim_end().len());
     text
@@ -91,12 +92,24 @@ pub(crate) struct Failure {
     causes: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     findings: Vec<Finding>,
+    /// The service's own error, as it came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rpc: Option<Box<RpcError>>,
+}
+
+/// A failure as scripts read it, wherever it stands: the only shape of errors in what this command prints.
+#[derive(Serialize)]
+pub(crate) struct ErrorObject<'a> {
+    exit: u8,
+    kind: &'static str,
+    #[serde(flatten)]
+    failure: &'a Failure,
 }
 
 impl Failure {
     /// A failure in one line that says what is wrong and what to do.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), help: None, causes: Vec::new(), findings: Vec::new() }
+        Self { exit, message: message.into(), help: None, causes: Vec::new(), findings: Vec::new(), rpc: None }
     }
 
     /// An input that cannot be used.
@@ -150,6 +163,13 @@ impl Failure {
         self
     }
 
+    /// Adds the error that the service answered with.
+    #[must_use]
+    pub(crate) fn rpc(mut self, error: RpcError) -> Self {
+        self.rpc = Some(Box::new(error));
+        self
+    }
+
     /// What the process ends with.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
@@ -174,20 +194,15 @@ impl Failure {
     }
 
     /// As scripts read it.
-    pub(crate) fn to_json(&self) -> String {
-        #[derive(Serialize)]
-        struct Line<'a> {
-            error: Inner<'a>,
-        }
-        #[derive(Serialize)]
-        struct Inner<'a> {
-            exit: u8,
-            kind: &'static str,
-            #[serde(flatten)]
-            failure: &'a Failure,
-        }
-        let inner = Inner { exit: self.exit as u8, kind: self.exit.label(), failure: self };
-        serde_json::to_string(&Line { error: inner }).unwrap_or_default()
+    pub(crate) fn object(&self) -> ErrorObject<'_> {
+        ErrorObject { exit: self.exit as u8, kind: self.exit.label(), failure: self }
+    }
+}
+
+impl ErrorObject<'_> {
+    /// What is wrong, in one line.
+    pub(crate) fn message(&self) -> &str {
+        &self.failure.message
     }
 }
 

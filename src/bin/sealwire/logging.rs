@@ -11,10 +11,9 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How log lines look.
-#[derive(Clone, Copy, Default, ValueEnum)]
+#[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum LogFormat {
     /// For people.
-    #[default]
     Text,
     /// One JSON object a line.
     Json,

@@ -35,5 +35,5 @@ use clap::Parser as _;
 
 fn main() -> ExitCode {
     process::harden();
-    cli::Cli::parse().run()
+    cli::Cli::try_parse().map_or_else(|error| cli::misused(&error), cli::Cli::run)
 }

@@ -4,6 +4,7 @@
 use std::io::{ErrorKind, Write as _};
 
 use serde::Serialize;
+use serde_json::json;
 
 use crate::exit::{Exit, Failure};
 use crate::term;
@@ -17,11 +18,6 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
         Self { json }
-    }
-
-    /// Whether results are wanted as JSON.
-    pub(crate) fn is_json(&self) -> bool {
-        self.json
     }
 
     /// The result: `json` for scripts, or `text` for people.
@@ -60,21 +56,26 @@ impl Output {
 
     /// Something that people should look at, whoever reads the result.
     pub(crate) fn warning(&self, text: &str) {
-        self.stderr(&format!("warning: {text}"));
+        if self.json {
+            self.stderr(&json!({ "warning": { "message": text } }).to_string());
+        } else {
+            self.stderr(&format!("warning: {text}"));
+        }
     }
 
     /// Why the command failed.
     pub(crate) fn failure(&self, failure: &Failure) {
         if failure.is_silent() {
         } else if self.json {
-            self.stderr(&failure.to_json());
+            self.stderr(&json!({ "error": failure.object() }).to_string());
         } else {
             self.stderr(&failure.to_text());
         }
     }
 
     fn stderr(&self, text: &str) {
+        let safe = if self.json { term::safe_json(text) } else { term::safe_text(text) };
         // There is nowhere left to say that stderr cannot be written to.
-        let _ = writeln!(std::io::stderr().lock(), "{}", term::safe_text(text));
+        let _ = writeln!(std::io::stderr().lock(), "{safe}");
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::single::{Outcome, shown};
-use super::{Options, exit};
+use super::{Options, failure};
 use crate::exit::{Exit, Failure};
 use crate::files;
 use crate::output::Output;
@@ -100,7 +100,7 @@ impl Batch {
                 outcomes.push(match call.map(|call| answers.take::<Box<RawValue>>(call)) {
                     None => None,
                     Some(Ok(result)) => Some(Ok(result)),
-                    Some(Err(ClientError::Remote(error))) => Some(Err(error)),
+                    Some(Err(error @ ClientError::Remote(_))) => Some(Err(failure(error))),
                     Some(Err(error)) => return Err(error),
                 });
             }
@@ -114,7 +114,7 @@ impl Batch {
                 method: &entry.method,
                 outcome: match outcome {
                     Ok(result) => Outcome::Result(result),
-                    Err(error) => Outcome::Error(error),
+                    Err(error) => Outcome::Error(error.object()),
                 },
             })
             .collect();
@@ -124,7 +124,7 @@ impl Batch {
             out.note(&format!("{sent} notifications sent; nobody says whether they were executed"));
         }
         let errors = outcomes.into_iter().flatten().filter_map(Result::err);
-        let codes: Vec<Exit> = errors.map(|error| exit(&ClientError::Remote(error))).collect();
+        let codes: Vec<Exit> = errors.map(|error| error.exit()).collect();
         Ok(codes.iter().copied().find(|code| *code != Exit::Denied).or(codes.first().copied()).unwrap_or(Exit::Ok))
     }
 }
@@ -136,7 +136,7 @@ fn text_of(lines: &[Line<'_>]) -> String {
         // Writing to a string cannot fail.
         let _ = match outcome {
             Outcome::Result(result) => writeln!(text, "{method:width$}  {}", shown(result)),
-            Outcome::Error(error) => writeln!(text, "{method:width$}  error: {error}"),
+            Outcome::Error(error) => writeln!(text, "{method:width$}  error: {}", error.message()),
         };
     }
     text

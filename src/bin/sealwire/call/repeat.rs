@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use sealwire::client::{Client, ClientError};
 use serde::Serialize;
-use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::MissedTickBehavior;
 
-use super::exit;
+use super::failure;
 use super::single::{Outcome, shown};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
@@ -65,7 +64,7 @@ impl Often {
             let answer = signals.unless_stopped(call(client)).await;
             let ms = started.elapsed().as_secs_f64() * 1_000.0;
             match answer {
-                Some(answer) => count.tell(&answer, ms, out)?,
+                Some(answer) => count.tell(answer, ms, out)?,
                 // Nobody waits for the rest of its deadline, which may be minutes.
                 None => {
                     count.give_up(ms, out)?;
@@ -85,29 +84,33 @@ impl Count {
     /// A signal came during a call.
     fn give_up(&mut self, ms: f64, out: &Output) -> Result<(), Failure> {
         self.given_up += 1;
-        let why = "given up because of a signal, outcome unknown";
-        let line = json!({ "failure": why, "exit": Exit::Interrupted as u8, "ms": ms });
-        out.result(&line, || format!("{}  {why}  {ms:.1} ms", when::absolute(when::now_s())))
+        let failure = Failure::new(Exit::Interrupted, "given up because of a signal, outcome unknown");
+        tell_failure(&failure, ms, out)
     }
 
-    fn tell(&mut self, answer: &Result<Box<RawValue>, ClientError>, ms: f64, out: &Output) -> Result<(), Failure> {
-        let now = || when::absolute(when::now_s());
+    fn tell(&mut self, answer: Result<Box<RawValue>, ClientError>, ms: f64, out: &Output) -> Result<(), Failure> {
         match answer {
             Ok(result) => {
                 self.answered += 1;
-                let line = Line { outcome: Outcome::Result(result), ms };
-                out.result(&line, || format!("{}  {}  {ms:.1} ms", now(), shown(result).trim_end()))
+                let line = Line { outcome: Outcome::Result(&result), ms };
+                out.result(&line, || format!("{}  {}  {ms:.1} ms", now(), shown(&result).trim_end()))
             }
             Err(error) => {
                 self.failed += 1;
-                let exit = exit(error);
-                self.last_failure = Some(exit);
-                let text = || format!("{}  {error}  {ms:.1} ms", now());
-                match error {
-                    ClientError::Remote(error) => out.result(&Line { outcome: Outcome::Error(error), ms }, text),
-                    error => out.result(&json!({ "failure": error.to_string(), "exit": exit as u8, "ms": ms }), text),
-                }
+                let failure = failure(error);
+                self.last_failure = Some(failure.exit());
+                tell_failure(&failure, ms, out)
             }
         }
     }
+}
+
+fn tell_failure(failure: &Failure, ms: f64, out: &Output) -> Result<(), Failure> {
+    let error = failure.object();
+    let text = format!("{}  {}  {ms:.1} ms", now(), error.message());
+    out.result(&Line { outcome: Outcome::Error(error), ms }, || text)
+}
+
+fn now() -> String {
+    when::absolute(when::now_s())
 }

@@ -2,14 +2,13 @@
 //! Never prints a result that the service did not sign for this very call.
 
 use clap::Args;
-use sealwire::client::{Client, ClientError};
-use sealwire::rpc::RpcError;
+use sealwire::client::Client;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::repeat::Often;
-use super::{Options, check_words, exit, failure, params};
-use crate::exit::{Exit, Failure};
+use super::{Options, check_words, failure, params};
+use crate::exit::{ErrorObject, Exit, Failure};
 use crate::output::Output;
 use crate::term;
 
@@ -53,7 +52,7 @@ pub(crate) struct Call {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Outcome<'a> {
     Result(&'a RawValue),
-    Error(&'a RpcError),
+    Error(ErrorObject<'a>),
 }
 
 impl Call {
@@ -79,11 +78,6 @@ impl Call {
             Ok(result) => {
                 out.result(&Outcome::Result(&result), || shown(&result))?;
                 Ok(Exit::Ok)
-            }
-            // The service's own error is an answer, too: scripts find it where the result would be.
-            Err(ClientError::Remote(error)) if out.is_json() => {
-                out.json(&Outcome::Error(&error))?;
-                Ok(exit(&ClientError::Remote(error)))
             }
             Err(error) => Err(failure(error)),
         }
