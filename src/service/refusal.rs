@@ -121,24 +121,13 @@ impl Refusal {
                 | EnvelopeError::Authorization
                 | EnvelopeError::Proof(_) => Answer::Hint(Hint::Unauthenticated),
             },
-            Self::Auth(auth) => match auth {
-                AuthError::Key
-                | AuthError::KeyRevoked
-                | AuthError::Algorithm
-                | AuthError::Owner
-                | AuthError::Signature
-                | AuthError::Proof(_)
-                | AuthError::Mismatch(_)
-                | AuthError::Expired
-                | AuthError::Token(_)
-                | AuthError::TokenOwner
-                | AuthError::Confirmation => Answer::Hint(Hint::Unauthenticated),
-                AuthError::Crowded => Answer::Hint(Hint::Overloaded),
-                AuthError::Stale(_) | AuthError::Guard(Refused::Stale) => stale(now_s),
-                AuthError::Guard(Refused::Replayed) => error(code::REPLAYED, "replayed"),
-                AuthError::Guard(Refused::OwnerFull { retry_after_ms }) => quota(*retry_after_ms, "nonces"),
-                AuthError::Guard(Refused::Full { retry_after_ms }) => overloaded(*retry_after_ms),
-                AuthError::Guard(Refused::Unavailable(_)) | AuthError::Suspended => overloaded(RETRY_AFTER_MS),
+            Self::Auth(auth) => match proved(auth) {
+                Err(hint) => Answer::Hint(hint),
+                Ok(Refused::Stale) => stale(now_s),
+                Ok(Refused::Replayed) => error(code::REPLAYED, "replayed"),
+                Ok(Refused::OwnerFull { retry_after_ms }) => quota(retry_after_ms, "nonces"),
+                Ok(Refused::Full { retry_after_ms }) => overloaded(retry_after_ms),
+                Ok(Refused::Unavailable(_)) => overloaded(RETRY_AFTER_MS),
             },
             Self::Quota(exceeded) => quota(exceeded.retry_after_ms, exceeded.scope.as_str()),
             Self::Body(body) => Answer::Error(
@@ -157,22 +146,10 @@ impl Refusal {
     pub(super) fn cause(&self) -> Cause {
         match self {
             Self::Shape(_) | Self::Shed => Cause::Anybody,
-            Self::Auth(auth) => match auth {
-                AuthError::Key
-                | AuthError::KeyRevoked
-                | AuthError::Algorithm
-                | AuthError::Owner
-                | AuthError::Signature
-                | AuthError::Proof(_)
-                | AuthError::Mismatch(_)
-                | AuthError::Expired
-                | AuthError::Token(_)
-                | AuthError::TokenOwner
-                | AuthError::Confirmation
-                | AuthError::Crowded => Cause::Anybody,
-                AuthError::Stale(_) | AuthError::Guard(Refused::Stale | Refused::Replayed) => Cause::Copy,
-                AuthError::Guard(Refused::OwnerFull { .. } | Refused::Full { .. } | Refused::Unavailable(_))
-                | AuthError::Suspended => Cause::Caller,
+            Self::Auth(auth) => match proved(auth) {
+                Err(_) => Cause::Anybody,
+                Ok(Refused::Stale | Refused::Replayed) => Cause::Copy,
+                Ok(Refused::OwnerFull { .. } | Refused::Full { .. } | Refused::Unavailable(_)) => Cause::Caller,
             },
             Self::Quota(exceeded) => match exceeded.scope {
                 QuotaScope::Rate => Cause::Excess,
@@ -232,6 +209,27 @@ impl Refusal {
             Self::ResponseTooLarge => "response_too_large",
             Self::Shed => "shed",
         }
+    }
+}
+
+/// What is said to a caller who proved who he is; the hint for one who did not. The one place that tells them apart.
+fn proved(auth: &AuthError) -> Result<Refused, Hint> {
+    match auth {
+        AuthError::Key
+        | AuthError::KeyRevoked
+        | AuthError::Algorithm
+        | AuthError::Owner
+        | AuthError::Signature
+        | AuthError::Proof(_)
+        | AuthError::Mismatch(_)
+        | AuthError::Expired
+        | AuthError::Token(_)
+        | AuthError::TokenOwner
+        | AuthError::Confirmation => Err(Hint::Unauthenticated),
+        AuthError::Crowded => Err(Hint::Overloaded),
+        AuthError::Stale(_) => Ok(Refused::Stale),
+        AuthError::Guard(refused) => Ok(*refused),
+        AuthError::Suspended => Ok(Refused::Full { retry_after_ms: RETRY_AFTER_MS }),
     }
 }
 
