@@ -1,20 +1,19 @@
 //! Files that are read again when they change. The last good state stays in force.
 //! Never applies a file that is still being written, and never stays silent about one that was refused.
 
+mod stamp;
+
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{File, Metadata};
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use sha2::{Digest as _, Sha256};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
-use zeroize::Zeroizing;
 
+use self::stamp::Stamp;
 use super::super::Service;
 use super::{Shared, State};
 use crate::auth::FileTrust;
@@ -170,81 +169,6 @@ impl Seen {
     }
 }
 
-/// What files looked like: enough to see that something about them is another now.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone)]
-struct Stamp(Vec<(PathBuf, Option<Face>)>);
-
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Default)]
-struct Face {
-    length: u64,
-    modified: Option<SystemTime>,
-    /// Device, inode, mode, owner, group, and the time of the last change of any of these.
-    status: [i64; 7],
-    /// Of small files, their content: where times are coarse, two changes in a second look alike.
-    content: Option<[u8; 32]>,
-}
-
-impl Stamp {
-    fn of(paths: &[PathBuf]) -> Self {
-        let mut files = Vec::new();
-        for path in paths {
-            collect(path, 0, &mut files);
-        }
-        files.sort();
-        Self(files)
-    }
-}
-
-fn collect(path: &Path, depth: usize, files: &mut Vec<(PathBuf, Option<Face>)>) {
-    // Follows symbolic links, so the target's change counts; the depth ends a loop of them.
-    let metadata = std::fs::metadata(path).ok();
-    if let Some(metadata) = &metadata
-        && metadata.is_dir()
-        && depth < 8
-    {
-        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            collect(&entry.path(), depth + 1, files);
-        }
-    }
-    files.push((path.to_owned(), metadata.map(|metadata| Face::of(path, &metadata))));
-}
-
-impl Face {
-    fn of(path: &Path, metadata: &Metadata) -> Self {
-        // A pipe would be waited for.
-        let small = metadata.is_file() && metadata.len() <= SMALL;
-        Self {
-            length: metadata.len(),
-            modified: metadata.modified().ok(),
-            status: status(metadata),
-            content: small.then(|| digest(path)).flatten(),
-        }
-    }
-}
-
-/// The largest file in bytes that is compared by its content. Longer ones take long to write anew, too.
-const SMALL: u64 = 256 * 1024;
-
-fn digest(path: &Path) -> Option<[u8; 32]> {
-    // One allocation, so that no copy of a secret is left behind by a growing buffer.
-    let mut content = Zeroizing::new(Vec::with_capacity(usize::try_from(SMALL).ok()?.saturating_add(1)));
-    File::open(path).and_then(|file| file.take(SMALL).read_to_end(&mut content)).ok()?;
-    Some(Sha256::digest(&*content).into())
-}
-
-#[cfg(unix)]
-fn status(metadata: &Metadata) -> [i64; 7] {
-    use std::os::unix::fs::MetadataExt as _;
-    let (device, inode) = (metadata.dev().cast_signed(), metadata.ino().cast_signed());
-    let (mode, owner, group) = (metadata.mode().into(), metadata.uid().into(), metadata.gid().into());
-    [device, inode, mode, owner, group, metadata.ctime(), metadata.ctime_nsec()]
-}
-
-#[cfg(not(unix))]
-fn status(metadata: &Metadata) -> [i64; 7] {
-    [metadata.permissions().readonly().into(), 0, 0, 0, 0, 0, 0]
-}
-
 /// Files whose change was refused; see [`Health::refused_reloads`](super::Health::refused_reloads).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -378,41 +302,13 @@ impl Outcome {
 /// Why a service is interrupted that refuses everything.
 const CLOSED: &str = "a file that takes rights away could not be read for too long";
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
-
-    #[test]
-    fn anything_about_a_file_that_changes_is_seen() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ring.json");
-        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        std::fs::write(&path, "one").unwrap();
-        let time = std::fs::metadata(&path).unwrap().modified().unwrap();
-        let mut stamps = vec![Stamp::of(std::slice::from_ref(&path))];
-        let mut seen = |what: &str| {
-            let now = Stamp::of(std::slice::from_ref(&path));
-            assert!(!stamps.contains(&now), "{what}");
-            stamps.push(now);
-        };
-        mode(0o600);
-        seen("the mode");
-        mode(0o644);
-        mode(0o600);
-        seen("the time of the change, when the mode is as before");
-        // The same length and time.
-        std::fs::write(&path, "two").unwrap();
-        File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
-        seen("the content");
-        std::fs::rename(&path, folder.path().join("away")).unwrap();
-        seen("that it is gone");
-    }
 
     #[test]
     fn what_was_refused_is_tried_again_when_it_changes_and_every_two_seconds() {
-        let stamp = |length| Stamp(vec![(PathBuf::new(), Some(Face { length, ..Face::default() }))]);
+        let stamp = Stamp::of_length;
         let start = Instant::now();
         let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
         let mut seen = Seen { applied: stamp(0), last: stamp(0), refused: None };
