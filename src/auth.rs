@@ -12,7 +12,7 @@ mod turns;
 mod verifier;
 
 pub use caller::{Caller, ProofAlgorithm, TokenFacts};
-pub use file::{SecretFileError, read_public, read_secret, write_secret};
+pub use file::{SecretFileError, check_folder, open_public, read_public, read_secret, write_secret};
 pub(crate) use file::{is_missing, read_open, read_trusted};
 pub use keyring::{KeyEntry, KeyRing, KeyRingError, KeyRingFile, KeyStatus, MAX_RECORDS};
 pub(crate) use replay::ANSWER_WITHIN;

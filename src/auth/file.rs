@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::trust::{Content, FileTrust};
+use super::trust::{Content, FileTrust, Folder};
 
 /// A file of secrets cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +97,22 @@ pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretFileError> {
 /// As of [`read_secret`], but for [`SecretFileError::Open`].
 pub fn read_public(path: &Path) -> Result<String, SecretFileError> {
     read_trusted(path, Content::Public, &FileTrust::default()).map(|mut text| std::mem::take(&mut *text))
+}
+
+/// As [`read_public`], for what is no text, or not read here.
+///
+/// # Errors
+/// As of [`read_public`].
+pub fn open_public(path: &Path) -> Result<File, SecretFileError> {
+    FileTrust::default().open(path, Content::Public)
+}
+
+/// Whether nobody but us and root could have put anything into this folder: see [`FileTrust`].
+///
+/// # Errors
+/// [`SecretFileError::Foreign`] and [`SecretFileError::Writable`] if somebody could, and [`SecretFileError::Io`].
+pub fn check_folder(path: &Path) -> Result<(), SecretFileError> {
+    Folder::open(path, Some(&FileTrust::default())).map(drop)
 }
 
 /// Reads a text that nobody but those in `trust` could have written, and of a secret, nobody else read.

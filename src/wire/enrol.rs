@@ -43,6 +43,11 @@ pub enum KeyRequestError {
     /// The signature is not by the key that is to be enrolled.
     #[error("the request is not signed by the key that it names: whoever made it does not have that key")]
     Signature,
+    /// Key ids are unique in a ring, so each agent has its own, `<agent>.…`: nobody takes one that another will want.
+    #[error(
+        "the key id does not begin with the agent's name and a dot, as `planner.k1` does: ask for one that does (--kid)"
+    )]
+    KeyId,
     /// Only Ed25519 keys have a public half.
     #[error("only an Ed25519 key can be enrolled by its public half")]
     Algorithm,
@@ -108,9 +113,14 @@ impl KeyRequest {
             return Err(KeyRequestError::Signature);
         }
         let name = |text: &str| Name::new(text).map_err(|_| malformed);
+        let agent = name(&claims.agent)?;
+        // Names have no dots.
+        if header.kid.split_once('.').is_none_or(|(owner, rest)| owner != agent.as_str() || rest.is_empty()) {
+            return Err(KeyRequestError::KeyId);
+        }
         Ok(Self {
             environment: name(&claims.environment)?,
-            agent: name(&claims.agent)?,
+            agent,
             kid: header.kid,
             x: claims.x,
             nkey: claims.nkey,
@@ -149,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_request_for_somebody_elses_key_is_refused() {
-        let (own, victim) = (AgentKey::ed25519("a.k1", [7; 32]).unwrap(), AgentKey::ed25519("a.k1", [8; 32]).unwrap());
+        let key = |seed| AgentKey::ed25519("robot.k1", [seed; 32]).unwrap();
+        let (own, victim) = (key(7), key(8));
         let (own_text, victims) = (request(&own).unwrap(), request(&victim).unwrap());
         let (own_parts, victim_parts): (Vec<_>, Vec<_>) = (own_text.split('.').collect(), victims.split('.').collect());
         let forged = format!("{}.{}.{}", victim_parts[0], victim_parts[1], own_parts[2]);
@@ -161,6 +172,10 @@ mod tests {
         }
         for text in ["", ".", "..", "a.b.c", "x".repeat(5_000).as_str()] {
             assert_eq!(KeyRequest::verify(text), Err(KeyRequestError::Malformed));
+        }
+        for kid in ["teller.k1", "robot", "robot.", "robot-2.k1", "k1"] {
+            let other = AgentKey::ed25519(kid, [7; 32]).unwrap();
+            assert_eq!(KeyRequest::verify(&request(&other).unwrap()), Err(KeyRequestError::KeyId), "{kid}");
         }
         let service = AgentKey::ed25519("svc:dev/demo:1", [7; 32]).unwrap();
         assert_eq!(KeyRequest::verify(&request(&service).unwrap()), Err(KeyRequestError::Malformed));

@@ -246,8 +246,9 @@ async fn an_agent_that_was_enrolled_by_its_public_keys_is_answered() {
     shell.run("keys accept robot.creds.json robot.enrolment.json").ok();
     let other = format!("setup agent robot.request --thumbprint {}x --out .", &thumbprint[1..]);
     shell.run(&other).fails(30, &["is for another key"]);
-    shell.run(&format!("setup agent robot.request --thumbprint {thumbprint} --out .")).ok();
-    shell.run(&format!("setup agent robot.request --thumbprint {thumbprint} --out .")).fails(30, &["already"]);
+    let known = format!("setup agent robot.request --thumbprint {thumbprint} --out .");
+    shell.run(&known).ok();
+    shell.run(&known).fails(30, &["already"]);
     gate.server.reload(&gate::config(shell)).await;
     let issue = "token issue --key issuer/token-key.json --subject robot --audience dev/demo --role calculator";
     shell.run(&format!("{issue} --cnf-jkt {thumbprint} --out robot.jwt")).ok();
@@ -257,9 +258,61 @@ async fn an_agent_that_was_enrolled_by_its_public_keys_is_answered() {
         assert!(Instant::now() < deadline, "{:?}", shell.run_args(&call));
         std::thread::sleep(Duration::from_millis(100));
     }
-    // The next service that is added leaves it its user.
-    shell.run("setup service ledger --out .").ok();
-    assert!(shell.read("nats-1/users.conf").contains(asked["nkey"].as_str().unwrap()));
+    // The next service that is added leaves it its user, and says how to let it in.
+    let said = shell.run("setup service ledger --out .").ok().stdout;
+    let (first, second) = (asked["nkey"].as_str().unwrap(), "replaced");
+    assert!(shell.read("nats-1/users.conf").contains(first));
+    let line = said
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("sealwire keys enrol"))
+        .unwrap_or_else(|| panic!("{said}"));
+    shell.run(&format!("keys enrol {line}")).ok();
+    let owners = |ring: &str| {
+        let ring = shell.read_json(ring);
+        ring["keys"].as_array().unwrap().iter().map(|key| key["owner"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert!(owners("ledger/ring.json").contains(&"robot".to_owned()));
+    shell.run("setup service audit --out . --json").ok();
+
+    // A new key pair for the broker, in the place of the first.
+    let again =
+        format!("keys request robot --environment dev --nkey --out {second}.creds.json --request {second}.request");
+    let again = shell.run(&format!("{again} --json")).ok().json();
+    let replace = format!("setup agent - --thumbprint {} --out .", again["thumbprint"].as_str().unwrap());
+    let request = shell.read("replaced.request");
+    let with_request = |line: &str| shell.run_with_stdin(&line.split(' ').collect::<Vec<_>>(), request.as_bytes());
+    with_request(&replace).fails(30, &["already"]);
+    with_request(&format!("{replace} --replace")).ok();
+    let users = shell.read("nats-1/users.conf");
+    assert!(users.contains(again["nkey"].as_str().unwrap()) && !users.contains(first));
+    // Without a user it is cut off where it is, and cannot come back.
+    let removed = shell.run("setup remove-agent robot --out .").ok();
+    for service in ["demo", "ledger"] {
+        assert!(
+            removed.stdout.contains(&format!("sealwire keys revoke robot.k1 --ring ./{service}/ring.json")),
+            "{removed:?}"
+        );
+    }
+    shell.run("setup remove-agent robot --out .").fails(30, &["know no agent robot"]);
+    assert!(!shell.read("nats-2/users.conf").contains(again["nkey"].as_str().unwrap()));
+    gate.server.reload(&gate::config(shell)).await;
+    assert_ne!(shell.run_args(&call).code, 0);
+}
+
+#[test]
+fn an_agent_of_another_environment_gets_no_user() {
+    let shell = Shell::new();
+    shell.run("setup cluster --out .").ok();
+    let before = files(&shell);
+    let asked =
+        shell.run("keys request robot --environment prod --nkey --out r.creds --request r.request --json").ok().json();
+    std::fs::remove_file(shell.path("r.creds")).unwrap();
+    let thumbprint = asked["thumbprint"].as_str().unwrap();
+    let request = shell.read("r.request");
+    std::fs::remove_file(shell.path("r.request")).unwrap();
+    let args = ["setup", "agent", "-", "--thumbprint", thumbprint, "--out", "."];
+    shell.run_with_stdin(&args, request.as_bytes()).fails(30, &["for the environment `prod`", "`dev`"]);
+    assert_eq!(changed(&before, &files(&shell)), [""; 0]);
 }
 
 /// The brokers see every token: stolen, it is of no use.

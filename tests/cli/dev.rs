@@ -300,3 +300,27 @@ async fn dev_stops_within_its_bound_whatever_its_broker_does() {
     ];
     futures_util::future::join_all(cases.map(|(fault, signal, twice)| one(fault, signal, twice))).await;
 }
+
+/// What somebody else has put there is neither followed nor changed.
+#[test]
+fn a_folder_is_judged_before_anything_in_it_is_touched() {
+    use std::os::unix::fs::{chown, symlink};
+    let shell = Shell::new();
+    shell.write("victim", "precious");
+    std::fs::create_dir(shell.path("mine")).unwrap();
+    shell.set_mode("mine", 0o755);
+    symlink(shell.path("victim"), shell.path("mine/.sealwire-dev")).unwrap();
+    shell.run("dev --folder mine").fails(30, &["did not write"]);
+    shell.run("dev add-agent indexer --folder mine").fails(30, &["is not the folder of a `sealwire dev`"]);
+    assert_eq!((shell.read("victim").as_str(), shell.mode("mine")), ("precious", 0o755));
+    std::fs::remove_file(shell.path("mine/.sealwire-dev")).unwrap();
+    shell.set_mode("mine", 0o777);
+    shell.run("dev --folder mine").fails(30, &["can be written by others", "chmod go-w"]);
+    assert_eq!(shell.mode("mine"), 0o777);
+    shell.set_mode("mine", 0o755);
+    if chown(shell.path("mine"), Some(12_345), None).is_ok() {
+        shell.run("dev --folder mine").fails(30, &["belongs to user 12345"]);
+        assert_eq!(shell.mode("mine"), 0o755);
+    }
+    assert_eq!(std::fs::read_dir(shell.path("mine")).unwrap().count(), 0);
+}

@@ -119,8 +119,59 @@ fn a_request_that_was_exchanged_or_does_not_fit_is_refused_and_nothing_is_writte
         .fails(30, &["not the key of one of these services"]);
     assert_eq!(operator.files(), before);
 
+    // Key ids are unique in a ring, so nobody has one that another agent will want.
+    thief
+        .run("keys request thief --environment dev --kid robot.k1")
+        .fails(30, &["begin with the agent's name", "--kid"]);
+    thief.run("keys request thief --environment dev --url nats://thief:hunter2@a").fails(30, &["`urls[0]`"]);
+    assert_eq!(thief.files(), ["robot.creds.json", "robot.request"]);
+
     // An answer for another agent.
     operator.run(&format!("{start} {enrol}")).ok();
     thief.write("robot.enrolment.json", &operator.read("robot.enrolment.json").replace("robot.k1", "robot.k2"));
     thief.run("keys accept robot.creds.json robot.enrolment.json").fails(30, &["for the key robot.k2 of another"]);
+}
+
+/// Whoever can write what comes back can answer in the services' place.
+#[test]
+fn an_enrolment_is_taken_only_if_nobody_else_could_have_written_it_and_it_fits() {
+    let (agent, operator) = (Shell::new(), Shell::new());
+    let asked = agent.run("keys request robot --environment dev --url tls://old:4222 --json").ok().json();
+    operator.run("keys new-service dev/math").ok();
+    let thumbprint = asked["thumbprint"].as_str().unwrap();
+    let enrol = format!("keys enrol robot - --thumbprint {thumbprint} --service dev/math=math.ring.json --out -");
+    let line = format!("{enrol} --pin-from math.service-key.json --url tls://new:4222");
+    let request = agent.read("robot.request");
+    let enrolled = operator.run_with_stdin(&line.split(' ').collect::<Vec<_>>(), request.as_bytes()).ok();
+    assert!(enrolled.stderr.contains("enrolled robot with the key robot.k1"), "{enrolled:?}");
+    assert!(!operator.path("robot.enrolment.json").exists());
+    let good = enrolled.stdout;
+
+    let before = agent.read("robot.creds.json");
+    let accept = |text: &str| {
+        agent.write("back.json", text);
+        agent.run("keys accept robot.creds.json back.json")
+    };
+    let (own, other) = ("svc:dev/math:1", "svc:dev/bank:1");
+    accept(&good.replace(own, other))
+        .fails(30, &["`svc:dev/bank:1` is not a key of the service math", "`svc:dev/math:`"]);
+    accept(&good.replace("tls://new", "nats://new")).fails(30, &["without TLS", "ask the operator"]);
+    accept(&good.replace("tls://new", "tls://me:hunter2@new")).fails(30, &["back.json", "`urls[0]`"]);
+    accept("{}").fails(30, &["is not what `sealwire keys enrol` wrote"]);
+    agent.write("back.json", &good);
+    agent.set_mode("back.json", 0o666);
+    agent.run("keys accept robot.creds.json back.json").fails(30, &["chmod go-w"]);
+    agent.set_mode("back.json", 0o644);
+    if std::os::unix::fs::chown(agent.path("back.json"), Some(12_345), None).is_ok() {
+        agent.run("keys accept robot.creds.json back.json").fails(30, &["belongs to user 12345", "chown"]);
+        std::os::unix::fs::chown(agent.path("back.json"), Some(0), None).unwrap();
+    }
+    assert_eq!(agent.read("robot.creds.json"), before);
+
+    agent.run("keys accept robot.creds.json back.json").ok();
+    assert_eq!(agent.read_json("robot.creds.json")["nats"]["urls"][0], "tls://new:4222");
+    // Another key under the id that is pinned.
+    let x = agent.read_json("robot.creds.json")["service_keys"]["math"][0]["x"].as_str().unwrap().to_owned();
+    let changed = good.replace(&x, "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo");
+    accept(&changed).fails(30, &["another key is pinned as `svc:dev/math:1`"]);
 }

@@ -4,6 +4,7 @@ use crate::support;
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -224,6 +225,19 @@ fn pinned_server_is_fetched_once_and_checked_at_every_use() {
         fs::read_dir(cache.path().join("sealwire")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["nats-server-2.15.1", "nats-server.lock"], "nothing half-done stays");
+
+    // A binary that somebody else could change after it was looked at is not run.
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(&found.path, 0o777);
+    let (again, notes) = find(environment.clone());
+    assert_eq!(again.unwrap().origin, Origin::Fetched);
+    assert!(notes.iter().any(|note| note.contains("can be written by others")), "{notes:?}");
+    let folder = cache.path().join("sealwire");
+    mode(&folder, 0o777);
+    let (elsewhere, notes) = find(environment.clone());
+    assert!(!elsewhere.unwrap().path.starts_with(&folder), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("others could exchange it")), "{notes:?}");
+    mode(&folder, 0o755);
 
     // A binary that somebody changed is not run.
     fs::write(&found.path, "#!/bin/sh\n").unwrap();

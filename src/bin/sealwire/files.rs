@@ -6,7 +6,9 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::exit::Failure;
+use sealwire::auth::{SecretFileError, check_folder, read_public};
+
+use crate::exit::{Exit, Failure, OrFail as _};
 
 /// The argument itself, or what stdin holds when there is none or it is `-`.
 pub(crate) fn argument_or_stdin(argument: Option<String>, what: &str) -> Result<String, Failure> {
@@ -32,13 +34,32 @@ pub(crate) fn stdin(what: &str) -> Result<Vec<u8>, Failure> {
 
 const MAX_STDIN: u64 = 16 * 1024 * 1024;
 
-/// The text of a file, or `None` when there is no such file.
+/// The text of a file that only we or root could have written, or `None` when there is no such file.
 pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>, Failure> {
-    match std::fs::read_to_string(path) {
+    match read_public(path) {
         Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(at(path, &error)),
+        Err(SecretFileError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::of(Exit::Input, &error)),
     }
+}
+
+/// Makes a folder if there is none. One that is there is ours or root's, and nobody else could have put anything into it:
+/// it is judged before anything in it, or about it, is looked at or changed.
+pub(crate) fn make_folder(path: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(path).map_err(|error| at(path, &error))?;
+    check_folder(path).or_fail(Exit::Input)
+}
+
+/// Leaves a folder that was judged to its owner alone.
+#[cfg(unix)]
+pub(crate) fn restrict(folder: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).map_err(|error| at(folder, &error))
+}
+
+#[cfg(not(unix))]
+pub(crate) fn restrict(_folder: &Path) -> Result<(), Failure> {
+    Ok(())
 }
 
 /// Writes a file that holds no secret, for its owner as everything that the command writes. An existing file is replaced
@@ -98,6 +119,7 @@ fn folder(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn at(path: &Path, error: &std::io::Error) -> Failure {
+/// What the system says of a file or folder.
+pub(crate) fn at(path: &Path, error: &std::io::Error) -> Failure {
     Failure::input(format!("`{}`: {error}", path.display()))
 }

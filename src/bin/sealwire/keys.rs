@@ -24,6 +24,7 @@ use sealwire::auth::{KeyStatus, ProofAlgorithm};
 use sealwire::wire::{AgentKey, Audience};
 use serde_json::json;
 
+pub(crate) use request::read_request;
 use ring::Ring;
 
 use crate::exit::{Exit, Failure};

@@ -9,6 +9,7 @@ use sealwire::wire::{AgentKey, Audience, ServiceKey};
 use sealwire::{BusConfig, Config};
 
 use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::at;
 use crate::parties;
 pub(crate) use crate::parties::{AGENTS, ENVIRONMENT, SERVICE};
 use crate::parties::{ISSUER, Parties};
@@ -175,8 +176,4 @@ pub(crate) fn broker_config<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -
         "max_payload: 262144\nmax_subscriptions: 64\nmax_connections: 256\n\
          accounts {{ SEALWIRE {{ users: [\n{users}] }} }}\n"
     )
-}
-
-fn at(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::input(format!("`{}`: {error}", path.display()))
 }

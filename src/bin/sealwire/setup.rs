@@ -23,6 +23,8 @@ pub(crate) enum Setup {
     Service(service::AddService),
     /// Let an enrolled agent connect to the brokers of a set-up
     Agent(agent::AddAgent),
+    /// Take an agent's user out of the brokers of a set-up
+    RemoveAgent(agent::RemoveAgent),
 }
 
 impl Setup {
@@ -31,6 +33,7 @@ impl Setup {
             Self::Cluster(command) => command.run(out),
             Self::Service(command) => command.run(out),
             Self::Agent(command) => command.run(out),
+            Self::RemoveAgent(command) => command.run(out),
         }
     }
 }

@@ -5,13 +5,13 @@ use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use sealwire::auth::{TokenIssuer, read_secret, write_secret};
+use sealwire::auth::{TokenIssuer, check_folder, read_public, read_secret, write_secret};
 use sealwire::client::Credentials;
 use sealwire::{Config, Name};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::write_public;
+use crate::files::{at, make_folder, restrict, write_public};
 use crate::parties::{self, AGENTS};
 use crate::sandbox::{SERVICE_USER, Sandbox, TOKEN_S, TOOLS_USER, broker_config};
 
@@ -42,19 +42,14 @@ impl Folder {
     /// Takes the folder, which is made if there is none.
     pub(super) fn take(path: &Path) -> Result<Self, Failure> {
         let fail = |error: std::io::Error| at(path, &error);
-        match fs::read_dir(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => fs::create_dir_all(path).map_err(fail)?,
-            Err(error) => return Err(fail(error)),
-            Ok(mut entries) => {
-                if entries.next().is_some() && !path.join(MARK).exists() {
-                    return Err(Failure::input(format!(
-                        "`{}` has files in it that an earlier `sealwire dev` did not write: give another `--folder`",
-                        path.display()
-                    )));
-                }
-            }
+        make_folder(path)?;
+        if !is_marked(path) && fs::read_dir(path).map_err(fail)?.next().is_some() {
+            return Err(Failure::input(format!(
+                "`{}` has files in it that an earlier `sealwire dev` did not write: give another `--folder`",
+                path.display()
+            )));
         }
-        restrict(path).map_err(fail)?;
+        restrict(path)?;
         let mark = File::options().read(true).write(true).create(true).truncate(false).open(path.join(MARK));
         let mut mark = mark.map_err(fail)?;
         match mark.try_lock() {
@@ -78,7 +73,8 @@ impl Folder {
     /// A folder that is complete, whether a process uses it or not.
     pub(super) fn visit(path: &Path) -> Result<Self, Failure> {
         let folder = Self { path: path.to_owned(), _lock: None };
-        if path.join(MARK).exists() && folder.is_complete() {
+        if is_marked(path) && folder.is_complete() {
+            check_folder(path).or_fail(Exit::Input)?;
             return Ok(folder);
         }
         let failure = Failure::input(format!("`{}` is not the folder of a `sealwire dev`", path.display()));
@@ -134,7 +130,7 @@ impl Folder {
     /// The agents.
     pub(super) fn members(&self) -> Result<Vec<Member>, Failure> {
         let path = self.file(MEMBERS);
-        let text = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
+        let text = read_public(&path).or_fail(Exit::Input)?;
         serde_json::from_str(&text).map_err(|error| Failure::input(format!("`{}`: {error}", path.display())))
     }
 
@@ -183,7 +179,7 @@ impl Folder {
         }
         let (before, now) = (format!("\"{before}\""), format!("\"{url}\""));
         let config = self.file(CONFIG);
-        let text = fs::read_to_string(&config).map_err(|error| at(&config, &error))?;
+        let text = read_public(&config).or_fail(Exit::Input)?;
         write_public(&config, &text.replace(&before, &now))?;
         for Member { agent, .. } in self.members()? {
             let file = self.credentials_file(&agent);
@@ -242,6 +238,11 @@ impl Folder {
 
 const CONFIG: &str = "sealwire.toml";
 
+/// A link is no mark: it would be written where it leads.
+fn is_marked(folder: &Path) -> bool {
+    fs::symlink_metadata(folder.join(MARK)).is_ok_and(|mark| mark.is_file())
+}
+
 fn remove(path: &Path) -> std::io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -249,19 +250,4 @@ fn remove(path: &Path) -> std::io::Result<()> {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
         Ok(_) => fs::remove_file(path),
     }
-}
-
-#[cfg(unix)]
-fn restrict(folder: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
-}
-
-#[cfg(not(unix))]
-fn restrict(_folder: &Path) -> std::io::Result<()> {
-    Ok(())
-}
-
-fn at(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::input(format!("`{}`: {error}", path.display()))
 }

@@ -4,19 +4,21 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sealwire::Name;
+use sealwire::auth::read_public;
 use sealwire::client::Credentials;
-use sealwire::wire::ServicePublicKey;
+use sealwire::{BusConfig, Name};
 use serde_json::json;
 
 use super::enrol::Enrolment;
+use super::pin::pin;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{Lock, read_if_there};
+use crate::files::Lock;
 use crate::output::Output;
 
 /// Take what `sealwire keys enrol` handed back into the agent's credentials: pinned service keys, broker addresses
 ///
-/// Get it by a way that you trust: who can change it can answer in the services' place.
+/// Get it by a way that you trust: who can change it can answer in the services' place. So its file must be yours, and nobody
+/// else may write it. Addresses without TLS do not replace such with TLS.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -36,7 +38,7 @@ impl Accept {
         let mut credentials = Credentials::load(&self.creds).or_fail(Exit::Input)?;
         let path = self.enrolment.display();
         let wrong = || Failure::input(format!("`{path}` is not what `sealwire keys enrol` wrote"));
-        let text = read_if_there(&self.enrolment)?.ok_or_else(wrong)?;
+        let text = read_public(&self.enrolment).or_fail(Exit::Input)?;
         let enrolment: Enrolment = serde_json::from_str(&text).map_err(|_| wrong())?;
         let own = (credentials.environment().as_str(), credentials.agent().as_str(), credentials.kid());
         if own != (&*enrolment.environment, &*enrolment.agent, &*enrolment.kid) {
@@ -47,16 +49,22 @@ impl Accept {
         let mut services = Vec::new();
         for pinned in &enrolment.service_keys {
             let service = Name::new(&pinned.service).map_err(|_| wrong())?;
-            let key = ServicePublicKey::new(&pinned.kid, &pinned.x).map_err(|_| wrong())?;
-            let mut keys = credentials.pinned(&service);
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-            credentials = credentials.service_keys(service, keys);
+            credentials = pin(credentials, &service, &pinned.kid, &pinned.x, false)?;
             services.push(&pinned.service);
         }
         if !enrolment.urls.is_empty() {
-            credentials = credentials.urls(enrolment.urls.clone());
+            let before = credentials.bus();
+            let bus = BusConfig { urls: enrolment.urls, ..before.clone() };
+            bus.check().map_err(|error| Failure::input(format!("`{path}`: {error}")))?;
+            let asks_for_tls = |bus: &BusConfig| bus.urls.iter().all(|url| url.starts_with("tls://"));
+            if asks_for_tls(&before) && !asks_for_tls(&bus) {
+                let message =
+                    format!("`{path}` leads to a broker without TLS, and the credentials ask for it (`tls://`)");
+                return Err(Failure::input(message).help(
+                    "ask the operator for `tls://` addresses; if it is meant, write `urls` into the credentials yourself",
+                ));
+            }
+            credentials = credentials.urls(bus.urls);
         }
         credentials.save(&self.creds, true).or_fail(Exit::Input)?;
         let agent = credentials.agent();

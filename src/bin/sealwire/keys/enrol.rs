@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::new_agent::{ServiceRing, save};
+use super::request::read_request;
 use super::ring::Ring;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{Lock, read_if_there, write_public};
+use crate::files::{Lock, write_public};
 use crate::output::Output;
 use crate::when;
 
@@ -33,7 +34,7 @@ Examples:
 pub(crate) struct Enrol {
     /// The agent whose key it is to be
     agent: Name,
-    /// The request
+    /// The request; `-` for stdin
     #[arg(value_name = "REQUEST")]
     request: PathBuf,
     /// The key's thumbprint, as the agent's owner tells it
@@ -54,7 +55,7 @@ pub(crate) struct Enrol {
     /// The broker's address, if it is another one than the agent has; repeat for the nodes of a cluster
     #[arg(long = "url", value_name = "URL")]
     urls: Vec<String>,
-    /// What to hand back to the agent; nothing in it is secret [default: NAME.enrolment.json]
+    /// What to hand back to the agent; nothing in it is secret; `-` for stdout [default: NAME.enrolment.json]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -83,19 +84,11 @@ pub(super) struct Pinned {
 
 impl Enrol {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let missing = || Failure::input(format!("`{}`: there is no such request", self.request.display()));
-        let text = read_if_there(&self.request)?.ok_or_else(missing)?;
-        let request = KeyRequest::verify(&text)
-            .map_err(|error| Failure::input(format!("`{}`: {error}", self.request.display())))?;
+        let request = read_request(&self.request, &self.thumbprint)?;
         // Whoever asks writes the name, and proves only that it has the key.
         if request.agent != self.agent {
             let message = format!("the request is for a key of `{}`, and not of `{}`", request.agent, self.agent);
             return Err(Failure::input(message).help("ask its owner which agent it is"));
-        }
-        if request.thumbprint() != self.thumbprint {
-            let message =
-                format!("the request is for the key with the thumbprint {}, and not that one", request.thumbprint());
-            return Err(Failure::input(message).help("ask the agent's owner: somebody may have changed the request"));
         }
         let own = &request.environment;
         if let Some(other) = self.services.iter().find(|service| service.audience.environment() != own.as_str()) {
@@ -125,15 +118,22 @@ impl Enrol {
             service_keys,
             urls: self.urls,
         };
-        write_public(&path, &(serde_json::to_string_pretty(&enrolment).or_fail(Exit::Bug)? + "\n"))?;
+        let text = serde_json::to_string_pretty(&enrolment).or_fail(Exit::Bug)? + "\n";
+        let printed = path == Path::new("-");
+        if printed {
+            out.print(&text)?;
+        } else {
+            write_public(&path, &text)?;
+        }
 
         let files: Vec<&Path> = rings.iter().map(Ring::path).collect();
         let KeyRequest { agent, kid, nkey, made_at, .. } = &request;
         let thumbprint = request.thumbprint();
         let result = json!({ "agent": agent, "kid": kid, "thumbprint": thumbprint, "nkey": nkey, "rings": files,
                              "enrolment": path });
-        out.result(&result, || {
-            let mut text = format!("enrolled {agent} with the key {kid}, asked for {}\n", when::both(*made_at, when::now_s()));
+        let report = || {
+            let mut text =
+                format!("enrolled {agent} with the key {kid}, asked for {}\n", when::both(*made_at, when::now_s()));
             for ring in &rings {
                 text.push_str(&format!("{} knows the key by {}\n", ring.audience(), ring.path().display()));
             }
@@ -145,9 +145,14 @@ impl Enrol {
             text + &format!(
                 "\nHand {} back to the agent. Its tokens: sealwire token issue --subject {agent} --audience {audience} \
                  --cnf-jkt {thumbprint} …\nIts user, in a set-up of `sealwire setup cluster`: sealwire setup agent {request} …",
-                path.display()
+                if printed { "this".to_owned() } else { path.display().to_string() }
             )
-        })?;
+        };
+        if printed {
+            out.note(&report());
+        } else {
+            out.result(&result, report)?;
+        }
         Ok(Exit::Ok)
     }
 

@@ -47,30 +47,44 @@ impl Pin {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let _lock = Lock::of([self.creds.as_path()]);
         let credentials = Credentials::load(&self.creds).or_fail(Exit::Input)?;
-        let prefix = format!("svc:{}/{}:", credentials.environment(), self.service);
-        if !self.kid.starts_with(&prefix) {
-            let message = format!(
-                "`{}` is not a key of that service: its key ids begin with `{prefix}`",
-                self.kid.escape_debug()
-            );
-            return Err(Failure::input(message));
-        }
-        let key = ServicePublicKey::new(&self.kid, &self.x).map_err(|error| {
-            Failure::input(format!("--x: {error}")).help("copy it from `sealwire keys new-service`")
-        })?;
-        let mut keys = if self.only { Vec::new() } else { credentials.pinned(&self.service) };
-        if keys.iter().any(|known| known.kid() == self.kid && *known != key) {
-            let message = format!("another key is pinned as `{}`", self.kid);
-            return Err(Failure::input(message).help("ask the service's operator which is right; --only replaces it"));
-        }
-        if !keys.contains(&key) {
-            keys.push(key);
-        }
-        let kids: Vec<String> = keys.iter().map(|key| key.kid().to_owned()).collect();
-        credentials.service_keys(self.service.clone(), keys).save(&self.creds, true).or_fail(Exit::Input)?;
+        let credentials = pin(credentials, &self.service, &self.kid, &self.x, self.only)?;
+        credentials.save(&self.creds, true).or_fail(Exit::Input)?;
+        let kids: Vec<String> = credentials.pinned(&self.service).iter().map(|key| key.kid().to_owned()).collect();
         out.result(&json!({ "credentials": self.creds, "service": self.service, "pinned": kids }), || {
             format!("{}: pinned for {}: {}", self.creds.display(), self.service, kids.join(", "))
         })?;
         Ok(Exit::Ok)
     }
+}
+
+/// The credentials with one more public key of a service; with `only`, in the place of those that it had.
+pub(super) fn pin(
+    credentials: Credentials,
+    service: &Name,
+    kid: &str,
+    x: &str,
+    only: bool,
+) -> Result<Credentials, Failure> {
+    let prefix = format!("svc:{}/{service}:", credentials.environment());
+    if !kid.starts_with(&prefix) {
+        let message = format!(
+            "`{}` is not a key of the service {service}: its key ids begin with `{prefix}`",
+            kid.escape_debug()
+        );
+        return Err(Failure::input(message).help("ask the service's operator for its key"));
+    }
+    let key = ServicePublicKey::new(kid, x).map_err(|error| {
+        Failure::input(format!("the public key of `{}`: {error}", kid.escape_debug()))
+            .help("copy it from `sealwire keys new-service`")
+    })?;
+    let mut keys = if only { Vec::new() } else { credentials.pinned(service) };
+    if keys.iter().any(|known| known.kid() == kid && *known != key) {
+        let message = format!("another key is pinned as `{kid}`");
+        return Err(Failure::input(message)
+            .help("ask the service's operator which is right; `sealwire keys pin --only` replaces what is pinned"));
+    }
+    if !keys.contains(&key) {
+        keys.push(key);
+    }
+    Ok(credentials.service_keys(service.clone(), keys))
 }

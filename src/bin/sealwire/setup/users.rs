@@ -90,9 +90,11 @@ impl Users {
         Ok(())
     }
 
-    /// Takes a user out again.
-    pub(super) fn forget(&mut self, kind: Kind, name: &Name) {
+    /// Takes a user out again. Whether there was one.
+    pub(super) fn forget(&mut self, kind: Kind, name: &Name) -> bool {
+        let before = self.users.len();
         self.users.retain(|user| user.kind != kind || user.name != *name);
+        self.users.len() < before
     }
 
     /// As nats-server reads it.
