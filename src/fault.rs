@@ -7,6 +7,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path, Segment};
 
+use crate::auth::{ClaimPath, Pattern};
+
 /// A place in a file, and what is wrong there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -72,13 +74,13 @@ fn of_data(message: &str, path: Option<&Path>) -> String {
     match message.rsplit_once(", expected ").filter(|_| known) {
         Some((_, expected)) if expected.starts_with("struct ") => within(path, &format!("{what}, expected an object")),
         Some((_, expected)) => within(path, &format!("{what}, expected {expected}")),
-        None if message.ends_with(A_NAME) => within(path, A_NAME),
-        None => within(path, what),
+        None => within(path, REASONS.into_iter().find(|reason| message.ends_with(reason)).unwrap_or(what)),
     }
 }
 
-/// The end of what `Name` says of a text that is none.
-const A_NAME: &str = "is not a name: 1 to 64 of A-Z a-z 0-9 _ - are allowed";
+/// How types of ours end what they say of a value that they do not take. This much holds nothing of the value.
+const REASONS: [&str; 4] =
+    ["is not a name: 1 to 64 of A-Z a-z 0-9 _ - are allowed", ClaimPath::AS_TEXT, ClaimPath::AS_NAMES, Pattern::RULE];
 
 fn within(path: Option<&Path>, what: &str) -> String {
     let mut member = String::new();
@@ -229,7 +231,18 @@ mod tests {
         assert!(unknown.starts_with("line 2, column 1: ") && unknown.contains("unknown member, expected"), "{unknown}");
         let unquoted = told("environment = \"dev\"\nservice = hunter2\n");
         assert!(unquoted.starts_with("line 2, column 11: "), "{unquoted}");
-        for said in [unknown, unquoted] {
+        let issuer = |line: &str| {
+            let before =
+                "environment = \"dev\"\nservice = \"a\"\n[nats]\nurls = []\n[[tokens.issuer]]\nissuer = \"i\"\n";
+            told(&format!("{before}{line}\n"))
+        };
+        let path = issuer("agent = { claim = \"hunter2/x\" }");
+        assert!(path.contains("a path of claims is 1 to 8 names"), "{path}");
+        let names = issuer("agent = { claim = [\"hunter2 x\"] }");
+        assert!(names.contains("a path of claims has 1 to 8 names"), "{names}");
+        let pattern = issuer("may = { agents = [\"hunter2*x\"] }");
+        assert!(pattern.contains("`*` nowhere but at the end"), "{pattern}");
+        for said in [unknown, unquoted, path, names, pattern] {
             assert!(!said.contains("hunter2") && !said.contains("secret\""), "{said}");
         }
     }
