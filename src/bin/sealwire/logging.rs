@@ -1,14 +1,14 @@
 //! Log lines of the process, on stderr.
 //! Never mixes with results, which are on stdout, and never shows what travels on the wire.
 
-use std::io::IsTerminal as _;
-
 use clap::ValueEnum;
 use tracing::Level;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::colour;
 
 /// How log lines look.
 #[derive(Clone, Copy, ValueEnum)]
@@ -29,7 +29,7 @@ pub(crate) fn start(format: LogFormat, level: &str) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
+        .with_ansi(colour::shown_on(&std::io::stderr()));
     // At its most talkative the client library writes out what it sends: access tokens, and passwords for the broker.
     let discreet = filter_fn(|event| *event.level() <= Level::DEBUG || !event.target().starts_with("async_nats"));
     // An error means that logging runs already.

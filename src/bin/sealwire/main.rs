@@ -3,6 +3,7 @@
 
 mod call;
 mod cli;
+mod colour;
 mod completions;
 mod config;
 mod demo;

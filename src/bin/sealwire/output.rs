@@ -1,13 +1,15 @@
 //! What is printed where: results on stdout, everything else on stderr.
 //! Never lets a text that came over the bus control the terminal.
 
+use std::borrow::Cow;
 use std::io::{ErrorKind, Write as _};
 
+use anstream::stream::RawStream;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::exit::{Exit, Failure};
-use crate::term;
+use crate::{colour, term};
 
 /// Where a command's results and remarks go.
 #[derive(Debug)]
@@ -25,8 +27,13 @@ impl Output {
         if self.json { self.json(json) } else { self.print(&term::safe_text(&text())) }
     }
 
+    /// As [`result`](Self::result), where the text is about what is allowed, passed or wrong.
+    pub(crate) fn verdict(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        if self.json { self.json(json) } else { self.print(&shown(&text(), &std::io::stdout())) }
+    }
+
     /// A result as one line of JSON.
-    pub(crate) fn json(&self, json: &impl Serialize) -> Result<(), Failure> {
+    fn json(&self, json: &impl Serialize) -> Result<(), Failure> {
         let text = serde_json::to_string(json).map_err(|error| Failure::of(Exit::Bug, &error))?;
         self.print(&term::safe_json(&text))
     }
@@ -44,7 +51,7 @@ impl Output {
 
     /// A part of the result while it comes about, for people; scripts get the whole result at the end.
     pub(crate) fn progress(&self, text: &str) -> Result<(), Failure> {
-        if self.json { Ok(()) } else { self.print(&term::safe_text(text)) }
+        if self.json { Ok(()) } else { self.print(&shown(text, &std::io::stdout())) }
     }
 
     /// A remark for people; scripts do not get it.
@@ -74,8 +81,15 @@ impl Output {
     }
 
     fn stderr(&self, text: &str) {
-        let safe = if self.json { term::safe_json(text) } else { term::safe_text(text) };
+        let stderr = std::io::stderr();
+        let safe = if self.json { term::safe_json(text) } else { Cow::Owned(shown(text, &stderr)) };
         // There is nowhere left to say that stderr cannot be written to.
-        let _ = writeln!(std::io::stderr().lock(), "{safe}");
+        let _ = writeln!(stderr.lock(), "{safe}");
     }
+}
+
+/// A text of ours for people, in colour where that stream shows colours.
+fn shown(text: &str, stream: &impl RawStream) -> String {
+    let safe = term::safe_text(text);
+    if colour::shown_on(stream) { colour::painted(&safe) } else { safe.into_owned() }
 }

@@ -64,7 +64,7 @@ impl Can {
         }
         let found = set.can(&callers);
         let methods = found.iter().cloned().map(|(method, cell)| Entry { method, cell }).collect();
-        out.result(&Answer { callers: callers.clone(), methods }, || {
+        out.verdict(&Answer { callers: callers.clone(), methods }, || {
             if found.is_empty() {
                 return match callers {
                     Callers::Agent(_) => format!("no rule lets {callers} call anything, roles in its token apart"),

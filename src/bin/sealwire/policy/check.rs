@@ -51,7 +51,7 @@ impl Check {
         let ok = set.is_some() && !astray && (findings.is_empty() || !self.warnings_are_errors);
         let methods: Vec<String> = set.iter().flat_map(|set| set.methods().names()).map(ToString::to_string).collect();
         let revision = set.map(|set| set.revision().to_string());
-        out.result(&Checked { ok, revision: revision.clone(), methods: methods.clone(), findings }, || {
+        out.verdict(&Checked { ok, revision: revision.clone(), methods: methods.clone(), findings }, || {
             let lines = findings.iter().map(|finding| format!("{finding}\n"));
             let verdict = match revision {
                 Some(_) if astray => {

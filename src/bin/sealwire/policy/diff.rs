@@ -55,7 +55,7 @@ impl Diff {
         let diff = policy::Diff::between(&old, &new);
         let replay = recording.as_deref().map(|recording| Replay::run(&new, recording));
         let same = replay.as_ref().map_or(diff.is_same(), Replay::is_same);
-        out.result(&Compared { same, diff: &diff, replay: replay.as_ref() }, || {
+        out.verdict(&Compared { same, diff: &diff, replay: replay.as_ref() }, || {
             let replayed = replay.as_ref().map(|replay| format!("\n{replay}\n")).unwrap_or_default();
             format!("{diff}{replayed}")
         })?;

@@ -71,7 +71,7 @@ impl Explain {
         let question =
             Question { caller: &caller, method: &self.method, params, now_ms: self.at.saturating_mul(1_000) };
         let explanation = set.explain(&question);
-        out.result(&explanation, || explanation.to_string())?;
+        out.verdict(&explanation, || explanation.to_string())?;
         Ok(if explanation.decision.is_allow() { Exit::Ok } else { Exit::Denied })
     }
 

@@ -43,10 +43,10 @@ impl Matrix {
         let mut matrix = load(&self.folder, out)?.matrix();
         self.by.narrow(&mut matrix);
         match &self.html {
-            None => out.result(&matrix, || matrix.to_string())?,
+            None => out.verdict(&matrix, || matrix.to_string())?,
             Some(file) => {
                 files::write_public(file, &matrix.to_html())?;
-                out.result(&serde_json::json!({ "html": file, "revision": matrix.revision }), || {
+                out.verdict(&serde_json::json!({ "html": file, "revision": matrix.revision }), || {
                     format!("{}: who can call what, policy revision {}", file.display(), matrix.revision)
                 })?;
             }

@@ -59,7 +59,7 @@ impl Test {
         }
         let rehearsal = Rehearsal::run(&set, &expectations);
         let ok = rehearsal.passed() && (rehearsal.uncovered.is_empty() || !self.require_coverage);
-        out.result(&Tested { ok, rehearsal: &rehearsal }, || rehearsal.to_string())?;
+        out.verdict(&Tested { ok, rehearsal: &rehearsal }, || rehearsal.to_string())?;
         Ok(if ok { Exit::Ok } else { Exit::PolicyTestFailed })
     }
 }

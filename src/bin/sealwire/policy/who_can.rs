@@ -49,7 +49,7 @@ impl WhoCan {
         let found = set.who_can(&self.method);
         let entries = || found.iter().cloned().map(|(callers, cell)| Entry { callers, cell }).collect();
         let answer = Answer { method: &self.method, callers: entries() };
-        out.result(&answer, || {
+        out.verdict(&answer, || {
             if found.is_empty() {
                 return format!("nobody can call {}", self.method);
             }
