@@ -99,6 +99,14 @@ pub enum BusError {
         /// What the client library says.
         cause: String,
     },
+    /// The broker's permissions stand in the way.
+    #[error("the broker forbids this user to {action} `{subject}`: permit it")]
+    Forbidden {
+        /// `publish to` or `subscribe to`.
+        action: &'static str,
+        /// The subject.
+        subject: String,
+    },
     /// A file of secrets cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretFileError),
@@ -156,28 +164,15 @@ impl BusConfig {
         Ok(())
     }
 
-    /// Connects. `name` shows in the broker's lists, `inbox` is our inbox prefix, `events` hears of every change.
+    /// Connects by the client library, for JetStream: the shared guard. `name` shows in the broker's lists, `inbox` is our
+    /// inbox prefix, `events` hears of every change.
     ///
-    /// The first connection is tried once; later ones are tried for as long as the client lives, with a growing pause
-    /// of at most two seconds and some jitter.
+    /// Goes on where an earlier connection with this `turn` was. The first try takes one broker; later ones are made for as
+    /// long as the client lives, with a growing pause of at most two seconds and some jitter.
     ///
     /// # Errors
     /// [`BusError`]; nothing is left behind.
     pub(crate) async fn connect<F>(
-        &self,
-        name: &str,
-        inbox: &str,
-        capacity: usize,
-        events: F,
-    ) -> Result<Client, BusError>
-    where
-        F: Fn(Event) + Send + Sync + 'static,
-    {
-        self.connect_with(name, inbox, capacity, Manner::default(), events).await
-    }
-
-    /// As [`connect`](Self::connect), in a manner of its own.
-    pub(crate) async fn connect_with<F>(
         &self,
         name: &str,
         inbox: &str,
@@ -195,7 +190,7 @@ impl BusConfig {
             .custom_inbox_prefix(inbox)
             .subscription_capacity(capacity)
             .connection_timeout(Duration::from_secs(3))
-            .ping_interval(manner.ping_every.unwrap_or(PING))
+            .ping_interval(manner.ping_every)
             .max_reconnects(None)
             .reconnect_delay_callback(pause)
             .event_callback(move |event| {
@@ -206,16 +201,11 @@ impl BusConfig {
             // Other names of the same brokers would make the one that was lost come up again too soon.
             options = options.ignore_discovered_servers();
         }
-        let (turn, first_too) = match manner.turn {
-            Some(turn) => (turn, true),
-            None => (Arc::default(), false),
-        };
-        options = options.reconnect_to_server_callback(move |pool, info| {
-            // The first connection may be tried at each of them.
-            let next = (first_too || !info.server_id.is_empty())
-                .then(|| turn.next(pool.len(), pool.iter().position(|server| server.did_connect)));
-            let server = next.and_then(|next| pool.get(next));
-            ready(server.map(|server| ReconnectToServer { addr: server.addr.clone(), delay: None }))
+        options = options.reconnect_to_server_callback(move |pool, _| {
+            ready(
+                pool.get(manner.turn.next(pool.len()))
+                    .map(|server| ReconnectToServer { addr: server.addr.clone(), delay: None }),
+            )
         });
         let Login { user, token, nkey_seed, .. } = self.login()?;
         if let Some((user, password)) = user {
@@ -323,41 +313,36 @@ fn unreadable(member: &'static str, error: SecretFileError) -> BusError {
     }
 }
 
-/// How a connection differs from most.
-#[derive(Debug, Clone, Default)]
+/// How a connection of the client library is kept.
+#[derive(Debug, Clone)]
 pub(crate) struct Manner {
-    /// Goes on where an earlier connection was. The first try then takes one broker, not each of them.
-    pub(crate) turn: Option<Arc<Turn>>,
-    /// How often the broker is asked for a sign of life; every two seconds if `None`.
-    pub(crate) ping_every: Option<Duration>,
+    pub(crate) turn: Arc<Turn>,
+    /// How often the broker is asked for a sign of life.
+    pub(crate) ping_every: Duration,
 }
 
 /// Takes the brokers in turn, so that the one that was just lost is tried last. If its machine is gone, a try takes
 /// seconds, and a look-up of its name may take ten; the client library would choose at random.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Turn {
-    /// One more than the number of the broker that was tried last; 0 if none was.
+    /// The number of the broker that was tried last.
     tried: AtomicUsize,
 }
 
 impl Turn {
     /// Begins after the given broker.
     pub(crate) fn after(number: usize) -> Self {
-        Self { tried: AtomicUsize::new(number.saturating_add(1)) }
+        Self { tried: AtomicUsize::new(number) }
     }
 
-    /// The number of the next of `count` brokers; `connected` is one that was connected, perhaps not by this turn.
-    fn next(&self, count: usize, connected: Option<usize>) -> usize {
-        let last = self.tried.load(Ordering::Relaxed).checked_sub(1).or(connected);
-        let next = last.map_or(0, |last| (last % count.max(1) + 1) % count.max(1));
-        self.tried.store(next + 1, Ordering::Relaxed);
+    /// The number of the next of `count` brokers.
+    fn next(&self, count: usize) -> usize {
+        let count = count.max(1);
+        let next = (self.tried.load(Ordering::Relaxed) % count + 1) % count;
+        self.tried.store(next, Ordering::Relaxed);
         next
     }
 }
-
-/// How often a quiet broker is asked whether it is there. The client library leaves it after the third time without an
-/// answer: a machine that lost its power or its network does not close its connections. Its own minute would be three.
-const PING: Duration = Duration::from_secs(2);
 
 /// How long to wait before the `attempt`-th try to reconnect: at once, then 50 ms doubling up to 2 s, plus up to a
 /// quarter of it, so that the clients of a broker that comes back do not all come at the same moment.
@@ -406,18 +391,15 @@ mod tests {
 
     #[test]
     fn the_broker_that_was_lost_is_tried_last() {
-        let turn = Turn::default();
-        let tried: Vec<_> = (0..4).map(|_| turn.next(3, Some(1))).collect();
+        let turn = Turn::after(1);
+        let tried: Vec<_> = (0..4).map(|_| turn.next(3)).collect();
         assert_eq!(tried, [2, 0, 1, 2]);
-        assert_eq!(turn.next(3, Some(2)), 0, "what was connected first is no matter any more");
-        assert_eq!(Turn::default().next(3, None), 0);
-        assert_eq!(Turn::after(7).next(3, None), 2);
-        assert_eq!((Turn::default().next(1, Some(0)), Turn::after(5).next(0, None)), (0, 0));
+        assert_eq!((Turn::after(7).next(3), Turn::after(0).next(1), Turn::after(5).next(0)), (2, 0, 0));
     }
 
-    #[tokio::test]
-    async fn a_wrong_address_says_what_to_write() {
-        let error = BusConfig::open("not a url").connect("t", "_INBOX.t", 16, |_| ()).await.err();
+    #[test]
+    fn a_wrong_address_says_what_to_write() {
+        let error = BusConfig::open("not a url").door().err();
         assert!(error.is_some_and(|error| error.to_string().contains("nats://host:port")));
     }
 }

@@ -18,6 +18,7 @@ pub use delivery::Delivery;
 pub(crate) use ed25519::Ed25519Public;
 pub use endpoint::{Audience, Endpoint, EndpointError, WireLimits};
 pub use enrol::{KeyRequest, KeyRequestError};
+pub(crate) use envelope::is_plain_subject;
 pub use envelope::{Envelope, EnvelopeError, Misshapen};
 pub use headers::HeaderBlock;
 pub(crate) use key::ed25519_thumbprint;

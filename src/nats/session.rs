@@ -173,10 +173,18 @@ impl Session {
             }
         }
         // Nothing has come for half a second, or everything has ended: what is still on the way comes before the answer.
+        drop(timeout(LAST_ANSWER, self.unsubscribe()).await);
+    }
+
+    /// Waits until the broker has handled everything that was sent before, and ended all subscriptions after it; `false` if
+    /// the connection ends instead. What was on the way has been handed over by then.
+    ///
+    /// Cancel safety: a dropped future may or may not have ended the subscriptions.
+    pub async fn unsubscribe(&self) -> bool {
         for (sid, _) in (1_u64..).zip(&self.subscriptions) {
             self.outbound.control(&format!("UNSUB {sid}\r\n"));
         }
-        drop(timeout(LAST_ANSWER, self.flush()).await);
+        self.flush().await
     }
 
     /// Writes what is there, and ends.

@@ -2,18 +2,19 @@
 //! Never a ground for any decision on messages.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_nats::{Client, StatusCode};
-use futures_util::StreamExt as _;
 use serde::Deserialize;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::serve::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, ping};
+use super::serve::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, peers};
 use crate::auth::{GuardIdentity, Nonce};
 use crate::bus::{BusConfig, BusError};
 use crate::name::shown;
-use crate::wire::{Endpoint, Question, ServicePublicKey, Unverifiable};
+use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, Session, Subject};
+use crate::wire::{Endpoint, HeaderBlock, Question, ServicePublicKey, Unverifiable};
 
 /// A replica, as it describes itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,14 +35,14 @@ pub struct Replica {
     pub verified: bool,
 }
 
-/// Asks all replicas of a service whether they are there, or only the one whose id is `instance`.
+/// Asks all replicas of a service whether they are there, and lists them, or only the one whose id is `instance`.
 ///
 /// Answers are verified under `keys`, the service's public keys. Listens for `within`, or until `enough` says so of those
-/// that have answered; to at most 1,024. The connection is as the service's own: its user may ask, see the table of
-/// permissions in the specification.
+/// that are listed; to at most 1,024 answers. The connection is as the service's own: nobody else may ask, nor listen, see
+/// the table of permissions in the specification.
 ///
 /// # Errors
-/// [`BusError`]: the broker cannot be reached or does not let us in. A user that may not ask hears nobody.
+/// [`BusError`]: the broker cannot be reached, does not let us in, or forbids to ask.
 ///
 /// Cancel safe: nothing is left behind.
 pub async fn replicas(
@@ -53,41 +54,106 @@ pub async fn replicas(
     enough: impl Fn(&[Replica]) -> bool,
 ) -> Result<Vec<Replica>, BusError> {
     let inbox = format!("{}.replica.{}", endpoint.service_inbox(), Nonce::random().to_text());
-    let name = format!("sealwire-ping {}", endpoint.audience());
-    let client = bus.connect(&name, &inbox, MOST, |_| ()).await?;
-    let mut found: Vec<Replica> = Vec::new();
-    let subject = match instance {
-        Some(instance) => format!("{}.{instance}", ping(endpoint)),
-        None => ping(endpoint),
+    let listener = Arc::new(Listener::default());
+    let options = Options {
+        max_message: MAX_ANSWER,
+        ..Options::new(
+            &format!("sealwire-ping {}", endpoint.audience()),
+            vec![Subject { subject: format!("{inbox}.*"), queue: None }],
+        )
     };
-    let asking = Asking { client: &client, endpoint, keys, inbox: &inbox };
-    let asked = asking.round(subject, within, |said| {
-        if said.audience() != endpoint.audience().as_str() {
-            return false;
-        }
-        found.push(Replica {
-            instance: shown(&said.instance),
-            state: shown(said.text(STATE)),
-            guard: shown(said.text(GUARD)),
-            policy: shown(said.text(POLICY)),
-            after: said.after,
-            verified: said.proof.is_ok(),
+    let connection = Connection::open(bus, options, Arc::clone(&listener) as Arc<dyn Handler>).await;
+    let connection = connection.map_err(|error| match error {
+        OpenError::Bus(error) => error,
+        OpenError::Forbidden(_) => BusError::Forbidden { action: "subscribe to", subject: format!("{inbox}.*") },
+    })?;
+    let mut found: Vec<Replica> = Vec::new();
+    if let Some(session) = connection.session() {
+        let mailbox = &listener.mailbox;
+        let asking = Asking { session: &session, mailbox, endpoint, keys, inbox: &inbox };
+        let asked = asking.round(within, |said| {
+            if said.audience() != endpoint.audience().as_str() || instance.is_some_and(|only| said.instance != only) {
+                return false;
+            }
+            found.push(Replica {
+                instance: shown(&said.instance),
+                state: shown(said.text(STATE)),
+                guard: shown(said.text(GUARD)),
+                policy: shown(said.text(POLICY)),
+                after: said.after,
+                verified: said.proof.is_ok(),
+            });
+            enough(&found)
         });
-        found.len() >= MOST || enough(&found)
-    });
-    // A question that could not be asked is answered by nobody.
-    let _ = asked.await;
-    drop(client.drain().await);
-    Ok(found)
+        // A question that could not be asked is answered by nobody.
+        let _ = asked.await;
+    }
+    connection.close().await;
+    match listener.forbidden() {
+        Some(subject) => Err(BusError::Forbidden { action: "publish to", subject }),
+        None => Ok(found),
+    }
 }
 
 /// The most answers that are listened to.
-const MOST: usize = 1_024;
+pub(super) const MOST: usize = 1_024;
+/// The largest answer that is read; one has some 800 bytes.
+pub(super) const MAX_ANSWER: usize = 16 * 1024;
+
+/// What a connection that only asks hears.
+#[derive(Debug, Default)]
+struct Listener {
+    mailbox: Mailbox,
+    forbidden: Mutex<Option<String>>,
+}
+
+impl Listener {
+    fn forbidden(&self) -> Option<String> {
+        self.forbidden.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Handler for Listener {
+    fn message(&self, message: Message) {
+        self.mailbox.offer(message);
+    }
+
+    fn event(&self, event: Event) {
+        if let Event::PublishForbidden(subject) = event {
+            *self.forbidden.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown(&subject));
+        }
+    }
+}
+
+/// Where the answers to one question at a time arrive. Whoever puts them in does not wait: what is not read in time, beyond
+/// 1,024 of them, is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox(Mutex<Option<(String, mpsc::Sender<Message>)>>);
+
+impl Mailbox {
+    /// For the answers on this subject, and no others from now on.
+    fn open(&self, subject: &str) -> mpsc::Receiver<Message> {
+        let (sender, answers) = mpsc::channel(MOST);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((subject.to_owned(), sender));
+        answers
+    }
+
+    /// An answer, perhaps to a question that was asked before.
+    pub(super) fn offer(&self, message: Message) {
+        if let Some((subject, answers)) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner)
+            && *subject == message.subject
+        {
+            // Full, or nobody reads any more.
+            drop(answers.try_send(message));
+        }
+    }
+}
 
 /// Who is asking, and what is believed.
 #[derive(Debug)]
 pub(super) struct Asking<'a> {
-    pub(super) client: &'a Client,
+    pub(super) session: &'a Session,
+    pub(super) mailbox: &'a Mailbox,
     pub(super) endpoint: &'a Endpoint,
     pub(super) keys: &'a [ServicePublicKey],
     /// Below which the answers arrive.
@@ -108,13 +174,8 @@ pub(super) struct Said {
 pub(super) struct NotAsked;
 
 impl Asking<'_> {
-    /// Asks once on `subject` and listens for `within`, or until `each` has heard enough.
-    pub(super) async fn round(
-        &self,
-        subject: String,
-        within: Duration,
-        mut each: impl FnMut(Said) -> bool,
-    ) -> Result<(), NotAsked> {
+    /// Asks all replicas once and listens for `within`, or until `each` has heard enough.
+    pub(super) async fn round(&self, within: Duration, mut each: impl FnMut(Said) -> bool) -> Result<(), NotAsked> {
         #[derive(Deserialize)]
         struct Answer {
             id: String,
@@ -124,18 +185,18 @@ impl Asking<'_> {
         // One inbox for each question: what comes late is not taken for a wrong answer to the next one.
         let inbox = format!("{}.{}", self.inbox, Nonce::random().to_text());
         let asked = Instant::now();
-        let mut answers = self.client.subscribe(inbox.clone()).await.map_err(|_| NotAsked)?;
-        let payload = question.payload().into_bytes().into();
-        self.client.publish_with_reply(subject, inbox, payload).await.map_err(|_| NotAsked)?;
+        let mut answers = self.mailbox.open(&inbox);
+        let (subject, payload) = (peers(self.endpoint), question.payload());
+        self.session.publish(&subject, &inbox, &[], payload.as_bytes()).await.map_err(|_| NotAsked)?;
         let listen = async {
-            while let Some(message) = answers.next().await {
+            while let Some(message) = answers.recv().await {
+                let headers = HeaderBlock::from(message.headers);
                 // Nobody listens there.
-                if message.status == Some(StatusCode::NO_RESPONDERS) {
+                if headers.says_no_responders() {
                     return;
                 }
                 let Ok(Answer { id, metadata }) = serde_json::from_slice(&message.payload) else { continue };
-                let (subject, headers) = (message.subject.as_str(), message.headers.as_ref());
-                let proof = question.accept(subject, &id, headers, &message.payload, self.keys);
+                let proof = question.accept(&inbox, &id, &headers, &message.payload, self.keys);
                 if each(Said { instance: id, metadata, proof, after: asked.elapsed() }) {
                     return;
                 }

@@ -6,6 +6,7 @@ mod control;
 mod discovery;
 mod fair;
 mod ingress;
+mod questions;
 mod reload;
 mod work;
 
@@ -14,17 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::Service;
 use crate::auth::{KeySourceStatus, Nonce};
 use crate::bus::{BusConfig, BusError};
-use crate::log_limiter::LogLimiter;
+use crate::log_limiter::KeyedLogLimiter;
 use crate::nats;
 use control::Control;
-pub(super) use discovery::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, ping};
+pub(super) use discovery::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, peers};
 use ingress::Ingress;
 pub use reload::{RefusedReload, Watched};
 
@@ -95,10 +95,17 @@ pub enum ServeError {
     },
     /// Whether there is another replica cannot be found out.
     #[error(
-        "cannot look for other replicas of `{0}`: the broker does not carry `$SRV.PING` from this user and back. Permit it \
-         to publish and subscribe `$SRV.PING.<service>`, and to publish and subscribe `{1}.>`"
+        "cannot look for other replicas of `{audience}`: the broker does not carry `{subject}` from this user and back. \
+         Permit it to publish and subscribe `{below}.>`, and nobody else"
     )]
-    Blind(String, String),
+    Blind {
+        /// `<environment>/<service>`.
+        audience: String,
+        /// Where replicas ask each other.
+        subject: String,
+        /// Below which all of it lies.
+        below: String,
+    },
     /// The broker does not let this user subscribe.
     #[error("the broker forbids this user to subscribe to `{0}`: permit it")]
     Subscribe(String),
@@ -146,19 +153,35 @@ struct Shared {
     state: watch::Sender<State>,
     started: time::OffsetDateTime,
     health: Health,
-    /// Of messages that were thrown away.
-    slow_lines: LogLimiter,
+    /// Of what others can bring about at the connections.
+    lines: KeyedLogLimiter<(Link, &'static str)>,
+}
+
+/// The connections of a service, but its guard's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Link {
+    /// The one that agents reach.
+    Agents,
+    /// The one for answers, other replicas and `$SRV`.
+    Control,
+}
+
+impl Link {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Agents => "agents",
+            Self::Control => "control",
+        }
+    }
 }
 
 /// What happened to the connections, all of which only grow, and the files that cannot be read.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// Control connections built anew because the client library's task had ended.
-    pub rebuilt: AtomicU64,
     /// How often a connection to the broker was made again after it was lost.
     pub reconnected: AtomicU64,
-    /// Requests for discovery that the client library threw away because they were not read in time.
-    pub slow: AtomicU64,
+    /// Questions of other replicas and on `$SRV` that were not answered, because too many waited.
+    pub unasked: AtomicU64,
     /// Messages for which the queue had no room, or not for this agent; as far as hints go, they were answered with one.
     pub shed: AtomicU64,
     /// Answers that could not be published.
@@ -237,7 +260,7 @@ impl Service {
             state,
             started: time::OffsetDateTime::now_utc(),
             health: Health::default(),
-            slow_lines: LogLimiter::default(),
+            lines: KeyedLogLimiter::default(),
         });
         started(Running(Arc::clone(&shared)));
         tracing::info!(
@@ -297,6 +320,7 @@ impl Service {
 }
 
 /// A task that is aborted with whoever holds this.
+#[derive(Debug)]
 struct EndedWithUs(JoinHandle<()>);
 
 impl Drop for EndedWithUs {
@@ -307,8 +331,7 @@ impl Drop for EndedWithUs {
 
 /// How long the guard may take to write its last state.
 const CLOSE: Duration = Duration::from_secs(2);
-const _: () =
-    assert!(CLOSE.as_secs() + control::CONFIRM.as_secs() + control::LEAVE.as_secs() < Service::LEAVING.as_secs());
+const _: () = assert!(CLOSE.as_secs() + control::CONFIRM.as_secs() < Service::LEAVING.as_secs());
 
 impl Shared {
     /// The last steps.
@@ -373,14 +396,15 @@ impl Shared {
         format!("{}.replica.{}", self.service.endpoint().service_inbox(), self.instance)
     }
 
-    /// What happens to the agents' connection.
-    fn heard(&self, event: nats::Event) {
+    /// What happens to a connection.
+    fn heard(&self, link: Link, event: nats::Event) {
+        let name = link.as_str();
         match event {
             nats::Event::Connected => {
                 self.health.reconnected.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(target: "sealwire::bus", link = AGENTS, "connected");
+                tracing::info!(target: "sealwire::bus", link = name, "connected");
                 self.state.send_if_modified(|state| {
-                    let was_lost = matches!(state, State::Interrupted(why) if why == LOST);
+                    let was_lost = link == Link::Agents && matches!(state, State::Interrupted(why) if why == LOST);
                     if was_lost {
                         *state = State::Ready;
                     }
@@ -388,9 +412,9 @@ impl Shared {
                 });
             }
             nats::Event::Disconnected(why) => {
-                tracing::warn!(target: "sealwire::bus", link = AGENTS, why, "the connection to the broker is lost");
+                tracing::warn!(target: "sealwire::bus", link = name, why, "the connection to the broker is lost");
                 self.state.send_if_modified(|state| {
-                    let was_ready = *state == State::Ready;
+                    let was_ready = link == Link::Agents && *state == State::Ready;
                     if was_ready {
                         *state = State::Interrupted(LOST.to_owned());
                     }
@@ -398,81 +422,34 @@ impl Shared {
                 });
             }
             nats::Event::Moved => {
-                tracing::info!(target: "sealwire::bus", link = AGENTS, "the broker is about to go: connected to another");
+                tracing::info!(target: "sealwire::bus", link = name, "the broker is about to go: connected to another");
             }
-            nats::Event::Failed(why) => tracing::warn!(target: "sealwire::bus", link = AGENTS, why, "not connected"),
+            nats::Event::Failed(why) => {
+                if let Some(suppressed) = self.lines.check(&(link, "failed")) {
+                    tracing::warn!(target: "sealwire::bus", link = name, why, suppressed, "not connected");
+                }
+            }
+            // As many as the broker likes, and it may be others that bring it to.
             nats::Event::PublishForbidden(subject) | nats::Event::SubscribeForbidden(subject) => {
-                let subject = crate::name::shown(&subject);
-                tracing::warn!(target: "sealwire::bus", link = AGENTS, subject, "the broker forbids this user a subject");
-            }
-            nats::Event::Error(error) => tracing::warn!(target: "sealwire::bus", link = AGENTS, error, "connection"),
-        }
-    }
-
-    fn count_event(&self, link: &'static str, event: &async_nats::Event) {
-        match event {
-            async_nats::Event::Connected => {
-                self.health.reconnected.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(target: "sealwire::bus", link, "connected");
-            }
-            async_nats::Event::Disconnected => {
-                tracing::warn!(target: "sealwire::bus", link, "the connection to the broker is lost");
-            }
-            async_nats::Event::SlowConsumer(_) => {
-                let slow = self.health.slow.fetch_add(1, Ordering::Relaxed) + 1;
-                if let Some(suppressed) = self.slow_lines.check() {
+                if let Some(suppressed) = self.lines.check(&(link, "forbidden")) {
+                    let subject = crate::name::shown(&subject);
                     tracing::warn!(
                         target: "sealwire::bus",
-                        link,
-                        slow,
+                        link = name,
+                        subject,
                         suppressed,
-                        "messages were thrown away: they were not read in time"
+                        "the broker forbids this user a subject"
                     );
                 }
             }
-            // We closed it ourselves; one that ends by itself is told where it is noticed.
-            async_nats::Event::Closed | async_nats::Event::Draining => {}
-            event => tracing::warn!(target: "sealwire::bus", link, event = %event, "connection"),
+            nats::Event::Error(error) => {
+                if let Some(suppressed) = self.lines.check(&(link, "error")) {
+                    tracing::warn!(target: "sealwire::bus", link = name, error, suppressed, "connection");
+                }
+            }
         }
     }
 }
 
-/// The connection that agents reach, in logs.
-const AGENTS: &str = "agents";
 /// Why a service is interrupted that connects anew.
 const LOST: &str = "the connection to the broker is lost";
-
-/// A subscription on our own inbox, to find out what the broker has seen.
-#[derive(Debug)]
-struct Fence {
-    client: async_nats::Client,
-    subject: String,
-    own: async_nats::Subscriber,
-}
-
-impl Fence {
-    /// Subscribes below the inbox of this instance.
-    async fn new(client: &async_nats::Client, shared: &Shared, name: &str) -> Option<Self> {
-        let subject = format!("{}.{name}", shared.inbox());
-        let own = client.subscribe(subject.clone()).await.ok()?;
-        Some(Self { client: client.clone(), subject, own })
-    }
-
-    /// Publishes to the inbox and waits until it comes back: then the broker has seen everything that this connection
-    /// sent before, subscriptions included. A `flush` would wait for the socket only.
-    async fn pass(&mut self, within: Duration) -> bool {
-        let mark = Nonce::random().to_text();
-        let round_trip = async {
-            if self.client.publish(self.subject.clone(), mark.clone().into_bytes().into()).await.is_err() {
-                return false;
-            }
-            while let Some(message) = self.own.next().await {
-                if message.payload.as_ref() == mark.as_bytes() {
-                    return true;
-                }
-            }
-            false
-        };
-        tokio::time::timeout(within, round_trip).await.unwrap_or(false)
-    }
-}

@@ -231,7 +231,7 @@ pub(super) fn credentials(value: &str) -> Option<&str> {
 }
 
 /// Whether `subject` is a plain subject: printable, no empty token, no wildcard token.
-pub(super) fn is_plain_subject(subject: &str) -> bool {
+pub(crate) fn is_plain_subject(subject: &str) -> bool {
     subject.len() <= MAX_SUBJECT
         && subject.bytes().all(|byte| (0x21..=0x7e).contains(&byte))
         && subject.split('.').all(|token| !token.is_empty() && token != "*" && token != ">")

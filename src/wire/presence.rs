@@ -1,15 +1,15 @@
 //! What a replica says about itself, signed by its service and bound to the question: SPEC.md §18.
 //! Never believes a word of an answer before its signature holds, whoever may publish where it arrived.
 
-use async_nats::HeaderMap;
 use serde::{Deserialize, Serialize};
 
 use super::endpoint::Audience;
-use super::envelope::{SCHEME, credentials};
+use super::envelope::SCHEME;
+use super::headers::HeaderBlock;
 use super::jose::{b64, integer, sha256_b64, unb64};
 use super::key::{ServiceKey, ServicePublicKey};
 use super::proof::{ProofHeader, object};
-use super::seal::AUTHENTICATION_INFO;
+use super::seal::{AUTHENTICATION_INFO, proof_of};
 use super::sign::Unverifiable;
 use crate::auth::{Nonce, ProofAlgorithm};
 
@@ -46,7 +46,7 @@ pub(crate) struct Presence<'a> {
 
 impl Presence<'_> {
     /// The answer's header.
-    pub(crate) fn sign(&self, key: &ServiceKey) -> HeaderMap {
+    pub(crate) fn sign(&self, key: &ServiceKey) -> HeaderBlock {
         let header = ProofHeader { algorithm: ProofAlgorithm::EdDsa, kid: key.kid().to_owned(), typ: TYP.to_owned() };
         let claims = Claims {
             iss: self.audience.as_str().to_owned(),
@@ -57,9 +57,8 @@ impl Presence<'_> {
             dig: sha256_b64(self.payload),
         };
         let input = format!("{}.{}", header.encode(), b64(&serde_json::to_vec(&claims).unwrap_or_default()));
-        let mut headers = HeaderMap::new();
-        headers.insert(AUTHENTICATION_INFO, format!("{SCHEME} {input}.{}", b64(&key.sign(input.as_bytes()))));
-        headers
+        let value = format!("{SCHEME} {input}.{}", b64(&key.sign(input.as_bytes())));
+        HeaderBlock::of(&[(AUTHENTICATION_INFO, &value)])
     }
 }
 
@@ -91,13 +90,11 @@ impl Question {
         &self,
         subject: &str,
         instance: &str,
-        headers: Option<&HeaderMap>,
+        headers: &HeaderBlock,
         payload: &[u8],
         keys: &[ServicePublicKey],
     ) -> Result<(), Unverifiable> {
-        let value = only(headers.ok_or(Unverifiable::Unsigned)?)?;
-        let proof = credentials(value).ok_or(Unverifiable::Malformed)?;
-        let (input, signature) = proof.rsplit_once('.').ok_or(Unverifiable::Malformed)?;
+        let (input, signature) = proof_of(headers)?.rsplit_once('.').ok_or(Unverifiable::Malformed)?;
         let (header, claims) = input.split_once('.').ok_or(Unverifiable::Malformed)?;
         let header = ProofHeader::parse_typed(header, TYP).map_err(|_| Unverifiable::Malformed)?;
         let signature = unb64(signature).ok_or(Unverifiable::Malformed)?;
@@ -120,20 +117,11 @@ impl Question {
     }
 }
 
-/// The one signature header.
-fn only(headers: &HeaderMap) -> Result<&str, Unverifiable> {
-    let named = headers.iter().filter(|(name, _)| {
-        let name: &str = name.as_ref();
-        name.eq_ignore_ascii_case(AUTHENTICATION_INFO)
-    });
-    let mut values = named.flat_map(|(_, values)| values);
-    let first = values.next().ok_or(Unverifiable::Unsigned)?;
-    if values.next().is_some() { Err(Unverifiable::Repeated) } else { Ok(first.as_str()) }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+    use bytes::Bytes;
+
     use super::*;
     use crate::name::Name;
 
@@ -153,8 +141,13 @@ mod tests {
         Presence { audience, instance: "B", to: TO, nonce: question.nonce, payload: b"{}", now_s: NOW }
     }
 
-    fn accept(question: &Question, headers: &HeaderMap) -> Result<(), Unverifiable> {
-        question.accept(TO, "B", Some(headers), b"{}", &[key("math", 1).public()])
+    fn accept(question: &Question, headers: &HeaderBlock) -> Result<(), Unverifiable> {
+        question.accept(TO, "B", headers, b"{}", &[key("math", 1).public()])
+    }
+
+    /// The value of the signature header.
+    fn value(headers: &HeaderBlock) -> String {
+        format!("{SCHEME} {}", proof_of(headers).unwrap())
     }
 
     #[test]
@@ -190,19 +183,20 @@ mod tests {
         // Another service's key, and another key under this one's id.
         assert_eq!(accept(&question, &right().sign(&key("bank", 1))), Err(Unverifiable::Key));
         assert_eq!(accept(&question, &right().sign(&key("math", 2))), Err(Unverifiable::Signature));
-        assert_eq!(question.accept(TO, "B", None, b"{}", &[own.public()]), Err(Unverifiable::Unsigned));
-        assert_eq!(accept(&question, &HeaderMap::new()), Err(Unverifiable::Unsigned));
+        assert_eq!(accept(&question, &HeaderBlock::default()), Err(Unverifiable::Unsigned));
+        assert_eq!(
+            accept(&question, &Bytes::from_static(b"NATS/1.0\r\nA: b\rc\r\n\r\n").into()),
+            Err(Unverifiable::Headers)
+        );
         // Twice, also in another spelling.
-        let mut twice = right().sign(&own);
-        let value = only(&twice).unwrap().to_owned();
-        twice.insert("authentication-info", value.as_str());
+        let value = value(&right().sign(&own));
+        let twice = HeaderBlock::of(&[(AUTHENTICATION_INFO, &value), ("authentication-info", &value)]);
         assert_eq!(accept(&question, &twice), Err(Unverifiable::Repeated));
         // Any byte changed.
         for index in 0..value.len() {
             let mut bytes = value.clone().into_bytes();
             bytes[index] = if bytes[index] == b'A' { b'B' } else { b'A' };
-            let mut headers = HeaderMap::new();
-            headers.insert(AUTHENTICATION_INFO, String::from_utf8(bytes).unwrap());
+            let headers = HeaderBlock::of(&[(AUTHENTICATION_INFO, &String::from_utf8(bytes).unwrap())]);
             assert!(accept(&question, &headers).is_err(), "{index}");
         }
     }
@@ -212,7 +206,7 @@ mod tests {
         let (audience, own) = (audience("math"), key("math", 1));
         let question = Question::new(audience.clone());
         let signed = answer(&audience, &question).sign(&own);
-        let (_, rest) = only(&signed).unwrap().split_once('.').unwrap();
+        let (_, rest) = proof_of(&signed).unwrap().split_once('.').unwrap();
         let claims = rest.split_once('.').unwrap().0;
         let header = ProofHeader {
             algorithm: ProofAlgorithm::EdDsa,
@@ -220,8 +214,8 @@ mod tests {
             typ: "nats-rpc-v1-reply+jwt".into(),
         };
         let input = format!("{}.{claims}", header.encode());
-        let mut headers = HeaderMap::new();
-        headers.insert(AUTHENTICATION_INFO, format!("{SCHEME} {input}.{}", b64(&own.sign(input.as_bytes()))));
+        let proof = format!("{SCHEME} {input}.{}", b64(&own.sign(input.as_bytes())));
+        let headers = HeaderBlock::of(&[(AUTHENTICATION_INFO, &proof)]);
         assert_eq!(accept(&question, &headers), Err(Unverifiable::Malformed));
     }
 }

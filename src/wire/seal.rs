@@ -8,14 +8,30 @@ use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 
 use super::endpoint::Audience;
-use super::envelope::{SCHEME, is_plain_subject};
+use super::envelope::{SCHEME, credentials, is_plain_subject};
+use super::headers::HeaderBlock;
 use super::jose::{b64, sha256_b64};
 use super::key::{HmacKey, ServiceKey};
 use super::proof::{ProofHeader, REPLY_TYP, ReplyClaims};
+use super::sign::Unverifiable;
 use crate::auth::ProofAlgorithm;
+use crate::nats::{PublishError, Session};
 
 /// The answer's header (RFC 7615).
 pub(super) const AUTHENTICATION_INFO: &str = "Authentication-Info";
+
+/// The proof in an answer's one signature header. Line by line as they came: no map has folded them.
+pub(super) fn proof_of(headers: &HeaderBlock) -> Result<&str, Unverifiable> {
+    let (_, lines) = headers.read().map_err(|_| Unverifiable::Headers)?;
+    let mut found = None;
+    for line in lines {
+        let line = line.map_err(|_| Unverifiable::Headers)?;
+        if line.name.eq_ignore_ascii_case(AUTHENTICATION_INFO) && found.replace(line.value).is_some() {
+            return Err(Unverifiable::Repeated);
+        }
+    }
+    credentials(found.ok_or(Unverifiable::Unsigned)?).ok_or(Unverifiable::Malformed)
+}
 
 /// A reply subject that passed the reply rule: it lies under the inbox of the agent that the request's subject names.
 #[derive(Debug)]
@@ -97,16 +113,13 @@ impl Sealed {
     /// Publishes the answer. It is consumed: an answer is sent once.
     ///
     /// # Errors
-    /// The answer itself, if the connection's task is gone or the payload exceeds the broker's limit; then nothing was
-    /// published, and it may be sent through another connection.
+    /// [`Unsent`], with the answer: the connection has ended, or the answer exceeds the broker's limit. Nothing was published,
+    /// and it may be sent through another connection.
     ///
     /// Cancel safety: a dropped future may or may not have queued the message.
-    pub async fn send(self, client: &async_nats::Client) -> Result<(), Unsent> {
-        let (to, payload) = (self.to.clone(), self.payload.clone());
-        let sent = match self.headers.clone() {
-            Some(headers) => client.publish_with_headers(to, headers, payload).await,
-            None => client.publish(to, payload).await,
-        };
+    pub async fn send(self, session: &Session) -> Result<(), Unsent> {
+        let headers = self.headers.as_ref().map(HeaderBlock::from).unwrap_or_default();
+        let sent = session.publish(&self.to, "", headers.as_bytes(), &self.payload).await;
         sent.map_err(|error| Unsent { answer: Box::new(self), error })
     }
 }
@@ -118,7 +131,7 @@ pub struct Unsent {
     /// The answer.
     pub answer: Box<Sealed>,
     /// Why.
-    pub error: async_nats::PublishError,
+    pub error: PublishError,
 }
 
 /// Without signature and payload, which holds results.

@@ -4,12 +4,12 @@
 use std::fmt;
 
 use super::endpoint::Audience;
-use super::envelope::{SCHEME, credentials};
+use super::envelope::SCHEME;
 use super::headers::HeaderBlock;
 use super::jose::{b64, sha256_b64, unb64};
 use super::key::{AgentKey, HmacKey, KeyError, ServicePublicKey, SignWith};
 use super::proof::{MAX_TIMEOUT_MS, ProofClaims, ProofHeader, REPLY_TYP, REQUEST_TYP, ReplyClaims, is_idempotency_key};
-use super::seal::AUTHENTICATION_INFO;
+use super::seal::proof_of;
 use crate::auth::{Nonce, ProofAlgorithm};
 
 /// Signs one agent's requests to one service.
@@ -186,17 +186,7 @@ impl Expectation {
     /// [`Unverifiable`] with the first rule that does not hold.
     pub fn accept(&self, subject: &str, headers: impl Into<HeaderBlock>, payload: &[u8]) -> Result<u64, Unverifiable> {
         let headers = headers.into();
-        let (_, lines) = headers.read().map_err(|_| Unverifiable::Headers)?;
-        let mut found = None;
-        // Line by line as they came: no map has folded them.
-        for line in lines {
-            let line = line.map_err(|_| Unverifiable::Headers)?;
-            if line.name.eq_ignore_ascii_case(AUTHENTICATION_INFO) && found.replace(line.value).is_some() {
-                return Err(Unverifiable::Repeated);
-            }
-        }
-        let proof = credentials(found.ok_or(Unverifiable::Unsigned)?).ok_or(Unverifiable::Malformed)?;
-        let proof = ReplyProof::parse(proof)?;
+        let proof = ReplyProof::parse(proof_of(&headers)?)?;
         let holds = match &self.key {
             ExpectedKey::Hmac { kid, key } => {
                 if proof.header.kid != *kid || proof.header.algorithm != ProofAlgorithm::Hs256 {

@@ -19,7 +19,7 @@ use sealwire::service::{Ctx, QuotaLimits, Router, ServiceLimits};
 use sealwire::wire::Delivery;
 use sealwire::{BusConfig, Name};
 use support::desk::Desk;
-use support::{NatsServer, SOON, within};
+use support::{NatsServer, SOON, publish, within};
 use tokio::task::AbortHandle;
 
 /// A server, a service `desk` behind it, and agents that may call it.
@@ -76,7 +76,7 @@ impl Stage {
             let service = service.clone();
             async move {
                 if let Some(sealed) = service.handle(Delivery::from(message)).await {
-                    sealed.send(&bus).await.unwrap();
+                    publish(&bus, sealed).await;
                 }
             }
         })

@@ -23,7 +23,7 @@ use sealwire::service::{Ctx, Router, Service};
 use sealwire::wire::{AgentKey, Delivery, Endpoint, ServiceKey};
 use sealwire::{Clock, Name, RpcError, SystemClock};
 use serde_json::{Value, json};
-use support::{NatsServer, SOON, within};
+use support::{NatsServer, SOON, publish, within};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 
@@ -81,7 +81,7 @@ async fn python_client_is_served_and_refused_by_this_service() {
     let serving = tokio::spawn(async move {
         while let Some(message) = deliveries.next().await {
             if let Some(sealed) = service.handle(Delivery::from(message)).await {
-                sealed.send(&bus).await.unwrap();
+                publish(&bus, sealed).await;
             }
         }
     });

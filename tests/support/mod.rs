@@ -164,6 +164,15 @@ pub(crate) async fn settle(client: &async_nats::Client) {
     within(SOON, echo.next()).await.expect("the connection is up");
 }
 
+/// Publishes an answer on a connection of the client library's.
+pub(crate) async fn publish(client: &async_nats::Client, sealed: sealwire::wire::Sealed) {
+    let (to, payload) = (sealed.to().to_owned(), sealed.payload().clone());
+    match sealed.headers() {
+        Some(headers) => within(SOON, client.publish_with_headers(to, headers.clone(), payload)).await.unwrap(),
+        None => within(SOON, client.publish(to, payload)).await.unwrap(),
+    }
+}
+
 /// Long enough for anything that should happen at once, on a machine under full load.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 

@@ -1,11 +1,11 @@
 //! An answer is sent once.
 
-use async_nats::Client;
+use sealwire::nats::Session;
 use sealwire::wire::Sealed;
 
-async fn send_to_be_sure(client: &Client, sealed: Sealed) {
-    let _ = sealed.send(client).await;
-    let _ = sealed.send(client).await;
+async fn send_to_be_sure(bus: &Session, sealed: Sealed) {
+    let _ = sealed.send(bus).await;
+    let _ = sealed.send(bus).await;
 }
 
 fn main() {}

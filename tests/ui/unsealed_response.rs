@@ -1,10 +1,10 @@
 //! A response alone cannot be sent.
 
-use async_nats::Client;
+use sealwire::nats::Session;
 use sealwire::rpc::Response;
 
-async fn send_unsigned(client: &Client, response: Response) {
-    response.send(client).await;
+async fn send_unsigned(bus: &Session, response: Response) {
+    response.send(bus).await;
 }
 
 fn main() {}

@@ -17,18 +17,14 @@ impl Permissions {
         Self::new([format!("rpc.v1.*.{agent}"), format!("rpc.v1.*.{agent}.>")], [format!("_INBOX.{agent}.>")])
     }
 
-    /// A service: answers to any inbox, and discovery of itself. Its own inbox lies where no other user may publish, and
-    /// apart from its guard's, where it has nothing to hear.
+    /// A service: answers to any inbox, and to `$SRV`. Where its replicas ask and hear each other no other user may publish, and
+    /// it lies apart from its guard's inbox, where it has nothing to hear.
     pub(crate) fn service(service: &str) -> Self {
         let own = format!("_SVC.{service}.replica.>");
-        let ask = [format!("$SRV.PING.{service}"), format!("$SRV.PING.{service}.*")];
         let asked = ["PING", "INFO", "STATS"].into_iter().flat_map(|verb| {
             [format!("$SRV.{verb}"), format!("$SRV.{verb}.{service}"), format!("$SRV.{verb}.{service}.*")]
         });
-        Self::new(
-            ["_INBOX.>".to_owned(), own.clone()].into_iter().chain(ask),
-            [format!("rpc.v1.{service}.>"), own].into_iter().chain(asked),
-        )
+        Self::new(["_INBOX.>".to_owned(), own.clone()], [format!("rpc.v1.{service}.>"), own].into_iter().chain(asked))
     }
 
     /// The shared replay guard of a service: its nonces, and what it takes to find, make, verify and remove their streams.

@@ -1,29 +1,35 @@
 //! Whether all replicas of this service remember in one place: asked at the start, and every second while it serves.
-//! Never believes an answer that the service did not sign, if it has a key to sign with.
+//! Never takes an answer that is not proved for a reason to serve.
 //!
 //! A captured message runs once in each memory that never saw it. So replicas whose guards differ in anything (kind, stream,
 //! its creation, window, skew) do not serve beside each other: one that starts refuses to, and of two that run, the one
 //! that started later stops. Both say so.
+//!
+//! An answer is proved if the service's key signed it; without a key nothing is, and what arrives is believed, since nobody
+//! but the service's own user may publish there. To a service with a key, an answer without a proof comes from whoever has
+//! that user: a replica without the key, or with the next one. What it says can keep this replica from starting, and has its
+//! guard doubt while it serves; it cannot end a replica that serves, nor show that this one was heard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::Client;
-use async_nats::connection::State as Connection;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::super::replicas::{Asking, NotAsked, Said};
-use super::{ServeError, Shared, State, discovery};
+use super::control::Desk;
+use super::{Link, ServeError, Shared, State, discovery};
 use crate::name::shown;
-use crate::wire::ServicePublicKey;
+use crate::nats::Session;
+use crate::service::replicas::{Asking, MOST, NotAsked, Said};
+use crate::wire::{ServicePublicKey, Unverifiable};
 
 /// What this replica knows of the others.
 #[derive(Debug)]
 pub(super) struct Agreement {
+    desk: Arc<Desk>,
     shared: Arc<Shared>,
-    client: watch::Receiver<Option<Client>>,
+    sessions: watch::Receiver<Option<Arc<Session>>>,
     /// For how many rounds in a row each other replica has differed in what may differ for a moment.
     lasting: Streaks,
     /// For how many rounds in a row each one that names our stream has left no trace there.
@@ -43,6 +49,8 @@ struct Conflict {
     serves: bool,
     /// It cannot be otherwise a moment later.
     for_good: bool,
+    /// The service's key signed that, or there is none.
+    is_proved: bool,
 }
 
 /// What one round has heard.
@@ -66,12 +74,11 @@ const ROUNDS: u32 = 4;
 const TRACELESS_ROUNDS: u32 = 15;
 /// A probe that is older is of no use.
 const TRACE: Duration = Duration::from_secs(10);
-/// The most other replicas that are told about, or counted.
-const MOST: usize = 1_024;
 
 impl Agreement {
-    pub(super) fn new(shared: Arc<Shared>, client: watch::Receiver<Option<Client>>) -> Self {
-        Self { shared, client, lasting: Streaks::default(), traceless: Streaks::default(), told: BTreeSet::new() }
+    pub(super) fn new(desk: Arc<Desk>, sessions: watch::Receiver<Option<Arc<Session>>>) -> Self {
+        let (lasting, traceless, told) = (Streaks::default(), Streaks::default(), BTreeSet::new());
+        Self { shared: Arc::clone(&desk.shared), desk, sessions, lasting, traceless, told }
     }
 
     /// Asks who else serves this audience before this replica does.
@@ -80,7 +87,11 @@ impl Agreement {
     /// each other and both refuse: a second try finds one of them.
     pub(super) async fn reach(&mut self) -> Result<(), ServeError> {
         let shared = Arc::clone(&self.shared);
-        let blind = || ServeError::Blind(shared.service.endpoint().audience().to_string(), shared.inbox());
+        let blind = || {
+            let endpoint = shared.service.endpoint();
+            let (audience, subject) = (endpoint.audience().to_string(), discovery::peers(endpoint));
+            ServeError::Blind { audience, subject, below: format!("{}.replica", endpoint.service_inbox()) }
+        };
         let (mut heard_own, mut rounds) = (false, 0);
         let refused = loop {
             let Round { heard_own: now, conflicts, .. } = self.round().await.map_err(|NotAsked| blind())?;
@@ -109,15 +120,27 @@ impl Agreement {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heard_at = Instant::now();
+        let mut is_deaf = false;
         loop {
             ticks.tick().await;
             let round = self.round().await.unwrap_or_default();
-            if heard_at.elapsed() > UNHEARD {
+            let unheard = heard_at.elapsed();
+            if unheard > UNHEARD {
                 // Not heard by anybody who may have started since, with whatever guard.
                 guard.outsider();
+                if !std::mem::replace(&mut is_deaf, true) {
+                    tracing::error!(
+                        target: "sealwire::serve",
+                        subject = discovery::peers(self.shared.service.endpoint()),
+                        "does not hear its own answers: another replica could start unheard, so until it does nothing is admitted"
+                    );
+                }
             }
             if round.heard_own {
                 heard_at = Instant::now();
+                if std::mem::take(&mut is_deaf) {
+                    tracing::info!(target: "sealwire::serve", after_s = unheard.as_secs(), "hears its own answers again");
+                }
             }
             for conflict in &round.conflicts {
                 if !conflict.for_good && self.lasting.one_more(&conflict.instance) < ROUNDS {
@@ -128,6 +151,10 @@ impl Agreement {
                     continue;
                 }
                 guard.outsider();
+                if !conflict.is_proved {
+                    self.deplore(conflict);
+                    continue;
+                }
                 if (self.shared.started_ms(), &self.shared.instance) > (conflict.started_ms, &conflict.instance) {
                     return self.refusal(conflict);
                 }
@@ -144,54 +171,67 @@ impl Agreement {
         }
     }
 
+    /// Says so for as long as it lasts, once a second.
+    fn deplore(&self, conflict: &Conflict) {
+        if let Some(suppressed) = self.shared.lines.check(&(Link::Control, "unproved")) {
+            let Conflict { instance, guard, why, .. } = conflict;
+            tracing::error!(
+                target: "sealwire::serve",
+                %instance,
+                %guard,
+                %why,
+                suppressed,
+                "nothing is admitted beside what does not sign with the service's key, and says that it has another guard"
+            );
+        }
+    }
+
     /// Asks once.
     async fn round(&mut self) -> Result<Round, NotAsked> {
-        let client = self.client.borrow().clone();
-        // On a connection that is down, the client library keeps what it is asked for until the broker is back.
-        let client = client.filter(|client| client.connection_state() == Connection::Connected).ok_or(NotAsked)?;
-        let shared = Arc::clone(&self.shared);
+        let session = self.sessions.borrow().clone().filter(|session| session.is_up()).ok_or(NotAsked)?;
+        let (desk, shared) = (Arc::clone(&self.desk), Arc::clone(&self.shared));
         let endpoint = shared.service.endpoint();
         let keys: Vec<ServicePublicKey> =
             shared.service.verifier().service_key().map(|key| key.public()).into_iter().collect();
-        let inbox = format!("{}.replicas", shared.inbox());
-        let asking = Asking { client: &client, endpoint, keys: &keys, inbox: &inbox };
+        let inbox = shared.inbox();
+        let asking = Asking { session: &session, mailbox: &desk.mailbox, endpoint, keys: &keys, inbox: &inbox };
         let mut round = Round::default();
         let mut said = 0;
         let each = |other: Said| {
             said += 1;
-            // Without a key of the service, what arrives is believed: nobody else may publish to this inbox.
-            if let (Err(reason), false) = (other.proof, keys.is_empty()) {
-                self.disbelieve(&other, reason);
-            } else if other.instance == shared.instance {
-                round.heard_own = true;
+            let unproved = other.proof.err().filter(|_| !keys.is_empty());
+            if other.instance == shared.instance {
+                round.heard_own |= unproved.is_none();
             } else {
-                round.conflicts.extend(self.conflict(&other));
+                if let Some(reason) = unproved {
+                    self.disbelieve(&other, reason);
+                }
+                round.conflicts.extend(self.conflict(&other, unproved));
                 round.others.insert(other.instance);
             }
             said >= MOST
         };
-        asking.round(discovery::ping(endpoint), LISTEN, each).await?;
+        asking.round(LISTEN, each).await?;
+        // Whoever hears too much may have missed what mattered.
+        round.heard_own &= said < MOST;
         let differs: BTreeSet<&str> = round.conflicts.iter().map(|conflict| conflict.instance.as_str()).collect();
         self.lasting.0.retain(|instance, _| differs.contains(instance.as_str()));
         self.traceless.0.retain(|instance, _| round.others.contains(instance));
         Ok(round)
     }
 
-    fn disbelieve(&mut self, other: &Said, reason: crate::wire::Unverifiable) {
+    fn disbelieve(&mut self, other: &Said, reason: Unverifiable) {
         let instance = shown(&other.instance);
-        if other.instance != self.shared.instance
-            && self.told.len() < MOST
-            && self.told.insert((instance.clone(), "disbelieved"))
-        {
+        if self.told.len() < MOST && self.told.insert((instance.clone(), "disbelieved")) {
             tracing::warn!(
                 target: "sealwire::serve", %instance, %reason,
-                "who calls itself another replica of this service is not: it does not sign with the service's key"
+                "who calls itself another replica of this service does not sign with the service's key"
             );
         }
     }
 
     /// Why this other replica may not serve beside us, if it may not.
-    fn conflict(&mut self, other: &Said) -> Option<Conflict> {
+    fn conflict(&mut self, other: &Said, unproved: Option<Unverifiable>) -> Option<Conflict> {
         let (endpoint, guard) = (self.shared.service.endpoint(), self.shared.service.verifier().guard());
         if other.audience() != endpoint.audience().as_str() || other.subject() != endpoint.subscription() {
             return None;
@@ -205,10 +245,15 @@ impl Agreement {
                 None => (self.traceless(other, &own.stream)?, true),
             },
         };
+        let why = match unproved {
+            Some(reason) => format!("{why}; nor does it sign with this service's key ({reason})"),
+            None => why,
+        };
         Some(Conflict {
             instance: shown(&other.instance),
             guard: shown(other.guard()),
             why,
+            is_proved: unproved.is_none(),
             started_ms: other.started_ms(),
             serves: other.state() != State::Starting(String::new()).as_str(),
             for_good,

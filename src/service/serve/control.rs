@@ -1,202 +1,181 @@
-//! The connection that agents cannot reach: answers go out on it, and `$SRV` is answered on it (ADR-32).
-//! Never carries agents' messages in.
+//! The connection that agents cannot reach: answers go out on it, and replicas and `$SRV` (ADR-32) are answered on it.
+//! Never carries agents' messages in, and never waits where it is read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_nats::connection::State as Connection;
-use async_nats::{Client, Subscriber};
-use futures_util::StreamExt as _;
-use futures_util::stream::select_all;
-use tokio::sync::{oneshot, watch};
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use super::agreement::Agreement;
-use super::discovery::{Answer, Signatures};
-use super::{Fence, ServeError, Shared, discovery};
-use crate::bus::BusError;
+use super::discovery::{Answer, Request, Signatures};
+use super::questions::Questions;
+use super::{EndedWithUs, Link, ServeError, Shared, discovery};
+use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, PublishError, Session, Subject};
+use crate::service::replicas::{MAX_ANSWER, Mailbox};
 use crate::wire::{Sealed, Unsent};
 
-/// The control connection and the task that keeps it.
+/// The control connection, and the task that answers what is asked on it.
 #[derive(Debug)]
 pub(super) struct Control {
-    shared: Arc<Shared>,
-    client: watch::Receiver<Option<Client>>,
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
+    desk: Arc<Desk>,
+    connection: Connection,
+    #[expect(dead_code, reason = "ends with this")]
+    clerk: EndedWithUs,
 }
 
 /// Where answers are handed in.
 #[derive(Debug, Clone)]
 pub(super) struct Answers {
     shared: Arc<Shared>,
-    client: watch::Receiver<Option<Client>>,
+    sessions: Sessions,
 }
 
-/// How many `$SRV` requests may wait.
-const CAPACITY: usize = 256;
+/// The session that is up, and every change of it.
+type Sessions = watch::Receiver<Option<Arc<Session>>>;
+
+/// What the connection hands its messages to.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) shared: Arc<Shared>,
+    /// Answers to this replica's own questions.
+    pub(super) mailbox: Mailbox,
+    questions: Questions,
+}
+
 /// How long an answer waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the broker has to confirm the last answers.
 pub(super) const CONFIRM: Duration = Duration::from_secs(4);
-/// How long the connection's last bytes may take to be written.
-const FLUSH: Duration = Duration::from_millis(500);
-/// How long its task may take to end.
-pub(super) const LEAVE: Duration = Duration::from_secs(1);
 
 impl Control {
-    /// Connects, and answers `$SRV` from now on.
+    /// Connects; replicas and `$SRV` are answered from now on.
     pub(super) async fn start(shared: Arc<Shared>) -> Result<Self, ServeError> {
-        let first = connect(&shared).await?;
-        let (clients, client) = watch::channel(None);
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(keep(Arc::clone(&shared), first, clients, stopped));
-        let mut ready = client.clone();
-        // The task cannot end before it is told to.
-        drop(ready.wait_for(Option::is_some).await);
-        Ok(Self { shared, client, stop, task })
+        let inbox = format!("{}.*", shared.inbox());
+        let asked =
+            [inbox, discovery::peers(shared.service.endpoint())].into_iter().chain(discovery::subjects(&shared));
+        let subjects = asked.map(|subject| Subject { subject, queue: None }).collect();
+        let options = Options {
+            // Without `$SRV` a service serves all the same, and without the others it says what is missing.
+            required: false,
+            max_message: MAX_ANSWER,
+            ..Options::new(&format!("{} control {}", shared.service.endpoint().audience(), shared.instance), subjects)
+        };
+        let bus = shared.bus.clone();
+        let desk = Arc::new(Desk { shared, mailbox: Mailbox::default(), questions: Questions::default() });
+        let handler: Arc<dyn Handler> = desk.clone();
+        let connection = Connection::open(&bus, options, handler).await.map_err(|error| match error {
+            OpenError::Bus(error) => ServeError::Bus(error),
+            OpenError::Forbidden(subject) => ServeError::Subscribe(subject),
+        })?;
+        if let Some(session) = connection.session() {
+            desk.shared.service.fit(session.max_payload());
+        }
+        let clerk = EndedWithUs(tokio::spawn(Arc::clone(&desk).answer(connection.sessions())));
+        Ok(Self { desk, connection, clerk })
     }
 
     pub(super) fn answers(&self) -> Answers {
-        Answers { shared: Arc::clone(&self.shared), client: self.client.clone() }
+        Answers { shared: Arc::clone(&self.desk.shared), sessions: self.connection.sessions() }
     }
 
     /// Who else serves this audience, and whether we may.
     pub(super) fn agreement(&self) -> Agreement {
-        Agreement::new(Arc::clone(&self.shared), self.client.clone())
+        Agreement::new(Arc::clone(&self.desk), self.connection.sessions())
     }
 
-    /// Waits until the broker has everything that was sent, then leaves. Takes [`CONFIRM`] and [`LEAVE`] at most.
+    /// Waits until the broker has everything that was sent, and then takes no more questions, at most for [`CONFIRM`]; leaves.
     pub(super) async fn finish(self) {
-        let client = self.client.borrow().clone();
-        // On a connection that is down, the client library keeps what it is asked for until the broker is back.
-        let client = client.filter(|client| client.connection_state() == Connection::Connected);
         let confirmed = async {
-            let mut fence = Fence::new(&client?, &self.shared, "finish").await?;
-            fence.pass(CONFIRM).await.then_some(())
+            match self.connection.session() {
+                Some(session) => session.unsubscribe().await,
+                None => false,
+            }
         };
-        if !matches!(timeout(CONFIRM, confirmed).await, Ok(Some(()))) {
+        if !matches!(timeout(CONFIRM, confirmed).await, Ok(true)) {
             tracing::warn!(target: "sealwire::serve", "the broker did not confirm the last answers");
         }
-        drop(self.stop);
-        let mut task = self.task;
-        if timeout(LEAVE, &mut task).await.is_err() {
-            task.abort();
-        }
+        self.connection.close().await;
     }
 }
 
 impl Answers {
-    /// Publishes an answer; if the connection's task has just ended, through the next one.
+    /// Publishes an answer; if the connection has just ended, through the next one.
     pub(super) async fn send(&self, sealed: Sealed) {
-        let mut answer = sealed;
+        let mut sessions = self.sessions.clone();
         let sent = async {
-            let mut clients = self.client.clone();
+            let mut answer = sealed;
             loop {
-                let client = match clients.wait_for(Option::is_some).await {
-                    Ok(client) => client.clone(),
-                    Err(_) => return Err("the service has stopped".to_owned()),
-                };
-                let Some(client) = client else { continue };
-                match answer.send(&client).await {
+                let session = sessions.wait_for(Option::is_some).await.map_err(|_| STOPPED)?.clone();
+                let Some(session) = session else { continue };
+                match answer.send(&session).await {
                     Ok(()) => return Ok(()),
-                    Err(Unsent { error, .. }) if error.kind() != async_nats::client::PublishErrorKind::Send => {
-                        return Err(error.to_string());
-                    }
-                    Err(Unsent { answer: back, .. }) => answer = *back,
+                    Err(Unsent { answer: back, error: PublishError::Gone }) => answer = *back,
+                    Err(Unsent { error, .. }) => return Err(error.to_string()),
                 }
-                if clients.changed().await.is_err() {
-                    return Err("the service has stopped".to_owned());
-                }
+                sessions.changed().await.map_err(|_| STOPPED)?;
             }
         };
-        let failure = match tokio::time::timeout(PATIENCE, sent).await {
+        let failure = match timeout(PATIENCE, sent).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error,
-            Err(_) => "no connection".to_owned(),
+            Err(_) => "no connection, or no room in it".to_owned(),
         };
         self.shared.health.unsent.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(target: "sealwire::serve", error = failure, "an answer was not sent");
-    }
-}
-
-async fn connect(shared: &Arc<Shared>) -> Result<(Client, Vec<Subscriber>), BusError> {
-    let counted = Arc::downgrade(shared);
-    let name = format!("{} control {}", shared.service.endpoint().audience(), shared.instance);
-    let client = shared
-        .bus
-        .connect(&name, &shared.inbox(), CAPACITY, move |event| {
-            if let Some(shared) = counted.upgrade() {
-                shared.count_event("control", &event);
-            }
-        })
-        .await?;
-    // Also when the client library has reconnected on its own: then to a broker of the same system.
-    shared.service.fit(client.max_payload());
-    let mut subscribers = Vec::new();
-    for subject in discovery::subjects(shared) {
-        if let Ok(subscriber) = client.subscribe(subject).await {
-            subscribers.push(subscriber);
+        if let Some(suppressed) = self.shared.lines.check(&(Link::Control, "unsent")) {
+            tracing::warn!(target: "sealwire::serve", error = failure, suppressed, "an answer was not sent");
         }
     }
-    Ok((client, subscribers))
 }
 
-/// Answers `$SRV` until told to stop; builds the connection anew when its task has ended.
-async fn keep(
-    shared: Arc<Shared>,
-    first: (Client, Vec<Subscriber>),
-    clients: watch::Sender<Option<Client>>,
-    mut stop: oneshot::Receiver<()>,
-) {
-    let (mut client, subscribers) = first;
-    let mut requests = select_all(subscribers);
-    let mut signatures = Signatures::new(tokio::time::Instant::now());
-    clients.send_replace(Some(client.clone()));
-    loop {
-        tokio::select! {
-            request = requests.next() => match request {
-                Some(request) => {
-                    if let Some(Answer { to, headers, payload }) = discovery::answer(&shared, &request, &mut signatures) {
-                        drop(match headers.is_empty() {
-                            true => client.publish(to, payload).await,
-                            false => client.publish_with_headers(to, headers, payload).await,
-                        });
+/// Why nothing is sent any more.
+const STOPPED: &str = "the service has stopped";
+
+/// Nothing in here waits: the connection's own task calls it.
+impl Handler for Desk {
+    fn message(&self, message: Message) {
+        let inbox = message.subject.strip_prefix(&self.shared.inbox());
+        if inbox.is_some_and(|rest| rest.starts_with('.')) {
+            self.mailbox.offer(message);
+        } else if let Some(request) = Request::read(self.shared.service.endpoint(), &message)
+            && !self.questions.push(request)
+        {
+            self.shared.health.unasked.fetch_add(1, Ordering::Relaxed);
+            if let Some(suppressed) = self.shared.lines.check(&(Link::Control, "questions")) {
+                tracing::warn!(target: "sealwire::bus", suppressed, "too many questions: some are not answered");
+            }
+        }
+    }
+
+    fn event(&self, event: Event) {
+        self.shared.heard(Link::Control, event);
+    }
+}
+
+impl Desk {
+    /// Answers questions until it is aborted.
+    async fn answer(self: Arc<Self>, mut sessions: Sessions) {
+        let mut signatures = Signatures::new(Instant::now());
+        loop {
+            tokio::select! {
+                biased;
+                changed = sessions.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    if let Some(session) = &*sessions.borrow_and_update() {
+                        self.shared.service.fit(session.max_payload());
                     }
                 }
-                None => {
-                    clients.send_replace(None);
-                    shared.health.rebuilt.fetch_add(1, Ordering::Relaxed);
-                    tracing::error!(target: "sealwire::bus", link = "control", "the connection's task has ended: building a new one");
-                    let next = tokio::select! {
-                        next = again(|| connect(&shared)) => next,
-                        _ = &mut stop => return,
-                    };
-                    client = next.0;
-                    requests = select_all(next.1);
-                    clients.send_replace(Some(client.clone()));
+                request = self.questions.next() => {
+                    // Whoever asked has given up by the time there is another connection.
+                    let Some(session) = sessions.borrow().clone() else { continue };
+                    let Answer { to, headers, payload } = discovery::answer(&self.shared, request, &mut signatures);
+                    // A question that came over a connection which has ended is not asked any more.
+                    let _ = session.publish(&to, "", headers.as_bytes(), &payload).await;
                 }
-            },
-            _ = &mut stop => {
-                // A broker that is silent or away never lets this end.
-                drop(timeout(FLUSH, client.flush()).await);
-                return;
             }
         }
-    }
-}
-
-/// Tries until it succeeds, with a pause that grows to a second.
-async fn again<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(mut attempt: impl FnMut() -> F) -> T {
-    let mut pause = Duration::from_millis(10);
-    loop {
-        match attempt().await {
-            Ok(value) => return value,
-            Err(error) => tracing::warn!(target: "sealwire::bus", %error, "not connected"),
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(1));
     }
 }

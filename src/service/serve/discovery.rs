@@ -1,19 +1,20 @@
-//! `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS`, as ADR-32 (NATS micro services) defines them.
-//! Never answers outside the inbox prefix, and never shows more than names, counts and states.
+//! What a replica says of itself: `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS` as ADR-32 (NATS micro services) defines them, and
+//! the same as `PING` to other replicas. Never answers outside the asker's inboxes, and never shows more than names, counts
+//! and states.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_nats::{HeaderMap, Message};
-use bytes::Bytes;
 use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
 use tokio::time::Instant;
 
 use super::super::counters::MethodCounters;
 use super::{RefusedReload, Shared};
+use crate::auth::Nonce;
 use crate::clock::{Clock as _, SystemClock};
-use crate::wire::{Endpoint, Presence, Question};
+use crate::nats::Message;
+use crate::wire::{Endpoint, HeaderBlock, Presence, Question, is_plain_subject};
 
 /// Metadata: `<environment>/<service>`.
 pub(in crate::service) const AUDIENCE: &str = "sealwire.audience";
@@ -32,7 +33,7 @@ pub(in crate::service) const STATE: &str = "sealwire.state";
 /// Metadata: the policy's revision.
 pub(in crate::service) const POLICY: &str = "sealwire.policy";
 
-/// The subjects to answer on: each verb for all, for the name, and for this instance.
+/// The subjects of `$SRV` to answer on: each verb for all, for the name, and for this instance.
 pub(super) fn subjects(shared: &Shared) -> Vec<String> {
     let name = shared.service.endpoint().service();
     ["PING", "INFO", "STATS"]
@@ -43,71 +44,120 @@ pub(super) fn subjects(shared: &Shared) -> Vec<String> {
         .collect()
 }
 
-/// The subject that asks all replicas of a service whether they are there.
-pub(in crate::service) fn ping(endpoint: &Endpoint) -> String {
-    format!("$SRV.PING.{}", endpoint.service())
+/// The subject on which replicas ask each other. Only the service's own user may publish there or listen.
+pub(in crate::service) fn peers(endpoint: &Endpoint) -> String {
+    format!("{}.replica.peers", endpoint.service_inbox())
+}
+
+/// Who asks, as far as the subject tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// A replica of this service, or its operator: nobody else may.
+    Replica,
+    /// Whoever may ask on `$SRV`.
+    Anybody,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Verb {
+    Ping,
+    Info,
+    Stats,
+}
+
+/// A question: as much of a message as its answer takes.
+#[derive(Debug)]
+pub(super) struct Request {
+    asker: Asker,
+    verb: Verb,
+    reply: String,
+    nonce: Option<Nonce>,
+}
+
+impl Request {
+    /// `None` if there is nothing to answer. Whoever asks chooses the reply subject, and it is published with our rights: so
+    /// replicas are answered where replicas listen, and everybody else in inboxes.
+    pub(super) fn read(endpoint: &Endpoint, message: &Message) -> Option<Self> {
+        let (asker, verb, inboxes) = if message.subject == peers(endpoint) {
+            (Asker::Replica, Verb::Ping, format!("{}.replica", endpoint.service_inbox()))
+        } else {
+            let verb = match message.subject.strip_prefix("$SRV.")?.split('.').next()? {
+                "PING" => Verb::Ping,
+                "INFO" => Verb::Info,
+                "STATS" => Verb::Stats,
+                _ => return None,
+            };
+            (Asker::Anybody, verb, endpoint.inbox_prefix().to_owned())
+        };
+        let reply = message.reply.as_ref().filter(|reply| is_plain_subject(reply))?;
+        reply.strip_prefix(&inboxes)?.strip_prefix('.')?;
+        Some(Self { asker, verb, reply: reply.clone(), nonce: Question::nonce(&message.payload) })
+    }
+
+    pub(super) fn asker(&self) -> Asker {
+        self.asker
+    }
 }
 
 /// An answer and where it goes.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) to: String,
-    pub(super) headers: HeaderMap,
-    pub(super) payload: Bytes,
+    pub(super) headers: HeaderBlock,
+    pub(super) payload: Vec<u8>,
 }
 
-/// The answer to a request, signed if whoever asks sent a nonce. A request without a reply subject in an agent's inbox, or
-/// in one of this service's replicas, gets none: whoever asks chooses that subject, and it is published with our rights.
-pub(super) fn answer(shared: &Shared, request: &Message, signatures: &mut Signatures) -> Option<Answer> {
-    let reply = request.reply.as_ref()?.as_str();
-    let endpoint = shared.service.endpoint();
-    let replicas = format!("{}.replica", endpoint.service_inbox());
-    let below = [endpoint.inbox_prefix(), &replicas].into_iter().find_map(|prefix| reply.strip_prefix(prefix));
-    let below = below?.strip_prefix('.')?;
-    if below.is_empty() || below.split('.').any(|token| token.is_empty() || token == "*" || token == ">") {
-        return None;
-    }
-    let text = match request.subject.split('.').nth(1)? {
-        "PING" => common(shared, "ping_response"),
-        "INFO" => info(shared),
-        "STATS" => stats(shared),
-        _ => return None,
+/// The answer to a request, signed if whoever asks sent a nonce.
+pub(super) fn answer(shared: &Shared, request: Request, signatures: &mut Signatures) -> Answer {
+    let Request { asker, verb, reply, nonce } = request;
+    let said = match verb {
+        Verb::Ping => common(shared, "ping_response"),
+        Verb::Info => info(shared),
+        Verb::Stats => stats(shared),
     };
-    let text = text.to_string();
-    let key = Question::nonce(&request.payload).zip(shared.service.verifier().service_key());
-    let headers = match key.filter(|_| signatures.take(Instant::now())) {
+    let payload = said.to_string().into_bytes();
+    let key = nonce.zip(shared.service.verifier().service_key());
+    let headers = match key.filter(|_| signatures.take(asker, Instant::now())) {
         Some((nonce, key)) => {
-            let (audience, instance) = (endpoint.audience(), shared.instance.as_str());
+            let (audience, instance) = (shared.service.endpoint().audience(), shared.instance.as_str());
             let now_s = SystemClock.now_s();
-            Presence { audience, instance, to: reply, nonce, payload: text.as_bytes(), now_s }.sign(&key)
+            Presence { audience, instance, to: &reply, nonce, payload: &payload, now_s }.sign(&key)
         }
-        None => HeaderMap::new(),
+        None => HeaderBlock::default(),
     };
-    Some(Answer { to: reply.to_owned(), headers, payload: text.into() })
+    Answer { to: reply, headers, payload }
 }
 
 /// How many answers may still be signed: whoever may ask could keep a core busy. What is above gets an answer all the
-/// same, as the tools of NATS do, which proves nothing.
+/// same, as the tools of NATS do, which proves nothing. Replicas have signatures of their own, so that nobody else uses
+/// theirs up.
 #[derive(Debug)]
 pub(super) struct Signatures {
-    left: u32,
+    replicas: u32,
+    others: u32,
     since: Instant,
 }
 
-/// Signatures in a second: some 1 % of a core. Each replica asks once in a second, and so does its health check.
-const SIGNATURES: u32 = 250;
+/// Signatures for replicas in a second. Each asks once in a second, and so may its health check; more than 500 are beyond this.
+const FOR_REPLICAS: u32 = 1_000;
+/// Signatures for everybody else in a second: some 1 % of a core.
+const FOR_OTHERS: u32 = 250;
 
 impl Signatures {
     pub(super) fn new(now: Instant) -> Self {
-        Self { left: SIGNATURES, since: now }
+        Self { replicas: FOR_REPLICAS, others: FOR_OTHERS, since: now }
     }
 
-    fn take(&mut self, now: Instant) -> bool {
+    fn take(&mut self, asker: Asker, now: Instant) -> bool {
         if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
             *self = Self::new(now);
         }
-        let taken = self.left.checked_sub(1);
-        self.left = taken.unwrap_or(0);
+        let left = match asker {
+            Asker::Replica => &mut self.replicas,
+            Asker::Anybody => &mut self.others,
+        };
+        let taken = left.checked_sub(1);
+        *left = taken.unwrap_or(0);
         taken.is_some()
     }
 }
@@ -190,9 +240,8 @@ fn stats(shared: &Shared) -> Value {
         json!({
             "refusals": counters.refusals(),
             "shadow_rules": counters.shadow_rules(),
-            "connections_rebuilt": load(&health.rebuilt),
             "connections_reconnected": load(&health.reconnected),
-            "slow_consumer": load(&health.slow),
+            "questions_unanswered": load(&health.unasked),
             "shed": load(&health.shed),
             "answers_unsent": load(&health.unsent),
             "reloads_refused": reloads_refused(shared),
@@ -250,11 +299,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signatures_are_bounded_for_each_second() {
+    fn signatures_are_bounded_for_each_second_and_nobody_uses_up_the_replicas() {
         let now = Instant::now();
         let mut signatures = Signatures::new(now);
-        assert_eq!((0..1_000).filter(|_| signatures.take(now)).count(), 250);
+        let mut taken = |asker, now| (0..5_000).filter(|_| signatures.take(asker, now)).count();
+        assert_eq!((taken(Asker::Anybody, now), taken(Asker::Replica, now)), (250, 1_000));
         let later = now + Duration::from_secs(1);
-        assert_eq!((0..1_000).filter(|_| signatures.take(later)).count(), 250);
+        assert_eq!((taken(Asker::Anybody, later), taken(Asker::Replica, later)), (250, 1_000));
     }
 }

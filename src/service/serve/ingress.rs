@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::control::Answers;
 use super::work::{Intake, Work};
-use super::{ServeError, Shared};
+use super::{Link, ServeError, Shared};
 use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, Subject};
 use crate::wire::Delivery;
 
@@ -77,7 +77,7 @@ impl Handler for Reader {
     }
 
     fn event(&self, event: Event) {
-        self.shared.heard(event);
+        self.shared.heard(Link::Agents, event);
     }
 }
 

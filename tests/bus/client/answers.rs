@@ -14,7 +14,7 @@ use sealwire::wire::{Delivery, Unverifiable};
 use super::Stage;
 use crate::support::desk::NOW;
 use crate::support::raw::RawConnection;
-use crate::support::{SOON, within};
+use crate::support::{SOON, publish, within};
 
 const LIE: &str = r#"{"jsonrpc":"2.0","result":666,"id":1}"#;
 const SIGNATURE: &str = "Authentication-Info";
@@ -215,9 +215,9 @@ async fn signed_replayed_does_not_end_the_wait_for_the_real_answer() {
                 let first = service.handle(Delivery::from(message.clone())).await.unwrap();
                 let second = service.handle(Delivery::from(message)).await.unwrap();
                 assert!(String::from_utf8_lossy(second.payload()).contains("-32012"));
-                second.send(&bus).await.unwrap();
+                publish(&bus, second).await;
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                first.send(&bus).await.unwrap();
+                publish(&bus, first).await;
             }
         })
         .await;
@@ -235,7 +235,7 @@ async fn signed_replayed_is_reported_when_nothing_else_came() {
             let service = service.clone();
             async move {
                 drop(service.handle(Delivery::from(message.clone())).await);
-                service.handle(Delivery::from(message)).await.unwrap().send(&bus).await.unwrap();
+                publish(&bus, service.handle(Delivery::from(message)).await.unwrap()).await;
             }
         })
         .await;
@@ -381,7 +381,7 @@ async fn flood_of_forged_answers_does_not_hide_the_genuine_one() {
                     sent.fetch_add(1, Ordering::SeqCst);
                 }
                 raw.flush().await;
-                service.handle(Delivery::from(message)).await.unwrap().send(&bus).await.unwrap();
+                publish(&bus, service.handle(Delivery::from(message)).await.unwrap()).await;
             }
         })
         .await;

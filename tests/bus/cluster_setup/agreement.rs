@@ -1,12 +1,14 @@
 //! Replicas whose guards differ do not serve beside each other, and believe nobody but each other.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use async_nats::Client;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use super::gate::Gate;
-use crate::support::{NatsServer, SOON, settle, within};
+use crate::support::{NatsServer, SOON, within};
 
 /// A second configuration of `demo`, which differs in one text.
 fn other(gate: &Gate, from: &str, to: &str) -> String {
@@ -75,12 +77,7 @@ async fn a_replica_that_finds_another_guard_while_it_serves_stops_if_it_is_the_n
     let said = gate.log("two.json");
     assert!(said.contains("stopping") && said.contains("the guard's stream is"), "{said}");
     gate.wait_for_log("one.json", "beside this one, and must stop");
-    let creds = gate.planner();
-    let deadline = std::time::Instant::now() + 3 * SOON;
-    while gate.shell.run_args(&["call", "--creds", &creds, "demo", "math/add", "[2, 3]"]).code != 0 {
-        assert!(std::time::Instant::now() < deadline, "{}", gate.log("one.json"));
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    is_answered(&gate);
 }
 
 /// What a replica says, with another id and another guard.
@@ -94,30 +91,14 @@ fn forged(genuine: &[u8], instance: &str, guard: &str) -> String {
     said.to_string()
 }
 
-/// At a broker where anybody may answer: forged answers, and genuine ones to other questions.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stranger_neither_keeps_a_replica_from_starting_nor_reports_it_healthy() {
-    let gate = Gate::open_to_all().await;
-    let one = gate.serve("demo", "one.json");
-    let mallory = gate.server.client().await;
-    // A genuine answer, signed for another question.
-    let nonce = sealwire::auth::Nonce::random().to_text();
-    let genuine = within(SOON, mallory.request("$SRV.PING.demo", nonce.into())).await.unwrap();
-    let headers = genuine.headers.clone().expect("signed");
-    assert!(headers.get("Authentication-Info").unwrap().as_str().starts_with("NatsRpc ey"));
-    let plain = within(SOON, mallory.request("$SRV.PING.demo", "".into())).await.unwrap();
-    assert!(plain.headers.is_none(), "who sends no nonce, as the tools of NATS do, gets the plain answer");
-
-    let mut asked = within(SOON, mallory.subscribe("$SRV.PING.demo")).await.unwrap();
-    let mut asked_one = within(SOON, mallory.subscribe("$SRV.PING.demo.*")).await.unwrap();
-    settle(&mallory).await;
-    let forging = tokio::spawn(async move {
-        loop {
-            let question = tokio::select! {
-                Some(question) = asked.next() => question,
-                Some(question) = asked_one.next() => question,
-                else => return,
-            };
+/// Answers each question on `subject` with what a replica of another guard would say, which is not signed for it, and with a
+/// genuine answer to another question.
+async fn forge(mallory: Client, subject: &'static str, genuine: async_nats::Message) -> JoinHandle<()> {
+    let mut asked = within(SOON, mallory.subscribe(subject)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let headers = genuine.headers.expect("signed");
+    tokio::spawn(async move {
+        while let Some(question) = asked.next().await {
             let Some(reply) = question.reply else { continue };
             for (instance, guard) in [("ghost", "local"), ("GONE", "shared")] {
                 let text = forged(&genuine.payload, instance, guard);
@@ -126,25 +107,121 @@ async fn a_stranger_neither_keeps_a_replica_from_starting_nor_reports_it_healthy
             }
             mallory.publish_with_headers(reply, headers.clone(), genuine.payload.clone()).await.unwrap();
         }
-    });
+    })
+}
+
+/// A genuine answer, signed for a question of a tool's.
+async fn genuine(tools: &Client) -> async_nats::Message {
+    let nonce = sealwire::auth::Nonce::random().to_text();
+    within(SOON, tools.request("$SRV.PING.demo", nonce.into())).await.unwrap()
+}
+
+/// With the permissions as shipped: nobody else hears what replicas ask, nor can answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_neither_keeps_a_replica_from_starting_nor_reports_it_healthy() {
+    let gate = Gate::open().await;
+    let _one = gate.serve("demo", "one.json");
+    let genuine = genuine(&gate.client("tools").await).await;
+    let id = serde_json::from_slice::<Value>(&genuine.payload).unwrap()["id"].as_str().unwrap().to_owned();
+    let mut forging = Vec::new();
+    for user in ["planner", "tools", "service bank"] {
+        let client = gate.client(user).await;
+        forging.push(forge(client.clone(), "_SVC.demo.replica.peers", genuine.clone()).await);
+        forging.push(forge(client.clone(), "$SRV.PING.demo", genuine.clone()).await);
+        // Unasked, too.
+        let (said, unasked) = (forged(&genuine.payload, "ghost", "local"), format!("_SVC.demo.replica.{id}.x"));
+        forging.push(tokio::spawn(async move {
+            loop {
+                for subject in [&unasked, "_SVC.demo.replica.peers"] {
+                    client.publish(subject.to_owned(), said.clone().into()).await.unwrap();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }));
+    }
     // Starts, serves, and does not stop.
     let mut two = gate.serve("demo", "two.json");
-    std::thread::sleep(Duration::from_secs(6));
+    std::thread::sleep(Duration::from_secs(3));
     assert!(two.0.try_wait().unwrap().is_none(), "{}", gate.log("two.json"));
-    assert!(gate.log("two.json").contains("does not sign with the service's key"), "{}", gate.log("two.json"));
-    // Two replicas are counted, whatever is listed.
+    let said = [gate.log("one.json"), gate.log("two.json")].concat();
+    assert!(!said.contains("does not sign") && !said.contains("ERROR"), "{said}");
     let listed = gate.shell.run("ping --config demo/here.toml --at-least 2 --json").ok().json();
-    assert_eq!(listed["ready"], 2, "{listed}");
+    assert_eq!(listed["replicas"].as_array().unwrap().len(), 2, "{listed}");
+    forging.iter().for_each(JoinHandle::abort);
+}
+
+/// At a broker where anybody may answer, whoever does can have replicas refuse everything. He can end none that serves, nor
+/// report one healthy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_a_broker_without_permissions_forged_answers_count_against_replicas_and_never_for_them() {
+    let gate = Gate::open_to_all().await;
+    let mut one = gate.serve("demo", "one.json");
+    let mallory = gate.server.client().await;
+    let genuine = genuine(&mallory).await;
+    let forging = forge(mallory, "_SVC.demo.replica.peers", genuine).await;
+    gate.wait_for_log("one.json", "nothing is admitted beside what does not sign with the service's key");
+    let mut two = gate.start(&gate.configure("demo"), "two.json");
+    assert_eq!(two.ends(3 * SOON), Some(20), "{}", gate.log("two.json"));
+    assert!(gate.log("two.json").contains("does it sign with this service's key"), "{}", gate.log("two.json"));
+    // One replica is counted, whatever is listed.
+    let listed = gate.shell.run("ping --config demo/here.toml --json").ok().json();
+    assert_eq!(listed["ready"], 1, "{listed}");
     assert!(listed["replicas"].as_array().unwrap().len() > 2, "{listed}");
-    assert!(gate.shell.run("ping --config demo/here.toml --at-least 3").code == 20);
+    assert!(gate.shell.run("ping --config demo/here.toml --at-least 2").code == 20);
     assert!(gate.shell.run("ping --config demo/here.toml").ok().stdout.contains("NOT VERIFIED"));
     // A replica that is gone is not healthy because somebody says so.
     gate.shell.write("gone.json", r#"{"instance":"GONE"}"#);
     let ran = gate.shell.run("ping --config demo/here.toml --own gone.json");
     assert!(ran.code == 20 && ran.stderr.contains("does not take messages"), "{ran:?}");
-    gate.shell.run("ping --config demo/here.toml --own two.json").ok();
+    gate.shell.run("ping --config demo/here.toml --own one.json").ok();
+    // It serves again once he is gone.
+    assert!(one.0.try_wait().unwrap().is_none(), "{}", gate.log("one.json"));
     forging.abort();
-    drop(one);
+    is_answered(&gate);
+}
+
+/// Waits until a call is answered.
+fn is_answered(gate: &Gate) {
+    let creds = gate.planner();
+    let deadline = Instant::now() + 3 * SOON;
+    while gate.shell.run_args(&["call", "--creds", &creds, "demo", "math/add", "[2, 3]"]).code != 0 {
+        assert!(Instant::now() < deadline, "{}", gate.log("one.json"));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// The one that signs with the old key and the one that signs with the new one do not believe each other, and share a guard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_key_is_exchanged_replica_by_replica() {
+    let gate = Gate::open().await;
+    let mut one = gate.serve("demo", "one.json");
+    gate.shell.run("keys new-service dev/demo --number 2 --out demo/next-key.json").ok();
+    let config = other(&gate, "service_key = \"service-key.json\"", "service_key = \"next-key.json\"");
+    let mut two = gate.start(&config, "two.json");
+    gate.wait_for_log("two.json", "serve: ready");
+    // They ask each other a few times.
+    std::thread::sleep(Duration::from_secs(4));
+    gate.shell.run("ping --config demo/here.toml --own one.json").ok();
+    gate.shell.run(&format!("ping --config {config} --own two.json")).ok();
+    assert!(one.0.try_wait().unwrap().is_none() && two.0.try_wait().unwrap().is_none());
+    let said = [gate.log("one.json"), gate.log("two.json")].concat();
+    assert!(said.contains("does not sign with the service's key") && !said.contains("ERROR"), "{said}");
+    is_answered(&gate);
+    one.terminate();
+    is_answered(&gate);
+}
+
+/// A broker that is silent for a moment: a replica could have started unheard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_does_not_hear_itself_says_so_and_says_when_it_does_again() {
+    let mut gate = Gate::open().await;
+    let _one = gate.serve("demo", "one.json");
+    gate.server.pause().await;
+    gate.wait_for_log("one.json", "does not hear its own answers");
+    gate.server.resume().await;
+    gate.wait_for_log("one.json", "hears its own answers again");
+    assert_eq!(gate.log("one.json").matches("does not hear its own answers").count(), 1);
+    is_answered(&gate);
 }
 
 #[test]

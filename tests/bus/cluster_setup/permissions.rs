@@ -157,13 +157,27 @@ async fn no_user_reaches_beyond_what_it_is_for() {
         assert_eq!(gate.may(user, &requests, &["rpc.v1.other.>"]).await, (owned(&[]), owned(&[])), "{user}");
     }
     // One service is another's stranger, as it answers and as it guards.
-    let demos = ["_SVC.demo.replica.x", "$SRV.PING.demo", "$SRV.PING.demo.x", "rg.dev.demo.planner"];
-    let hears = ["rpc.v1.demo.>", "rpc.v1.demo.planner", "_SVC.demo.replica.>", "$SRV.PING.demo", "$SRV.STATS.demo.x"];
+    let demos = ["_SVC.demo.replica.peers", "_SVC.demo.replica.x", "$SRV.PING.demo", "rg.dev.demo.planner"];
+    let hears = [
+        "rpc.v1.demo.>",
+        "rpc.v1.demo.planner",
+        "_SVC.demo.replica.>",
+        "_SVC.demo.replica.peers",
+        "$SRV.PING.demo",
+        "$SRV.STATS.demo.x",
+    ];
     for user in ["service bank", "guard bank", "guard demo"] {
         let may = gate.may(user, &demos, &hears).await;
         let own = if user == "guard demo" { owned(&["rg.dev.demo.planner"]) } else { owned(&[]) };
         assert_eq!(may, (own, owned(&[])), "{user}");
     }
+    // Where replicas ask each other, only they ask, and only they listen; they do not ask where everybody may.
+    let replicas = ["_SVC.demo.replica.peers", "_SVC.demo.replica.x"];
+    for user in ["planner", "operator", "tools"] {
+        assert_eq!(gate.may(user, &replicas, &replicas).await, (owned(&[]), owned(&[])), "{user}");
+    }
+    let own = gate.may("service demo", &[&replicas[..], &["$SRV.PING.demo"]].concat(), &replicas).await;
+    assert_eq!(own, (owned(&replicas), owned(&replicas)));
     // Only services answer, and only tools ask everybody.
     for user in ["planner", "tools", "guard demo"] {
         assert_eq!(gate.may(user, &["_INBOX.planner.x", "_INBOX.teller.x"], &[]).await.0, owned(&[]), "{user}");
@@ -254,6 +268,7 @@ async fn an_agent_publishes_only_its_own_requests() {
         // Forged answers, also to itself, to the service and to the guard.
         "_INBOX.teller.x",
         "_INBOX.planner.x",
+        "_SVC.demo.replica.peers",
         "_SVC.demo.replica.x",
         "_SVC.demo.guard.x",
         // Nonces, streams, acknowledgements, buckets, discovery, the system.

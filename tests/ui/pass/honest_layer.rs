@@ -3,6 +3,7 @@
 use std::task::{Context, Poll};
 
 use sealwire::auth::Verifier;
+use sealwire::nats::Session;
 use sealwire::policy::Permitted;
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router, Service};
@@ -36,10 +37,10 @@ fn build(endpoint: Endpoint, verifier: Verifier) -> Service {
     service.build().expect("the policies are in order")
 }
 
-async fn serve_one(service: &Service, client: &async_nats::Client, delivery: Delivery) {
+async fn serve_one(service: &Service, bus: &Session, delivery: Delivery) {
     let answer: Option<Sealed> = service.handle(delivery).await;
     if let Some(sealed) = answer {
-        let _ = sealed.send(client).await;
+        let _ = sealed.send(bus).await;
     }
 }
 

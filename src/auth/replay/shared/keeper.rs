@@ -292,8 +292,8 @@ impl Keeper {
             let shared = Arc::clone(&self.shared);
             move |event| shared.hear(&event)
         };
-        let manner = Manner { turn: Some(Arc::clone(&self.turn)), ping_every: Some(PING_EVERY) };
-        let client = self.bus.connect_with(&name, &inbox, INBOX_CAPACITY, manner, events).await;
+        let manner = Manner { turn: Arc::clone(&self.turn), ping_every: PING_EVERY };
+        let client = self.bus.connect(&name, &inbox, INBOX_CAPACITY, manner, events).await;
         let client = client.map_err(|error| Trouble::new(Outage::Unreachable, error.to_string()))?;
         let jetstream = ContextBuilder::new()
             .timeout(config.answer_within)
