@@ -17,6 +17,7 @@ mod call;
 mod configuration;
 mod dev;
 mod enrol;
+mod examples;
 mod files;
 mod json;
 mod keys;

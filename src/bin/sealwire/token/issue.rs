@@ -1,6 +1,7 @@
 //! `sealwire token issue`: a token signed with a key of `sealwire keys new-token-key`.
 //! Never issues what a service with the default rules would refuse.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -129,7 +130,10 @@ impl Issue {
             }
             None => {
                 out.result(&json!({ "token": token, "jti": jti, "expires_at": expires_at }), || token.clone())?;
-                out.note(&format!("expires {ends}"));
+                // As `token_command` nobody wants to read it with every call.
+                if std::io::stdout().is_terminal() {
+                    out.note(&format!("expires {ends}"));
+                }
             }
         }
         Ok(Exit::Ok)
