@@ -204,6 +204,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Asks until somebody listens. What is asked is signed and no JSON-RPC request, so it runs nothing, and a copy of it, too.
 pub(super) async fn wait_for(client: &Client, service: &str, limit: Duration) -> Result<(), ClientError> {
     let started = Instant::now();
+    let mut nobody = None;
     loop {
         let left = limit.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
         let asked = client.request(service).deadline(left.min(ASK)).send_raw("{}").await;
@@ -211,11 +212,16 @@ pub(super) async fn wait_for(client: &Client, service: &str, limit: Duration) ->
             // Whatever it makes of us: it is there.
             Ok(_) | Err(ClientError::Hint { .. } | ClientError::Clock { .. }) => return Ok(()),
             Err(
-                ClientError::NoResponders { .. }
+                error @ (ClientError::NoResponders { .. }
                 | ClientError::Timeout { .. }
                 | ClientError::ConnectionLost
-                | ClientError::Disconnected { .. },
-            ) if started.elapsed() + ASK_AGAIN < limit => sleep(ASK_AGAIN).await,
+                | ClientError::Disconnected { .. }),
+            ) if started.elapsed() + ASK_AGAIN < limit => {
+                nobody = Some(error).filter(|error| matches!(error, ClientError::NoResponders { .. })).or(nobody);
+                sleep(ASK_AGAIN).await;
+            }
+            // The last question may have had a millisecond left for its answer.
+            Err(error @ ClientError::Timeout { .. }) => return Err(nobody.unwrap_or(error)),
             Err(error) => return Err(error),
         }
     }
