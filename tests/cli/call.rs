@@ -4,6 +4,7 @@
 use crate::cli;
 use crate::demo_methods;
 use crate::support;
+use crate::terminal::on_terminal;
 
 use std::time::{Duration, Instant};
 
@@ -218,6 +219,25 @@ async fn what_goes_wrong_says_what_to_do() {
     elsewhere("not a url").fails(30, &["urls[0]", "nats://host:port"]);
     let said = elsewhere("nats://planner:hunter2@127.0.0.1:1").fails(30, &["urls[0]", "password_file"]);
     assert!(!said.stderr.contains("hunter2"), "{said:?}");
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_takes_longer_than_a_second_says_what_it_waits_for() {
+    let bench = Bench::start().await;
+    let call = ["call", "--creds", "planner.creds.json", "late", "math/add", "--wait", "2s"];
+    let waits = "waiting for the service `late` …";
+    let terminal = on_terminal(&bench.shell, &call, &[]);
+    let (counted, rest) = terminal.rsplit_once("\r\u{1b}[K").unwrap();
+    assert!(counted.contains(&format!("{waits} 1 s")), "{terminal:?}");
+    assert!(!rest.contains(waits) && rest.contains("nobody listens"), "the line is gone: {terminal:?}");
+    let log = bench.shell.run_args(&call).fails(20, &["nobody listens"]).stderr;
+    assert!(log.starts_with(&format!("{waits}\n")) && log.matches(waits).count() == 1, "{log:?}");
+    let json = bench.shell.run_args(&[&call[..], &["--json"]].concat()).fails(20, &[]).stderr;
+    assert_eq!(json.lines().count(), 1, "{json:?}");
+    // What is done at once has no line.
+    let quick = on_terminal(&bench.shell, &["call", "--creds", "planner.creds.json", "demo", "math/add", "[2,3]"], &[]);
+    assert_eq!(quick, "5\n");
     bench.end().await;
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::cli::Shell;
 
 /// What `sealwire` shows on a terminal. Python's standard library has one to lend.
-fn on_terminal(shell: &Shell, args: &[&str], environment: &[(&str, &str)]) -> String {
+pub(crate) fn on_terminal(shell: &Shell, args: &[&str], environment: &[(&str, &str)]) -> String {
     let lend = "import pty, sys; pty.spawn(sys.argv[1:])";
     let words = shell.command(args);
     let mut command = Command::new("python3");

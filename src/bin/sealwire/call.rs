@@ -18,6 +18,7 @@ use sealwire::{BusError, MethodName, Name};
 use serde_json::value::RawValue;
 
 use crate::exit::{Exit, Failure, OrFail as _};
+use crate::output::Output;
 use crate::runtime::{Signals, block_on};
 use crate::when;
 
@@ -40,7 +41,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// Connects, does `work`, and waits until everything is written.
-    fn run<T, W, F>(&self, service: &str, work: W) -> Result<T, Failure>
+    fn run<T, W, F>(&self, service: &str, out: &Output, work: W) -> Result<T, Failure>
     where
         W: FnOnce(Client) -> F,
         F: Future<Output = Result<T, ClientError>>,
@@ -49,7 +50,7 @@ impl Options {
         block_on(async {
             let client =
                 Client::connect(credentials.clone()).await.map_err(|error| unconnected(error, &credentials))?;
-            let done = match self.listened(&client, service).await {
+            let done = match self.listened(&client, service, out).await {
                 Ok(()) => work(client.clone()).await,
                 Err(error) => Err(error),
             };
@@ -59,7 +60,12 @@ impl Options {
     }
 
     /// Connects and repeats `work` until a signal comes, even if that is before there is a connection.
-    fn run_until_stopped<F>(&self, service: &str, work: impl FnOnce(Client, Signals) -> F) -> Result<Exit, Failure>
+    fn run_until_stopped<F>(
+        &self,
+        service: &str,
+        out: &Output,
+        work: impl FnOnce(Client, Signals) -> F,
+    ) -> Result<Exit, Failure>
     where
         F: Future<Output = Result<Exit, Failure>>,
     {
@@ -70,7 +76,7 @@ impl Options {
                 return Ok(Exit::Interrupted);
             };
             let client = client.map_err(|error| unconnected(error, &credentials))?;
-            let done = match signals.unless_stopped(self.listened(&client, service)).await {
+            let done = match signals.unless_stopped(self.listened(&client, service, out)).await {
                 None => Ok(Exit::Interrupted),
                 Some(Err(error)) => Err(failure(error)),
                 Some(Ok(())) => work(client.clone(), signals.clone()).await,
@@ -82,9 +88,12 @@ impl Options {
     }
 
     /// Waits for the service, if asked to.
-    async fn listened(&self, client: &Client, service: &str) -> Result<(), ClientError> {
+    async fn listened(&self, client: &Client, service: &str, out: &Output) -> Result<(), ClientError> {
         match self.wait {
-            Some(limit) => client.wait_for(service, limit).await,
+            Some(limit) => {
+                let _working = out.working(&format!("waiting for the service `{service}`"));
+                client.wait_for(service, limit).await
+            }
             None => Ok(()),
         }
     }

@@ -18,7 +18,7 @@ use crate::nats_server::{self, RunError, ServerOptions};
 use crate::output::Output;
 use crate::runtime::{Signals, block_on};
 use crate::sandbox::{AGENTS, SERVICE, TOOLS_USER};
-use crate::serve;
+use crate::{serve, server};
 use folder::{Folder, Member};
 
 /// Keep a whole set-up running on this machine, and print what to try
@@ -80,7 +80,7 @@ impl Dev {
         }
         let folder = Folder::take(&self.place.folder)?;
         let port = self.choose_port(&folder)?;
-        let found = nats_server::find().or_fail(Exit::Transport)?;
+        let found = server::found(out)?;
         let kept = folder.is_complete() && !self.fresh;
         if !kept {
             folder.fill()?;

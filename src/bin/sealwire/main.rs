@@ -20,6 +20,7 @@ mod permissions;
 mod ping;
 mod policy;
 mod process;
+mod progress;
 mod record;
 mod runtime;
 mod sandbox;

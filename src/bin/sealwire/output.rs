@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::exit::{Exit, Failure};
+use crate::progress::Working;
 use crate::{colour, term};
 
 /// Where a command's results and remarks go.
@@ -59,6 +60,11 @@ impl Output {
         if !self.json {
             self.stderr(text);
         }
+    }
+
+    /// Says what is under way, if it takes longer than a second, until the result is dropped.
+    pub(crate) fn working(&self, what: &str) -> Working {
+        if self.json { Working::silently() } else { Working::on(term::safe_text(what).into_owned()) }
     }
 
     /// Something that people should look at, whoever reads the result.

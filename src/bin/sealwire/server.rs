@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::nats_server::{self, ServerOptions};
+use crate::nats_server::{self, Environment, Found, ServerOptions};
 use crate::output::Output;
 use crate::runtime::{Signals, block_on};
 
@@ -25,13 +25,20 @@ pub(crate) struct Server {
     port: u16,
 }
 
+/// Finds a nats-server, or fetches one, and tells what takes time and what was passed over.
+pub(crate) fn found(out: &Output) -> Result<Found, Failure> {
+    let _working = out.working("getting a nats-server");
+    nats_server::find_in(&Environment::of_process(), &mut |note| out.note(&format!("note: {note}")))
+        .or_fail(Exit::Transport)
+}
+
 impl Server {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         // Said before a server is fetched for nothing.
         if !nats_server::is_free(self.port) {
             return Err(Failure::of(Exit::Input, &nats_server::RunError::PortInUse(self.port)));
         }
-        let found = nats_server::find().or_fail(Exit::Transport)?;
+        let found = found(out)?;
         let options = ServerOptions { port: Some(self.port), ..ServerOptions::default() };
         let mut broker = nats_server::spawn(&found, &options).or_fail(Exit::Transport)?;
         let signals = Signals::listen(None)?;

@@ -81,7 +81,7 @@ impl Batch {
             Failure::input(format!("the batch is not an array of entries: {error}"))
                 .help("write '[{\"method\":\"math/add\",\"params\":[2,3]}]'; what is no request can be sent with `sealwire send`")
         })?;
-        let outcomes = self.options.run(&self.service, async |client| {
+        let outcomes = self.options.run(&self.service, out, async |client| {
             let mut batch = self.options.request(&client, &self.service).batch();
             let calls: Vec<Option<BatchCall>> = entries
                 .iter()

@@ -37,7 +37,7 @@ impl Notify {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         check_words("notify", &self.service, &self.method, self.params.as_deref(), &self.more)?;
         let params = params(self.params)?;
-        self.options.run(&self.service, async |client| {
+        self.options.run(&self.service, out, async |client| {
             let request = self.options.request(&client, &self.service);
             let request = if self.method_subject { request.on_method_subject() } else { request };
             request.notify(&self.method, &params).await

@@ -41,7 +41,7 @@ impl Send {
             Some(text) if text != "-" => text.into_bytes(),
             _ => files::stdin("the payload")?,
         };
-        let answer = self.options.run(&self.service, async |client| {
+        let answer = self.options.run(&self.service, out, async |client| {
             let mut request = self.options.request(&client, &self.service);
             if let Some(method) = self.subject_of {
                 request = request.on_subject_of(method);

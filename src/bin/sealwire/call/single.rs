@@ -71,9 +71,9 @@ impl Call {
         };
         if let Some(every) = self.often.every {
             let repeat = async |client, signals| self.often.repeat(every, out, &client, &signals, call).await;
-            return self.options.run_until_stopped(&self.service, repeat);
+            return self.options.run_until_stopped(&self.service, out, repeat);
         }
-        let answer = self.options.run(&self.service, async |client| Ok(call(&client).await))?;
+        let answer = self.options.run(&self.service, out, async |client| Ok(call(&client).await))?;
         match answer {
             Ok(result) => {
                 out.result(&Outcome::Result(&result), || shown(&result))?;

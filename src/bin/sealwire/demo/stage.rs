@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure, OrFail as _};
 use crate::nats_server::{self, ServerOptions};
 use crate::output::Output;
 use crate::sandbox::Sandbox;
-use crate::serve;
+use crate::{serve, server};
 
 /// A broker with the sandbox's users, and the sandbox.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) const READY: Duration = Duration::from_secs(30);
 impl Stage {
     /// Finds or fetches a broker, starts it, and makes everything else.
     pub(crate) fn build(out: &Output) -> Result<Self, Failure> {
-        let found = nats_server::find().or_fail(Exit::Transport)?;
+        let found = server::found(out)?;
         let folder = nats_server::private(tempfile::Builder::new().prefix("sealwire-demo-"))
             .tempdir()
             .map_err(|error| Failure::input(format!("no temporary folder can be made: {error}")))?;

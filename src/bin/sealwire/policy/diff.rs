@@ -49,11 +49,13 @@ struct Compared<'a> {
 
 impl Diff {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let working = out.working("comparing the policies");
         let recording = self.replay.as_deref().map(read).transpose()?;
         let methods = recorded_methods(recording.as_deref().unwrap_or_default());
         let (old, new) = (load_with(&self.old, &methods, out)?, load_with(&self.new, &methods, out)?);
         let diff = policy::Diff::between(&old, &new);
         let replay = recording.as_deref().map(|recording| Replay::run(&new, recording));
+        drop(working);
         let same = replay.as_ref().map_or(diff.is_same(), Replay::is_same);
         out.verdict(&Compared { same, diff: &diff, replay: replay.as_ref() }, || {
             let replayed = replay.as_ref().map(|replay| format!("\n{replay}\n")).unwrap_or_default();

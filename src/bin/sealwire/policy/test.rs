@@ -57,7 +57,9 @@ impl Test {
             let message = format!("there is no case in `{}`, so nothing is tested", self.folder.display());
             return Err(Failure::new(Exit::PolicyTestFailed, message).help("write expected decisions into *.test.toml"));
         }
+        let working = out.working("putting the cases to the policies");
         let rehearsal = Rehearsal::run(&set, &expectations);
+        drop(working);
         let ok = rehearsal.passed() && (rehearsal.uncovered.is_empty() || !self.require_coverage);
         out.verdict(&Tested { ok, rehearsal: &rehearsal }, || rehearsal.to_string())?;
         Ok(if ok { Exit::Ok } else { Exit::PolicyTestFailed })

@@ -36,6 +36,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let working = out.working("making keys and certificates");
         let target = Target::new(self.out);
         let found = target.mark()?;
         let made = found.is_none();
@@ -52,6 +53,7 @@ impl Cluster {
         let mark = target.add_services(mark, &lacking)?;
         target.write_token(&mark)?;
 
+        drop(working);
         let added = if made { Vec::new() } else { lacking };
         let result = json!({ "folder": target.display().to_string(), "made": made, "renewed": renewed, "added": added,
                              "services": mark.services, "folders": Target::folders(&mark) });
