@@ -188,7 +188,7 @@ pub struct ReplayConfig {
     pub replicas: Option<usize>,
     /// Shared guard: the most nonces that its stream holds; 1,000,000, which is 10,000 messages a second.
     pub stream_messages: Option<u32>,
-    /// Shared guard: how long one check may take, in milliseconds; 250.
+    /// Shared guard: how long the broker may take to answer a check, in milliseconds; 250. Then it is asked again, for 2 s.
     pub answer_within_ms: Option<u64>,
     /// Shared guard: as whom it connects to the broker; as `[nats]` if left out. With a user of its own, the one that
     /// publishes answers, to subjects that callers choose, needs no right on the guard's stream.

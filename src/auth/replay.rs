@@ -159,7 +159,7 @@ pub enum Outage {
     /// The broker does not answer the guard.
     #[error("the broker does not answer")]
     Unreachable,
-    /// The check was not answered in time. It may have been stored.
+    /// The check was not answered in time, however often it asked. It may have been stored.
     #[error("the check was not answered in time")]
     Unanswered,
     /// There is no guard stream, or not the one that this guard has verified.

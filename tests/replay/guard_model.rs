@@ -4,7 +4,7 @@
 //!
 //! What is modelled is the code's decisions; `rules.rs` names the function of each. One message, with W = 1 and S = 1, is offered
 //! to every replica at every time, in every order with everything else: others' messages, looks at the stream, questions that
-//! reach the broker late, answers that are judged late (a process that is slow just takes no step), starts and stops,
+//! reach the broker late, answers that are lost or judged late (a process that is slow just takes no step), starts and stops,
 //! faults of the brokers, and clocks that say at each reading whatever they may. The bounds: three machines, two or three
 //! processes at a time; at most two starts, one fault of a broker, and one process that nobody hears for a while; two
 //! brokers; the time from the first moment at which the message can be admitted until the stream has forgotten it.
@@ -254,6 +254,18 @@ fn without_sequence_numbers_a_restored_backup_executes_twice() {
 fn with_answers_over_a_broken_connection_an_emptied_stream_executes_twice() {
     twice(&cluster(), Rules { line_check: false, ..ALL });
     twice(&single(), Rules { line_check: false, ..ALL });
+}
+
+/// A check that was not answered in time is asked again. The others' answers are known ids, too.
+#[test]
+fn with_any_known_id_taken_for_ones_own_it_executes_twice() {
+    twice(&cluster(), Rules { own_content: false, ..ALL });
+    twice(&single(), Rules { own_content: false, ..ALL });
+}
+
+#[test]
+fn with_ones_own_id_taken_under_any_number_it_executes_twice() {
+    twice(&single(), Rules { own_number: false, ..ALL });
 }
 
 /// The promise needs this assumption, and the model shows that it does.

@@ -512,6 +512,58 @@ async fn a_paused_server_refuses_quickly_and_nothing_runs_twice_afterwards() {
     assert_eq!(offer(&two, Message::new()).await, Ok(()));
 }
 
+/// The broker stands still for longer than a check waits, and then stores what it was asked.
+#[tokio::test]
+async fn a_check_that_is_answered_too_late_admits_its_own_message_and_no_copy() {
+    let mut server = NatsServer::start().await;
+    let open = || async {
+        let mut config = config();
+        config.answer_within = Duration::from_millis(250);
+        let guard = open_with(&server.url(), config, Arc::new(SystemClock)).await;
+        ready(&guard).await;
+        guard
+    };
+    let (one, two) = (open().await, open().await);
+    let (alone, raced): (Vec<_>, Vec<_>) = (0..20).map(|_| (Message::new(), Message::new())).unzip();
+    server.pause().await;
+    let asked = async {
+        let offers = |guard, messages: &[Message]| {
+            join_all(messages.iter().map(|message| offer(guard, *message)).collect::<Vec<_>>())
+        };
+        tokio::join!(offers(&one, &alone), offers(&one, &raced), offers(&two, &raced))
+    };
+    let resumed = async {
+        sleep(Duration::from_millis(600)).await;
+        server.resume().await;
+    };
+    let ((alone_at_one, raced_at_one, raced_at_two), ()) = tokio::join!(asked, resumed);
+    assert!(one.stats().shared.unwrap().unanswered >= 20, "they were not answered in time");
+    assert!(alone_at_one.iter().all(Result::is_ok), "{alone_at_one:?}");
+    for pair in raced_at_one.iter().zip(&raced_at_two) {
+        assert!(matches!(pair, (Ok(()), Err(Refused::Replayed)) | (Err(Refused::Replayed), Ok(()))), "{pair:?}");
+    }
+    for message in alone.into_iter().chain(raced) {
+        assert_eq!(offer(&one, message).await, Err(Refused::Replayed));
+        assert_eq!(offer(&two, message).await, Err(Refused::Replayed));
+    }
+}
+
+/// One that was given up burns the nonce for everybody: whoever asked is gone.
+#[tokio::test]
+async fn a_check_that_died_before_its_answer_admits_nobody() {
+    let mut server = NatsServer::start().await;
+    let (one, two) = (replica(&server).await, replica(&server).await);
+    let message = Message::new();
+    server.pause().await;
+    let (owner, now) = (name("a"), Instant::now());
+    let check = one.admit(&owner, message.nonce, message.iat, message.iat + 30, now);
+    assert!(tokio::time::timeout(Duration::from_millis(100), check).await.is_err());
+    server.resume().await;
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(offer(&two, message).await, Err(Refused::Replayed));
+    assert_eq!(offer(&one, message).await, Err(Refused::Replayed));
+}
+
 #[tokio::test]
 async fn a_step_of_this_machines_clock_is_noticed_by_the_next_message() {
     let server = NatsServer::start().await;

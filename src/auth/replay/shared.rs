@@ -9,6 +9,8 @@
 //!   above all that were seen before the question;
 //! - after the answer the clock is read again: a process that was paused in between could otherwise come back after the
 //!   stream has forgotten the id;
+//! - an id that a check finds known, when it asks again because it had no answer, is its own only if a number that it alone
+//!   knows was stored with it, in the memory and above the numbers of its first question;
 //! - this machine's clock and the broker's differ by no more than the skew, compared every second, and between two
 //!   comparisons the wall clock is held against the monotonic clock.
 //!

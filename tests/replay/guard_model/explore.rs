@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write as _};
-use std::hash::Hash;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// What can happen.
 pub(crate) trait Model {
@@ -52,7 +52,7 @@ impl Explored {
 /// When there are more than `most`: the bounds of the model are wrong then, and nothing is said about it.
 pub(crate) fn explore<M: Model>(model: &M, most: usize) -> Explored {
     // By state: its place in `met`.
-    let mut known: HashMap<M::State, usize> = HashMap::new();
+    let mut known: HashMap<M::State, usize, BuildHasherDefault<Quick>> = HashMap::default();
     let mut met: Vec<Met<M>> = Vec::new();
     let mut notable = 0;
     for state in model.starts() {
@@ -79,6 +79,34 @@ pub(crate) fn explore<M: Model>(model: &M, most: usize) -> Explored {
     }
     let depth = met.last().map_or(0, |last| last.depth);
     Explored { states: met.len(), depth, notable, counterexample: None }
+}
+
+/// FNV-1a, a word at a time: states are many small numbers, and whoever makes them is no attacker.
+struct Quick(u64);
+
+impl Default for Quick {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Quick {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u8(*byte));
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    }
+
+    /// What kind of variant an enum has.
+    fn write_isize(&mut self, number: isize) {
+        self.write_u8(number.to_le_bytes()[0]);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// A state, and how it was reached first.

@@ -1,6 +1,6 @@
 //! What the guard does, with a switch for each rule. Each function names the code that it mirrors.
 
-use super::world::{Check, EXP, Guard, IAT, Replica, Run, S, Watch, World};
+use super::world::{Check, EXP, Guard, IAT, Replica, Run, S, Stored, Watch, World};
 
 /// The rules. A test takes each one out and expects the message to be executed twice.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,10 @@ pub(crate) struct Rules {
     pub(crate) sequence_check: bool,
     /// An answer counts only over the connection that was verified.
     pub(crate) line_check: bool,
+    /// A check that is asked again takes a known id for its own only if the stored content says so.
+    pub(crate) own_content: bool,
+    /// And only if it is stored under a number above all that were seen before it was asked first.
+    pub(crate) own_number: bool,
 }
 
 impl Rules {
@@ -60,6 +64,8 @@ impl Rules {
         probe_check: true,
         sequence_check: true,
         line_check: true,
+        own_content: true,
+        own_number: true,
     };
 }
 
@@ -101,6 +107,11 @@ impl Replica {
     /// Another one that serves, and shares no memory with this one.
     fn may_not_serve_beside(&self, other: &Self) -> bool {
         other.run == Run::Serving && (self.guard == Guard::Local || other.guard != self.guard)
+    }
+
+    /// Whether what was stored under this number was stored after the answer that had the `highest`.
+    fn is_above(&self, number: u8, highest: u8) -> bool {
+        number > highest && !self.watch.is_some_and(|watch| watch.set_back)
     }
 
     pub(crate) fn is_at(&self, broker: usize) -> bool {
@@ -253,8 +264,11 @@ impl World {
         }
         let is_unbroken = last.is_some_and(|last| last.unbroken) || !rules.line_check;
         if gap.is_some() || enters || !is_unbroken {
-            // A check that began before proves nothing now: `Up::continues`.
-            own.check = Check::None;
+            // An answer to a check that began before proves nothing now: `Up::continues`. It is asked again, of the same
+            // memory: in another one the fence lies ahead of the message anyway.
+            let is_same = gap.is_none() && !enters;
+            let again = own.check.highest().filter(|_| is_same).map(|highest| Check::Again { highest: *highest });
+            own.check = again.unwrap_or(Check::None);
         }
         own.watch = Some(Watch::now(number));
         true
@@ -307,13 +321,41 @@ impl World {
     /// The question is at the broker, however late: `ask::ask`, and `Answer::heard`.
     pub(crate) fn asked(&mut self, replica: usize, rules: &Rules) -> bool {
         let own = self.replicas[replica];
-        let (Guard::Shared(broker), Check::Asked { highest }) = (own.guard, own.check) else { return false };
+        let Guard::Shared(broker) = own.guard else { return false };
+        let highest = match (own.check, own.up(rules)) {
+            (Check::Asked { highest }, _) => highest,
+            // By a link that is up: `Shared::ask_again`.
+            (Check::Again { .. }, Some(watch)) => watch.number,
+            _ => return false,
+        };
         let Some(number) = self.store(usize::from(broker), true) else { return false };
         let by_verified = own.watch.is_some_and(|watch| watch.same_name);
-        let set_back = own.watch.is_some_and(|watch| watch.set_back);
-        let higher = |number| (number > highest && !set_back) || !rules.sequence_check;
-        let is_new = by_verified && number.is_some_and(higher);
-        self.replicas[replica].check = if is_new { Check::New } else { Check::None };
+        let is_new = match number {
+            Some(number) => own.is_above(number, highest) || !rules.sequence_check,
+            None if matches!(own.check, Check::Asked { .. }) => false,
+            None => match own.stored {
+                Stored::High => true,
+                Stored::Low => !rules.own_number,
+                Stored::No => !rules.own_content,
+            },
+        };
+        let own = &mut self.replicas[replica];
+        own.check = if by_verified && is_new { Check::New } else { Check::None };
+        true
+    }
+
+    /// The question is at the broker, or lost, and its answer is lost or late.
+    pub(crate) fn unheard(&mut self, replica: usize) -> bool {
+        let own = self.replicas[replica];
+        let (Guard::Shared(broker), Check::Asked { highest } | Check::Again { highest }) = (own.guard, own.check)
+        else {
+            return false;
+        };
+        let number = self.store(usize::from(broker), true).flatten();
+        let is_above = number.map(|number| own.is_above(number, highest));
+        let own = &mut self.replicas[replica];
+        own.check = Check::Again { highest };
+        own.stored = is_above.map_or(own.stored, |above| if above { Stored::High } else { Stored::Low });
         true
     }
 

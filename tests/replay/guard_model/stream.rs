@@ -1,7 +1,7 @@
 //! What happens at the brokers: what is stored, forgotten and lost there.
 
 use super::rules::Rules;
-use super::world::{Check, Fault, MEMORY, Run, Stream, World};
+use super::world::{Fault, MEMORY, Run, Stream, World};
 
 /// A leader that is lost is replaced after this many ticks at least; one that hands over, at once.
 const ELECTION: u8 = 2;
@@ -32,9 +32,7 @@ impl World {
             if watch.set_back && watch.age >= OLD_BACKUP {
                 // Others have stored more since than the backup lacked.
                 (watch.set_back, watch.number) = (false, 0);
-                if let Check::Asked { highest } = &mut replica.check {
-                    *highest = 0;
-                }
+                replica.check.highest().into_iter().for_each(|highest| *highest = 0);
             }
         }
     }

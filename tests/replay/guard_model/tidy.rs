@@ -1,12 +1,16 @@
 //! One form for all worlds that differ in nothing that matters, so that there are few enough to visit each.
 
-use super::world::{Check, Guard, IAT, Replica, Run, S, World};
+use super::world::{Check, EXP, Guard, IAT, Replica, Run, S, Stored, World};
 
 impl World {
     /// One form for worlds that differ in nothing that matters.
     pub(crate) fn tidied(mut self) -> Self {
         let now = self.now;
         for replica in &mut self.replicas {
+            // Nobody whose clock is right admits it any more, however often it is asked for.
+            if now >= EXP + S && matches!(replica.check, Check::Again { .. }) {
+                replica.check = Check::None;
+            }
             // A message at or behind the fence is stale, however far the fence is.
             replica.fence = replica.fence.min(IAT);
             replica.entry = replica.entry.min(IAT);
@@ -25,6 +29,15 @@ impl World {
             let is_past = replica.fence == IAT || (replica.is_done() && nobody_will);
             if is_past && matches!(replica.guard, Guard::Shared(_)) && replica.run != Run::Down {
                 *replica = Self::past(*replica);
+            }
+        }
+        for broker in 0..self.brokers.len() {
+            let has_id = self.brokers[broker].stream.is_some_and(|stream| stream.id.is_some());
+            for replica in self.replicas.iter_mut().filter(|replica| replica.is_at(broker)) {
+                // Nobody looks at it once the check is over.
+                if !has_id || replica.check == Check::None {
+                    replica.stored = Stored::No;
+                }
             }
         }
         for stream in self.brokers.iter_mut().filter_map(|broker| broker.stream.as_mut()) {
@@ -85,9 +98,7 @@ impl World {
     fn each_known(&mut self, then: &mut dyn FnMut(&mut u8)) {
         for replica in &mut self.replicas {
             replica.watch.iter_mut().for_each(|watch| then(&mut watch.number));
-            if let Check::Asked { highest } = &mut replica.check {
-                then(highest);
-            }
+            replica.check.highest().into_iter().for_each(&mut *then);
         }
     }
 }

@@ -121,6 +121,7 @@ pub(crate) struct Replica {
     /// The fence that a peer's probe has told since.
     pub(crate) told: Option<u8>,
     pub(crate) check: Check,
+    pub(crate) stored: Stored,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -159,8 +160,31 @@ pub(crate) enum Check {
     Asked {
         highest: u8,
     },
-    /// Acknowledged as new, by the verified name and under a higher number.
+    /// Asked, and not answered in time: to be asked again.
+    Again {
+        highest: u8,
+    },
+    /// Acknowledged as new, by the verified name and under a higher number; or found to be this check's own.
     New,
+}
+
+/// Whether the id that the stream holds was stored by this run's check: its content says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Stored {
+    No,
+    /// But not under a number above all that were seen before the question.
+    Low,
+    High,
+}
+
+impl Check {
+    /// The highest number that was seen before the question.
+    pub(crate) fn highest(&mut self) -> Option<&mut u8> {
+        match self {
+            Self::None | Self::New => None,
+            Self::Asked { highest } | Self::Again { highest } => Some(highest),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -186,6 +210,8 @@ pub(crate) enum Step {
     Offered(usize),
     /// The question reaches the broker.
     Asked(usize),
+    /// It does, or is lost, and no answer comes in time.
+    Unheard(usize),
     /// The answer is judged.
     Judged(usize),
 }
@@ -206,6 +232,7 @@ impl Replica {
             watch: None,
             told: None,
             check: Check::None,
+            stored: Stored::No,
         }
     }
 
@@ -303,6 +330,7 @@ impl World {
             take(Step::Verifies(replica), &|world| world.verifies(replica, rules, bounds.clustered));
             take(Step::Offered(replica), &|world| world.offered(replica, rules, bounds.ahead));
             take(Step::Asked(replica), &|world| world.asked(replica, rules));
+            take(Step::Unheard(replica), &|world| world.unheard(replica));
             take(Step::Judged(replica), &|world| world.judged(replica, rules, bounds.ahead));
         }
     }

@@ -17,10 +17,10 @@ pub(super) enum Answer {
         stream: String,
         sequence: u64,
     },
-    /// The id was stored before, or is just being stored for somebody else.
+    /// The id was stored before, or is just being stored.
     Known {
-        /// Not told in the second case.
-        stream: Option<String>,
+        /// The stream, and the number that it was stored under. Not told in the second case.
+        held: Option<(String, u64)>,
     },
     /// The subject holds as many as one may: the owner's share is used up.
     OwnerFull,
@@ -33,7 +33,10 @@ pub(super) enum Heard {
     New {
         sequence: u64,
     },
-    Known,
+    Known {
+        /// Under which number, if it is stored already.
+        sequence: Option<u64>,
+    },
     /// Another stream answered.
     Foreign {
         stream: String,
@@ -49,12 +52,12 @@ impl Answer {
     /// is stored after an answer was seen has a higher number than that answer had.
     pub(super) fn heard(self, stream: &str, highest: u64) -> Heard {
         match self {
-            Self::Acknowledged { stream: other, .. } | Self::Known { stream: Some(other) } if other != stream => {
+            Self::Acknowledged { stream: other, .. } | Self::Known { held: Some((other, _)) } if other != stream => {
                 Heard::Foreign { stream: other }
             }
             Self::Acknowledged { sequence, .. } if sequence <= highest => Heard::WentBack,
             Self::Acknowledged { sequence, .. } => Heard::New { sequence },
-            Self::Known { .. } => Heard::Known,
+            Self::Known { held } => Heard::Known { sequence: held.map(|(_, sequence)| sequence) },
             Self::OwnerFull => Heard::OwnerFull,
             Self::Failed(outage) => Heard::Failed(outage),
         }
@@ -72,7 +75,7 @@ pub(super) async fn ask(jetstream: &Context, subject: String, id: &str, content:
     };
     // The client's own time-out begins only when its queue has taken the message.
     match tokio::time::timeout(within, asked).await {
-        Ok((Ok(ack), _)) if ack.duplicate => Answer::Known { stream: Some(ack.stream) },
+        Ok((Ok(ack), _)) if ack.duplicate => Answer::Known { held: Some((ack.stream, ack.sequence)) },
         Ok((Ok(ack), _)) => Answer::Acknowledged { stream: ack.stream, sequence: ack.sequence },
         Ok((Err(error), unsent)) => failed(&error, unsent),
         Err(_) => Answer::Failed(Outage::Unanswered),
@@ -82,7 +85,7 @@ pub(super) async fn ask(jetstream: &Context, subject: String, id: &str, content:
 fn failed(error: &PublishError, unsent: bool) -> Answer {
     let code = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
     let outage = match (error.kind(), code.map(|error| error.error_code().0)) {
-        (_, Some(IN_PROCESS)) => return Answer::Known { stream: None },
+        (_, Some(IN_PROCESS)) => return Answer::Known { held: None },
         // One code for every limit: only its text says which. Another text is the safe side: nobody's share, but the stream.
         (_, Some(STORE_FAILED)) if code.is_some_and(|error| error.to_string().contains(SHARE_USED_UP)) => {
             return Answer::OwnerFull;
@@ -98,8 +101,8 @@ fn failed(error: &PublishError, unsent: bool) -> Answer {
     Answer::Failed(outage)
 }
 
-/// `JSStreamDuplicateMessageConflict`: in a cluster, the id is still on its way to the copies. It is a replay: of many
-/// that ask at once, one is told that its id is stored.
+/// `JSStreamDuplicateMessageConflict`: in a cluster, the id is still on its way to the copies. It is a replay, unless this very
+/// check has sent it before: of many that ask at once, one is told that its id is stored.
 const IN_PROCESS: u64 = 10_158;
 
 /// `JSStreamStoreFailedF`, with the limit that was reached in its description.
@@ -126,9 +129,9 @@ mod tests {
 
     #[test]
     fn what_is_known_or_still_in_process_is_a_replay() {
-        let known = |stream: Option<&str>| Answer::Known { stream: stream.map(String::from) };
-        assert_eq!(known(Some("RG_1")).heard("RG_1", 7), Heard::Known);
-        assert_eq!(known(None).heard("RG_1", 7), Heard::Known);
+        let known = |stream: Option<&str>| Answer::Known { held: stream.map(|stream| (stream.to_owned(), 5)) };
+        assert_eq!(known(Some("RG_1")).heard("RG_1", 7), Heard::Known { sequence: Some(5) });
+        assert_eq!(known(None).heard("RG_1", 7), Heard::Known { sequence: None });
         assert_eq!(known(Some("RG_2")).heard("RG_1", 7), Heard::Foreign { stream: "RG_2".into() });
     }
 
@@ -154,7 +157,7 @@ mod tests {
             let source = serde_json::from_str::<jetstream::Error>(&body).ok();
             source.map(|source| failed(&PublishError::with_source(PublishErrorKind::Other, source), false))
         };
-        assert_eq!(error(IN_PROCESS), Some(Answer::Known { stream: None }));
+        assert_eq!(error(IN_PROCESS), Some(Answer::Known { held: None }));
         assert_eq!(error(STORE_FAILED), Some(Answer::Failed(Outage::StreamFull)));
         assert_eq!(error(10_008), Some(Answer::Failed(Outage::Unexpected)));
 

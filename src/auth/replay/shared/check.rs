@@ -9,16 +9,17 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_nats::Event;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::super::counters::Counters;
 use super::super::{GuardIdentity, LocalGuard, Nonce, Outage, Refused, Window};
 use super::SharedConfig;
-use super::ask::{self, Answer, Heard};
+use super::ask::{self, Heard};
 use super::flight::Flight;
 use super::keeper::Up;
 use super::latency::Recorder;
 use super::probe::Peers;
+use super::stream;
 use crate::clock::Clock;
 use crate::name::Name;
 
@@ -49,6 +50,14 @@ pub(super) struct Shared {
     pub(super) latency: Recorder,
     pub(super) unanswered: AtomicU64,
     pub(super) interruptions: AtomicU64,
+}
+
+/// What the stream is asked for one message.
+struct Question {
+    subject: String,
+    id: String,
+    /// Stored with the id: a number that nobody but this check knows, so that the check knows its own.
+    content: String,
 }
 
 /// Whether the stream can be asked.
@@ -101,14 +110,8 @@ impl Shared {
         // The local guard goes first, so that a flood of copies costs no shared work.
         self.local.admit_now(owner, nonce, iat, exp)?;
 
-        let highest = up.highest.load(Ordering::SeqCst);
-        let asked = Instant::now();
-        let subject = self.config.subject(owner);
-        let id = format!("{owner}.{}", nonce.to_text());
-        let answer = ask::ask(&up.jetstream, subject, &id, Vec::new(), self.config.answer_within).await;
-        self.latency.record(asked.elapsed());
-        self.believe(up, answer, highest)?;
-
+        let link = self.ask(link, owner, nonce).await?;
+        let up = link.up().map_err(Refused::Unavailable)?;
         // The memory that answered must be the one that is vouched for now, over the same connection.
         let link_now = self.link.load_full();
         let up_now = link_now.up().map_err(Refused::Unavailable)?;
@@ -125,6 +128,65 @@ impl Shared {
             return Err(Refused::Stale);
         }
         Ok(())
+    }
+
+    /// Asks the stream, and again while it gives no answer. Returns the link by which it said that this check stored the id.
+    async fn ask(&self, mut link: Arc<Link>, owner: &Name, nonce: Nonce) -> Result<Arc<Link>, Refused> {
+        let id = format!("{owner}.{}", nonce.to_text());
+        let question = Question { subject: self.config.subject(owner), id, content: Nonce::random().to_text() };
+        let up = link.up().map_err(Refused::Unavailable)?;
+        let (generation, seen) = (up.generation, up.highest.load(Ordering::SeqCst));
+        let (began, mut pause, mut repeated) = (Instant::now(), FIRST_PAUSE, None);
+        loop {
+            let refused = match self.ask_once(&link, &question, repeated).await {
+                Ok(()) => return Ok(link),
+                Err(refused) => refused,
+            };
+            loop {
+                let silence =
+                    [Outage::Unanswered, Outage::Unreachable, Outage::StreamReplaced].map(Refused::Unavailable);
+                if !silence.contains(&refused) || began.elapsed() + pause > ASK_FOR {
+                    return Err(refused);
+                }
+                sleep(pause).await;
+                pause *= 2;
+                link = self.link.load_full();
+                match link.up() {
+                    // Its memory counts from now: the message is behind the fence.
+                    Ok(up) if up.generation != generation => return Err(refused),
+                    Ok(up) if self.agree(up).is_ok() => break,
+                    _ => {}
+                }
+            }
+            repeated = Some(seen);
+        }
+    }
+
+    /// `repeated`, if this check has asked before: the highest number that was seen before that.
+    ///
+    /// A question that was not answered in time may have been stored all the same, and then the next one is told that the id is
+    /// known. It is this check's own if what is stored with it says so: nobody else was or will be told that it is new.
+    async fn ask_once(&self, link: &Link, question: &Question, repeated: Option<u64>) -> Result<(), Refused> {
+        let up = link.up().map_err(Refused::Unavailable)?;
+        let Question { subject, id, content } = question;
+        let highest = up.highest.load(Ordering::SeqCst);
+        let asked = Instant::now();
+        let own = content.clone().into_bytes();
+        let answer = ask::ask(&up.jetstream, subject.clone(), id, own, self.config.answer_within).await;
+        self.latency.record(asked.elapsed());
+        match (answer.heard(&up.stream, highest), repeated) {
+            // On its way to the copies: perhaps for this check.
+            (Heard::Known { sequence: None }, Some(_)) => Err(Refused::Unavailable(Outage::Unanswered)),
+            // Under a number that was given before this check began, it is of another memory.
+            (Heard::Known { sequence: Some(sequence) }, Some(seen)) if sequence > seen => {
+                match stream::content(&up.jetstream.client(), &up.stream, sequence).await {
+                    Some(stored) if stored == content.as_bytes() => Ok(()),
+                    Some(_) => Err(Refused::Replayed),
+                    None => Err(Refused::Unavailable(Outage::Unanswered)),
+                }
+            }
+            (heard, _) => self.believe(up, heard),
+        }
     }
 
     /// Whether what was verified still holds: the clocks agree, nothing can have changed unseen, and this replica has entered.
@@ -151,14 +213,14 @@ impl Shared {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).seen(Instant::now())
     }
 
-    /// Whether the stream's answer says that the id was new, and may be believed.
-    fn believe(&self, up: &Up, answer: Answer, highest: u64) -> Result<(), Refused> {
-        match answer.heard(&up.stream, highest) {
+    /// Whether the stream's answer says that the id was new.
+    fn believe(&self, up: &Up, heard: Heard) -> Result<(), Refused> {
+        match heard {
             Heard::New { sequence } => {
                 up.highest.fetch_max(sequence, Ordering::SeqCst);
                 Ok(())
             }
-            Heard::Known => Err(Refused::Replayed),
+            Heard::Known { .. } => Err(Refused::Replayed),
             // Its oldest ids leave the stream one by one.
             Heard::OwnerFull => Err(Refused::OwnerFull { retry_after_ms: OWNER_FULL_MS }),
             Heard::Foreign { stream } => {
@@ -229,6 +291,12 @@ impl Shared {
         }
     }
 }
+
+/// For how long a question that is not answered is repeated, and the first pause between two: longer than a broker takes that
+/// hands the stream over, or that a connection needs to be made anew and verified; shorter than an election, after which the
+/// message would be stale anyway. The pauses are doubled, so that a slow broker is asked three times at most.
+const ASK_FOR: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 /// When an owner whose share of the stream is used up may try again.
 const OWNER_FULL_MS: u64 = 1000;

@@ -34,7 +34,7 @@ pub struct SharedConfig {
     pub in_flight: usize,
     /// The most checks in flight of one owner; default 256. More are refused as [`Refused::OwnerFull`](crate::auth::Refused::OwnerFull).
     pub in_flight_per_owner: usize,
-    /// How long a check may take, 10 ms to 1 s; default 250 ms. Later answers are not waited for.
+    /// How long the broker may take to answer a check, 10 ms to 1 s; default 250 ms. Later it is asked again, for two seconds.
     pub answer_within: Duration,
     /// How long [`SharedGuard::open`](crate::auth::SharedGuard::open) tries to reach the broker and the stream; default 10 s.
     pub open_within: Duration,
@@ -147,7 +147,7 @@ pub struct SharedStats {
     pub in_flight: usize,
     /// Checks sent to the stream and how long they took.
     pub latency: Latency,
-    /// Checks that were not answered in time.
+    /// Questions that were not answered in time. A check asks three times at most.
     pub unanswered: u64,
     /// How often the guard had to stop admitting because of the broker, the stream or the clock.
     pub interruptions: u64,
@@ -159,7 +159,7 @@ pub struct SharedStats {
 const PROBES_PER_S: u64 = 5;
 
 /// What the broker counts beside the subject: 16 bytes, and `NATS/1.0`, `Nats-Msg-Id: ` with an id of at most 64 + 1 + 22 bytes,
-/// and line ends. Rounded up, for probes with their content.
+/// line ends, and 22 bytes of content. Rounded up, for probes.
 const ENTRY_BYTES: i64 = 160;
 
 /// The task verifies with the same patience, every second, and what it found is trusted for five.

@@ -368,7 +368,7 @@ impl Keeper {
         // A sequence that goes back is judged from the stream's state, with everything else.
         match answer.heard(name, 0) {
             Heard::New { sequence } => Ok(Some(sequence)),
-            Heard::Known => Ok(None),
+            Heard::Known { .. } => Ok(None),
             Heard::OwnerFull => Err(Trouble::new(Outage::StreamFull, "the guard stream takes no more probes")),
             Heard::WentBack => Err(Trouble::new(Outage::Unexpected, "an answer without a sequence number")),
             Heard::Foreign { stream } => {

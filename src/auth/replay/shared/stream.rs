@@ -158,6 +158,26 @@ pub(super) async fn look(client: &Client, name: &str) -> Result<Option<Info>, Tr
     }
 }
 
+/// What is stored under `sequence`; nothing if it cannot be read.
+pub(super) async fn content(client: &Client, name: &str, sequence: u64) -> Option<Vec<u8>> {
+    let got = ask::<Got>(client, &format!("STREAM.MSG.GET.{name}"), &json!({ "seq": sequence })).await.ok()?;
+    STANDARD.decode(got.message.data).ok()
+}
+
+#[derive(Deserialize)]
+struct Got {
+    message: Stored,
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    subject: String,
+    seq: u64,
+    #[serde(default)]
+    data: String,
+    time: String,
+}
+
 /// The first probe, of any instance, that is stored under `sequence` or later; `None` if there is none.
 pub(super) async fn probe_from(
     client: &Client,
@@ -165,18 +185,6 @@ pub(super) async fn probe_from(
     name: &str,
     sequence: u64,
 ) -> Result<Option<Found>, Trouble> {
-    #[derive(Deserialize)]
-    struct Got {
-        message: Stored,
-    }
-    #[derive(Deserialize)]
-    struct Stored {
-        subject: String,
-        seq: u64,
-        #[serde(default)]
-        data: String,
-        time: String,
-    }
     let asked = json!({ "seq": sequence, "next_by_subj": wanted.probe_subject("*") });
     let Stored { subject, seq, data, time } = match ask::<Got>(client, &format!("STREAM.MSG.GET.{name}"), &asked).await
     {
