@@ -1,4 +1,4 @@
-//! docs/examples: each page from an empty folder to its end, typed as it stands there.
+//! docs/examples and docs/start: each page from an empty folder to its end, typed as it stands there.
 //! Only the ports are other ones, since several pages are typed at a time.
 
 use std::collections::BTreeMap;
@@ -58,6 +58,7 @@ impl Reader {
         let url = format!("--url nats://127.0.0.1:{} --service dev/", self.ports["4222"]);
         text.replace("--service dev/", &url)
             .replace("sealwire nats-server", &format!("sealwire nats-server --port {}", self.ports["4222"]))
+            .replace("sealwire dev --port 4222", &format!("sealwire dev --port {}", self.ports["4222"]))
             .replace("http.server 8000", &format!("http.server {}", self.ports["8000"]))
     }
 
@@ -176,20 +177,30 @@ fn read(page: &Path) -> usize {
     commands
 }
 
-#[test]
-fn examples_do_what_they_say() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/examples");
+/// Types all pages of a folder, side by side, and looks whether its index has them.
+fn read_all(folder: &str, wanted: usize, least: usize) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let index = std::fs::read_to_string(folder.join("README.md")).unwrap();
-    let pages: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let pages: Vec<_> = pages.into_iter().filter(|page| !page.ends_with("README.md")).collect();
-    assert_eq!(pages.len(), 5);
+    let pages = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let pages: Vec<_> = pages.filter(|page| !page.ends_with("README.md")).collect();
+    assert_eq!(pages.len(), wanted);
     std::thread::scope(|scope| {
         for page in &pages {
             let name = page.file_name().unwrap().to_str().unwrap();
             assert!(index.contains(&format!("]({name})")), "{name} is not in the index");
-            scope.spawn(|| assert!(read(page) >= 8));
+            scope.spawn(move || assert!(read(page) >= least, "{name}"));
         }
     });
+}
+
+#[test]
+fn examples_do_what_they_say() {
+    read_all("docs/examples", 5, 8);
+}
+
+#[test]
+fn pages_to_start_from_do_what_they_say() {
+    read_all("docs/start", 3, 1);
 }
 
 #[test]
