@@ -1,6 +1,7 @@
 //! One service: from a delivery to a sealed answer, through every check, in one order.
 //! Never answers anybody whose message did not pass, beyond the fixed hints.
 
+mod answers;
 mod builder;
 mod builtin;
 mod calls;
@@ -35,6 +36,7 @@ use crate::policy::{DecisionRecord, Permitted, PolicySet, Question, Reason};
 use crate::rpc::{Id, Response, RpcError};
 use crate::wire::{Binding, Delivery, Endpoint, Envelope, EnvelopeError, ReplyTo, Sealed};
 
+use answers::{Answers, TooLarge};
 pub use builder::{BuildError, Builder, Ready, WantsMethods, WantsPolicy, WantsVerifier};
 pub use builtin::BUILTIN_METHODS;
 use calls::Calls;
@@ -193,20 +195,19 @@ impl Service {
         // 7. Policy, deadline and method, entry by entry, under one revision.
         let Calls { entries, is_batch, binding } = calls;
         let policy = this.policy.load_full();
-        let mut answers: Vec<(usize, Response)> = stream::iter(entries.into_iter().enumerate())
-            .map(|(position, entry)| {
-                this.entry(entry, &policy, started).map(move |answer| answer.map(|answer| (position, answer)))
-            })
+        let mut answers = Answers::new(is_batch, this.response_limit());
+        let entries = stream::iter(entries.into_iter().enumerate())
+            .map(|(position, entry)| this.entry(entry, &policy, started).map(move |answer| (position, answer)))
             // Unordered, so that a slow entry holds its own place only, and not those of the entries behind it.
-            .buffer_unordered(this.limits.batch_concurrency.max(1))
-            .filter_map(std::future::ready)
-            .collect()
-            .await;
-        // JSON-RPC 2.0 §6 allows any order; the requests' own is the one that is easiest to read.
-        answers.sort_by_key(|(position, _)| *position);
-        let answers: Vec<Response> = answers.into_iter().map(|(_, answer)| answer).collect();
+            .buffer_unordered(this.limits.batch_concurrency.max(1));
+        let mut entries = std::pin::pin!(entries);
+        while let Some((position, answer)) = entries.next().await {
+            if let Some(answer) = answer {
+                answers.add(position, &answer);
+            }
+        }
         // 8. Signed and bound to the request.
-        this.seal(&answers, is_batch, binding?)
+        this.seal(answers, binding?)
     }
 
     /// What is said to a message for which there is no room: a hint under the rate of hints, or nothing. No check is made
@@ -441,15 +442,11 @@ impl Inner {
         Response::new(response.id, Err(Refusal::ResponseTooLarge.answer(0).into_error()))
     }
 
-    fn seal(&self, answers: &[Response], is_batch: bool, binding: Binding) -> Option<Sealed> {
-        // JSON-RPC 2.0 §6: "If there are no Response objects contained within the Response array as it is to be sent to
-        // the client, the server MUST NOT return an empty Array and should return nothing at all."
-        let first = answers.first()?;
-        let mut payload = if is_batch { Response::batch_to_bytes(answers)? } else { first.to_bytes() };
-        if payload.len() > self.response_limit() {
+    fn seal(&self, answers: Answers, binding: Binding) -> Option<Sealed> {
+        let payload = answers.text()?.unwrap_or_else(|TooLarge| {
             self.counters.refused(Refusal::ResponseTooLarge.label());
-            payload = Response::new(Id::null(), Err(Refusal::ResponseTooLarge.answer(0).into_error())).to_bytes();
-        }
+            Response::new(Id::null(), Err(Refusal::ResponseTooLarge.answer(0).into_error())).to_bytes()
+        });
         Some(binding.seal(payload, self.clock.now_s()))
     }
 

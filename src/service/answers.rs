@@ -1,0 +1,118 @@
+//! The answers to the entries of one message, put together.
+//! Never holds more than one answer may have: what does not fit together is let go of, and the message gets one error.
+
+use crate::rpc::Response;
+
+/// What has been answered so far.
+#[derive(Debug)]
+pub(super) struct Answers {
+    is_batch: bool,
+    limit: usize,
+    /// Bytes of the whole, once it is put together.
+    total: usize,
+    /// With each entry's position in the message. Empty once it is too much.
+    texts: Vec<(usize, Vec<u8>)>,
+}
+
+/// The answers together are above the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooLarge;
+
+impl Answers {
+    /// For up to `limit` bytes.
+    pub(super) fn new(is_batch: bool, limit: usize) -> Self {
+        // A batch has a bracket more than it has commas and brackets behind its entries.
+        Self { is_batch, limit, total: usize::from(is_batch), texts: Vec::new() }
+    }
+
+    /// The answer to the entry at `position`.
+    pub(super) fn add(&mut self, position: usize, answer: &Response) {
+        let text = answer.to_bytes();
+        self.total = self.total.saturating_add(text.len() + usize::from(self.is_batch));
+        if self.total <= self.limit {
+            self.texts.push((position, text));
+        } else {
+            self.texts = Vec::new();
+        }
+    }
+
+    /// The text that is sent; `None` if there is none.
+    // JSON-RPC 2.0 §6: "If there are no Response objects contained within the Response array as it is to be sent to the client,
+    // the server MUST NOT return an empty Array and should return nothing at all."
+    pub(super) fn text(mut self) -> Option<Result<Vec<u8>, TooLarge>> {
+        if self.total > self.limit {
+            return Some(Err(TooLarge));
+        }
+        // JSON-RPC 2.0 §6 allows any order; the requests' own is the one that is easiest to read.
+        self.texts.sort_by_key(|(position, _)| *position);
+        if !self.is_batch {
+            return self.texts.pop().map(|(_, text)| Ok(text));
+        }
+        if self.texts.is_empty() {
+            return None;
+        }
+        let mut whole = Vec::with_capacity(self.total);
+        for (index, (_, text)) in self.texts.iter().enumerate() {
+            whole.push(if index == 0 { b'[' } else { b',' });
+            whole.extend_from_slice(text);
+        }
+        whole.push(b']');
+        Some(Ok(whole))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use serde_json::value::to_raw_value;
+
+    use super::*;
+    use crate::rpc::Id;
+
+    fn answer(id: u64, size: usize) -> Response {
+        Response::new(Id::from(id), Ok(to_raw_value(&"x".repeat(size)).unwrap()))
+    }
+
+    fn batch(answers: &[Response], limit: usize) -> Answers {
+        let mut whole = Answers::new(true, limit);
+        // As they are finished, which is any order.
+        for (position, answer) in answers.iter().enumerate().rev() {
+            whole.add(position, answer);
+        }
+        whole
+    }
+
+    #[test]
+    fn what_is_held_at_a_time_is_bounded_by_the_limit_of_one_answer() {
+        let limit = 192 * 1024;
+        let mut whole = Answers::new(true, limit);
+        for id in 0..50_u64 {
+            whole.add(0, &answer(id, 60_000));
+            let held: usize = whole.texts.iter().map(|(_, text)| text.capacity()).sum();
+            assert!(held <= 2 * limit && (id < 3) == (held > 0), "{id}: {held}");
+        }
+        assert_eq!(whole.text(), Some(Err(TooLarge)));
+    }
+
+    #[test]
+    fn a_batch_is_what_the_specifications_writer_makes_of_it_and_counted_to_the_byte() {
+        for count in 1..4_u64 {
+            let answers: Vec<Response> = (0..count).map(|id| answer(id, 5)).collect();
+            let text = Response::batch_to_bytes(&answers).unwrap();
+            assert_eq!(batch(&answers, text.len()).text(), Some(Ok(text.clone())), "in the order of the requests");
+            assert_eq!(batch(&answers, text.len() - 1).text(), Some(Err(TooLarge)));
+        }
+        assert_eq!(batch(&[], 100).text(), None);
+    }
+
+    #[test]
+    fn a_single_answer_is_bare_and_a_notification_has_none() {
+        let text = answer(1, 5).to_bytes();
+        for (limit, expected) in [(text.len(), Ok(text.clone())), (text.len() - 1, Err(TooLarge))] {
+            let mut whole = Answers::new(false, limit);
+            whole.add(0, &answer(1, 5));
+            assert_eq!(whole.text(), Some(expected));
+        }
+        assert_eq!(Answers::new(false, 100).text(), None);
+    }
+}
