@@ -38,8 +38,12 @@ impl Peers {
     pub(super) fn saw(&mut self, instance: &str, now: Instant, ago: Duration) {
         let at = now.checked_sub(ago).unwrap_or(now);
         self.0.retain(|_, seen| now.saturating_duration_since(*seen) < KEPT);
-        if self.0.len() < MOST || self.0.contains_key(instance) {
-            self.0.entry(instance.to_owned()).and_modify(|seen| *seen = at.max(*seen)).or_insert(at);
+        self.0.entry(instance.to_owned()).and_modify(|seen| *seen = at.max(*seen)).or_insert(at);
+        if self.0.len() > MOST
+            && let Some(oldest) = self.0.iter().min_by_key(|(_, seen)| **seen).map(|(instance, _)| instance.clone())
+        {
+            // One that serves probes every second: who makes up names drives out made-up names.
+            self.0.remove(&oldest);
         }
     }
 
@@ -80,11 +84,16 @@ mod tests {
         let seen = peers.seen(after(12));
         assert_eq!(seen, BTreeMap::from([("a".into(), Duration::from_secs(4)), ("b".into(), Duration::from_secs(2))]));
         assert_eq!(peers.seen(after(69)).into_keys().collect::<Vec<_>>(), ["b"]);
-        for index in 0..2 * MOST {
-            peers.saw(&index.to_string(), after(20), Duration::ZERO);
+        // Made-up names, as many as are read in a second: a replica that probes every second stays.
+        for second in 0..30 {
+            peers.saw("real", after(20 + second), Duration::ZERO);
+            for index in 0..170 {
+                peers.saw(&format!("{second}-{index}"), after(20 + second), Duration::ZERO);
+            }
+            let seen = peers.seen(after(20 + second));
+            assert!(seen.len() <= MOST && seen["real"] == Duration::ZERO, "{second}");
         }
-        assert_eq!(peers.seen(after(20)).len(), MOST);
-        peers.saw("late", after(90), Duration::ZERO);
+        peers.saw("late", after(110), Duration::ZERO);
         assert_eq!(peers.0.len(), 1);
     }
 }
