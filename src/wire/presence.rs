@@ -218,4 +218,40 @@ mod tests {
         let headers = HeaderBlock::of(&[(AUTHENTICATION_INFO, &proof)]);
         assert_eq!(accept(&question, &headers), Err(Unverifiable::Malformed));
     }
+
+    /// The published ones: what is good is signed to the byte as it is there.
+    #[test]
+    fn the_vectors_are_judged_as_they_say() {
+        let file = include_str!("../../tests/vectors/nats-rpc-v1.json");
+        let vectors: serde_json::Value = serde_json::from_str(file).unwrap();
+        let key = &vectors["service_keys"][0];
+        let seed: Vec<u8> = (0x80..0xa0).collect();
+        let key = ServiceKey::new(key["kid"].as_str().unwrap(), &audience("math"), seed.try_into().unwrap()).unwrap();
+        assert_eq!(Some(key.public().x().as_str()), vectors["service_keys"][0]["jwk"]["x"].as_str());
+        let mut believed = 0;
+        for vector in vectors["presences"].as_array().unwrap() {
+            let text = |member: &str| vector[member].as_str().unwrap();
+            let lines: Vec<(&str, &str)> = vector["header_list"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|line| (line[0].as_str().unwrap(), line[1].as_str().unwrap()))
+                .collect();
+            let (headers, payload) = (HeaderBlock::of(&lines), text("payload").as_bytes());
+            let nonce = Nonce::from_text(text("nonce")).unwrap();
+            let question = Question { audience: audience("math"), nonce };
+            let said: serde_json::Value = serde_json::from_slice(payload).unwrap();
+            let instance = said["id"].as_str().unwrap();
+            let got = question.accept(text("subject"), instance, &headers, payload, &[key.public()]);
+            assert_eq!(got.is_ok(), text("expect") == "believe", "{}: {got:?}", text("name"));
+            if got.is_ok() {
+                let now_s = vector["proof_claims"]["iat"].as_u64().unwrap();
+                let audience = audience("math");
+                let own = Presence { audience: &audience, instance, to: text("subject"), nonce, payload, now_s };
+                assert_eq!(proof_of(&own.sign(&key)), proof_of(&headers), "{}", text("name"));
+                believed += 1;
+            }
+        }
+        assert_eq!(believed, 4);
+    }
 }

@@ -48,14 +48,17 @@ def sent(vectors: dict[str, Any], vector: dict[str, Any]) -> rpc.Request:
     )
 
 
+def pinned(vectors: dict[str, Any]) -> dict[str, Ed25519PublicKey]:
+    """The service's public keys by their ids."""
+    keys = vectors["service_keys"]
+    return {key["kid"]: Ed25519PublicKey.from_public_bytes(rpc.unb64(key["jwk"]["x"])) for key in keys}
+
+
 def judge_reply(vectors: dict[str, Any], vector: dict[str, Any]) -> str:
     """The client's judgement of §12."""
-    pins = {
-        key["kid"]: Ed25519PublicKey.from_public_bytes(rpc.unb64(key["jwk"]["x"])) for key in vectors["service_keys"]
-    }
     request = sent(vectors, next(other for other in vectors["vectors"] if other["name"] == vector["answers"]))
     try:
-        rpc.take_answer(request, vector["subject"], lines_of(vector), vector["payload"].encode(), pins.get)
+        rpc.take_answer(request, vector["subject"], lines_of(vector), vector["payload"].encode(), pinned(vectors).get)
     except Refused:
         return "refused by client"
     return "accept"
@@ -70,6 +73,25 @@ def check_all(vectors: dict[str, Any], report: Report) -> None:
             payload = vector["payload"].encode()
             got = Service(vectors).judge(vector["subject"], vector["reply"], lines_of(vector), payload, now_ms)
         report.equal(vector["name"], got, vector["expect"])
+
+
+def check_presences(vectors: dict[str, Any], report: Report) -> None:
+    """What replicas say of themselves, judged as §18 says by whoever asked."""
+    for vector in vectors["presences"]:
+        payload = vector["payload"].encode()
+        got = "believe"
+        try:
+            lines = lines_of(vector)
+            rpc.believe_presence(
+                vectors["service"], vector["nonce"], vector["subject"], lines, payload, pinned(vectors).get
+            )
+        except Refused:
+            got = "disbelieve"
+        report.equal(vector["name"], got, vector["expect"])
+        if vector["expect"] == "believe":
+            key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(vectors["service_keys"][0]["seed_hex"]))
+            signed = rpc.sign(vector["proof_header"], vector["proof_claims"], key)
+            report.equal(f"{vector['name']}, signed", rpc.proof_of(lines), signed)
 
 
 def check_signing(vectors: dict[str, Any], report: Report) -> None:
@@ -246,6 +268,8 @@ def main() -> int:
     report = Report()
     check_all(vectors, report)
     report.equal("number of vectors", len(vectors["vectors"]), 51)
+    report.equal("number of answers of replicas", len(vectors["presences"]), 23)
+    check_presences(vectors, report)
     check_signing(vectors, report)
     check_replay_and_time(vectors, report)
     check_mutations(vectors, report)

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 REQUEST_TYP = "nats-rpc-v1+jwt"
 REPLY_TYP = "nats-rpc-v1-reply+jwt"
+PRESENCE_TYP = "nats-rpc-v1-srv+jwt"
 SCHEME = "NatsRpc "
 MAX_INTEGER = 2**53 - 1
 MAX_TMO_MS = 600_000
@@ -230,6 +231,16 @@ def seal(
     return Request(subject, reply, payload, audience, token, proof, key.alg, key.kid, signing_key)
 
 
+def proof_of(header_lines: list[tuple[str, str]]) -> str:
+    """The proof in an answer's one signature header."""
+    values = [value for name, value in header_lines if name.lower() == "authentication-info"]
+    if len(values) != 1:
+        raise Refused(f"{len(values)} authentication-info headers")
+    if not values[0].startswith(SCHEME):
+        raise Refused("another scheme")
+    return values[0][len(SCHEME) :]
+
+
 # --- Answers (§12) -----------------------------------------------------------------------------------------------
 
 PinnedKey = Callable[[str], "Ed25519PublicKey | None"]
@@ -246,12 +257,7 @@ def take_answer(
 
     `pinned` looks up a public key of the service that was asked. Raises `Refused` naming the condition.
     """
-    values = [value for name, value in header_lines if name.lower() == "authentication-info"]
-    if len(values) != 1:
-        raise Refused(f"{len(values)} authentication-info headers")
-    if not values[0].startswith(SCHEME):
-        raise Refused("another scheme")
-    proof = values[0][len(SCHEME) :]
+    proof = proof_of(header_lines)
     header, body, _ = split_jws(proof)
     if set(header) != {"alg", "kid", "typ"} or header["typ"] != REPLY_TYP:
         raise Refused("not the header of an answer's proof")
@@ -282,3 +288,37 @@ def take_answer(
     if claims["dig"] != digest(payload):
         raise Refused("`dig` is another payload")
     return claims["iat"]
+
+
+# --- What replicas say of themselves (§18) -------------------------------------------------------------------------
+
+
+def believe_presence(
+    audience: str,
+    nonce: str,
+    subject: str,
+    header_lines: list[tuple[str, str]],
+    payload: bytes,
+    pinned: PinnedKey,
+) -> None:
+    """Checks the conditions of §18 on an answer to the question that `nonce` was sent with. Raises `Refused`."""
+    proof = proof_of(header_lines)
+    header, body, _ = split_jws(proof)
+    if set(header) != {"alg", "kid", "typ"} or header["typ"] != PRESENCE_TYP or header["alg"] != "EdDSA":
+        raise Refused("not the header of a replica's proof")
+    key = pinned(header["kid"]) if isinstance(header["kid"], str) else None
+    if key is None or not verify(proof, key, "EdDSA"):
+        raise Refused("not signed by the service")
+    claims = parse_object(body)
+    if set(claims) != {"iss", "sub", "to", "iat", "nonce", "dig"} or not is_integer(claims["iat"]):
+        raise Refused("not the claims of a replica's proof")
+    expected = {
+        "iss": audience,
+        "sub": parse_object(payload).get("id"),
+        "to": subject,
+        "nonce": nonce,
+        "dig": digest(payload),
+    }
+    for name, value in expected.items():
+        if claims[name] != value:
+            raise Refused(f"`{name}` is another")
