@@ -8,7 +8,7 @@ use cli::{Ran, Shell};
 use serde_json::{Value, json};
 
 /// Every command without commands of its own below it, from the help.
-fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
+pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
     let help = shell.run(&format!("{above} --help")).ok().stdout;
     let below = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest.split("\n\n").next().unwrap());
     // Further lines of a description are indented more.
@@ -43,7 +43,7 @@ const CASES: &str = "[[case]]\nname = \"may\"\ncaller = { agent = \"planner\", r
     params = [1]\nexpect = \"allow\"\n";
 
 /// Lines in an order in which each finds what it needs. `KID`, `THUMBPRINT` and `TOKEN` are what earlier ones printed.
-const LINES: [&str; 29] = [
+const LINES: [&str; 31] = [
     "keys new-agent planner --service dev/math=math.ring.json",
     "keys new-service dev/math",
     "keys pin planner.creds.json --service math --kid KID --x X",
@@ -70,9 +70,11 @@ const LINES: [&str; 29] = [
     "policy schema",
     "config schema",
     "config reference",
+    "man pages",
     "setup cluster --out set-up",
     "setup service ledger --out set-up",
     "setup agent robot.request --thumbprint THUMBPRINT --out set-up",
+    "setup remove-agent robot --out set-up",
 ];
 
 #[test]

@@ -14,6 +14,7 @@ mod python;
 mod support;
 
 mod call;
+mod completions;
 mod configuration;
 mod dev;
 mod enrol;

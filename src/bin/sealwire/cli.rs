@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::{self, Exit, Failure};
 use crate::logging::{self, LogFormat};
 use crate::output::Output;
-use crate::{call, completions, config, demo, dev, keys, ping, policy, serve, server, setup, token};
+use crate::{call, completions, config, demo, dev, keys, man, ping, policy, serve, server, setup, token};
 
 /// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
 #[derive(Parser)]
@@ -85,8 +85,8 @@ enum Command {
     /// The configuration file: its JSON Schema, every key of it
     #[command(subcommand)]
     Config(config::Commands),
-    /// Print the completion script of a shell
     Completions(completions::Completions),
+    Man(man::Manual),
 }
 
 impl Cli {
@@ -125,6 +125,7 @@ impl Command {
             Self::Setup(command) => command.run(out),
             Self::Config(command) => command.run(out),
             Self::Completions(command) => command.run(out),
+            Self::Man(command) => command.run(out),
         }
     }
 
@@ -144,7 +145,8 @@ impl Command {
             | Self::Policy(_)
             | Self::Setup(_)
             | Self::Config(_)
-            | Self::Completions(_) => "warn,async_nats=off",
+            | Self::Completions(_)
+            | Self::Man(_) => "warn,async_nats=off",
         }
     }
 }

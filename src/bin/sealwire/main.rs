@@ -13,6 +13,7 @@ mod exit;
 mod files;
 mod keys;
 mod logging;
+mod man;
 mod nats_server;
 mod output;
 mod parties;
@@ -37,5 +38,6 @@ use clap::Parser as _;
 
 fn main() -> ExitCode {
     process::harden();
+    completions::answer();
     cli::Cli::try_parse().map_or_else(|error| cli::misused(&error), cli::Cli::run)
 }
