@@ -243,11 +243,11 @@ fn read(line: &str) -> (Kind, String) {
     let said: Value = serde_json::from_str(line).unwrap_or_default();
     let kind = if said["result"] == 5 {
         Kind::Result
-    } else if let Some(code) = said["error"]["code"].as_i64() {
+    } else if let Some(code) = said["error"]["rpc"]["code"].as_i64() {
         if matches!(code, -32011 | -32014) { Kind::Refused } else { Kind::Wrong }
     } else {
         // Exit codes: 20 the broker or nobody listening, 22 a hint, 23 the deadline.
-        match said["exit"].as_i64() {
+        match said["error"]["exit"].as_i64() {
             Some(20 | 22) => Kind::Refused,
             Some(23) => Kind::Unknown,
             _ => Kind::Wrong,
