@@ -17,7 +17,8 @@ const SECTIONS: [(&str, &str, &str); 6] = [
     ("docs/cluster.md", CLUSTER, "Add a replica, restart them all"),
     ("docs/cluster.md", CLUSTER, "Rotate a key"),
 ];
-const CLUSTER: &str = include_str!("../../docs/cluster.md");
+/// The page on the cluster.
+pub(crate) const CLUSTER: &str = include_str!("../../docs/cluster.md");
 
 /// What the pages tell a reader to type, and whether it was.
 pub(crate) struct Pages {
@@ -74,6 +75,23 @@ impl Pages {
         let output = self.terminal(stack, &line);
         self.typed.insert(line, true);
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Runs a block of lines in a folder, with the command of this build where it says `sealwire`.
+    #[track_caller]
+    pub(crate) fn run_block(&self, stack: &Stack, folder: &Path, lines: &str) {
+        let path = std::env::var("PATH").unwrap();
+        let own = Path::new(env!("CARGO_BIN_EXE_sealwire")).parent().unwrap().display();
+        let output = Command::new("bash")
+            .args(["-euo", "pipefail", "-c", lines])
+            .current_dir(folder)
+            .envs(stack.environment())
+            .env("COMPOSE_FILE", concat!(env!("CARGO_MANIFEST_DIR"), "/docker-compose.yml"))
+            .env("PATH", format!("{}:{own}:{path}", self.shim.path().display()))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{lines}\n{output:?}");
     }
 
     /// Every line has been typed.
