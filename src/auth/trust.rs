@@ -43,6 +43,7 @@ pub(crate) enum Content {
 }
 
 /// How much of a folder matters.
+#[cfg(unix)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Matters {
     /// One entry, which the sticky bit protects.

@@ -1,13 +1,15 @@
 //! From a configuration to the service that it describes.
 //! Never starts with a file that has an error, and reads nothing before it watches it for changes.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Config, ConfigError, GuardKind, IssuerFault, ReplayConfig, issuer};
 use crate::auth::{
-    Caps, Denylist, Floor, KeyRing, KeySet, KeySource, LocalGuard, ReplayGuard, ServiceKeyMissing, SharedConfig,
-    SharedGuard, Symmetric, TokenRules, TokenVerifier, Verifier, Window, is_missing, read_trusted_service_key,
+    Caps, Content, Denylist, Floor, Folder, KeyRing, KeySet, KeySource, LocalGuard, ReplayGuard, SecretFileError,
+    ServiceKeyMissing, SharedConfig, SharedGuard, Symmetric, TokenRules, TokenVerifier, Verifier, Window, is_missing,
+    read_trusted_service_key,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::service::{Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, WantsMethods, Watched};
@@ -108,7 +110,21 @@ impl Config {
                 return Err(ConfigError::Missing { member });
             }
         }
+        self.check_state()?;
         Ok(self.files.check_folder(&self.policy.folder)?)
+    }
+
+    /// Whoever could write the guard's state could reopen the past. What is missing is the guard's matter.
+    fn check_state(&self) -> Result<(), ConfigError> {
+        let Some(path) = self.replay.state.as_ref().filter(|_| self.replay.guard == GuardKind::Local) else {
+            return Ok(());
+        };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let judged = Folder::open(folder, Some(&self.files)).and_then(|_| self.files.check(path, Content::Public));
+        match judged {
+            Err(SecretFileError::Io { .. }) | Ok(()) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn token_verifier(&self, endpoint: &Endpoint) -> Result<TokenVerifier, ConfigError> {

@@ -194,6 +194,30 @@ fn policies_that_others_can_write_start_no_service() {
 }
 
 #[test]
+fn replay_state_that_others_can_write_starts_no_service() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let mut config = good(Kind::Config);
+    config["replay"]["state"] = "state/floor".into();
+    write_secret(&at("sealwire.toml"), &written(Kind::Config, &config), true).unwrap();
+    for name in ["ring.json", "service-key.json", "denylist.json", "jwks.json"] {
+        write_secret(&at(name), "{}", true).unwrap();
+    }
+    let said = || Config::load(at("sealwire.toml")).unwrap().check().unwrap_err().to_string();
+    assert!(said().contains("ring"), "what is missing is made at the start: {}", said());
+    std::fs::create_dir(at("state")).unwrap();
+    set_mode(&at("state"), 0o777);
+    assert!(said().contains("state") && said().contains("chmod go-w"), "{}", said());
+    set_mode(&at("state"), 0o1777);
+    assert!(said().contains("chmod go-w"), "the file beside it that is renamed into its place: {}", said());
+    set_mode(&at("state"), 0o755);
+    assert!(said().contains("ring"), "{}", said());
+    std::fs::write(at("state/floor"), "1").unwrap();
+    set_mode(&at("state/floor"), 0o666);
+    assert!(said().contains("floor") && said().contains("chmod go-w"), "{}", said());
+}
+
+#[test]
 fn trust_anchors_that_others_can_write_are_found_by_a_check() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
