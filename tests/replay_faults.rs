@@ -1,7 +1,7 @@
 //! Replicas as processes and a cluster, while both are killed, paused, cut off and restarted, the guard's stream is
-//! removed, squatted and rolled back, clocks are stepped, and the service is run with a local guard and with the shared one
-//! again. Every message is offered three times to each replica. An oracle that never forgets
-//! counts executions, by what the replicas wrote down: more than one of a message fails the test. A judge finds the
+//! removed, squatted and rolled back, clocks are stepped, and the service is run with a local guard, or with one at another
+//! broker, and with the first one again. Every message is offered three times to each replica. An oracle that never
+//! forgets counts executions, by what the replicas wrote down: more than one of a message fails the test. A judge finds the
 //! reason of every refusal in what was done to whom: a refusal without one fails it, too.
 //!
 //! By default 200,000 messages, in about two and a half minutes. The long run:

@@ -8,9 +8,10 @@ use base64::Engine as _;
 use sealwire::{Clock, SystemClock};
 use tokio::time::{Instant, sleep};
 
-use super::fleet::{Fleet, REPLICAS};
+use super::fleet::{Fleet, Memory, REPLICAS};
 use super::history::Trouble;
 use super::replica::{SKEW_S, WINDOW_S};
+use super::support::NatsServer;
 use super::support::cluster::{Cluster, Link};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +29,8 @@ pub(crate) enum Fault {
     StreamRolledBack,
     /// To a local one and back.
     GuardChanged,
+    /// To a stream at another broker and back.
+    GuardMoved,
     ReplicaKilled,
     ReplicaPaused,
     /// For longer than any message lives.
@@ -39,16 +42,16 @@ pub(crate) enum Fault {
 }
 
 use Fault::{
-    AllNodesKilled, ClockNudged, ClockStepped, GuardChanged, LeaderKilled, NodeCutOff, NodeKilled, NodePaused,
-    ReplicaCutOff, ReplicaKilled, ReplicaPaused, ReplicaPausedLong, StreamRemoved, StreamRolledBack, StreamSquatted,
-    TwoNodesKilled,
+    AllNodesKilled, ClockNudged, ClockStepped, GuardChanged, GuardMoved, LeaderKilled, NodeCutOff, NodeKilled,
+    NodePaused, ReplicaCutOff, ReplicaKilled, ReplicaPaused, ReplicaPausedLong, StreamRemoved, StreamRolledBack,
+    StreamSquatted, TwoNodesKilled,
 };
 
 /// What replicas alone suffer. Nodes and stream are well.
 pub(crate) const REPLICAS_ONLY: [Fault; 6] =
     [ReplicaKilled, ReplicaPaused, ReplicaCutOff, ClockStepped, ClockNudged, ReplicaKilled];
 
-pub(crate) const EVERYTHING: [Fault; 19] = [
+pub(crate) const EVERYTHING: [Fault; 20] = [
     ReplicaPausedLong,
     LeaderKilled,
     NodeKilled,
@@ -63,6 +66,7 @@ pub(crate) const EVERYTHING: [Fault; 19] = [
     StreamSquatted,
     StreamRolledBack,
     GuardChanged,
+    GuardMoved,
     ReplicaKilled,
     ReplicaPaused,
     ReplicaCutOff,
@@ -104,6 +108,7 @@ enum How {
 pub(crate) struct Chaos {
     pub(crate) random: Random,
     pub(crate) cluster: Cluster,
+    elsewhere: Option<NatsServer>,
     /// Each replica's own ways to the nodes.
     pub(crate) doors: Vec<Vec<Link>>,
     pub(crate) fleet: Arc<Mutex<Fleet>>,
@@ -121,7 +126,19 @@ impl Chaos {
         let nodes = vec![None; cluster.nodes.len()];
         let replicas = vec![None; REPLICAS];
         let (troubles, counts, deck) = (Vec::new(), BTreeMap::new(), Vec::new());
-        Self { random: Random(seed), cluster, doors, fleet, nodes, replicas, troubles, counts, deck, decks: 0 }
+        Self {
+            random: Random(seed),
+            cluster,
+            elsewhere: None,
+            doors,
+            fleet,
+            nodes,
+            replicas,
+            troubles,
+            counts,
+            deck,
+            decks: 0,
+        }
     }
 
     /// Starts on a new set of faults: each of them happens before any happens once more.
@@ -178,7 +195,11 @@ impl Chaos {
             StreamRemoved => return self.remove_stream(Then::Nothing).await,
             StreamSquatted => return self.remove_stream(Then::Squat).await,
             StreamRolledBack => return self.remove_stream(Then::RollBack).await,
-            GuardChanged => self.change_guard().await,
+            GuardChanged => self.change_guard(Memory::Local).await,
+            GuardMoved => {
+                let url = self.elsewhere().await;
+                self.change_guard(Memory::Elsewhere(url)).await;
+            }
             _ => return self.inflict_on_replica(fault),
         }
         true
@@ -314,11 +335,19 @@ impl Chaos {
         tokio::time::timeout(Duration::from_secs(1), asked).await.ok()?
     }
 
-    /// One replica with a local guard, and nobody else; then all with the shared one again.
-    async fn change_guard(&mut self) {
+    /// A broker that has nothing to do with the cluster, and keeps what it was told.
+    async fn elsewhere(&mut self) -> String {
+        if self.elsewhere.is_none() {
+            self.elsewhere = Some(NatsServer::start().await);
+        }
+        self.elsewhere.as_ref().unwrap().url()
+    }
+
+    /// One replica that remembers elsewhere, and nobody else; then all with the shared memory again.
+    async fn change_guard(&mut self, memory: Memory) {
         self.recover().await;
         let index = self.random.below(REPLICAS as u64) as usize;
-        self.fleet.lock().unwrap().change_guard(index);
+        self.fleet.lock().unwrap().change_guard(index, &memory);
         let began = Instant::now();
         while !self.fleet.lock().unwrap().state(index).is_some_and(|state| state.1) {
             assert!(began.elapsed() < Duration::from_secs(60), "{:?}", self.fleet.lock().unwrap().last_words());

@@ -22,6 +22,16 @@ pub(crate) const LEDGER: &str = "SEALWIRE_TEST_LEDGER";
 /// The state file, for a replica with a local guard.
 pub(crate) const FLOOR: &str = "SEALWIRE_TEST_FLOOR";
 
+/// Where a replica's guard remembers.
+pub(crate) enum Memory {
+    /// At the cluster.
+    Shared,
+    /// In the process, with a state file.
+    Local,
+    /// At a broker that the others do not know.
+    Elsewhere(String),
+}
+
 /// What all replicas said, ever.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
@@ -60,16 +70,16 @@ impl Fleet {
 
     /// Starts a replica, in place of the one that runs, if one does.
     pub(crate) fn start(&mut self, index: usize) {
-        self.start_with(index, false);
+        self.start_with(index, &Memory::Shared);
     }
 
-    /// Kills all, and starts one with a local guard.
-    pub(crate) fn change_guard(&mut self, index: usize) {
+    /// Kills all, and starts one that remembers elsewhere.
+    pub(crate) fn change_guard(&mut self, index: usize, memory: &Memory) {
         (0..REPLICAS).for_each(|index| self.kill(index));
-        self.start_with(index, true);
+        self.start_with(index, memory);
     }
 
-    fn start_with(&mut self, index: usize, local: bool) {
+    fn start_with(&mut self, index: usize, memory: &Memory) {
         self.kill(index);
         let started_ms = SystemClock.now_ms();
         let life = {
@@ -78,12 +88,17 @@ impl Fleet {
             u16::try_from(record.lives.len() - 1).unwrap()
         };
         let mut command = Command::new(std::env::current_exe().unwrap());
-        if local {
-            command.env(FLOOR, self.folder.path().join("floor"));
+        let mut urls = &self.urls[index];
+        match memory {
+            Memory::Shared => {}
+            Memory::Local => {
+                command.env(FLOOR, self.folder.path().join("floor"));
+            }
+            Memory::Elsewhere(url) => urls = url,
         }
         let mut child = command
             .args(["--exact", "replica", "--ignored", "--nocapture", "--test-threads", "1"])
-            .env(URLS, &self.urls[index])
+            .env(URLS, urls)
             .env(LEDGER, self.folder.path().join(life.to_string()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
