@@ -3,6 +3,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod notify;
+pub(crate) mod reach;
 mod repeat;
 pub(crate) mod send;
 pub(crate) mod single;

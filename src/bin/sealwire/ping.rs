@@ -1,4 +1,4 @@
-//! `sealwire ping`: which replicas of a service are there.
+//! `sealwire ping`: which replicas of a service are there, or, for an agent, whether the service is.
 //! Never says that a replica takes messages unless it says so itself, through the broker.
 
 use std::path::{Path, PathBuf};
@@ -10,42 +10,67 @@ use sealwire::{Config, Name};
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::call::reach::reach;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::read_if_there;
 use crate::output::Output;
 use crate::runtime::block_on;
 use crate::when;
 
-/// Ask which replicas of a service are there, and whether they take messages
+/// Ask which replicas of a service are there, or whether a service is there for an agent
 ///
-/// Asks through the broker, as the service's own user. A service with a key (`service_key` in its configuration) signs the
-/// answers: one that is not signed by it is listed, and does not count. Without a key nothing can be verified.
+/// With `--config`: asks all replicas through the broker, as the service's own user. A service with a key (`service_key` in its
+/// configuration) signs the answers: one that is not signed by it is listed, and does not count. Without a key nothing can be
+/// verified.
+///
+/// With SERVICE: asks as the agent of `--creds`, which may not ask replicas, by a call of `rpc.can` that changes nothing. An
+/// answer that the service signed for this call shows that it is there and the real one, and that it knows this agent;
+/// what it answers, or that its policy denies the call, does not matter.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   sealwire ping --config sealwire.toml
   sealwire ping --config sealwire.toml --at-least 2  # for scripts
   sealwire ping --config sealwire.toml --own /run/sealwire/state.json
+  sealwire ping --creds planner.creds.json math
 
-The last one is for health checks: it asks the replica beside us.")]
+The third one is for health checks: it asks the replica beside us.")]
 pub(crate) struct Ping {
     /// The service's configuration file
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "service")]
+    config: Option<PathBuf>,
+    /// The agent's credentials file
+    #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
+    creds: Option<PathBuf>,
+    /// The service, for an agent
+    #[arg(value_name = "SERVICE", conflicts_with_all = ["config", "at_least", "own"])]
+    service: Option<String>,
     /// How many replicas must take messages
     #[arg(long, value_name = "N", default_value_t = 1)]
     at_least: usize,
     /// The replica that must take messages: the one that keeps its state in this file (`sealwire serve --state-file`)
     #[arg(long, value_name = "FILE", conflicts_with = "at_least")]
     own: Option<PathBuf>,
-    /// How long to listen
+    /// How long to listen, or to wait for the service
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = when::duration)]
     within: Duration,
 }
 
 impl Ping {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let config = Config::load(&self.config).or_fail(Exit::Input)?;
+        match (&self.service, &self.config) {
+            (Some(service), _) => {
+                let missing = || Failure::input("whose credentials? name them with --creds or SEALWIRE_CREDS");
+                reach(self.creds.clone().ok_or_else(missing)?, service, self.within, out)
+            }
+            (None, Some(config)) => self.replicas(config, out),
+            (None, None) => Err(Failure::input("name a service, or its configuration with --config")),
+        }
+    }
+
+    /// As the service's operator.
+    fn replicas(&self, config: &Path, out: &Output) -> Result<Exit, Failure> {
+        let config = Config::load(config).or_fail(Exit::Input)?;
         let endpoint = config.endpoint().or_fail(Exit::Input)?;
         let keys = config.service_keys().or_fail(Exit::Input)?;
         let own = self.own.as_deref().map(instance).transpose()?;
@@ -56,8 +81,7 @@ impl Ping {
         }
         let enough = |found: &[Replica]| own.is_some() && found.iter().any(|replica| replica.verified);
         let found = block_on(replicas(&config.nats, &endpoint, &keys, own.as_deref(), self.within, enough))?;
-        let mut found = found.or_fail(Exit::Transport)?;
-        found.retain(|replica| own.as_ref().is_none_or(|own| replica.instance == *own));
+        let found = found.or_fail(Exit::Transport)?;
         // Without a key, all that is known is that only the service itself should be able to publish where it arrived.
         let counts =
             |replica: &&Replica| replica.state == State::Ready.as_str() && (replica.verified || keys.is_empty());

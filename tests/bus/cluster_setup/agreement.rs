@@ -224,6 +224,34 @@ async fn a_replica_that_does_not_hear_itself_says_so_and_says_when_it_does_again
     is_answered(&gate);
 }
 
+/// An agent may not ask replicas. It calls, and an answer that the service signed for this call is proof enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_learns_whether_the_service_is_there_and_the_real_one() {
+    let gate = Gate::open().await;
+    let creds = gate.planner();
+    let ping = |service: &str, more: &str| gate.shell.run(&format!("ping --creds {creds} {service} {more}"));
+    ping("demo", "").fails(20, &["nobody listens"]);
+    let _one = gate.serve("demo", "one.json");
+    assert!(ping("demo", "").ok().stdout.contains("demo is there, verified by its signature"));
+    let said = ping("demo", "--json").ok().json();
+    assert!(said["verified"] == true && said["after_ms"].is_u64() && said["error"].is_null(), "{said}");
+    // Whoever has the other service's broker user answers in its place, and cannot sign.
+    let liar = gate.client("service bank").await;
+    let mut calls = within(SOON, liar.subscribe("rpc.v1.bank.>")).await.unwrap();
+    crate::support::settle(&liar).await;
+    let lying = tokio::spawn(async move {
+        while let Some(call) = calls.next().await {
+            let answer = br#"{"jsonrpc":"2.0","result":{"allowed":true},"id":1}"#;
+            liar.publish(call.reply.unwrap(), answer.as_slice().into()).await.unwrap();
+        }
+    });
+    ping("bank", "").fails(22, &["not signed"]);
+    lying.abort();
+    gate.shell.run("ping").fails(2, &["--config"]);
+    gate.shell.run("ping demo").fails(30, &["--creds"]);
+    gate.shell.run(&format!("ping demo --creds {creds} --at-least 2")).fails(2, &["--at-least"]);
+}
+
 #[test]
 fn the_shared_guard_needs_a_service_key_and_says_how_to_make_one() {
     let shell = crate::cli::Shell::new();
