@@ -172,10 +172,16 @@ impl Found {
             Some(words) => format!("it is not so that {words}"),
             None => part.words.clone(),
         };
-        for part in &gone {
+        let moved: Vec<_> = gone.iter().flat_map(|old| added.iter().filter_map(move |new| moved(old, new))).collect();
+        for Moved { asked, was, is, .. } in &moved {
+            let word = if is > was { "raised" } else { "lowered" };
+            self.words.push(format!("`{rule}` ({effect}) limit {word}: {asked}{was} -> {is}"));
+        }
+        let stays = |part: &&&Part| !moved.iter().any(|moved| moved.parts.iter().any(|one| std::ptr::eq(*one, **part)));
+        for part in gone.iter().filter(stays) {
             self.words.push(format!("`{rule}` ({effect}) no longer asks that {}", told(part, &added)));
         }
-        for part in &added {
+        for part in added.iter().filter(stays) {
             self.words.push(format!("`{rule}` ({effect}) now asks that {}", told(part, &gone)));
         }
         match (gone.as_slice(), added.as_slice()) {
@@ -211,6 +217,24 @@ impl Found {
             _ => Direction::Unclear,
         }
     }
+}
+
+/// A condition of which only the number at its end is another one.
+struct Moved<'a> {
+    parts: [&'a Part; 2],
+    asked: &'a str,
+    was: i64,
+    is: i64,
+}
+
+fn moved<'a>(old: &'a Part, new: &'a Part) -> Option<Moved<'a>> {
+    let number = |part: &'a Part| {
+        let (asked, number) = part.words.split_at(part.words.rfind(' ')? + 1);
+        Some((asked, number.parse::<i64>().ok()?)).filter(|_| !asked.starts_with("unless "))
+    };
+    let ((asked, was), (same, is)) = (number(old)?, number(new)?);
+    let limit = asked.ends_with(" at most ") || asked.ends_with(" at least ");
+    (asked == same && was != is && limit).then_some(Moved { parts: [old, new], asked, was, is })
 }
 
 /// What it means to callers that a rule applies to more or to fewer calls.
@@ -277,13 +301,16 @@ impl fmt::Display for Diff {
             };
             let sign = match change.direction {
                 Direction::More => '+',
-                Direction::Less => ' ',
+                Direction::Less => '-',
                 Direction::Unclear => '?',
             };
             writeln!(f, "\n{sign} {} {}: {summary}", change.method, change.callers)?;
             for words in &change.words {
                 writeln!(f, "    {words}")?;
             }
+        }
+        if !self.changes.is_empty() {
+            writeln!(f, "\n+ more than before, - less, ? cannot be told")?;
         }
         if !self.rules.is_empty() {
             let count = match self.rules.len() {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use cedar_policy::ffi::DetailedError;
+use cedar_policy::pst::{BinaryOp, Expr, Literal};
 use cedar_policy::{ValidationMode, ValidationWarning, Validator};
 
 use super::cedar::{self, Scope};
@@ -28,6 +29,7 @@ pub(crate) fn check(
     failures(rules, report);
     comparable::check(rules, methods, vocabulary, report);
     negations_of_optional(rules, report);
+    open_below(rules, report);
     unreachable_roles(vocabulary, granted, rules, report);
     // The type checker repeats what was found so far in other words, so it speaks only when nothing was.
     if report.errors() == 0 {
@@ -87,6 +89,37 @@ fn negations_of_optional(rules: &[Rule], report: &mut Report) {
                     format!("`{}` denies only where \"{}\" can be asked", rule.id.name(), part.words),
                     "it is optional: to deny calls without it too, put the opposite under `unless`",
                 );
+            }
+        }
+    }
+}
+
+/// `allow … when amount is at most 5000` allows −5, too, which is rarely meant.
+fn open_below(rules: &[Rule], report: &mut Report) {
+    for rule in rules.iter().filter(|rule| rule.effect == Effect::Allow) {
+        let all: Vec<_> = rule.parts.iter().flat_map(|part| expr::conjuncts(&part.condition)).collect();
+        let closed = |value: &Expr| {
+            all.iter().any(|asked| match asked.as_ref() {
+                Expr::BinaryOp { op: BinaryOp::GreaterEq | BinaryOp::Greater | BinaryOp::Eq, left, .. } => {
+                    **left == *value
+                }
+                Expr::BinaryOp { op: BinaryOp::Contains, right, .. } => **right == *value,
+                _ => false,
+            })
+        };
+        for part in &rule.parts {
+            for asked in expr::conjuncts(&part.condition) {
+                let Expr::BinaryOp { op: BinaryOp::LessEq | BinaryOp::Less, left, right } = asked.as_ref() else {
+                    continue;
+                };
+                let Expr::Literal(Literal::Long(0..)) = right.as_ref() else { continue };
+                let value = expr::text(left);
+                // How many entries a list has is never negative.
+                let name = value.strip_prefix("context.params.").filter(|name| !name.ends_with(".size"));
+                if let Some(name) = name.filter(|_| !closed(left)) {
+                    let message = format!("`{}` allows every negative `{}`", rule.id.name(), shown(name));
+                    report.warning(&part.at, message, "add `min = 0` or `min = 1` beside `max`");
+                }
             }
         }
     }

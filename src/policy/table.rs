@@ -245,7 +245,11 @@ impl<'a> Table<'a> {
         known.dedup();
         let unknown = |name: &str| !self.asked.contains(&name) && !self.refused.contains(&name);
         for (name, _) in self.entries.iter().filter(|(name, _)| unknown(name.get_ref())) {
-            let help = did_you_mean(name.get_ref(), self.asked.iter().copied())
+            let condition = matches!(&**name.get_ref(), "when" | "unless").then(|| {
+                "conditions belong into a rule with a name: `[rule.NAME]` with `roles` or `agents`, `allow` and `when`".to_owned()
+            });
+            let help = condition
+                .or_else(|| did_you_mean(name.get_ref(), self.asked.iter().copied()))
                 .unwrap_or_else(|| format!("the keys of {} are {}", self.name, listed(&known)));
             let message = format!("unknown key `{}` in {}", shown(name.get_ref()), self.name);
             report.error(&self.source.line(name.span().start), message, help);

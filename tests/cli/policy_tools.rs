@@ -191,7 +191,7 @@ fn tools_know_the_methods_that_every_service_has() {
         "[role.root]\nallow = [\"*\"]\ndeny = [\"rpc.explain\"]\n[role.asker]\nallow = [\"rpc.*\"]\n",
     );
     let changes = [
-        "  rpc.explain role root: allowed -> denied",
+        "- rpc.explain role root: allowed -> denied",
         "+ rpc.explain role asker: denied -> conditional",
         "now deny by `role.root.deny` (a.toml:3) if the caller has the role `root`",
     ];
@@ -219,7 +219,7 @@ fn diff_says_what_changes_and_which_recorded_calls_come_out_differently() {
     shell.write("new/bank.toml", &RULES.replace("max = 5000", "max = 1000"));
     shell.write("decisions.jsonl", &record(&shell, "policies", &[500, 2_000, 9_000]));
 
-    let words = ["bank/transfer role teller: conditional, differently", "`transfers` (allow) now asks that "];
+    let words = ["bank/transfer role teller: conditional, differently", "`transfers` (allow) limit lowered: "];
     says(&shell.run("policy diff policies new"), 0, &words);
     says(&shell.run("policy diff policies new --exit-code"), 13, &words);
     says(&shell.run("policy diff policies policies --exit-code"), 0, &["nobody can do more or less than before"]);
@@ -347,7 +347,7 @@ fn reviewers_path_is_one_script() {
     says(
         &ran,
         13,
-        &["`small-transfers` (allow) now asks that ", "line 2: tom bank/transfer", "1 would come out differently"],
+        &["`small-transfers` (allow) limit lowered: ", "line 2: tom bank/transfer", "1 would come out differently"],
     );
 
     lower("bank.toml", "[rule.small-transfers]", "[rule.small-transfers]\nallows = 1");

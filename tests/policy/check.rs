@@ -217,6 +217,34 @@ fn roles_that_nobody_can_have_are_a_warning() {
 }
 
 #[test]
+fn a_limit_that_negative_numbers_pass_is_a_warning() {
+    let found = |when: &str, effect: &str| {
+        let rule = format!("[role.r]\n[rule.x]\nroles = [\"r\"]\n{effect} = [\"m\"]\n{when}\n");
+        let method = "[method.m]\nparams = [{ name = \"n\", type = \"integer\", optional = true }, { name = \"l\", type = \"string[]\" }]\n";
+        warnings(&[("m.toml", method), ("r.toml", &rule)])
+    };
+    let says = "r.toml:5: warning: `x` allows every negative `n`; add `min = 0` or `min = 1` beside `max`";
+    assert_eq!(found("when.params.n = { max = 5 }", "allow"), [says]);
+    for when in [
+        "when.params.n = { min = 0, max = 5 }",
+        "when.params.n = { in = [1, 2], max = 5 }",
+        "when.params.n = { max = -1 }",
+        "when.params.l = { max_size = 5 }",
+        "when.token_age = \"5m\"",
+        "unless.params.n = { max = 5 }",
+    ] {
+        assert_eq!(found(when, "allow"), [] as [&str; 0], "{when}");
+    }
+    assert!(!found("when.params.n = { max = 5 }", "deny").iter().any(|line| line.contains("negative")));
+}
+
+#[test]
+fn conditions_on_a_role_say_where_they_belong() {
+    let errors = errors(&[("r.toml", "[role.r]\nallow = [\"*\"]\nwhen.hours = \"08:00-18:00\"\n")]);
+    assert!(errors.iter().any(|line| line.starts_with("r.toml:3: ") && line.contains("`[rule.NAME]`")), "{errors:?}");
+}
+
+#[test]
 fn rules_covered_by_others_are_a_warning() {
     let found = warnings_of(
         r#"[role.boss]

@@ -354,11 +354,20 @@ fn whether_a_change_allows_more_is_marked() {
         text.lines().find(|line| line.contains("m role r: conditional, differently")).unwrap().chars().next().unwrap()
     };
     assert_eq!(sign("{ max = 10000 }", "{ max = 50000 }"), '+');
-    assert_eq!(sign("{ max = 50000 }", "{ max = 10000 }"), ' ');
+    assert_eq!(sign("{ max = 50000 }", "{ max = 10000 }"), '-');
     assert_eq!(sign("{ min = 1, max = 5 }", "{ max = 5 }"), '+');
     assert_eq!(sign("{ min = 1, max = 5 }", "{ min = 2, max = 6 }"), '?');
     assert_eq!(sign("{ in = [1, 2] }", "{ in = [1, 2, 3] }"), '+');
     assert_eq!(sign("{ in = [1, 2] }", "{ in = [1, 3] }"), '?');
+    let told = Diff::between(&limit("{ min = 1, max = 5 }"), &limit("{ min = 2, max = 4 }")).to_string();
+    for line in [
+        "    `a` (allow) limit raised: `n` is at least 1 -> 2",
+        "    `a` (allow) limit lowered: `n` is at most 5 -> 4",
+        "+ more than before, - less, ? cannot be told",
+    ] {
+        assert!(told.lines().any(|found| found == line), "{line} in {told}");
+    }
+    assert!(!told.contains("now asks"), "{told}");
 }
 
 proptest! {
@@ -483,7 +492,9 @@ fn the_same_policy_decides_the_same_again() {
 fn rule_that_alone_looks_at_something_is_not_covered() {
     let base = "[method.m]\nparams = [{ name = \"x\", type = \"integer\" }]\n[claims]\ntenant = \"string\"\n\
                 [role.r]\nallow = [\"m\"]\n[rule.z]\nroles = [\"r\"]\nallow = [\"m\"]\n";
-    for (when, params) in [("when.params.x = { max = 5 }\n", "[1.0]"), ("when.claims.tenant = \"acme\"\n", "[1]")] {
+    for (when, params) in
+        [("when.params.x = { min = 0, max = 5 }\n", "[1.0]"), ("when.claims.tenant = \"acme\"\n", "[1]")]
+    {
         let mut caller = caller("a", &["r"]);
         caller.token.claims.insert("tenant".to_owned(), 5.into());
         let with = format!("{base}{when}");

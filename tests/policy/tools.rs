@@ -186,9 +186,8 @@ fn differences_are_told_per_method_and_caller() {
     for line in [
         "+ bank/balance role operator: denied -> allowed",
         "+ bank/transfer role teller: conditional, differently",
-        "    `small` (allow) no longer asks that `amount` is at most 100",
-        "    `small` (allow) now asks that `amount` is at most 500",
-        "  bank/balance agent night-bot: allowed -> denied",
+        "    `small` (allow) limit raised: `amount` is at most 100 -> 500",
+        "- bank/balance agent night-bot: allowed -> denied",
         "    no longer allow by `role.teller.allow` (policy.toml:10)",
     ] {
         assert!(diff.lines().any(|found| found == line), "missing: {line}\nin:\n{diff}");

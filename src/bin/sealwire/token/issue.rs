@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::auth::{Confirmation, IssueRequest, TokenIssuer, decode_untrusted, write_secret};
+use sealwire::Name;
+use sealwire::auth::{Confirmation, IssueRequest, TokenIssuer, TokenRules, decode_untrusted, write_secret};
 use sealwire::client::Credentials;
 use serde_json::{Value, json};
 
@@ -72,6 +73,7 @@ pub(crate) struct Issue {
 
 impl Issue {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        self.check()?;
         let issuer = TokenIssuer::load(&self.key).or_fail(Exit::Input)?;
         let Some(every) = self.every else { return self.issue(&issuer, out) };
         if every >= self.ttl {
@@ -87,6 +89,20 @@ impl Issue {
             }
         }))?;
         issued.unwrap_or(Ok(Exit::Ok))
+    }
+
+    /// Finds what services would refuse and what is easily mistaken, in the words of this command line.
+    fn check(&self) -> Result<(), Failure> {
+        if let Some(bare) = self.audiences.iter().find(|audience| Name::new(audience).is_ok()) {
+            let failure = Failure::input(format!("the audience `{bare}` names no environment"));
+            return Err(failure.help(format!("write ENV/SVC, such as dev/{bare}")));
+        }
+        let most = Duration::from_secs(TokenRules::new("").max_lifetime_s);
+        if self.ttl > most {
+            let failure = Failure::input("a token lives at most 1h: services refuse one that lives longer");
+            return Err(failure.help("`--every` with `--out` issues a new one again and again"));
+        }
+        Ok(())
     }
 
     /// The key id that the token is bound to.
