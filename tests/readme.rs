@@ -144,7 +144,9 @@ fn every_named_test_is_there() {
     }
     assert!(named >= 20, "{named}");
     // Names of tests on the other pages: words of four parts or more.
-    for page in std::fs::read_dir("docs").unwrap().map(|page| page.unwrap().path()) {
+    let pages = std::fs::read_dir("docs").unwrap().map(|page| page.unwrap().path());
+    // Names of keys look alike. That page is generated, and names no test.
+    for page in pages.filter(|page| !page.ends_with("configuration.md")) {
         let text = std::fs::read_to_string(&page).unwrap();
         let words = text.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() > 2);
         let is_name = |word: &&str| word.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());
