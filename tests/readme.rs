@@ -121,19 +121,19 @@ fn a_first_policy_is_one() {
 /// Every test that the README and the other pages name exists.
 #[test]
 fn every_named_test_is_there() {
-    fn sources(folder: &Path, found: &mut String) {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
+    fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             if path.is_dir() {
-                sources(&path, found);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                found.push_str(&std::fs::read_to_string(path).unwrap());
+                files(&path, ending, found);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                found.push(path);
             }
         }
     }
-    let mut all = String::new();
-    sources(Path::new("tests"), &mut all);
-    sources(Path::new("src"), &mut all);
+    let (mut sources, mut pages) = (Vec::new(), Vec::new());
+    ["tests", "src"].into_iter().for_each(|folder| files(Path::new(folder), "rs", &mut sources));
+    files(Path::new("docs"), "md", &mut pages);
+    let all: String = sources.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
     let section = README.split("\n## What it defends against\n").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows = section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| attack"));
     let mut named = 0;
@@ -143,11 +143,10 @@ fn every_named_test_is_there() {
         named += 1;
     }
     assert!(named >= 20, "{named}");
-    // Names of tests on the other pages: words of four parts or more.
-    let pages = std::fs::read_dir("docs").unwrap().map(|page| page.unwrap().path());
-    // Names of keys look alike. That page is generated, and names no test.
-    for page in pages.filter(|page| !page.ends_with("configuration.md")) {
-        let text = std::fs::read_to_string(&page).unwrap();
+    // Names of tests on the other pages: words of four parts or more. Names of keys look alike; the page of these is
+    // generated, and names no test.
+    for page in pages.iter().filter(|page| !page.ends_with("configuration.md")) {
+        let text = std::fs::read_to_string(page).unwrap();
         let words = text.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() > 2);
         let is_name = |word: &&str| word.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());
         for name in words.filter(is_name) {
