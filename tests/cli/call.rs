@@ -99,7 +99,8 @@ async fn calls_print_results_and_end_with_the_code_of_their_kind() {
     let output = with_env.env("SEALWIRE_CREDS", "planner.creds.json").output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "2\n");
 
-    bench.run(&["call", "demo", "math/reset"]).fails(10, &["permission denied (-32002)"]);
+    let denied = ["permission denied (-32002)", "rpc.can '{\"method\": \"math/reset\"", "sealwire policy explain"];
+    bench.run(&["call", "demo", "math/reset"]).fails(10, &denied);
     let error = bench.run(&["call", "demo", "math/reset", "--json"]).fails(10, &[]).error();
     let rpc = json!({ "code": -32002, "message": "permission denied" });
     assert_eq!((&error["exit"], &error["kind"], &error["rpc"]), (&json!(10), &json!("denied"), &rpc));
@@ -122,7 +123,8 @@ async fn batches_notifications_and_raw_payloads_get_what_they_deserve() {
     assert!(ran.stderr.contains("2 notifications"), "{ran:?}");
     let ran = bench.run(&["batch", "demo", "--json", entries]);
     // The shape of an error is the same wherever it stands.
-    let error = bench.run(&["call", "demo", "math/reset", "--json"]).error();
+    let mut error = bench.run(&["call", "demo", "math/reset", "--json"]).error();
+    error.as_object_mut().unwrap().remove("help");
     let denied = json!({ "method": "math/reset", "error": error });
     let lines = json!([{"method": "math/add", "result": 5}, denied, {"id": "mine", "method": "math/mul", "result": 6}]);
     assert_eq!((ran.code, ran.json()), (10, lines));
@@ -198,13 +200,25 @@ async fn what_goes_wrong_says_what_to_do() {
     std::fs::remove_file(shell.path("planner.jwt")).unwrap();
     bench.run(&call).fails(30, &["`token_file`", "token issue"]);
     shell.run("token issue --key token-key.json --subject planner --audience dev/other --out planner.jwt").ok();
-    bench.run(&call).fails(22, &["-32010", "audience"]);
+    bench.run(&call).fails(22, &["-32010", "cause: the token is for `dev/other`, and this service is `dev/demo`"]);
+    let issue = "token issue --key token-key.json --audience dev/demo --out planner.jwt";
+    shell.run(&format!("{issue} --subject planner --cnf-kid planner.k7")).ok();
+    bench
+        .run(&call)
+        .fails(22, &["cause: the token is bound to the key `planner.k7`, and the key in use is `planner.k1`"]);
+    shell.run(&format!("{issue} --subject scout")).ok();
+    bench.run(&call).fails(22, &["cause: the token is that of `scout`, and the key that of `planner`"]);
+    shell.run(&format!("{issue} --subject alice --actor planner")).ok();
+    let own = bench.run(&call);
+    assert!(own.code != 22, "a delegated token is the actor's: {own:?}");
     // A key that the service does not know.
     shell.run("keys new-agent ghost --service dev/demo=ghosts.ring.json").ok();
     let creds = shell.read("ghost.creds.json").replace("nats://127.0.0.1:4222", &bench.server.url());
     shell.write("ghost.creds.json", &creds);
     shell.run("token issue --key token-key.json --subject ghost --audience dev/demo --out ghost.jwt").ok();
-    shell.run_args(&["call", "--creds", "ghost.creds.json", "demo", "math/add"]).fails(22, &["-32010", "key"]);
+    shell
+        .run_args(&["call", "--creds", "ghost.creds.json", "demo", "math/add"])
+        .fails(22, &["-32010", "made just now", "try again"]);
 
     // The broker: nobody there, and an address that is none.
     let elsewhere = |url: &str| {

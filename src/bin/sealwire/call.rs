@@ -7,13 +7,14 @@ pub(crate) mod reach;
 mod repeat;
 pub(crate) mod send;
 pub(crate) mod single;
+mod suspect;
 
 use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::client::{Client, ClientError, Credentials, ErrorKind, RequestBuilder};
+use sealwire::client::{Client, ClientError, Credentials, ErrorKind, HintKind, RequestBuilder};
 use sealwire::rpc::{RpcError, code};
 use sealwire::{BusError, MethodName, Name};
 use serde_json::value::RawValue;
@@ -56,7 +57,12 @@ impl Options {
                 Err(error) => Err(error),
             };
             client.close().await;
-            done.map_err(failure)
+            match done {
+                Err(error @ ClientError::Hint { hint: HintKind::Unauthenticated }) => {
+                    Err(suspect::told(failure(error), &credentials, service).await)
+                }
+                done => done.map_err(failure),
+            }
         })?
     }
 

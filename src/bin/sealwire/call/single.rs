@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::repeat::Often;
-use super::{Options, check_words, failure, params};
+use super::{Options, check_words, params};
 use crate::exit::{ErrorObject, Exit, Failure};
 use crate::output::Output;
 use crate::term;
@@ -58,7 +58,7 @@ pub(super) enum Outcome<'a> {
 impl Call {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         check_words("call", &self.service, &self.method, self.params.as_deref(), &self.more)?;
-        let params = params(self.params)?;
+        let params = params(self.params.clone())?;
         let call = async |client: &Client| {
             let mut request = self.options.request(client, &self.service);
             if self.method_subject {
@@ -73,14 +73,21 @@ impl Call {
             let repeat = async |client, signals| self.often.repeat(every, out, &client, &signals, call).await;
             return self.options.run_until_stopped(&self.service, out, repeat);
         }
-        let answer = self.options.run(&self.service, out, async |client| Ok(call(&client).await))?;
-        match answer {
-            Ok(result) => {
-                out.result(&Outcome::Result(&result), || shown(&result))?;
-                Ok(Exit::Ok)
-            }
-            Err(error) => Err(failure(error)),
-        }
+        let answer = self.options.run(&self.service, out, async |client| call(&client).await);
+        let result =
+            answer.map_err(|failure| if failure.exit() == Exit::Denied { self.denied(failure) } else { failure })?;
+        out.result(&Outcome::Result(&result), || shown(&result))?;
+        Ok(Exit::Ok)
+    }
+
+    /// The service must not say why.
+    fn denied(&self, failure: Failure) -> Failure {
+        failure.help(format!(
+            "`sealwire call {service} rpc.can '{{\"method\": \"{method}\", \"params\": …}}'` asks without calling; the rule \
+             stands in the service's log, and an operator asks with `sealwire policy explain`",
+            service = self.service,
+            method = self.method,
+        ))
     }
 }
 
