@@ -174,8 +174,9 @@ pub(super) struct Said {
 pub(super) struct NotAsked;
 
 impl Asking<'_> {
-    /// Asks all replicas once and listens for `within`, or until `each` has heard enough.
-    pub(super) async fn round(&self, within: Duration, mut each: impl FnMut(Said) -> bool) -> Result<(), NotAsked> {
+    /// Asks all replicas once and listens for `within`, or until `each` has heard enough. Whether nothing that came in that time
+    /// can have been missed, for there being too much.
+    pub(super) async fn round(&self, within: Duration, mut each: impl FnMut(Said) -> bool) -> Result<bool, NotAsked> {
         #[derive(Deserialize)]
         struct Answer {
             id: String,
@@ -188,8 +189,10 @@ impl Asking<'_> {
         let mut answers = self.mailbox.open(&inbox);
         let (subject, payload) = (peers(self.endpoint), question.payload());
         self.session.publish(&subject, &inbox, &[], payload.as_bytes()).await.map_err(|_| NotAsked)?;
+        let mut heard = 0;
         let listen = async {
             while let Some(message) = answers.recv().await {
+                heard += 1;
                 let headers = HeaderBlock::from(message.headers);
                 // Nobody listens there.
                 if headers.says_no_responders() {
@@ -204,7 +207,7 @@ impl Asking<'_> {
         };
         // Silence is an answer, too: whoever has not answered by then is not there.
         drop(tokio::time::timeout(within, listen).await);
-        Ok(())
+        Ok(heard + answers.len() < MOST)
     }
 }
 

@@ -196,9 +196,7 @@ impl Agreement {
         let inbox = shared.inbox();
         let asking = Asking { session: &session, mailbox: &desk.mailbox, endpoint, keys: &keys, inbox: &inbox };
         let mut round = Round::default();
-        let mut said = 0;
         let each = |other: Said| {
-            said += 1;
             let unproved = other.proof.err().filter(|_| !keys.is_empty());
             if other.instance == shared.instance {
                 round.heard_own |= unproved.is_none();
@@ -209,11 +207,11 @@ impl Agreement {
                 round.conflicts.extend(self.conflict(&other, unproved));
                 round.others.insert(other.instance);
             }
-            said >= MOST
+            false
         };
-        asking.round(LISTEN, each).await?;
+        let heard_all = asking.round(LISTEN, each).await?;
         // Whoever hears too much may have missed what mattered.
-        round.heard_own &= said < MOST;
+        round.heard_own &= heard_all;
         let differs: BTreeSet<&str> = round.conflicts.iter().map(|conflict| conflict.instance.as_str()).collect();
         self.lasting.0.retain(|instance, _| differs.contains(instance.as_str()));
         self.traceless.0.retain(|instance, _| round.others.contains(instance));

@@ -234,6 +234,30 @@ async fn an_answer_without_a_proof_closes_the_guard_and_ends_no_replica() {
     ghost.abort();
 }
 
+/// One replica's word that it has another guard could be among what there was no room for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_hears_too_much_has_not_heard_itself() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let served = site.serve(methods()).await;
+    let caller = site.caller("ann").await;
+    assert_eq!(caller.add().await, sum());
+    let mut raw = RawConnection::connect(&server.url(), None).await;
+    let client = server.client().await;
+    let mut asked = client.subscribe("_SVC.site.replica.peers").await.unwrap();
+    settle(&client).await;
+    let shouting = tokio::spawn(async move {
+        while let Some(question) = asked.next().await {
+            raw.send(format!("PUB {} 1\r\nx\r\n", question.reply.unwrap()).repeat(1_100).as_bytes()).await;
+        }
+    });
+    until(&caller, |answer| *answer != sum()).await;
+    assert!(is_up(&served));
+    shouting.abort();
+    until(&caller, |answer| *answer == sum()).await;
+    served.stop().await.unwrap();
+}
+
 /// Replicas and health checks ask where `$SRV` is not; tools get what ADR-32 says, signed if they send a nonce.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tools_get_signed_answers_in_their_inboxes_and_none_where_replicas_listen() {
