@@ -22,6 +22,7 @@ mod condition;
 mod decision;
 mod demand;
 mod diff;
+mod doubts;
 mod expectation;
 mod explain;
 mod export;

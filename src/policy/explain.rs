@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::actual::actual;
 use super::cedar;
-use super::decision::{Decision, Question};
+use super::decision::{Decision, Question, Reason};
 use super::expr::{self, Reads};
 use super::request::Needs;
 use super::revision::Revision;
@@ -35,7 +35,8 @@ pub struct PartyExplanation {
     pub name: String,
     /// What the rules say for this party alone.
     pub decision: Decision,
-    /// Every rule of the method, those that decided first.
+    /// Every rule of the method, those that decided first. Where none allows the call, those that would come next, by how
+    /// little they lack.
     pub rules: Vec<RuleExplanation>,
 }
 
@@ -110,8 +111,13 @@ fn explain_party(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Part
         .filter_map(|position| ground.rules.get(*position))
         .map(|rule| explain_rule(ground, slice, facts, party, rule))
         .collect();
-    rules.sort_by(|left, right| left.outcome.cmp(&right.outcome));
-    PartyExplanation { name: party.name.to_owned(), decision: slice.decide(facts, party, ground), rules }
+    let decision = slice.decide(facts, party, ground);
+    if decision.reason == Reason::NoRule {
+        rules.sort_by_key(|rule| (rule.outcome != Outcome::Held, !rule.could_allow(), rule.lacks().count()));
+    } else {
+        rules.sort_by(|left, right| left.outcome.cmp(&right.outcome));
+    }
+    PartyExplanation { name: party.name.to_owned(), decision, rules }
 }
 
 fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party<'_>, rule: &Rule) -> RuleExplanation {
@@ -187,6 +193,25 @@ fn fault(ground: &Ground, slice: &Slice, facts: &Facts<'_>, part: &Part) -> Opti
     needs.claim_fault(facts.question).map(|fault| fault.to_string())
 }
 
+impl PartyExplanation {
+    /// The rule that would allow the call if a little more held, where none does.
+    fn nearest(&self) -> Option<&RuleExplanation> {
+        let lacking = |rule: &&RuleExplanation| rule.could_allow() && (1..=2).contains(&rule.lacks().count());
+        self.rules.first().filter(|_| self.decision.reason == Reason::NoRule).filter(lacking)
+    }
+}
+
+impl RuleExplanation {
+    fn could_allow(&self) -> bool {
+        self.effect == Effect::Allow && self.mode == Mode::Enforce
+    }
+
+    /// What does not hold.
+    fn lacks(&self) -> impl Iterator<Item = &PartExplanation> {
+        self.parts.iter().filter(|part| part.outcome != Outcome::Held)
+    }
+}
+
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.decision)?;
@@ -196,6 +221,13 @@ impl fmt::Display for Explanation {
         }
         for party in &self.parties {
             writeln!(f, "\nfor {}: {}", party.name.escape_debug(), party.decision)?;
+            if let Some(rule) = party.nearest() {
+                let asks = rule.lacks().map(|part| match &part.actual {
+                    Some(actual) => format!("{} ({actual})", part.words),
+                    None => part.words.clone(),
+                });
+                writeln!(f, "  nearest: {} asks that {}", rule.rule, asks.collect::<Vec<_>>().join(", and that "))?;
+            }
             if party.rules.is_empty() {
                 writeln!(f, "  no rule speaks about this method")?;
             }

@@ -128,3 +128,40 @@ fn nobody_reading_the_output_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
 }
+
+#[test]
+fn explain_takes_the_caller_from_credentials_and_says_what_is_mistyped_and_what_is_nearest() {
+    let shell = Shell::new();
+    let rule =
+        "[rule.small]\nroles = [\"teller\"]\nallow = [\"bank/transfer\"]\nwhen.params.amount = { min = 1, max = 5 }\n";
+    let method = "[method.\"bank/transfer\"]\nparams = [{ name = \"amount\", type = \"integer\" }]\n[role.teller]\n";
+    let other = "[rule.aaa]\nroles = [\"teller\"]\ndeny = [\"bank/transfer\"]\nwhen.agent = \"x\"\n[agent.nightly]\nroles = [\"teller\"]\n";
+    shell.write("policies/bank.toml", &format!("{method}{other}{rule}"));
+    shell.run("keys new-agent till --service dev/bank=bank.ring.json --alg eddsa").ok();
+    shell.run("keys new-token-key https://issuer.example").ok();
+    let issue = "token issue --key token-key.json --audience dev/bank --out till.jwt";
+    shell.run(&format!("{issue} --subject till --role teller")).ok();
+
+    let call = "--method bank/transfer --params [5]";
+    for whom in ["--creds till.creds.json", "--token till.jwt"] {
+        let ran = shell.run(&format!("policy explain {whom} {call}")).ok();
+        assert!(ran.stdout.contains("for till: allow") && ran.stderr.contains("nothing in it was verified"), "{ran:?}");
+    }
+    assert_eq!(shell.run(&format!("policy explain --agent till {call}")).code, 10, "without the roles of the token");
+    shell.run(&format!("{issue} --subject alice --actor till --role teller")).ok();
+    let ran = shell.run(&format!("policy explain --creds till.creds.json {call}"));
+    assert!(ran.code == 10 && ran.stdout.contains("for alice: ") && ran.stdout.contains("for till: "), "{ran:?}");
+    shell.run(&format!("policy explain --creds till.creds.json --agent till {call}")).fails(2, &["cannot be used"]);
+    shell.run(&format!("policy explain {call}")).fails(2, &["--agent"]);
+
+    let ran = shell.run("policy explain --agent till --role teller --method bank/transfer --params [6]");
+    let nearest =
+        "  nearest: `small` (bank.toml:10) asks that `amount` is at most 5 (amount = 6)\n  allow rule `small`";
+    assert!(ran.code == 10 && ran.stdout.contains(nearest) && ran.stderr.is_empty(), "{ran:?}");
+    let ran = shell.run("policy explain --agent nightli --role tellr --method bank/transfr");
+    for doubt in
+        ["`bank/transfr`: did you mean `bank/transfer`?", "`tellr`: did you mean `teller`?", "did you mean `nightly`?"]
+    {
+        assert!(ran.stderr.contains(doubt), "{doubt} in {ran:?}");
+    }
+}

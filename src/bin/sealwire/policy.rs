@@ -1,6 +1,7 @@
 //! `sealwire policy`: the access policies of a folder, looked at before they are put to use.
 //! Never changes what a file says: `fmt` alone writes, and only the layout.
 
+mod caller;
 mod can;
 mod check;
 mod diff;

@@ -11,7 +11,7 @@ use sealwire::policy::Question;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{FOLDER, load};
+use super::{FOLDER, caller, load};
 use crate::exit::{Exit, Failure};
 use crate::keys::Alg;
 use crate::output::Output;
@@ -22,6 +22,7 @@ use crate::when;
 #[command(after_help = "\
 Examples:
   sealwire policy explain --agent planner --role calc --method math/add
+  sealwire policy explain --creds planner.creds.json --method math/add
   sealwire policy explain --agent teller --method bank/transfer \\
       --params '{\"to\":\"bob\",\"amount\":5000}'
   sealwire policy explain --agent planner --subject alice --method math/add \\
@@ -33,8 +34,14 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "DIR", default_value = FOLDER)]
     dir: PathBuf,
     /// The agent that calls
-    #[arg(long, value_name = "NAME")]
-    agent: Name,
+    #[arg(long, value_name = "NAME", required_unless_present_any = ["creds", "token"])]
+    agent: Option<Name>,
+    /// The agent's credentials: agent, key, and all that its token says
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["agent", "token", "alg"])]
+    creds: Option<PathBuf>,
+    /// A token: agent, roles, subject, claims, issuer and age; `-` reads it from stdin
+    #[arg(long, value_name = "FILE", conflicts_with = "agent")]
+    token: Option<PathBuf>,
     /// A role in the agent's token; repeat for several (roles granted in the files are added)
     #[arg(long = "role", value_name = "ROLE")]
     roles: Vec<String>,
@@ -44,9 +51,9 @@ pub(crate) struct Explain {
     /// A claim of the token; the value is JSON, or else text; repeat for several
     #[arg(long = "claim", value_name = "NAME=VALUE")]
     claims: Vec<String>,
-    /// How long ago the token was issued
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = when::duration)]
-    token_age: Duration,
+    /// How long ago the token was issued [default: as the token says, or now]
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    token_age: Option<Duration>,
     /// The algorithm of the agent's key
     #[arg(long, value_enum, default_value_t)]
     alg: Alg,
@@ -67,22 +74,39 @@ impl Explain {
         let params = self.params.as_deref().map(serde_json::from_str::<&RawValue>).transpose().map_err(|error| {
             Failure::input(format!("`--params` is not JSON ({error})")).help("write an object or an array")
         })?;
-        let caller = self.caller()?;
+        let caller = self.caller(out)?;
         let question =
             Question { caller: &caller, method: &self.method, params, now_ms: self.at.saturating_mul(1_000) };
+        set.doubts(&question).iter().for_each(|doubt| out.warning(doubt));
         let explanation = set.explain(&question);
         out.verdict(&explanation, || explanation.to_string())?;
         Ok(if explanation.decision.is_allow() { Exit::Ok } else { Exit::Denied })
     }
 
-    fn caller(&self) -> Result<Caller, Failure> {
-        let mut caller = Caller::new(self.agent.clone(), self.roles.iter().cloned());
+    /// Who calls, and the key's algorithm: as the credentials or the token say, and the other options beside that.
+    fn caller(&self, out: &Output) -> Result<Caller, Failure> {
+        let mut caller = match (&self.creds, &self.token, &self.agent) {
+            (Some(path), ..) => caller::of_credentials(path)?,
+            (None, Some(path), _) => caller::of_token(path)?,
+            (None, None, Some(agent)) => Caller::new(agent.clone(), []),
+            (None, None, None) => return Err(Failure::input("give --agent, --creds or --token")),
+        };
+        if self.creds.is_some() || self.token.is_some() {
+            out.warning("the token is taken as it is: nothing in it was verified");
+        } else {
+            caller.token.issued_at = self.at;
+        }
+        caller.roles.extend(self.roles.iter().cloned());
         if let Some(subject) = &self.subject {
             caller.subject.clone_from(subject);
             caller.delegated = true;
         }
-        caller.algorithm = self.alg.into();
-        caller.token.issued_at = self.at.saturating_sub(self.token_age.as_secs());
+        if self.creds.is_none() {
+            caller.algorithm = self.alg.into();
+        }
+        if let Some(age) = self.token_age {
+            caller.token.issued_at = self.at.saturating_sub(age.as_secs());
+        }
         caller.token.expires_at = self.at.saturating_add(900);
         for claim in &self.claims {
             let (name, value) = claim
