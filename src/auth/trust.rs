@@ -1,6 +1,8 @@
 //! Who could have written a file that decides something, and who else can read one that holds a secret.
 //! Never trusts a file that somebody else than us or root could have put there, unless the operator names him.
 
+#[cfg(unix)]
+mod group;
 #[cfg_attr(not(unix), path = "trust/names.rs")]
 mod walk;
 
@@ -18,7 +20,8 @@ pub(crate) use walk::{Entry, Folder};
 /// whoever may write it. So a file, and every folder on the way to it from the root of the file system, must belong to
 /// the user that runs this, or to root, and nobody else may write them, as with ssh. The way is gone step by step, each
 /// folder opened and judged before the next one, symbolic links included: what was judged is what is read. A folder with
-/// the sticky bit (`/tmp`) is taken on the way: others can neither replace nor rename there what is ours. On a read-only
+/// the sticky bit (`/tmp`) is taken on the way: others can neither replace nor rename there what is ours. A group that only
+/// the owner is in may write, as it may wherever the umask is 002. On a read-only
 /// mount, such as a container's, nobody here can write anything, so there only the right to read secrets counts.
 ///
 /// Secrets are for their owner alone: no right for group or others.
@@ -109,7 +112,9 @@ impl FileTrust {
             return Err(SecretFileError::Open { path, mode });
         }
         let protected = matters == Matters::One && mode & 0o1000 != 0;
-        if foreign & 0o022 != 0 && !protected && !is_read_only(file) {
+        let writable = foreign & 0o022;
+        let by_its_own_group = writable == 0o020 && group::is_private(owner, metadata.gid());
+        if writable != 0 && !by_its_own_group && !protected && !is_read_only(file) {
             return Err(SecretFileError::Writable { path, mode });
         }
         self.judge_owner(&path, owner, file)
