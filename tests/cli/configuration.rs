@@ -183,11 +183,28 @@ fn verdicts(documents: &[Value]) -> Option<Vec<Option<String>>> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
+/// All files below a folder.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            files(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
 /// Every configuration, or part of one, that the documents and the command show or write.
 fn shown() -> Vec<(String, Value)> {
     let mut texts = Vec::new();
-    let pages = std::fs::read_dir(root("docs")).unwrap().map(|entry| entry.unwrap().path());
-    for page in pages.chain([root("README.md"), root("SPEC.md"), root("src/config.rs"), root("src/config/issuer.rs")]) {
+    let mut pages = Vec::new();
+    files(&root("docs"), &mut pages);
+    for page in pages.into_iter().chain([
+        root("README.md"),
+        root("SPEC.md"),
+        root("src/config.rs"),
+        root("src/config/issuer.rs"),
+    ]) {
         let text = std::fs::read_to_string(&page).unwrap().replace("\n/// ", "\n").replace("\n///\n", "\n\n");
         for (start, end) in [("```toml\n", "```"), ("cat > sealwire.toml <<'TOML'\n", "TOML\n")] {
             let blocks = text.split(start).skip(1).map(|rest| rest.split(end).next().unwrap().to_owned());
