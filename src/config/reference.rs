@@ -3,11 +3,14 @@
 //! Never states a default of its own: it asks the code that has it.
 
 mod bounds;
+mod ranges;
 mod tokens;
 
 use serde_json::{Value, json};
 
 use self::bounds::{limits, replay};
+pub use self::ranges::OutOfRange;
+pub(super) use self::ranges::check_ranges;
 use self::tokens::tokens;
 use crate::wire::Endpoint;
 
@@ -85,7 +88,7 @@ impl Key {
     }
 }
 
-use Kind::{Flag, List, Name, Number, Path, Prefix, Tables, Text};
+use Kind::{Flag, List, Name, Number, Path, Prefix, Text};
 
 /// The whole file.
 pub(super) fn file() -> Table {
@@ -205,50 +208,4 @@ fn keys() -> Vec<Key> {
             "Revoked tokens, subjects and keys, written by `sealwire token revoke`. Read again when it changes.",
         ),
     ]
-}
-
-/// A number out of its range.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{member}` is {value}: write {range}. {about}")]
-pub struct OutOfRange {
-    /// Where it stands.
-    member: String,
-    value: u64,
-    range: String,
-    /// What the key means, and why it has this range.
-    about: &'static str,
-}
-
-/// The first number of a file that is out of its range. What else may be wrong with the file is not looked at.
-pub(super) fn check_ranges(text: &str) -> Result<(), OutOfRange> {
-    match text.parse::<toml::Table>() {
-        Ok(table) => check_table(&file(), &table, ""),
-        Err(_) => Ok(()),
-    }
-}
-
-fn check_table(table: &Table, values: &toml::Table, path: &str) -> Result<(), OutOfRange> {
-    let with_values = table.keys.iter().filter_map(|key| Some((key, values.get(key.name)?)));
-    for (key, value) in with_values {
-        let member = format!("{path}{}", key.name);
-        match (&key.kind, value) {
-            (Number(_, least, most), toml::Value::Integer(value)) => {
-                let (value, most) = (u64::try_from(*value).unwrap_or(0), *most);
-                if value < *least || most.is_some_and(|most| value > most) {
-                    let range = most.map_or(format!("{least} or more"), |most| format!("{least} to {most}"));
-                    return Err(OutOfRange { member, value, range, about: key.about });
-                }
-            }
-            (Kind::Table(table), toml::Value::Table(values)) => check_table(table, values, &format!("{member}."))?,
-            (Tables(table), toml::Value::Array(items)) => {
-                for (position, item) in items.iter().enumerate() {
-                    if let toml::Value::Table(values) = item {
-                        check_table(table, values, &format!("{member}[{position}]."))?;
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
