@@ -53,6 +53,7 @@ fn completions_know_commands_and_the_names_in_the_files_around() {
         ("sealwire policy explain --dir p", &["policies/"]),
         ("sealwire keys retire pl", &["planner.k1"]),
         ("sealwire keys list m", &["math.ring.json"]),
+        ("sealwire keys list --ring m", &["math.ring.json"]),
         ("sealwire token issue --audience dev/m", &["dev/math"]),
         ("sealwire setup cluster --service d", &[]),
     ];

@@ -263,3 +263,13 @@ fn passwords_come_from_private_files_and_go_into_private_files() {
     assert_eq!(shell.read_json("planner.creds.json")["nats"]["password"], "correct-horse-battery-staple");
     shell.never_said("correct-horse-battery-staple");
 }
+
+#[test]
+fn a_ring_is_named_alike_to_all_commands() {
+    let shell = Shell::new();
+    shell.run("keys new-agent planner --service dev/math=math.ring.json").ok();
+    let listed = shell.run("keys list math.ring.json").ok().stdout;
+    assert_eq!(shell.run("keys list --ring math.ring.json").ok().stdout, listed);
+    shell.run("keys list").fails(2, &["RING"]);
+    shell.run("keys list math.ring.json --ring math.ring.json").fails(2, &["cannot be used"]);
+}

@@ -73,7 +73,7 @@ fn with_candidates(arg: Arg) -> Arg {
     };
     match (arg.get_id().as_str(), what.as_str()) {
         ("creds" | "cnf_creds", _) | (_, "CREDS") => files(arg, ".creds.json"),
-        ("ring" | "rings", _) | (_, "RING") => files(arg, "ring.json"),
+        ("ring" | "rings" | "named", _) | (_, "RING") => files(arg, "ring.json"),
         (_, "SERVICE" | "SVC") => names(arg, || Around::look().services),
         (_, "ENV/SVC") => names(arg, || Around::look().audiences),
         (_, "KID") => names(arg, || Around::look().kids),

@@ -21,8 +21,11 @@ Examples:
   sealwire keys list math.ring.json --json | jq -r '.keys[].kid'")]
 pub(crate) struct List {
     /// The key ring
-    #[arg(value_name = "RING")]
-    ring: PathBuf,
+    #[arg(value_name = "RING", required_unless_present = "named")]
+    ring: Option<PathBuf>,
+    /// The same, as the other commands take it
+    #[arg(id = "named", long = "ring", value_name = "FILE", conflicts_with = "ring")]
+    named: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -49,7 +52,7 @@ struct Key<'a> {
 
 impl List {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let ring = Ring::open(&self.ring)?;
+        let ring = Ring::open(&self.ring.or(self.named).unwrap_or_default())?;
         let now_s = when::now_s();
         let keys: Vec<Key<'_>> = ring.entries().iter().map(|entry| key(entry, now_s)).collect();
         let listed = Listed { audience: ring.audience().as_str(), keys };
