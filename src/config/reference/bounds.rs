@@ -67,7 +67,7 @@ pub(super) fn replay() -> Vec<Key> {
             "answer_within_ms",
             Number("milliseconds", ms(shortest), Some(ms(longest))),
             ms(SharedConfig::ANSWER_WITHIN.as_millis()),
-            "Shared guard: how long one check may take.",
+            "Shared guard: how long the broker may take to answer a check. Then it is asked again, for 2 s.",
         ),
         Key::table(
             "nats",
