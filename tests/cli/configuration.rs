@@ -215,6 +215,8 @@ fn shown() -> Vec<(String, Value)> {
     let help = shell.run("serve --help").ok().stdout;
     let (_, help) = help.split_once("A small configuration:\n").unwrap();
     texts.push(("serve --help".to_owned(), help.replace("\n  ", "\n").trim().to_owned()));
+    shell.run("init project --url nats://127.0.0.1:4222").ok();
+    texts.push(("init".to_owned(), shell.read("project/sealwire.toml")));
     shell.run("setup cluster --out set-up").ok();
     for service in ["demo", "bank"] {
         texts.push((format!("setup cluster, {service}"), shell.read(&format!("set-up/{service}/sealwire.toml"))));
@@ -238,8 +240,7 @@ fn shown() -> Vec<(String, Value)> {
 #[test]
 fn what_the_schema_refuses_does_not_load_and_what_is_shown_anywhere_passes_both() {
     let good = shown();
-    for page in ["README.md", "identity-providers.md", "serve --help", "setup cluster, bank", "config.rs", "issuer.rs"]
-    {
+    for page in ["init", "identity-providers.md", "serve --help", "setup cluster, bank", "config.rs", "issuer.rs"] {
         assert!(good.iter().any(|(place, _)| place.ends_with(page)), "{page}");
     }
     let mut bad = Vec::new();

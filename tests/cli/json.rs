@@ -43,7 +43,8 @@ const CASES: &str = "[[case]]\nname = \"may\"\ncaller = { agent = \"planner\", r
     params = [1]\nexpect = \"allow\"\n";
 
 /// Lines in an order in which each finds what it needs. `KID`, `THUMBPRINT` and `TOKEN` are what earlier ones printed.
-const LINES: [&str; 31] = [
+const LINES: [&str; 32] = [
+    "init hello --url nats://127.0.0.1:4222",
     "keys new-agent planner --service dev/math=math.ring.json",
     "keys new-service dev/math",
     "keys pin planner.creds.json --service math --kid KID --x X",

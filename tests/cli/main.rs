@@ -20,6 +20,7 @@ mod dev;
 mod enrol;
 mod examples;
 mod files;
+mod init;
 mod json;
 mod keys;
 mod nats_server;

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::{self, Exit, Failure};
 use crate::logging::{self, LogFormat};
 use crate::output::Output;
-use crate::{call, completions, config, demo, dev, keys, man, ping, policy, serve, server, setup, token};
+use crate::{call, completions, config, demo, dev, init, keys, man, ping, policy, serve, server, setup, token};
 
 /// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
 #[derive(Parser)]
@@ -60,6 +60,7 @@ enum Command {
     Demo(demo::Demo),
     /// Keep a whole set-up running on this machine, and print what to try
     Dev(dev::Dev),
+    Init(init::Init),
     /// Serve the demonstration methods as a configuration file says
     Serve(serve::Serve),
     /// Ask which replicas of a service are there, and whether they take messages
@@ -112,6 +113,7 @@ impl Command {
         match self {
             Self::Demo(command) => command.run(out),
             Self::Dev(command) => command.run(out),
+            Self::Init(command) => command.run(out),
             Self::Serve(command) => command.run(out),
             Self::Ping(command) => command.run(out),
             Self::NatsServer(command) => command.run(out),
@@ -136,6 +138,7 @@ impl Command {
             Self::Dev(_) | Self::Serve(_) => "warn,sealwire=info,async_nats=off",
             Self::Demo(_) | Self::NatsServer(_) => "error",
             Self::Ping(_)
+            | Self::Init(_)
             | Self::Call(_)
             | Self::Notify(_)
             | Self::Batch(_)
@@ -155,6 +158,7 @@ const EXAMPLES: &str = "\
 Examples:
   sealwire demo
   sealwire dev
+  sealwire init hello
   sealwire call --creds sealwire-dev/planner.creds.json demo math/add '[2, 3]'
   sealwire keys new-agent planner --service dev/math=math.ring.json
   sealwire token issue --key token-key.json --subject planner --role calc \\

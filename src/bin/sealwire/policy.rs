@@ -17,7 +17,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 use sealwire::MethodName;
-use sealwire::policy::{Cell, Methods, PolicySet};
+use sealwire::policy::{Callers, Cell, Methods, PolicySet};
 use sealwire::service::BUILTIN_METHODS;
 
 use crate::exit::{Exit, Failure};
@@ -89,6 +89,20 @@ fn load_with(folder: &Path, methods: &Methods, out: &Output) -> Result<PolicySet
         out.note(&finding.to_string());
     }
     Ok(set)
+}
+
+/// A role that no policy names would be a mistake that shows as a denial only.
+pub(crate) fn check_roles(set: &PolicySet, roles: &[String]) -> Result<(), Failure> {
+    let named = |callers| if let Callers::Role(role) = callers { Some(role) } else { None };
+    let mut known: Vec<String> = set.callers().into_iter().filter_map(named).collect();
+    known.sort();
+    match roles.iter().find(|role| !known.contains(role)) {
+        Some(role) => {
+            let failure = Failure::input(format!("no policy names the role `{}`", role.escape_debug()));
+            Err(failure.help(format!("there are: {}", known.join(", "))))
+        }
+        None => Ok(()),
+    }
 }
 
 /// What callers can do with a method, in a line, and by which rules, in lines below.

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use sealwire::auth::{Nonce, read_service_key};
 use sealwire::client::{Client, ClientError, Credentials, ErrorKind};
-use sealwire::policy::Callers;
 use sealwire::wire::AgentKey;
 use sealwire::{BusConfig, Name};
 use serde_json::json;
@@ -19,7 +18,7 @@ use crate::keys::{Alg, add_to_ring};
 use crate::output::Output;
 use crate::runtime::block_on;
 use crate::sandbox::{MALLORY, SERVICE, SERVICE_USER, TOOLS_USER};
-use crate::{parties, serve};
+use crate::{parties, policy, serve};
 
 /// Add an agent to the set-up: key, credentials, token, and its user at the broker
 ///
@@ -60,7 +59,7 @@ impl AddAgent {
             let failure = Failure::input(format!("there is an agent `{name}` already"));
             return Err(failure.help(format!("its credentials are {}", file.display())));
         }
-        self.check_roles(&folder)?;
+        policy::check_roles(&serve::policy(&folder.config()?)?.0, &self.roles)?;
 
         let config = folder.config()?;
         let url = config.nats.urls.first().cloned().unwrap_or_default();
@@ -100,24 +99,6 @@ impl AddAgent {
             )
         })?;
         Ok(Exit::Ok)
-    }
-
-    /// A role that no policy names would be a mistake that shows as a denial only.
-    fn check_roles(&self, folder: &Folder) -> Result<(), Failure> {
-        let policy = serve::policy(&folder.config()?)?.0;
-        let mut known: Vec<String> = policy
-            .callers()
-            .into_iter()
-            .filter_map(|callers| if let Callers::Role(role) = callers { Some(role) } else { None })
-            .collect();
-        known.sort();
-        match self.roles.iter().find(|role| !known.contains(role)) {
-            Some(role) => {
-                let failure = Failure::input(format!("no policy names the role `{}`", role.escape_debug()));
-                Err(failure.help(format!("there are: {}", known.join(", "))))
-            }
-            None => Ok(()),
-        }
     }
 }
 

@@ -1,13 +1,13 @@
 //! `sealwire keys new-agent`: a new agent's credentials, and the record by which each service knows its key.
 //! Never gives a service more than it needs: the derived key, or the public one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
 use sealwire::auth::read_secret;
 use sealwire::client::Credentials;
-use sealwire::wire::{AgentKey, Audience};
+use sealwire::wire::{AgentKey, Audience, ServicePublicKey};
 use sealwire::{BusConfig, Name};
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -17,6 +17,7 @@ use super::{Alg, AudienceArg};
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::Lock;
 use crate::output::Output;
+use crate::project::Project;
 
 /// Make an agent: its credentials file, and a record in the key ring of each service that it may call
 #[derive(Args)]
@@ -28,14 +29,22 @@ Examples:
       --tls-ca ca.pem --user planner --password-file planner.password
   sealwire keys new-agent planner --alg eddsa --service dev/math=math.ring.json
   sealwire keys new-agent planner --service dev/math=math.ring.json \\
-      --token-command get-token --audience math")]
+      --token-command get-token --audience math
+  sealwire keys new-agent indexer --config sealwire.toml --role calculator")]
 pub(crate) struct NewAgent {
     /// The agent's name
     #[arg(value_name = "NAME")]
     name: Name,
     /// A service that the agent may call, and its key ring, which is made when there is none; repeat for several
-    #[arg(long = "service", value_name = "ENV/SVC=RING_FILE", required = true)]
+    #[arg(long = "service", value_name = "ENV/SVC=RING_FILE", required_unless_present = "config")]
     services: Vec<ServiceRing>,
+    /// The configuration of the one service that the agent may call, which says where its ring and its brokers are. With
+    /// `token-key.json` beside it, the agent gets new tokens by itself
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["services", "urls", "tls_ca"])]
+    config: Option<PathBuf>,
+    /// A role in those tokens; repeat for several
+    #[arg(long = "role", value_name = "ROLE", requires = "config", conflicts_with_all = ["token_file", "token_command"])]
+    roles: Vec<String>,
     /// The kind of key
     #[arg(long, value_enum, default_value_t)]
     alg: Alg,
@@ -87,18 +96,38 @@ impl FromStr for ServiceRing {
 }
 
 impl NewAgent {
+    /// With what a service's configuration says, and the key that the service answers Ed25519 requests with.
+    fn completed(mut self, path: &Path) -> Result<(Self, Option<ServicePublicKey>), Failure> {
+        let Some(config) = &self.config else { return Ok((self, None)) };
+        let project = Project::open(config)?;
+        if self.token_file.is_none() && self.token_command.is_empty() {
+            self.token_command = project.token_command(&self.name, &self.roles, path)?.unwrap_or_default();
+        }
+        let service_key = project.service_key()?;
+        let Project { config, audience, .. } = project;
+        self.services = vec![ServiceRing { audience, path: config.keys.ring }];
+        (self.urls, self.tls_ca) = (config.nats.urls, config.nats.tls_ca);
+        Ok((self, service_key))
+    }
+
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let path = self.out.clone().unwrap_or_else(|| format!("{}.creds.json", self.name).into());
+        let (this, service_key) = self.completed(&path)?;
+        this.make(&path, service_key, out)
+    }
+
+    fn make(self, path: &Path, service_key: Option<ServicePublicKey>, out: &Output) -> Result<Exit, Failure> {
         let environment = environment(&self.services)?;
         let kid = self.kid.clone().unwrap_or_else(|| format!("{}.k1", self.name));
         let key = AgentKey::generate(&kid, self.alg.into()).or_fail(Exit::Input)?;
 
-        let _lock = Lock::of(self.services.iter().map(|service| service.path.as_path()).chain([path.as_path()]));
+        let _lock = Lock::of(self.services.iter().map(|service| service.path.as_path()).chain([path]));
         let rings = granted(&self.services, &key, &self.name)?;
-        let credentials = self.credentials(environment, key)?;
+        let is_pinned = service_key.is_some();
+        let credentials = self.credentials(environment, key, service_key)?;
         // The secret first: if a ring cannot be written, `keys grant` can still make up for it. The other way round,
         // the rings would know a key that nobody has.
-        credentials.save(&path, false).map_err(|error| {
+        credentials.save(path, false).map_err(|error| {
             Failure::of(Exit::Input, &error).help(format!(
                 "to let further services verify an agent that has credentials: sealwire keys grant {} --service …",
                 path.display()
@@ -113,7 +142,7 @@ impl NewAgent {
         })?;
 
         let audiences: Vec<&str> = self.services.iter().map(|service| service.audience.as_str()).collect();
-        let files: Vec<&std::path::Path> = rings.iter().map(Ring::path).collect();
+        let files: Vec<&Path> = rings.iter().map(Ring::path).collect();
         let result = json!({ "agent": self.name, "kid": kid, "alg": credentials.key().algorithm().as_str(),
                              "public_key": credentials.key().public(), "credentials": path, "rings": files });
         out.result(&result, || {
@@ -121,12 +150,17 @@ impl NewAgent {
             for ring in &rings {
                 text.push_str(&format!("{} knows the key by {}\n", ring.audience(), ring.path().display()));
             }
-            text + &self.next_steps(&path, &audiences, &kid)
+            text + &self.next_steps(path, &audiences, &kid, is_pinned)
         })?;
         Ok(Exit::Ok)
     }
 
-    fn credentials(&self, environment: Name, key: AgentKey) -> Result<Credentials, Failure> {
+    fn credentials(
+        &self,
+        environment: Name,
+        key: AgentKey,
+        service_key: Option<ServicePublicKey>,
+    ) -> Result<Credentials, Failure> {
         let mut bus =
             BusConfig { urls: self.urls.clone(), allow_plaintext: self.allow_plaintext, ..BusConfig::default() };
         bus.user.clone_from(&self.user);
@@ -137,7 +171,11 @@ impl NewAgent {
         // The name is kept in another folder, so it must hold from there.
         bus.tls_ca = self.tls_ca.as_ref().map(|ca| ca.canonicalize().unwrap_or_else(|_| ca.clone()));
         bus.check().or_fail(Exit::Input)?;
-        let credentials = Credentials::new(environment, self.name.clone(), key, bus);
+        let mut credentials = Credentials::new(environment, self.name.clone(), key, bus);
+        if let (Some(service_key), Some(service)) = (service_key, self.services.first()) {
+            let service = Name::new(service.audience.service()).or_fail(Exit::Input)?;
+            credentials = credentials.service_keys(service, vec![service_key]);
+        }
         Ok(if self.token_command.is_empty() {
             credentials.token_file(self.token_file.clone().unwrap_or_else(|| format!("{}.jwt", self.name).into()))
         } else {
@@ -145,11 +183,11 @@ impl NewAgent {
         })
     }
 
-    fn next_steps(&self, path: &std::path::Path, audiences: &[&str], kid: &str) -> String {
+    fn next_steps(&self, path: &Path, audiences: &[&str], kid: &str, is_pinned: bool) -> String {
         let mut text = "\nNext:\n".to_owned();
         if self.token_command.is_empty() {
             let file = self.token_file.clone().unwrap_or_else(|| format!("{}.jwt", self.name).into());
-            let file = path.parent().unwrap_or(std::path::Path::new("")).join(file);
+            let file = path.parent().unwrap_or(Path::new("")).join(file);
             let audiences: String = audiences.iter().map(|audience| format!(" --audience {audience}")).collect();
             text.push_str(&format!(
                 "  sealwire token issue --key token-key.json --subject {}{audiences} --cnf-kid {kid} --out {}\n",
@@ -157,7 +195,7 @@ impl NewAgent {
                 file.display()
             ));
         }
-        if matches!(self.alg, Alg::Eddsa) {
+        if matches!(self.alg, Alg::Eddsa) && !is_pinned {
             text.push_str(&format!(
                 "  sealwire keys pin {} --service SVC --kid … --x …     as `keys new-service` printed it\n",
                 path.display()
