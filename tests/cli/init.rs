@@ -123,6 +123,14 @@ fn an_agent_is_added_by_the_service_s_configuration() {
     let command = shell.read_json("elsewhere/far.creds.json")["token_command"].to_string();
     assert!(command.contains(&shell.path("token-key.json").canonicalize().unwrap().display().to_string()), "{command}");
 
+    // Whatever else the configuration says.
+    let config = shell.read("sealwire.toml").replace("service = \"math\"", "service = \"math\"\nprefix = \"corp.rpc\"");
+    shell.write("sealwire.toml", &config.replace("[tokens]", "[tokens]\naudience = \"urn:math\""));
+    shell.run("keys new-agent other --config sealwire.toml").ok();
+    let credentials = shell.read_json("other.creds.json");
+    assert_eq!(credentials["prefix"], "corp.rpc");
+    assert!(credentials["token_command"].to_string().contains("\"--audience\",\"urn:math\""), "{credentials}");
+
     std::fs::remove_file(shell.path("token-key.json")).unwrap();
     shell.run("keys new-agent late --config sealwire.toml --role calculator").fails(30, &["token-key.json", "--role"]);
     shell.run("keys new-agent late --config sealwire.toml").ok();

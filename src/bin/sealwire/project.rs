@@ -61,7 +61,8 @@ impl Project {
         let key = if is_here { PathBuf::from(TOKEN_KEY) } else { key.canonicalize().unwrap_or(key) };
         let file = credentials.file_name().unwrap_or_default();
         let mut command = vec![program(), "token".into(), "issue".into(), "--key".into(), text(&key)?];
-        command.extend(["--subject".to_owned(), agent.to_string(), "--audience".to_owned(), self.audience.to_string()]);
+        let audience = self.config.tokens.audience.clone().unwrap_or_else(|| self.audience.to_string());
+        command.extend(["--subject".to_owned(), agent.to_string(), "--audience".to_owned(), audience]);
         command.extend(roles.iter().flat_map(|role| ["--role".to_owned(), role.clone()]));
         command.extend(["--cnf-creds".to_owned(), text(Path::new(file))?]);
         Ok(Some(command))

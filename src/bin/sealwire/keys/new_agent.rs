@@ -96,35 +96,38 @@ impl FromStr for ServiceRing {
 }
 
 impl NewAgent {
-    /// With what a service's configuration says, and the key that the service answers Ed25519 requests with.
-    fn completed(mut self, path: &Path) -> Result<(Self, Option<ServicePublicKey>), Failure> {
+    /// With what a service's configuration says.
+    fn completed(mut self, path: &Path) -> Result<(Self, Option<Project>), Failure> {
         let Some(config) = &self.config else { return Ok((self, None)) };
         let project = Project::open(config)?;
         if self.token_file.is_none() && self.token_command.is_empty() {
             self.token_command = project.token_command(&self.name, &self.roles, path)?.unwrap_or_default();
         }
-        let service_key = project.service_key()?;
-        let Project { config, audience, .. } = project;
-        self.services = vec![ServiceRing { audience, path: config.keys.ring }];
-        (self.urls, self.tls_ca) = (config.nats.urls, config.nats.tls_ca);
-        Ok((self, service_key))
+        let Project { config, audience, .. } = &project;
+        self.services = vec![ServiceRing { audience: audience.clone(), path: config.keys.ring.clone() }];
+        (self.urls, self.tls_ca) = (config.nats.urls.clone(), config.nats.tls_ca.clone());
+        Ok((self, Some(project)))
     }
 
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let path = self.out.clone().unwrap_or_else(|| format!("{}.creds.json", self.name).into());
-        let (this, service_key) = self.completed(&path)?;
-        this.make(&path, service_key, out)
+        let (this, project) = self.completed(&path)?;
+        this.make(&path, project.as_ref(), out)
     }
 
-    fn make(self, path: &Path, service_key: Option<ServicePublicKey>, out: &Output) -> Result<Exit, Failure> {
+    fn make(self, path: &Path, project: Option<&Project>, out: &Output) -> Result<Exit, Failure> {
         let environment = environment(&self.services)?;
         let kid = self.kid.clone().unwrap_or_else(|| format!("{}.k1", self.name));
         let key = AgentKey::generate(&kid, self.alg.into()).or_fail(Exit::Input)?;
 
         let _lock = Lock::of(self.services.iter().map(|service| service.path.as_path()).chain([path]));
         let rings = granted(&self.services, &key, &self.name)?;
+        let service_key = project.map(Project::service_key).transpose()?.flatten();
         let is_pinned = service_key.is_some();
-        let credentials = self.credentials(environment, key, service_key)?;
+        let mut credentials = self.credentials(environment, key, service_key)?;
+        if let Some(Project { config, .. }) = project {
+            credentials = credentials.prefixes(&config.prefix, &config.inbox_prefix).or_fail(Exit::Input)?;
+        }
         // The secret first: if a ring cannot be written, `keys grant` can still make up for it. The other way round,
         // the rings would know a key that nobody has.
         credentials.save(path, false).map_err(|error| {
