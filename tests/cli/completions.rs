@@ -68,6 +68,48 @@ fn completions_know_commands_and_the_names_in_the_files_around() {
     assert!(!shell.files().contains(&"x".to_owned()), "a name was run");
 }
 
+/// Whoever may name a file where somebody types would have that name run when the line is sent.
+#[test]
+fn names_of_files_that_a_shell_would_take_apart_are_not_offered() {
+    let shell = Shell::new();
+    let evil = [
+        "a;touch x;",
+        "a$(touch x)",
+        "a`touch x`",
+        "a b",
+        "a*",
+        "a'",
+        "a\"",
+        "a&",
+        "a|b",
+        "a>b",
+        "a{b,c}",
+        "a!1",
+        "~a",
+        "a\nb",
+    ];
+    for name in evil {
+        shell.write(&format!("{name}.creds.json"), "{}");
+        shell.write(&format!("{name}.ring.json"), "{}");
+        shell.write(&format!("{name}/file"), "");
+    }
+    shell.write("añ-1.creds.json", "{}");
+    shell.write("a.ring.json", "{}");
+    shell.write("ab/file", "");
+    let lines = [
+        ("sealwire call --creds ''", &[".", "ab/", "añ-1.creds.json"][..]),
+        ("sealwire keys list ''", &[".", "a.ring.json", "ab/"]),
+        ("sealwire policy check --dir ''", &[".", "ab/"]),
+        ("sealwire keys enrol robot ''", &[".", "a.ring.json", "ab/", "añ-1.creds.json", "script"]),
+        ("sealwire keys enrol robot 'a;touch x;/'", &[]),
+    ];
+    let found = offered(&shell, &lines.map(|(line, _)| line));
+    for ((line, expected), found) in lines.iter().zip(found) {
+        let found: BTreeSet<&str> = found.iter().map(String::as_str).filter(|word| !word.starts_with("--")).collect();
+        assert_eq!(found, expected.iter().copied().collect(), "{line}");
+    }
+}
+
 #[test]
 fn every_shell_has_a_script() {
     let shell = Shell::new();

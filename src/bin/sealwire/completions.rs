@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, Args, Command, CommandFactory as _, ValueEnum};
-use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter};
+use clap::{Arg, Args, Command, CommandFactory as _, ValueEnum, ValueHint};
+use clap_complete::engine::{
+    ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
+};
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
 use sealwire::auth::decode_untrusted;
@@ -67,9 +69,16 @@ fn with_candidates(arg: Arg) -> Arg {
     let names = |arg: Arg, find: fn() -> BTreeSet<String>| {
         arg.add(ArgValueCandidates::new(move || find().into_iter().map(CompletionCandidate::new).collect()))
     };
+    let paths = |arg: Arg, all: PathCompleter| {
+        arg.add(ArgValueCompleter::new(move |begun: &OsStr| {
+            let mut found = all.complete(begun);
+            found.retain(|candidate| is_path(candidate.get_value()));
+            found
+        }))
+    };
     let files = |arg: Arg, end: &'static str| {
         let wanted = move |path: &Path| path.is_dir() || path.to_string_lossy().ends_with(end);
-        arg.add(ArgValueCompleter::new(PathCompleter::any().filter(wanted)))
+        paths(arg, PathCompleter::any().filter(wanted))
     };
     match (arg.get_id().as_str(), what.as_str()) {
         ("creds" | "cnf_creds", _) | (_, "CREDS") => files(arg, ".creds.json"),
@@ -80,7 +89,9 @@ fn with_candidates(arg: Arg) -> Arg {
         (_, "METHOD") => names(arg, methods),
         (_, "ROLE") => names(arg, roles),
         (_, "AGENT") | ("agent" | "subject" | "actor", "NAME") => names(arg, agents),
-        (_, "DIR" | "FOLDER") => arg.add(ArgValueCompleter::new(PathCompleter::dir())),
+        (_, "DIR" | "FOLDER") => paths(arg, PathCompleter::dir()),
+        // Else the library would offer every name that a folder holds.
+        _ if arg.get_value_hint() == ValueHint::AnyPath => paths(arg, PathCompleter::any()),
         _ => arg,
     }
 }
@@ -223,4 +234,10 @@ fn callers(wanted: fn(Callers) -> Option<String>) -> BTreeSet<String> {
 fn is_word(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:/-".contains(&b))
+}
+
+/// A path that is a word to every shell: bash does not quote what it is offered, and anybody may have named a file in a folder
+/// that is shared, or unpacked. For what is left out, bash goes on by itself, and quotes.
+fn is_path(path: &OsStr) -> bool {
+    path.to_str().is_some_and(|path| path.chars().all(|c| c.is_alphanumeric() || "_.:/-+,@%".contains(c)))
 }
