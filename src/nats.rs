@@ -47,6 +47,8 @@ pub enum Event {
     PublishForbidden(String),
     /// The broker forbids this user to subscribe to the subject.
     SubscribeForbidden(String),
+    /// More came on this subject than is taken, and some of it was lost; see [`Subject::a_second`].
+    Flooded(String),
     /// Another error that the broker reports.
     Error(String),
 }

@@ -72,7 +72,7 @@ impl Link {
             inbox,
         });
         let name = format!("sealwire agent {}", credentials.agent());
-        let inbox = Subject { subject: format!("{}*", watcher.inbox), queue: None };
+        let inbox = Subject { subject: format!("{}*", watcher.inbox), queue: None, a_second: None };
         // Where the inbox is forbidden, notifications still go.
         let options = Options { required: false, ..Options::new(&name, vec![inbox]) };
         let handler: Arc<dyn Handler> = watcher.clone();
@@ -204,6 +204,8 @@ impl Handler for Watcher {
                 self.tick();
                 self.pending.end_all(|| ClientError::InboxForbidden { subject: subject.clone() });
             }
+            // Its inbox has no such bound.
+            Event::Flooded(_) => {}
             Event::Error(error) => {
                 if self.other.check().is_some() {
                     tracing::warn!(target: "sealwire::client", error, "the broker reports an error");

@@ -20,6 +20,9 @@ pub struct Subject {
     pub subject: String,
     /// The queue group, if the messages are to be shared with others.
     pub queue: Option<String>,
+    /// About how many messages a second are taken, at least 2. The broker keeps what is above to itself: it costs this
+    /// connection nothing, and is lost.
+    pub a_second: Option<u64>,
 }
 
 /// How a connection is.

@@ -26,6 +26,8 @@ pub struct Session {
     /// Something was read since the last look.
     heard: AtomicBool,
     arrived: Notify,
+    /// It ends its subscriptions.
+    leaving: AtomicBool,
     refused: Mutex<Option<String>>,
     /// What the broker said of itself last. What it said before TLS is not in here.
     info: watch::Sender<Info>,
@@ -36,7 +38,7 @@ pub struct Session {
 #[derive(Debug)]
 struct Subscribed {
     subject: Subject,
-    /// Messages read.
+    /// Messages read, since it was subscribed to last.
     seen: AtomicU64,
     /// The broker was asked to stop after so many.
     limit: AtomicU64,
@@ -58,6 +60,7 @@ impl Session {
             max_payload: AtomicUsize::new(info.max_payload),
             heard: AtomicBool::new(false),
             arrived: Notify::new(),
+            leaving: AtomicBool::new(false),
             refused: Mutex::default(),
             info: watch::Sender::new(if dialed.encrypted { Info::default() } else { info.clone() }),
             ended: watch::Sender::new(None),
@@ -122,9 +125,7 @@ impl Session {
     /// Subscribes, and waits until that is in force. The subject that the broker refused, or the reason of the end.
     pub(super) async fn subscribe(&self) -> Result<Option<String>, String> {
         for (sid, subscribed) in (1_u64..).zip(&self.subscriptions) {
-            let Subject { subject, queue } = &subscribed.subject;
-            let queue = queue.as_ref().map(|queue| format!("{queue} ")).unwrap_or_default();
-            self.outbound.control(&format!("SUB {subject} {queue}{sid}\r\n"));
+            self.outbound.control(&subscribed.lines(sid));
         }
         let up = self.flush().await;
         // The broker complains before it answers.
@@ -156,6 +157,7 @@ impl Session {
     /// nothing is on the way when it has ended. Under load the number is reached at once; on a quiet subject it is
     /// lowered until a pause shows that nothing comes.
     pub(super) async fn drain(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
         let started = Instant::now();
         for (more, quiet) in [(256_u64, 250_u64), (8, 250), (1, 500)] {
             for (sid, subscribed) in (1_u64..).zip(&self.subscriptions) {
@@ -181,6 +183,7 @@ impl Session {
     ///
     /// Cancel safety: a dropped future may or may not have ended the subscriptions.
     pub async fn unsubscribe(&self) -> bool {
+        self.leaving.store(true, Ordering::SeqCst);
         for (sid, _) in (1_u64..).zip(&self.subscriptions) {
             self.outbound.control(&format!("UNSUB {sid}\r\n"));
         }
@@ -206,6 +209,7 @@ impl Session {
             why = self.read(read, buffer, parser, &*handler) => why,
             why = self.write(write) => why,
             why = self.ping(ping_every) => why,
+            why = self.renew(&*handler) => why,
         };
     }
 
@@ -337,6 +341,28 @@ impl Session {
             self.outbound.ping(None);
         }
     }
+
+    /// Subscribes anew, once a second, to what the broker sends only so many messages of. Below half of them nothing is done:
+    /// what is sent between the end of a subscription and the next one is lost.
+    async fn renew(&self, handler: &dyn Handler) -> String {
+        let mut ticks = tokio::time::interval(Duration::from_secs(1));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            for (sid, subscribed) in (1_u64..).zip(&self.subscriptions) {
+                let Some(most) = subscribed.subject.a_second else { continue };
+                let seen = subscribed.seen.load(Ordering::Relaxed);
+                if seen < most / 2 || self.leaving.load(Ordering::SeqCst) {
+                    continue;
+                }
+                subscribed.seen.store(0, Ordering::Relaxed);
+                self.outbound.control(&format!("UNSUB {sid}\r\n{}", subscribed.lines(sid)));
+                if seen >= most {
+                    handler.event(Event::Flooded(subscribed.subject.subject.clone()));
+                }
+            }
+        }
+    }
 }
 
 struct End<'s> {
@@ -353,6 +379,14 @@ impl Drop for End<'_> {
 }
 
 impl Subscribed {
+    /// What asks the broker for it.
+    fn lines(&self, sid: u64) -> String {
+        let Subject { subject, queue, a_second } = &self.subject;
+        let queue = queue.as_ref().map(|queue| format!("{queue} ")).unwrap_or_default();
+        let most = a_second.map(|most| format!("UNSUB {sid} {most}\r\n")).unwrap_or_default();
+        format!("SUB {subject} {queue}{sid}\r\n{most}")
+    }
+
     fn is_over(&self) -> bool {
         self.seen.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed)
     }

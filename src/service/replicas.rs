@@ -59,7 +59,7 @@ pub async fn replicas(
         max_message: MAX_ANSWER,
         ..Options::new(
             &format!("sealwire-ping {}", endpoint.audience()),
-            vec![Subject { subject: format!("{inbox}.*"), queue: None }],
+            vec![Subject { subject: format!("{inbox}.*"), queue: None, a_second: None }],
         )
     };
     let connection = Connection::open(bus, options, Arc::clone(&listener) as Arc<dyn Handler>).await;

@@ -180,7 +180,8 @@ impl Link {
 pub struct Health {
     /// How often a connection to the broker was made again after it was lost.
     pub reconnected: AtomicU64,
-    /// Questions of other replicas and on `$SRV` that were not answered, because too many waited.
+    /// Questions of other replicas and on `$SRV` that were not answered, because too many waited. Of those that the
+    /// broker kept to itself, one is counted for each subject and second.
     pub unasked: AtomicU64,
     /// Messages for which the queue had no room, or not for this agent; as far as hints go, they were answered with one.
     pub shed: AtomicU64,
@@ -396,6 +397,14 @@ impl Shared {
         format!("{}.replica.{}", self.service.endpoint().service_inbox(), self.instance)
     }
 
+    /// A question is not answered, or more than one.
+    fn unasked(&self) {
+        self.health.unasked.fetch_add(1, Ordering::Relaxed);
+        if let Some(suppressed) = self.lines.check(&(Link::Control, "questions")) {
+            tracing::warn!(target: "sealwire::bus", suppressed, "too many questions: some are not answered");
+        }
+    }
+
     /// What happens to a connection.
     fn heard(&self, link: Link, event: nats::Event) {
         let name = link.as_str();
@@ -442,6 +451,7 @@ impl Shared {
                     );
                 }
             }
+            nats::Event::Flooded(_) => self.unasked(),
             nats::Event::Error(error) => {
                 if let Some(suppressed) = self.lines.check(&(link, "error")) {
                     tracing::warn!(target: "sealwire::bus", link = name, error, suppressed, "connection");

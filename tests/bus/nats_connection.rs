@@ -54,11 +54,11 @@ impl Heard {
 }
 
 fn subject(subject: &str) -> Subject {
-    Subject { subject: subject.to_owned(), queue: None }
+    Subject { subject: subject.to_owned(), queue: None, a_second: None }
 }
 
 fn queue(subject: &str) -> Subject {
-    Subject { subject: subject.to_owned(), queue: Some("q".to_owned()) }
+    Subject { subject: subject.to_owned(), queue: Some("q".to_owned()), a_second: None }
 }
 
 async fn open(bus: &BusConfig, subjects: Vec<Subject>) -> Result<(Connection, Arc<Heard>), OpenError> {

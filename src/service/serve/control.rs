@@ -44,6 +44,8 @@ pub(super) struct Desk {
     questions: Questions,
 }
 
+/// How many questions a second the broker lets through on each subject of `$SRV`, of which there are nine.
+const ASKED_A_SECOND: u64 = 256;
 /// How long an answer waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the broker has to confirm the last answers.
@@ -53,9 +55,11 @@ impl Control {
     /// Connects; replicas and `$SRV` are answered from now on.
     pub(super) async fn start(shared: Arc<Shared>) -> Result<Self, ServeError> {
         let inbox = format!("{}.*", shared.inbox());
-        let asked =
-            [inbox, discovery::peers(shared.service.endpoint())].into_iter().chain(discovery::subjects(&shared));
-        let subjects = asked.map(|subject| Subject { subject, queue: None }).collect();
+        let of_replicas = [inbox, discovery::peers(shared.service.endpoint())].map(|subject| (subject, None));
+        // What replicas say, and answers, go over this connection, too.
+        let of_others = discovery::subjects(&shared).into_iter().map(|subject| (subject, Some(ASKED_A_SECOND)));
+        let asked = of_replicas.into_iter().chain(of_others);
+        let subjects = asked.map(|(subject, a_second)| Subject { subject, queue: None, a_second }).collect();
         let options = Options {
             // Without `$SRV` a service serves all the same, and without the others it says what is missing.
             required: false,
@@ -141,10 +145,7 @@ impl Handler for Desk {
         } else if let Some(request) = Request::read(self.shared.service.endpoint(), &message)
             && !self.questions.push(request)
         {
-            self.shared.health.unasked.fetch_add(1, Ordering::Relaxed);
-            if let Some(suppressed) = self.shared.lines.check(&(Link::Control, "questions")) {
-                tracing::warn!(target: "sealwire::bus", suppressed, "too many questions: some are not answered");
-            }
+            self.shared.unasked();
         }
     }
 

@@ -90,7 +90,7 @@ async fn connect(shared: &Arc<Shared>, reader: Arc<Reader>) -> Result<Connection
         max_message: endpoint.max_message(),
         ..Options::new(
             &format!("{} {}", endpoint.audience(), shared.instance),
-            vec![Subject { subject: subject.clone(), queue: Some(QUEUE_GROUP.to_owned()) }],
+            vec![Subject { subject: subject.clone(), queue: Some(QUEUE_GROUP.to_owned()), a_second: None }],
         )
     };
     Connection::open(&shared.bus, options, reader).await.map_err(|error| match error {

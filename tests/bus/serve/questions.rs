@@ -108,6 +108,40 @@ async fn questions_of_a_tools_user_at_two_thousand_a_second_fail_no_call_and_no_
     served.stop().await.unwrap();
 }
 
+/// Far more than can be read: what replicas say to each other, and answers, go over the same connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_as_fast_as_the_broker_takes_them_fail_no_call_and_no_guard_doubts() {
+    const TIME: Duration = Duration::from_secs(6);
+    let server = NatsServer::start_with(BROKER).await;
+    let site = site(&server, "site");
+    let served = site.serve(methods()).await;
+    let caller = site.caller("ann").await;
+    let url = server.url();
+    let flood = elsewhere(move || async move {
+        let mut raw = RawConnection::connect(&url, Some(("tools", "tools"))).await;
+        let questions = b"PUB $SRV.STATS.site _INBOX.tools.1 0\r\n\r\n".repeat(4_000);
+        let (started, mut sent) = (Instant::now(), 0);
+        while started.elapsed() < TIME {
+            raw.send(&questions).await;
+            sent += 4_000;
+        }
+        sent
+    });
+    assert!(calls_during(&caller, flood).await > 200_000);
+    let health = served.running.health();
+    let count = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed);
+    assert_eq!((count(&health.reconnected), count(&health.unsent)), (0, 0));
+    assert!(count(&health.unasked) > 0);
+
+    // Whoever asks a second later is answered.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let mut raw = RawConnection::connect(&server.url(), Some(("tools", "tools"))).await;
+    raw.send(b"SUB _INBOX.tools.> 1\r\n").await;
+    raw.publish("$SRV.STATS.site", Some("_INBOX.tools.2"), b"").await;
+    while !within(SOON, raw.line()).await.contains("_INBOX.tools.2") {}
+    served.stop().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poison_on_discovery_at_five_thousand_a_second_fails_no_call() {
     const TIME: Duration = Duration::from_secs(3);
