@@ -16,6 +16,18 @@ fn key<'a>(ring: &'a Value, kid: &str) -> &'a Value {
     ring["keys"].as_array().unwrap().iter().find(|key| key["kid"] == kid).unwrap_or_else(|| panic!("{kid}: {ring}"))
 }
 
+/// Whoever may list a folder may lock it, for as long as he likes.
+#[test]
+fn a_folder_that_somebody_keeps_locked_keeps_nobody_from_revoking() {
+    let shell = Shell::new();
+    shell.run("keys new-agent planner --service dev/math=math.ring.json").ok();
+    let folder = std::fs::File::open(shell.path("")).unwrap();
+    folder.lock().unwrap();
+    let ran = shell.run("keys revoke planner.k1 --ring math.ring.json").ok();
+    assert!(ran.stderr.contains("locked") && ran.stderr.contains("fuser"), "{}", ran.stderr);
+    assert!(!shell.read("math.ring.json").contains("\"active\""), "{}", shell.read("math.ring.json"));
+}
+
 #[test]
 fn new_agent_makes_private_files_that_library_and_service_accept() {
     let shell = Shell::new();

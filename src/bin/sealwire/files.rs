@@ -2,9 +2,10 @@
 //! Never writes a secret: that is `sealwire::auth::write_secret`'s work.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use sealwire::auth::{SecretFileError, check_folder, read_public};
 
@@ -103,15 +104,41 @@ pub(crate) struct Lock {
     _folders: Vec<File>,
 }
 
+/// How long another command may take. Ours hold a lock for milliseconds; whoever may list a folder may hold it for ever,
+/// and shall not keep anybody from revoking a key.
+const LOCKED_FOR: Duration = Duration::from_secs(3);
+
 impl Lock {
-    /// Waits for the folders of these files.
+    /// Waits for the folders of these files, for a while: then it says so, and does without.
     pub(crate) fn of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Self {
         // Each folder once, in one order: so two commands cannot wait for each other, nor one for itself.
         let folders: BTreeSet<PathBuf> =
             files.into_iter().filter_map(|file| folder(file).canonicalize().ok()).collect();
         // Where a folder cannot be opened like a file, as on Windows, there is no lock.
-        let locked = folders.iter().filter_map(|folder| File::open(folder).ok()).filter(|file| file.lock().is_ok());
+        let locked = folders.iter().filter_map(|folder| File::open(folder).ok().filter(|file| lock(folder, file)));
         Self { _folders: locked.collect() }
+    }
+}
+
+/// Whether it is locked now.
+fn lock(folder: &Path, file: &File) -> bool {
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return true,
+            Err(TryLockError::Error(_)) => return false,
+            Err(TryLockError::WouldBlock) if began.elapsed() < LOCKED_FOR => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(TryLockError::WouldBlock) => {
+                tracing::warn!(
+                    target: "sealwire::files",
+                    ?folder,
+                    "locked by another process, which `fuser` names: going on all the same; let no other command change files there now"
+                );
+                return false;
+            }
+        }
     }
 }
 

@@ -16,8 +16,15 @@ pub(super) struct StateFile {
 impl StateFile {
     pub(super) fn open(path: &Path) -> Result<Self, FloorError> {
         let lock_path = beside(path, ".lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(|source| FloorError::io(&lock_path, "locked", source))?;
+        let mut options = File::options();
+        options.create(true).truncate(false).write(true);
+        // Whoever could open it could lock it, and no service would start.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let lock = options.open(&lock_path).map_err(|source| FloorError::io(&lock_path, "locked", source))?;
+        // One from before; if it is somebody else's, its mode is that one's matter.
+        #[cfg(unix)]
+        let _ = lock.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600));
         match lock.try_lock() {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(FloorError::Locked(path.to_owned())),

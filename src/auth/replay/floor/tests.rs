@@ -18,6 +18,22 @@ fn on_disk(path: &Path) -> u64 {
     decode(&fs::read(path).unwrap()).unwrap()
 }
 
+/// Whoever may open a file may lock it, and so keep the service from starting.
+#[cfg(unix)]
+#[test]
+fn the_lock_is_for_its_owner_alone_also_one_that_is_there_already() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("floor");
+    let lock = beside(&path, ".lock");
+    let mode = || fs::metadata(&lock).unwrap().permissions().mode() & 0o777;
+    drop(Lease::open(&Floor::File(path.clone()), &clock(), SKEW_S).unwrap());
+    assert_eq!(mode(), 0o600);
+    fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).unwrap();
+    drop(Lease::open(&Floor::File(path.clone()), &clock(), SKEW_S).unwrap());
+    assert_eq!(mode(), 0o600);
+}
+
 #[test]
 fn the_disk_is_always_ahead_of_what_is_covered() {
     let folder = tempfile::tempdir().unwrap();
