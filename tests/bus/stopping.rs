@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use cli::Shell;
 use futures_util::StreamExt as _;
-use process::{SIGINT, SIGSTOP, SIGTERM, children, heard, says, send, spawn};
+use process::{SIGINT, SIGSTOP, SIGTERM, children, heard, says, send, spawn, whole};
 use sealwire::client::{Client, ClientError, Credentials};
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router, ServeError, Service};
@@ -187,7 +187,7 @@ async fn run(case: Case, bench: &Bench, number: usize) -> (ExitStatus, Duration,
     }
     let ended = tokio::time::timeout(Duration::from_secs(60), child.wait()).await;
     let took = told.elapsed();
-    let said = format!("{}{}", *stdout.borrow(), *stderr.borrow());
+    let said = whole(&mut stdout).await + &whole(&mut stderr).await;
     (ended.unwrap_or_else(|_| panic!("{case:?} still runs: {said}")).unwrap(), took, said)
 }
 

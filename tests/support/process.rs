@@ -37,6 +37,14 @@ pub(crate) async fn says(said: &mut watch::Receiver<String>, what: &str) {
     assert!(heard, "`{what}` was not said: {}", *said.borrow());
 }
 
+/// All that a process has printed which has ended: its last lines may still be in the pipe.
+pub(crate) async fn whole(said: &mut watch::Receiver<String>) -> String {
+    let rest = async { while said.changed().await.is_ok() {} };
+    // Somebody else may hold the pipe open.
+    drop(tokio::time::timeout(Duration::from_secs(2), rest).await);
+    said.borrow().clone()
+}
+
 pub(crate) const SIGINT: i32 = 2;
 pub(crate) const SIGKILL: i32 = 9;
 pub(crate) const SIGTERM: i32 = 15;
