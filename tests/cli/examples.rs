@@ -37,6 +37,8 @@ fn keep(stream: impl Read + Send + 'static, said: &Arc<Mutex<Vec<String>>>) {
 /// Who reads a page and types it.
 struct Reader {
     folder: tempfile::TempDir,
+    /// Where what is typed lies, so that the folder begins empty.
+    script: tempfile::TempDir,
     /// In place of the ports on the page.
     ports: BTreeMap<&'static str, String>,
     terminals: Vec<Terminal>,
@@ -47,7 +49,13 @@ impl Reader {
     fn new() -> Self {
         let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
         let ports = BTreeMap::from([("4222", free()), ("8000", free())]);
-        Self { folder: tempfile::tempdir().unwrap(), ports, terminals: Vec::new(), code: 0 }
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            script: tempfile::tempdir().unwrap(),
+            ports,
+            terminals: Vec::new(),
+            code: 0,
+        }
     }
 
     fn here(&self, text: &str) -> String {
@@ -59,6 +67,7 @@ impl Reader {
         text.replace("--service dev/", &url)
             .replace("sealwire nats-server", &format!("sealwire nats-server --port {}", self.ports["4222"]))
             .replace("sealwire dev --port 4222", &format!("sealwire dev --port {}", self.ports["4222"]))
+            .replace("sealwire init", &format!("sealwire init --port {}", self.ports["4222"]))
             .replace("http.server 8000", &format!("http.server {}", self.ports["8000"]))
     }
 
@@ -66,10 +75,10 @@ impl Reader {
         let bin = Path::new(env!("CARGO_BIN_EXE_sealwire")).parent().unwrap();
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
         // Not in its arguments, where `pkill -f` would find it.
-        let script = self.folder.path().join(".typed");
+        let script = self.script.path().join("typed");
         std::fs::write(&script, self.here(command)).unwrap();
         let mut shell = Command::new("bash");
-        shell.arg(".typed").current_dir(&self.folder).env("PATH", path).env("HOME", self.folder.path());
+        shell.arg(&script).current_dir(&self.folder).env("PATH", path).env("HOME", self.folder.path());
         shell.env("SEALWIRE_NATS_SERVER", &support::found().path).env_remove("SEALWIRE_CREDS").stdin(Stdio::null());
         shell
     }
@@ -200,7 +209,7 @@ fn examples_do_what_they_say() {
 
 #[test]
 fn pages_to_start_from_do_what_they_say() {
-    read_all("docs/start", 3, 1);
+    read_all("docs/start", 4, 1);
 }
 
 #[test]
