@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use sealwire::auth::{KeyRingFile, ProofAlgorithm, TokenIssuer, write_secret, write_service_key};
+use sealwire::auth::{KeyRingFile, ProofAlgorithm, TokenIssuer, check_folder, write_secret, write_service_key};
 use sealwire::client::Credentials;
 use sealwire::wire::{AgentKey, Audience, ServiceKey};
 use sealwire::{BusConfig, Name};
@@ -46,12 +46,13 @@ pub(super) struct Files<'a> {
 impl Files<'_> {
     /// Writes them all, or none.
     pub(super) fn write(&self) -> Result<(), Failure> {
+        let sources = checkout(Path::new(env!("CARGO_MANIFEST_DIR")))?;
         let was_there = self.folder.exists();
         if was_there {
             self.check_empty()?;
         }
         make_folder(self.folder)?;
-        let written = self.write_all();
+        let written = self.write_all(sources);
         if written.is_err() {
             // It was empty, so whatever is there now is ours. What cannot be removed does no harm.
             let entries = fs::read_dir(self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -75,7 +76,7 @@ impl Files<'_> {
         Err(failure.help("name a folder that is empty or not there yet, such as `sealwire init hello`"))
     }
 
-    fn write_all(&self) -> Result<(), Failure> {
+    fn write_all(&self, sources: Option<&Path>) -> Result<(), Failure> {
         for folder in ["policies", "src", "src/bin"].map(|folder| self.folder.join(folder)) {
             make_folder(&folder)?;
             restrict(&folder)?;
@@ -83,9 +84,9 @@ impl Files<'_> {
         for (name, text) in TEMPLATES {
             self.public(&self.named(name), &self.named(text))?;
         }
-        self.public("Cargo.toml", &manifest(self.service))?;
+        self.public("Cargo.toml", &manifest(self.service, sources))?;
         self.public(".gitignore", "/target\n*.creds.json\nring.json\nservice-key.json\ntoken-key.json\n")?;
-        if let Some(lock) = checkout().and_then(|folder| fs::read_to_string(folder.join("Cargo.lock")).ok()) {
+        if let Some(lock) = sources.and_then(|folder| fs::read_to_string(folder.join("Cargo.lock")).ok()) {
             // Those versions are the tested ones, and need not be asked for.
             self.public("Cargo.lock", &lock)?;
         }
@@ -139,8 +140,8 @@ fn is_kept(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == ".git")
 }
 
-fn manifest(service: &Name) -> String {
-    let sealwire = match checkout() {
+fn manifest(service: &Name, sources: Option<&Path>) -> String {
+    let sealwire = match sources {
         Some(folder) => format!("{{ path = {} }}", toml::Value::from(folder.display().to_string())),
         None => format!("{:?}", env!("CARGO_PKG_VERSION")),
     };
@@ -155,7 +156,30 @@ fn manifest(service: &Name) -> String {
 
 /// The sources that this command was built from, if they are a checkout that is still there: a package from a registry names
 /// its origin in a file of its own, and has a version to depend on.
-fn checkout() -> Option<&'static Path> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    (folder.join("Cargo.toml").exists() && !folder.join(".cargo_vcs_info.json").exists()).then_some(folder)
+///
+/// Who can write there runs programs as whoever builds the project. It may also be somebody else's by now.
+fn checkout(folder: &Path) -> Result<Option<&Path>, Failure> {
+    if !folder.join("Cargo.toml").exists() || folder.join(".cargo_vcs_info.json").exists() {
+        return Ok(None);
+    }
+    check_folder(folder).or_fail(Exit::Input)?;
+    Ok(Some(folder))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn sources_that_others_can_write_are_not_built_from() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(checkout(folder.path()).unwrap(), None, "no sources");
+        fs::write(folder.path().join("Cargo.toml"), "").unwrap();
+        assert_eq!(checkout(folder.path()).unwrap(), Some(folder.path()));
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(checkout(folder.path()).is_err());
+    }
 }
