@@ -79,7 +79,9 @@ fn a_project_has_the_names_that_it_is_given() {
 fn what_is_refused_leaves_everything_as_it_was() {
     let shell = Shell::new();
     shell.write("mine/notes.txt", "keep");
-    shell.run("init mine").fails(30, &["`notes.txt` is in it", "nothing was written", "sealwire init hello"]);
+    shell
+        .run(&format!("init mine --port {}", free_port()))
+        .fails(30, &["`notes.txt` is in it", "nothing was written", "sealwire init hello"]);
     assert_eq!(std::fs::read_dir(shell.path("mine")).unwrap().count(), 1);
 
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
