@@ -185,10 +185,15 @@ async fn what_goes_wrong_says_what_to_do() {
     bench
         .run(&["notify", "log/append", "{}"])
         .fails(30, &["SERVICE is missing", "sealwire notify demo log/append '{}'"]);
+    // The two words in the wrong order; and an object as a shell leaves it without quotes.
+    bench.run(&["call", "math/add", "demo", "[2,3]"]).fails(30, &["sealwire call demo math/add '[2,3]'"]);
+    bench.run(&["call", "demo", "math/add", "a:2", "b:x"]).fails(30, &[r#"'{"a": 2, "b": "x"}'"#]);
     bench.run(&["call", "demo", "math/add", "2", "3"]).fails(30, &["'[2, 3]'"]);
     bench.run(&["call", "demo", "bank/balance", "bob", "1e2", "--deadline", "1s"]).fails(30, &[r#"'["bob", 1e2]'"#]);
     shell.run_args(&call).fails(2, &["--creds"]);
-    shell.run_args(&["call", "--creds", "nobody.creds.json", "demo", "math/add"]).fails(30, &["nobody.creds.json"]);
+    shell
+        .run_args(&["call", "--creds", "nobody.creds.json", "demo", "math/add"])
+        .fails(30, &["nobody.creds.json", "SEALWIRE_CREDS"]);
     shell.set_mode("planner.creds.json", 0o640);
     bench.run(&call).fails(30, &["chmod 600"]);
     shell.set_mode("planner.creds.json", 0o600);

@@ -10,7 +10,7 @@ pub(crate) mod single;
 mod suspect;
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -48,7 +48,7 @@ impl Options {
         W: FnOnce(Client) -> F,
         F: Future<Output = Result<T, ClientError>>,
     {
-        let credentials = Credentials::load(&self.creds).or_fail(Exit::Input)?;
+        let credentials = credentials(&self.creds)?;
         block_on(async {
             let client =
                 Client::connect(credentials.clone()).await.map_err(|error| unconnected(error, &credentials))?;
@@ -76,7 +76,7 @@ impl Options {
     where
         F: Future<Output = Result<Exit, Failure>>,
     {
-        let credentials = Credentials::load(&self.creds).or_fail(Exit::Input)?;
+        let credentials = credentials(&self.creds)?;
         let signals = Signals::listen(None)?;
         block_on(async {
             let Some(client) = signals.unless_stopped(Client::connect(credentials.clone())).await else {
@@ -111,6 +111,15 @@ impl Options {
     }
 }
 
+fn credentials(path: &Path) -> Result<Credentials, Failure> {
+    Credentials::load(path).or_fail(Exit::Input).map_err(|failure| {
+        if path.exists() {
+            return failure;
+        }
+        failure.help("`--creds` or SEALWIRE_CREDS names the file; a relative path begins in the current folder")
+    })
+}
+
 /// Finds the mistakes of a first try before anything is sent. `more` is what was written behind the parameters.
 fn check_words(
     command: &str,
@@ -122,18 +131,33 @@ fn check_words(
     let quoted = |word: &str| if word.contains([' ', '[', '{', '"']) { format!("'{word}'") } else { word.to_owned() };
     if Name::new(service).is_err() && MethodName::new(service).is_ok() {
         let failure = Failure::input(format!("`{service}` is the name of a method: SERVICE is missing"));
-        let words = std::iter::once(method).chain(params).chain(more.iter().map(String::as_str)).map(quoted);
+        // The two in the wrong order, or the first one left out.
+        let is_swapped =
+            Name::new(method).is_ok() && (params.is_none() || params.is_some_and(|text| text.starts_with(['{', '['])));
+        let (found, first) = if is_swapped { (method, None) } else { ("demo", Some(method)) };
+        let words = first.into_iter().chain(params).chain(more.iter().map(String::as_str)).map(quoted);
         let words: String = words.map(|word| format!(" {word}")).collect();
-        return Err(failure.help(format!("for example: sealwire {command} demo {service}{words}")));
+        return Err(failure.help(format!("for example: sealwire {command} {found} {service}{words}")));
     }
     Name::new(service).or_fail(Exit::Input)?;
     MethodName::new(method).or_fail(Exit::Input)?;
     if !more.is_empty() {
         let failure = Failure::input("the parameters are one JSON text, and this is several");
-        let words: Vec<String> = params.into_iter().chain(more.iter().map(String::as_str)).map(json_word).collect();
-        return Err(failure.help(format!("quote them as JSON: '[{}]'", words.join(", "))));
+        let words: Vec<&str> = params.into_iter().chain(more.iter().map(String::as_str)).collect();
+        let quoted = match words.iter().map(|word| member(word)).collect::<Option<Vec<_>>>() {
+            Some(members) => format!("'{{{}}}'", members.join(", ")),
+            None => format!("'[{}]'", words.into_iter().map(json_word).collect::<Vec<_>>().join(", ")),
+        };
+        return Err(failure.help(format!("quote them as JSON: {quoted}")));
     }
     Ok(())
+}
+
+/// What a shell leaves of a member of an object that was not quoted: `a:2`, of `{"a":2,"b":3}`.
+fn member(word: &str) -> Option<String> {
+    let (name, value) = word.trim_matches(['{', '}', ',']).split_once(':')?;
+    let name = name.trim_matches('"');
+    Name::new(name).ok().map(|name| format!("\"{name}\": {}", json_word(value)))
 }
 
 /// A word as JSON: what is none is a string.

@@ -22,7 +22,10 @@ pub(super) async fn told(failure: Failure, credentials: &Credentials, service: &
     let kid = credentials.kid();
     let issued = said.claims.get("iat").and_then(Value::as_u64).unwrap_or(0);
     let help = if when::now_s().saturating_sub(issued) < FRESH {
-        "the token was made just now: services look at their files twice a second, so try again".to_owned()
+        format!(
+            "the token was made just now: services look at their files twice a second, so try again; if that does not help, \
+             `sealwire keys list RING` on the service's key ring says whether `{kid}` is in it and active"
+        )
     } else {
         let issuer = said.claims.get("iss").and_then(Value::as_str).unwrap_or_default();
         format!(
