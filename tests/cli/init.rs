@@ -81,7 +81,7 @@ fn what_is_refused_leaves_everything_as_it_was() {
     shell.write("mine/notes.txt", "keep");
     shell
         .run(&format!("init mine --port {}", free_port()))
-        .fails(30, &["`notes.txt` is in it", "nothing was written", "sealwire init hello"]);
+        .fails(30, &["`notes.txt` is in it", "nothing was written", "sealwire init FOLDER"]);
     assert_eq!(std::fs::read_dir(shell.path("mine")).unwrap().count(), 1);
 
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();

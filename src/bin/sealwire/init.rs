@@ -90,7 +90,7 @@ impl Init {
                  \x20 a role      printf '\\n[role.auditor]\\nallow = [\"{service}/add\"]\\n' >> policies/{service}.toml\n\
                  \x20 a method    printf '\\n[method.\"{service}/sub\"]\\n' >> policies/{service}.toml    # once src/bin/service.rs has it\n\
                  \x20 a replica   cargo run --bin service\n\n\
-                 What is what stands in README.md."
+                 README.md says what each file is."
             )
         })?;
         Ok(Exit::Ok)

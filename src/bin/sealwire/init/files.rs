@@ -73,7 +73,7 @@ impl Files<'_> {
         };
         let (folder, name) = (self.folder.display(), found.file_name().unwrap_or_default().display().to_string());
         let failure = Failure::input(format!("`{folder}` is not empty (`{name}` is in it), and nothing was written"));
-        Err(failure.help("name a folder that is empty or not there yet, such as `sealwire init hello`"))
+        Err(failure.help("name a folder that is empty or not there yet: `sealwire init FOLDER`"))
     }
 
     fn write_all(&self, sources: Option<&Path>) -> Result<(), Failure> {
