@@ -70,9 +70,6 @@ pub struct Config {
     /// The inbox prefix; `_INBOX`.
     #[serde(default = "default_inbox_prefix")]
     pub inbox_prefix: String,
-    /// The prefix of services' own inboxes, under which nobody who answers agents may publish; `_SVC`.
-    #[serde(default = "default_service_inbox_prefix")]
-    pub service_inbox_prefix: String,
     /// The broker.
     pub nats: BusConfig,
     /// Whose proofs are accepted.
@@ -101,10 +98,6 @@ fn default_prefix() -> String {
 
 fn default_inbox_prefix() -> String {
     Endpoint::INBOX_PREFIX.to_owned()
-}
-
-fn default_service_inbox_prefix() -> String {
-    Endpoint::SERVICE_INBOX_PREFIX.to_owned()
 }
 
 /// `[keys]`

@@ -173,7 +173,6 @@ const MEMBERS: &[&str] = &[
     "secret",
     "seed",
     "service",
-    "service_inbox_prefix",
     "service_key",
     "service_keys",
     "skew_s",

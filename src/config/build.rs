@@ -24,7 +24,6 @@ impl Config {
         let limits = WireLimits { payload: self.limits.request_bytes, ..WireLimits::default() };
         Ok(Endpoint::new(self.environment.clone(), self.service.clone())
             .with_prefixes(&self.prefix, &self.inbox_prefix)?
-            .with_service_inbox_prefix(&self.service_inbox_prefix)?
             .with_limits(limits))
     }
 
@@ -204,7 +203,6 @@ impl Config {
             }
             GuardKind::Shared => {
                 let mut shared = SharedConfig::new(self.environment.clone(), self.service.clone());
-                shared.service_inbox_prefix.clone_from(&self.service_inbox_prefix);
                 shared.window = window;
                 shared.caps = caps;
                 shared.replicas = self.replay.replicas;

@@ -105,12 +105,6 @@ pub(super) fn file() -> Table {
             Key::required("service", Name, "The service."),
             Key::value("prefix", Prefix, Endpoint::PREFIX, "What the subjects of requests begin with."),
             Key::value("inbox_prefix", Prefix, Endpoint::INBOX_PREFIX, "What callers' reply subjects begin with."),
-            Key::value(
-                "service_inbox_prefix",
-                Prefix,
-                Endpoint::SERVICE_INBOX_PREFIX,
-                "What services' own inboxes begin with; nobody who answers agents may publish there.",
-            ),
             required("nats", "The broker, and how to log in there.", bus()),
             required("keys", "Whose proofs are accepted.", keys()),
             required("tokens", "Whose access tokens are accepted.", tokens()),

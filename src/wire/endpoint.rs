@@ -83,7 +83,6 @@ pub struct Endpoint {
     audience: Audience,
     prefix: Arc<str>,
     inbox_prefix: Arc<str>,
-    service_inbox_prefix: Arc<str>,
     limits: WireLimits,
 }
 
@@ -111,8 +110,9 @@ impl Endpoint {
     pub const PREFIX: &str = "rpc.v1";
     /// The default inbox prefix.
     pub const INBOX_PREFIX: &str = "_INBOX";
-    /// The default prefix of services' own inboxes. Apart from [`INBOX_PREFIX`](Self::INBOX_PREFIX), because every service
-    /// may publish there: it answers agents. Nobody but the broker and the service itself has to publish here.
+    /// The prefix of services' own inboxes. Apart from [`INBOX_PREFIX`](Self::INBOX_PREFIX), because every service may
+    /// publish there: it answers agents. Nobody but the broker and the service itself has to publish here. No setting:
+    /// replicas that could be told different ones would not find each other.
     pub const SERVICE_INBOX_PREFIX: &str = "_SVC";
 
     /// The endpoint of `service` in `environment` under the default prefixes and limits.
@@ -124,7 +124,6 @@ impl Endpoint {
             service,
             prefix: Self::PREFIX.into(),
             inbox_prefix: Self::INBOX_PREFIX.into(),
-            service_inbox_prefix: Self::SERVICE_INBOX_PREFIX.into(),
             limits: WireLimits::default(),
         }
     }
@@ -139,20 +138,11 @@ impl Endpoint {
         self.checked()
     }
 
-    /// Another prefix of services' own inboxes.
-    ///
-    /// # Errors
-    /// As [`with_prefixes`](Self::with_prefixes).
-    pub fn with_service_inbox_prefix(mut self, prefix: &str) -> Result<Self, EndpointError> {
-        self.service_inbox_prefix = prefix.into();
-        self.checked()
-    }
-
     fn checked(self) -> Result<Self, EndpointError> {
         let prefixes = [
             ("RPC prefix", &*self.prefix),
             ("inbox prefix", &*self.inbox_prefix),
-            ("service inbox prefix", &*self.service_inbox_prefix),
+            ("service inbox prefix", Self::SERVICE_INBOX_PREFIX),
         ];
         let begins = |long: &str, short: &str| {
             long == short || long.strip_prefix(short).is_some_and(|rest| rest.starts_with('.'))
@@ -214,16 +204,10 @@ impl Endpoint {
         &self.inbox_prefix
     }
 
-    /// The prefix of services' own inboxes.
-    #[must_use]
-    pub fn service_inbox_prefix(&self) -> &str {
-        &self.service_inbox_prefix
-    }
-
-    /// Under what the service's own inboxes lie: `<service inbox prefix>.<service>`, without a final dot.
+    /// Under what the service's own inboxes lie: `_SVC.<service>`, without a final dot.
     #[must_use]
     pub fn service_inbox(&self) -> String {
-        format!("{}.{}", self.service_inbox_prefix, self.service)
+        format!("{}.{}", Self::SERVICE_INBOX_PREFIX, self.service)
     }
 
     /// What the service subscribes to: `<prefix>.<service>.>`.
@@ -281,8 +265,6 @@ mod tests {
         assert_eq!(endpoint.method_subject(&agent, &method), "rpc.v1.math.planner.math.add");
         assert_eq!(endpoint.inbox(&agent), "_INBOX.planner.");
         assert_eq!(endpoint.service_inbox(), "_SVC.math");
-        let moved = endpoint.clone().with_service_inbox_prefix("corp.svc").unwrap();
-        assert_eq!(moved.service_inbox(), "corp.svc.math");
         assert_eq!(endpoint.audience().as_str(), "prod/math");
     }
 
@@ -309,8 +291,9 @@ mod tests {
     /// own inbox.
     #[test]
     fn services_inboxes_lie_under_no_other_prefix() {
-        for prefix in ["_INBOX", "_INBOX.svc", "rpc", "rpc.v1", "rpc.v1.x", "$SYS", "", "a b"] {
-            assert!(endpoint().with_service_inbox_prefix(prefix).is_err(), "{prefix}");
+        for prefix in ["_SVC", "_SVC.math", "_SVC.x.y"] {
+            assert!(endpoint().with_prefixes(prefix, "_INBOX").is_err(), "{prefix}");
+            assert!(endpoint().with_prefixes("rpc.v1", prefix).is_err(), "{prefix}");
         }
         let overlap = endpoint().with_prefixes("rpc.v1", "_SVC.inboxes").unwrap_err();
         assert_eq!(

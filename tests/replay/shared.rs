@@ -79,23 +79,24 @@ async fn offer_as(guard: &SharedGuard, owner: &Name, message: Message, received:
     within(SOON, guard.admit(owner, nonce, iat, iat + 30, received)).await
 }
 
-/// What the broker must permit the guard's user to subscribe is under the configured prefix, and nothing else.
+/// What the broker must permit the guard's user to subscribe is the guard's own inbox, and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guard_hears_its_broker_at_the_configured_inbox_only() {
-    let users = "authorization { users: [{ user: test, password: test }, { user: guard, password: guard, permissions: \
-                 { subscribe: [\"corp.svc.math.guard.>\"] } }] }\nno_auth_user: test\n";
+async fn guard_hears_its_broker_at_its_own_inbox_only() {
+    let users = "authorization { users: [{ user: test, password: test }, \
+                 { user: guard, password: guard, permissions: { subscribe: [\"_SVC.math.guard.>\"] } }, \
+                 { user: other, password: guard, permissions: { subscribe: [\"_SVC.bank.guard.>\"] } }] }\n\
+                 no_auth_user: test\n";
     let options = ServerOptions { config: Some(users.to_owned()), ..ServerOptions::default() };
     let server = NatsServer::start_with_options(options).await;
-    let secret = Some("guard".to_owned().into());
-    let bus = BusConfig { user: Some("guard".to_owned()), password: secret, ..BusConfig::open(&server.url()) };
-    let open = async |prefix: &str| {
+    let open = async |user: &str| {
         let mut config = config();
-        prefix.clone_into(&mut config.service_inbox_prefix);
         config.open_within = Duration::from_secs(2);
-        within(SOON, SharedGuard::open(config, bus.clone(), Arc::new(SystemClock))).await
+        let secret = Some("guard".to_owned().into());
+        let bus = BusConfig { user: Some(user.to_owned()), password: secret, ..BusConfig::open(&server.url()) };
+        within(SOON, SharedGuard::open(config, bus, Arc::new(SystemClock))).await
     };
-    assert!(matches!(open("_SVC").await, Err(SharedOpenError::NotReady(_))), "another inbox is not permitted");
-    ready(&open("corp.svc").await.unwrap()).await;
+    assert!(matches!(open("other").await, Err(SharedOpenError::NotReady(_))), "another inbox is not permitted");
+    ready(&open("guard").await.unwrap()).await;
 }
 
 /// The client library's own names for inboxes follow from one another. Nobody else hears this one, so nobody else can

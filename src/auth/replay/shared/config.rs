@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::super::{Caps, Nonce, OpenError, Window};
 use super::Latency;
 use crate::name::Name;
-use crate::wire::Endpoint;
 
 /// What a [`SharedGuard`](crate::auth::SharedGuard) needs to know. All replicas of a service must agree on all but `instance`
 /// and the patience.
@@ -38,8 +37,6 @@ pub struct SharedConfig {
     pub answer_within: Duration,
     /// How long [`SharedGuard::open`](crate::auth::SharedGuard::open) tries to reach the broker and the stream; default 10 s.
     pub open_within: Duration,
-    /// Below which prefix the guard's own inbox lies, `<prefix>.<service>.guard.…`; default `_SVC`.
-    pub service_inbox_prefix: String,
 }
 
 impl SharedConfig {
@@ -63,7 +60,6 @@ impl SharedConfig {
             in_flight_per_owner: 256,
             answer_within: Self::ANSWER_WITHIN,
             open_within: Duration::from_secs(10),
-            service_inbox_prefix: Endpoint::SERVICE_INBOX_PREFIX.to_owned(),
         }
     }
 

@@ -23,6 +23,7 @@ use super::probe::Claim;
 use super::stream::{self, Trouble};
 use super::vouch::{Agreement, Sighting, Watch};
 use crate::bus::{BusConfig, Manner, Turn};
+use crate::wire::Endpoint;
 
 /// A verified way to the stream.
 #[derive(Debug, Clone)]
@@ -287,7 +288,7 @@ impl Keeper {
         // Whoever can write to this inbox could acknowledge what the stream never stored. The client library's own tokens
         // below it can be foretold from one another, so it begins with one that cannot, new for every connection.
         let secret = Nonce::random().to_text();
-        let inbox = format!("{}.{}.guard.{secret}", config.service_inbox_prefix, config.service);
+        let inbox = format!("{}.{}.guard.{secret}", Endpoint::SERVICE_INBOX_PREFIX, config.service);
         let events = {
             let shared = Arc::clone(&self.shared);
             move |event| shared.hear(&event)
