@@ -16,7 +16,14 @@ async fn add(ctx: Ctx, p: Add) -> Result<f64, RpcError> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() {
+    if let Err(error) = run().await {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+async fn run() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().init(); // what it waits for, and what it does
     let config = Config::load("sealwire.toml")?;
     let (builder, options) = config.builder().await?;

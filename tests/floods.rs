@@ -4,7 +4,7 @@
 //! is a measurement, and prints a table:
 //!
 //! ```sh
-//! SEALWIRE_FLOOD_SECONDS=10 cargo test --release --test floods -- --nocapture
+//! SEALWIRE_FLOOD_SECONDS=7 cargo test --release --test floods -- --nocapture
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
