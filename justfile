@@ -12,6 +12,10 @@ demo:
 test filter="":
     cargo test --locked {{ filter }}
 
+# Every test but the two that take minutes: replicas that are killed under load, and the compose set-up.
+quick:
+    cargo test --locked -- --skip takes_minutes
+
 # Formatting and lints, as CI has them.
 lint:
     .ci/run format lint

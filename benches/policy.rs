@@ -94,7 +94,7 @@ fn stages() -> Vec<Case> {
     let asked = |count: usize| (0..count).map(|n| format!("when.params.p{n}.max = 9\n")).collect::<String>();
     let eight = r#"{"p0":1,"p1":2,"p2":3,"p3":4,"p4":5,"p5":6,"p6":7,"p7":8}"#;
     vec![
-        Case::new("request, entities and one rule without conditions", format!("{}{rule}", declared(1)), None),
+        Case::new("one rule without conditions, which is not evaluated", format!("{}{rule}", declared(1)), None),
         Case::new("a condition on the time", format!("{}{rule}when.hours = \"08:00-18:00\"\n", declared(1)), None),
         Case::new("a condition on an argument", format!("{}{rule}{}", declared(1), asked(1)), Some(r#"{"p0":1}"#)),
         Case::new("reading 7 more arguments", format!("{}{rule}{}", declared(8), asked(1)), Some(eight)),
@@ -113,7 +113,7 @@ enum Others {
     /// Rules of other methods, about the same role.
     Methods,
     /// Rules of the same method, about other roles and agents.
-    Callers,
+    CallerGroup,
     /// Rules of the same method about the same role.
     None,
 }
@@ -121,7 +121,7 @@ enum Others {
 fn sizes(plan: &Plan) -> Vec<Row> {
     let kinds = [
         ("of other methods", "of other methods, with conditions", Others::Methods),
-        ("about other callers", "about other callers, with conditions", Others::Callers),
+        ("about other callers", "about other callers, with conditions", Others::CallerGroup),
         ("about the caller", "about the caller, with conditions", Others::None),
     ];
     let mut rows = Vec::new();
@@ -149,11 +149,11 @@ fn rules(count: usize, others: Others, conditions: bool) -> String {
                 method = format!("other/m{n}");
                 write!(text, "[method.\"{method}\"]\n{params}").unwrap();
             }
-            Others::Callers if n % 2 == 0 => {
+            Others::CallerGroup if n % 2 == 0 => {
                 writeln!(text, "[role.other-{n}]").unwrap();
                 who = format!("roles = [\"other-{n}\"]");
             }
-            Others::Callers => who = format!("agents = [\"agent-{n}\"]"),
+            Others::CallerGroup => who = format!("agents = [\"agent-{n}\"]"),
             Others::None => {}
         }
         writeln!(text, "[rule.r{n}]\n{who}\nallow = [\"{method}\"]").unwrap();

@@ -1,5 +1,7 @@
 //! A service with one method. It needs `sealwire.toml` and what that names in the working folder: see README.md.
 
+use std::io::IsTerminal as _;
+
 use sealwire::Config;
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router};
@@ -24,7 +26,8 @@ async fn main() {
 }
 
 async fn run() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().init(); // what it waits for, and what it does
+    let colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt().with_ansi(colours).init(); // what it waits for, and what it does
     let config = Config::load("sealwire.toml")?;
     let (builder, options) = config.builder().await?;
     let service = builder.methods(Router::new(()).method("math/add", add)).build()?;

@@ -1,34 +1,53 @@
 //! Who sent this, and is it the first time we see it. Knows nothing of methods.
 
+#[cfg(feature = "service")]
 mod caller;
-mod file;
-mod jwk;
+#[cfg(feature = "service")]
 mod keyring;
+#[cfg(feature = "service")]
+mod outcomes;
+#[cfg(feature = "service")]
 mod replay;
+#[cfg(feature = "service")]
 mod servicekey;
 mod token;
-mod trust;
-mod turns;
+#[cfg(feature = "service")]
 mod verifier;
+#[cfg(feature = "service")]
+mod verify_limiter;
 
-pub use caller::{Caller, ProofAlgorithm, TokenFacts};
-pub use file::{SecretFileError, check_folder, open_public, read_public, read_secret, write_secret};
-pub(crate) use file::{is_missing, read_open, read_trusted};
+pub use crate::files::{FileTrust, SecretFileError, check_folder, open_public, read_public, read_secret, write_secret};
+pub use crate::wire::{Nonce, ProofAlgorithm};
+#[cfg(feature = "service")]
+pub use caller::{Caller, TokenFacts};
+#[cfg(feature = "service")]
 pub use keyring::{KeyEntry, KeyRing, KeyRingError, KeyRingFile, KeyStatus, MAX_RECORDS};
+#[cfg(feature = "service")]
+pub use outcomes::{Claimed, LocalOutcomes, OutcomeKey, OutcomeStore, OutcomeStoreError};
+#[cfg(feature = "service")]
 pub(crate) use replay::ANSWER_WITHIN;
+#[cfg(feature = "shared-guard")]
+pub use replay::SharedGuard;
+#[cfg(feature = "service")]
 pub use replay::{
-    Caps, CapsError, Floor, FloorError, GuardIdentity, GuardStats, Latency, LocalGuard, Nonce, OpenError, Outage,
-    Refused, ReplayGuard, SharedConfig, SharedGuard, SharedOpenError, SharedStats, Window, WindowError,
+    AdmitError, GuardIdentity, GuardStats, Latency, LocalGuard, NonceLimits, NonceLimitsError, OpenError, Outage,
+    ReplayGuard, SharedConfig, SharedOpenError, SharedStats, TimeFloor, TimeFloorError, Window, WindowError,
 };
+#[cfg(feature = "service")]
 pub(crate) use servicekey::read_trusted_service_key;
+#[cfg(feature = "service")]
 pub use servicekey::{ServiceKeyError, read_service_key, write_service_key};
+#[cfg(feature = "service")]
 pub use token::{
     AccessToken, AgentRules, Bounds, ClaimPath, Confirmation, Denylist, DenylistError, FetchError, FileError,
-    HeaderMember, IssueError, IssueRequest, IssuerRules, JsonFault, KeyFault, KeyRules, KeySet, KeySetError, KeySource,
-    KeySourceState, KeySourceStatus, LeftOut, Pattern, PatternError, RoleFormat, RoleRules, Symmetric, TokenAlgorithm,
-    TokenError, TokenId, TokenIssuer, TokenRules, TokenType, TokenVerifier, Untrusted, decode_untrusted,
+    IssueError, IssueRequest, IssuerRules, KeyFault, KeyRules, KeySet, KeySetError, KeySource, KeySourceState,
+    KeySourceStatus, LeftOut, Pattern, PatternError, RoleFormat, RoleRules, Symmetric, TokenId, TokenIssuer,
+    TokenRules, TokenType, TokenVerifier,
 };
-pub use trust::FileTrust;
-pub(crate) use trust::{Content, Entry, Folder};
-pub use turns::Turn;
-pub use verifier::{AuthError, Authentic, ServiceKeyMissing, Staleness, Unadmitted, Verified, Verifier};
+pub use token::{HeaderMember, JsonFault, TokenAlgorithm, TokenError, Untrusted, decode_untrusted};
+#[cfg(feature = "service")]
+pub(crate) use verifier::TokenText;
+#[cfg(feature = "service")]
+pub use verifier::{AuthError, Authentic, RejectedMessage, ServiceKeyMissing, Staleness, Verified, Verifier};
+#[cfg(feature = "service")]
+pub use verify_limiter::VerifyPermit;

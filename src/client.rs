@@ -12,14 +12,22 @@
 //! # }
 //! ```
 
+mod answer;
+mod attachment;
 mod batch;
+mod catalogue;
+mod control;
 mod credentials;
 mod error;
 mod exchange;
+mod incoming;
+mod known_service;
 mod link;
-mod peer;
 mod pending;
 mod request;
+mod stop_signal;
+mod stream;
+mod stream_options;
 mod token;
 
 use std::fmt;
@@ -27,22 +35,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+pub use attachment::Attachment;
 pub use batch::{Batch, BatchAnswers, BatchCall};
+pub use catalogue::{Catalogue, MethodInfo, MethodResult};
 pub use credentials::{Credentials, CredentialsError, MemberFault};
-pub use error::{ClientError, ErrorKind, HintKind, InvalidRequest, ProtocolError};
+pub use error::{ClientError, ErrorKind, HintKind, InvalidRequest, ProtocolError, StreamLoss};
+pub use exchange::MessageId;
 pub use request::RequestBuilder;
+pub use stream::{CallStream, Subscription};
 pub use token::{CommandToken, FetchedToken, FileToken, StaticToken, TokenFault, TokenSource};
 
 use crate::clock::{Clock, SystemClock};
+use known_service::KnownServices;
 use link::Link;
-use peer::Peers;
 use pending::Pending;
-use token::Tokens;
+use token::TokenCache;
 
 /// An agent's connection to the services of its environment. Cloning is cheap and shares everything.
 ///
@@ -57,10 +67,16 @@ struct Inner {
     options: Options,
     link: Link,
     pending: Arc<Pending>,
-    tokens: Tokens,
-    peers: Peers,
+    tokens: TokenCache,
+    services: KnownServices,
     /// One for each call under way.
     places: Semaphore,
+    /// One for each open stream.
+    streams: Arc<Semaphore>,
+    /// One for each call that is being cancelled.
+    cancellations: Arc<Semaphore>,
+    /// Where streams are looked after.
+    runtime: Handle,
     ids: AtomicU64,
 }
 
@@ -98,63 +114,6 @@ impl Client {
         }
     }
 
-    /// Calls a method of a service and decodes its result. `params` is a struct or a map (by name), a tuple or a sequence
-    /// (by position), or `()` for none.
-    ///
-    /// # Errors
-    /// See [`ClientError`]; [`ClientError::Remote`] is the service's own error.
-    ///
-    /// Cancel safety: dropping the future ends the wait and leaves nothing behind. The call may be executed all the same.
-    pub async fn call<R: DeserializeOwned>(
-        &self,
-        service: &str,
-        method: &str,
-        params: impl Serialize,
-    ) -> Result<R, ClientError> {
-        self.request(service).call(method, params).await
-    }
-
-    /// Sends a notification: nobody says whether it was executed, or even accepted. Returns when the broker has it.
-    ///
-    /// # Errors
-    /// See [`ClientError`]. What the broker forbids, or what nobody listens to, is not told.
-    ///
-    /// Cancel safety: dropping the future leaves nothing behind. The notification may have been sent.
-    pub async fn notify(&self, service: &str, method: &str, params: impl Serialize) -> Result<(), ClientError> {
-        self.request(service).notify(method, params).await
-    }
-
-    /// Several calls and notifications in one message.
-    pub fn batch(&self, service: &str) -> Batch {
-        self.request(service).batch()
-    }
-
-    /// Waits until somebody listens to calls of this service, at most for `limit`: a service that has just started does not
-    /// yet, for some seconds. What it asks runs nothing, so a call after it is sent once.
-    ///
-    /// # Errors
-    /// [`ClientError::NoResponders`] when nobody does within `limit`; see [`ClientError`] for the others.
-    ///
-    /// Cancel safety: dropping the future leaves nothing behind.
-    pub async fn wait_for(&self, service: &str, limit: Duration) -> Result<(), ClientError> {
-        request::wait_for(self, service, limit).await
-    }
-
-    /// A request with options: another deadline, repetition, an idempotency key, the method's own subject.
-    pub fn request(&self, service: &str) -> RequestBuilder {
-        RequestBuilder::new(self.clone(), service)
-    }
-
-    /// Signs these bytes as they are, sends them, and returns the text of the answer, which was verified.
-    ///
-    /// # Errors
-    /// See [`ClientError`], but never [`ClientError::Remote`]: an error that the service answers is the text.
-    ///
-    /// Cancel safety: as of [`Client::call`].
-    pub async fn send_raw(&self, service: &str, payload: impl Into<Bytes>) -> Result<String, ClientError> {
-        self.request(service).send_raw(payload).await
-    }
-
     /// As whom it calls, and where.
     #[must_use]
     pub fn credentials(&self) -> &Credentials {
@@ -166,16 +125,20 @@ impl Client {
     pub fn stats(&self) -> ClientStats {
         let (unverifiable, late) = self.0.pending.counts();
         let pending = self.0.pending.len();
+        let streams = MAX_STREAMS.saturating_sub(self.0.streams.available_permits());
+        let (frames_taken, frames_refused) = self.0.pending.frames();
         let (connected, disconnects) = (self.0.link.is_up(), self.0.link.lost());
-        ClientStats { connected, pending, unverifiable, late, disconnects }
+        ClientStats { connected, pending, streams, frames_taken, frames_refused, unverifiable, late, disconnects }
     }
 
-    /// Ends the connection for all clones: calls under way and later ones fail with [`ClientError::Closed`]. Returns when
-    /// what was published is written, after at most five seconds.
+    /// Ends the connection for all clones: calls and streams under way and later ones fail with [`ClientError::Closed`], and
+    /// are cancelled at the service. Returns when what was published is written, after at most seven seconds.
     ///
     /// Cancel safety: a dropped future may leave the connection to be ended by dropping the client.
     pub async fn close(&self) {
         self.0.places.close();
+        self.0.streams.close();
+        self.0.cancel_all().await;
         self.0.link.close().await;
     }
 
@@ -236,7 +199,7 @@ impl ClientBuilder {
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Client, ClientError> {
         let Self { credentials, options } = self;
-        let tokens = Tokens::new(credentials.tokens()?, Arc::clone(&options.clock));
+        let tokens = TokenCache::new(credentials.tokens()?, Arc::clone(&options.clock));
         let pending = Arc::new(Pending::new(Arc::clone(&options.clock)));
         let link = Link::open(&credentials, Arc::clone(&pending)).await?;
         Ok(Client(Arc::new(Inner {
@@ -244,13 +207,22 @@ impl ClientBuilder {
             link,
             pending,
             tokens,
-            peers: Peers::default(),
+            services: KnownServices::default(),
             places: Semaphore::new(options.in_flight),
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            cancellations: Arc::new(Semaphore::new(MOST_CANCELLATIONS)),
+            runtime: Handle::current(),
             ids: AtomicU64::new(1),
             options,
         })))
     }
 }
+
+/// The most calls that are being cancelled. Of more than that, the service is not told.
+const MOST_CANCELLATIONS: usize = 1024;
+
+/// The most open streams of a client: each may hold what its window allows.
+const MAX_STREAMS: usize = 256;
 
 /// What a client is doing and has seen since it was connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -260,9 +232,15 @@ pub struct ClientStats {
     pub connected: bool,
     /// Calls that wait for an answer.
     pub pending: usize,
+    /// Streams that are open: 256 at most.
+    pub streams: usize,
+    /// Frames of streams that were taken.
+    pub frames_taken: u64,
+    /// Messages that came in place of frames and were none: unsigned, forged, altered, misdirected, beyond the window.
+    pub frames_refused: u64,
     /// Messages that came in place of an answer and were none: unsigned, forged, altered, misdirected.
     pub unverifiable: u64,
-    /// Messages for calls that no longer waited, or that never were.
+    /// Messages for calls and streams that no longer waited, or that never were, and frames that were there before.
     pub late: u64,
     /// How often the connection was lost.
     pub disconnects: u64,

@@ -1,31 +1,36 @@
 //! The configuration file of a service, and the service that it describes.
 //! Never guesses: an unknown key, a missing file or a contradiction is an error with its place.
 
+mod backend;
 mod build;
+mod error;
 mod issuer;
+mod load;
 mod page;
 mod reference;
 mod schema;
 
 use std::num::NonZeroU64;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
+pub use backend::{
+    BackendConfig, BackendCredentialConfig, BackendHttpConfig, BackendKind, BackendMethodConfig, BackendOutput,
+    BackendParamConfig, BackendParamType, BackendVerb, CredentialOwner,
+};
+pub use error::ConfigError;
 pub use issuer::{IssuerConfig, IssuerFault};
 pub use reference::OutOfRange;
 
-use crate::auth::{
-    Caps, CapsError, Content, DenylistError, FileTrust, KeyRingError, KeySetError, OpenError, SecretFileError,
-    ServiceKeyError, ServiceKeyMissing, SharedOpenError, WindowError, read_open,
-};
-use crate::bus::{BusConfig, BusError};
-use crate::fault::{self, Fault};
+use crate::auth::NonceLimits;
+use crate::files::FileTrust;
 use crate::name::Name;
+use crate::nats::BusConfig;
 #[cfg(doc)]
-use crate::service::QuotaLimits;
+use crate::service::{AttachmentLimits, QuotaLimits, StreamLimits};
 use crate::service::{ServeOptions, ServiceLimits};
-use crate::wire::{Endpoint, EndpointError, WireLimits};
+use crate::wire::{Endpoint, WireLimits};
 
 /// The configuration of one service.
 ///
@@ -90,6 +95,10 @@ pub struct Config {
     /// Whose files are believed. This one itself must be root's or that of the user who runs the service.
     #[serde(default)]
     pub files: FileTrust,
+    /// Programs that the command `sealwire serve` puts behind the bus. Whoever runs them takes them out first: what is built of a
+    /// configuration that has some would serve without them, so it is refused ([`ConfigError::Backends`]).
+    #[serde(default)]
+    pub backend: Vec<BackendConfig>,
 }
 
 fn default_prefix() -> String {
@@ -168,7 +177,8 @@ pub struct ReplayConfig {
     pub window_s: u64,
     /// The tolerated difference of clocks in seconds, 0 to 30; 5.
     pub skew_s: u64,
-    /// Where the latest time seen is kept across restarts; `<service>.floor` beside the configuration.
+    /// Where the latest time seen is kept across restarts; `<service>.floor` beside the configuration. In a folder where
+    /// nobody else can write: whoever could would reopen the past.
     pub state: Option<PathBuf>,
     /// The most live nonces of one agent; 35,000.
     pub per_agent: usize,
@@ -181,6 +191,12 @@ pub struct ReplayConfig {
     pub replicas: Option<usize>,
     /// Shared guard: the most nonces that its stream holds; 1,000,000, which is 10,000 messages a second.
     pub stream_messages: Option<u32>,
+    /// Shared guard: the most outcomes of idempotent calls that are kept, 2 or more; 32,768. One agent alone gets half of them.
+    /// The same in all replicas.
+    pub outcomes: Option<u32>,
+    /// Shared guard: the most bytes of those outcomes on each broker with a copy, 1 MiB to 1 TiB; 16 MiB. The same in all
+    /// replicas.
+    pub outcome_bytes: Option<u64>,
     /// Shared guard: how long the broker may take to answer a check, in milliseconds; 250. Then it is asked again, for 2 s.
     pub answer_within_ms: Option<u64>,
     /// Shared guard: as whom it connects to the broker; as `[nats]` if left out. With a user of its own, the one that
@@ -190,17 +206,19 @@ pub struct ReplayConfig {
 
 impl Default for ReplayConfig {
     fn default() -> Self {
-        let caps = Caps::default();
+        let nonce_limits = NonceLimits::default();
         Self {
             guard: GuardKind::Local,
             window_s: 30,
             skew_s: 5,
             state: None,
-            per_agent: caps.owner,
-            total: caps.total,
-            agents: caps.owners,
+            per_agent: nonce_limits.owner,
+            total: nonce_limits.total,
+            agents: nonce_limits.owners,
             replicas: None,
             stream_messages: None,
+            outcomes: None,
+            outcome_bytes: None,
             answer_within_ms: None,
             nats: None,
         }
@@ -237,6 +255,18 @@ pub struct LimitsConfig {
     pub agent_burst: u32,
     /// See [`QuotaLimits::in_flight`].
     pub agent_in_flight: u32,
+    /// See [`StreamLimits::per_agent`].
+    pub agent_streams: usize,
+    /// See [`StreamLimits::in_all`].
+    pub streams: usize,
+    /// See [`StreamLimits::bytes`].
+    pub stream_bytes: usize,
+    /// See [`StreamLimits::response`]; bytes.
+    pub stream_response_bytes: usize,
+    /// See [`AttachmentLimits::each`]; bytes.
+    pub attachment_bytes: usize,
+    /// See [`AttachmentLimits::in_all`]; bytes.
+    pub attachment_memory_bytes: usize,
     /// See [`ServiceLimits::hints_per_second`].
     pub hints_per_second: u32,
     /// See [`ServeOptions::queue`].
@@ -260,171 +290,17 @@ impl Default for LimitsConfig {
             agent_per_second: service.quota.per_second,
             agent_burst: service.quota.burst,
             agent_in_flight: service.quota.in_flight,
+            agent_streams: service.streams.per_agent,
+            streams: service.streams.in_all,
+            stream_bytes: service.streams.bytes,
+            stream_response_bytes: service.streams.response,
+            attachment_bytes: service.attachments.each,
+            attachment_memory_bytes: service.attachments.in_all,
             hints_per_second: service.hints_per_second,
             queue: serve.queue,
             queue_bytes: serve.queue_bytes,
             in_flight: serve.in_flight,
             drain_s: serve.drain.as_secs(),
         }
-    }
-}
-
-/// A configuration that cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("`{}`: {error}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system says.
-        error: std::io::Error,
-    },
-    /// The file is not what it should be.
-    #[error("`{}`, line {line}, column {column}: {reason}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        /// From 1.
-        column: usize,
-        /// Which member, and what was expected. Nothing of the file: it may hold a password.
-        reason: String,
-    },
-    /// Others could have written a file, or could read a secret.
-    #[error(transparent)]
-    Trust(#[from] SecretFileError),
-    /// A number is out of its range.
-    #[error("`{}`: {error}", path.display())]
-    Range {
-        /// The file.
-        path: PathBuf,
-        /// Which number, and what its range is.
-        error: OutOfRange,
-    },
-    /// A member names a file that is not there. Not the name: whoever mistook the member wrote the secret itself.
-    #[error("`{member}` names a file that is not there")]
-    Missing {
-        /// The member.
-        member: String,
-    },
-    /// The broker's settings.
-    #[error("`[{section}]`: {error}")]
-    Bus {
-        /// `nats` or `replay.nats`.
-        section: &'static str,
-        /// What is wrong.
-        error: BusError,
-    },
-    /// The prefixes.
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
-    /// The time window.
-    #[error(transparent)]
-    Window(#[from] WindowError),
-    /// The nonce bounds.
-    #[error(transparent)]
-    Caps(#[from] CapsError),
-    /// The replay guard.
-    #[error(transparent)]
-    Guard(#[from] OpenError),
-    /// The shared replay guard.
-    #[error(transparent)]
-    SharedGuard(#[from] SharedOpenError),
-    /// The key ring.
-    #[error(transparent)]
-    Ring(#[from] KeyRingError),
-    /// The key ring has more agents than the replay guard has room for: some would be refused for no fault of theirs.
-    #[error(
-        "the key ring has {agents} agents and the replay guard room for {room}: raise `agents` in `[replay]`, and `total` \
-         with it"
-    )]
-    Agents {
-        /// In the ring.
-        agents: usize,
-        /// [`ReplayConfig::agents`].
-        room: usize,
-    },
-    /// The service key.
-    #[error(transparent)]
-    ServiceKey(#[from] ServiceKeyError),
-    /// The service key is missing.
-    #[error(transparent)]
-    ServiceKeyMissing(#[from] ServiceKeyMissing),
-    /// The shared guard without a service key: what another replica says about its guard could not be believed.
-    #[error(
-        "`[replay] guard = \"shared\"` needs `service_key` in `[keys]`, with which replicas sign what they tell each other: \
-         make one with `sealwire keys new-service {0}`"
-    )]
-    UnsignedReplicas(String),
-    /// The token keys.
-    #[error(transparent)]
-    TokenKeys(#[from] KeySetError),
-    /// The denylist.
-    #[error(transparent)]
-    Denylist(#[from] DenylistError),
-    /// What is said about an issuer cannot be used.
-    #[error(transparent)]
-    Issuer(#[from] IssuerFault),
-    /// No issuer.
-    #[error("no `[[tokens.issuer]]`: without one, no access token can be accepted")]
-    NoIssuer,
-}
-
-impl Config {
-    /// Reads a configuration file. Relative paths in it are taken as relative to its folder.
-    ///
-    /// # Errors
-    /// [`ConfigError::Read`], [`ConfigError::Format`] with line and column, [`ConfigError::Range`], [`ConfigError::Trust`] and
-    /// [`ConfigError::Bus`].
-    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let path = path.as_ref();
-        let trust = FileTrust::default();
-        let opened = trust.open(path, Content::Public).and_then(|file| Ok((read_open(path, &file)?, file)));
-        let (text, file) = opened.map_err(|error| match error {
-            SecretFileError::Io { path, error } => ConfigError::Read { path, error },
-            error => error.into(),
-        })?;
-        let config: Self = fault::toml(&text).map_err(|Fault { line, column, reason }| {
-            let path = path.to_owned();
-            ConfigError::Format { path, line, column, reason }
-        })?;
-        reference::check_ranges(&text).map_err(|error| ConfigError::Range { path: path.to_owned(), error })?;
-        if config.holds_secrets() {
-            trust.judge(path, &file, Content::Secret)?;
-        }
-        config.nats.check().map_err(|error| ConfigError::Bus { section: "nats", error })?;
-        if let Some(nats) = &config.replay.nats {
-            nats.check().map_err(|error| ConfigError::Bus { section: "replay.nats", error })?;
-        }
-        let folder = path.parent().unwrap_or_else(|| Path::new(""));
-        Ok(config.relative_to(folder))
-    }
-
-    /// Whether a secret stands in the file itself.
-    fn holds_secrets(&self) -> bool {
-        let holds = |bus: &BusConfig| bus.password.is_some() || bus.token.is_some() || bus.nkey_seed.is_some();
-        holds(&self.nats) || self.replay.nats.as_ref().is_some_and(holds)
-    }
-
-    fn relative_to(mut self, folder: &Path) -> Self {
-        self.nats.files = self.files.clone();
-        if let Some(nats) = &mut self.replay.nats {
-            nats.files = self.files.clone();
-        }
-        let state = format!("{}.floor", self.service);
-        self.nats = self.nats.relative_to(folder);
-        self.replay.nats = self.replay.nats.map(|nats| nats.relative_to(folder));
-        self.keys.ring = folder.join(&self.keys.ring);
-        self.keys.service_key = self.keys.service_key.map(|path| folder.join(path));
-        self.keys.denylist = self.keys.denylist.map(|path| folder.join(path));
-        for issuer in &mut self.tokens.issuer {
-            issuer.relative_to(folder);
-        }
-        self.policy.folder = folder.join(&self.policy.folder);
-        self.replay.state = Some(folder.join(self.replay.state.unwrap_or_else(|| state.into())));
-        self
     }
 }

@@ -7,8 +7,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path, Segment};
 
-use crate::auth::{ClaimPath, Pattern};
-
 /// A place in a file, and what is wrong there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -46,6 +44,7 @@ pub(crate) fn json<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Fault>
 }
 
 /// Reads one TOML text.
+#[cfg(feature = "service")]
 pub(crate) fn toml<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
     let fault = |error: &toml::de::Error, reason: String| {
         let start = error.span().map_or(0, |span| span.start);
@@ -73,6 +72,9 @@ fn of_data(message: &str, path: Option<&Path>) -> String {
     // What is expected is ours and comes last, whatever the value was.
     match message.rsplit_once(", expected ").filter(|_| known) {
         Some((_, expected)) if expected.starts_with("struct ") => within(path, &format!("{what}, expected an object")),
+        Some((_, "u8" | "u16" | "u32" | "u64" | "usize" | "i64")) => {
+            within(path, &format!("{what}, expected a whole number"))
+        }
         Some((_, expected)) => within(path, &format!("{what}, expected {expected}")),
         None => within(path, REASONS.into_iter().find(|reason| message.ends_with(reason)).unwrap_or(what)),
     }
@@ -80,7 +82,14 @@ fn of_data(message: &str, path: Option<&Path>) -> String {
 
 /// How types of ours end what they say of a value that they do not take. This much holds nothing of the value.
 const REASONS: [&str; 4] =
-    ["is not a name: 1 to 64 of A-Z a-z 0-9 _ - are allowed", ClaimPath::AS_TEXT, ClaimPath::AS_NAMES, Pattern::RULE];
+    ["is not a name: 1 to 64 of A-Z a-z 0-9 _ - are allowed", CLAIM_PATH_AS_TEXT, CLAIM_PATH_AS_NAMES, PATTERN];
+/// What a path of claims is as a text.
+pub(crate) const CLAIM_PATH_AS_TEXT: &str = "a path of claims is 1 to 8 names of A-Z a-z 0-9 _ : - with dots in between; \
+     write names with other characters as an array, [\"https://example.com/roles\"]";
+/// What it is as an array.
+pub(crate) const CLAIM_PATH_AS_NAMES: &str = "a path of claims has 1 to 8 names of 1 to 128 visible ASCII characters";
+/// What a text, or the beginning of one, is.
+pub(crate) const PATTERN: &str = "write 1 to 128 visible ASCII characters, with `*` nowhere but at the end";
 
 fn within(path: Option<&Path>, what: &str) -> String {
     let mut member = String::new();
@@ -106,27 +115,42 @@ const MEMBERS: &[&str] = &[
     "agent_burst",
     "agent_in_flight",
     "agent_per_second",
+    "agent_streams",
     "agents",
     "alg",
     "algorithm",
     "allow_plaintext",
     "answer_within_ms",
+    "args",
+    "attachment_bytes",
+    "attachment_memory_bytes",
     "audience",
+    "backend",
     "batch",
     "batch_concurrency",
     "before",
+    "body",
     "claim",
+    "command",
+    "credential",
     "denylist",
+    "description",
+    "dir",
     "discovery",
     "drain_s",
+    "env",
     "environment",
     "fail_closed_after_s",
+    "file",
     "files",
     "folder",
     "format",
     "guard",
     "header",
+    "headers",
+    "health",
     "hints_per_second",
+    "http",
     "http_on_loopback",
     "id",
     "in_flight",
@@ -140,24 +164,39 @@ const MEMBERS: &[&str] = &[
     "key_use",
     "keys",
     "kid",
+    "kind",
     "leeway_s",
     "limits",
     "map",
     "max_lifetime_s",
     "may",
+    "memory_mib",
+    "method",
+    "name",
     "nats",
     "nkey_seed",
     "nkey_seed_file",
     "not_after",
     "not_before",
+    "open_files",
     "openid_configuration",
+    "optional",
+    "outcome_bytes",
+    "outcomes",
+    "output",
     "own",
     "owner",
+    "params",
+    "pass_env",
     "password",
     "password_file",
+    "path",
     "per_agent",
     "policy",
     "prefix",
+    "processes",
+    "push",
+    "query",
     "queue",
     "queue_bytes",
     "refresh_s",
@@ -170,17 +209,24 @@ const MEMBERS: &[&str] = &[
     "response_bytes",
     "ring",
     "roles",
+    "scheme",
     "secret",
     "seed",
+    "send_caller",
     "service",
     "service_key",
     "service_keys",
     "skew_s",
     "state",
     "status",
+    "stream",
+    "stream_bytes",
     "stream_messages",
+    "stream_response_bytes",
+    "streams",
     "sub",
     "subjects",
+    "timeout_s",
     "tls_ca",
     "tls_cert",
     "tls_key",
@@ -188,13 +234,17 @@ const MEMBERS: &[&str] = &[
     "token_command",
     "token_file",
     "tokens",
+    "tool",
     "total",
     "trust_groups",
     "trust_users",
     "typ",
+    "type",
     "until",
+    "url",
     "urls",
     "user",
+    "verb",
     "version",
     "window_s",
     "x",
@@ -226,6 +276,8 @@ mod tests {
         let told = |text: &str| toml::<Config>(text).unwrap_err().to_string();
         let wrong = told("environment = \"dev\"\nservice = \"a\"\n[nats]\nurls = \"nats://hunter2\"\n");
         assert_eq!(wrong, "line 4, column 8: `nats.urls`: a value of the wrong kind, expected a sequence");
+        let number = told("environment = \"dev\"\nservice = \"a\"\n[replay]\nskew_s = \"5s\"\n");
+        assert_eq!(number, "line 4, column 10: `replay.skew_s`: a value of the wrong kind, expected a whole number");
         let unknown = told("environment = \"dev\"\nhunter2 = \"secret\"\n");
         assert!(unknown.starts_with("line 2, column 1: ") && unknown.contains("unknown member, expected"), "{unknown}");
         let unquoted = told("environment = \"dev\"\nservice = hunter2\n");

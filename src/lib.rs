@@ -1,26 +1,42 @@
 #![doc = include_str!("../README.md")]
+// What callers and services share has parts that only one of them uses. With both, nothing is left unused.
+#![cfg_attr(
+    not(all(feature = "client", feature = "service", feature = "shared-guard", feature = "policy-tools")),
+    allow(dead_code, unused_imports, reason = "used by what is switched off")
+)]
+
+#[cfg(not(any(feature = "client", feature = "service")))]
+compile_error!("sealwire needs the feature `client` or `service`, or both, which is the default");
 
 pub mod auth;
-mod bus;
+#[cfg(feature = "client")]
 pub mod client;
 mod clock;
+#[cfg(feature = "service")]
 mod config;
 mod fault;
+mod files;
+mod jose;
 mod log_limiter;
 mod name;
 /// Public for the fuzzer and the tests: no part of what this crate promises.
 #[doc(hidden)]
 pub mod nats;
+#[cfg(feature = "service")]
 pub mod policy;
 pub mod rpc;
+#[cfg(feature = "service")]
 pub mod service;
+mod strict_json;
 pub mod wire;
 
-pub use bus::{BusConfig, BusError};
 pub use clock::{Clock, ManualClock, SystemClock};
+#[cfg(feature = "service")]
 pub use config::{
-    Config, ConfigError, GuardKind, IssuerConfig, IssuerFault, KeysConfig, LimitsConfig, OutOfRange, PolicyConfig,
-    ReplayConfig, TokensConfig,
+    BackendConfig, BackendCredentialConfig, BackendHttpConfig, BackendKind, BackendMethodConfig, BackendOutput,
+    BackendParamConfig, BackendParamType, BackendVerb, Config, ConfigError, CredentialOwner, GuardKind, IssuerConfig,
+    IssuerFault, KeysConfig, LimitsConfig, OutOfRange, PolicyConfig, ReplayConfig, TokensConfig,
 };
 pub use name::{MethodName, Name, NameError};
+pub use nats::{BusConfig, BusError};
 pub use rpc::RpcError;

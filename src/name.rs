@@ -158,6 +158,7 @@ text_type!(MethodName);
 mod tests {
     use super::*;
 
+    /// SPEC.md §3.
     #[test]
     fn names_are_one_subject_token() {
         for good in ["a", "agent-7f3a", "A_9", &"x".repeat(64)] {
@@ -168,6 +169,7 @@ mod tests {
         }
     }
 
+    /// SPEC.md §3.
     #[test]
     fn method_names_have_no_empty_tokens() {
         for good in ["add", "math/add", "a.b/c", &"x".repeat(128)] {
@@ -178,6 +180,7 @@ mod tests {
         }
     }
 
+    /// SPEC.md §3.
     #[test]
     fn reserved_methods_begin_with_the_token_rpc() {
         let reserved = |text: &str| MethodName::new(text).map(|name| name.is_reserved());

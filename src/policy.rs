@@ -9,69 +9,42 @@
 //! - an error while evaluating any rule of the method denies;
 //! - an empty, missing or unreadable folder denies everything and says so.
 //!
-//! All rules of all files compile into one Cedar policy set, which is cut into one slice per method when it is loaded,
-//! and each slice into groups of rules about the same callers. So the cost of a decision grows neither with the rules of
+//! The way from a file to a decision goes through five rooms, each of which uses only those before it:
+//!
+//! | room | holds |
+//! |---|---|
+//! | `model` | rules, methods, parameters, findings: what the others speak of |
+//! | `cedar` | a rule as a Cedar policy, and the schema |
+//! | `language` | from the bytes of TOML and Cedar files to checked rules |
+//! | `engine` | from checked rules to a [`PolicySet`], and from a call to its [`Decision`] |
+//! | `explain` | why a decision came out as it did |
+//!
+//! and `tools` stands beside them, for reviewers. Nothing here knows of services: they make permits of decisions.
+//!
+//! All rules of all files compile into one Cedar policy set, which is cut by method when it is loaded,
+//! and then into groups of rules about the same callers. So the cost of a decision grows neither with the rules of
 //! other methods nor with those about other callers.
 
-mod actual;
-mod authorize;
 mod cedar;
-mod cedar_file;
-mod comparable;
-mod condition;
-mod decision;
-mod demand;
-mod diff;
-mod doubts;
-mod expectation;
+mod engine;
 mod explain;
-mod export;
-mod expr;
-mod finding;
-mod folder;
-mod format;
-mod glob;
-mod groups;
-mod hours;
-mod html;
-mod json_schema;
-mod lint;
-mod literals;
-mod load;
-mod methods;
-mod params;
-mod project;
-mod record;
-mod rehearsal;
-mod request;
-mod review;
-mod revision;
-mod rule;
-mod rule_table;
-mod set;
-mod settle;
-mod slice;
-mod store;
-mod structure;
-mod table;
-mod toml_file;
-mod when;
+mod language;
+mod model;
+#[cfg(feature = "policy-tools")]
+mod tools;
 
-pub use authorize::{Denied, Permit, Permitted};
-pub use decision::{Decision, Question, Reason, Shadow, Verdict};
-pub use diff::{Change, Diff, Direction};
-pub use expectation::Expectations;
-pub use explain::{Explanation, Outcome, PartExplanation, PartyExplanation, RuleExplanation};
-pub use finding::{Finding, PolicyErrors, Severity};
-pub use format::{FormatError, format};
-pub use json_schema::{json_schema, test_json_schema};
-pub use methods::Methods;
-pub use params::{MAX_LIST, Param, ParamType, ScalarType};
-pub use record::{DecisionRecord, Replay, Replayed, ShadowRecord};
-pub use rehearsal::{Failure, Rehearsal};
-pub use review::{Access, Callers, Cell, CellRule, Matrix, MatrixRow};
-pub use revision::Revision;
-pub use rule::{Effect, Mode, RuleId};
-pub use set::PolicySet;
-pub use store::{PolicyStore, Reload};
-pub use structure::RuleChange;
+pub(crate) use engine::narrow;
+pub use engine::{
+    Decision, DecisionRecord, PolicySet, PolicyStore, Question, Reach, Reason, Reload, Shadow, ShadowRecord,
+    StreamRecord, Verdict,
+};
+pub use explain::{ConditionExplanation, Explanation, Outcome, PartyExplanation, RuleExplanation};
+pub(crate) use model::OPEN_TO_ALL;
+pub use model::{
+    Effect, Finding, MAX_LIST, Methods, Mode, Param, ParamType, PolicyErrors, Revision, RuleId, ScalarType, Severity,
+};
+#[cfg(feature = "policy-tools")]
+pub use tools::{
+    Access, AccessCell, CallerGroup, CellRule, Change, Diff, Direction, Failure, FormatError, Matrix, MatrixRow,
+    Replay, Replayed, RuleChange, TestReport, TestSuite, format, json_schema, test_json_schema,
+};

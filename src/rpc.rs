@@ -6,14 +6,16 @@
 
 mod error;
 mod id;
-pub(crate) mod json;
+mod json;
+mod limits;
 mod params;
 mod request;
 mod response;
 
+pub use crate::strict_json::{Flaw, MAX_DEPTH, MAX_VALUE_DEPTH, strict_value};
 pub use error::{RpcError, code};
 pub use id::Id;
-pub use json::{Flaw, MAX_DEPTH};
+pub use limits::{Limits, MAX_BATCH};
 pub use params::{Params, ParamsError};
-pub use request::{Body, Entry, Limits, MAX_BATCH, Request};
+pub use request::{Body, Entry, Request};
 pub use response::{Outcome, Response, ResponseError, Responses};

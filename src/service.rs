@@ -2,15 +2,27 @@
 //! Never answers anybody whose message did not pass, beyond the fixed hints.
 
 mod answers;
+mod attachment;
+mod authorize;
 mod builder;
 mod builtin;
 mod calls;
+mod catalogue;
+mod control;
 mod counters;
+mod description;
+mod fair;
+mod idempotency;
+mod metadata;
+mod parts;
 mod quota;
 mod refusal;
 mod replicas;
 mod router;
 mod serve;
+mod streams;
+mod topic;
+mod turns;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -28,27 +40,40 @@ use tokio::time::Instant;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
-use crate::auth::{Authentic, Verifier};
+use crate::auth::{AdmitError, AuthError, Authentic, Verifier};
 use crate::clock::Clock;
 use crate::log_limiter::KeyedLogLimiter;
 use crate::name::Name;
-use crate::policy::{DecisionRecord, Permitted, PolicySet, Question, Reason};
-use crate::rpc::{Id, Response, RpcError};
-use crate::wire::{Binding, Delivery, Endpoint, Envelope, EnvelopeError, ReplyTo, Sealed};
+use crate::policy::{DecisionRecord, PolicySet, Question, Reason, StreamRecord};
+use crate::rpc::{Id, Outcome, Response, RpcError};
+use crate::wire::{Binding, Delivery, Endpoint, Envelope, EnvelopeError, Nonce, ReplyTo, Sealed};
 
 use answers::{Answers, TooLarge};
+pub use attachment::{Attachment, AttachmentError, AttachmentLimits};
+use attachment::{AttachmentMemory, CallAttachments};
+pub use authorize::{Denied, Permit, Permitted};
 pub use builder::{BuildError, Builder, Ready, WantsMethods, WantsPolicy, WantsVerifier};
 pub use builtin::BUILTIN_METHODS;
 use calls::Calls;
 pub use calls::{Call, Message};
+use catalogue::Catalogue;
 pub use counters::{Counters, MethodCounters, ShadowCounters};
-use quota::{HintRate, Quotas};
+pub use description::Description;
+pub use fair::Bounds as TurnBounds;
+use idempotency::{Begun, Ended, Idempotency};
+pub use idempotency::{Conflict, Idempotent};
+pub use parts::{AskError, Sink};
+use quota::{HintRate, QuotaExceeded, Quotas};
 pub use quota::{QuotaLimits, QuotaScope};
 use refusal::Cause;
 pub use refusal::{Answer, Refusal};
 pub use replicas::{Replica, replicas};
 pub use router::{Ctx, Router, RouterError};
 pub use serve::{Health, RefusedReload, Running, ServeError, ServeOptions, State, Watched};
+use streams::{Asked, CallKey, Finished, FrameWriter, OpenCall, OpenCalls, OpenSlot, Refused, Start, subscription_end};
+pub use streams::{Ending, FrameError, Outlet, StreamLimits};
+pub use topic::{Topic, WhenFull};
+pub use turns::{NoRoom, Turn, Turns};
 
 /// A service: a verifier, a policy and methods, behind one pipeline.
 ///
@@ -62,20 +87,27 @@ struct Inner {
     verifier: Verifier,
     policy: ArcSwap<PolicySet>,
     methods: BoxCloneSyncService<Permitted, Box<RawValue>, RpcError>,
+    /// `None` if no method is declared idempotent.
+    idempotency: Option<Idempotency>,
+    catalogue: Catalogue,
     limits: ServiceLimits,
     /// What the broker has room for; see [`Service::fit`].
     room: AtomicUsize,
     quotas: Quotas,
     hints: HintRate,
+    /// What is under way.
+    open: Arc<OpenCalls>,
+    /// What callers hand over beside their messages.
+    attachments: Arc<AttachmentMemory>,
     counters: Counters,
     /// Of refusals that others than a proved caller can bring about.
     lines: KeyedLogLimiter<(&'static str, Option<Name>)>,
-    decisions: Option<Sink>,
+    decisions: Option<DecisionSink>,
     clock: Arc<dyn Clock>,
 }
 
 /// Where decisions are handed to. It must not block.
-type Sink = Box<dyn Fn(DecisionRecord) + Send + Sync>;
+type DecisionSink = Box<dyn Fn(DecisionRecord) + Send + Sync>;
 
 /// The bounds of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +123,10 @@ pub struct ServiceLimits {
     pub quota: QuotaLimits,
     /// Unsigned hints per second, all callers together; 100. Beyond it, silence.
     pub hints_per_second: u32,
+    /// Bounds of calls that may be answered with frames.
+    pub streams: StreamLimits,
+    /// Bounds of what methods fetch from their callers.
+    pub attachments: AttachmentLimits,
 }
 
 impl Default for ServiceLimits {
@@ -101,24 +137,32 @@ impl Default for ServiceLimits {
             response: 192 * 1024,
             quota: QuotaLimits::default(),
             hints_per_second: 100,
+            streams: StreamLimits::default(),
+            attachments: AttachmentLimits::default(),
         }
     }
 }
 
 impl Service {
-    /// Starts a service: first its verifier, then its policy, then its methods.
-    #[must_use]
-    pub fn builder() -> Builder<WantsVerifier> {
-        Builder::new()
-    }
-
     /// The whole pipeline for one message. `None` means that nothing is published.
     ///
     /// Not undone by cancellation: a message whose future was dropped may have burnt its nonce and started its methods,
     /// which are then cancelled.
     pub async fn handle(&self, delivery: Delivery) -> Option<Sealed> {
+        self.answer(delivery, None).await
+    }
+
+    /// As [`Service::handle`], with frames for callers that take them: `outlet` gets them, the last one included, and
+    /// then nothing is returned. Meanwhile [`Service::control`] takes what the caller has to say.
+    ///
+    /// Cancellation as with [`Service::handle`].
+    pub async fn handle_with_frames(&self, delivery: Delivery, outlet: &Arc<dyn Outlet>) -> Option<Sealed> {
+        self.answer(delivery, Some(Frames { outlet, opened: &|| {} })).await
+    }
+
+    async fn answer(&self, delivery: Delivery, frames: Option<Frames<'_>>) -> Option<Sealed> {
         match self.prove(delivery).await {
-            Ok(proved) => self.execute(proved).await,
+            Ok(proved) => self.execute(proved, frames).await,
             Err(answer) => answer,
         }
     }
@@ -133,37 +177,37 @@ impl Service {
         let envelope = match Envelope::decode(delivery, &this.endpoint) {
             Ok(envelope) => envelope,
             Err(bad) => {
-                return Err(this.refuse(Refusal::Shape(bad.error), bad.claimed.as_ref(), Address::from(bad.reply)));
+                return Err(this.refuse(Refusal::Shape(bad.error), bad.claimed.as_ref(), ReplyRoute::from(bad.reply)));
             }
         };
         // 2. Key, signature, claims, window, token: a pure function of message, keys and time.
-        let turn = match this.verifier.turn(&envelope).await {
-            Ok(turn) => turn,
+        let permit = match this.verifier.verify_permit(&envelope).await {
+            Ok(permit) => permit,
             Err(error) => {
                 let (claimed, reply) = envelope.into_claimed();
-                return Err(this.refuse(Refusal::Auth(error), Some(&claimed), Address::from(reply)));
+                return Err(this.refuse(Refusal::Auth(error), Some(&claimed), ReplyRoute::from(reply)));
             }
         };
         let authentic = match this.verifier.authenticate(envelope, this.clock.now_s()) {
             Ok(authentic) => authentic,
             Err(bad) => {
-                let address = Address::of(bad.binding, bad.reply);
-                return Err(this.refuse(Refusal::Auth(bad.error), Some(&bad.claimed), address));
+                let route = ReplyRoute::of(bad.binding, bad.reply);
+                return Err(this.refuse(Refusal::Auth(bad.error), Some(&bad.claimed), route));
             }
         };
-        drop(turn);
+        drop(permit);
         // 3. The caller's own rate, before anything is stored: else it would fill the memory of all replicas with what it
         //    may not even call. A message that is known already is not charged, or copies would use up its owner's rate.
         let seen = this.verifier.has_seen(&authentic);
         if !seen && let Err(quota) = this.quotas.charge_first(authentic.agent()) {
             let agent = authentic.agent().clone();
-            return Err(this.refuse(Refusal::Quota(quota), Some(&agent), Address::from(authentic.into_binding())));
+            return Err(this.refuse(Refusal::Quota(quota), Some(&agent), ReplyRoute::from(authentic.into_binding())));
         }
         Ok(Proved { authentic, seen, started })
     }
 
     /// The second half, from the replay guard on.
-    async fn execute(&self, proved: Proved) -> Option<Sealed> {
+    async fn execute(&self, proved: Proved, frames: Option<Frames<'_>>) -> Option<Sealed> {
         let this = &*self.0;
         let Proved { authentic, seen, started } = proved;
         // 4. The nonce is burnt. What follows may answer differently tomorrow, so no copy may get this far again.
@@ -173,38 +217,70 @@ impl Service {
                 let refusal = Refusal::Auth(bad.error);
                 // What was not charged to its owner is a copy, whatever keeps the guard from saying so.
                 let cause = if seen { Cause::Copy } else { refusal.cause() };
-                return this.refuse_for(refusal, cause, Some(&bad.claimed), Address::of(bad.binding, bad.reply));
+                return this.refuse_for(refusal, cause, Some(&bad.claimed), ReplyRoute::of(bad.binding, bad.reply));
             }
         };
         // 5. The caller's own bound on work under way.
         let agent = verified.caller.agent.clone();
-        let _place = match this.quotas.enter(&agent) {
-            Ok(place) => place,
-            Err(quota) => return this.refuse(Refusal::Quota(quota), Some(&agent), Address::from(verified.binding)),
+        let in_flight = match this.quotas.acquire(&agent) {
+            Ok(in_flight) => in_flight,
+            Err(quota) => return this.refuse(Refusal::Quota(quota), Some(&agent), ReplyRoute::from(verified.binding)),
         };
         // 6. The body, only now.
-        let calls = match Calls::parse(verified, &this.rpc_limits()) {
+        let calls = match Calls::parse(verified, &this.rpc_limits(), this.response_limit(), this.attachments()) {
             Ok(calls) => calls,
             Err(bad) => {
-                return this.refuse(Refusal::Body(bad.error.into()), Some(&bad.agent), Address::from(bad.binding));
+                return this.refuse(Refusal::Body(bad.error.into()), Some(&bad.agent), ReplyRoute::from(bad.binding));
             }
         };
         if let Err(quota) = this.quotas.charge_further(&agent, calls.entries.len().saturating_sub(1)) {
-            return this.refuse(Refusal::Quota(quota), Some(&agent), Address::from(calls.binding));
+            return this.refuse(Refusal::Quota(quota), Some(&agent), ReplyRoute::from(calls.binding));
+        }
+        // Under way from here on: its caller may stop it, and ask for more time or frames.
+        let Calls { entries, is_batch, binding, window, bytes, message } = calls;
+        let frames = frames.filter(|_| window.is_some());
+        let _open = match this.register(&message, frames.as_ref().map(|_| bytes)) {
+            Ok(slot) => slot,
+            Err(refusal) => return this.refuse(refusal, Some(&agent), ReplyRoute::from(binding)),
+        };
+        if let Some(frames) = &frames {
+            // It may last for hours and do nothing. It has a place among the streams, and gives that of a call back.
+            drop(in_flight);
+            (frames.opened)();
         }
         // 7. Policy, deadline and method, entry by entry, under one revision.
-        let Calls { entries, is_batch, binding } = calls;
         let policy = this.policy.load_full();
+        if let (Some(frames), Some(window)) = (frames, window) {
+            let start = Start {
+                outlet: Arc::clone(frames.outlet),
+                clock: Arc::clone(&this.clock),
+                memory: Arc::clone(this.open.memory()),
+                resends: Arc::clone(this.open.resends()),
+                agent,
+                largest: this.response_limit(),
+                window,
+            };
+            let frames = message.open.answer_with(FrameWriter::new(binding?, start));
+            // INVARIANT: a window comes with a single call only, see `Calls::parse`.
+            let entry = entries.into_iter().next()?;
+            return this.answer_with_frames(entry, &policy, started, &message.open, frames).await;
+        }
         let mut answers = Answers::new(is_batch, this.response_limit());
-        let entries = stream::iter(entries.into_iter().enumerate())
-            .map(|(position, entry)| this.entry(entry, &policy, started).map(move |answer| (position, answer)))
-            // Unordered, so that a slow entry holds its own place only, and not those of the entries behind it.
-            .buffer_unordered(this.limits.batch_concurrency.max(1));
-        let mut entries = std::pin::pin!(entries);
-        while let Some((position, answer)) = entries.next().await {
-            if let Some(answer) = answer {
-                answers.add(position, &answer);
+        if is_batch {
+            let entries = stream::iter(entries.into_iter().enumerate())
+                .map(|(position, entry)| this.entry(entry, &policy, started).map(move |answer| (position, answer)))
+                // Unordered, so that a slow entry holds its own place only, and not those of the entries behind it.
+                .buffer_unordered(this.limits.batch_concurrency.max(1));
+            let mut entries = std::pin::pin!(entries);
+            while let Some((position, answer)) = entries.next().await {
+                if let Some(answer) = answer {
+                    answers.add(position, answer.text);
+                }
             }
+        } else if let Some(entry) = entries.into_iter().next()
+            && let Some(answer) = this.entry(entry, &policy, started).await
+        {
+            answers.add(0, answer.text);
         }
         // 8. Signed and bound to the request.
         this.seal(answers, binding?)
@@ -252,9 +328,11 @@ impl Service {
         self.0.policy.load_full()
     }
 
-    /// Exchanges the policy. A message that is being handled goes on under the revision it began with.
+    /// Exchanges the policy. A message that is being handled goes on under the revision it began with, but for calls that
+    /// may be answered with frames: they are decided again, and end if they are no longer allowed.
     pub fn replace_policy(&self, policy: impl Into<Arc<PolicySet>>) {
         self.0.policy.store(policy.into());
+        self.review();
     }
 
     /// Fits answers to a broker's `max_payload` (bytes, headers included). The client library refuses to publish what is
@@ -294,6 +372,44 @@ impl Service {
     }
 }
 
+/// How a method's run ended.
+enum Ran {
+    InTime(Outcome),
+    /// By itself, but not in time: after its deadline, or when its call was just being ended.
+    Late(Refusal, Outcome),
+    /// By its deadline, or for what else ended its call.
+    Stopped(Refusal),
+    Panicked,
+}
+
+/// What an entry came to.
+struct Answered {
+    outcome: Outcome,
+    /// Whether it is that of an earlier call with the same idempotency key.
+    is_stored: bool,
+}
+
+impl From<Outcome> for Answered {
+    fn from(outcome: Outcome) -> Self {
+        Self { outcome, is_stored: false }
+    }
+}
+
+/// The response to an entry as it is sent.
+struct Written {
+    id: Id,
+    /// Of an error.
+    code: Option<i32>,
+    text: Vec<u8>,
+}
+
+impl From<Response> for Written {
+    fn from(response: Response) -> Self {
+        let text = response.to_bytes();
+        Self { code: response.outcome.err().map(|error| error.code()), id: response.id, text }
+    }
+}
+
 /// A message whose sender is proved and within its rate.
 #[derive(Debug)]
 struct Proved {
@@ -303,29 +419,65 @@ struct Proved {
     started: Instant,
 }
 
+/// How calls are answered whose callers take frames.
+struct Frames<'a> {
+    outlet: &'a Arc<dyn Outlet>,
+    /// Is told that the call has a place of its own from now on.
+    opened: &'a (dyn Fn() + Sync),
+}
+
+/// The end of a call that may be answered with frames, in the record of decisions.
+struct RecordedEnd<'a> {
+    service: &'a Inner,
+    open: &'a OpenCall,
+    /// By what, unless it was ended for a reason of its own.
+    by: &'static str,
+}
+
+impl Drop for RecordedEnd<'_> {
+    fn drop(&mut self) {
+        let Some(sink) = &self.service.decisions else { return };
+        let Some(mut record) = self.open.take_recorded() else { return };
+        let by = self.open.ending().map_or(self.by, Ending::label).to_owned();
+        let frames = self.open.frames().map_or(0, FrameWriter::frames);
+        record.at_ms = self.service.clock.now_ms();
+        record.stream = Some(StreamRecord::Ended { by, frames });
+        sink(*record);
+    }
+}
+
+/// As many decisions cost about as much as a call.
+const METHODS_PER_CALL: usize = 16;
+
+/// How large a page of `rpc.discover` is for callers that take frames, in bytes.
+const PAGE: usize = 1 << 20;
+
+/// How long a method that has asked for it may go on once its call is ended.
+const NOTICE: Duration = Duration::from_secs(1);
+
 /// More than an answer's header takes: its proof with the longest key id, reply subject and audience is 1.6 KB.
 const REPLY_HEADER: usize = 2_048;
 
 /// Where a refusal goes: signed, as a hint, or nowhere.
-enum Address {
+enum ReplyRoute {
     Signed(Binding),
     Hint(ReplyTo),
     Nowhere,
 }
 
-impl Address {
+impl ReplyRoute {
     fn of(binding: Option<Binding>, reply: Option<ReplyTo>) -> Self {
         binding.map_or_else(|| Self::from(reply), Self::Signed)
     }
 }
 
-impl From<Option<ReplyTo>> for Address {
+impl From<Option<ReplyTo>> for ReplyRoute {
     fn from(reply: Option<ReplyTo>) -> Self {
         reply.map_or(Self::Nowhere, Self::Hint)
     }
 }
 
-impl From<Option<Binding>> for Address {
+impl From<Option<Binding>> for ReplyRoute {
     fn from(binding: Option<Binding>) -> Self {
         binding.map_or(Self::Nowhere, Self::Signed)
     }
@@ -336,93 +488,260 @@ impl Inner {
         self.limits.response.min(self.room.load(Ordering::Relaxed))
     }
 
+    fn attachments(&self) -> CallAttachments {
+        CallAttachments::new(&self.attachments, self.endpoint.limits(), self.room.load(Ordering::Relaxed))
+    }
+
     fn rpc_limits(&self) -> crate::rpc::Limits {
         crate::rpc::Limits { max_batch: self.limits.batch }
     }
 
     /// One entry of a message. `None` for a notification: JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a
     /// Notification, including those that are within a batch request."
-    async fn entry(&self, entry: Result<Call, Response>, policy: &PolicySet, started: Instant) -> Option<Response> {
+    async fn entry(&self, entry: Result<Call, Response>, policy: &PolicySet, started: Instant) -> Option<Written> {
         let call = match entry {
             Ok(call) => call,
             Err(response) => {
                 self.counters.refused(Refusal::ENTRY_LABEL);
-                return Some(response);
+                return Some(response.into());
             }
         };
         let id = call.id.clone();
+        let method = Arc::clone(&call.method);
         let message = Arc::clone(&call.message);
         let now_ms = self.clock.now_ms();
-        let record = self.decisions.as_ref().map(|_| (call.method.clone(), call.params.clone()));
+        let recorded = self.decisions.as_ref().map(|sink| (sink, call.params.clone()));
+        // What may go on for long is decided again when the policy changes.
+        let asked = message.open.frames().map(|_| Asked { method: Arc::clone(&method), params: call.params.clone() });
         let (authorized, decision) = policy.authorize(call, now_ms);
-        if let (Some(sink), Some((method, params))) = (&self.decisions, record) {
+        if let Some(asked) = asked {
+            message.open.asks_for(asked, policy.revision());
+        }
+        if let Some((sink, params)) = recorded {
             let params = params.as_ref().map(crate::rpc::Params::raw);
             let question = Question { caller: &message.caller, method: &method, params, now_ms };
-            sink(DecisionRecord::new(policy, &question, &decision));
+            let begins = authorized.is_ok() && message.open.frames().is_some();
+            let record = DecisionRecord {
+                call: Some(message.id.clone()),
+                stream: begins.then_some(StreamRecord::Began {}),
+                ..DecisionRecord::new(policy, &question, &decision)
+            };
+            if begins {
+                message.open.records_end_of(record.clone());
+            }
+            sink(record);
         }
         self.counters.shadow(&decision);
-        let (method, outcome) = match authorized {
-            Err((call, _denied)) => {
+        let Answered { outcome, is_stored } = match authorized {
+            Err(_) => {
                 let refusal = match &decision.reason {
                     Reason::UnknownMethod { would_allow: true } => Refusal::UnknownMethod,
                     // Only said to those who may call the method with other parameters.
                     reason if reason.is_about_params() => Refusal::Params(reason.to_string()),
                     _ => Refusal::Denied,
                 };
-                (call.method, Err(self.entry_error(&refusal)))
+                Err(self.entry_error(&refusal)).into()
             }
             // Nothing starts once the message has expired or its deadline has passed.
-            Ok(permitted) if now_ms >= message.start_before_ms => {
-                (permitted.call().method().to_owned(), Err(self.entry_error(&Refusal::Deadline)))
-            }
-            Ok(permitted) => {
-                let method = permitted.call().method().to_owned();
-                let outcome = match builtin::answer(permitted, policy, &self.verifier, now_ms) {
-                    Ok(outcome) => outcome,
-                    Err(permitted) => self.run(*permitted, now_ms, message.deadline_ms).await,
-                };
-                (method, outcome)
-            }
+            Ok(_) if now_ms >= message.start_before_ms => Err(self.entry_error(&Refusal::Deadline)).into(),
+            Ok(permitted) => match self.builtin(&permitted, &message, policy, now_ms) {
+                Some(outcome) => outcome.into(),
+                None => self.run_once(permitted, &message, now_ms).await,
+            },
         };
         self.counters.served(&method, &outcome, decision.reason.label(), started.elapsed());
-        let rule = decision.rule.as_ref().map(ToString::to_string);
-        let code = outcome.as_ref().err().map(RpcError::code);
-        let cause = outcome.as_ref().err().and_then(std::error::Error::source).map(ToString::to_string);
+        let error = outcome.as_ref().err();
+        // The fields are worked out only where somebody listens.
         tracing::info!(
             target: "sealwire::call",
             agent = %message.caller.agent,
             subject = %message.caller.subject.escape_debug(),
             method = %Shown(&method),
             decision = decision.reason.label(),
-            rule = rule.as_deref(),
+            rule = decision.rule.as_ref().map(ToString::to_string),
             revision = %policy.revision(),
             message_id = %message.id,
-            code,
-            cause = cause.as_deref(),
+            code = error.map(RpcError::code),
+            stored = is_stored,
+            error = error.and_then(std::error::Error::source).map(ToString::to_string),
+            frames = message.open.frames().map(FrameWriter::frames).filter(|frames| *frames > 0),
             duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
             "call"
         );
-        id.map(|id| self.bounded(id, outcome))
+        let limit = match message.open.frames() {
+            Some(_) => self.open.limits().response,
+            None => self.response_limit(),
+        };
+        id.map(|id| self.bounded(id, outcome, limit, is_stored))
     }
 
-    async fn run(&self, permitted: Permitted, now_ms: u64, deadline_ms: u64) -> Result<Box<RawValue>, RpcError> {
-        let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
+    /// The answer of a method that every service has.
+    fn builtin(&self, permitted: &Permitted, message: &Message, policy: &PolicySet, now_ms: u64) -> Option<Outcome> {
+        // A decision for each method: those of a large service cost their caller as much as so many calls.
+        if permitted.call().method() == builtin::DISCOVER
+            && let Err(quota) =
+                self.quotas.charge_further(&message.caller.agent, self.catalogue.len() / METHODS_PER_CALL)
+        {
+            return Some(Err(self.entry_error(&Refusal::Quota(quota))));
+        }
+        let about = builtin::About {
+            verifier: &self.verifier,
+            catalogue: &self.catalogue,
+            title: self.endpoint.audience().as_str(),
+            room: if message.open.frames().is_some() { PAGE } else { self.response_limit() },
+        };
+        builtin::answer(permitted, policy, about, now_ms)
+    }
+
+    /// Runs the method, unless it is declared idempotent and was run before under the same key.
+    async fn run_once(&self, permitted: Permitted, message: &Message, now_ms: u64) -> Answered {
+        let attempt = self.idempotency.as_ref().and_then(|kept| Some((kept, kept.attempt(permitted.call())?)));
+        let Some((kept, attempt)) = attempt else {
+            return self.told(self.run(permitted, &message.open).await).into();
+        };
+        let refused = |refusal| Err(self.entry_error(&refusal)).into();
+        // Which entry a key was for would depend on how the caller puts the next batch together.
+        if message.in_batch {
+            return refused(Refusal::KeyOfBatch);
+        }
+        let ticket = match kept.begin(attempt, &self.verifier, now_ms).await {
+            Begun::Run(ticket) => ticket,
+            Begun::Stored(outcome) => return Answered { outcome, is_stored: true },
+            Begun::Conflict(conflict) => return refused(Refusal::Conflict(conflict)),
+            Begun::Refused(error) => return refused(Refusal::OutcomeStore(error)),
+        };
+        // The claim took its time.
+        if self.clock.now_ms() >= message.start_before_ms {
+            kept.end(ticket, Ended::NotStarted, &self.verifier).await;
+            return refused(Refusal::Deadline);
+        }
+        let ran = self.run(permitted, &message.open).await;
+        // Kept before it is told: whoever has the answer and asks again must find it.
+        let ended = match &ran {
+            Ran::InTime(outcome) | Ran::Late(_, outcome) => Ended::With(outcome),
+            Ran::Stopped(_) | Ran::Panicked => Ended::Unknown,
+        };
+        kept.end(ticket, ended, &self.verifier).await;
+        self.told(ran).into()
+    }
+
+    /// What the caller is told of a run.
+    fn told(&self, ran: Ran) -> Outcome {
+        match ran {
+            Ran::InTime(outcome) => outcome,
+            // The end of a subscription is no failure: whoever wants more subscribes again.
+            Ran::Stopped(Refusal::Ended(Ending::Draining)) | Ran::Late(Refusal::Ended(Ending::Draining), _) => {
+                subscription_end("draining")
+            }
+            Ran::Stopped(refusal) | Ran::Late(refusal, _) => Err(self.entry_error(&refusal)),
+            // The panic's own text may hold parameters: it goes to the panic hook only.
+            Ran::Panicked => Err(RpcError::internal("the method panicked")),
+        }
+    }
+
+    async fn run(&self, permitted: Permitted, open: &OpenCall) -> Ran {
         let methods = self.methods.clone();
-        // The method is dropped, and so cancelled, when its deadline passes or its message's future is dropped.
+        // The method is dropped, and so cancelled, when its deadline passes, when its call is ended, or when its message's
+        // future is dropped.
         let mut run = Box::pin(AssertUnwindSafe(async move { methods.oneshot(permitted).await }).catch_unwind());
-        let finished = tokio::time::timeout(left, &mut run).await;
+        let finished = tokio::select! {
+            biased;
+            finished = &mut run => Ok(finished),
+            ending = open.ended() => Err(Refusal::Ended(ending)),
+            () = open.deadline(&*self.clock) => Err(Refusal::Deadline),
+        };
+        if let Err(Refusal::Ended(_)) = finished
+            && open.is_watched()
+        {
+            // It gets the time to clean up; what it says then is not sent.
+            drop(tokio::time::timeout(NOTICE, &mut run).await);
+        }
         // What a cancelled method cleans up may panic as well.
         let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(run)));
         if dropped.is_err() {
             tracing::error!(target: "sealwire::call", "a method panicked while it was dropped");
         }
-        match finished {
-            Err(_elapsed) => Err(self.entry_error(&Refusal::Deadline)),
+        match (finished, open.ending()) {
+            (Err(refusal), None) => Ran::Stopped(refusal),
+            (Ok(Err(_panic)), None) => Ran::Panicked,
+            (Err(_) | Ok(Err(_)), Some(ending)) => Ran::Stopped(Refusal::Ended(ending)),
+            // The method has found that nobody waits for it, and what it says may be about that.
+            (Ok(Ok(_)), Some(ending)) if open.has_noticed() => Ran::Stopped(Refusal::Ended(ending)),
+            // It had finished at that very moment: what came of it is known.
+            (Ok(Ok(outcome)), Some(ending)) => Ran::Late(Refusal::Ended(ending), outcome),
             // A method that did not give way cannot be stopped by a timer: its answer comes too late all the same.
-            Ok(_) if self.clock.now_ms() >= deadline_ms => Err(self.entry_error(&Refusal::Deadline)),
-            // The panic's own text may hold parameters: it goes to the panic hook only.
-            Ok(Err(_panic)) => Err(RpcError::internal("the method panicked")),
-            Ok(Ok(outcome)) => outcome,
+            (Ok(Ok(outcome)), None) if self.clock.now_ms() >= open.deadline_ms() => {
+                Ran::Late(Refusal::Deadline, outcome)
+            }
+            (Ok(Ok(outcome)), None) => Ran::InTime(outcome),
+        }
+    }
+
+    /// Enters a message into what is under way; a stream with the bytes of its body.
+    fn register(&self, message: &Message, stream: Option<usize>) -> Result<OpenSlot, Refusal> {
+        // Nobody can say anything about what has no answer.
+        let nonce = Nonce::from_text(&message.id).filter(|_| message.open.request().is_some());
+        let key = nonce.map(|nonce| CallKey { agent: message.caller.agent.clone(), nonce });
+        self.open.open(key, &message.open, stream).map_err(|refused| match refused {
+            // The window of the other message with this nonce is over, and its call still runs.
+            Refused::Known => Refusal::Auth(AuthError::Guard(AdmitError::Replayed)),
+            Refused::Full => Refusal::Quota(QuotaExceeded { scope: QuotaScope::Streams, retry_after_ms: 1_000 }),
+        })
+    }
+
+    /// The one entry of a message whose caller takes frames. The answer is returned if no frame was needed.
+    async fn answer_with_frames(
+        &self,
+        entry: Result<Call, Response>,
+        policy: &PolicySet,
+        started: Instant,
+        open: &OpenCall,
+        frames: &FrameWriter,
+    ) -> Option<Sealed> {
+        // Also when this future is dropped.
+        let mut end = RecordedEnd { service: self, open, by: "given_up" };
+        let response = {
+            let mut entry = std::pin::pin!(self.entry(entry, policy, started));
+            tokio::select! {
+                biased;
+                response = &mut entry => response,
+                // Its window was closed for too long: the method is told, and ends the call.
+                () = frames.drive() => {
+                    open.end(Ending::Stalled);
+                    entry.await
+                }
+            }
+        }?;
+        let is_late = response.code == Some(crate::rpc::code::TIMEOUT);
+        end.by = if is_late { "deadline" } else { "answered" };
+        let Written { id, text, .. } = response;
+        // Sending a large response takes as long as its caller likes, but not beyond the deadline.
+        let stop = || async {
+            tokio::select! {
+                _ = open.ended() => {}
+                () = open.deadline(&*self.clock) => {}
+            }
+        };
+        // After an end of its own kind there is nothing left to stop for.
+        let finished = match open.ending() {
+            None => frames.finish(text, stop()).await,
+            Some(_) => frames.finish(text, std::future::pending()).await,
+        };
+        match finished {
+            Finished::Ordinary(sealed) => Some(sealed),
+            Finished::Frames => None,
+            Finished::Cut => {
+                end.by = if self.clock.now_ms() >= open.deadline_ms() { "deadline" } else { Ending::Stalled.label() };
+                None
+            }
+            Finished::NoRoom => {
+                end.by = Ending::NoRoom.label();
+                let response = Response::new(id, Err(self.entry_error(&Refusal::Ended(Ending::NoRoom))));
+                match frames.finish(response.to_bytes(), std::future::pending()).await {
+                    Finished::Ordinary(sealed) => Some(sealed),
+                    Finished::Frames | Finished::Cut | Finished::NoRoom => None,
+                }
+            }
         }
     }
 
@@ -433,13 +752,14 @@ impl Inner {
     }
 
     /// An answer above its limit becomes an error that says so. The call was executed.
-    fn bounded(&self, id: Id, outcome: Result<Box<RawValue>, RpcError>) -> Response {
+    fn bounded(&self, id: Id, outcome: Outcome, limit: usize, is_stored: bool) -> Written {
         let response = Response::new(id, outcome);
-        if response.to_bytes().len() <= self.response_limit() {
-            return response;
+        let written = Written::from(if is_stored { response.of_earlier_run() } else { response });
+        if written.text.len() <= limit {
+            return written;
         }
         self.counters.refused(Refusal::ResponseTooLarge.label());
-        Response::new(response.id, Err(Refusal::ResponseTooLarge.answer(0).into_error()))
+        Response::new(written.id, Err(Refusal::ResponseTooLarge.answer(0).into_error())).into()
     }
 
     fn seal(&self, answers: Answers, binding: Binding) -> Option<Sealed> {
@@ -451,27 +771,27 @@ impl Inner {
     }
 
     /// Counts, logs and answers a message that is refused as a whole.
-    fn refuse(&self, refusal: Refusal, agent: Option<&Name>, address: Address) -> Option<Sealed> {
+    fn refuse(&self, refusal: Refusal, agent: Option<&Name>, route: ReplyRoute) -> Option<Sealed> {
         let cause = refusal.cause();
-        self.refuse_for(refusal, cause, agent, address)
+        self.refuse_for(refusal, cause, agent, route)
     }
 
-    fn refuse_for(&self, refusal: Refusal, cause: Cause, agent: Option<&Name>, address: Address) -> Option<Sealed> {
+    fn refuse_for(&self, refusal: Refusal, cause: Cause, agent: Option<&Name>, route: ReplyRoute) -> Option<Sealed> {
         self.counters.refused(refusal.label());
         self.log(&refusal, cause, agent);
         let now_s = self.clock.now_s();
-        match (refusal.answer(now_s), address) {
-            (Answer::Nothing, _) | (_, Address::Nowhere) => None,
-            (Answer::Hint(hint), Address::Hint(reply)) => self.hints.allow(agent).then(|| hint.to(reply)),
+        match (refusal.answer(now_s), route) {
+            (Answer::Nothing, _) | (_, ReplyRoute::Nowhere) => None,
+            (Answer::Hint(hint), ReplyRoute::Hint(reply)) => self.hints.allow(agent).then(|| hint.to(reply)),
             // A refusal that is signed wherever the caller is known, met before it was.
-            (Answer::Error(error), Address::Hint(reply)) => {
+            (Answer::Error(error), ReplyRoute::Hint(reply)) => {
                 let hint = refusal::hint_for(error.code());
                 self.hints.allow(agent).then(|| hint.to(reply))
             }
-            (Answer::Hint(hint), Address::Signed(binding)) => {
+            (Answer::Hint(hint), ReplyRoute::Signed(binding)) => {
                 self.hints.allow(agent).then(|| hint.to(binding.into_reply()))
             }
-            (Answer::Error(error), Address::Signed(binding)) => {
+            (Answer::Error(error), ReplyRoute::Signed(binding)) => {
                 // A signature is worth more than what it refuses: nobody gets any number of them for copies.
                 let may_answer = match (cause, agent) {
                     (Cause::Copy, Some(agent)) => self.quotas.may_answer_copy(agent),

@@ -1,33 +1,48 @@
 //! The bytes on the bus: messages in, signed answers out. Total functions over untrusted input.
 //! Never decides who may do what, and never reads a body.
 
+mod algorithm;
+mod control;
 mod delivery;
 mod ed25519;
 mod endpoint;
 mod enrol;
 mod envelope;
+mod frame;
+mod frame_receiver;
 mod headers;
-mod jose;
 mod key;
+mod key_error;
+mod nonce;
 mod presence;
 mod proof;
 mod seal;
 mod sign;
+mod subject;
 
+pub use algorithm::ProofAlgorithm;
+pub use control::{ControlClaims, ControlOp};
+pub(crate) use control::{ControlEnvelope, ControlSubject};
 pub use delivery::Delivery;
 pub(crate) use ed25519::Ed25519Public;
 pub use endpoint::{Audience, Endpoint, EndpointError, WireLimits};
 pub use enrol::{KeyRequest, KeyRequestError};
-pub(crate) use envelope::is_plain_subject;
-pub use envelope::{Envelope, EnvelopeError, Misshapen};
+pub use envelope::{Envelope, EnvelopeError, MalformedMessage};
+pub(crate) use frame::FrameSealer;
+pub use frame::{FrameClaims, FrameKind, SealedFrame};
+pub use frame_receiver::{FrameFault, FrameReceiver, Received, Taken};
 pub use headers::HeaderBlock;
-pub(crate) use key::ed25519_thumbprint;
-pub use key::{AgentKey, HmacKey, KeyError, ServiceKey, ServicePublicKey};
+pub(crate) use key::random_bytes;
+pub use key::{AgentKey, HmacKey, ServiceKey, ServicePublicKey};
+pub use key_error::KeyError;
+pub use nonce::Nonce;
 pub(crate) use presence::{Presence, Question};
 pub use proof::{ProofClaims, ProofError};
 pub(crate) use proof::{ProofHeader, is_idempotency_key, is_kid};
 pub(crate) use seal::{Binding, ReplyKey};
-pub use seal::{Hint, ReplyTo, Sealed, Unsent};
-pub use sign::{Expectation, RequestSigner, Signed, SignedRequest, Unverifiable};
-
-pub(crate) use jose::{b64, sha256, unb64};
+pub use seal::{Sealed, SendFailed, UnsignedHint};
+pub use sign::{
+    Accepted, AcceptedFrame, Expectation, RequestSigner, Signed, SignedControl, SignedRequest, Unverifiable,
+};
+pub use subject::ReplyTo;
+pub(crate) use subject::is_plain_subject;

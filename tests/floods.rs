@@ -8,21 +8,18 @@
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
-mod support;
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sealwire::wire::{RequestSigner, Signed};
-use sealwire::{Clock as _, Name, SystemClock};
-use support::NatsServer;
-use support::raw::poison_headers;
-use support::site::{Answer, Caller, Site, agent_key, methods, sum};
+use sealwire::Name;
+use sealwire::wire::RequestSigner;
+use sealwire_testkit::NatsServer;
+use sealwire_testkit::raw::poison_headers;
+use sealwire_testkit::site::{Answer, Caller, Site, agent_key, methods, sign, sum};
 
 /// How often the well-behaved agent calls.
 const EVERY: Duration = Duration::from_millis(20);
@@ -109,16 +106,7 @@ fn signed(site: &Site, agent: &str, key: &str, token: &str, payload: &str, count
     (0..count)
         .map(|number| {
             let reply = format!("{inbox}f.{number}");
-            let signed = signer.sign(&Signed {
-                subject: &subject,
-                reply: &reply,
-                payload: payload.as_bytes(),
-                token,
-                now_ms: SystemClock.now_ms(),
-                valid_s: 30,
-                timeout_ms: None,
-                idempotency_key: None,
-            });
+            let signed = sign(&signer, &subject, &reply, payload, token);
             let block = format!("NATS/1.0\r\nAuthorization: {}\r\n\r\n", signed.authorization);
             let sizes = format!("{} {}", block.len(), block.len() + payload.len());
             format!("HPUB {subject} {reply} {sizes}\r\n{block}{payload}\r\n").into_bytes()
@@ -279,15 +267,10 @@ fn a_flood_of_any_kind_at_five_times_the_capacity_fails_no_call_of_another_agent
     // The service, the agent and the flood have threads of their own.
     let service = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let server = service.block_on(NatsServer::start_with(BROKER));
-    let site = Site::new(&server.url());
+    let site = Site::logging_in_as(&server.url(), "site");
     let gauges: Vec<String> = (0..GAUGES).map(|number| format!("gauge{number}")).collect();
     let agents = ["ann", "mallory"].into_iter().chain(gauges.iter().map(String::as_str));
     site.write_ring(&agents.collect::<Vec<_>>());
-    let config = site.path("sealwire.toml");
-    let text =
-        std::fs::read_to_string(&config).unwrap().replace("[keys]", "user = \"site\"\npassword = \"site\"\n[keys]");
-    std::fs::write(&config, text).unwrap();
-    std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o600)).unwrap();
     let served = service.block_on(site.serve(methods()));
 
     let own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

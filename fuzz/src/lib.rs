@@ -8,7 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use sealwire::auth::{
-    Caps, Floor, KeyRing, KeyRingFile, KeySet, LocalGuard, Symmetric, TokenRules, TokenVerifier, Verifier, Window,
+    KeyRing, KeyRingFile, KeySet, LocalGuard, NonceLimits, ReplayGuard, Symmetric, TimeFloor, TokenRules,
+    TokenVerifier, Verifier, Window,
 };
 use sealwire::wire::{Audience, Endpoint, ServiceKey};
 use sealwire::{ManualClock, Name};
@@ -36,29 +37,11 @@ impl Service {
 
     fn new() -> Self {
         let vectors: Value = serde_json::from_str(include_str!("../../tests/vectors/nats-rpc-v1.json")).unwrap();
-        let (environment, service) = vectors["service"].as_str().unwrap().split_once('/').unwrap();
-        let endpoint = Endpoint::new(Name::new(environment).unwrap(), Name::new(service).unwrap());
-        let keys: Vec<Value> = vectors["agent_keys"].as_array().unwrap().iter().map(record).collect();
-        let ring = serde_json::json!({ "audience": vectors["service"], "keys": keys });
-        let ring: KeyRingFile = serde_json::from_value(ring).unwrap();
-        let signing = &vectors["service_keys"][0];
-        let seed = unhex(signing["seed_hex"].as_str().unwrap());
-        let signing = ServiceKey::new(signing["kid"].as_str().unwrap(), endpoint.audience(), seed).unwrap();
-        let issuer = vectors["issuer"].as_str().unwrap();
-        let issued = KeySet::from_jwks(&vectors["token_keys"].to_string(), issuer, "vectors", Symmetric::Refused);
-        let window = Window::new(30, 5).unwrap();
         // Started long before, so that the fence is long past.
         let clock = Arc::new(ManualClock::at(NOW - 10_000));
-        let guard = LocalGuard::open(window, Caps::default(), clock, &Floor::Ephemeral).unwrap();
-        let verifier = Verifier::new(
-            &endpoint,
-            window,
-            KeyRing::new(ring, endpoint.audience()).unwrap(),
-            Some(signing),
-            TokenVerifier::new(TokenRules::new(endpoint.audience().as_str()), issued.unwrap()),
-            Arc::new(guard),
-        );
-        Self { verifier: verifier.unwrap(), endpoint, vectors }
+        let guard = LocalGuard::open(window(), NonceLimits::default(), clock, &TimeFloor::Ephemeral).unwrap();
+        let (endpoint, verifier) = verifier(&vectors, Arc::new(guard));
+        Self { verifier, endpoint, vectors }
     }
 
     /// The vector with this number, such as `V1`.
@@ -71,6 +54,35 @@ impl Service {
     pub fn audience(&self) -> &Audience {
         self.endpoint.audience()
     }
+}
+
+/// The time window of the vectors.
+pub fn window() -> Window {
+    Window::new(30, 5).unwrap()
+}
+
+/// Who the service of the vectors is, and what it knows, with this guard.
+pub fn verifier(vectors: &Value, guard: Arc<dyn ReplayGuard>) -> (Endpoint, Verifier) {
+    let (environment, service) = vectors["service"].as_str().unwrap().split_once('/').unwrap();
+    let endpoint = Endpoint::new(Name::new(environment).unwrap(), Name::new(service).unwrap());
+    let keys: Vec<Value> = vectors["agent_keys"].as_array().unwrap().iter().map(record).collect();
+    let ring = serde_json::json!({ "audience": vectors["service"], "keys": keys });
+    let ring: KeyRingFile = serde_json::from_value(ring).unwrap();
+    let signing = &vectors["service_keys"][0];
+    let seed = unhex(signing["seed_hex"].as_str().unwrap());
+    let signing = ServiceKey::new(signing["kid"].as_str().unwrap(), endpoint.audience(), seed).unwrap();
+    let issuer = vectors["issuer"].as_str().unwrap();
+    let issued = KeySet::from_jwks(&vectors["token_keys"].to_string(), issuer, "vectors", Symmetric::Refused);
+    let verifier = Verifier::new(
+        &endpoint,
+        window(),
+        KeyRing::new(ring, endpoint.audience()).unwrap(),
+        Some(signing),
+        TokenVerifier::new(TokenRules::new(endpoint.audience().as_str()), issued.unwrap()),
+        guard,
+    );
+    let verifier = verifier.unwrap();
+    (endpoint, verifier)
 }
 
 fn record(key: &Value) -> Value {
@@ -128,6 +140,11 @@ pub fn b64(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
+/// The bytes of base64url without padding.
+pub fn unb64(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok()
+}
+
 /// base64url(SHA-256(bytes)).
 pub fn digest(bytes: &[u8]) -> String {
     b64(&Sha256::digest(bytes))
@@ -136,4 +153,19 @@ pub fn digest(bytes: &[u8]) -> String {
 /// 32 bytes from their hexadecimal text.
 pub fn unhex(text: &str) -> [u8; 32] {
     std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
+}
+
+/// The next byte of an input that is read as steps.
+pub fn byte(steps: &mut &[u8]) -> Option<u8> {
+    let (first, rest) = steps.split_first()?;
+    *steps = rest;
+    Some(*first)
+}
+
+/// A length of two bytes, and as many bytes as there are of that.
+pub fn some<'s>(steps: &mut &'s [u8]) -> Option<&'s [u8]> {
+    let length = usize::from(u16::from_le_bytes([byte(steps)?, byte(steps)?]));
+    let (some, rest) = steps.split_at(length.min(steps.len()));
+    *steps = rest;
+    Some(some)
 }

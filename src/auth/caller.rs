@@ -1,37 +1,11 @@
 //! Who calls, as the checks established it. Data only: holding a `Caller` proves nothing; a `Verified` message does.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use serde_json::{Map, Value};
 
 use crate::name::Name;
-
-/// How a message was proved to come from its caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ProofAlgorithm {
-    /// HMAC with SHA-256 under the key derived for this agent and service; `HS256` on the wire.
-    Hs256,
-    /// Ed25519 under the agent's own key pair; `EdDSA` on the wire.
-    EdDsa,
-}
-
-impl ProofAlgorithm {
-    /// The JOSE name, compared byte for byte.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Hs256 => "HS256",
-            Self::EdDsa => "EdDSA",
-        }
-    }
-}
-
-impl fmt::Display for ProofAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+use crate::wire::ProofAlgorithm;
 
 /// The caller of a method.
 ///

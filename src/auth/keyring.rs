@@ -8,12 +8,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::ProofAlgorithm;
-use super::file::{SecretFileError, read_trusted};
-use super::trust::{Content, FileTrust};
 use crate::fault;
+use crate::files::{Content, FileTrust, SecretFileError, read_trusted};
+use crate::jose::{b64, ed25519_thumbprint, unb64};
 use crate::name::Name;
-use crate::wire::{Audience, Ed25519Public, HmacKey, KeyError, b64, ed25519_thumbprint, is_kid, unb64};
+use crate::wire::{Audience, Ed25519Public, HmacKey, KeyError, ProofAlgorithm, is_kid};
 
 /// The verifier's key ring of one service.
 #[derive(Debug, Default)]

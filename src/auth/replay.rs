@@ -12,204 +12,25 @@
 
 mod counters;
 mod floor;
+mod guard;
 mod identity;
+mod latency;
 mod local;
-mod nonce;
-mod owners;
-mod quota;
+mod nonce_limits;
+mod nonce_table;
+#[cfg(feature = "shared-guard")]
 mod shared;
+mod shared_config;
 mod window;
 
-use std::collections::BTreeMap;
-use std::fmt::Debug;
-use std::future::ready;
-use std::time::Duration;
-
-use futures_util::future::BoxFuture;
-use tokio::time::Instant;
-
-use crate::name::Name;
-
-pub use floor::{Floor, FloorError};
+pub use floor::{TimeFloor, TimeFloorError};
+pub use guard::{AdmitError, GuardStats, Outage, ReplayGuard, SharedStats};
 pub use identity::GuardIdentity;
+pub use latency::Latency;
 pub use local::{LocalGuard, OpenError};
-pub use nonce::Nonce;
-pub use quota::{Caps, CapsError};
-pub(crate) use shared::ANSWER_WITHIN;
-pub use shared::{Latency, SharedConfig, SharedGuard, SharedOpenError, SharedStats};
+pub use nonce_limits::{NonceLimits, NonceLimitsError};
+#[cfg(feature = "shared-guard")]
+pub use shared::SharedGuard;
+pub(crate) use shared_config::ANSWER_WITHIN;
+pub use shared_config::{SharedConfig, SharedOpenError};
 pub use window::{Window, WindowError};
-
-/// Remembers which messages were admitted.
-///
-/// One call to [`admit`](Self::admit) is one atomic check-and-store: of any number of simultaneous calls with the same
-/// owner and nonce, at most one ever gets `Ok`, in this process or, for a shared guard, in all of them.
-/// The answer is asynchronous, so that a guard may ask others; callers await many answers at once and hold no lock.
-pub trait ReplayGuard: Send + Sync + Debug + 'static {
-    /// The last second, since the Unix epoch, that this guard cannot vouch for: a message with `iat <= fence` is stale.
-    ///
-    /// It may grow while the guard is in use. While it lies ahead, `admit` refuses everything; only then may it go back, if
-    /// another replica vouches for more.
-    fn fence(&self) -> u64;
-
-    /// Admits a message once.
-    ///
-    /// Call it only for a message whose proof holds, with the owner of the key that proved it: else anyone could fill
-    /// the memory or burn the nonces of others. `iat` and `exp` are the proof's claims, in seconds since the Unix
-    /// epoch; `received` is when the message arrived here. The guard reads the clock itself and judges the time window
-    /// again, because time has passed since the caller did.
-    ///
-    /// Not undone by cancellation: if the future is dropped, the nonce may or may not be burnt.
-    ///
-    /// # Errors
-    /// See [`Refused`]. Only `Ok` permits execution.
-    fn admit<'a>(
-        &'a self,
-        owner: &'a Name,
-        nonce: Nonce,
-        iat: u64,
-        exp: u64,
-        received: Instant,
-    ) -> BoxFuture<'a, Result<(), Refused>>;
-
-    /// Whether this process remembers that the nonce was admitted, or that its admission was asked for. Stores nothing, asks
-    /// nobody, and decides nothing: a `false` may be wrong, now or the moment after.
-    fn has_seen(&self, _owner: &Name, _nonce: &Nonce) -> bool {
-        false
-    }
-
-    /// `local` or `shared`: whether its word holds for this process only, or for all replicas.
-    fn kind(&self) -> &'static str;
-
-    /// What must be the same for all replicas that serve beside each other.
-    fn identity(&self) -> GuardIdentity;
-
-    /// As whom this guard leaves its traces where other replicas look for them; `None` if it leaves none.
-    fn instance(&self) -> Option<&str> {
-        None
-    }
-
-    /// The other instances whose traces were found in *this* guard's memory, and how long ago they left the last. One that
-    /// says that it shares this memory and is not found here does not.
-    fn peers_seen(&self) -> BTreeMap<String, Duration> {
-        BTreeMap::new()
-    }
-
-    /// This replica is about to take messages: others can see that it is there, and it has made sure that nobody serves
-    /// beside it whose guard is another one.
-    ///
-    /// A guard that was opened earlier cannot know what others executed since, so the fence counts from this call, unless
-    /// another replica of the same guard vouches for that time. Without this call, it counts from when the guard was opened.
-    fn serving(&self) {}
-
-    /// Somebody serves beside this replica whose guard is another one: whatever was issued until now may have been executed.
-    fn outsider(&self) {}
-
-    /// `None` if a message issued now would be judged on its merits; else why it would be refused, for readiness.
-    fn not_ready(&self) -> Option<String>;
-
-    /// What the guard holds and what it has answered.
-    fn stats(&self) -> GuardStats;
-
-    /// Stops admitting and writes down what makes the next start quick. Every later [`admit`](Self::admit) is refused.
-    ///
-    /// Without it nothing unsafe happens: the next start just waits a little longer. Idempotent.
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(ready(()))
-    }
-}
-
-/// Why a message was not admitted. Nothing in here permits execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// Outside the time window, or issued at or before the fence.
-    #[error("outside the time window")]
-    Stale,
-    /// The nonce was admitted before, or is just being admitted.
-    #[error("the nonce was seen before")]
-    Replayed,
-    /// The owner has as many live nonces, nonces in the guard's stream, or checks in flight, as one owner may have.
-    #[error("the caller has too many live nonces")]
-    OwnerFull {
-        /// When the first of them expires or is answered, in milliseconds from now.
-        retry_after_ms: u64,
-    },
-    /// The guard has as many live nonces, owners or checks in flight as it may have.
-    #[error("the replay guard is full")]
-    Full {
-        /// When to try again, in milliseconds from now.
-        retry_after_ms: u64,
-    },
-    /// The guard cannot do its work. Retrying takes a new nonce: this one may have been stored.
-    #[error("the replay guard is unavailable: {0}")]
-    Unavailable(Outage),
-}
-
-/// Why a guard cannot do its work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Outage {
-    /// The floor could not be written down ahead of the clock; see [`Floor`].
-    #[error("the state file cannot be written")]
-    FloorNotWritten,
-    /// A panic interrupted an earlier check; what it left behind is not trusted.
-    #[error("an earlier check was interrupted")]
-    Interrupted,
-    /// [`ReplayGuard::close`] was called.
-    #[error("it is closed")]
-    Closed,
-    /// The broker does not answer the guard.
-    #[error("the broker does not answer")]
-    Unreachable,
-    /// The check was not answered in time, however often it asked. It may have been stored.
-    #[error("the check was not answered in time")]
-    Unanswered,
-    /// There is no guard stream, or not the one that this guard has verified.
-    #[error("the guard stream is missing or was replaced")]
-    StreamReplaced,
-    /// The guard stream keeps less than the time window needs, or is another kind of stream.
-    #[error("the guard stream is not set up as needed")]
-    StreamUnfit,
-    /// The guard stream takes no more.
-    #[error("the guard stream is full")]
-    StreamFull,
-    /// After an interruption, what the stream still remembers is being verified.
-    #[error("the guard stream is being verified")]
-    Unverified,
-    /// What the guard stream may have forgotten is so recent that even a message that is signed now could be among it.
-    #[error("the guard stream does not vouch for messages yet")]
-    Fenced,
-    /// The broker gave an answer that is not understood.
-    #[error("the broker gave an answer that is not understood")]
-    Unexpected,
-    /// This machine's clock and the broker's differ by more than the skew.
-    #[error("the clocks of this machine and of the broker differ by more than the allowed skew")]
-    ClockDiffers,
-}
-
-/// What a guard holds and has answered since it was opened.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GuardStats {
-    /// Nonces held, those included that expired and were not swept yet.
-    pub live: usize,
-    /// Owners with at least one nonce held, or that had one a moment ago.
-    pub owners: usize,
-    /// The latest wall-clock time seen, in milliseconds since the Unix epoch: messages are judged at this time or later.
-    pub floor_ms: u64,
-    /// How far the wall clock is behind `floor_ms`, in milliseconds. More than a second means that the clock was
-    /// stepped back, and that messages are refused early until it has caught up.
-    pub behind_ms: u64,
-    /// Messages admitted.
-    pub admitted: u64,
-    /// Refused as [`Refused::Stale`].
-    pub stale: u64,
-    /// Refused as [`Refused::Replayed`].
-    pub replayed: u64,
-    /// Refused as [`Refused::OwnerFull`].
-    pub owner_full: u64,
-    /// Refused as [`Refused::Full`].
-    pub full: u64,
-    /// Refused as [`Refused::Unavailable`].
-    pub unavailable: u64,
-    /// More about a shared guard; `None` for a local one.
-    pub shared: Option<SharedStats>,
-}

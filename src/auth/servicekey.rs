@@ -6,10 +6,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::file::{SecretFileError, read_trusted, write_secret};
-use super::trust::{Content, FileTrust};
 use crate::fault;
-use crate::wire::{Audience, KeyError, ServiceKey, b64, unb64};
+use crate::files::{Content, FileTrust, SecretFileError, read_trusted, write_secret};
+use crate::jose::{b64, unb64};
+use crate::wire::{Audience, KeyError, ServiceKey};
 
 /// A service key file cannot be used.
 #[derive(Debug, thiserror::Error)]

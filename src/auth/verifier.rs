@@ -1,6 +1,8 @@
 //! Who sent this, and is it the first time we see it: the judgement of one message, in the protocol's order.
 //! Knows nothing of methods, and stores a nonce only for a message whose every other check held.
 
+mod control;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -10,14 +12,16 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::Caller;
 use super::keyring::{KeyRecord, KeyRing, RecordKey};
-use super::replay::{Nonce, Refused, ReplayGuard, Window};
-use super::token::{AccessToken, TokenError, TokenVerifier};
-use super::turns::{Turn, Turns};
-use super::{Caller, ProofAlgorithm, TokenFacts};
+use super::replay::{AdmitError, ReplayGuard, Window};
+use super::token::{PresentedToken, TokenError, TokenVerifier, VerifiedToken};
+use super::verify_limiter::{VerificationQueueFull, VerifyLimiter, VerifyPermit};
+use crate::jose::{b64_digest, sha256};
 use crate::name::Name;
 use crate::wire::{
-    Audience, Binding, Endpoint, Envelope, HmacKey, ProofClaims, ProofError, ReplyKey, ReplyTo, ServiceKey, b64, sha256,
+    Audience, Binding, Endpoint, Envelope, HmacKey, Nonce, ProofAlgorithm, ProofClaims, ProofError, ReplyKey, ReplyTo,
+    ServiceKey,
 };
 
 /// Judges messages for one service.
@@ -35,7 +39,7 @@ pub struct Verifier {
     /// cost as much as those of Ed25519 keys: key ids are no secret, and a check of 45 µs for every made-up one would be a
     /// gift to a flood.
     decoy: HmacKey,
-    turns: Turns,
+    limiter: VerifyLimiter,
     /// See [`Verifier::suspend`].
     suspended: AtomicBool,
 }
@@ -59,7 +63,7 @@ pub struct Authentic {
 ///
 /// Made only by [`Verifier::admit`]; it cannot be cloned, so one admission leads to one dispatch.
 pub struct Verified {
-    pub(crate) caller: Caller,
+    pub(crate) caller: Arc<Caller>,
     pub(crate) payload: Bytes,
     /// The subject's method tokens, joined with dots.
     pub(crate) subject_method: Option<String>,
@@ -70,7 +74,21 @@ pub struct Verified {
     pub(crate) idempotency_key: Option<String>,
     /// The nonce's text: with the agent it names this message in logs.
     pub(crate) message_id: String,
+    /// How many frames beyond the acknowledged ones the caller takes; `None` if it wants one answer.
+    pub(crate) window: Option<u64>,
+    /// A W3C `traceparent`. No decision reads it.
+    pub(crate) traceparent: Option<String>,
+    pub(crate) token: TokenText,
     pub(crate) binding: Option<Binding>,
+}
+
+/// The access token as it was sent, for judging it again while its call runs.
+pub(crate) struct TokenText(pub(crate) String);
+
+impl fmt::Debug for TokenText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenText(..)")
+    }
 }
 
 /// Without the payload, which holds parameters.
@@ -110,7 +128,7 @@ pub enum AuthError {
     Algorithm,
     /// The subject's agent does not own the key.
     #[error("key belongs to another agent than the subject names")]
-    Owner,
+    KeyAgentMismatch,
     /// The signature does not hold.
     #[error("proof signature does not hold")]
     Signature,
@@ -131,16 +149,16 @@ pub enum AuthError {
     Token(#[from] TokenError),
     /// The token's actor does not own the key.
     #[error("access token of another agent")]
-    TokenOwner,
+    TokenAgentMismatch,
     /// The token is bound to another key (`cnf`).
     #[error("access token bound to another key")]
     Confirmation,
     /// More Ed25519 checks of one agent are waiting than the bound.
     #[error("too many Ed25519 checks waiting for one agent")]
-    Crowded,
+    VerificationQueueFull,
     /// The replay guard refused.
     #[error("{0}")]
-    Guard(Refused),
+    Guard(AdmitError),
     /// Nothing is admitted; see [`Verifier::suspend`].
     #[error("nothing is admitted: a key ring or denylist could not be read for too long")]
     Suspended,
@@ -157,12 +175,12 @@ pub enum Staleness {
     Future,
     /// Issued before the replay guard can vouch for.
     #[error("issued before the replay guard began to remember")]
-    Fenced,
+    BeforeFence,
 }
 
 /// A refused message.
 #[derive(Debug)]
-pub struct Unadmitted {
+pub struct RejectedMessage {
     /// Why.
     pub error: AuthError,
     /// The agent named by the subject. It is proved only if `binding` is there.
@@ -196,7 +214,7 @@ impl Verifier {
             tokens,
             guard,
             decoy: HmacKey::new([0; 32]),
-            turns: Turns::default(),
+            limiter: VerifyLimiter::default(),
             suspended: AtomicBool::new(false),
         })
     }
@@ -247,6 +265,11 @@ impl Verifier {
         self.suspended.store(suspended, Ordering::Release);
     }
 
+    /// Whether nothing is admitted.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::Acquire)
+    }
+
     /// The time window.
     #[must_use]
     pub fn window(&self) -> Window {
@@ -261,20 +284,27 @@ impl Verifier {
     /// keeps them from it. Whatever [`Verifier::authenticate`] refuses without a check waits for nobody.
     ///
     /// # Errors
-    /// [`AuthError::Crowded`] when 64 are waiting already.
+    /// [`AuthError::VerificationQueueFull`] when 64 are waiting already.
     ///
     /// Cancel safe: a dropped future gives its place back.
-    pub async fn turn(&self, envelope: &Envelope) -> Result<Turn, AuthError> {
-        if envelope.proof.header.algorithm == ProofAlgorithm::Hs256 {
-            return Ok(Turn::free());
+    pub async fn verify_permit(&self, envelope: &Envelope) -> Result<VerifyPermit, AuthError> {
+        self.permit(&envelope.agent, &envelope.proof.header).await
+    }
+
+    async fn permit(&self, agent: &Name, header: &crate::wire::ProofHeader) -> Result<VerifyPermit, AuthError> {
+        if header.algorithm == ProofAlgorithm::Hs256 {
+            return Ok(VerifyPermit::free());
         }
         let is_checked = self
             .keys
             .load()
             .ring
-            .find(&envelope.proof.header.kid)
-            .is_some_and(|record| record.algorithm() == ProofAlgorithm::EdDsa && record.owner == envelope.agent);
-        if is_checked { self.turns.wait(&envelope.agent).await } else { Ok(Turn::free()) }
+            .find(&header.kid)
+            .is_some_and(|record| record.algorithm() == ProofAlgorithm::EdDsa && record.owner == *agent);
+        if !is_checked {
+            return Ok(VerifyPermit::free());
+        }
+        self.limiter.wait(agent).await.map_err(|VerificationQueueFull| AuthError::VerificationQueueFull)
     }
 
     /// Judges everything that does not depend on earlier messages: key, signature, claims, window, token.
@@ -282,11 +312,11 @@ impl Verifier {
     /// A pure function of the message, the keys and `now_s` (whole seconds since the Unix epoch).
     ///
     /// # Errors
-    /// [`Unadmitted`] with the first rule that does not hold.
-    pub fn authenticate(&self, envelope: Envelope, now_s: u64) -> Result<Authentic, Box<Unadmitted>> {
+    /// [`RejectedMessage`] with the first rule that does not hold.
+    pub fn authenticate(&self, envelope: Envelope, now_s: u64) -> Result<Authentic, Box<RejectedMessage>> {
         let Envelope { subject, agent, method, reply, token, proof, payload, received } = envelope;
         let keys = self.keys.load();
-        let unknown = |error, reply| Box::new(Unadmitted { error, claimed: agent.clone(), binding: None, reply });
+        let unknown = |error, reply| Box::new(RejectedMessage { error, claimed: agent.clone(), binding: None, reply });
 
         let record = match self.proved_by(&keys.ring, &agent, &proof.header, now_s, || {
             (proof.signing_input().as_bytes(), proof.signature.as_slice())
@@ -310,10 +340,9 @@ impl Verifier {
         }
         // The window comes before the digests: a copy of an old message costs the same however large it is. The digests
         // come before the signed answer to a fresh one.
-        let staleness = self.check_window(&claims, now_s).err();
-        let token_digest = if staleness.is_none() { sha256(token.as_bytes()) } else { [0; 32] };
-        if staleness.is_none()
-            && let Err(error) = check_digests(&claims, &token_digest, &payload)
+        let presented = self.check_window(&claims, now_s).map(|()| self.tokens.present(&token));
+        if let Ok(presented) = &presented
+            && let Err(error) = check_digests(&claims, presented.digest(), &payload)
         {
             return Err(unknown(error, reply));
         }
@@ -331,32 +360,34 @@ impl Verifier {
             };
             Binding::new(reply, self.audience.clone(), &proof.text, key)
         });
-        if let Some(staleness) = staleness {
-            return Err(Box::new(Unadmitted {
-                error: AuthError::Stale(staleness),
-                claimed: agent,
-                binding,
-                reply: None,
-            }));
-        }
-        match self.check_token(&token, &token_digest, &record, now_s) {
-            Ok(token) => Ok(Authentic {
+        let presented = match presented {
+            Ok(presented) => presented,
+            Err(staleness) => {
+                let error = AuthError::Stale(staleness);
+                return Err(Box::new(RejectedMessage { error, claimed: agent, binding, reply: None }));
+            }
+        };
+        match self.check_token(&token, presented, &record, now_s) {
+            Ok(access) => Ok(Authentic {
                 nonce,
                 received,
                 iat: claims.iat,
                 message: Verified {
-                    caller: caller(agent, &token, &record),
+                    caller: access.caller(&agent, &record.kid, record.algorithm()),
                     payload,
                     subject_method: method,
                     deadline_ms: claims.deadline_ms(),
                     expires_at: claims.exp,
                     idempotency_key: claims.idk,
                     message_id: claims.jti,
+                    window: claims.win,
+                    traceparent: claims.tp,
+                    token: TokenText(token),
                     binding,
                 },
             }),
             // A wrong token leaves the caller unknown: the same unsigned answer as any earlier failure.
-            Err(error) => Err(Box::new(Unadmitted {
+            Err(error) => Err(Box::new(RejectedMessage {
                 error,
                 claimed: agent,
                 reply: binding.map(Binding::into_reply),
@@ -374,12 +405,12 @@ impl Verifier {
     /// Burns the nonce: here, never earlier and never later.
     ///
     /// # Errors
-    /// [`Unadmitted`] with [`AuthError::Guard`] or [`AuthError::Suspended`].
+    /// [`RejectedMessage`] with [`AuthError::Guard`] or [`AuthError::Suspended`].
     ///
     /// Not undone by cancellation: the nonce may be burnt although the future was dropped.
-    pub async fn admit(&self, authentic: Authentic) -> Result<Verified, Box<Unadmitted>> {
+    pub async fn admit(&self, authentic: Authentic) -> Result<Verified, Box<RejectedMessage>> {
         let Authentic { message, nonce, received, iat } = authentic;
-        let admitted = if self.suspended.load(Ordering::Acquire) {
+        let admitted = if self.is_suspended() {
             Err(AuthError::Suspended)
         } else {
             let admitted = self.guard.admit(&message.caller.agent, nonce, iat, message.expires_at, received).await;
@@ -387,9 +418,9 @@ impl Verifier {
         };
         match admitted {
             Ok(()) => Ok(message),
-            Err(error) => Err(Box::new(Unadmitted {
+            Err(error) => Err(Box::new(RejectedMessage {
                 error,
-                claimed: message.caller.agent,
+                claimed: message.caller.agent.clone(),
                 binding: message.binding,
                 reply: None,
             })),
@@ -411,7 +442,7 @@ impl Verifier {
             Some(record) if !record.is_usable(now_s) => Err(AuthError::Key),
             Some(record) if self.tokens.denylist().denies_key(&record.kid) => Err(AuthError::KeyRevoked),
             Some(record) if record.algorithm() != header.algorithm => Err(AuthError::Algorithm),
-            Some(record) if record.owner != *agent => Err(AuthError::Owner),
+            Some(record) if record.owner != *agent => Err(AuthError::KeyAgentMismatch),
             Some(record) => Ok(record),
         };
         let record = match judged {
@@ -463,7 +494,7 @@ impl Verifier {
         } else if claims.iat > now_s.saturating_add(self.window.skew_s) {
             Err(Staleness::Future)
         } else if claims.iat <= fence && fence < now_s {
-            Err(Staleness::Fenced)
+            Err(Staleness::BeforeFence)
         } else {
             Ok(())
         }
@@ -472,13 +503,14 @@ impl Verifier {
     fn check_token(
         &self,
         token: &str,
-        digest: &[u8; 32],
+        presented: PresentedToken,
         record: &KeyRecord,
         now_s: u64,
-    ) -> Result<Arc<AccessToken>, AuthError> {
-        let token = self.tokens.verify(token, digest, now_s)?;
+    ) -> Result<Arc<VerifiedToken>, AuthError> {
+        let verified = self.tokens.judge(token, presented, now_s)?;
+        let token = &verified.token;
         if token.owner() != record.owner.as_str() {
-            return Err(AuthError::TokenOwner);
+            return Err(AuthError::TokenAgentMismatch);
         }
         if let Some(confirmation) = &token.cnf {
             // Every member that is there must match this key (RFC 7800 §3).
@@ -488,39 +520,20 @@ impl Verifier {
                 return Err(AuthError::Confirmation);
             }
         }
-        Ok(token)
+        Ok(verified)
     }
 }
 
 /// Whether token and payload are those that the proof was made for. They are hashed only now: without a key, and without
 /// a fresh message, the cost of a message does not grow with its size.
 fn check_digests(claims: &ProofClaims, token_digest: &[u8; 32], payload: &[u8]) -> Result<(), AuthError> {
-    if claims.ath != b64(token_digest) {
+    if claims.ath.as_bytes() != b64_digest(token_digest) {
         return Err(AuthError::Mismatch("ath"));
     }
-    if claims.dig != b64(&sha256(payload)) {
+    if claims.dig.as_bytes() != b64_digest(&sha256(payload)) {
         return Err(AuthError::Mismatch("dig"));
     }
     Ok(())
-}
-
-fn caller(agent: Name, token: &AccessToken, record: &KeyRecord) -> Caller {
-    Caller {
-        agent,
-        subject: token.subject.clone(),
-        delegated: token.actor.is_some(),
-        roles: token.roles.clone(),
-        token: TokenFacts {
-            id: token.id.clone(),
-            issuer: token.issuer.clone(),
-            key: token.key_id.clone(),
-            issued_at: token.issued_at,
-            expires_at: token.expires_at,
-            claims: token.claims.clone(),
-        },
-        key: record.kid.to_string(),
-        algorithm: record.algorithm(),
-    }
 }
 
 /// The ring has Ed25519 keys, and there is no service key to answer their requests with.

@@ -4,12 +4,13 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::Client;
+use super::answer::Answer;
 use super::error::{ClientError, InvalidRequest, ProtocolError};
-use super::pending::Answer;
 use super::request::{RequestBuilder, decode, request};
 use crate::rpc::{Id, MAX_BATCH, Outcome, Request, Responses, RpcError};
 
-/// A batch being put together. Made by [`Client::batch`](super::Client::batch) and [`RequestBuilder::batch`].
+/// A batch being put together. Made by [`Client::batch`] and [`RequestBuilder::batch`].
 ///
 /// ```no_run
 /// # use sealwire::client::{Client, ClientError};
@@ -38,8 +39,22 @@ pub struct Batch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BatchCall(usize);
 
+impl Client {
+    /// Several calls and notifications in one message.
+    pub fn batch(&self, service: &str) -> Batch {
+        self.request(service).batch()
+    }
+}
+
+impl RequestBuilder {
+    /// Several calls and notifications in one message, under one signature.
+    pub fn batch(self) -> Batch {
+        Batch::new(self)
+    }
+}
+
 impl Batch {
-    pub(super) fn new(request: RequestBuilder) -> Self {
+    fn new(request: RequestBuilder) -> Self {
         Self { request, entries: Vec::new(), calls: 0, invalid: None }
     }
 
@@ -77,8 +92,8 @@ impl Batch {
     /// refuses the whole message, [`ClientError::Protocol`] when it answers what was not asked; see [`ClientError`] for
     /// the others.
     ///
-    /// Cancel safety: dropping the future ends the wait and leaves nothing behind. The entries may be executed all the
-    /// same.
+    /// Cancel safety: dropping the future cancels the batch at the service, unless it is
+    /// [detached](RequestBuilder::detached). The entries may have been executed all the same.
     pub async fn send(self) -> Result<BatchAnswers, ClientError> {
         if let Some(invalid) = self.invalid {
             return Err(invalid.into());
@@ -88,13 +103,13 @@ impl Batch {
         }
         let payload = Request::batch_to_bytes(&self.entries).filter(|_| self.entries.len() <= MAX_BATCH);
         let payload = payload.ok_or(InvalidRequest::BatchSize(self.entries.len()))?;
-        let letter = self.request.letter(None, payload.into())?;
+        let outgoing = self.request.build(None, payload.into())?;
         let inner = &self.request.client.0;
         if self.calls == 0 {
-            inner.tell(&letter, true).await?;
+            inner.publish(&outgoing, true).await?;
             return Ok(BatchAnswers(Vec::new()));
         }
-        BatchAnswers::pair(inner.ask(&letter).await?, self.calls)
+        BatchAnswers::pair(inner.request(&outgoing).await?, self.calls)
     }
 
     fn push(&mut self, entry: Result<Request, InvalidRequest>) {

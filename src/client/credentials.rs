@@ -5,15 +5,15 @@ mod file;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
 use super::token::{CommandToken, FileToken, StaticToken, TokenSource};
-use crate::auth::SecretFileError;
-use crate::bus::{BusConfig, BusError};
+use crate::files::SecretFileError;
 use crate::name::Name;
+use crate::nats::{BusConfig, BusError};
 use crate::wire::{AgentKey, Endpoint, EndpointError, KeyError, ServicePublicKey};
 
 /// What a client needs to make calls as an agent. Cloning shares the key.
@@ -146,24 +146,6 @@ impl Credentials {
         }
     }
 
-    /// Reads a credentials file. Blocks for as long as reading a small file takes.
-    ///
-    /// # Errors
-    /// [`CredentialsError::File`] (also when others than its owner can read or write it), [`CredentialsError::Syntax`]
-    /// and [`CredentialsError::Member`]; whoever keeps the file is to blame.
-    pub fn load(path: impl AsRef<Path>) -> Result<Self, CredentialsError> {
-        file::load(path.as_ref())
-    }
-
-    /// Writes a credentials file with mode 0600. With `replace`, an existing one is replaced in one step.
-    ///
-    /// # Errors
-    /// [`CredentialsError::File`] (also when the file exists and `replace` is false), [`CredentialsError::NoToken`] and
-    /// [`CredentialsError::NotSaveable`].
-    pub fn save(&self, path: impl AsRef<Path>, replace: bool) -> Result<(), CredentialsError> {
-        file::save(self, path.as_ref(), replace)
-    }
-
     /// This access token, for as long as it lasts.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
@@ -284,6 +266,11 @@ impl Credentials {
     /// One service as this agent reaches it.
     pub(super) fn endpoint(&self, service: Name) -> Result<Endpoint, EndpointError> {
         Endpoint::new(self.environment.clone(), service).with_prefixes(&self.prefix, &self.inbox_prefix)
+    }
+
+    /// The services whose keys are pinned, by name.
+    pub fn services(&self) -> impl Iterator<Item = &Name> {
+        self.service_keys.keys()
     }
 
     /// The pinned keys of a service; none if it has none.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::credentials::CredentialsError;
 use super::token::TokenFault;
-use crate::bus::BusError;
 use crate::name::NameError;
+use crate::nats::BusError;
 use crate::rpc::{ParamsError, ResponseError, RpcError, code};
-use crate::wire::{EndpointError, KeyError, Unverifiable};
+use crate::wire::{EndpointError, FrameFault, KeyError, Unverifiable};
 
 /// Why a call, a notification or a batch has no result.
 ///
@@ -122,9 +122,73 @@ pub enum ClientError {
         /// What serde says.
         cause: serde_json::Error,
     },
+    /// As many streams as a client may have were open. Nothing was sent.
+    #[error("{limit} streams are open already: drop some of them, or use another client")]
+    TooManyStreams {
+        /// The bound.
+        limit: usize,
+    },
+    /// A stream of frames broke off: the replica is gone, or frames were lost and did not come again. The outcome is
+    /// unknown; frames up to `last_seq` were genuine.
+    #[error(
+        "the stream from `{service}` broke off {}, outcome unknown: {why}", after_frame(*.last_seq)
+    )]
+    StreamLost {
+        /// The service.
+        service: String,
+        /// The number of the last frame that was taken in its order; `None` if not even the first one was.
+        last_seq: Option<u64>,
+        /// How that was noticed.
+        why: StreamLoss,
+    },
+    /// The frames of a stream are signed, and do not make one stream. The service is to blame; the outcome is unknown.
+    #[error("the service's frames do not make one stream, outcome unknown: {0}")]
+    Frames(FrameFault),
+    /// The result is larger than this stream takes. The call was executed.
+    #[error("the result has more than {limit} bytes: raise `max_bytes` of the request, or have the method return less")]
+    ResultTooLarge {
+        /// The bound, in bytes.
+        limit: usize,
+    },
+    /// The stream ended with an error, which was given out before.
+    #[error("the stream has ended with an error, which was given out before")]
+    Ended,
+    /// It was stopped, see [`RequestBuilder::cancel_on`](super::RequestBuilder::cancel_on), and the service has not said in time
+    /// what became of it. If it was `sent`, the outcome is unknown. What the service has cancelled is [`ClientError::Remote`].
+    #[error("{}", if *.sent {
+        "cancelled, outcome unknown: the service was told, and has not confirmed it"
+    } else {
+        "cancelled before anything was sent"
+    })]
+    Cancelled {
+        /// Whether the message may have been sent.
+        sent: bool,
+    },
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
+}
+
+/// How it was noticed that a stream broke off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StreamLoss {
+    /// No new frame came for 20 s, not even a sign of life.
+    Silence,
+    /// Frames after the last one are missing, and did not come again for 20 s.
+    Gap,
+    /// The service ended it in the middle of its result.
+    Cut,
+}
+
+impl std::fmt::Display for StreamLoss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Silence => "no sign of life for too long",
+            Self::Gap => "the frames after it are missing, and did not come again",
+            Self::Cut => "the service ended it in the middle of its result",
+        })
+    }
 }
 
 /// The kinds of [`ClientError`], for decisions in code.
@@ -139,7 +203,7 @@ pub enum ErrorKind {
     Invalid,
     /// See [`ClientError::Token`].
     Token,
-    /// See [`ClientError::Busy`].
+    /// See [`ClientError::Busy`] and [`ClientError::TooManyStreams`].
     Busy,
     /// See [`ClientError::Disconnected`].
     Disconnected,
@@ -157,7 +221,7 @@ pub enum ErrorKind {
     ConnectionLost,
     /// See [`ClientError::Unverifiable`].
     Unverifiable,
-    /// See [`ClientError::Protocol`].
+    /// See [`ClientError::Protocol`] and [`ClientError::Frames`].
     Protocol,
     /// See [`ClientError::Remote`].
     Remote,
@@ -165,6 +229,14 @@ pub enum ErrorKind {
     Clock,
     /// See [`ClientError::Decode`].
     Decode,
+    /// See [`ClientError::StreamLost`].
+    StreamLost,
+    /// See [`ClientError::ResultTooLarge`].
+    ResultTooLarge,
+    /// See [`ClientError::Ended`].
+    Ended,
+    /// See [`ClientError::Cancelled`].
+    Cancelled,
     /// See [`ClientError::Closed`].
     Closed,
 }
@@ -178,7 +250,7 @@ impl ClientError {
             Self::Connect(_) => ErrorKind::Connect,
             Self::Invalid(_) => ErrorKind::Invalid,
             Self::Token(_) => ErrorKind::Token,
-            Self::Busy { .. } => ErrorKind::Busy,
+            Self::Busy { .. } | Self::TooManyStreams { .. } => ErrorKind::Busy,
             Self::Disconnected { .. } => ErrorKind::Disconnected,
             Self::TooLarge { .. } => ErrorKind::TooLarge,
             Self::Forbidden { .. } | Self::InboxForbidden { .. } => ErrorKind::Forbidden,
@@ -187,10 +259,14 @@ impl ClientError {
             Self::Timeout { .. } => ErrorKind::Timeout,
             Self::ConnectionLost => ErrorKind::ConnectionLost,
             Self::Unverifiable(_) => ErrorKind::Unverifiable,
-            Self::Protocol(_) => ErrorKind::Protocol,
+            Self::Protocol(_) | Self::Frames(_) => ErrorKind::Protocol,
             Self::Remote(_) => ErrorKind::Remote,
             Self::Clock { .. } => ErrorKind::Clock,
             Self::Decode { .. } => ErrorKind::Decode,
+            Self::StreamLost { .. } => ErrorKind::StreamLost,
+            Self::ResultTooLarge { .. } => ErrorKind::ResultTooLarge,
+            Self::Ended => ErrorKind::Ended,
+            Self::Cancelled { .. } => ErrorKind::Cancelled,
             Self::Closed => ErrorKind::Closed,
         }
     }
@@ -209,13 +285,22 @@ impl ClientError {
             | Self::Timeout { .. }
             | Self::ConnectionLost
             | Self::Unverifiable(_)
+            | Self::StreamLost { .. }
+            | Self::Frames(_)
+            | Self::Ended
             | Self::InboxForbidden { .. } => true,
             // These speak of one delivery: another copy of the message may have run, or may yet. After a timeout the
             // method may have been cut off anywhere.
             Self::Remote(error) | Self::Clock { error, .. } => matches!(
                 error.code(),
-                code::STALE | code::REPLAYED | code::QUOTA_EXCEEDED | code::OVERLOADED | code::TIMEOUT
+                code::STALE
+                    | code::REPLAYED
+                    | code::QUOTA_EXCEEDED
+                    | code::OVERLOADED
+                    | code::TIMEOUT
+                    | code::CANCELLED
             ),
+            Self::Cancelled { sent } => *sent,
             // A call that was under way when the client was closed.
             Self::Closed => true,
             Self::Credentials(_)
@@ -223,6 +308,8 @@ impl ClientError {
             | Self::Invalid(_)
             | Self::Token(_)
             | Self::Busy { .. }
+            | Self::TooManyStreams { .. }
+            | Self::ResultTooLarge { .. }
             | Self::Disconnected { .. }
             | Self::TooLarge { .. }
             | Self::Forbidden { .. }
@@ -307,6 +394,12 @@ pub enum InvalidRequest {
     /// A deadline that the protocol cannot express.
     #[error("a deadline of {} ms: 1 to 600000 are possible", .0.as_millis())]
     Deadline(Duration),
+    /// A window that the protocol cannot express.
+    #[error("a window of {0} frames: 1 to 1024 are possible")]
+    Window(u64),
+    /// A lease that the protocol cannot express, or that could not be renewed in time.
+    #[error("a lease of {} ms: 2000 to 600000 are possible", .0.as_millis())]
+    Lease(Duration),
     /// Another idempotency key than the protocol allows.
     #[error("an idempotency key has 1 to 128 characters of printable ASCII")]
     IdempotencyKey,
@@ -316,6 +409,11 @@ pub enum InvalidRequest {
     /// A batch on a method's subject.
     #[error("a method's subject carries single calls only: send the batch without `on_method_subject`")]
     BatchOnMethodSubject,
+    /// Attachments with what has no method that could ask for them while it runs.
+    #[error(
+        "attachments go with single calls, streams and subscriptions: not with notifications, batches and raw payloads"
+    )]
+    Attachments,
 }
 
 /// A signed answer that is none.
@@ -337,6 +435,12 @@ pub enum ProtocolError {
     /// No answer to one of a batch's calls.
     #[error("it leaves a call of the batch unanswered")]
     Missing,
+    /// What the service says of its methods is no such thing, or is more than is taken.
+    #[error("what it says of its methods is none of `rpc.discover`, or too much")]
+    Catalogue,
+    /// A part of a stream that is no JSON-RPC message of its kind.
+    #[error("a part of the stream is no valid {0}")]
+    Part(&'static str),
 }
 
 fn suspicion(reason: &Unverifiable) -> &'static str {
@@ -344,6 +448,10 @@ fn suspicion(reason: &Unverifiable) -> &'static str {
         Unverifiable::Key | Unverifiable::Signature => "the service's keys and those of the credentials may differ",
         _ => "somebody else may be writing to this inbox",
     }
+}
+
+fn after_frame(seq: Option<u64>) -> String {
+    seq.map_or_else(|| "before its first frame".to_owned(), |seq| format!("after frame {seq}"))
 }
 
 fn because(cause: Option<&str>) -> String {

@@ -2,59 +2,99 @@
 //! Never signs before the connection is up, and never repeats what was not marked as repeatable.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Inner;
+use super::answer::Answer;
+use super::control::cancel;
 use super::error::{ClientError, HintKind};
-use super::link::{Link, Unsent};
-use super::peer::Peer;
-use super::pending::{Answer, Expected};
-use super::token::{Held, TokenFault};
+use super::incoming::Incoming;
+use super::known_service::KnownService;
+use super::link::{Link, NotPublished};
+use super::pending::{Expected, StreamWaiter, Waiter};
+use super::stop_signal::Stoppable;
+use super::token::{CachedToken, TokenFault};
 use crate::nats::Session;
 use crate::rpc::{Responses, RpcError, code};
-use crate::wire::{HeaderBlock, Signed, SignedRequest};
+use crate::wire::{Expectation, HeaderBlock, Signed, SignedRequest};
 
 /// A message that is ready to be signed.
 #[derive(Debug)]
-pub(super) struct Letter {
-    pub(super) peer: Arc<Peer>,
+pub(super) struct OutgoingMessage {
+    pub(super) service: Arc<KnownService>,
     pub(super) subject: String,
     pub(super) payload: Bytes,
     pub(super) deadline: Duration,
     /// Whether it may be sent again with the same effect.
     pub(super) idempotent: bool,
     pub(super) idempotency_key: Option<String>,
+    /// How many frames are taken beyond those that were acknowledged; `None` for an answer in one message.
+    pub(super) window: Option<u64>,
+    /// Whether it goes on when nobody waits for it any more.
+    pub(super) detached: bool,
+    /// When its program wants to have it stopped, if ever.
+    pub(super) stop: Option<Stoppable>,
+    /// Where its id goes, if anybody wants it.
+    pub(super) id: Option<MessageId>,
+}
+
+/// The id of the last message that was sent for a request: `message_id` in the service's log. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct MessageId(Arc<Mutex<Option<String>>>);
+
+impl MessageId {
+    /// `None` as long as nothing was sent.
+    #[must_use]
+    pub fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, id: &str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
+    }
 }
 
 impl Inner {
     /// Sends a message and waits for its answer, as often as it may be sent.
     ///
-    /// Cancel safety: a dropped future leaves nothing behind; the message may have been sent.
-    pub(super) async fn ask(&self, letter: &Letter) -> Result<Answer, ClientError> {
+    /// Cancel safety: the message may have been sent; then the service is told that nobody waits any more.
+    pub(super) async fn request(self: &Arc<Self>, outgoing: &OutgoingMessage) -> Result<Answer, ClientError> {
         let started = Instant::now();
         let mut attempts = 0;
-        let outcome = self.ask_until(letter, started + letter.deadline, &mut attempts).await;
+        let deadline = started + outgoing.deadline;
+        let request = self.request_until(outgoing, deadline, &mut attempts);
+        let outcome = match &outgoing.stop {
+            Some(stop) => stop.run(self, deadline, request).await,
+            None => request.await,
+        };
         // Neither parameters nor results, and of errors only their kind.
         let error = outcome.as_ref().err().map(ClientError::kind);
-        let audience = letter.peer.endpoint.audience();
-        let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        tracing::debug!(target: "sealwire::client", %audience, attempts, ms, ?error, "asked");
+        let audience = outgoing.service.endpoint.audience();
+        let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::debug!(target: "sealwire::client", %audience, attempts, duration_ms, ?error, "call finished");
         outcome
     }
 
-    async fn ask_until(&self, letter: &Letter, deadline: Instant, attempts: &mut u32) -> Result<Answer, ClientError> {
+    async fn request_until(
+        self: &Arc<Self>,
+        outgoing: &OutgoingMessage,
+        deadline: Instant,
+        attempts: &mut u32,
+    ) -> Result<Answer, ClientError> {
         loop {
             *attempts += 1;
-            let outcome = self.ask_once(letter, deadline).await;
+            let outcome = self.request_once(outgoing, deadline).await;
             if matches!(outcome, Err(ClientError::Hint { hint: HintKind::Unauthenticated })) {
-                self.tokens.suspect();
+                self.tokens.invalidate_soon();
             }
-            let again = if letter.idempotent { again(&outcome) } else { None };
-            let Some(pause) = again.map(|least| least.max(pause(*attempts))) else { return outcome };
+            let is_stopped = outgoing.stop.as_ref().is_some_and(Stoppable::is_stopped);
+            let delay = if outgoing.idempotent && !is_stopped { retry_delay(&outcome) } else { None };
+            let Some(pause) = delay.map(|least| least.max(pause(*attempts))) else { return outcome };
             if *attempts >= MAX_ATTEMPTS || Instant::now() + pause >= deadline {
                 return outcome;
             }
@@ -62,39 +102,38 @@ impl Inner {
         }
     }
 
-    async fn ask_once(&self, letter: &Letter, deadline: Instant) -> Result<Answer, ClientError> {
+    async fn request_once(
+        self: &Arc<Self>,
+        outgoing: &OutgoingMessage,
+        deadline: Instant,
+    ) -> Result<Answer, ClientError> {
         let _place = self.place(deadline).await?;
         loop {
-            let token = self.token(deadline).await?;
-            let bus = self.link.up(true, deadline).await?;
-            let (reply, reply_token) = self.link.reply();
-            let own_ms = self.options.clock.now_ms();
-            let SignedRequest { authorization, expectation } = self.sign(letter, &reply, &token, own_ms, deadline);
+            let Prepared { bus, reply, reply_token, authorization, expected } =
+                self.prepare(outgoing, deadline).await?;
+            // Stopped in the pause before, or while there was no connection: an earlier one was sent.
+            if outgoing.stop.as_ref().is_some_and(Stoppable::is_stopped) {
+                return Err(ClientError::Cancelled { sent: true });
+            }
             // Waited for before it is sent, else the answer could be quicker.
-            let mut waiter = self.pending.register(
-                reply_token,
-                Expected {
-                    expectation,
-                    subject: letter.subject.clone(),
-                    peer: Arc::clone(&letter.peer),
-                    sent_s: own_ms / 1000,
-                    repeatable: letter.idempotent,
-                },
-            );
-            match self.publish(&bus, letter, &reply, &authorization, deadline).await {
-                Err(Sending::Again) => continue,
-                Err(Sending::Failed(error)) => return Err(error),
-                Ok(()) => {}
+            let waiter = self.pending.register(reply_token, expected);
+            if let Some(stop) = &outgoing.stop {
+                stop.sends(waiter.expected());
             }
-            if !Link::holds(&bus) {
-                waiter.mark_lost();
+            let mut waiting = Waiting { inner: self, waiter: Some(waiter), deadline };
+            if let Err(not_sent) = self.publish_once(&bus, outgoing, &reply, &authorization, deadline).await {
+                waiting.waiter = None;
+                match not_sent {
+                    SendError::Retry => continue,
+                    SendError::Failed(error) => return Err(error),
+                }
             }
-            return match timeout_at(deadline, waiter.ended()).await {
-                Ok(Some(end)) => end,
-                Ok(None) | Err(_) => waiter.overdue().unwrap_or_else(|| {
-                    let service = letter.peer.endpoint.service().to_string();
-                    Err(ClientError::Timeout { service, after: letter.deadline })
-                }),
+            return match waiting.ended(Link::holds(&bus)).await {
+                Some(end) => end,
+                None => {
+                    let service = outgoing.service.endpoint.service().to_string();
+                    Err(ClientError::Timeout { service, after: outgoing.deadline })
+                }
             };
         }
     }
@@ -103,17 +142,17 @@ impl Inner {
     /// subject nevertheless, on which nobody waits: a batch needs one even if it has no calls.
     ///
     /// Cancel safety: a dropped future leaves nothing behind; the message may have been sent.
-    pub(super) async fn tell(&self, letter: &Letter, reply: bool) -> Result<(), ClientError> {
-        let deadline = Instant::now() + letter.deadline;
+    pub(super) async fn publish(&self, outgoing: &OutgoingMessage, reply: bool) -> Result<(), ClientError> {
+        let deadline = Instant::now() + outgoing.deadline;
         let _place = self.place(deadline).await?;
         loop {
             let token = self.token(deadline).await?;
             let bus = self.link.up(false, deadline).await?;
             let reply = if reply { self.link.reply().0 } else { String::new() };
-            let signed = self.sign(letter, &reply, &token, self.options.clock.now_ms(), deadline);
-            match self.publish(&bus, letter, &reply, &signed.authorization, deadline).await {
-                Err(Sending::Again) => continue,
-                Err(Sending::Failed(error)) => return Err(error),
+            let signed = self.sign(outgoing, &reply, &token, self.options.clock.now_ms(), deadline);
+            match self.publish_once(&bus, outgoing, &reply, &signed.authorization, deadline).await {
+                Err(SendError::Retry) => continue,
+                Err(SendError::Failed(error)) => return Err(error),
                 Ok(()) => {}
             }
             // Else a program that ends after its last notification would not have sent it.
@@ -124,6 +163,45 @@ impl Inner {
         }
     }
 
+    /// Sends the message of a stream; the frames that answer it go to `incoming`.
+    pub(super) async fn open(
+        &self,
+        outgoing: &OutgoingMessage,
+        incoming: &Arc<Incoming>,
+        deadline: Instant,
+    ) -> Result<StreamWaiter, ClientError> {
+        loop {
+            let Prepared { bus, reply, reply_token, authorization, expected } =
+                self.prepare(outgoing, deadline).await?;
+            let waiter = self.pending.register_stream(reply_token, expected, incoming);
+            match self.publish_once(&bus, outgoing, &reply, &authorization, deadline).await {
+                Err(SendError::Retry) => continue,
+                Err(SendError::Failed(error)) => return Err(error),
+                Ok(()) => {}
+            }
+            if !Link::holds(&bus) {
+                incoming.disconnected();
+            }
+            return Ok(waiter);
+        }
+    }
+
+    /// Signs a message whose answer is waited for, once the connection is up.
+    async fn prepare(&self, outgoing: &OutgoingMessage, deadline: Instant) -> Result<Prepared, ClientError> {
+        let token = self.token(deadline).await?;
+        let bus = self.link.up(true, deadline).await?;
+        let (reply, reply_token) = self.link.reply();
+        let own_ms = self.options.clock.now_ms();
+        let SignedRequest { authorization, expectation } = self.sign(outgoing, &reply, &token, own_ms, deadline);
+        Ok(Prepared {
+            bus,
+            reply,
+            reply_token,
+            authorization,
+            expected: outgoing.expected(expectation, own_ms, &token),
+        })
+    }
+
     async fn place(&self, deadline: Instant) -> Result<tokio::sync::SemaphorePermit<'_>, ClientError> {
         match timeout_at(deadline, self.places.acquire()).await {
             Ok(Ok(place)) => Ok(place),
@@ -132,48 +210,121 @@ impl Inner {
         }
     }
 
-    async fn token(&self, deadline: Instant) -> Result<Arc<Held>, ClientError> {
+    pub(super) async fn token(&self, deadline: Instant) -> Result<Arc<CachedToken>, ClientError> {
         let token = timeout_at(deadline, self.tokens.current()).await;
         token.unwrap_or_else(|_| Err(Arc::new(TokenFault::Slow))).map_err(ClientError::Token)
     }
 
-    fn sign(&self, letter: &Letter, reply: &str, token: &Held, own_ms: u64, deadline: Instant) -> SignedRequest {
+    fn sign(
+        &self,
+        outgoing: &OutgoingMessage,
+        reply: &str,
+        token: &CachedToken,
+        own_ms: u64,
+        deadline: Instant,
+    ) -> SignedRequest {
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-        letter.peer.signer.sign(&Signed {
-            subject: &letter.subject,
+        let signed = outgoing.service.signer.sign(&Signed {
+            subject: &outgoing.subject,
             reply,
-            payload: &letter.payload,
+            payload: &outgoing.payload,
             token: token.as_str(),
-            now_ms: letter.peer.now_ms(own_ms),
+            now_ms: outgoing.service.now_ms(own_ms),
             valid_s: self.options.valid_s,
             timeout_ms: Some(u64::try_from(left).unwrap_or(u64::MAX)),
-            idempotency_key: letter.idempotency_key.as_deref(),
-        })
+            idempotency_key: outgoing.idempotency_key.as_deref(),
+            window: outgoing.window,
+            traceparent: None,
+        });
+        if let Some(id) = &outgoing.id {
+            id.set(signed.expectation.message_id());
+        }
+        signed
     }
 
-    async fn publish(
+    async fn publish_once(
         &self,
         bus: &Session,
-        letter: &Letter,
+        outgoing: &OutgoingMessage,
         reply: &str,
         authorization: &str,
         deadline: Instant,
-    ) -> Result<(), Sending> {
+    ) -> Result<(), SendError> {
         let headers = HeaderBlock::of(&[("Authorization", authorization)]);
-        let size = letter.payload.len() + headers.len();
+        let size = outgoing.payload.len() + headers.len();
         let started = Instant::now();
-        let sent = Link::publish(bus, &letter.subject, reply, &headers, &letter.payload, deadline).await;
-        sent.map_err(|unsent| match unsent {
-            Unsent::Gone => Sending::Again,
-            Unsent::Late => Sending::Failed(ClientError::Disconnected { waited: started.elapsed(), cause: None }),
-            Unsent::TooLarge { limit } => Sending::Failed(ClientError::TooLarge { size, limit }),
+        let sent = Link::publish(bus, &outgoing.subject, reply, &headers, &outgoing.payload, deadline).await;
+        sent.map_err(|reason| match reason {
+            NotPublished::Disconnected => SendError::Retry,
+            NotPublished::DeadlineExceeded => {
+                SendError::Failed(ClientError::Disconnected { waited: started.elapsed(), cause: None })
+            }
+            NotPublished::TooLarge { limit } => SendError::Failed(ClientError::TooLarge { size, limit }),
         })
     }
 }
 
-enum Sending {
+impl OutgoingMessage {
+    fn expected(&self, expectation: Expectation, own_ms: u64, token: &CachedToken) -> Expected {
+        Expected {
+            expectation,
+            subject: self.subject.clone(),
+            service: Arc::clone(&self.service),
+            sent_s: own_ms / 1000,
+            repeatable: self.idempotent,
+            cancels: !self.detached,
+            counter: AtomicU64::new(0),
+            renew_token_s: AtomicU64::new(token.renew_s()),
+            uncontrolled: AtomicBool::new(false),
+        }
+    }
+}
+
+/// A call that waits for its answer. Dropped before that, it is cancelled at the service.
+struct Waiting<'c> {
+    inner: &'c Arc<Inner>,
+    waiter: Option<Waiter>,
+    deadline: Instant,
+}
+
+impl Waiting<'_> {
+    /// What it comes to; `None` if nothing is known at the deadline.
+    async fn ended(mut self, is_up: bool) -> Option<Result<Answer, ClientError>> {
+        let waiter = self.waiter.as_mut()?;
+        if !is_up {
+            waiter.mark_lost();
+        }
+        let end = timeout_at(self.deadline, waiter.ended()).await;
+        let waiter = self.waiter.take()?;
+        match end {
+            Ok(Some(end)) => Some(end),
+            Ok(None) | Err(_) => waiter.overdue(),
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(mut waiter) = self.waiter.take().filter(Waiter::give_up) else { return };
+        let (client, expected) = (Arc::clone(self.inner), Arc::clone(waiter.expected()));
+        let ended = async move { drop(waiter.ended().await) };
+        // Which replica runs it is not known.
+        drop(self.inner.runtime.spawn(cancel(client, expected, || None, ended, self.deadline)));
+    }
+}
+
+/// A message that is signed, with what is waited for in answer to it.
+struct Prepared {
+    bus: Arc<Session>,
+    reply: String,
+    reply_token: String,
+    authorization: String,
+    expected: Expected,
+}
+
+enum SendError {
     /// It was not sent, and can be: the connection is being replaced.
-    Again,
+    Retry,
     Failed(ClientError),
 }
 
@@ -181,7 +332,7 @@ enum Sending {
 ///
 /// A timeout is not: there is no time left. Forged and altered answers are not: the wait for the genuine one took the
 /// time. Errors of the method and of the policy will be the same next time.
-fn again(outcome: &Result<Answer, ClientError>) -> Option<Duration> {
+pub(super) fn retry_delay(outcome: &Result<Answer, ClientError>) -> Option<Duration> {
     match outcome {
         Err(
             ClientError::NoResponders { .. }
@@ -192,6 +343,8 @@ fn again(outcome: &Result<Answer, ClientError>) -> Option<Duration> {
             Err(error) if matches!(error.code(), code::STALE | code::QUOTA_EXCEEDED | code::OVERLOADED) => {
                 Some(retry_after(error))
             }
+            // The call with the same idempotency key still runs. The other conflicts will be the same next time.
+            Err(error) if error.code() == code::CONFLICT && !retry_after(error).is_zero() => Some(retry_after(error)),
             _ => None,
         },
         _ => None,
@@ -212,7 +365,7 @@ fn retry_after(error: &RpcError) -> Duration {
 
 /// The pause after the `attempt`-th attempt: doubled each time up to 2 s, then cut by up to half at random, so that
 /// callers who failed together do not come back together.
-fn pause(attempt: u32) -> Duration {
+pub(super) fn pause(attempt: u32) -> Duration {
     let longest = FIRST_PAUSE.saturating_mul(1 << attempt.min(8)).min(LAST_PAUSE);
     let random = u32::try_from(RandomState::new().build_hasher().finish() % 512).unwrap_or(0);
     longest - longest * random / 1024
@@ -220,7 +373,7 @@ fn pause(attempt: u32) -> Duration {
 
 /// The most times that one call is sent. With the pauses between, about 9 s: longer than a service refuses messages after
 /// its start (5 s unless configured).
-const MAX_ATTEMPTS: u32 = 10;
+pub(super) const MAX_ATTEMPTS: u32 = 10;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
@@ -240,14 +393,15 @@ mod tests {
         assert!(some.len() > 1, "callers that failed together come back at different times");
     }
 
+    /// SPEC.md §9, SPEC.md §14.
     #[test]
     fn only_refusals_of_a_delivery_are_worth_another() {
         let hint = |hint| Err(ClientError::Hint { hint });
-        assert!(again(&hint(HintKind::Overloaded)).is_some());
-        assert!(again(&hint(HintKind::Unauthenticated)).is_some());
-        assert!(again(&hint(HintKind::TooLarge)).is_none());
-        assert!(again(&Err(ClientError::ConnectionLost)).is_some());
-        assert!(again(&Err(ClientError::Closed)).is_none());
+        assert!(retry_delay(&hint(HintKind::Overloaded)).is_some());
+        assert!(retry_delay(&hint(HintKind::Unauthenticated)).is_some());
+        assert!(retry_delay(&hint(HintKind::TooLarge)).is_none());
+        assert!(retry_delay(&Err(ClientError::ConnectionLost)).is_some());
+        assert!(retry_delay(&Err(ClientError::Closed)).is_none());
         let answer = |text: &str| {
             let payload = Bytes::copy_from_slice(text.as_bytes());
             let responses = Responses::parse(&payload, &crate::rpc::Limits::default()).map_err(Into::into);
@@ -257,14 +411,18 @@ mod tests {
             answer(&format!(r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":"m"{data}}},"id":null}}"#))
         };
         assert_eq!(
-            again(&error(-32013, r#","data":{"retry_after_ms":70,"scope":"x"}"#)),
+            retry_delay(&error(-32013, r#","data":{"retry_after_ms":70,"scope":"x","since":1}"#)),
             Some(Duration::from_millis(70))
         );
-        assert_eq!(again(&error(-32014, "")), Some(Duration::ZERO));
-        assert_eq!(again(&error(-32011, "")), Some(Duration::ZERO));
+        assert_eq!(retry_delay(&error(-32014, "")), Some(Duration::ZERO));
+        assert_eq!(retry_delay(&error(-32011, "")), Some(Duration::ZERO));
+        let conflict = |data: &str| retry_delay(&error(-32017, &format!(r#","data":{data}"#)));
+        let running = Some(Duration::from_millis(250));
+        assert_eq!(conflict(r#"{"idempotency":"running","retry_after_ms":250}"#), running);
+        assert_eq!(conflict(r#"{"idempotency":"unknown"}"#), None);
         for code in [-32012, -32002, -32003, -32603, -32015, 7] {
-            assert_eq!(again(&error(code, "")), None, "{code}");
+            assert_eq!(retry_delay(&error(code, "")), None, "{code}");
         }
-        assert_eq!(again(&answer(r#"{"jsonrpc":"2.0","result":1,"id":1}"#)), None);
+        assert_eq!(retry_delay(&answer(r#"{"jsonrpc":"2.0","result":1,"id":1}"#)), None);
     }
 }

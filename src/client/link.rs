@@ -12,22 +12,21 @@ use super::credentials::Credentials;
 use super::error::ClientError;
 use super::pending::Pending;
 
-use crate::auth::Nonce;
-use crate::bus::BusError;
 use crate::log_limiter::LogLimiter;
+use crate::nats::BusError;
 use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, PublishError, Session, Subject};
-use crate::wire::HeaderBlock;
+use crate::wire::{HeaderBlock, Nonce};
 
 /// The connection and what hears of it.
 #[derive(Debug)]
 pub(super) struct Link {
     bus: Connection,
-    watcher: Arc<Watcher>,
+    events: Arc<ConnectionEvents>,
 }
 
 /// What the connection tells of messages and of itself. It does not hold the connection, which would live for ever.
 #[derive(Debug)]
-struct Watcher {
+struct ConnectionEvents {
     pending: Arc<Pending>,
     /// `<inbox prefix>.<agent>.<connection>.`, with the final dot. The same for the life of the client.
     inbox: String,
@@ -35,12 +34,12 @@ struct Watcher {
     changed: watch::Sender<u64>,
     lost: AtomicU64,
     closed: AtomicBool,
-    notes: Mutex<Notes>,
+    failure: Mutex<LastFailure>,
     other: LogLimiter,
 }
 
 #[derive(Debug, Default)]
-struct Notes {
+struct LastFailure {
     /// What the last try to connect came to.
     cause: Option<String>,
     /// The subscription to our own inbox that the broker refused.
@@ -49,11 +48,11 @@ struct Notes {
 
 /// Why a message was not handed to the connection. In every case it is not sent.
 #[derive(Debug)]
-pub(super) enum Unsent {
+pub(super) enum NotPublished {
     /// The deadline came first.
-    Late,
+    DeadlineExceeded,
     /// The connection has ended. Another one will be there soon.
-    Gone,
+    Disconnected,
     /// Larger than the broker takes.
     TooLarge { limit: usize },
 }
@@ -62,22 +61,22 @@ impl Link {
     /// Connects once and subscribes to the inbox.
     pub(super) async fn open(credentials: &Credentials, pending: Arc<Pending>) -> Result<Self, ClientError> {
         let inbox = format!("{}.{}.", credentials.inbox(), Nonce::random().to_text());
-        let watcher = Arc::new(Watcher {
+        let events = Arc::new(ConnectionEvents {
             pending,
             changed: watch::Sender::new(0),
             lost: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            notes: Mutex::default(),
+            failure: Mutex::default(),
             other: LogLimiter::default(),
             inbox,
         });
         let name = format!("sealwire agent {}", credentials.agent());
-        let inbox = Subject { subject: format!("{}*", watcher.inbox), queue: None, a_second: None };
+        let inbox = Subject { subject: format!("{}*", events.inbox), queue: None, a_second: None };
         // Where the inbox is forbidden, notifications still go.
         let options = Options { required: false, ..Options::new(&name, vec![inbox]) };
-        let handler: Arc<dyn Handler> = watcher.clone();
+        let handler: Arc<dyn Handler> = events.clone();
         match Connection::open(&credentials.bus(), options, handler).await {
-            Ok(bus) => Ok(Self { bus, watcher }),
+            Ok(bus) => Ok(Self { bus, events }),
             Err(OpenError::Bus(error)) => Err(ClientError::Connect(error)),
             Err(OpenError::Forbidden(cause)) => {
                 let urls = credentials.bus().shown();
@@ -89,7 +88,7 @@ impl Link {
     /// A reply subject that nobody else has, and its last token.
     pub(super) fn reply(&self) -> (String, String) {
         let token = Nonce::random().to_text();
-        (format!("{}{token}", self.watcher.inbox), token)
+        (format!("{}{token}", self.events.inbox), token)
     }
 
     /// Waits until the connection is up, and the inbox can be read if an answer is `expected`.
@@ -98,12 +97,12 @@ impl Link {
     /// Nothing has been sent.
     pub(super) async fn up(&self, expected: bool, deadline: Instant) -> Result<Arc<Session>, ClientError> {
         let started = Instant::now();
-        let (mut changed, mut sessions) = (self.watcher.changed.subscribe(), self.bus.sessions());
+        let (mut changed, mut sessions) = (self.events.changed.subscribe(), self.bus.sessions());
         loop {
-            if self.watcher.closed.load(Ordering::Acquire) {
+            if self.events.closed.load(Ordering::Acquire) {
                 return Err(ClientError::Closed);
             }
-            let refused = self.watcher.notes().inbox_refused.clone();
+            let refused = self.events.failure().inbox_refused.clone();
             if let Some(subject) = refused.filter(|_| expected) {
                 return Err(ClientError::InboxForbidden { subject });
             }
@@ -118,10 +117,15 @@ impl Link {
                 }
             };
             if timeout_at(deadline, news).await.is_err() {
-                let cause = self.watcher.notes().cause.clone();
+                let cause = self.events.failure().cause.clone();
                 return Err(ClientError::Disconnected { waited: started.elapsed(), cause });
             }
         }
+    }
+
+    /// The connection, if it is up.
+    pub(super) fn session(&self) -> Option<Arc<Session>> {
+        self.bus.session()
     }
 
     /// Publishes. An empty `reply` means none.
@@ -132,22 +136,22 @@ impl Link {
         headers: &HeaderBlock,
         payload: &[u8],
         deadline: Instant,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), NotPublished> {
         let published = bus.publish(subject, reply, headers.as_bytes(), payload);
         match timeout_at(deadline, published).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(PublishError::TooLarge { limit })) => Err(Unsent::TooLarge { limit }),
+            Ok(Err(PublishError::TooLarge { limit })) => Err(NotPublished::TooLarge { limit }),
             // Subjects are made of names, which have no blanks.
-            Ok(Err(PublishError::Gone | PublishError::Subject)) => Err(Unsent::Gone),
-            Err(_) => Err(Unsent::Late),
+            Ok(Err(PublishError::Gone | PublishError::Subject)) => Err(NotPublished::Disconnected),
+            Err(_) => Err(NotPublished::DeadlineExceeded),
         }
     }
 
     /// Ends every wait, now and later, and lets go of the connection once what was published is written.
     pub(super) async fn close(&self) {
-        self.watcher.closed.store(true, Ordering::Release);
-        self.watcher.pending.end_all(|| ClientError::Closed);
-        self.watcher.tick();
+        self.events.closed.store(true, Ordering::Release);
+        self.events.pending.end_all(|| ClientError::Closed);
+        self.events.tick();
         if let Some(bus) = self.bus.session() {
             // A connection that is not up has nothing of ours to write.
             drop(timeout(SETUP_WITHIN, bus.flush()).await);
@@ -157,7 +161,7 @@ impl Link {
 
     /// How often the connection was lost.
     pub(super) fn lost(&self) -> u64 {
-        self.watcher.lost.load(Ordering::Relaxed)
+        self.events.lost.load(Ordering::Relaxed)
     }
 
     /// Whether this connection is still up: if not, what was just handed to it may be lost. One that was replaced by
@@ -172,7 +176,7 @@ impl Link {
     }
 }
 
-impl Handler for Watcher {
+impl Handler for ConnectionEvents {
     fn message(&self, message: Message) {
         if let Some(token) = message.subject.strip_prefix(&self.inbox) {
             self.pending.arrived(token, &message);
@@ -183,24 +187,25 @@ impl Handler for Watcher {
         match event {
             // The broker has refused the subscription again by now if it still does.
             Event::Connected | Event::Moved => {
-                self.notes().cause = None;
+                self.failure().cause = None;
                 self.tick();
+                self.pending.reconnected();
             }
-            Event::Disconnected(why) => {
+            Event::Disconnected(reason) => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(target: "sealwire::client", why, "the connection to the broker is lost");
-                *self.notes() = Notes::default();
+                tracing::warn!(target: "sealwire::client", reason, "the connection to the broker is lost");
+                *self.failure() = LastFailure::default();
                 self.tick();
                 self.pending.disconnected();
             }
-            Event::Failed(why) => {
-                tracing::debug!(target: "sealwire::client", why, "connecting failed");
-                self.notes().cause = Some(why);
+            Event::Failed(reason) => {
+                tracing::debug!(target: "sealwire::client", reason, "connecting failed");
+                self.failure().cause = Some(reason);
             }
             Event::PublishForbidden(subject) => self.pending.forbidden(&subject),
             Event::SubscribeForbidden(subject) => {
                 let subject = crate::name::shown(&subject);
-                self.notes().inbox_refused = Some(subject.clone());
+                self.failure().inbox_refused = Some(subject.clone());
                 self.tick();
                 self.pending.end_all(|| ClientError::InboxForbidden { subject: subject.clone() });
             }
@@ -215,13 +220,13 @@ impl Handler for Watcher {
     }
 }
 
-impl Watcher {
+impl ConnectionEvents {
     fn tick(&self) {
         self.changed.send_modify(|ticks| *ticks = ticks.wrapping_add(1));
     }
 
-    fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failure(&self) -> MutexGuard<'_, LastFailure> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

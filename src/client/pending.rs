@@ -2,58 +2,88 @@
 //! Never takes anything for an answer but what the call's own expectation accepts.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
-use super::error::{ClientError, HintKind, ProtocolError};
-use super::peer::Peer;
+use super::answer::{Answer, hint};
+use super::error::{ClientError, ProtocolError};
+use super::incoming::{Incoming, Limits as StreamBounds, Verdict};
+use super::known_service::KnownService;
 use crate::clock::Clock;
 use crate::log_limiter::LogLimiter;
 use crate::nats::Message;
 use crate::rpc::{Limits, Responses, code};
-use crate::wire::{Expectation, HeaderBlock, Hint, Unverifiable};
-
-/// A verified answer.
-#[derive(Debug)]
-pub(super) struct Answer {
-    /// What it says, or that it is no JSON-RPC answer.
-    pub(super) responses: Result<Responses, ProtocolError>,
-    pub(super) payload: Bytes,
-}
+use crate::wire::{Accepted, Expectation, FrameKind, HeaderBlock, Unverifiable};
 
 /// Everything that waits. Bounded by whoever registers: at most as many as calls may be under way.
 #[derive(Debug)]
 pub(super) struct Pending {
-    waiting: Mutex<HashMap<Box<str>, Arc<Waiting>>>,
+    waiting: Mutex<HashMap<Box<str>, Entry>>,
     clock: Arc<dyn Clock>,
     unverifiable: AtomicU64,
     late: AtomicU64,
+    frames_taken: AtomicU64,
+    frames_refused: AtomicU64,
     /// Whoever can write to the inbox could fill the log otherwise.
     ignored: LogLimiter,
     refused: LogLimiter,
 }
 
-/// What one call expects.
+/// What waits under one token.
+#[derive(Debug, Clone)]
+enum Entry {
+    Call(Arc<Waiting>),
+    Stream(Arc<Streaming>),
+}
+
+/// What one message expects.
 #[derive(Debug)]
 pub(super) struct Expected {
     pub(super) expectation: Expectation,
     /// The subject of the request.
     pub(super) subject: String,
-    pub(super) peer: Arc<Peer>,
+    pub(super) service: Arc<KnownService>,
     /// When the request was signed, by our own clock, in seconds since the Unix epoch.
     pub(super) sent_s: u64,
     /// Whether the call may be sent again: then it does not wait once its answer may be lost, or once it turned out that
     /// our clock is off.
     pub(super) repeatable: bool,
+    /// Whether the service is to be told when nobody waits any more.
+    pub(super) cancels: bool,
+    /// The counter of the last control message.
+    pub(super) counter: AtomicU64,
+    /// Until when the newest token that the service was shown is good enough, in seconds since the Unix epoch.
+    pub(super) renew_token_s: AtomicU64,
+    /// The broker forbids this user to control it.
+    pub(super) uncontrolled: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    expected: Expected,
+    expected: Arc<Expected>,
     state: Mutex<State>,
+    /// Nobody waits for the answer any more, only for the end.
+    given_up: AtomicBool,
+}
+
+/// A stream, and the message that was sent for it.
+#[derive(Debug)]
+struct Streaming {
+    expected: Arc<Expected>,
+    attempt: u64,
+    incoming: Arc<Incoming>,
+}
+
+/// The message of a stream. Forgotten when this is dropped.
+#[derive(Debug)]
+pub(super) struct StreamWaiter {
+    pending: Arc<Pending>,
+    token: Box<str>,
+    pub(super) expected: Arc<Expected>,
 }
 
 #[derive(Debug)]
@@ -82,6 +112,8 @@ impl Pending {
             clock,
             unverifiable: AtomicU64::new(0),
             late: AtomicU64::new(0),
+            frames_taken: AtomicU64::new(0),
+            frames_refused: AtomicU64::new(0),
             ignored: LogLimiter::default(),
             refused: LogLimiter::default(),
         }
@@ -91,15 +123,54 @@ impl Pending {
     pub(super) fn register(self: &Arc<Self>, token: String, expected: Expected) -> Waiter {
         let (sender, end) = oneshot::channel();
         let state = State { end: Some(sender), refused: None, unverifiable: None, lost: false };
-        let waiting = Arc::new(Waiting { expected, state: Mutex::new(state) });
+        let waiting = Arc::new(Waiting {
+            expected: Arc::new(expected),
+            state: Mutex::new(state),
+            given_up: AtomicBool::new(false),
+        });
         let token = token.into_boxed_str();
-        self.lock().insert(token.clone(), Arc::clone(&waiting));
+        self.lock().insert(token.clone(), Entry::Call(Arc::clone(&waiting)));
         Waiter { pending: Arc::clone(self), token, waiting, end }
+    }
+
+    /// As [`Pending::register`], for a message of a stream.
+    pub(super) fn register_stream(
+        self: &Arc<Self>,
+        token: String,
+        expected: Expected,
+        incoming: &Arc<Incoming>,
+    ) -> StreamWaiter {
+        let (expected, incoming) = (Arc::new(expected), Arc::clone(incoming));
+        let attempt = incoming.begin(&expected.expectation);
+        let token = token.into_boxed_str();
+        let streaming = Streaming { expected: Arc::clone(&expected), attempt, incoming };
+        self.lock().insert(token.clone(), Entry::Stream(Arc::new(streaming)));
+        StreamWaiter { pending: Arc::clone(self), token, expected }
     }
 
     /// How many calls wait.
     pub(super) fn len(&self) -> usize {
-        self.lock().len()
+        let waits = |entry: &&Entry| matches!(entry, Entry::Call(call) if !call.given_up.load(Ordering::Relaxed));
+        self.lock().values().filter(waits).count()
+    }
+
+    /// Every message that the service is to be told of when nobody waits any more, with the replica that answers it, if that
+    /// is known.
+    pub(super) fn cancellable(&self) -> Vec<(Arc<Expected>, Option<String>)> {
+        let all = self.lock().values().cloned().collect::<Vec<_>>();
+        let each = all.into_iter().filter_map(|entry| match entry {
+            Entry::Call(call) => call.lock().end.is_some().then(|| (Arc::clone(&call.expected), None)),
+            Entry::Stream(stream) => {
+                let open = !stream.incoming.has_ended();
+                open.then(|| (Arc::clone(&stream.expected), stream.incoming.replica()))
+            }
+        });
+        each.filter(|(expected, _)| expected.cancels).collect()
+    }
+
+    /// How many frames of streams were taken, and how many messages in place of frames were not.
+    pub(super) fn frames(&self) -> (u64, u64) {
+        (self.frames_taken.load(Ordering::Relaxed), self.frames_refused.load(Ordering::Relaxed))
     }
 
     /// How many messages came in place of answers that were none, and how many for calls that no longer wait.
@@ -109,37 +180,82 @@ impl Pending {
 
     /// Judges a message that arrived on the reply subject whose last token is `token`.
     pub(super) fn arrived(&self, token: &str, message: &Message) {
-        let Some(waiting) = self.lock().get(token).cloned() else {
+        match self.lock().get(token).cloned() {
+            Some(Entry::Call(waiting)) => self.arrived_for_call(&waiting, message),
+            Some(Entry::Stream(streaming)) => self.arrived_for_stream(&streaming, message),
             // Late, a second copy, or somebody guessing.
-            self.late.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
+            None => {
+                self.late.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn arrived_for_call(&self, waiting: &Waiting, message: &Message) {
         let headers = HeaderBlock::from(message.headers.clone());
         let expected = &waiting.expected;
         match expected.expectation.accept(&message.subject, &headers, &message.payload) {
-            Ok(iat) => self.answered(&waiting, iat, message.payload.clone()),
-            // Only where no signature is claimed can it be a hint: a bad signature is never worth more than none.
-            Err(Unverifiable::Unsigned)
-                if headers.says_no_responders() && message.payload.is_empty() && !message.oversized =>
-            {
-                waiting.end(Err(ClientError::NoResponders { subject: expected.subject.clone() }));
-            }
-            Err(reason) => match hint(&message.payload).filter(|_| reason == Unverifiable::Unsigned) {
-                Some(hint) => waiting.end(Err(ClientError::Hint { hint })),
+            Ok(iat) => match self.answered(expected, iat, message.payload.clone()) {
+                Answered::End(answer) => waiting.end(answer),
+                Answered::Refused(answer) => waiting.lock().refused = Some(answer),
+            },
+            Err(reason) => match unsigned(expected, reason, &headers, message) {
+                Some(error) => waiting.end(Err(error)),
                 None => {
-                    let count = self.unverifiable.fetch_add(1, Ordering::Relaxed) + 1;
-                    if self.ignored.check().is_some() {
-                        tracing::warn!(target: "sealwire::client", %reason, count, "ignored what is not an answer");
-                    }
+                    self.refuse(&self.unverifiable, reason);
                     waiting.lock().unverifiable = Some(reason);
                 }
             },
         }
     }
 
-    fn answered(&self, waiting: &Waiting, iat: u64, payload: Bytes) {
-        let Expected { peer, sent_s, repeatable, .. } = &waiting.expected;
-        let off = peer.learn(iat, *sent_s, self.clock.now_s());
+    fn arrived_for_stream(&self, streaming: &Streaming, message: &Message) {
+        let headers = HeaderBlock::from(message.headers.clone());
+        let Streaming { expected, attempt, incoming } = streaming;
+        match expected.expectation.accept_any(&message.subject, &headers, &message.payload) {
+            Ok(Accepted::Frame(frame)) => {
+                // Later ones may be dated ahead.
+                if frame.claims.knd == FrameKind::Open {
+                    expected.service.adjust_clock(frame.claims.iat, expected.sent_s, self.clock.now_s());
+                }
+                let count = match incoming.framed(*attempt, frame, message.payload.clone(), Instant::now()) {
+                    Verdict::Taken => &self.frames_taken,
+                    Verdict::Ignored => &self.late,
+                    Verdict::Refused => &self.frames_refused,
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            // Another replica may answer a copy of the message.
+            Ok(Accepted::Answer { .. }) if incoming.has_begun() => {
+                self.late.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(Accepted::Answer { iat }) => match self.answered(expected, iat, message.payload.clone()) {
+                Answered::End(answer) => {
+                    incoming.answered(*attempt, answer);
+                }
+                Answered::Refused(answer) => incoming.refused(*attempt, answer),
+            },
+            Err(reason) => match unsigned(expected, reason, &headers, message).filter(|_| !incoming.has_begun()) {
+                Some(error) => {
+                    incoming.answered(*attempt, Err(error));
+                }
+                None => {
+                    self.refuse(&self.frames_refused, reason);
+                    incoming.unverifiable(*attempt, reason);
+                }
+            },
+        }
+    }
+
+    fn refuse(&self, counter: &AtomicU64, reason: Unverifiable) {
+        let count = counter.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.ignored.check().is_some() {
+            tracing::warn!(target: "sealwire::client", %reason, count, "ignored what is not an answer");
+        }
+    }
+
+    fn answered(&self, expected: &Expected, iat: u64, payload: Bytes) -> Answered {
+        let Expected { service, sent_s, repeatable, .. } = expected;
+        let off = service.adjust_clock(iat, *sent_s, self.clock.now_s());
         let responses = Responses::parse(&payload, &Limits::default()).map_err(ProtocolError::from);
         let refused = match &responses {
             Ok(Responses::Single(response)) => response.outcome.as_ref().err().filter(|error| {
@@ -149,56 +265,132 @@ impl Pending {
             _ => None,
         };
         let Some(error) = refused else {
-            waiting.end(Ok(Answer { responses, payload }));
-            return;
+            return Answered::End(Ok(Answer { responses, payload }));
         };
         let is_stale = error.code() == code::STALE;
         let refused = match off.filter(|_| is_stale) {
             Some(offset_s) => Err(ClientError::Clock { offset_s, error: error.clone() }),
             None => Ok(Answer { responses, payload }),
         };
-        if *repeatable && is_stale {
-            waiting.end(refused);
-        } else {
-            waiting.lock().refused = Some(refused);
-        }
+        if *repeatable && is_stale { Answered::End(refused) } else { Answered::Refused(refused) }
     }
 
     /// The broker refused a publication on this subject.
     pub(super) fn forbidden(&self, subject: &str) {
-        let refused: Vec<_> = self.lock().values().filter(|call| call.expected.subject == subject).cloned().collect();
+        let mut refused = 0_usize;
+        for entry in self.all() {
+            let expected = entry.expected();
+            let of_call = expected.subject == subject;
+            // Its last token is the id of the message.
+            let of_control = !of_call && subject.ends_with(expected.expectation.message_id());
+            if !of_call && !of_control {
+                continue;
+            }
+            refused += 1;
+            let error = ClientError::Forbidden { subject: subject.to_owned() };
+            expected.uncontrolled.fetch_or(of_control, Ordering::Relaxed);
+            match entry {
+                Entry::Call(waiting) if of_call => waiting.end(Err(error)),
+                Entry::Call(_) => {}
+                Entry::Stream(stream) if of_call => {
+                    stream.incoming.answered(stream.attempt, Err(error));
+                }
+                // It cannot go on without acknowledgements.
+                Entry::Stream(stream) => stream.incoming.finish(Err(error), false),
+            }
+        }
         // A notification, most likely: nothing else tells of it.
-        if refused.is_empty() && self.refused.check().is_some() {
+        if refused == 0 && self.refused.check().is_some() {
             let subject = crate::name::shown(subject);
             tracing::warn!(target: "sealwire::client", subject, "the broker forbids this user to publish");
         }
-        for waiting in refused {
-            waiting.end(Err(ClientError::Forbidden { subject: subject.to_owned() }));
+    }
+
+    /// The connection was lost: answers may be, too. Calls that may be repeated stop waiting, and so do streams that have not
+    /// begun.
+    pub(super) fn disconnected(&self) {
+        for entry in self.all() {
+            match entry {
+                Entry::Call(waiting) => {
+                    waiting.lock().lost = true;
+                    if waiting.expected.repeatable {
+                        waiting.end(Err(ClientError::ConnectionLost));
+                    }
+                }
+                Entry::Stream(stream) => {
+                    stream.incoming.disconnected();
+                    if stream.expected.repeatable {
+                        stream.incoming.answered(stream.attempt, Err(ClientError::ConnectionLost));
+                    }
+                }
+            }
         }
     }
 
-    /// The connection was lost: answers may be, too. Calls that may be repeated stop waiting.
-    pub(super) fn disconnected(&self) {
-        let all: Vec<_> = self.lock().values().cloned().collect();
-        for waiting in all {
-            waiting.lock().lost = true;
-            if waiting.expected.repeatable {
-                waiting.end(Err(ClientError::ConnectionLost));
+    /// The connection is there again: streams go on.
+    pub(super) fn reconnected(&self) {
+        for entry in self.all() {
+            if let Entry::Stream(stream) = entry {
+                stream.incoming.reconnected();
             }
         }
     }
 
     /// Ends every wait.
     pub(super) fn end_all(&self, why: impl Fn() -> ClientError) {
-        let all: Vec<_> = self.lock().values().cloned().collect();
-        for waiting in all {
-            waiting.end(Err(why()));
+        for entry in self.all() {
+            match entry {
+                Entry::Call(waiting) => waiting.end(Err(why())),
+                Entry::Stream(stream) => {
+                    let why = why();
+                    // The services were told when the client was closed, and cannot be told any more.
+                    let known = matches!(why, ClientError::Closed);
+                    stream.incoming.finish(Err(why), known);
+                }
+            }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Arc<Waiting>>> {
+    fn all(&self) -> Vec<Entry> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Entry>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Entry {
+    fn expected(&self) -> &Arc<Expected> {
+        match self {
+            Self::Call(waiting) => &waiting.expected,
+            Self::Stream(stream) => &stream.expected,
+        }
+    }
+}
+
+/// What a signed answer does to the wait.
+enum Answered {
+    End(Result<Answer, ClientError>),
+    /// It speaks of one delivery: the answer to another may still come.
+    Refused(Result<Answer, ClientError>),
+}
+
+/// What an unsigned message stands for, if it is one of the few that are worth anything. Only where no signature is claimed:
+/// a bad signature is never worth more than none.
+fn unsigned(
+    expected: &Expected,
+    reason: Unverifiable,
+    headers: &HeaderBlock,
+    message: &Message,
+) -> Option<ClientError> {
+    if reason != Unverifiable::Unsigned {
+        return None;
+    }
+    if headers.says_no_responders() && message.payload.is_empty() && !message.oversized {
+        return Some(ClientError::NoResponders { subject: expected.subject.clone() });
+    }
+    hint(&message.payload).map(|hint| ClientError::Hint { hint })
 }
 
 impl Waiting {
@@ -226,6 +418,17 @@ impl Waiter {
         (&mut self.end).await.ok()
     }
 
+    /// What it expects.
+    pub(super) fn expected(&self) -> &Arc<Expected> {
+        &self.waiting.expected
+    }
+
+    /// Nobody waits for the answer any more; `false` if it is there already, or the service is not to be told.
+    pub(super) fn give_up(&self) -> bool {
+        self.waiting.given_up.store(true, Ordering::Relaxed);
+        self.waiting.expected.cancels && self.waiting.lock().end.is_some()
+    }
+
     /// The connection was lost before the message was handed to it for sure.
     pub(super) fn mark_lost(&self) {
         self.waiting.lock().lost = true;
@@ -247,21 +450,30 @@ impl Waiter {
     }
 }
 
-impl Drop for Waiter {
+impl StreamWaiter {
+    /// Nobody takes what comes for this message any more. The returned value only learns of its end.
+    pub(super) fn abandon(&self) -> Arc<Incoming> {
+        let (service, now) = (self.expected.service.endpoint.service().as_str(), Instant::now());
+        let limits = StreamBounds { window: 1, lease: None };
+        let incoming = Arc::new(Incoming::new(limits, service, now, now));
+        let attempt = incoming.begin(&self.expected.expectation);
+        incoming.abandon();
+        let streaming = Streaming { expected: Arc::clone(&self.expected), attempt, incoming: Arc::clone(&incoming) };
+        self.pending.lock().insert(self.token.clone(), Entry::Stream(Arc::new(streaming)));
+        incoming
+    }
+}
+
+impl Drop for StreamWaiter {
     fn drop(&mut self) {
         self.pending.lock().remove(&self.token);
     }
 }
 
-/// Which of the fixed hints these bytes are. Anything that differs in one byte is none.
-fn hint(payload: &[u8]) -> Option<HintKind> {
-    [
-        (Hint::Unauthenticated, HintKind::Unauthenticated),
-        (Hint::Overloaded, HintKind::Overloaded),
-        (Hint::TooLarge, HintKind::TooLarge),
-    ]
-    .into_iter()
-    .find_map(|(hint, kind)| (hint.payload().as_bytes() == payload).then_some(kind))
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.pending.lock().remove(&self.token);
+    }
 }
 
 #[cfg(test)]

@@ -1,22 +1,81 @@
 //! A request being prepared: to whom, by when, and whether it may be repeated.
 //! Never guesses: what the protocol cannot express is an error before anything is sent.
 
+use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep};
 
 use super::Client;
-use super::batch::Batch;
+use super::answer::Answer;
+use super::attachment::Attachment;
 use super::error::{ClientError, InvalidRequest, ProtocolError};
-use super::exchange::Letter;
-use super::pending::Answer;
+use super::exchange::{MessageId, OutgoingMessage};
+use super::stop_signal::{StopSignal, Stoppable};
+use super::stream_options::{StreamOptions, asked};
 use crate::name::MethodName;
-use crate::rpc::{Id, Outcome, Request, Responses};
+use crate::rpc::{Id, Outcome, Request, Responses, RpcError};
 use crate::wire::is_idempotency_key;
+
+impl Client {
+    /// Calls a method of a service and decodes its result. `params` is a struct or a map (by name), a tuple or a sequence
+    /// (by position), or `()` for none.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; [`ClientError::Remote`] is the service's own error.
+    ///
+    /// Cancel safety: dropping the future cancels the call at the service, unless it is
+    /// [detached](RequestBuilder::detached). It may have been executed all the same.
+    pub async fn call<R: DeserializeOwned>(
+        &self,
+        service: &str,
+        method: &str,
+        params: impl Serialize,
+    ) -> Result<R, ClientError> {
+        self.request(service).call(method, params).await
+    }
+
+    /// Sends a notification: nobody says whether it was executed, or even accepted. Returns when the broker has it.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. What the broker forbids, or what nobody listens to, is not told.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind. The notification may have been sent.
+    pub async fn notify(&self, service: &str, method: &str, params: impl Serialize) -> Result<(), ClientError> {
+        self.request(service).notify(method, params).await
+    }
+
+    /// Waits until somebody listens to calls of this service, at most for `limit`: a service that has just started does not
+    /// yet, for some seconds. What it asks runs nothing, so a call after it is sent once.
+    ///
+    /// # Errors
+    /// [`ClientError::NoResponders`] when nobody does within `limit`; see [`ClientError`] for the others.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    pub async fn wait_for(&self, service: &str, limit: Duration) -> Result<(), ClientError> {
+        wait_for(self, service, limit).await
+    }
+
+    /// A request with options: another deadline, repetition, an idempotency key, the method's own subject.
+    pub fn request(&self, service: &str) -> RequestBuilder {
+        RequestBuilder::new(self.clone(), service)
+    }
+
+    /// Signs these bytes as they are, sends them, and returns the text of the answer, which was verified.
+    ///
+    /// # Errors
+    /// See [`ClientError`], but never [`ClientError::Remote`]: an error that the service answers is the text.
+    ///
+    /// Cancel safety: as of [`Client::call`].
+    pub async fn send_raw(&self, service: &str, payload: impl Into<Bytes>) -> Result<String, ClientError> {
+        self.request(service).send_raw(payload).await
+    }
+}
 
 /// A request to one service, with options. Made by [`Client::request`].
 ///
@@ -38,11 +97,17 @@ use crate::wire::is_idempotency_key;
 #[must_use = "a request is sent by `call`, `notify`, `batch` or `send_raw`"]
 pub struct RequestBuilder {
     pub(super) client: Client,
-    service: String,
-    deadline: Duration,
+    pub(super) service: String,
+    pub(super) deadline: Duration,
     idempotent: bool,
     key: Option<String>,
     subject: Subject,
+    pub(super) id: Option<MessageId>,
+    detached: bool,
+    stop: Option<StopSignal>,
+    pub(super) stream: StreamOptions,
+    /// What the method may ask for.
+    pub(super) attached: Vec<Attachment>,
 }
 
 /// Which of the service's subjects a message goes to.
@@ -59,7 +124,20 @@ enum Subject {
 impl RequestBuilder {
     pub(super) fn new(client: Client, service: &str) -> Self {
         let deadline = client.0.options.deadline;
-        Self { client, service: service.to_owned(), deadline, idempotent: false, key: None, subject: Subject::Agent }
+        let service = service.to_owned();
+        Self {
+            client,
+            service,
+            deadline,
+            idempotent: false,
+            key: None,
+            subject: Subject::Agent,
+            id: None,
+            detached: false,
+            stop: None,
+            stream: StreamOptions::default(),
+            attached: Vec::new(),
+        }
     }
 
     /// How long all of it may take: 1 ms to 600 s. Waiting for a connection, for a token or for a place counts, and so
@@ -71,16 +149,91 @@ impl RequestBuilder {
 
     /// Running it twice does no harm. Then it is sent again, under a new signature, while the deadline allows: after an
     /// unsigned refusal, when nobody listens, when the connection is lost, and when the service says that it is
-    /// overloaded, that the caller's quota is used up, or that the clocks differ. At most ten times, with growing pauses.
+    /// overloaded, that the caller's quota is used up, that the clocks differ, or that the call with the same idempotency key still
+    /// runs. At most ten times, with growing pauses.
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
     }
 
-    /// A key that a method can tell repetitions by: 1 to 128 characters of printable ASCII. It is signed and handed to
-    /// the method; nothing else is done with it. Repetitions have the same key.
+    /// A key that repetitions are told by: 1 to 128 characters of printable ASCII. It is signed and handed to the method; a service that
+    /// declares the method idempotent runs it once for each key, and answers repetitions with the same outcome. Repetitions have the
+    /// same key. By itself it repeats nothing: [`RequestBuilder::idempotent`] does, and with such a method does no harm.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
+        self
+    }
+
+    /// Writes down the id of each message that is sent, for who looks it up in the service's log: a denial does not say why.
+    pub fn note_id(mut self, id: &MessageId) -> Self {
+        self.id = Some(id.clone());
+        self
+    }
+
+    /// It goes on when nobody waits for it any more: dropping the future does not cancel it at the service. For work that
+    /// is to be done whether or not the caller stays to hear of it. Streams and subscriptions are always cancelled, since
+    /// nobody would take their frames.
+    pub fn detached(mut self) -> Self {
+        self.detached = true;
+        self
+    }
+
+    /// Cancels a call, a batch or a raw message at the service when `signal` completes, and waits for the service's word, for 5 s
+    /// at most. It ends with whatever the service answers: its error `-32016`, or a result that was quicker; without an answer
+    /// with [`ClientError::Cancelled`]. Dropping the future cancels as well, and learns nothing. Streams have
+    /// [`CallStream::cancel`](super::CallStream::cancel).
+    pub fn cancel_on(mut self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
+        self.stop = Some(StopSignal::new(signal));
+        self
+    }
+
+    /// How many frames of a stream may be under way beyond those that the application has taken: 1 to 1024; 64. A method
+    /// that sends more waits.
+    pub fn window(mut self, frames: u64) -> Self {
+        self.stream.window = frames;
+        self
+    }
+
+    /// The most bytes of a stream's final result; 16 MiB. What does not fit one message comes in pieces, and is one text
+    /// again when the digest of all of it holds.
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.stream.max_bytes = bytes;
+        self
+    }
+
+    /// How long a subscription lives without being renewed: 2 s to 600 s; 60 s. It is renewed at half of it, for as long as
+    /// somebody holds the [`Subscription`](super::Subscription).
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.stream.lease = lease;
+        self
+    }
+
+    /// Is told of the notifications of a stream, such as progress, in their order among its items, when the application
+    /// comes to them. Of a subscription, whose notifications are its items, it is told of those whose name begins with
+    /// `rpc.` only. It must not block.
+    pub fn on_notification(mut self, handler: impl Fn(Request) + Send + Sync + 'static) -> Self {
+        self.stream.on_notification = Some(Arc::new(handler));
+        self
+    }
+
+    /// Answers the questions that the method asks while it runs, when the application comes to them in the stream; at most
+    /// eight at a time. Without it they are answered with `-32601`: a service gets nothing that nobody meant to give.
+    pub fn on_ask<F, A, R>(mut self, handler: F) -> Self
+    where
+        F: Fn(Request) -> A + Send + Sync + 'static,
+        A: Future<Output = Result<R, RpcError>> + Send + 'static,
+        R: Serialize,
+    {
+        self.stream.on_ask = Some(asked(handler));
+        self
+    }
+
+    /// Has the bytes of an argument ready for the method of this call, which asks for them while it runs; the argument itself goes
+    /// into the params, see [`Attachment`]. A call with attachments takes frames as a stream does, so [`RequestBuilder::window`] is
+    /// about it, its result may have [`RequestBuilder::max_bytes`], and dropping it cancels it. Of a stream, questions are
+    /// answered when the application comes to them.
+    pub fn attach(mut self, attachment: &Attachment) -> Self {
+        self.attached.push(attachment.clone());
         self
     }
 
@@ -101,13 +254,22 @@ impl RequestBuilder {
     /// # Errors
     /// See [`ClientError`]; [`ClientError::Remote`] is the service's own error.
     ///
-    /// Cancel safety: dropping the future ends the wait and leaves nothing behind. The call may be executed all the same.
-    pub async fn call<R: DeserializeOwned>(self, method: &str, params: impl Serialize) -> Result<R, ClientError> {
+    /// Cancel safety: dropping the future cancels the call at the service, unless it is
+    /// [detached](RequestBuilder::detached). It may have been executed all the same.
+    pub async fn call<R: DeserializeOwned>(mut self, method: &str, params: impl Serialize) -> Result<R, ClientError> {
+        if !self.attached.is_empty() {
+            let stop = self.stop.take();
+            let stream = self.stream::<IgnoredAny>(method, params);
+            return match stop {
+                Some(stop) => stream.finish_unless(&stop).await,
+                None => stream.finish().await,
+            };
+        }
         let id = Id::from(self.client.next_id());
         let request = request(method, &params, Some(id.clone()))?;
         drop(params);
-        let letter = self.letter(Some(method), request.to_bytes().into())?;
-        let answer = self.client.0.ask(&letter).await?;
+        let outgoing = self.build(Some(method), request.to_bytes().into())?;
+        let answer = self.client.0.request(&outgoing).await?;
         decode(&single(answer, &id)?.map_err(ClientError::Remote)?)
     }
 
@@ -121,13 +283,8 @@ impl RequestBuilder {
     pub async fn notify(self, method: &str, params: impl Serialize) -> Result<(), ClientError> {
         let request = request(method, &params, None)?;
         drop(params);
-        let letter = self.letter(Some(method), request.to_bytes().into())?;
-        self.client.0.tell(&letter, false).await
-    }
-
-    /// Several calls and notifications in one message, under one signature.
-    pub fn batch(self) -> Batch {
-        Batch::new(self)
+        let outgoing = self.build(Some(method), request.to_bytes().into())?;
+        self.client.0.publish(&outgoing, false).await
     }
 
     /// Signs these bytes as they are, sends them, and returns the text of the answer, which was verified: it may be an
@@ -138,8 +295,8 @@ impl RequestBuilder {
     ///
     /// Cancel safety: as of [`RequestBuilder::call`].
     pub async fn send_raw(self, payload: impl Into<Bytes>) -> Result<String, ClientError> {
-        let letter = self.letter(None, payload.into())?;
-        let answer = self.client.0.ask(&letter).await?;
+        let outgoing = self.build(None, payload.into())?;
+        let answer = self.client.0.request(&outgoing).await?;
         let flaw = |_| ClientError::Protocol(ProtocolError::Response(crate::rpc::Flaw::NotUtf8.into()));
         String::from_utf8(answer.payload.to_vec()).map_err(flaw)
     }
@@ -151,19 +308,23 @@ impl RequestBuilder {
     ///
     /// Cancel safety: as of [`RequestBuilder::notify`].
     pub async fn publish_raw(self, payload: impl Into<Bytes>) -> Result<(), ClientError> {
-        let letter = self.letter(None, payload.into())?;
-        self.client.0.tell(&letter, false).await
+        let outgoing = self.build(None, payload.into())?;
+        self.client.0.publish(&outgoing, false).await
     }
 
     /// The message, if all its options can be.
-    pub(super) fn letter(&self, method: Option<&str>, payload: Bytes) -> Result<Letter, InvalidRequest> {
+    pub(super) fn build(&self, method: Option<&str>, payload: Bytes) -> Result<OutgoingMessage, InvalidRequest> {
         let inner = &self.client.0;
-        let peer = inner.peers.find(&inner.credentials, &self.service, inner.options.valid_s)?;
+        let service = inner.services.find(&inner.credentials, &self.service, inner.options.valid_s)?;
         if self.deadline < Duration::from_millis(1) || self.deadline > MAX_DEADLINE {
             return Err(InvalidRequest::Deadline(self.deadline));
         }
         if self.key.as_deref().is_some_and(|key| !is_idempotency_key(key)) {
             return Err(InvalidRequest::IdempotencyKey);
+        }
+        // A stream has taken them before.
+        if !self.attached.is_empty() {
+            return Err(InvalidRequest::Attachments);
         }
         let agent = inner.credentials.agent();
         let method = match &self.subject {
@@ -172,16 +333,20 @@ impl RequestBuilder {
             Subject::Agent => None,
         };
         let subject = match method {
-            Some(method) => peer.endpoint.method_subject(agent, &MethodName::new(method)?),
-            None => peer.endpoint.subject(agent),
+            Some(method) => service.endpoint.method_subject(agent, &MethodName::new(method)?),
+            None => service.endpoint.subject(agent),
         };
-        Ok(Letter {
-            peer,
+        Ok(OutgoingMessage {
+            service,
             subject,
             payload,
             deadline: self.deadline,
             idempotent: self.idempotent,
             idempotency_key: self.key.clone(),
+            window: None,
+            detached: self.detached,
+            stop: self.stop.clone().map(Stoppable::new),
+            id: self.id.clone(),
         })
     }
 
@@ -202,7 +367,7 @@ const ASK: Duration = Duration::from_secs(2);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Asks until somebody listens. What is asked is signed and no JSON-RPC request, so it runs nothing, and a copy of it, too.
-pub(super) async fn wait_for(client: &Client, service: &str, limit: Duration) -> Result<(), ClientError> {
+async fn wait_for(client: &Client, service: &str, limit: Duration) -> Result<(), ClientError> {
     let started = Instant::now();
     let mut nobody = None;
     loop {
@@ -228,7 +393,7 @@ pub(super) async fn wait_for(client: &Client, service: &str, limit: Duration) ->
 }
 
 /// The outcome of the one call `id`, or of its whole message.
-fn single(answer: Answer, id: &Id) -> Result<Outcome, ClientError> {
+pub(super) fn single(answer: Answer, id: &Id) -> Result<Outcome, ClientError> {
     match answer.responses.map_err(ClientError::Protocol)? {
         Responses::Single(response) if response.id == *id => Ok(response.outcome),
         // A refusal of the whole message.

@@ -15,9 +15,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 use zeroize::Zeroizing;
 
-use crate::auth::SecretFileError;
 use crate::auth::{TokenError, decode_untrusted};
 use crate::clock::Clock;
+use crate::files::SecretFileError;
 
 pub use source::{CommandToken, FileToken, StaticToken};
 
@@ -107,16 +107,21 @@ pub enum TokenFault {
 }
 
 /// A token that can be used.
-pub(super) struct Held {
+pub(super) struct CachedToken {
     text: Zeroizing<String>,
     /// Seconds since the Unix epoch.
     expires_s: u64,
     renew_s: u64,
 }
 
-impl Held {
+impl CachedToken {
     pub(super) fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// From when on a newer one should be shown, in seconds since the Unix epoch.
+    pub(super) fn renew_s(&self) -> u64 {
+        self.renew_s
     }
 
     /// Reads the expiry without trusting it: a wrong one costs a refusal by the service, nothing else.
@@ -136,15 +141,15 @@ impl Held {
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for CachedToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Held(until {})", self.expires_s)
+        write!(f, "CachedToken(until {})", self.expires_s)
     }
 }
 
 /// The token in use, renewed in time. Ends its refreshing when dropped.
 #[derive(Debug)]
-pub(super) struct Tokens(Arc<Shared>);
+pub(super) struct TokenCache(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -157,7 +162,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    held: Option<Arc<Held>>,
+    cached: Option<Arc<CachedToken>>,
     /// When the source was last asked, and what it failed with if it did.
     asked: Option<Instant>,
     fault: Option<Arc<TokenFault>>,
@@ -166,7 +171,7 @@ struct State {
     suspect: bool,
 }
 
-impl Tokens {
+impl TokenCache {
     pub(super) fn new(source: Arc<dyn TokenSource>, clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(Shared { source, clock, state: Mutex::default(), done: watch::Sender::new(0) }))
     }
@@ -177,15 +182,15 @@ impl Tokens {
     /// sources are quicker than that, so a changed file is seen by the next call.
     ///
     /// Cancel safety: dropping the future does not end the refreshing.
-    pub(super) async fn current(&self) -> Result<Arc<Held>, Arc<TokenFault>> {
+    pub(super) async fn current(&self) -> Result<Arc<CachedToken>, Arc<TokenFault>> {
         let mut done = self.0.done.subscribe();
         match self.0.next() {
-            Next::Use(held) => Ok(held),
+            Next::Use(cached) => Ok(cached),
             Next::Refused(fault) => Err(fault),
-            Next::Refreshing(Some(held)) => {
+            Next::Refreshing(Some(cached)) => {
                 // Both outcomes are fine: what is used is what is there afterwards.
                 let _ = timeout(GRACE, done.changed()).await;
-                Ok(self.0.usable().unwrap_or(held))
+                Ok(self.0.usable().unwrap_or(cached))
             }
             Next::Refreshing(None) => {
                 let _ = done.changed().await;
@@ -195,12 +200,12 @@ impl Tokens {
     }
 
     /// Has the next call ask the source again, but not more often than every few seconds: hints can be forged.
-    pub(super) fn suspect(&self) {
+    pub(super) fn invalidate_soon(&self) {
         self.0.lock().suspect = true;
     }
 }
 
-impl Drop for Tokens {
+impl Drop for TokenCache {
     fn drop(&mut self) {
         // Not under the lock: the task's end takes it, too.
         let task = self.0.lock().refreshing.take();
@@ -211,9 +216,9 @@ impl Drop for Tokens {
 }
 
 enum Next {
-    Use(Arc<Held>),
+    Use(Arc<CachedToken>),
     /// With what to go on if it takes long.
-    Refreshing(Option<Arc<Held>>),
+    Refreshing(Option<Arc<CachedToken>>),
     Refused(Arc<TokenFault>),
 }
 
@@ -221,12 +226,12 @@ impl Shared {
     fn next(self: &Arc<Self>) -> Next {
         let now_s = self.clock.now_s();
         let mut state = self.lock();
-        let usable = state.held.clone().filter(|held| now_s < held.expires_s);
+        let usable = state.cached.clone().filter(|cached| now_s < cached.expires_s);
         let asked = state.asked.map(|asked| asked.elapsed());
         let due = match &usable {
             None => true,
-            Some(held) => {
-                now_s >= held.renew_s
+            Some(cached) => {
+                now_s >= cached.renew_s
                     || state.suspect
                     || self.source.recheck().is_some_and(|every| asked.is_none_or(|asked| asked >= every))
             }
@@ -237,10 +242,10 @@ impl Shared {
             (None, _) => PAUSE_WITHOUT,
         };
         match (usable, state.refreshing.is_some()) {
-            (Some(held), _) if !due => Next::Use(held),
-            (Some(held), true) => Next::Use(held),
+            (Some(cached), _) if !due => Next::Use(cached),
+            (Some(cached), true) => Next::Use(cached),
             (None, true) => Next::Refreshing(None),
-            (Some(held), false) if asked.is_some_and(|asked| asked < pause) => Next::Use(held),
+            (Some(cached), false) if asked.is_some_and(|asked| asked < pause) => Next::Use(cached),
             (None, false) if asked.is_some_and(|asked| asked < pause) && state.fault.is_some() => {
                 Next::Refused(state.fault.clone().unwrap_or(Arc::new(TokenFault::Slow)))
             }
@@ -254,9 +259,9 @@ impl Shared {
         }
     }
 
-    fn usable(&self) -> Option<Arc<Held>> {
+    fn usable(&self) -> Option<Arc<CachedToken>> {
         let now_s = self.clock.now_s();
-        self.lock().held.clone().filter(|held| now_s < held.expires_s)
+        self.lock().cached.clone().filter(|cached| now_s < cached.expires_s)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -270,10 +275,10 @@ struct Refreshing(Arc<Shared>, Option<TokenFault>);
 impl Refreshing {
     async fn run(mut self) {
         let text = timeout(FETCH_WITHIN, self.0.source.fetch()).await.unwrap_or(Err(TokenFault::Slow));
-        match text.and_then(|text| Held::new(text, self.0.clock.now_s())) {
-            Ok(held) => {
+        match text.and_then(|text| CachedToken::new(text, self.0.clock.now_s())) {
+            Ok(cached) => {
                 self.1 = None;
-                self.0.lock().held = Some(Arc::new(held));
+                self.0.lock().cached = Some(Arc::new(cached));
             }
             Err(fault) => self.1 = Some(fault),
         }
@@ -286,8 +291,11 @@ impl Drop for Refreshing {
             let mut state = self.0.lock();
             state.refreshing = None;
             state.fault = self.1.take().map(Arc::new);
-            if let Some(fault) = &state.fault {
-                tracing::warn!(target: "sealwire::client", %fault, "the access token could not be renewed");
+            let now_s = self.0.clock.now_s();
+            // Without a token, every call says why.
+            let goes_on = state.cached.as_ref().is_some_and(|cached| now_s < cached.expires_s);
+            if let Some(fault) = state.fault.as_ref().filter(|_| goes_on) {
+                tracing::warn!(target: "sealwire::client", error = %fault, "the access token could not be renewed");
             }
         }
         self.0.done.send_modify(|done| *done += 1);

@@ -7,12 +7,16 @@ use std::time::Duration;
 
 use super::{Config, ConfigError, GuardKind, IssuerFault, ReplayConfig, issuer};
 use crate::auth::{
-    Caps, Content, Denylist, Floor, Folder, KeyRing, KeySet, KeySource, LocalGuard, ReplayGuard, SecretFileError,
-    ServiceKeyMissing, SharedConfig, SharedGuard, Symmetric, TokenRules, TokenVerifier, Verifier, Window, is_missing,
-    read_trusted_service_key,
+    Denylist, KeyRing, KeySet, KeySource, LocalGuard, NonceLimits, ReplayGuard, ServiceKeyMissing, Symmetric,
+    TimeFloor, TokenRules, TokenVerifier, Verifier, Window, read_trusted_service_key,
 };
+#[cfg(feature = "shared-guard")]
+use crate::auth::{SharedConfig, SharedGuard};
 use crate::clock::{Clock, SystemClock};
-use crate::service::{Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, WantsMethods, Watched};
+use crate::files::{Content, Folder, SecretFileError, is_missing};
+use crate::service::{
+    AttachmentLimits, Builder, QuotaLimits, ServeOptions, Service, ServiceLimits, StreamLimits, WantsMethods, Watched,
+};
 use crate::wire::{Audience, Endpoint, ServiceKey, ServicePublicKey, WireLimits};
 
 impl Config {
@@ -41,7 +45,12 @@ impl Config {
             let set = KeySet::read_trusted_file(file, &issuer.key_rules(self.symmetric()), &self.files)?;
             for key in set.left_out().take(16) {
                 tracing::warn!(
-                    target: "sealwire::reload", what = "token keys", issuer = issuer.issuer, "left out: {key}"
+                    target: "sealwire::reload",
+                    resource = "token keys",
+                    issuer = issuer.issuer,
+                    key = crate::name::shown(&key.key),
+                    reason = %key.fault,
+                    "key left out"
                 );
             }
             sets.push(set);
@@ -95,6 +104,9 @@ impl Config {
 
     /// Whether the files that are named are there, and the policies could not have been written by anybody.
     fn check_files(&self) -> Result<(), ConfigError> {
+        if !self.backend.is_empty() {
+            return Err(ConfigError::Backends);
+        }
         let mut named = vec![("keys.ring".to_owned(), &self.keys.ring)];
         named.extend(self.keys.service_key.iter().map(|path| ("keys.service_key".to_owned(), path)));
         named.extend(self.keys.denylist.iter().map(|path| ("keys.denylist".to_owned(), path)));
@@ -178,11 +190,11 @@ impl Config {
     }
 
     /// The bounds of either guard.
-    fn caps(&self) -> Caps {
+    fn nonce_limits(&self) -> NonceLimits {
         let ReplayConfig { per_agent: owner, total, agents: owners, .. } = self.replay;
         // The reserves of all agents together take half of the room at most; the other half is for whoever needs more.
-        let reserve = Caps::default().reserve.min(owner).min(total / (2 * owners.max(1))).max(1);
-        Caps { owner, total, owners, reserve }
+        let reserve = NonceLimits::default().reserve.min(owner).min(total / (2 * owners.max(1))).max(1);
+        NonceLimits { owner, total, owners, reserve }
     }
 
     async fn verifier(&self, endpoint: &Endpoint, clock: &Arc<dyn Clock>) -> Result<Verifier, ConfigError> {
@@ -195,18 +207,24 @@ impl Config {
     }
 
     async fn guard(&self, window: Window, clock: &Arc<dyn Clock>) -> Result<Arc<dyn ReplayGuard>, ConfigError> {
-        let caps = self.caps();
+        let nonce_limits = self.nonce_limits();
         match self.replay.guard {
             GuardKind::Local => {
-                let floor = Floor::File(self.replay.state.clone().unwrap_or_default());
-                Ok(Arc::new(LocalGuard::open(window, caps, Arc::clone(clock), &floor)?))
+                let floor = TimeFloor::File(self.replay.state.clone().unwrap_or_default());
+                Ok(Arc::new(LocalGuard::open(window, nonce_limits, Arc::clone(clock), &floor)?))
             }
+            #[cfg(not(feature = "shared-guard"))]
+            GuardKind::Shared => Err(crate::auth::SharedOpenError::NotBuilt.into()),
+            #[cfg(feature = "shared-guard")]
             GuardKind::Shared => {
                 let mut shared = SharedConfig::new(self.environment.clone(), self.service.clone());
                 shared.window = window;
-                shared.caps = caps;
+                shared.nonce_limits = nonce_limits;
                 shared.replicas = self.replay.replicas;
                 shared.max_messages = self.replay.stream_messages.map_or(shared.max_messages, i64::from);
+                shared.max_outcomes = self.replay.outcomes.map_or(shared.max_outcomes, i64::from);
+                let bytes = self.replay.outcome_bytes.and_then(|bytes| i64::try_from(bytes).ok());
+                shared.outcome_bytes = bytes.unwrap_or(shared.outcome_bytes);
                 shared.answer_within = self.replay.answer_within_ms.map_or(shared.answer_within, Duration::from_millis);
                 let bus = self.replay.nats.as_ref().unwrap_or(&self.nats).clone();
                 Ok(Arc::new(SharedGuard::open(shared, bus, Arc::clone(clock)).await?))
@@ -238,6 +256,16 @@ impl Config {
                 in_flight: self.limits.agent_in_flight,
             },
             hints_per_second: self.limits.hints_per_second,
+            streams: StreamLimits {
+                per_agent: self.limits.agent_streams,
+                in_all: self.limits.streams,
+                bytes: self.limits.stream_bytes,
+                response: self.limits.stream_response_bytes,
+            },
+            attachments: AttachmentLimits {
+                each: self.limits.attachment_bytes,
+                in_all: self.limits.attachment_memory_bytes,
+            },
         };
         let options = ServeOptions {
             queue: self.limits.queue,

@@ -8,9 +8,10 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::auth::{
-    AgentRules, Bounds, ClaimPath, Content, FetchError, FileTrust, HeaderMember, IssuerRules, KeyRules, KeySource,
-    RoleRules, Symmetric, TokenAlgorithm, TokenId, TokenType, read_trusted,
+    AgentRules, Bounds, ClaimPath, FetchError, HeaderMember, IssuerRules, KeyRules, KeySource, RoleRules, Symmetric,
+    TokenAlgorithm, TokenId, TokenType,
 };
+use crate::files::{Content, FileTrust, read_trusted};
 use crate::name::shown;
 
 /// `[[tokens.issuer]]`

@@ -11,7 +11,8 @@ const HEAD: &str = "\
 Every key of `sealwire.toml`, which `sealwire serve`, `sealwire ping` and `Config::load` read. This page is what
 `sealwire config reference` prints. A key that does not stand here is an error, and so is a value out of its range. Relative
 paths are relative to the file. `sealwire serve --config FILE --check` reads a file, and everything that it names, as the
-service would, and connects to nothing.
+service would, and connects to nothing; policies are judged by the methods of the backends or, without one, by those that they
+declare, as `sealwire policy` does.
 
 Editors that know JSON Schema complete and check the file as you type, with [sealwire.schema.json](sealwire.schema.json), which
 is what `sealwire config schema` prints. With Taplo, or Even Better TOML in VS Code, the first line of the file says where it is:
@@ -34,7 +35,7 @@ impl Config {
 fn section(page: &mut String, table: &Table, path: &str, left_out: &str) {
     let heading = match path {
         "" => "At the top".to_owned(),
-        "tokens.issuer" => format!("`[[{path}]]`"),
+        "tokens.issuer" | "backend" | "backend.method" | "backend.method.params" => format!("`[[{path}]]`"),
         _ => format!("`[{path}]`"),
     };
     // Writing to a string cannot fail.

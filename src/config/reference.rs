@@ -2,93 +2,25 @@
 //! and the check of ranges are made from this one table.
 //! Never states a default of its own: it asks the code that has it.
 
+mod backend;
 mod bounds;
+mod bus;
+mod key;
 mod ranges;
 mod tokens;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
+use self::backend::backend;
 use self::bounds::{limits, replay};
+use self::bus::bus;
+pub(super) use self::key::{Key, Kind, LeftOut, Table};
 pub use self::ranges::OutOfRange;
 pub(super) use self::ranges::check_ranges;
 use self::tokens::tokens;
 use crate::wire::Endpoint;
 
-/// One key.
-pub(super) struct Key {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) left_out: LeftOut,
-    pub(super) about: &'static str,
-}
-
-/// What a file without the key means.
-pub(super) enum LeftOut {
-    /// It does not load.
-    Required,
-    /// The same as with this value.
-    Value(Value),
-    /// What these words say.
-    Means(&'static str),
-}
-
-/// What a key's value is.
-pub(super) enum Kind {
-    Text,
-    /// 1 to 64 of `A-Z a-z 0-9 _ -`.
-    Name,
-    /// 1 to 8 subject tokens with dots in between.
-    Prefix,
-    /// Relative to the configuration file.
-    Path,
-    Flag,
-    /// Unit, least, most.
-    Number(&'static str, u64, Option<u64>),
-    Choice(&'static [&'static str]),
-    /// The way to a claim.
-    Claim,
-    /// A text, or the beginning of one.
-    Pattern,
-    /// Texts by claim.
-    Claims,
-    /// Texts by text.
-    Texts,
-    /// A list, and the fewest entries.
-    List(Box<Kind>, u64),
-    Table(Table),
-    /// `[[…]]`, one at least.
-    Tables(Table),
-}
-
-/// A table.
-pub(super) struct Table {
-    pub(super) about: &'static str,
-    pub(super) keys: Vec<Key>,
-}
-
-impl Key {
-    fn new(name: &'static str, kind: Kind, left_out: LeftOut, about: &'static str) -> Self {
-        Self { name, kind, left_out, about }
-    }
-
-    fn required(name: &'static str, kind: Kind, about: &'static str) -> Self {
-        Self::new(name, kind, LeftOut::Required, about)
-    }
-
-    fn value(name: &'static str, kind: Kind, value: impl Into<Value>, about: &'static str) -> Self {
-        Self::new(name, kind, LeftOut::Value(value.into()), about)
-    }
-
-    fn none(name: &'static str, kind: Kind, means: &'static str, about: &'static str) -> Self {
-        Self::new(name, kind, LeftOut::Means(means), about)
-    }
-
-    fn table(name: &'static str, means: &'static str, about: &'static str, keys: Vec<Self>) -> Self {
-        Self::new(name, Kind::Table(Table { about, keys }), LeftOut::Means(means), "")
-    }
-}
-
-use Kind::{Flag, List, Name, Number, Path, Prefix, Text};
+use Kind::{List, Name, Number, Path, Prefix, Tables};
 
 /// The whole file.
 pub(super) fn file() -> Table {
@@ -147,43 +79,17 @@ pub(super) fn file() -> Table {
                     ),
                 ],
             ),
+            Key::new(
+                "backend",
+                Tables(Table {
+                    about: "A program whose tools `sealwire serve` puts behind the bus; several may be described (docs/backends.md). A program of your own that reads this file refuses it.",
+                    keys: backend(),
+                }),
+                LeftOut::Means("there is none"),
+                "",
+            ),
         ],
     }
-}
-
-fn bus() -> Vec<Key> {
-    vec![
-        Key::required(
-            "urls",
-            List(Box::new(Text), 1),
-            "`nats://host:port` or `tls://host:port`, one or several nodes of one cluster.",
-        ),
-        Key::none("user", Text, "no user", "The user's name."),
-        Key::none(
-            "password",
-            Text,
-            "no password",
-            "The user's password. The file is then a secret, and must be for its owner alone.",
-        ),
-        Key::none("password_file", Path, "no password", "A file that holds the password, readable by its owner alone."),
-        Key::none("token", Text, "no token", "A token for the broker (no access token of calls)."),
-        Key::none("nkey_seed", Text, "no nkey", "An nkey seed (`SU…`)."),
-        Key::none("nkey_seed_file", Path, "no nkey", "A file that holds the nkey seed, readable by its owner alone."),
-        Key::none(
-            "tls_ca",
-            Path,
-            "the system's",
-            "Certificate authorities that sign the brokers' certificates, a PEM file. With it, there is no connection without TLS.",
-        ),
-        Key::none("tls_cert", Path, "no certificate", "Our certificate, a PEM file, for brokers that ask for one."),
-        Key::none("tls_key", Path, "no certificate", "Our certificate's key, a PEM file, readable by its owner alone."),
-        Key::value(
-            "allow_plaintext",
-            Flag,
-            false,
-            "Whether a password or token may be sent in clear text to another machine: for networks in which nobody else can listen.",
-        ),
-    ]
 }
 
 fn keys() -> Vec<Key> {

@@ -1,6 +1,7 @@
 //! A connection that stays: one session after the other, over all brokers that are known.
 //! Never has two brokers choose it for longer than a hand-over takes, and leaves none before it has read what it was chosen for.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,22 +9,11 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use super::config::{BusConfig, BusError, Door};
 use super::dial::{DialError, Login, dial};
+use super::event::{Event, Handler};
 use super::servers::{Address, Servers, pause};
-use super::{Event, Handler, Session};
-use crate::bus::{BusConfig, BusError, Door};
-
-/// What to subscribe to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subject {
-    /// The subject, wildcards allowed.
-    pub subject: String,
-    /// The queue group, if the messages are to be shared with others.
-    pub queue: Option<String>,
-    /// About how many messages a second are taken, at least 2. The broker keeps what is above to itself: it costs this
-    /// connection nothing, and is lost.
-    pub a_second: Option<u64>,
-}
+use super::session::{Session, Subject};
 
 /// How a connection is.
 #[derive(Debug, Clone)]
@@ -75,7 +65,8 @@ pub enum OpenError {
 pub struct Connection {
     current: watch::Receiver<Option<Arc<Session>>>,
     stop: watch::Sender<bool>,
-    keeper: Mutex<Option<JoinHandle<()>>>,
+    queues_over: Arc<AtomicBool>,
+    supervisor: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Connection {
@@ -85,20 +76,22 @@ impl Connection {
     /// [`OpenError`]; nothing is left behind.
     pub async fn open(bus: &BusConfig, options: Options, handler: Arc<dyn Handler>) -> Result<Self, OpenError> {
         let Door { addresses, login, follow } = bus.door()?;
-        let mut keeper = Keeper {
+        let mut supervisor = Supervisor {
             servers: Servers::new(addresses, follow),
             login,
             options,
             handler,
             current: watch::Sender::new(None),
+            queues_over: Arc::default(),
             live: Vec::new(),
             tasks: JoinSet::new(),
         };
-        keeper.first(bus).await?;
-        let current = keeper.current.subscribe();
+        supervisor.first(bus).await?;
+        let current = supervisor.current.subscribe();
+        let queues_over = Arc::clone(&supervisor.queues_over);
         let (stop, stopped) = watch::channel(false);
-        let keeper = Mutex::new(Some(tokio::spawn(keeper.run(stopped))));
-        Ok(Self { current, stop, keeper })
+        let supervisor = Mutex::new(Some(tokio::spawn(supervisor.run(stopped))));
+        Ok(Self { current, stop, queues_over, supervisor })
     }
 
     /// The session that is up; `None` while there is none.
@@ -113,16 +106,27 @@ impl Connection {
         self.current.clone()
     }
 
+    /// Ends all subscriptions in queue groups, for good, and has every message handed over that the broker had chosen us for.
+    /// The connection and its other subscriptions stay.
+    ///
+    /// Cancel safety: a dropped future may leave messages on the way, which are handed over later.
+    pub async fn end_queues(&self) {
+        self.queues_over.store(true, Ordering::SeqCst);
+        if let Some(session) = self.session() {
+            session.end_queues().await;
+        }
+    }
+
     /// Ends all subscriptions, has every message handed over that the broker had chosen us for, and leaves.
     ///
     /// Cancel safety: a dropped future may leave the end to dropping the connection.
     pub async fn drain(&self) {
         self.stop.send_replace(true);
-        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(keeper) = keeper {
+        let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(supervisor) = supervisor {
             // It ends by itself, or with this future.
-            let mut keeper = Aborting(keeper);
-            drop((&mut keeper.0).await);
+            let mut supervisor = Aborting(supervisor);
+            drop((&mut supervisor.0).await);
         }
     }
 
@@ -130,19 +134,19 @@ impl Connection {
     ///
     /// Cancel safety: it has left when the future is first polled.
     pub async fn close(&self) {
-        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(keeper) = keeper {
-            keeper.abort();
+        let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(supervisor) = supervisor {
+            supervisor.abort();
             // It was told to end, and that is how it ended.
-            drop(keeper.await);
+            drop(supervisor.await);
         }
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if let Some(keeper) = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            keeper.abort();
+        if let Some(supervisor) = self.supervisor.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            supervisor.abort();
         }
     }
 }
@@ -155,13 +159,15 @@ impl Drop for Aborting {
     }
 }
 
-/// What makes the sessions. They end when it is dropped.
-struct Keeper {
+/// Makes the sessions and replaces them when they end. They end when it is dropped.
+struct Supervisor {
     servers: Servers,
     login: Login,
     options: Options,
     handler: Arc<dyn Handler>,
     current: watch::Sender<Option<Arc<Session>>>,
+    /// Nothing is subscribed in a queue group any more.
+    queues_over: Arc<AtomicBool>,
     /// All that the broker may still choose.
     live: Vec<Arc<Session>>,
     tasks: JoinSet<()>,
@@ -182,7 +188,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-impl Keeper {
+impl Supervisor {
     /// Tries each address once. Of several failures, the one that the operator can do most about is told.
     async fn first(&mut self, bus: &BusConfig) -> Result<(), OpenError> {
         let mut told: Option<OpenError> = None;
@@ -209,7 +215,10 @@ impl Keeper {
         self.live.retain(|session| session.is_up());
         let Options { name, subjects, required, max_message, ping_every } = &self.options;
         let dialed = dial(address, &self.login, name, *max_message).await.map_err(Failure::Dial)?;
-        let session = Arc::new(Session::new(subjects, *required, &dialed));
+        let without_queues = self.queues_over.load(Ordering::SeqCst);
+        let subjects: Vec<Subject> =
+            subjects.iter().filter(|subject| !without_queues || subject.queue.is_none()).cloned().collect();
+        let session = Arc::new(Session::new(&subjects, *required, &dialed));
         self.live.push(Arc::clone(&session));
         self.tasks.spawn(Arc::clone(&session).run(dialed, Arc::clone(&self.handler), *ping_every));
         match timeout(SUBSCRIBED_WITHIN, session.subscribe()).await {
@@ -217,7 +226,12 @@ impl Keeper {
                 session.finish();
                 Err(Failure::Forbidden(forbidden))
             }
-            Ok(Ok(_)) => Ok(session),
+            Ok(Ok(_)) => {
+                if !without_queues && self.queues_over.load(Ordering::SeqCst) {
+                    session.end_queues().await;
+                }
+                Ok(session)
+            }
             Ok(Err(why)) => Err(Failure::Dial(DialError::Unreachable(why))),
             Err(_) => {
                 session.finish();
@@ -228,7 +242,7 @@ impl Keeper {
 
     async fn run(mut self, mut stop: watch::Receiver<bool>) {
         tokio::select! {
-            () = self.keep() => {}
+            () = self.supervise() => {}
             // Its sender is gone only when this task is aborted, too.
             _ = stop.wait_for(|stop| *stop) => {}
         }
@@ -240,7 +254,7 @@ impl Keeper {
         drop(timeout(WRITTEN_WITHIN, written).await);
     }
 
-    async fn keep(&mut self) {
+    async fn supervise(&mut self) {
         loop {
             let Some(session) = self.current.borrow().clone() else { return };
             let why = tokio::select! {
@@ -262,7 +276,7 @@ impl Keeper {
                     self.tasks.spawn(async move { leave(&session).await });
                 }
                 None => {
-                    let session = self.again().await;
+                    let session = self.reconnect().await;
                     self.current.send_replace(Some(session));
                     self.handler.event(Event::Connected);
                 }
@@ -302,7 +316,7 @@ impl Keeper {
     }
 
     /// Tries until it succeeds.
-    async fn again(&mut self) -> Arc<Session> {
+    async fn reconnect(&mut self) -> Arc<Session> {
         let mut attempt = 0;
         loop {
             attempt += 1;

@@ -2,7 +2,6 @@
 //! Never sends a secret before TLS where TLS was asked for, and never prints one.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -13,11 +12,10 @@ use tokio::time::timeout;
 use tokio_rustls::rustls;
 use zeroize::Zeroizing;
 
+use super::nkey::NKey;
 use super::protocol::{Info, Op, Parser};
 use super::servers::Address;
-use super::tls;
-use crate::auth::FileTrust;
-use crate::wire::b64;
+use super::tls::{self, TlsFiles};
 
 /// As whom we connect.
 #[derive(Clone, Default)]
@@ -33,17 +31,6 @@ impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Login").field("user", &self.user.as_ref().map(|(user, _)| user)).finish_non_exhaustive()
     }
-}
-
-/// PEM files. Either of them asks for TLS, whatever the broker says.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct TlsFiles {
-    /// Who may have written them.
-    pub(crate) trust: FileTrust,
-    /// Certificate authorities, instead of the system's.
-    pub(crate) ca: Option<PathBuf>,
-    /// Our certificate and its key.
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// What came of a try.
@@ -206,9 +193,9 @@ fn connect_line(info: &Info, login: &Login, name: &str, encrypted: bool) -> Resu
         if let (Some(seed), Some(nonce)) = (&login.nkey_seed, &info.nonce) {
             // Neither the seed nor what is wrong with it.
             let unusable = || DialError::Unreachable("the nkey seed is none: it begins with SU".to_owned());
-            let pair = nkeys::KeyPair::from_seed(seed).map_err(|_| unusable())?;
-            put("nkey", &pair.public_key());
-            put("sig", &b64(&pair.sign(nonce.as_bytes()).map_err(|_| unusable())?));
+            let key = NKey::from_seed(seed).ok_or_else(unusable)?;
+            put("nkey", &key.public());
+            put("sig", &key.sign(nonce));
         }
     }
     let mut line = Zeroizing::new(Vec::with_capacity(1024));

@@ -53,25 +53,31 @@ const SLACK: usize = 64 << 10;
 impl Outbound {
     /// Adds a message, once there is room. Frames are whole: dropping the future adds all of it or nothing.
     pub(super) async fn publish(&self, frame: &[&[u8]]) -> Result<(), PublishError> {
-        let size: usize = frame.iter().map(|part| part.len()).sum();
-        loop {
+        while !self.offer(frame)? {
             let mut emptied = std::pin::pin!(self.emptied.notified());
-            // Registered before looking, so that room which is made right after it is not missed.
+            // Registered before looking again, so that room which is made right after it is not missed.
             emptied.as_mut().enable();
-            {
-                let mut queue = self.lock();
-                if queue.closed || queue.finishing {
-                    return Err(PublishError::Gone);
-                }
-                if queue.bytes.is_empty() || queue.bytes.len() + size <= MOST_BYTES {
-                    frame.iter().for_each(|part| queue.bytes.extend_from_slice(part));
-                    break;
-                }
+            if self.offer(frame)? {
+                break;
             }
             emptied.await;
         }
         self.filled.notify_one();
         Ok(())
+    }
+
+    /// Adds a message if there is room.
+    fn offer(&self, frame: &[&[u8]]) -> Result<bool, PublishError> {
+        let size: usize = frame.iter().map(|part| part.len()).sum();
+        let mut queue = self.lock();
+        if queue.closed || queue.finishing {
+            return Err(PublishError::Gone);
+        }
+        let fits = queue.bytes.is_empty() || queue.bytes.len() + size <= MOST_BYTES;
+        if fits {
+            frame.iter().for_each(|part| queue.bytes.extend_from_slice(part));
+        }
+        Ok(fits)
     }
 
     /// Adds a control line; `false` if the connection has ended, or a broker makes us write more than it reads.

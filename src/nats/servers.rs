@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use async_nats::ServerAddr;
+use aws_lc_rs::rand;
 
 use super::Info;
 
@@ -97,8 +98,10 @@ pub(crate) fn pause(attempt: usize, servers: usize) -> Duration {
         return Duration::ZERO;
     };
     let base = (50_u64 << exponent.min(6)).min(2_000);
-    let random = crate::auth::Nonce::random().to_text().bytes().map(u64::from).sum::<u64>();
-    Duration::from_millis(base + random % (base / 4 + 1))
+    let mut random = [0; 2];
+    // Without randomness no connection comes about anyway.
+    rand::fill(&mut random).unwrap_or_default();
+    Duration::from_millis(base + u64::from(u16::from_be_bytes(random)) % (base / 4 + 1))
 }
 
 #[cfg(test)]

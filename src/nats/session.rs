@@ -11,8 +11,21 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::dial::{Dialed, Stream};
+use super::event::{Event, Handler};
 use super::outbound::{Outbound, PublishError};
-use super::{Event, Handler, Info, Message, Op, Parser, Subject};
+use super::protocol::{Info, Message, Op, Parser};
+
+/// What to subscribe to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// The subject, wildcards allowed.
+    pub subject: String,
+    /// The queue group, if the messages are to be shared with others.
+    pub queue: Option<String>,
+    /// About how many messages a second are taken, at least 2. The broker keeps what is above to itself: it costs this
+    /// connection nothing, and is lost.
+    pub a_second: Option<u64>,
+}
 
 /// A connection that is up, or was.
 #[derive(Debug)]
@@ -158,9 +171,27 @@ impl Session {
     /// lowered until a pause shows that nothing comes.
     pub(super) async fn drain(&self) {
         self.leaving.store(true, Ordering::SeqCst);
+        self.end(|_| true).await;
+        // Nothing has come for half a second, or everything has ended: what is still on the way comes before the answer.
+        drop(timeout(LAST_ANSWER, self.unsubscribe()).await);
+    }
+
+    /// The same of what is shared with others, in a queue group. The other subscriptions stay.
+    pub(super) async fn end_queues(&self) {
+        self.end(|subject| subject.queue.is_some()).await;
+        for (sid, subscribed) in (1_u64..).zip(&self.subscriptions) {
+            if subscribed.subject.queue.is_some() {
+                self.outbound.control(&format!("UNSUB {sid}\r\n"));
+            }
+        }
+        drop(timeout(LAST_ANSWER, self.flush()).await);
+    }
+
+    async fn end(&self, which: impl Fn(&Subject) -> bool) {
+        let ending = || (1_u64..).zip(&self.subscriptions).filter(|(_, subscribed)| which(&subscribed.subject));
         let started = Instant::now();
         for (more, quiet) in [(256_u64, 250_u64), (8, 250), (1, 500)] {
-            for (sid, subscribed) in (1_u64..).zip(&self.subscriptions) {
+            for (sid, subscribed) in ending() {
                 if !subscribed.is_over() {
                     let limit = subscribed.seen.load(Ordering::Relaxed).saturating_add(more);
                     subscribed.limit.store(limit, Ordering::Relaxed);
@@ -168,14 +199,15 @@ impl Session {
                 }
             }
             // Or a trickle that never pauses and never reaches the number.
-            while self.is_up() && !self.is_over() && started.elapsed() < LONGEST_DRAIN {
+            while self.is_up()
+                && !ending().all(|(_, subscribed)| subscribed.is_over())
+                && started.elapsed() < LONGEST_DRAIN
+            {
                 if timeout(Duration::from_millis(quiet), self.arrived.notified()).await.is_err() {
                     break;
                 }
             }
         }
-        // Nothing has come for half a second, or everything has ended: what is still on the way comes before the answer.
-        drop(timeout(LAST_ANSWER, self.unsubscribe()).await);
     }
 
     /// Waits until the broker has handled everything that was sent before, and ended all subscriptions after it; `false` if
@@ -193,10 +225,6 @@ impl Session {
     /// Writes what is there, and ends.
     pub(super) fn finish(&self) {
         self.outbound.finish();
-    }
-
-    fn is_over(&self) -> bool {
-        self.subscriptions.iter().all(Subscribed::is_over)
     }
 
     /// Reads and writes until the end.
@@ -284,7 +312,9 @@ impl Session {
                     _ => false,
                 };
                 if ours {
-                    *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(crate::name::shown(&text));
+                    // With room for the subject, which is ours.
+                    let said = text.chars().take(FORBIDDEN).flat_map(char::escape_default).collect();
+                    *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(said);
                 }
                 handler.event(event);
                 if ours && self.required {
@@ -397,6 +427,8 @@ fn is_subject(subject: &str) -> bool {
     (1..=2_000).contains(&subject.len()) && subject.bytes().all(|byte| (0x21..=0x7e).contains(&byte))
 }
 
+/// How much of it is told when the broker forbids a subscription, in characters.
+const FORBIDDEN: usize = 512;
 /// How much is read at a time.
 const CHUNK: usize = 64 << 10;
 /// The largest buffer that is kept when it is empty.

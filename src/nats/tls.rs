@@ -1,7 +1,7 @@
 //! TLS to the broker: whom we trust, and who we are. The files are read for each connection, so renewed ones count.
 //! Never falls back to the system's trust anchors where the operator named others.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_rustls::TlsConnector;
@@ -10,8 +10,18 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::dial::TlsFiles;
-use crate::auth::{Content, FileTrust, read_trusted};
+use crate::files::{Content, FileTrust, read_trusted};
+
+/// PEM files. Either of them asks for TLS, whatever the broker says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TlsFiles {
+    /// Who may have written them.
+    pub(crate) trust: FileTrust,
+    /// Certificate authorities, instead of the system's.
+    pub(crate) ca: Option<PathBuf>,
+    /// Our certificate and its key.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+}
 
 /// Reads the files. Blocks.
 pub(super) fn connector(files: &TlsFiles) -> Result<TlsConnector, String> {

@@ -1,19 +1,19 @@
 //! Why a decision came out as it did, in words: every rule of the method and which of its parts failed.
 //! Never decides: the answer is `PolicySet::decide`'s, and each part is evaluated by the same engine.
 
+mod observed;
+
 use std::fmt;
 
 use serde::Serialize;
 
-use super::actual::actual;
-use super::cedar;
-use super::decision::{Decision, Question, Reason};
-use super::expr::{self, Reads};
-use super::request::Needs;
-use super::revision::Revision;
-use super::rule::{Effect, Mode, Part, Rule, RuleId};
-use super::set::{Ground, PolicySet, parties};
-use super::slice::{Facts, Party, Slice};
+use crate::policy::cedar::{References, compile, expr};
+use crate::policy::engine::{
+    CallFacts, ContextShape, Decision, MethodPolicies, Party, PolicySet, Question, Reason, parties,
+};
+use crate::policy::language::CheckedPolicy;
+use crate::policy::model::{Condition, Effect, Mode, Revision, Rule, RuleId};
+use observed::observed_value;
 
 /// A decision with its grounds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -56,7 +56,7 @@ pub struct RuleExplanation {
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Its conditions, one by one.
-    pub parts: Vec<PartExplanation>,
+    pub conditions: Vec<ConditionExplanation>,
 }
 
 /// Whether a rule or a part of it held. In JSON, `outcome` is one of four words, and `why` stands beside `failed`.
@@ -75,9 +75,9 @@ pub enum Outcome {
 
 /// How one condition of a rule fared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PartExplanation {
+pub struct ConditionExplanation {
     /// What has to hold, as a sentence.
-    pub words: String,
+    pub condition: String,
     /// Whether it did.
     #[serde(flatten)]
     pub outcome: Outcome,
@@ -86,14 +86,22 @@ pub struct PartExplanation {
     pub actual: Option<String>,
 }
 
-pub(crate) fn explain(set: &PolicySet, question: &Question<'_>) -> Explanation {
-    let ground = set.ground();
-    let parties = match set.slice_for(question.method) {
+impl PolicySet {
+    /// Answers a question and tells of every rule of the method whether it matched, and if not, why not.
+    #[must_use]
+    pub fn explain(&self, question: &Question<'_>) -> Explanation {
+        explain(self, question)
+    }
+}
+
+fn explain(set: &PolicySet, question: &Question<'_>) -> Explanation {
+    let checked = set.checked();
+    let parties = match set.policies_for(question.method) {
         None => Vec::new(),
-        Some(slice) => {
-            let facts = slice.facts(question);
-            let parties = parties(question.caller).map(|name| ground.party(question.caller, name));
-            parties.map(|party| explain_party(ground, slice, &facts, &party)).collect()
+        Some(policies) => {
+            let facts = policies.facts(question);
+            let parties = parties(question.caller).map(|name| Party::of(question.caller, name, checked));
+            parties.map(|party| explain_party(checked, policies, &facts, &party)).collect()
         }
     };
     Explanation {
@@ -104,14 +112,19 @@ pub(crate) fn explain(set: &PolicySet, question: &Question<'_>) -> Explanation {
     }
 }
 
-fn explain_party(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party<'_>) -> PartyExplanation {
-    let mut rules: Vec<RuleExplanation> = slice
+fn explain_party(
+    checked: &CheckedPolicy,
+    policies: &MethodPolicies,
+    facts: &CallFacts<'_>,
+    party: &Party<'_>,
+) -> PartyExplanation {
+    let mut rules: Vec<RuleExplanation> = policies
         .rules
         .iter()
-        .filter_map(|position| ground.rules.get(*position))
-        .map(|rule| explain_rule(ground, slice, facts, party, rule))
+        .filter_map(|position| checked.rules.get(*position))
+        .map(|rule| explain_rule(checked, policies, facts, party, rule))
         .collect();
-    let decision = slice.decide(facts, party, ground);
+    let decision = policies.decide(facts, party, checked);
     if decision.reason == Reason::NoRule {
         rules.sort_by_key(|rule| (rule.outcome != Outcome::Held, !rule.could_allow(), rule.lacks().count()));
     } else {
@@ -120,29 +133,35 @@ fn explain_party(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Part
     PartyExplanation { name: party.name.to_owned(), decision, rules }
 }
 
-fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party<'_>, rule: &Rule) -> RuleExplanation {
-    let who = cedar::who_part(rule).ok();
-    let parts: Vec<&Part> = who.iter().chain(&rule.parts).collect();
+fn explain_rule(
+    checked: &CheckedPolicy,
+    policies: &MethodPolicies,
+    facts: &CallFacts<'_>,
+    party: &Party<'_>,
+    rule: &Rule,
+) -> RuleExplanation {
+    // A rule that could not be built is in no set.
+    let parts = compile::parts(rule).unwrap_or_default();
     let mut probes = cedar_policy::PolicySet::new();
     for (position, part) in parts.iter().enumerate() {
-        if let Ok(probe) = cedar::probe(&position.to_string(), part.condition.clone()) {
+        if let Ok(probe) = compile::probe(&position.to_string(), part.expr.clone()) {
             // Positions are distinct; a part that could not be added counts as not held below.
             let _added = probes.add(probe);
         }
     }
     // It always holds, unless nothing can be evaluated at all.
-    if let Ok(probe) = cedar::probe(ALWAYS, expr::boolean(true)) {
+    if let Ok(probe) = compile::probe(ALWAYS, expr::boolean(true)) {
         let _added = probes.add(probe);
     }
-    let results = slice.probe(facts, party, &probes, ground);
+    let results = policies.probe(facts, party, &probes, checked);
     let evaluated = results.contains_key(&cedar_policy::PolicyId::new(ALWAYS));
     let mut stopped = false;
-    let parts: Vec<PartExplanation> = parts
+    let parts: Vec<ConditionExplanation> = parts
         .iter()
         .enumerate()
         .map(|(position, part)| {
             let result = results.get(&cedar_policy::PolicyId::new(position.to_string()));
-            let outcome = match (fault(ground, slice, facts, part), result) {
+            let outcome = match (fault(checked, policies, facts, part), result) {
                 (Some(fault), _) => Outcome::Failed(fault),
                 _ if !evaluated => Outcome::Failed(NOT_EVALUATED.to_owned()),
                 (None, Some(None)) => Outcome::Held,
@@ -152,14 +171,14 @@ fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party
             };
             stopped |= outcome == Outcome::Not;
             let seen = matches!(outcome, Outcome::Held | Outcome::Not);
-            let actual = seen.then(|| actual(part, facts, party, ground)).flatten();
-            PartExplanation { words: part.words.clone(), outcome, actual }
+            let actual = seen.then(|| observed_value(part, facts, party, checked)).flatten();
+            ConditionExplanation { condition: part.text.clone(), outcome, actual }
         })
         .collect();
     // Cedar evaluates the parts in order and stops at the first that does not hold. For a method that does not exist,
     // conditions on parameters are left out, and deny rules that have any with them.
     let judged =
-        |part: &PartExplanation| !(slice.relaxed_only && part.outcome == Outcome::Failed(NOTHING_KNOWN.into()));
+        |part: &ConditionExplanation| !(policies.unregistered && part.outcome == Outcome::Failed(NOTHING_KNOWN.into()));
     let left_out = rule.effect == Effect::Deny && !parts.iter().all(judged);
     let mut outcome = parts.iter().filter(|part| judged(part)).map(|part| &part.outcome);
     let outcome = outcome.find(|outcome| **outcome != Outcome::Held).cloned().unwrap_or(Outcome::Held);
@@ -170,27 +189,32 @@ fn explain_rule(ground: &Ground, slice: &Slice, facts: &Facts<'_>, party: &Party
         effect: rule.effect,
         mode: rule.mode,
         outcome,
-        parts,
+        conditions: parts,
     }
 }
 
 const ALWAYS: &str = "always";
 /// A time beyond the year 9999, for instance.
-const NOT_EVALUATED: &str = "nothing can be evaluated: the call has a value that conditions cannot represent";
+const NOT_EVALUATED: &str = "conditions were not evaluated: the call has a value that Cedar cannot represent";
 const NOTHING_KNOWN: &str = "nothing is known about the parameters of a method that does not exist";
 
 /// Why a part cannot be judged, if it looks at something of the call that is not as declared.
-fn fault(ground: &Ground, slice: &Slice, facts: &Facts<'_>, part: &Part) -> Option<String> {
-    if cedar::reads_params(part) {
-        if slice.relaxed_only {
+fn fault(
+    checked: &CheckedPolicy,
+    policies: &MethodPolicies,
+    facts: &CallFacts<'_>,
+    part: &Condition,
+) -> Option<String> {
+    if compile::reads_params(part) {
+        if policies.unregistered {
             return Some(NOTHING_KNOWN.to_owned());
         }
         if let Some(Err(fault)) = &facts.params {
             return Some(fault.to_string());
         }
     }
-    let needs = Needs::of(&Reads::of([&part.condition]), None, &ground.vocabulary);
-    needs.claim_fault(facts.question).map(|fault| fault.to_string())
+    let shape = ContextShape::of(&References::of([&part.expr]), None, &checked.declarations);
+    shape.claim_fault(facts.question).map(|fault| fault.to_string())
 }
 
 impl PartyExplanation {
@@ -207,8 +231,8 @@ impl RuleExplanation {
     }
 
     /// What does not hold.
-    fn lacks(&self) -> impl Iterator<Item = &PartExplanation> {
-        self.parts.iter().filter(|part| part.outcome != Outcome::Held)
+    fn lacks(&self) -> impl Iterator<Item = &ConditionExplanation> {
+        self.conditions.iter().filter(|part| part.outcome != Outcome::Held)
     }
 }
 
@@ -223,8 +247,8 @@ impl fmt::Display for Explanation {
             writeln!(f, "\nfor {}: {}", party.name.escape_debug(), party.decision)?;
             if let Some(rule) = party.nearest() {
                 let asks = rule.lacks().map(|part| match &part.actual {
-                    Some(actual) => format!("{} ({actual})", part.words),
-                    None => part.words.clone(),
+                    Some(actual) => format!("{} ({actual})", part.condition),
+                    None => part.condition.clone(),
                 });
                 writeln!(f, "  nearest: {} asks that {}", rule.rule, asks.collect::<Vec<_>>().join(", and that "))?;
             }
@@ -248,13 +272,13 @@ impl fmt::Display for RuleExplanation {
         };
         let shadow = if self.mode == Mode::Shadow { " (shadow)" } else { "" };
         writeln!(f, "  {} rule {}{shadow} {outcome}", self.effect, self.rule)?;
-        for part in &self.parts {
+        for part in &self.conditions {
             let actual = part.actual.as_ref().map(|actual| format!(" ({actual})")).unwrap_or_default();
             match &part.outcome {
-                Outcome::Held => writeln!(f, "    yes  {}{actual}", part.words)?,
-                Outcome::Not => writeln!(f, "    no   {}{actual}", part.words)?,
-                Outcome::Failed(error) => writeln!(f, "    fail {}: {error}", part.words)?,
-                Outcome::Skipped => writeln!(f, "    skip {}", part.words)?,
+                Outcome::Held => writeln!(f, "    yes  {}{actual}", part.condition)?,
+                Outcome::Not => writeln!(f, "    no   {}{actual}", part.condition)?,
+                Outcome::Failed(error) => writeln!(f, "    fail {}: {error}", part.condition)?,
+                Outcome::Skipped => writeln!(f, "    skip {}", part.condition)?,
             }
         }
         Ok(())

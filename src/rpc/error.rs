@@ -56,7 +56,7 @@ pub mod code {
     pub const OVERLOADED: i32 = -32014;
     /// The request or the response is above its limit.
     pub const TOO_LARGE: i32 = -32015;
-    /// Reserved.
+    /// The caller cancelled the call.
     pub const CANCELLED: i32 = -32016;
     /// Reserved: an idempotency key used again with other parameters.
     pub const CONFLICT: i32 = -32017;
@@ -65,8 +65,8 @@ pub mod code {
 impl RpcError {
     /// An error of the application.
     ///
-    /// Codes from -32099 to -32020, -32000, and everything outside -32768..=-32000 are the application's to choose.
-    /// For the two shared meanings use [`RpcError::validation`] and [`RpcError::dependency`]. The codes in between
+    /// Codes outside -32768..=-32000 are the application's to choose; positive ones are recommended (SPEC.md §14: others who
+    /// speak JSON-RPC have given meanings to those inside). For the two shared meanings use [`RpcError::validation`] and [`RpcError::dependency`]. The codes inside
     /// speak for the protocol or for Sealwire's own checks: an application that asks for one of them gets
     /// `-32603 Internal error` instead, with the wish kept as the private cause.
     #[must_use]
@@ -134,7 +134,9 @@ impl RpcError {
     pub fn with_data(mut self, data: &impl Serialize) -> Self {
         match serde_json::value::to_raw_value(data) {
             Ok(raw) => self.data = Some(raw),
-            Err(error) => tracing::error!(%error, code = self.code, "error data could not be serialised"),
+            Err(error) => {
+                tracing::error!(target: "sealwire::call", %error, code = self.code, "error data could not be serialised")
+            }
         }
         self
     }
@@ -180,9 +182,7 @@ impl Serialize for RpcError {
 
 /// Whether an application may answer with `code`.
 fn is_application(code: i32) -> bool {
-    !(-32768..=-32000).contains(&code)
-        || (-32099..=-32020).contains(&code)
-        || matches!(code, -32000 | code::VALIDATION_FAILED | code::DEPENDENCY_FAILED)
+    !(-32768..=-32000).contains(&code) || matches!(code, code::VALIDATION_FAILED | code::DEPENDENCY_FAILED)
 }
 
 impl fmt::Display for RpcError {

@@ -1,303 +1,51 @@
-//! The strict reading of a whole JSON text: valid, shallow and unambiguous before anything is taken from it.
-//! Never keeps a value, never recurses, and never interprets a number.
-
-use std::borrow::Cow;
-use std::collections::HashSet;
+//! The few pieces of JSON that requests and responses share, read and written.
+//! Never sees a text that `strict_json` has not checked.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-/// How deep objects and arrays may be nested, the outermost one counted as the first level.
-///
-/// Half of the 128 levels at which `serde_json` stops, so that no later step can meet that limit.
-pub const MAX_DEPTH: usize = 64;
-
-/// Why a text is not read at all. Each is said of "the text".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Flaw {
-    /// The bytes are not UTF-8 (RFC 8259 §8.1).
-    #[error("is not UTF-8")]
-    NotUtf8,
-    /// The text begins with a byte-order mark, which RFC 8259 §8.1 forbids to send.
-    #[error("begins with a byte-order mark")]
-    ByteOrderMark,
-    /// The text is not JSON (RFC 8259 §2), or a string in it has an unpaired surrogate and so is no Unicode text.
-    #[error("is not valid JSON")]
-    Syntax,
-    /// Nested deeper than [`MAX_DEPTH`].
-    #[error("is nested deeper than {MAX_DEPTH} levels")]
-    TooDeep,
-    /// Two members of one object have the same name once escapes are resolved. RFC 8259 §4 leaves open which of them
-    /// counts, so two readers could see two messages.
-    #[error("has an object in which a member name occurs twice")]
-    DuplicateMember,
-}
-
-/// Checks the whole text in one pass and hands it back as text.
-///
-/// A duplicate name is reported only if nothing else is wrong anywhere in the text. Numbers of any size pass: the grammar
-/// of RFC 8259 §6 has no bound, and whoever decodes one decides what fits.
-pub(crate) fn check(payload: &[u8]) -> Result<&str, Flaw> {
-    if payload.starts_with(b"\xEF\xBB\xBF") {
-        return Err(Flaw::ByteOrderMark);
-    }
-    let text = std::str::from_utf8(payload).map_err(|_| Flaw::NotUtf8)?;
-    let mut scanner = Scanner { text, at: 0, open: Vec::new(), repeated: false };
-    scanner.document()?;
-    if scanner.repeated { Err(Flaw::DuplicateMember) } else { Ok(text) }
-}
-
 /// Whether a JSON text without leading white space is an object.
-pub(crate) fn is_object(text: &str) -> bool {
+pub(super) fn is_object(text: &str) -> bool {
     text.starts_with('{')
 }
 
 /// Whether a JSON text without leading white space is an array.
-pub(crate) fn is_array(text: &str) -> bool {
+pub(super) fn is_array(text: &str) -> bool {
     text.starts_with('[')
 }
 
 /// Without the white space that RFC 8259 §2 allows around a value (not what Unicode calls white space).
-pub(crate) fn trimmed(text: &str) -> &str {
+pub(super) fn trimmed(text: &str) -> &str {
     text.trim_matches([' ', '\t', '\n', '\r'])
 }
 
 /// Reads a member so that `null` and an absent member stay two things, which a plain `Option` would confuse.
-pub(crate) fn member<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+pub(super) fn member<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 /// The text of a JSON string, escapes resolved; `None` for any other value.
-pub(crate) fn string(raw: &RawValue) -> Option<String> {
+pub(super) fn string(raw: &RawValue) -> Option<String> {
     serde_json::from_str(raw.get()).ok()
 }
 
 /// The array of the items, or `None` if there are none.
-pub(crate) fn array_to_bytes<T: Serialize>(items: &[T]) -> Option<Vec<u8>> {
+pub(super) fn array_to_bytes<T: Serialize>(items: &[T]) -> Option<Vec<u8>> {
     if items.is_empty() { None } else { Some(to_bytes(&items)) }
 }
 
 /// Writes one of this module's own messages.
+pub(super) fn to_bytes<T: Serialize>(message: &T) -> Vec<u8> {
+    to_bytes_of(message, 128)
+}
+
+/// As [`to_bytes`], of a text with about so many bytes.
 #[expect(
     clippy::expect_used,
     reason = "messages consist of strings, integers and raw JSON: none of them fails to serialise, and a Vec takes all"
 )]
-pub(crate) fn to_bytes<T: Serialize>(message: &T) -> Vec<u8> {
-    serde_json::to_vec(message).expect("a message is serialisable")
+pub(super) fn to_bytes_of<T: Serialize>(message: &T, about: usize) -> Vec<u8> {
+    let mut text = Vec::with_capacity(about);
+    serde_json::to_writer(&mut text, message).expect("a message is serialisable");
+    text
 }
-
-/// A cursor over the text. Written by hand because `serde_json` either interprets numbers (and refuses `1e999`, which is
-/// JSON) or skips values without looking at their member names.
-struct Scanner<'a> {
-    text: &'a str,
-    at: usize,
-    /// The objects and arrays around the cursor. INVARIANT: never more than `MAX_DEPTH`.
-    open: Vec<Scope<'a>>,
-    repeated: bool,
-}
-
-enum Scope<'a> {
-    Array,
-    Object(Names<'a>),
-}
-
-impl<'a> Scanner<'a> {
-    fn document(&mut self) -> Result<(), Flaw> {
-        loop {
-            self.begin_value()?;
-            if self.end_values()? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Goes down to the next value that has nothing below it, and past it: a scalar or an empty object or array.
-    fn begin_value(&mut self) -> Result<(), Flaw> {
-        loop {
-            self.skip_space();
-            match self.peek() {
-                Some(b'{') => {
-                    self.enter(Scope::Object(Names::default()))?;
-                    if self.peek() == Some(b'}') {
-                        return Ok(());
-                    }
-                    self.member_name()?;
-                }
-                Some(b'[') => {
-                    self.enter(Scope::Array)?;
-                    if self.peek() == Some(b']') {
-                        return Ok(());
-                    }
-                }
-                Some(b'"') => return self.string().map(drop),
-                Some(b't') => return self.literal("true"),
-                Some(b'f') => return self.literal("false"),
-                Some(b'n') => return self.literal("null"),
-                _ => return self.number(),
-            }
-        }
-    }
-
-    /// Leaves what is closed here. True at the end of the text, false before the next value.
-    fn end_values(&mut self) -> Result<bool, Flaw> {
-        loop {
-            self.skip_space();
-            let byte = self.next();
-            match (self.open.last(), byte) {
-                (None, None) => return Ok(true),
-                (Some(Scope::Array), Some(b',')) => return Ok(false),
-                (Some(Scope::Object(_)), Some(b',')) => return self.member_name().map(|()| false),
-                (Some(Scope::Array), Some(b']')) | (Some(Scope::Object(_)), Some(b'}')) => drop(self.open.pop()),
-                _ => return Err(Flaw::Syntax),
-            }
-        }
-    }
-
-    fn enter(&mut self, scope: Scope<'a>) -> Result<(), Flaw> {
-        if self.open.len() == MAX_DEPTH {
-            return Err(Flaw::TooDeep);
-        }
-        self.open.push(scope);
-        self.at += 1;
-        self.skip_space();
-        Ok(())
-    }
-
-    fn member_name(&mut self) -> Result<(), Flaw> {
-        self.skip_space();
-        let quoted = self.string()?;
-        self.skip_space();
-        self.expect(b':')?;
-        let name = if quoted.contains('\\') {
-            Cow::Owned(serde_json::from_str(quoted).map_err(|_| Flaw::Syntax)?)
-        } else {
-            Cow::Borrowed(quoted)
-        };
-        if let Some(Scope::Object(names)) = self.open.last_mut() {
-            self.repeated |= !names.insert(name);
-        }
-        Ok(())
-    }
-
-    /// RFC 8259 §7. The string with its quotes if it has escapes, and without them if not: see `member_name`.
-    fn string(&mut self) -> Result<&'a str, Flaw> {
-        let start = self.at;
-        self.expect(b'"')?;
-        let mut escaped = false;
-        loop {
-            match self.next().ok_or(Flaw::Syntax)? {
-                b'"' if escaped => return self.text.get(start..self.at).ok_or(Flaw::Syntax),
-                b'"' => return self.text.get(start + 1..self.at - 1).ok_or(Flaw::Syntax),
-                b'\\' => {
-                    escaped = true;
-                    self.escape()?;
-                }
-                0x00..=0x1F => return Err(Flaw::Syntax),
-                _ => {}
-            }
-        }
-    }
-
-    fn escape(&mut self) -> Result<(), Flaw> {
-        match self.next() {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(()),
-            Some(b'u') => match self.code_unit()? {
-                0xD800..=0xDBFF => {
-                    self.expect(b'\\')?;
-                    self.expect(b'u')?;
-                    if matches!(self.code_unit()?, 0xDC00..=0xDFFF) { Ok(()) } else { Err(Flaw::Syntax) }
-                }
-                0xDC00..=0xDFFF => Err(Flaw::Syntax),
-                _ => Ok(()),
-            },
-            _ => Err(Flaw::Syntax),
-        }
-    }
-
-    fn code_unit(&mut self) -> Result<u32, Flaw> {
-        let mut unit = 0;
-        for _ in 0..4 {
-            let digit = self.next().and_then(|byte| char::from(byte).to_digit(16)).ok_or(Flaw::Syntax)?;
-            unit = unit * 16 + digit;
-        }
-        Ok(unit)
-    }
-
-    /// RFC 8259 §6: `[ minus ] int [ frac ] [ exp ]`, with no zero before another digit.
-    fn number(&mut self) -> Result<(), Flaw> {
-        self.skip(b"-");
-        if !self.skip(b"0") {
-            self.digits()?;
-        }
-        if self.skip(b".") {
-            self.digits()?;
-        }
-        if self.skip(b"eE") {
-            self.skip(b"+-");
-            self.digits()?;
-        }
-        Ok(())
-    }
-
-    fn digits(&mut self) -> Result<(), Flaw> {
-        let start = self.at;
-        while self.skip(b"0123456789") {}
-        if self.at == start { Err(Flaw::Syntax) } else { Ok(()) }
-    }
-
-    fn literal(&mut self, literal: &str) -> Result<(), Flaw> {
-        literal.bytes().try_for_each(|byte| self.expect(byte))
-    }
-
-    fn skip_space(&mut self) {
-        while self.skip(b" \t\n\r") {}
-    }
-
-    fn expect(&mut self, byte: u8) -> Result<(), Flaw> {
-        if self.next() == Some(byte) { Ok(()) } else { Err(Flaw::Syntax) }
-    }
-
-    /// Steps over one byte if it is one of these.
-    fn skip(&mut self, bytes: &[u8]) -> bool {
-        let found = self.peek().is_some_and(|byte| bytes.contains(&byte));
-        self.at += usize::from(found);
-        found
-    }
-
-    fn next(&mut self) -> Option<u8> {
-        let byte = self.peek()?;
-        self.at += 1;
-        Some(byte)
-    }
-
-    fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
-    }
-}
-
-/// The member names of one object so far.
-#[derive(Default)]
-struct Names<'a> {
-    few: Vec<Cow<'a, str>>,
-    /// Randomly keyed, so that chosen names cannot collide on purpose. Empty until `few` is full.
-    many: HashSet<Cow<'a, str>>,
-}
-
-impl<'a> Names<'a> {
-    /// False if the name was there.
-    fn insert(&mut self, name: Cow<'a, str>) -> bool {
-        if self.many.is_empty() && self.few.len() < FEW {
-            let new = !self.few.contains(&name);
-            self.few.push(name);
-            return new;
-        }
-        self.many.extend(self.few.drain(..));
-        self.many.insert(name)
-    }
-}
-
-/// Up to here comparing one by one is cheaper than hashing; nearly every object of a request is smaller.
-const FEW: usize = 16;
-
-#[cfg(test)]
-mod tests;

@@ -5,8 +5,9 @@ use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::json::{self, Flaw};
-use super::{Id, Params, ParamsError, Response, RpcError, code};
+use super::json;
+use super::{Id, Limits, Params, ParamsError, Response, RpcError, code};
+use crate::strict_json::{self, Flaw};
 
 /// A well-formed request object (§4). Without an id it is a notification.
 ///
@@ -136,7 +137,7 @@ impl Body {
     ///
     /// Errors in a single entry are no error here, they are in that [`Entry`].
     pub fn parse(payload: &[u8], limits: &Limits) -> Result<Self, RpcError> {
-        let text = json::trimmed(json::check(payload)?);
+        let text = json::trimmed(strict_json::check(payload)?);
         if !json::is_array(text) {
             return Ok(Self::Single(Request::read(text)));
         }
@@ -150,22 +151,6 @@ impl Body {
             return Err(invalid(&format!("a batch may have at most {} entries", limits.max_batch)));
         }
         Ok(Self::Batch(entries.into_iter().map(|entry| Request::read(entry.get())).collect()))
-    }
-}
-
-/// Bounds on what is parsed, beyond those that are fixed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// The most entries that a batch may have, notifications included.
-    pub max_batch: usize,
-}
-
-/// The default of [`Limits::max_batch`]: bounds the work that one signature can ask for.
-pub const MAX_BATCH: usize = 50;
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { max_batch: MAX_BATCH }
     }
 }
 

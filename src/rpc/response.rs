@@ -5,8 +5,9 @@ use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::json::{self, Flaw};
+use super::json;
 use super::{Id, Limits, RpcError};
+use crate::strict_json::{self, Flaw};
 
 /// What a call came to: the result as JSON text, or the error.
 pub type Outcome = Result<Box<RawValue>, RpcError>;
@@ -19,19 +20,33 @@ pub struct Response {
     pub id: Id,
     /// The result or the error: one of them, never both.
     pub outcome: Outcome,
+    of_earlier_run: bool,
 }
 
 impl Response {
     /// The answer to the request of this id.
     #[must_use]
     pub fn new(id: Id, outcome: Outcome) -> Self {
-        Self { id, outcome }
+        Self { id, outcome, of_earlier_run: false }
+    }
+
+    /// Says that the outcome is that of an earlier request with the same idempotency key: member `idempotent_replay`.
+    #[must_use]
+    pub fn of_earlier_run(self) -> Self {
+        Self { of_earlier_run: true, ..self }
+    }
+
+    /// Whether the server said so.
+    #[must_use]
+    pub fn is_of_earlier_run(&self) -> bool {
+        self.of_earlier_run
     }
 
     /// The text of a single response. Id, result and `data` are in it as they are, byte for byte.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        json::to_bytes(self)
+        let result = self.outcome.as_ref().map_or(0, |result| result.get().len());
+        json::to_bytes_of(self, result + AROUND)
     }
 
     /// The text of the responses to a batch. `None` if there are none: then nothing is sent.
@@ -61,17 +76,24 @@ impl Response {
             (None, Some(error)) => Err(read_error(error.get()).ok_or(ResponseError::Error)?),
             (None, None) | (Some(_), Some(_)) => return Err(ResponseError::Outcome),
         };
-        Ok(Self { id, outcome })
+        let of_earlier_run = members.idempotent_replay.is_some_and(|member| member.get() == "true");
+        Ok(Self { id, outcome, of_earlier_run })
     }
 }
 
+/// More than most responses have around their result: two braces, three names, the version and a short id.
+const AROUND: usize = 64;
+
 impl Serialize for Response {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("Response", 3)?;
+        let mut object = serializer.serialize_struct("Response", 4)?;
         object.serialize_field("jsonrpc", "2.0")?;
         match &self.outcome {
             Ok(result) => object.serialize_field("result", result)?,
             Err(error) => object.serialize_field("error", error)?,
+        }
+        if self.of_earlier_run {
+            object.serialize_field("idempotent_replay", &true)?;
         }
         object.serialize_field("id", &self.id)?;
         object.end()
@@ -99,7 +121,7 @@ impl Responses {
     /// # Errors
     /// [`ResponseError`], always the server's fault. Nothing is taken from a reply of which one part is wrong.
     pub fn parse(payload: &[u8], limits: &Limits) -> Result<Self, ResponseError> {
-        let text = json::trimmed(json::check(payload)?);
+        let text = json::trimmed(strict_json::check(payload)?);
         if !json::is_array(text) {
             return Response::read(text).map(Self::Single);
         }
@@ -155,6 +177,8 @@ struct Members<'a> {
     error: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "json::member")]
     id: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "json::member")]
+    idempotent_replay: Option<&'a RawValue>,
 }
 
 /// The members of an error object.

@@ -1,8 +1,6 @@
 //! The answers to the entries of one message, put together.
 //! Never holds more than one answer may have: what does not fit together is let go of, and the message gets one error.
 
-use crate::rpc::Response;
-
 /// What has been answered so far.
 #[derive(Debug)]
 pub(super) struct Answers {
@@ -26,8 +24,7 @@ impl Answers {
     }
 
     /// The answer to the entry at `position`.
-    pub(super) fn add(&mut self, position: usize, answer: &Response) {
-        let text = answer.to_bytes();
+    pub(super) fn add(&mut self, position: usize, text: Vec<u8>) {
         self.total = self.total.saturating_add(text.len() + usize::from(self.is_batch));
         if self.total <= self.limit {
             self.texts.push((position, text));
@@ -67,7 +64,7 @@ mod tests {
     use serde_json::value::to_raw_value;
 
     use super::*;
-    use crate::rpc::Id;
+    use crate::rpc::{Id, Response};
 
     fn answer(id: u64, size: usize) -> Response {
         Response::new(Id::from(id), Ok(to_raw_value(&"x".repeat(size)).unwrap()))
@@ -77,7 +74,7 @@ mod tests {
         let mut whole = Answers::new(true, limit);
         // As they are finished, which is any order.
         for (position, answer) in answers.iter().enumerate().rev() {
-            whole.add(position, answer);
+            whole.add(position, answer.to_bytes());
         }
         whole
     }
@@ -87,7 +84,7 @@ mod tests {
         let limit = 192 * 1024;
         let mut whole = Answers::new(true, limit);
         for id in 0..50_u64 {
-            whole.add(0, &answer(id, 60_000));
+            whole.add(0, answer(id, 60_000).to_bytes());
             let held: usize = whole.texts.iter().map(|(_, text)| text.capacity()).sum();
             assert!(held <= 2 * limit && (id < 3) == (held > 0), "{id}: {held}");
         }
@@ -110,7 +107,7 @@ mod tests {
         let text = answer(1, 5).to_bytes();
         for (limit, expected) in [(text.len(), Ok(text.clone())), (text.len() - 1, Err(TooLarge))] {
             let mut whole = Answers::new(false, limit);
-            whole.add(0, &answer(1, 5));
+            whole.add(0, answer(1, 5).to_bytes());
             assert_eq!(whole.text(), Some(expected));
         }
         assert_eq!(Answers::new(false, 100).text(), None);

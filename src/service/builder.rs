@@ -1,6 +1,7 @@
 //! Puts a service together in an order that leaves nothing out: verifier, then policy, then methods.
 //! Never builds a service that lacks one of them: the methods that would do so do not exist.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -10,17 +11,31 @@ use serde_json::value::RawValue;
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt as _};
 
+use super::attachment::AttachmentMemory;
+use super::authorize::Permitted;
+use super::catalogue::Catalogue;
 use super::counters::Counters;
+use super::idempotency::{Idempotency, Idempotent};
 use super::quota::{HintRate, Quotas};
 use super::router::{Dispatch, Router, RouterError};
-use super::{Inner, Service, ServiceLimits, Sink, builtin};
-use crate::auth::{FileTrust, Verifier};
+use super::streams::OpenCalls;
+use super::{DecisionSink, Inner, Service, ServiceLimits, builtin};
+use crate::auth::Verifier;
 use crate::clock::{Clock, SystemClock};
+use crate::files::FileTrust;
 use crate::log_limiter::KeyedLogLimiter;
 use crate::name::MethodName;
-use crate::policy::{DecisionRecord, Methods, Permitted, PolicyErrors, PolicySet};
+use crate::policy::{DecisionRecord, Methods, PolicyErrors, PolicySet};
 use crate::rpc::RpcError;
-use crate::wire::Endpoint;
+use crate::wire::{Endpoint, KeyError, random_bytes};
+
+impl Service {
+    /// Starts a service: first its verifier, then its policy, then its methods.
+    #[must_use]
+    pub fn builder() -> Builder<WantsVerifier> {
+        Builder::new()
+    }
+}
 
 /// A service being put together. See [`Service::builder`].
 #[derive(Debug)]
@@ -58,9 +73,11 @@ pub struct Ready {
     before: WantsMethods,
     methods: BoxCloneSyncService<Permitted, Box<RawValue>, RpcError>,
     registered: Methods,
+    idempotent: BTreeMap<String, Idempotent>,
+    catalogue: Catalogue,
     wrong: Vec<RouterError>,
     names: Vec<String>,
-    decisions: Option<Sink>,
+    decisions: Option<DecisionSink>,
     clock: Arc<dyn Clock>,
 }
 
@@ -77,6 +94,20 @@ pub enum BuildError {
     /// Methods that cannot be registered.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Methods(Vec<RouterError>),
+    /// A method is declared idempotent, and the replay guard has no place for outcomes.
+    #[error(
+        "method `{0}` is declared idempotent, and the replay guard keeps no outcomes: use `LocalGuard` or `SharedGuard`"
+    )]
+    NoOutcomes(String),
+    /// A method is declared idempotent, and replicas have no key in common by which to know their outcomes.
+    #[error(
+        "method `{0}` is declared idempotent, and with a shared replay guard that needs a service key: make one with `sealwire \
+         keys new-service`"
+    )]
+    NoKeyForOutcomes(String),
+    /// The operating system gives no random numbers.
+    #[error(transparent)]
+    Random(#[from] KeyError),
     /// The policy files are wrong.
     #[error("{0}")]
     Policy(#[from] PolicyErrors),
@@ -151,11 +182,15 @@ impl Builder<WantsMethods> {
         );
         let registered = builtin::names().fold(registered, Methods::with);
         let wrong = router.wrong().to_vec();
+        let idempotent = router.idempotent_methods().clone();
+        let catalogue = router.catalogue();
         Builder {
             stage: Ready {
                 before: self.stage,
                 methods: BoxCloneSyncService::new(Dispatch(Arc::new(router))),
                 registered,
+                idempotent,
+                catalogue,
                 wrong,
                 names,
                 decisions: None,
@@ -198,11 +233,12 @@ impl Builder<Ready> {
     /// The service.
     ///
     /// # Errors
-    /// [`BuildError::Methods`] for names that cannot be registered (the author is to blame), [`BuildError::Policy`] for
+    /// [`BuildError::Methods`] for names that cannot be registered (the author is to blame), [`BuildError::NoOutcomes`] and
+    /// [`BuildError::NoKeyForOutcomes`] for idempotent methods where outcomes have no place, [`BuildError::Policy`] for
     /// policy files with errors (the operator is). An empty or missing folder is no error: it denies everything and
     /// says so.
     pub fn build(self) -> Result<Service, BuildError> {
-        let Ready { before, methods, registered, wrong, names, decisions, clock } = self.stage;
+        let Ready { before, methods, registered, idempotent, catalogue, wrong, names, decisions, clock } = self.stage;
         if !wrong.is_empty() {
             return Err(BuildError::Methods(wrong));
         }
@@ -217,8 +253,23 @@ impl Builder<Ready> {
                 set
             }
         };
+        let idempotency = match idempotent.keys().next() {
+            None => None,
+            Some(first) => {
+                let store = verifier.guard().outcomes().ok_or_else(|| BuildError::NoOutcomes(first.clone()))?;
+                if store.is_shared() && verifier.service_key().is_none() {
+                    return Err(BuildError::NoKeyForOutcomes(first.clone()));
+                }
+                let audience = endpoint.audience().clone();
+                Some(Idempotency::new(store, idempotent, audience, random_bytes()?))
+            }
+        };
         Ok(Service(Arc::new(Inner {
+            idempotency,
+            catalogue,
             quotas: Quotas::new(&limits.quota),
+            open: Arc::new(OpenCalls::new(limits.streams.clone())),
+            attachments: Arc::new(AttachmentMemory::new(limits.attachments.clone())),
             hints: HintRate::new(limits.hints_per_second),
             counters: Counters::new(names.iter().map(String::as_str).chain(builtin::BUILTIN_METHODS)),
             lines: KeyedLogLimiter::default(),

@@ -1,4 +1,5 @@
-//! The methods that every service has: `rpc.can` and `rpc.explain`. They pass the policy like any other.
+//! The methods that every service has: `rpc.can`, `rpc.discover` and `rpc.explain`. They pass the policy like any other, but that
+//! `rpc.discover` needs no rule.
 //! Never tells a caller about anybody but itself, unless the policy lets it ask.
 
 use std::collections::BTreeMap;
@@ -7,20 +8,25 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use crate::auth::{Caller, ProofAlgorithm, Verifier};
+use super::authorize::Permitted;
+use super::catalogue::Catalogue;
+use crate::auth::{Caller, Verifier};
 use crate::name::{MethodName, Name};
-use crate::policy::{Explanation, Permitted, PolicySet, Question, Verdict};
+use crate::policy::{Explanation, PolicySet, Question, Verdict};
 use crate::rpc::{Params, RpcError};
+use crate::wire::ProofAlgorithm;
 
 /// May I call this, with these arguments? `{"method": …, "params": …?}` → `{"allowed": true|false}`.
 pub(super) const CAN: &str = "rpc.can";
+/// Which methods may I call? `{"cursor": …?}` → an OpenRPC document; see `service::catalogue`.
+pub(super) const DISCOVER: &str = crate::policy::OPEN_TO_ALL;
 /// What is decided about a call of some agent, and why? `{"agent": …, "method": …, "params": …?, "at": …?}`, and what its
 /// token and proof say: `subject`, `roles`, `claims`, `issuer`, `token_age`, `key` and `algorithm`. The answer says what
 /// was assumed of those.
 pub(super) const EXPLAIN: &str = "rpc.explain";
 
 /// The methods that every service has beside its own: policy files may speak of them.
-pub const BUILTIN_METHODS: [&str; 2] = [CAN, EXPLAIN];
+pub const BUILTIN_METHODS: [&str; 3] = [CAN, DISCOVER, EXPLAIN];
 
 /// The names, for the registry that policies are checked against.
 pub(super) fn names() -> impl Iterator<Item = MethodName> {
@@ -88,17 +94,32 @@ struct Assumed<'a> {
     token_age: u64,
 }
 
-/// The answer, if the permitted call is of a built-in method; else the call back.
+/// What the methods are about, beside the policy.
+pub(super) struct About<'a> {
+    pub(super) verifier: &'a Verifier,
+    pub(super) catalogue: &'a Catalogue,
+    /// The service's audience.
+    pub(super) title: &'a str,
+    /// How many bytes a page may have.
+    pub(super) room: usize,
+}
+
+/// The answer, if the permitted call is of a built-in method.
 pub(super) fn answer(
-    permitted: Permitted,
+    permitted: &Permitted,
     policy: &PolicySet,
-    verifier: &Verifier,
+    service: About<'_>,
     now_ms: u64,
-) -> Result<Result<Box<RawValue>, RpcError>, Box<Permitted>> {
+) -> Option<Result<Box<RawValue>, RpcError>> {
+    let About { verifier, catalogue, title, room } = service;
     match permitted.call().method() {
-        CAN => Ok(can(&permitted, policy, now_ms)),
-        EXPLAIN => Ok(explain(&permitted, policy, verifier, now_ms)),
-        _ => Err(Box::new(permitted)),
+        CAN => Some(can(permitted, policy, now_ms)),
+        DISCOVER => {
+            let call = permitted.call();
+            Some(catalogue.page(title, call.caller(), call.params(), policy, now_ms, room))
+        }
+        EXPLAIN => Some(explain(permitted, policy, verifier, now_ms)),
+        _ => None,
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::attachment::CallAttachments;
+use super::streams::OpenCall;
 use crate::auth::{Caller, Verified};
 use crate::name::{MethodName, Name};
 use crate::rpc::{Body, Id, Limits, Params, Request, Response, RpcError, code};
@@ -10,13 +12,17 @@ use crate::wire::Binding;
 /// What all calls of one message have in common.
 #[derive(Debug)]
 pub struct Message {
-    pub(super) caller: Caller,
-    /// Milliseconds since the Unix epoch.
-    pub(super) deadline_ms: u64,
+    pub(super) caller: Arc<Caller>,
+    /// What can end it, and until when it runs.
+    pub(super) open: Arc<OpenCall>,
     /// Milliseconds since the Unix epoch: nothing starts from then on.
     pub(super) start_before_ms: u64,
     pub(super) idempotency_key: Option<String>,
+    pub(super) traceparent: Option<String>,
+    pub(super) attachments: CallAttachments,
     pub(super) id: String,
+    /// Whether it is one of several: an idempotency key covers one call.
+    pub(super) in_batch: bool,
 }
 
 /// One call or notification of a verified caller, not yet authorized.
@@ -25,7 +31,7 @@ pub struct Message {
 #[derive(Debug)]
 pub struct Call {
     pub(super) message: Arc<Message>,
-    pub(super) method: String,
+    pub(super) method: Arc<str>,
     pub(super) params: Option<Params>,
     pub(super) id: Option<Id>,
 }
@@ -56,11 +62,16 @@ pub(super) struct Calls {
     pub(super) entries: Vec<Result<Call, Response>>,
     pub(super) is_batch: bool,
     pub(super) binding: Option<Binding>,
+    /// How many frames beyond the acknowledged ones the caller takes; `None` if it takes none.
+    pub(super) window: Option<u64>,
+    /// Of the body.
+    pub(super) bytes: usize,
+    pub(super) message: Arc<Message>,
 }
 
 /// A message that is refused as a whole, after its sender was proved.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct RejectedBody {
     pub(super) error: BodyError,
     pub(super) agent: Name,
     pub(super) binding: Option<Binding>,
@@ -77,6 +88,8 @@ pub(super) enum BodyError {
     BatchOnMethodSubject,
     #[error("a call or batch without a reply subject")]
     NoReply,
+    #[error("a window for frames with a batch or a notification")]
+    Window,
 }
 
 impl BodyError {
@@ -88,16 +101,35 @@ impl BodyError {
             Self::MethodSubject => invalid("invalid request: the method is not the subject's"),
             Self::BatchOnMethodSubject => invalid("invalid request: a batch on a method subject"),
             Self::NoReply => invalid("invalid request: no reply subject"),
+            Self::Window => invalid("invalid request: frames are for single calls, not for batches and notifications"),
         }
     }
 }
 
 impl Calls {
-    /// Parses the body.
-    pub(super) fn parse(verified: Verified, limits: &Limits) -> Result<Self, Box<Refused>> {
-        let Verified { caller, payload, subject_method, deadline_ms, expires_at, idempotency_key, message_id, binding } =
-            verified;
-        let refused = |error, caller: Caller, binding| Err(Box::new(Refused { error, agent: caller.agent, binding }));
+    /// Parses the body. An answer in one message may have `answer_limit` bytes.
+    pub(super) fn parse(
+        verified: Verified,
+        limits: &Limits,
+        answer_limit: usize,
+        attachments: CallAttachments,
+    ) -> Result<Self, Box<RejectedBody>> {
+        let Verified {
+            caller,
+            payload,
+            subject_method,
+            deadline_ms,
+            expires_at,
+            idempotency_key,
+            message_id,
+            window,
+            traceparent,
+            token,
+            binding,
+        } = verified;
+        let refused = |error, caller: Arc<Caller>, binding| {
+            Err(Box::new(RejectedBody { error, agent: caller.agent.clone(), binding }))
+        };
         let (requests, is_batch) = match Body::parse(&payload, limits) {
             Err(error) => return refused(BodyError::Rpc(error), caller, binding),
             Ok(Body::Single(entry)) => (vec![entry], false),
@@ -119,24 +151,33 @@ impl Calls {
         if binding.is_none() && wants_answer {
             return refused(BodyError::NoReply, caller, binding);
         }
+        let is_call = !is_batch && wants_answer;
+        if window.is_some() && !is_call {
+            return refused(BodyError::Window, caller, binding);
+        }
+        let request = binding.as_ref().map(|binding| *binding.request());
+        let open = OpenCall::new(message_id.clone(), request, Arc::clone(&caller), token, deadline_ms, answer_limit);
         let message = Arc::new(Message {
             caller,
-            deadline_ms,
+            open: Arc::new(open),
             start_before_ms: deadline_ms.min(expires_at.saturating_mul(1000)),
             idempotency_key,
+            traceparent,
+            attachments,
             id: message_id,
+            in_batch: is_batch,
         });
         let entries = requests
             .into_iter()
             .map(|entry| {
                 entry.map(|Request { method, params, id, .. }| Call {
                     message: Arc::clone(&message),
-                    method,
+                    method: method.into(),
                     params,
                     id,
                 })
             })
             .collect();
-        Ok(Self { entries, is_batch, binding })
+        Ok(Self { entries, is_batch, binding, window, bytes: payload.len(), message })
     }
 }

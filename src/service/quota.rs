@@ -19,7 +19,7 @@ pub struct QuotaLimits {
     pub per_second: u32,
     /// How many calls may come at once; 2,000. A batch of more uses all of it.
     pub burst: u32,
-    /// Messages under way; 256.
+    /// Messages under way; 256. Streams have a bound of their own: see [`StreamLimits`](super::StreamLimits).
     pub in_flight: u32,
 }
 
@@ -38,6 +38,8 @@ pub enum QuotaScope {
     Entries,
     /// Messages under way.
     InFlight,
+    /// Calls under way that may be answered with frames.
+    Streams,
 }
 
 impl QuotaScope {
@@ -48,6 +50,7 @@ impl QuotaScope {
             Self::Rate => "replica-rate",
             Self::Entries => "replica-entries",
             Self::InFlight => "replica-in-flight",
+            Self::Streams => "replica-streams",
         }
     }
 
@@ -56,6 +59,7 @@ impl QuotaScope {
             Self::Rate => "rate_quota",
             Self::Entries => "entries_quota",
             Self::InFlight => "in_flight_quota",
+            Self::Streams => "streams_quota",
         }
     }
 }
@@ -85,9 +89,9 @@ pub(super) struct Quotas {
 #[derive(Debug, Default)]
 struct InFlight(Mutex<HashMap<Name, u32>>);
 
-/// A message under way; its end gives the place back.
+/// A message under way; its end gives the slot back.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct InFlightSlot {
     in_flight: Arc<InFlight>,
     agent: Name,
 }
@@ -113,8 +117,8 @@ impl Quotas {
         self.charge(agent, NonZeroU32::MIN, QuotaScope::Rate)
     }
 
-    /// Takes a place.
-    pub(super) fn enter(&self, agent: &Name) -> Result<Place, QuotaExceeded> {
+    /// Takes one of the agent's slots for work under way, which is given back when it is dropped.
+    pub(super) fn acquire(&self, agent: &Name) -> Result<InFlightSlot, QuotaExceeded> {
         // INVARIANT: keyed by proved agents only, and an agent without work under way has no entry.
         let mut counts = self.in_flight.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(agent.clone()).or_insert(0);
@@ -122,7 +126,7 @@ impl Quotas {
             return Err(QuotaExceeded { scope: QuotaScope::InFlight, retry_after_ms: 100 });
         }
         *count += 1;
-        Ok(Place { in_flight: Arc::clone(&self.in_flight), agent: agent.clone() })
+        Ok(InFlightSlot { in_flight: Arc::clone(&self.in_flight), agent: agent.clone() })
     }
 
     /// Whether one more message of this agent that is above its rate is answered.
@@ -168,7 +172,7 @@ impl Quotas {
 /// nobody anything: a client that hears `stale` or `replayed` waits on as if it had heard nothing.
 const COPIES_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(99);
 
-impl Drop for Place {
+impl Drop for InFlightSlot {
     fn drop(&mut self) {
         let mut counts = self.in_flight.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.agent) {
@@ -224,11 +228,11 @@ mod tests {
     fn work_under_way_is_bounded_per_agent_and_given_back() {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1_000, burst: 1_000, in_flight: 2 });
         let (a, b) = (Name::new("a").unwrap(), Name::new("b").unwrap());
-        let held = [quotas.enter(&a).unwrap(), quotas.enter(&a).unwrap()];
-        assert_eq!(quotas.enter(&a).unwrap_err().scope, QuotaScope::InFlight);
-        assert!(quotas.enter(&b).is_ok());
+        let held = [quotas.acquire(&a).unwrap(), quotas.acquire(&a).unwrap()];
+        assert_eq!(quotas.acquire(&a).unwrap_err().scope, QuotaScope::InFlight);
+        assert!(quotas.acquire(&b).is_ok());
         drop(held);
-        assert!(quotas.enter(&a).is_ok());
+        assert!(quotas.acquire(&a).is_ok());
         assert!(quotas.in_flight.0.lock().unwrap().is_empty());
     }
 

@@ -4,10 +4,12 @@
 use serde_json::json;
 
 use super::calls::BodyError;
+use super::idempotency::Conflict;
 use super::quota::{QuotaExceeded, QuotaScope};
-use crate::auth::{AuthError, Refused};
+use super::streams::Ending;
+use crate::auth::{AdmitError, AuthError, OutcomeStoreError};
 use crate::rpc::{RpcError, code};
-use crate::wire::{EnvelopeError, Hint};
+use crate::wire::{EnvelopeError, UnsignedHint};
 
 /// Why a message or an entry was not executed, or its result not delivered.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +25,7 @@ pub enum Refusal {
     Quota(QuotaExceeded),
     /// The body as a whole.
     #[error("{0}")]
-    Body(WholeBody),
+    Body(InvalidBody),
     /// The policy.
     #[error("denied by the policy")]
     Denied,
@@ -33,12 +35,24 @@ pub enum Refusal {
     /// Parameters that a policy with conditions cannot judge: undeclared, missing, repeated, of another type.
     #[error("{0}")]
     Params(String),
+    /// The idempotency key was used before, and there is no outcome to be shown.
+    #[error("{0}")]
+    Conflict(Conflict),
+    /// Outcomes cannot be kept now.
+    #[error("{0}")]
+    OutcomeStore(OutcomeStoreError),
+    /// An idempotency key, and several calls.
+    #[error("an idempotency key covers one call, and this is a batch")]
+    KeyOfBatch,
     /// The deadline.
     #[error("the deadline has passed")]
     Deadline,
     /// The answer's size.
     #[error("the answer is above its limit")]
     ResponseTooLarge,
+    /// The call was ended before its method had answered.
+    #[error("{0}")]
+    Ended(Ending),
     /// No room in the queue.
     #[error("shed: the queue is full")]
     Shed,
@@ -47,18 +61,19 @@ pub enum Refusal {
 /// A body refused as a whole.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
-pub struct WholeBody {
+pub struct InvalidBody {
     reason: &'static str,
     error: Option<RpcError>,
 }
 
-impl From<BodyError> for WholeBody {
+impl From<BodyError> for InvalidBody {
     fn from(error: BodyError) -> Self {
         let reason = match &error {
             BodyError::Rpc(_) => "the body is no valid request",
             BodyError::MethodSubject => "the body's method is not the subject's",
             BodyError::BatchOnMethodSubject => "a batch on a method subject",
             BodyError::NoReply => "a call or batch without a reply subject",
+            BodyError::Window => "a window for frames with a batch or a notification",
         };
         Self { reason, error: Some(error.rpc()) }
     }
@@ -70,7 +85,7 @@ pub enum Answer {
     /// Silence: nobody may be answered, or nothing may be published.
     Nothing,
     /// An unsigned hint: the caller is not known.
-    Hint(Hint),
+    Hint(UnsignedHint),
     /// A signed error object.
     Error(RpcError),
 }
@@ -112,22 +127,22 @@ impl Refusal {
         match self {
             Self::Shape(shape) => match shape {
                 EnvelopeError::Subject | EnvelopeError::Reply => Answer::Nothing,
-                EnvelopeError::TooLarge => Answer::Hint(Hint::TooLarge),
+                EnvelopeError::TooLarge => Answer::Hint(UnsignedHint::TooLarge),
                 EnvelopeError::Service
                 | EnvelopeError::Headers
                 | EnvelopeError::Malformed
                 | EnvelopeError::Missing
                 | EnvelopeError::Repeated
                 | EnvelopeError::Authorization
-                | EnvelopeError::Proof(_) => Answer::Hint(Hint::Unauthenticated),
+                | EnvelopeError::Proof(_) => Answer::Hint(UnsignedHint::Unauthenticated),
             },
             Self::Auth(auth) => match proved(auth) {
                 Err(hint) => Answer::Hint(hint),
-                Ok(Refused::Stale) => stale(now_s),
-                Ok(Refused::Replayed) => error(code::REPLAYED, "replayed"),
-                Ok(Refused::OwnerFull { retry_after_ms }) => quota(retry_after_ms, "nonces"),
-                Ok(Refused::Full { retry_after_ms }) => overloaded(retry_after_ms),
-                Ok(Refused::Unavailable(_)) => overloaded(RETRY_AFTER_MS),
+                Ok(AdmitError::Stale) => stale(now_s),
+                Ok(AdmitError::Replayed) => error(code::REPLAYED, "replayed"),
+                Ok(AdmitError::OwnerFull { retry_after_ms }) => quota(retry_after_ms, "nonces"),
+                Ok(AdmitError::Full { retry_after_ms }) => overloaded(retry_after_ms),
+                Ok(AdmitError::Unavailable(_)) => overloaded(RETRY_AFTER_MS),
             },
             Self::Quota(exceeded) => quota(exceeded.retry_after_ms, exceeded.scope.as_str()),
             Self::Body(body) => Answer::Error(
@@ -136,9 +151,31 @@ impl Refusal {
             Self::Denied => error(code::PERMISSION_DENIED, "permission denied"),
             Self::UnknownMethod => error(code::METHOD_NOT_FOUND, "Method not found"),
             Self::Params(reason) => Answer::Error(RpcError::invalid_params(format!("Invalid params: {reason}"))),
+            Self::Conflict(conflict) => {
+                let data = match conflict {
+                    Conflict::Running { retry_after_ms } => {
+                        json!({ "idempotency": conflict.as_str(), "retry_after_ms": retry_after_ms })
+                    }
+                    _ => json!({ "idempotency": conflict.as_str() }),
+                };
+                Answer::Error(RpcError::with_code(code::CONFLICT, format!("conflict: {conflict}")).with_data(&data))
+            }
+            Self::OutcomeStore(OutcomeStoreError::AgentFull) => quota(RETRY_AFTER_MS, "outcomes"),
+            Self::OutcomeStore(_) => overloaded(RETRY_AFTER_MS),
+            Self::KeyOfBatch => error(
+                code::INVALID_REQUEST,
+                "invalid request: an idempotency key covers one call: send this one by itself, or without a key",
+            ),
             Self::Deadline => error(code::TIMEOUT, "timeout"),
             Self::ResponseTooLarge => error(code::TOO_LARGE, "too large"),
-            Self::Shed => Answer::Hint(Hint::Overloaded),
+            Self::Ended(ending) => match ending {
+                Ending::Cancelled => error(code::CANCELLED, "cancelled"),
+                Ending::Unauthenticated => error(code::UNAUTHENTICATED, "unauthenticated"),
+                Ending::Denied => error(code::PERMISSION_DENIED, "permission denied"),
+                Ending::Stalled => error(code::TIMEOUT, "timeout: frames were not acknowledged for 30 s"),
+                Ending::Suspended | Ending::NoRoom | Ending::Draining => overloaded(RETRY_AFTER_MS),
+            },
+            Self::Shed => Answer::Hint(UnsignedHint::Overloaded),
         }
     }
 
@@ -148,19 +185,25 @@ impl Refusal {
             Self::Shape(_) | Self::Shed => Cause::Anybody,
             Self::Auth(auth) => match proved(auth) {
                 Err(_) => Cause::Anybody,
-                Ok(Refused::Stale | Refused::Replayed) => Cause::Copy,
-                Ok(Refused::OwnerFull { .. } | Refused::Full { .. } | Refused::Unavailable(_)) => Cause::Caller,
+                Ok(AdmitError::Stale | AdmitError::Replayed) => Cause::Copy,
+                Ok(AdmitError::OwnerFull { .. } | AdmitError::Full { .. } | AdmitError::Unavailable(_)) => {
+                    Cause::Caller
+                }
             },
             Self::Quota(exceeded) => match exceeded.scope {
                 QuotaScope::Rate => Cause::Excess,
-                QuotaScope::Entries | QuotaScope::InFlight => Cause::Caller,
+                QuotaScope::Entries | QuotaScope::InFlight | QuotaScope::Streams => Cause::Caller,
             },
             Self::Body(_)
             | Self::Denied
             | Self::UnknownMethod
             | Self::Params(_)
+            | Self::Conflict(_)
+            | Self::OutcomeStore(_)
+            | Self::KeyOfBatch
             | Self::Deadline
-            | Self::ResponseTooLarge => Cause::Caller,
+            | Self::ResponseTooLarge
+            | Self::Ended(_) => Cause::Caller,
         }
     }
 
@@ -184,20 +227,20 @@ impl Refusal {
                 AuthError::Key => "unknown_key",
                 AuthError::KeyRevoked => "revoked_key",
                 AuthError::Algorithm => "algorithm",
-                AuthError::Owner => "key_owner",
+                AuthError::KeyAgentMismatch => "key_agent_mismatch",
                 AuthError::Signature => "signature",
                 AuthError::Proof(_) => "proof_claims",
                 AuthError::Mismatch(_) => "claim_mismatch",
                 AuthError::Expired => "long_expired",
                 AuthError::Token(_) => "token",
-                AuthError::TokenOwner => "token_owner",
+                AuthError::TokenAgentMismatch => "token_agent_mismatch",
                 AuthError::Confirmation => "token_confirmation",
-                AuthError::Crowded => "crowded",
-                AuthError::Stale(_) | AuthError::Guard(Refused::Stale) => "stale",
-                AuthError::Guard(Refused::Replayed) => "replayed",
-                AuthError::Guard(Refused::OwnerFull { .. }) => "nonce_quota",
-                AuthError::Guard(Refused::Full { .. }) => "guard_full",
-                AuthError::Guard(Refused::Unavailable(_)) => "guard_unavailable",
+                AuthError::VerificationQueueFull => "verification_queue_full",
+                AuthError::Stale(_) | AuthError::Guard(AdmitError::Stale) => "stale",
+                AuthError::Guard(AdmitError::Replayed) => "replayed",
+                AuthError::Guard(AdmitError::OwnerFull { .. }) => "nonce_quota",
+                AuthError::Guard(AdmitError::Full { .. }) => "guard_full",
+                AuthError::Guard(AdmitError::Unavailable(_)) => "guard_unavailable",
                 AuthError::Suspended => "suspended",
             },
             Self::Quota(exceeded) => exceeded.scope.label(),
@@ -205,40 +248,52 @@ impl Refusal {
             Self::Denied => "denied",
             Self::UnknownMethod => "unknown_method",
             Self::Params(_) => "params",
+            Self::Conflict(_) => "idempotency_conflict",
+            Self::OutcomeStore(_) => "outcome_store",
+            Self::KeyOfBatch => "idempotency_key_of_batch",
             Self::Deadline => "deadline",
             Self::ResponseTooLarge => "response_too_large",
+            Self::Ended(ending) => match ending {
+                Ending::Cancelled => "cancelled",
+                Ending::Unauthenticated => "stream_unauthenticated",
+                Ending::Denied => "stream_denied",
+                Ending::Stalled => "stream_stalled",
+                Ending::Suspended => "stream_suspended",
+                Ending::NoRoom => "response_no_room",
+                Ending::Draining => "stream_draining",
+            },
             Self::Shed => "shed",
         }
     }
 }
 
 /// What is said to a caller who proved who he is; the hint for one who did not. The one place that tells them apart.
-fn proved(auth: &AuthError) -> Result<Refused, Hint> {
+fn proved(auth: &AuthError) -> Result<AdmitError, UnsignedHint> {
     match auth {
         AuthError::Key
         | AuthError::KeyRevoked
         | AuthError::Algorithm
-        | AuthError::Owner
+        | AuthError::KeyAgentMismatch
         | AuthError::Signature
         | AuthError::Proof(_)
         | AuthError::Mismatch(_)
         | AuthError::Expired
         | AuthError::Token(_)
-        | AuthError::TokenOwner
-        | AuthError::Confirmation => Err(Hint::Unauthenticated),
-        AuthError::Crowded => Err(Hint::Overloaded),
-        AuthError::Stale(_) => Ok(Refused::Stale),
+        | AuthError::TokenAgentMismatch
+        | AuthError::Confirmation => Err(UnsignedHint::Unauthenticated),
+        AuthError::VerificationQueueFull => Err(UnsignedHint::Overloaded),
+        AuthError::Stale(_) => Ok(AdmitError::Stale),
         AuthError::Guard(refused) => Ok(*refused),
-        AuthError::Suspended => Ok(Refused::Full { retry_after_ms: RETRY_AFTER_MS }),
+        AuthError::Suspended => Ok(AdmitError::Full { retry_after_ms: RETRY_AFTER_MS }),
     }
 }
 
 /// The hint that stands for an error whose caller turned out to be unknown.
-pub(super) fn hint_for(code: i32) -> Hint {
+pub(super) fn hint_for(code: i32) -> UnsignedHint {
     match code {
-        code::OVERLOADED => Hint::Overloaded,
-        code::TOO_LARGE => Hint::TooLarge,
-        _ => Hint::Unauthenticated,
+        code::OVERLOADED => UnsignedHint::Overloaded,
+        code::TOO_LARGE => UnsignedHint::TooLarge,
+        _ => UnsignedHint::Unauthenticated,
     }
 }
 

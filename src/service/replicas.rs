@@ -9,12 +9,12 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::serve::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, peers};
-use crate::auth::{GuardIdentity, Nonce};
-use crate::bus::{BusConfig, BusError};
+use super::metadata::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, peers};
+use crate::auth::GuardIdentity;
 use crate::name::shown;
+use crate::nats::{BusConfig, BusError};
 use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, Session, Subject};
-use crate::wire::{Endpoint, HeaderBlock, Question, ServicePublicKey, Unverifiable};
+use crate::wire::{Endpoint, HeaderBlock, Nonce, Question, ServicePublicKey, Unverifiable};
 
 /// A replica, as it describes itself.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,16 +9,26 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use futures_util::{Stream, StreamExt as _, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::attachment::{Attachment, AttachmentError};
+use super::authorize::{Permit, Permitted};
 use super::calls::Message;
+use super::catalogue::{Answers, Catalogue, Entry};
+use super::description::{Described, Description};
+use super::idempotency::Idempotent;
+use super::parts::{AskError, Parts, Sink, note};
+use super::streams::{FrameError, subscription_end};
+use super::topic::{Next, Topic, WhenFull};
 use crate::auth::Caller;
 use crate::name::MethodName;
-use crate::policy::{Param, Permit, Permitted};
-use crate::rpc::{Params, RpcError, code};
+use crate::policy::Param;
+use crate::rpc::{Id, Params, RpcError, code};
 
 /// The methods of a service, with the state they share.
 ///
@@ -38,11 +48,26 @@ pub struct Router<S = ()> {
     state: Arc<S>,
     methods: BTreeMap<String, Method<S>>,
     declared: BTreeMap<String, Vec<Param>>,
+    idempotent: BTreeMap<String, Idempotent>,
+    described: BTreeMap<String, Described>,
+    /// Streams and subscriptions.
+    in_parts: BTreeMap<String, Answers>,
     wrong: Vec<RouterError>,
 }
 
 type Method<S> =
     Arc<dyn Fn(Ctx<S>, Option<Params>) -> BoxFuture<'static, Result<Box<RawValue>, RpcError>> + Send + Sync>;
+
+/// How many notifications a subscriber was too slow for.
+#[derive(Serialize)]
+struct Missed {
+    n: u64,
+}
+
+/// An error of the application's own.
+fn of_application(error: impl Into<RpcError>) -> RpcError {
+    error.into().of_application()
+}
 
 /// A method that cannot be registered. Reported when the service is built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +81,21 @@ pub enum RouterError {
     /// Parameters of a method that is not registered.
     #[error("parameters are declared for `{0}`, which is not registered: register the method first")]
     Undeclared(String),
+    /// A description of a method that is not registered.
+    #[error("`{0}` is described, and not registered: register the method first")]
+    NothingDescribed(String),
+    /// A description that cannot be given.
+    #[error("the description of `{0}` cannot be given: {1}")]
+    Description(String, &'static str),
+    /// An idempotent method that is not registered.
+    #[error("`{0}` is declared idempotent, and not registered: register the method first")]
+    Unregistered(String),
+    /// An idempotent method that is a stream or a subscription.
+    #[error("`{0}` answers in parts, of which none is kept: only a method with one result can be declared idempotent")]
+    InParts(String),
+    /// Outcomes would be kept for less than a second or more than a week.
+    #[error("outcomes of `{0}` are kept for 1 s to 7 days: declare a time in that range")]
+    Keep(String),
     /// Two names that are one in a subject, where `/` is written as `.`.
     #[error("methods `{0}` and `{1}` are the same in a subject: rename one")]
     Ambiguous(String, String),
@@ -65,7 +105,15 @@ impl<S: Send + Sync + 'static> Router<S> {
     /// A router without methods, over a state that every method can reach with [`Ctx::state`].
     #[must_use]
     pub fn new(state: S) -> Self {
-        Self { state: Arc::new(state), methods: BTreeMap::new(), declared: BTreeMap::new(), wrong: Vec::new() }
+        Self {
+            state: Arc::new(state),
+            methods: BTreeMap::new(),
+            declared: BTreeMap::new(),
+            idempotent: BTreeMap::new(),
+            described: BTreeMap::new(),
+            in_parts: BTreeMap::new(),
+            wrong: Vec::new(),
+        }
     }
 
     /// Registers `async fn(Ctx<S>, P) -> Result<R, E>` under a name.
@@ -73,7 +121,7 @@ impl<S: Send + Sync + 'static> Router<S> {
     /// `P` takes named and positional parameters alike when it is a derived struct. A name that cannot be registered is
     /// reported when the service is built.
     #[must_use]
-    pub fn method<P, R, E, F, Fut>(mut self, name: &str, function: F) -> Self
+    pub fn method<P, R, E, F, Fut>(self, name: &str, function: F) -> Self
     where
         P: DeserializeOwned + Send + 'static,
         R: Serialize,
@@ -81,15 +129,157 @@ impl<S: Send + Sync + 'static> Router<S> {
         F: Fn(Ctx<S>, P) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, E>> + Send + 'static,
     {
-        let function = Arc::new(function);
-        let method: Method<S> = Arc::new(move |ctx, params| {
-            let function = Arc::clone(&function);
-            Box::pin(async move {
-                let params = Params::decode::<P>(params.as_ref())?;
-                let result = function(ctx, params).await.map_err(|error| error.into().of_application())?;
+        self.register(name, move |ctx, params| {
+            let params = Params::decode::<P>(params.as_ref());
+            let result = params.map(|params| function(ctx, params));
+            async move {
+                let result = result?.await.map_err(of_application)?;
                 to_raw_value(&result).map_err(RpcError::internal)
-            })
-        });
+            }
+        })
+    }
+
+    /// Registers `async fn(Ctx<S>, P) -> Result<impl Stream<Item = Result<T, E>>, E>` under a name: a result that comes in
+    /// parts.
+    ///
+    /// A caller that takes frames gets each part as soon as it is there, several of them together when they come faster than
+    /// they leave, and null as the result in the end. It is asked for the next one only when there is room for it at the
+    /// caller, so nothing piles up. Any other caller gets all parts at once, as an array; above
+    /// [`ServiceLimits::response`](super::ServiceLimits::response) that is `-32015`. The first error ends the stream.
+    ///
+    /// The stream is dropped when its call ends before it does; see [`Ctx::cancelled`].
+    ///
+    /// ```
+    /// use futures_util::stream;
+    /// use sealwire::rpc::RpcError;
+    /// use sealwire::service::{Ctx, Router};
+    ///
+    /// let methods = Router::new(()).stream("math/count", |_ctx: Ctx, to: (u64,)| async move {
+    ///     Ok::<_, RpcError>(stream::iter((1..=to.0).map(Ok::<_, RpcError>)))
+    /// });
+    /// assert_eq!(methods.names().collect::<Vec<_>>(), ["math/count"]);
+    /// ```
+    #[must_use]
+    pub fn stream<P, T, E, St, F, Fut>(mut self, name: &str, function: F) -> Self
+    where
+        P: DeserializeOwned + Send + 'static,
+        T: Serialize + Send,
+        E: Into<RpcError> + Send,
+        St: Stream<Item = Result<T, E>> + Send + 'static,
+        F: Fn(Ctx<S>, P) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<St, E>> + Send + 'static,
+    {
+        self.in_parts.insert(name.to_owned(), Answers::Stream);
+        self.register(name, move |ctx, params| {
+            let params = Params::decode::<P>(params.as_ref());
+            let parts = ctx.parts();
+            let items = params.map(|params| function(ctx, params));
+            async move {
+                let items = items?.await.map_err(of_application)?;
+                parts.all(items.map(|item| item.map_err(of_application))).await
+            }
+        })
+    }
+
+    /// Registers `async fn(Ctx<S>, P, Sink<T>) -> Result<R, E>` under a name: a method with a result of its own that shows
+    /// parts of it on the way.
+    ///
+    /// A caller that takes no frames gets the result alone, so it should be complete.
+    #[must_use]
+    pub fn method_with_sink<P, T, R, E, F, Fut>(self, name: &str, function: F) -> Self
+    where
+        P: DeserializeOwned + Send + 'static,
+        T: Serialize,
+        R: Serialize,
+        E: Into<RpcError>,
+        F: Fn(Ctx<S>, P, Sink<T>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, E>> + Send + 'static,
+    {
+        let function = Arc::new(function);
+        self.method(name, move |ctx: Ctx<S>, params: P| {
+            let sink = Sink::new(ctx.parts());
+            function(ctx, params, sink)
+        })
+    }
+
+    /// Registers `async fn(Ctx<S>, P) -> Result<impl Stream<Item = Result<T, E>>, E>` under a name: something to listen to
+    /// that has no result. Each item is sent as a JSON-RPC notification of the subscription's own name with the item, an
+    /// object or an array, as its parameters.
+    ///
+    /// It goes on until the caller cancels it or its lease runs out, and ends with `{"closed":"draining"}` when the service
+    /// stops, and with null when the stream does. The next item is asked for only when there is room for it at the caller. A
+    /// caller that takes no frames gets `-32600`.
+    #[must_use]
+    pub fn subscription<P, T, E, St, F, Fut>(mut self, name: &str, function: F) -> Self
+    where
+        P: DeserializeOwned + Send + 'static,
+        T: Serialize + Send,
+        E: Into<RpcError> + Send,
+        St: Stream<Item = Result<T, E>> + Send + 'static,
+        F: Fn(Ctx<S>, P) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<St, E>> + Send + 'static,
+    {
+        self.in_parts.insert(name.to_owned(), Answers::Subscription);
+        self.register(name, move |ctx, params| {
+            let (parts, method) = (ctx.parts(), Arc::clone(&ctx.method));
+            let params = ctx.listen().and_then(|()| Params::decode::<P>(params.as_ref()));
+            let items = params.map(|params| function(ctx, params));
+            async move {
+                let items = items?.await.map_err(of_application)?;
+                let notes = items.map(|item| Ok(note(&method, &item.map_err(of_application)?)?));
+                parts.notify_all(notes).await?;
+                to_raw_value(&()).map_err(RpcError::internal)
+            }
+        })
+    }
+
+    /// Registers a topic under a name: a subscription, as [`Router::subscription`] makes one, to everything that is published
+    /// from then on. For each subscriber at most `room` notifications wait; `when_full` says what happens then.
+    ///
+    /// ```
+    /// use sealwire::service::{Router, Topic, WhenFull};
+    ///
+    /// let prices = Topic::by_key(|(product, _): &(String, u32)| product.clone());
+    /// let methods = Router::new(()).topic("shop/prices", &prices, 100, WhenFull::DropOldest);
+    /// prices.publish(&("lamp".to_owned(), 25)).unwrap();
+    /// assert_eq!(methods.names().collect::<Vec<_>>(), ["shop/prices"]);
+    /// ```
+    #[must_use]
+    pub fn topic<T: Serialize + 'static>(
+        mut self,
+        name: &str,
+        topic: &Topic<T>,
+        room: usize,
+        when_full: WhenFull,
+    ) -> Self {
+        let topic = topic.clone();
+        self.in_parts.insert(name.to_owned(), Answers::Subscription);
+        self.register(name, move |ctx, params| {
+            let topic = topic.clone();
+            async move {
+                ctx.listen()?;
+                Params::decode::<()>(params.as_ref())?;
+                let (subscriber, method) = (topic.subscribe(room, when_full), &ctx.method);
+                let notes = stream::unfold(subscriber, |subscriber| async move {
+                    let note = match subscriber.next().await {
+                        Next::Item(item) => note(method, &item),
+                        Next::Missed(n) => note("rpc.missed", &Missed { n }),
+                        Next::Full => return None,
+                    };
+                    Some((note.map_err(RpcError::from), subscriber))
+                });
+                ctx.parts().notify_all(notes).await?;
+                subscription_end("full")
+            }
+        })
+    }
+
+    fn register<F, Fut>(mut self, name: &str, function: F) -> Self
+    where
+        F: Fn(Ctx<S>, Option<Params>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Box<RawValue>, RpcError>> + Send + 'static,
+    {
+        let method: Method<S> = Arc::new(move |ctx, params| Box::pin(function(ctx, params)));
         match self.checked(name) {
             Ok(()) => drop(self.methods.insert(name.to_owned(), method)),
             Err(wrong) => self.wrong.push(wrong),
@@ -109,6 +299,89 @@ impl<S: Send + Sync + 'static> Router<S> {
             self.wrong.push(RouterError::Undeclared(crate::name::shown(name)));
         }
         self
+    }
+
+    /// Declares a registered method idempotent: a call with an idempotency key is run once, in all replicas together, and answered
+    /// from what was kept when it comes again within the declared time; a [`Duration`], or an [`Idempotent`]. Calls without a key
+    /// run as ever.
+    ///
+    /// The same call is one of the same agent, on behalf of the same subject, of this method, with the same key and, byte for
+    /// byte, the same params. What is kept is the result or the method's own error, and no part or notification on the way. Streams and
+    /// subscriptions cannot be declared so. See SPEC.md §6 for what others are told.
+    ///
+    /// A method that is not registered is reported when the service is built.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # use sealwire::RpcError;
+    /// # use sealwire::service::{Ctx, Router};
+    /// # async fn pay(_: Ctx, (amount,): (u64,)) -> Result<u64, RpcError> { Ok(amount) }
+    ///
+    /// let methods = Router::new(()).method("bank/pay", pay).idempotent("bank/pay", Duration::from_secs(24 * 3600));
+    /// ```
+    #[must_use]
+    pub fn idempotent(mut self, name: &str, declared: impl Into<Idempotent>) -> Self {
+        let declared = declared.into();
+        if !self.methods.contains_key(name) {
+            self.wrong.push(RouterError::Unregistered(crate::name::shown(name)));
+        } else if self.in_parts.contains_key(name) {
+            self.wrong.push(RouterError::InParts(name.to_owned()));
+        } else if declared.is_valid() {
+            self.idempotent.insert(name.to_owned(), declared);
+        } else {
+            self.wrong.push(RouterError::Keep(name.to_owned()));
+        }
+        self
+    }
+
+    /// Says to callers what a registered method does; see [`Description`].
+    ///
+    /// A method that is not registered is reported when the service is built, and so is a description above
+    /// [`Description::MAX_BYTES`].
+    #[must_use]
+    pub fn describe(mut self, name: &str, description: Description) -> Self {
+        match description.fault() {
+            Some(fault) => self.wrong.push(RouterError::Description(crate::name::shown(name), fault)),
+            None => self = self.described_by(name, Described::Once(Arc::new(description))),
+        }
+        self
+    }
+
+    /// As [`Router::describe`], for what changes while the service runs: `describe` is called for each caller that asks, and must
+    /// not wait. With `None` nobody is told of the method; one that cannot be given is left out.
+    #[must_use]
+    pub fn describe_with(
+        self,
+        name: &str,
+        describe: impl Fn() -> Option<Arc<Description>> + Send + Sync + 'static,
+    ) -> Self {
+        self.described_by(name, Described::Now(Arc::new(describe)))
+    }
+
+    fn described_by(mut self, name: &str, described: Described) -> Self {
+        if self.methods.contains_key(name) {
+            self.described.insert(name.to_owned(), described);
+        } else {
+            self.wrong.push(RouterError::NothingDescribed(crate::name::shown(name)));
+        }
+        self
+    }
+
+    /// All methods, as callers are told of them.
+    pub(super) fn catalogue(&self) -> Catalogue {
+        Catalogue::new(self.methods.keys().map(|name| {
+            let entry = Entry {
+                described: self.described.get(name).cloned(),
+                answers: self.in_parts.get(name).copied().unwrap_or_default(),
+                is_idempotent: self.idempotent.contains_key(name),
+            };
+            (name.clone(), entry)
+        }))
+    }
+
+    /// The methods that are declared idempotent.
+    pub(super) fn idempotent_methods(&self) -> &BTreeMap<String, Idempotent> {
+        &self.idempotent
     }
 
     /// The declared parameters of a method.
@@ -144,6 +417,9 @@ impl<S> Clone for Router<S> {
             state: Arc::clone(&self.state),
             methods: self.methods.clone(),
             declared: self.declared.clone(),
+            idempotent: self.idempotent.clone(),
+            described: self.described.clone(),
+            in_parts: self.in_parts.clone(),
             wrong: self.wrong.clone(),
         }
     }
@@ -176,14 +452,15 @@ impl<S: Send + Sync + 'static> tower::Service<Permitted> for Dispatch<S> {
 
     fn call(&mut self, permitted: Permitted) -> Self::Future {
         let (call, permit) = permitted.into_parts();
-        let Some(method) = self.0.methods.get(&call.method).map(Arc::clone) else {
+        let Some(method) = self.0.methods.get(&*call.method).map(Arc::clone) else {
             // The policy knows the registered methods, so this is a method that a layer or a policy made up.
             return Box::pin(async { Err(RpcError::with_code(code::METHOD_NOT_FOUND, "Method not found")) });
         };
         let ctx = Ctx {
             state: Arc::clone(&self.0.state),
             message: call.message,
-            method: call.method.into(),
+            id: call.id,
+            method: call.method,
             permit: Arc::new(permit),
         };
         // The function is called inside the future, so that a panic in it is caught with the others.
@@ -197,6 +474,7 @@ impl<S: Send + Sync + 'static> tower::Service<Permitted> for Dispatch<S> {
 pub struct Ctx<S = ()> {
     state: Arc<S>,
     message: Arc<Message>,
+    id: Option<Id>,
     method: Arc<str>,
     permit: Arc<Permit>,
 }
@@ -226,22 +504,129 @@ impl<S> Ctx<S> {
         &self.permit
     }
 
-    /// When the caller stops waiting, in milliseconds since the Unix epoch. The method is cancelled then.
+    /// When the caller stops waiting, in milliseconds since the Unix epoch. The method is cancelled then. A caller that takes
+    /// frames may move it while the method runs.
     #[must_use]
     pub fn deadline_ms(&self) -> u64 {
-        self.message.deadline_ms
+        self.message.open.deadline_ms()
     }
 
     /// The time left at `now_ms` (milliseconds since the Unix epoch).
     #[must_use]
     pub fn remaining(&self, now_ms: u64) -> Duration {
-        Duration::from_millis(self.message.deadline_ms.saturating_sub(now_ms))
+        Duration::from_millis(self.deadline_ms().saturating_sub(now_ms))
     }
 
-    /// The caller's idempotency key, if it sent one. The library does not deduplicate by it.
+    /// The caller's idempotency key, if it sent one. The library deduplicates by it for methods that are declared so
+    /// ([`Router::idempotent`]), and for no others.
     #[must_use]
     pub fn idempotency_key(&self) -> Option<&str> {
         self.message.idempotency_key.as_deref()
+    }
+
+    /// The caller's W3C `traceparent` (version 00), if it sent one. No decision depends on it.
+    #[must_use]
+    pub fn traceparent(&self) -> Option<&str> {
+        self.message.traceparent.as_deref()
+    }
+
+    /// Waits until nobody waits for the method any more: its caller cancels the call, a new policy forbids it, its token or
+    /// key is revoked, its frames are not acknowledged, or, for a subscription, the service stops. Also when the message is
+    /// answered or given up, so that a task which the method has left behind ends with it.
+    ///
+    /// A method that uses this, or has asked [`Ctx::is_cancelled`], gets one more second to clean up; what it returns is not
+    /// sent. Then, and at once for any other method and when the deadline passes, its future is dropped wherever it waits.
+    ///
+    /// Cancel safe.
+    pub async fn cancelled(&self) {
+        self.message.open.watch();
+        self.message.open.over().await;
+        self.message.open.notice();
+    }
+
+    /// Whether nobody waits for the method any more; see [`Ctx::cancelled`]. For methods that compute for long and do not wait.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        let open = &self.message.open;
+        open.watch();
+        if open.is_over() {
+            open.notice();
+        }
+        open.is_over()
+    }
+
+    /// Whether the caller takes notifications and questions while its call runs.
+    #[must_use]
+    pub fn takes_frames(&self) -> bool {
+        self.message.open.frames().is_some()
+    }
+
+    /// Tells the caller how far the method is: `done`, of `total` if that is known, and a few words. Sent as the
+    /// notification `rpc.progress`; nothing where the caller takes no frames. Where it has no room, up to 50 wait and leave
+    /// together; then the oldest is left out, since the next one says more.
+    pub fn progress(&self, done: f64, total: Option<f64>, message: Option<&str>) {
+        self.parts().progress(done, total, message);
+    }
+
+    /// Sends a notification to the caller; `params` is an object or an array. Waits while the caller has no room. Does
+    /// nothing where the caller takes no frames.
+    ///
+    /// # Errors
+    /// [`FrameError`]; nothing is sent. [`FrameError::Ended`] is no fault of the method.
+    ///
+    /// Cancel safety: a dropped future has sent nothing.
+    pub fn notify<T: Serialize + ?Sized>(
+        &self,
+        method: &str,
+        params: &T,
+    ) -> impl Future<Output = Result<(), FrameError>> + Send + use<S, T> {
+        self.parts().notify(method, params)
+    }
+
+    /// Asks the caller something, and waits for its answer; `params` is an object or an array. The program that calls has to
+    /// be ready for it.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    ///
+    /// Cancel safety: a dropped future may have asked; the answer is ignored.
+    pub async fn ask<R: DeserializeOwned>(
+        &self,
+        method: &str,
+        params: &(impl Serialize + ?Sized),
+    ) -> Result<R, AskError> {
+        self.parts().ask(method, params).await
+    }
+
+    /// Fetches an argument that the call names by its digest: the bytes, once all of them are there and size and digest hold.
+    /// It waits for room, 30 s at most; see [`AttachmentLimits`](super::AttachmentLimits). They count until the last clone of them
+    /// is dropped.
+    ///
+    /// # Errors
+    /// [`AttachmentError`]. `?` makes an answer of it that says to the caller what is wrong.
+    ///
+    /// Cancel safety: a dropped future gives the room back.
+    pub async fn attachment(&self, attachment: &Attachment) -> Result<Bytes, AttachmentError> {
+        let message = &*self.message;
+        message.attachments.fetch(&message.caller.agent, &self.parts(), attachment).await
+    }
+
+    /// The call is a subscription.
+    fn listen(&self) -> Result<(), RpcError> {
+        let open = &self.message.open;
+        open.is_a_subscription();
+        if open.frames().is_none() {
+            // The call may be one of a batch: the others go on.
+            return Err(RpcError::with_code(
+                code::INVALID_REQUEST,
+                "invalid request: this method is a subscription: call it with a window for frames (`win`)",
+            ));
+        }
+        Ok(())
+    }
+
+    fn parts(&self) -> Parts {
+        Parts::new(Arc::clone(&self.message.open), self.id.clone())
     }
 
     /// The message's nonce as text. Together with the agent it names this message in every log line.
@@ -256,6 +641,7 @@ impl<S> Clone for Ctx<S> {
         Self {
             state: Arc::clone(&self.state),
             message: Arc::clone(&self.message),
+            id: self.id.clone(),
             method: Arc::clone(&self.method),
             permit: Arc::clone(&self.permit),
         }
@@ -296,6 +682,7 @@ mod tests {
         Ok(())
     }
 
+    /// SPEC.md §3.
     #[test]
     fn ambiguous_reserved_and_malformed_names_are_reported() {
         let router = Router::new(())

@@ -3,202 +3,40 @@
 
 mod agreement;
 mod control;
+mod control_handler;
 mod discovery;
-mod fair;
+mod error;
+mod fingerprint;
 mod ingress;
+mod options;
+mod outlet;
 mod questions;
 mod reload;
+mod shared;
+mod state;
+mod stream_control;
+mod watched;
 mod work;
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use super::Service;
-use crate::auth::{KeySourceStatus, Nonce};
-use crate::bus::{BusConfig, BusError};
+use crate::auth::KeySourceStatus;
 use crate::log_limiter::KeyedLogLimiter;
-use crate::nats;
+use crate::name::Name;
+use crate::nats::BusConfig;
+use crate::wire::Nonce;
 use control::Control;
-pub(super) use discovery::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, peers};
+pub use error::ServeError;
 use ingress::Ingress;
-pub use reload::{RefusedReload, Watched};
-
-/// How a service runs on a bus.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ServeOptions {
-    /// How many accepted messages may wait; 4,096. Each agent has a line of its own, and the lines are served in turn; an
-    /// agent may have one more only while it has fewer than there are free places, so that one alone gets half. What finds
-    /// no place is answered with a hint.
-    pub queue: usize,
-    /// The bytes of messages that wait or are handled, with subjects and headers; 64 MiB. Shared in the same way.
-    pub queue_bytes: usize,
-    /// How many messages are handled at a time; 1,024. Shared in the same way: an agent that has its share waits.
-    pub in_flight: usize,
-    /// How long stopping may take before what is still running is given up; 30 s, the default window of a message.
-    pub drain: Duration,
-    /// Semantic version of the application, for the NATS tools.
-    pub version: String,
-    /// One line about the service, for the NATS tools.
-    pub description: String,
-    /// Files that are read again when they change.
-    pub watched: Vec<Watched>,
-    /// How often those files are looked at; 500 ms.
-    pub watch_every: Duration,
-}
-
-impl Default for ServeOptions {
-    fn default() -> Self {
-        Self {
-            queue: 4_096,
-            queue_bytes: 64 * 1024 * 1024,
-            in_flight: 1_024,
-            drain: Duration::from_secs(30),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            description: String::new(),
-            watched: Vec::new(),
-            watch_every: Duration::from_millis(500),
-        }
-    }
-}
-
-/// A service cannot start, or did not stop in time.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// The broker.
-    #[error(transparent)]
-    Bus(#[from] BusError),
-    /// Another replica answers on the bus, and the two do not remember in one place: a captured message would run once in
-    /// each. This one does not start; or it serves, started later than the other, and stops.
-    #[error(
-        "another replica of `{audience}` (instance {instance}, replay guard `{guard}`) answers on the bus, and this one's \
-         guard is `{own}`, and they cannot serve beside each other: {why}; stop the other one first, or give all replicas \
-         the same shared guard"
-    )]
-    AnotherReplica {
-        /// `<environment>/<service>`.
-        audience: String,
-        /// The other instance's id.
-        instance: String,
-        /// Its guard.
-        guard: String,
-        /// Ours.
-        own: &'static str,
-        /// What differs.
-        why: String,
-    },
-    /// Whether there is another replica cannot be found out.
-    #[error(
-        "cannot look for other replicas of `{audience}`: the broker does not carry `{subject}` from this user and back. \
-         Permit it to publish and subscribe `{below}.>`, and nobody else"
-    )]
-    Blind {
-        /// `<environment>/<service>`.
-        audience: String,
-        /// Where replicas ask each other.
-        subject: String,
-        /// Below which all of it lies.
-        below: String,
-    },
-    /// The broker does not let this user subscribe.
-    #[error("the broker forbids this user to subscribe to `{0}`: permit it")]
-    Subscribe(String),
-    /// Work that was accepted did not end within the time for draining.
-    #[error("{0} accepted messages were not finished within the time for draining")]
-    Drain(usize),
-}
-
-/// In what state a service on a bus is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    /// Not yet taking messages, and why.
-    Starting(String),
-    /// Taking messages.
-    Ready,
-    /// For the moment not taking messages, and why.
-    Interrupted(String),
-    /// Finishing what was accepted.
-    Draining,
-    /// Done.
-    Stopped,
-}
-
-impl State {
-    /// One word, for the service's metadata on the bus.
-    #[must_use]
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Starting(_) => "starting",
-            Self::Ready => "ready",
-            Self::Interrupted(_) => "interrupted",
-            Self::Draining => "draining",
-            Self::Stopped => "stopped",
-        }
-    }
-}
-
-/// What a service's tasks share.
-#[derive(Debug)]
-struct Shared {
-    service: Service,
-    bus: BusConfig,
-    instance: String,
-    options: ServeOptions,
-    state: watch::Sender<State>,
-    started: time::OffsetDateTime,
-    health: Health,
-    /// Of what others can bring about at the connections.
-    lines: KeyedLogLimiter<(Link, &'static str)>,
-}
-
-/// The connections of a service, but its guard's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Link {
-    /// The one that agents reach.
-    Agents,
-    /// The one for answers, other replicas and `$SRV`.
-    Control,
-}
-
-impl Link {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Agents => "agents",
-            Self::Control => "control",
-        }
-    }
-}
-
-/// What happened to the connections, all of which only grow, and the files that cannot be read.
-#[derive(Debug, Default)]
-pub struct Health {
-    /// How often a connection to the broker was made again after it was lost.
-    pub reconnected: AtomicU64,
-    /// Questions of other replicas and on `$SRV` that were not answered, because too many waited. Of those that the
-    /// broker kept to itself, one is counted for each subject and second.
-    pub unasked: AtomicU64,
-    /// Messages for which the queue had no room, or not for this agent; as far as hints go, they were answered with one.
-    pub shed: AtomicU64,
-    /// Answers that could not be published.
-    pub unsent: AtomicU64,
-    /// See [`Health::refused_reloads`].
-    reloads: reload::Refusals,
-}
-
-impl Health {
-    /// The watched files whose present state is refused. What was read of them before is in force, unless they have
-    /// closed the service.
-    #[must_use]
-    pub fn refused_reloads(&self) -> Vec<RefusedReload> {
-        self.reloads.list()
-    }
-}
+pub use options::ServeOptions;
+use shared::{EndedWithUs, Shared};
+pub use state::{Health, RefusedReload, State};
+pub use watched::Watched;
 
 /// A service on a bus. Dropping it does not stop the service; the future of [`Service::serve`] does.
 #[derive(Debug, Clone)]
@@ -253,15 +91,18 @@ impl Service {
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), ServeError> {
         let (state, _) = watch::channel(State::Starting("connecting".to_owned()));
+        let instance = self.verifier().guard().instance().map_or_else(|| Nonce::random().to_text(), str::to_owned);
         let shared = Arc::new(Shared {
             service: self.clone(),
             bus: bus.clone(),
-            instance: self.verifier().guard().instance().map_or_else(|| Nonce::random().to_text(), str::to_owned),
+            replica: Name::new(&instance).map_err(|error| ServeError::Instance(error.to_string()))?,
+            instance,
             options,
             state,
             started: time::OffsetDateTime::now_utc(),
             health: Health::default(),
             lines: KeyedLogLimiter::default(),
+            interruptions: Mutex::default(),
         });
         started(Running(Arc::clone(&shared)));
         tracing::info!(
@@ -282,6 +123,7 @@ impl Service {
             control = Control::start(Arc::clone(&shared)) => control?,
         };
         let reloads = EndedWithUs(reload::start(Arc::clone(&shared)));
+        let told = EndedWithUs(tokio::spawn(shared::follow(Arc::clone(&shared))));
         let run = async {
             tokio::select! {
                 served = shared.run(&control) => served.map(Some),
@@ -310,7 +152,7 @@ impl Service {
         };
         // Everything accepted is answered: only now does this instance stop answering on the bus.
         control.finish().await;
-        drop(reloads);
+        drop((reloads, told));
         shared.leave().await;
         outcome
     }
@@ -318,16 +160,6 @@ impl Service {
     /// How long leaving takes at most once [`ServeOptions::drain`] is over or was not needed, whatever the broker does: the
     /// confirmation of the last answers, the end of the connections, and the guard's last state.
     pub const LEAVING: Duration = Duration::from_secs(8);
-}
-
-/// A task that is aborted with whoever holds this.
-#[derive(Debug)]
-struct EndedWithUs(JoinHandle<()>);
-
-impl Drop for EndedWithUs {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// How long the guard may take to write its last state.
@@ -367,13 +199,13 @@ impl Shared {
                 self.state.send_replace(State::Starting(reason.clone()));
             }
             if kind != said {
-                tracing::info!(target: "sealwire::serve", "waiting: {reason}");
+                tracing::info!(target: "sealwire::serve", %reason, "waiting for the replay guard");
                 said = kind;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let ingress = Ingress::start(Arc::clone(self), control.answers()).await?;
-        self.state.send_replace(State::Ready);
+        let ingress = Ingress::start(Arc::clone(self), control.answers(), control.outlet()).await?;
+        self.has_started();
         let endpoint = self.service.endpoint();
         tracing::info!(
             target: "sealwire::serve",
@@ -386,80 +218,4 @@ impl Shared {
         );
         Ok(ingress)
     }
-
-    /// When this instance started, in milliseconds since the Unix epoch.
-    fn started_ms(&self) -> u64 {
-        u64::try_from(self.started.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
-    }
-
-    /// Where answers to this instance itself go: nobody else may publish there, nor hear what its guard is told.
-    fn inbox(&self) -> String {
-        format!("{}.replica.{}", self.service.endpoint().service_inbox(), self.instance)
-    }
-
-    /// A question is not answered, or more than one.
-    fn unasked(&self) {
-        self.health.unasked.fetch_add(1, Ordering::Relaxed);
-        if let Some(suppressed) = self.lines.check(&(Link::Control, "questions")) {
-            tracing::warn!(target: "sealwire::bus", suppressed, "too many questions: some are not answered");
-        }
-    }
-
-    /// What happens to a connection.
-    fn heard(&self, link: Link, event: nats::Event) {
-        let name = link.as_str();
-        match event {
-            nats::Event::Connected => {
-                self.health.reconnected.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(target: "sealwire::bus", link = name, "connected");
-                self.state.send_if_modified(|state| {
-                    let was_lost = link == Link::Agents && matches!(state, State::Interrupted(why) if why == LOST);
-                    if was_lost {
-                        *state = State::Ready;
-                    }
-                    was_lost
-                });
-            }
-            nats::Event::Disconnected(why) => {
-                tracing::warn!(target: "sealwire::bus", link = name, why, "the connection to the broker is lost");
-                self.state.send_if_modified(|state| {
-                    let was_ready = link == Link::Agents && *state == State::Ready;
-                    if was_ready {
-                        *state = State::Interrupted(LOST.to_owned());
-                    }
-                    was_ready
-                });
-            }
-            nats::Event::Moved => {
-                tracing::info!(target: "sealwire::bus", link = name, "the broker is about to go: connected to another");
-            }
-            nats::Event::Failed(why) => {
-                if let Some(suppressed) = self.lines.check(&(link, "failed")) {
-                    tracing::warn!(target: "sealwire::bus", link = name, why, suppressed, "not connected");
-                }
-            }
-            // As many as the broker likes, and it may be others that bring it to.
-            nats::Event::PublishForbidden(subject) | nats::Event::SubscribeForbidden(subject) => {
-                if let Some(suppressed) = self.lines.check(&(link, "forbidden")) {
-                    let subject = crate::name::shown(&subject);
-                    tracing::warn!(
-                        target: "sealwire::bus",
-                        link = name,
-                        subject,
-                        suppressed,
-                        "the broker forbids this user a subject"
-                    );
-                }
-            }
-            nats::Event::Flooded(_) => self.unasked(),
-            nats::Event::Error(error) => {
-                if let Some(suppressed) = self.lines.check(&(link, "error")) {
-                    tracing::warn!(target: "sealwire::bus", link = name, error, suppressed, "connection");
-                }
-            }
-        }
-    }
 }
-
-/// Why a service is interrupted that connects anew.
-const LOST: &str = "the connection to the broker is lost";

@@ -5,8 +5,8 @@ use std::fmt;
 
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
 
-use super::jose::{b64, unb64};
-use super::key::KeyError;
+use super::key_error::KeyError;
+use crate::jose::{b64, unb64};
 
 /// An Ed25519 public key (RFC 8032): a canonical encoding of a point whose order is not small.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -34,7 +34,7 @@ impl Ed25519Public {
     }
 
     pub(crate) fn to_text(&self) -> String {
-        b64(&self.0)
+        b64(self.0)
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8; 32] {
@@ -104,12 +104,13 @@ mod tests {
         SMALL_ORDER.into_iter().chain(not_reduced).flat_map(both_signs).collect()
     }
 
+    /// SPEC.md §5.3.
     #[test]
     fn ed25519_keys_of_small_order_and_second_encodings_are_refused_everywhere() {
         let audience = Audience::new(&Name::new("dev").unwrap(), &Name::new("math").unwrap());
         assert_eq!(unusable().len(), 2 * (5 + 19));
         for bytes in unusable() {
-            let x = b64(&bytes);
+            let x = b64(bytes);
             assert_eq!(Ed25519Public::from_text(&x), Err(KeyError::Point), "{x}");
             assert_eq!(ServicePublicKey::new("svc:dev/math:1", &x), Err(KeyError::Point), "{x}");
             let entry = KeyEntry::ed25519("planner.k1", Name::new("planner").unwrap(), x.clone());

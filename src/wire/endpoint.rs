@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::envelope::{MAX_SUBJECT, SubjectParts};
+use super::subject::{MAX_SUBJECT, SubjectParts};
 use crate::name::{MethodName, Name};
 
 /// The audience of a message: `<environment>/<service>`.
@@ -98,7 +98,7 @@ pub enum EndpointError {
     /// One prefix begins with the other, so that who may publish under the one could publish under the other.
     #[error("the {what} overlaps the {other}: choose prefixes of which neither begins with the other")]
     Overlap {
-        /// Which of the three.
+        /// Which of the four.
         what: &'static str,
         /// Which of the others.
         other: &'static str,
@@ -139,8 +139,10 @@ impl Endpoint {
     }
 
     fn checked(self) -> Result<Self, EndpointError> {
+        let control_prefix = self.control_prefix();
         let prefixes = [
             ("RPC prefix", &*self.prefix),
+            ("RPC prefix with `-ctl`", &*control_prefix),
             ("inbox prefix", &*self.inbox_prefix),
             ("service inbox prefix", Self::SERVICE_INBOX_PREFIX),
         ];
@@ -255,6 +257,7 @@ mod tests {
         Endpoint::new(Name::new("prod").unwrap(), Name::new("math").unwrap())
     }
 
+    /// SPEC.md §3.
     #[test]
     fn subjects_follow_the_protocol() {
         let agent = Name::new("planner").unwrap();
@@ -268,6 +271,7 @@ mod tests {
         assert_eq!(endpoint.audience().as_str(), "prod/math");
     }
 
+    /// SPEC.md §3.
     #[test]
     fn inbox_prefix_may_not_overlap_or_be_privileged() {
         assert!(endpoint().with_prefixes("rpc.v1", "in.box").is_ok());
@@ -289,6 +293,7 @@ mod tests {
 
     /// Every service may publish below the inbox prefix, and every agent below the other: neither may reach a service's
     /// own inbox.
+    /// SPEC.md §18.
     #[test]
     fn services_inboxes_lie_under_no_other_prefix() {
         for prefix in ["_SVC", "_SVC.math", "_SVC.x.y"] {

@@ -3,11 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::algorithm::ProofAlgorithm;
 use super::ed25519::Ed25519Public;
-use super::jose::{b64, integer, unb64};
-use super::key::{AgentKey, ed25519_thumbprint};
+use super::key::AgentKey;
 use super::proof::{ProofHeader, is_kid, object};
-use crate::auth::ProofAlgorithm;
+use crate::jose::{b64, ed25519_thumbprint, integer, unb64};
 use crate::name::Name;
 
 /// The type of a request's signature: of no use as the proof of a message.
@@ -81,7 +81,7 @@ impl KeyRequest {
         let header = ProofHeader { algorithm: key.algorithm(), kid: key.kid().to_owned(), typ: TYP.to_owned() };
         let (environment, agent) = (environment.to_string(), agent.to_string());
         let claims = Claims { environment, agent, x, nkey: nkey.map(ToOwned::to_owned), iat: now_s };
-        let input = format!("{}.{}", header.encode(), b64(&serde_json::to_vec(&claims).unwrap_or_default()));
+        let input = format!("{}.{}", header.encode(), b64(serde_json::to_vec(&claims).unwrap_or_default()));
         let signature = key.sign_with_pair(input.as_bytes()).ok_or(KeyRequestError::Algorithm)?;
         Ok(format!("{input}.{}", b64(&signature)))
     }

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::delivery::Delivery;
 use super::endpoint::Endpoint;
 use super::headers::{HeaderBlock, Status};
-use super::jose::unb64;
-use super::proof::{ProofError, ProofHeader};
-use super::seal::ReplyTo;
+use super::proof::{ProofError, ProofHeader, REQUEST_TYP, credentials};
+use super::subject::{ReplyTo, SubjectParts};
+use crate::jose::unb64;
 use crate::name::Name;
 
 /// A request whose shape holds. Nothing is authenticated yet.
@@ -49,14 +49,15 @@ impl fmt::Debug for Envelope {
 }
 
 impl ProofText {
-    pub(crate) fn parse(text: &str) -> Result<Self, ProofError> {
+    /// Of a proof of the type `typ`.
+    pub(super) fn parse(text: &str, typ: &str) -> Result<Self, ProofError> {
         let (signing_input, signature) = text.rsplit_once('.').ok_or(ProofError::Parts)?;
         let (header, claims) = signing_input.split_once('.').ok_or(ProofError::Parts)?;
         if claims.contains('.') {
             return Err(ProofError::Parts);
         }
         Ok(Self {
-            header: ProofHeader::parse(header)?,
+            header: ProofHeader::parse_typed(header, typ)?,
             signature: unb64(signature).ok_or(ProofError::Encoding)?,
             signing_length: signing_input.len(),
             text: text.to_owned(),
@@ -118,7 +119,7 @@ impl EnvelopeError {
 
 /// A refused message, and where a hint may go, if anywhere.
 #[derive(Debug)]
-pub struct Misshapen {
+pub struct MalformedMessage {
     /// Why.
     pub error: EnvelopeError,
     /// The agent that the subject names, for the log only: nobody has proved to be it.
@@ -126,21 +127,16 @@ pub struct Misshapen {
     pub(crate) reply: Option<ReplyTo>,
 }
 
-/// The authentication scheme of the header.
-pub(crate) const SCHEME: &str = "NatsRpc";
 /// The request's header, and the answer's (RFC 7615 names it for HTTP).
 pub(crate) const AUTHORIZATION: &str = "Authorization";
-/// The longest subject or reply subject in bytes (our bound; the grammar's own maximum is below it).
-pub(super) const MAX_SUBJECT: usize = 512;
-
 impl Envelope {
     /// Checks everything that needs no key.
     ///
     /// # Errors
-    /// [`Misshapen`] with the first rule that does not hold. The sender is to blame, or somebody on the way.
-    pub fn decode(delivery: Delivery, endpoint: &Endpoint) -> Result<Self, Misshapen> {
+    /// [`MalformedMessage`] with the first rule that does not hold. The sender is to blame, or somebody on the way.
+    pub fn decode(delivery: Delivery, endpoint: &Endpoint) -> Result<Self, MalformedMessage> {
         let Delivery { subject, reply, headers, payload, oversized, received } = delivery;
-        let dropped = |error, claimed| Misshapen { error, claimed, reply: None };
+        let dropped = |error, claimed| MalformedMessage { error, claimed, reply: None };
 
         let Some(parts) = SubjectParts::parse(subject.as_str(), endpoint.prefix()) else {
             return Err(dropped(EnvelopeError::Subject, None));
@@ -163,10 +159,10 @@ impl Envelope {
             if payload.len() > endpoint.limits().payload {
                 return Err(EnvelopeError::TooLarge);
             }
-            Ok((token.to_owned(), ProofText::parse(proof)?))
+            Ok((token.to_owned(), ProofText::parse(proof, REQUEST_TYP)?))
         })();
         match opened {
-            Err(error) => Err(Misshapen { error, claimed: Some(parts.agent), reply }),
+            Err(error) => Err(MalformedMessage { error, claimed: Some(parts.agent), reply }),
             Ok((token, proof)) => Ok(Self {
                 agent: parts.agent,
                 method: parts.method,
@@ -187,7 +183,10 @@ impl Envelope {
 }
 
 /// Finds the one authorization header and takes it apart.
-fn authorization<'h>(headers: &'h HeaderBlock, endpoint: &Endpoint) -> Result<(&'h str, &'h str), EnvelopeError> {
+pub(super) fn authorization<'h>(
+    headers: &'h HeaderBlock,
+    endpoint: &Endpoint,
+) -> Result<(&'h str, &'h str), EnvelopeError> {
     let limits = endpoint.limits();
     let (status, lines) = headers.read().map_err(|_| EnvelopeError::Malformed)?;
     // Brokers answer with a status; nobody asks with one.
@@ -222,47 +221,6 @@ fn authorization<'h>(headers: &'h HeaderBlock, endpoint: &Endpoint) -> Result<(&
 
 /// The longest access token in bytes.
 const MAX_TOKEN: usize = 4 * 1024;
-
-/// What follows the scheme and exactly one space, if every byte of it is of `token68` (RFC 9110 §11.2).
-pub(super) fn credentials(value: &str) -> Option<&str> {
-    let rest = value.strip_prefix(SCHEME)?.strip_prefix(' ')?;
-    let token68 = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
-    (!rest.is_empty() && rest.bytes().all(token68)).then_some(rest)
-}
-
-/// Whether `subject` is a plain subject: printable, no empty token, no wildcard token.
-pub(crate) fn is_plain_subject(subject: &str) -> bool {
-    subject.len() <= MAX_SUBJECT
-        && subject.bytes().all(|byte| (0x21..=0x7e).contains(&byte))
-        && subject.split('.').all(|token| !token.is_empty() && token != "*" && token != ">")
-}
-
-pub(super) struct SubjectParts<'s> {
-    service: &'s str,
-    pub(super) agent: Name,
-    method: Option<String>,
-}
-
-impl<'s> SubjectParts<'s> {
-    pub(super) fn parse(subject: &'s str, prefix: &str) -> Option<Self> {
-        if !is_plain_subject(subject) {
-            return None;
-        }
-        let rest = subject.strip_prefix(prefix)?.strip_prefix('.')?;
-        let (service, rest) = rest.split_once('.')?;
-        let (agent, method) = match rest.split_once('.') {
-            Some((agent, method)) => (agent, Some(method)),
-            None => (rest, None),
-        };
-        // A method token outside the grammar cannot equal any method, so it is no subject of ours.
-        let method = match method {
-            Some(method) => Some(crate::name::MethodName::new(method).ok()?.as_str().to_owned()),
-            None => None,
-        };
-        Name::new(service).ok()?;
-        Some(Self { service, agent: Name::new(agent).ok()?, method })
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -9,34 +9,11 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
+use super::algorithm::ProofAlgorithm;
 use super::ed25519::Ed25519Public;
 use super::endpoint::Audience;
-use super::jose::sha256_b64;
+use super::key_error::KeyError;
 use super::proof::is_kid;
-use crate::auth::ProofAlgorithm;
-
-/// A key cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
-    /// The key id is not 1 to 128 bytes of `[A-Za-z0-9._:/-]`.
-    #[error("key id outside its grammar: 1 to 128 of A-Z a-z 0-9 . _ : / - are allowed")]
-    Kid,
-    /// A master secret of fewer than 32 bytes.
-    #[error("HMAC master secret is shorter than 32 bytes: make one with `sealwire keys new-agent`")]
-    Short,
-    /// Not canonical base64url.
-    #[error("key is not unpadded base64url")]
-    Encoding,
-    /// Not 32 bytes, or not a key of this curve.
-    #[error("not an Ed25519 key of 32 bytes")]
-    Ed25519,
-    /// An Ed25519 public key under which somebody without its private key could sign, or a second text of a key.
-    #[error("an Ed25519 key of small order, or not in its canonical encoding: take one that `sealwire keys` has made")]
-    Point,
-    /// The operating system gave no random bytes.
-    #[error("the operating system gave no random bytes")]
-    Random,
-}
 
 /// A symmetric key for one agent and one service. 32 bytes; MACs are never truncated.
 #[derive(Clone)]
@@ -80,11 +57,36 @@ impl HmacKey {
         mac.finalize().into_bytes().to_vec()
     }
 
+    /// For many messages that all begin so.
+    pub(super) fn begin(&self, beginning: &[u8]) -> PartialMac {
+        let mut mac = self.keyed.clone();
+        mac.update(beginning);
+        PartialMac(mac)
+    }
+
     /// Compares in constant time; any other length than 32 bytes is refused.
     pub(crate) fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
         let mut mac = self.keyed.clone();
         mac.update(message);
         mac.verify_slice(signature).is_ok()
+    }
+}
+
+/// The MAC over the beginning of a message.
+pub(super) struct PartialMac(Hmac<Sha256>);
+
+impl PartialMac {
+    /// The MAC over all of it.
+    pub(super) fn finish(&self, rest: &[u8]) -> Vec<u8> {
+        let mut mac = self.0.clone();
+        mac.update(rest);
+        mac.finalize().into_bytes().to_vec()
+    }
+}
+
+impl fmt::Debug for PartialMac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PartialMac(..)")
     }
 }
 
@@ -109,11 +111,6 @@ impl fmt::Debug for HmacKey {
     }
 }
 
-/// The thumbprint of an Ed25519 public key (RFC 7638, members `crv`, `kty`, `x` in this order: RFC 8037 §2).
-pub(crate) fn ed25519_thumbprint(x: &str) -> String {
-    sha256_b64(format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#).as_bytes())
-}
-
 /// `N` bytes from the operating system.
 pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], KeyError> {
     let mut bytes = [0_u8; N];
@@ -135,7 +132,7 @@ impl Pair {
     }
 
     fn x(&self) -> String {
-        super::jose::b64(self.pair.public_key().as_ref())
+        crate::jose::b64(self.pair.public_key().as_ref())
     }
 
     /// The public half. A seed never makes a point of small order (RFC 8032 §5.1.5: the scalar is clamped), so a failure
@@ -323,6 +320,12 @@ impl ServiceKey {
     #[must_use]
     pub fn public(&self) -> ServicePublicKey {
         ServicePublicKey { kid: self.kid.clone(), key: self.public.clone() }
+    }
+
+    /// The key under which replicas prove to each other what they store, by HKDF-SHA256 from the seed. No agent's key is derived
+    /// with this text: a key id has no blanks.
+    pub(crate) fn store_key(&self, audience: &Audience) -> HmacKey {
+        HmacKey::derive(self.pair.seed.as_slice(), audience, "stored outcomes")
     }
 
     pub(super) fn sign(&self, message: &[u8]) -> Vec<u8> {

@@ -3,15 +3,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::algorithm::ProofAlgorithm;
 use super::endpoint::Audience;
-use super::envelope::SCHEME;
 use super::headers::HeaderBlock;
-use super::jose::{b64, integer, sha256_b64, unb64};
 use super::key::{ServiceKey, ServicePublicKey};
-use super::proof::{ProofHeader, object};
-use super::seal::{AUTHENTICATION_INFO, proof_of};
-use super::sign::Unverifiable;
-use crate::auth::{Nonce, ProofAlgorithm};
+use super::nonce::Nonce;
+use super::proof::{ProofHeader, SCHEME, object};
+use super::seal::AUTHENTICATION_INFO;
+use super::sign::{Unverifiable, proof_of};
+use crate::jose::{b64, integer, sha256_b64, unb64};
 
 /// The type of the proof: of no use as an answer to a call, nor the other way round.
 const TYP: &str = "nats-rpc-v1-srv+jwt";
@@ -56,8 +56,8 @@ impl Presence<'_> {
             nonce: self.nonce.to_text(),
             dig: sha256_b64(self.payload),
         };
-        let input = format!("{}.{}", header.encode(), b64(&serde_json::to_vec(&claims).unwrap_or_default()));
-        let value = format!("{SCHEME} {input}.{}", b64(&key.sign(input.as_bytes())));
+        let input = format!("{}.{}", header.encode(), b64(serde_json::to_vec(&claims).unwrap_or_default()));
+        let value = format!("{SCHEME} {input}.{}", b64(key.sign(input.as_bytes())));
         HeaderBlock::of(&[(AUTHENTICATION_INFO, &value)])
     }
 }
@@ -150,6 +150,7 @@ mod tests {
         format!("{SCHEME} {}", proof_of(headers).unwrap())
     }
 
+    /// SPEC.md §18.
     #[test]
     fn an_answer_to_this_question_under_the_services_key_is_believed() {
         let (audience, key) = (audience("math"), key("math", 1));
@@ -164,6 +165,7 @@ mod tests {
         }
     }
 
+    /// SPEC.md §18.
     #[test]
     fn an_answer_that_differs_in_anything_is_not_believed() {
         let (audience, own) = (audience("math"), key("math", 1));
@@ -201,6 +203,7 @@ mod tests {
         }
     }
 
+    /// SPEC.md §17.
     #[test]
     fn a_proof_of_another_type_is_not_believed() {
         let (audience, own) = (audience("math"), key("math", 1));
@@ -214,12 +217,13 @@ mod tests {
             typ: "nats-rpc-v1-reply+jwt".into(),
         };
         let input = format!("{}.{claims}", header.encode());
-        let proof = format!("{SCHEME} {input}.{}", b64(&own.sign(input.as_bytes())));
+        let proof = format!("{SCHEME} {input}.{}", b64(own.sign(input.as_bytes())));
         let headers = HeaderBlock::of(&[(AUTHENTICATION_INFO, &proof)]);
         assert_eq!(accept(&question, &headers), Err(Unverifiable::Malformed));
     }
 
     /// The published ones: what is good is signed to the byte as it is there.
+    /// SPEC.md §24.
     #[test]
     fn the_vectors_are_judged_as_they_say() {
         // Not included: an image is built from `src` without the tests.

@@ -1,16 +1,29 @@
 //! The proof: a JWS over one message, its strict header and its strict claims. Knows no keys.
 //! Never reads a claim before the signature over it has been checked: callers ask for claims only then.
 
-use serde::de::DeserializeOwned;
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
-use super::jose::{integer, optional_integer, unb64};
-use crate::auth::{Nonce, ProofAlgorithm};
+use super::algorithm::ProofAlgorithm;
+use super::nonce::Nonce;
+use crate::jose::{b64_to, integer, optional_integer, unb64};
 
+/// The authentication scheme of the header.
+pub(crate) const SCHEME: &str = "NatsRpc";
 /// The type of a request's proof; it is also the protocol's version.
 pub(crate) const REQUEST_TYP: &str = "nats-rpc-v1+jwt";
 /// The type of an answer's proof.
 pub(crate) const REPLY_TYP: &str = "nats-rpc-v1-reply+jwt";
+
+/// What follows the scheme and exactly one space, if every byte of it is of `token68` (RFC 9110 §11.2).
+pub(super) fn credentials(value: &str) -> Option<&str> {
+    let rest = value.strip_prefix(SCHEME)?.strip_prefix(' ')?;
+    let token68 = |byte: u8| matches!(byte, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'+' | b'/' | b'=');
+    // To the end even if one is wrong: so the compiler looks at many of them at once.
+    let all = rest.bytes().fold(true, |all, byte| all & token68(byte));
+    (!rest.is_empty() && all).then_some(rest)
+}
 
 /// A proof that is not well-formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
@@ -51,23 +64,21 @@ pub(crate) struct ProofHeader {
 // `deny_unknown_fields` and the derived duplicate check make the header exact; member names compare after unescaping.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct HeaderText {
-    alg: String,
-    kid: String,
-    typ: String,
+struct HeaderText<'t> {
+    #[serde(borrow)]
+    alg: Cow<'t, str>,
+    #[serde(borrow)]
+    kid: Cow<'t, str>,
+    #[serde(borrow)]
+    typ: Cow<'t, str>,
 }
 
 impl ProofHeader {
-    /// Parses a request's header from base64url.
-    pub(crate) fn parse(part: &str) -> Result<Self, ProofError> {
-        Self::parse_typed(part, REQUEST_TYP)
-    }
-
     /// Parses a header of the type `typ` from base64url.
     pub(crate) fn parse_typed(part: &str, typ: &str) -> Result<Self, ProofError> {
         let bytes = unb64(part).ok_or(ProofError::Encoding)?;
-        let text: HeaderText = object(&bytes).ok_or(ProofError::Header)?;
-        let algorithm = match text.alg.as_str() {
+        let text: HeaderText<'_> = object(&bytes).ok_or(ProofError::Header)?;
+        let algorithm = match &*text.alg {
             "HS256" => ProofAlgorithm::Hs256,
             "EdDSA" => ProofAlgorithm::EdDsa,
             _ => return Err(ProofError::Header),
@@ -75,14 +86,21 @@ impl ProofHeader {
         if text.typ != typ || !is_kid(&text.kid) {
             return Err(ProofError::Header);
         }
-        Ok(Self { algorithm, kid: text.kid, typ: text.typ })
+        Ok(Self { algorithm, kid: text.kid.into_owned(), typ: text.typ.into_owned() })
     }
 
     /// The header as base64url.
     pub(crate) fn encode(&self) -> String {
-        let text = HeaderText { alg: self.algorithm.as_str().to_owned(), kid: self.kid.clone(), typ: self.typ.clone() };
-        super::jose::b64(&serde_json::to_vec(&text).unwrap_or_default())
+        let mut text = String::new();
+        encode_header(self.algorithm, &self.kid, &self.typ, &mut text);
+        text
     }
+}
+
+/// A header as base64url, at the end of a text.
+pub(super) fn encode_header(algorithm: ProofAlgorithm, kid: &str, typ: &str, text: &mut String) {
+    let header = HeaderText { alg: algorithm.as_str().into(), kid: kid.into(), typ: typ.into() };
+    b64_to(serde_json::to_vec(&header).unwrap_or_default(), text);
 }
 
 /// Whether `kid` is a key id: 1 to 128 bytes of `[A-Za-z0-9._:/-]`.
@@ -118,7 +136,16 @@ pub struct ProofClaims {
     /// The idempotency key: 1 to 128 printable ASCII characters.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_string")]
     pub idk: Option<String>,
+    /// How many frames beyond the acknowledged ones the caller takes, 1 to 1,024. Without it no frame is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_integer")]
+    pub win: Option<u64>,
+    /// A W3C `traceparent` of version 00. No decision reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_string")]
+    pub tp: Option<String>,
 }
+
+/// The largest window of frames.
+pub(crate) const MAX_WINDOW: u64 = 1024;
 
 /// The longest deadline in milliseconds.
 pub(crate) const MAX_TIMEOUT_MS: u64 = 600_000;
@@ -133,6 +160,13 @@ impl ProofClaims {
         }
         if !claims.idk.as_deref().is_none_or(is_idempotency_key) {
             return Err(ProofError::Claim("idk"));
+        }
+        // Who takes frames says until when: nothing else ends a call that goes on sending.
+        if !claims.win.is_none_or(|win| (1..=MAX_WINDOW).contains(&win) && claims.tmo.is_some()) {
+            return Err(ProofError::Claim("win"));
+        }
+        if !claims.tp.as_deref().is_none_or(is_traceparent) {
+            return Err(ProofError::Claim("tp"));
         }
         let nonce = Nonce::from_text(&claims.jti).ok_or(ProofError::Claim("jti"))?;
         Ok((claims, nonce))
@@ -152,21 +186,40 @@ pub(crate) fn is_idempotency_key(key: &str) -> bool {
     (1..=128).contains(&key.len()) && key.bytes().all(|byte| (0x20..=0x7e).contains(&byte))
 }
 
+/// Whether `text` is a `traceparent` of version 00: `00-<trace id>-<parent id>-<flags>` in lower-case hexadecimal digits,
+/// neither id all zeros (W3C Trace Context §3.2).
+pub(crate) fn is_traceparent(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let hex = |part: &str, len| {
+        part.len() == len && part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    };
+    match parts.as_slice() {
+        [version, trace, parent, flags] => {
+            *version == "00"
+                && hex(trace, 32)
+                && hex(parent, 16)
+                && hex(flags, 2)
+                && [trace, parent].iter().all(|id| id.bytes().any(|byte| byte != b'0'))
+        }
+        _ => false,
+    }
+}
+
 /// An optional string that may be absent, but not `null`.
-fn some_string<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+pub(super) fn some_string<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     String::deserialize(deserializer).map(Some)
 }
 
 /// The claims of an answer's proof.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ReplyClaims {
-    pub(crate) iss: String,
-    pub(crate) to: String,
+pub(crate) struct ReplyClaims<T = String> {
+    pub(crate) iss: T,
+    pub(crate) to: T,
     #[serde(deserialize_with = "integer")]
     pub(crate) iat: u64,
-    pub(crate) req: String,
-    pub(crate) dig: String,
+    pub(crate) req: T,
+    pub(crate) dig: T,
 }
 
 impl ReplyClaims {
@@ -177,7 +230,7 @@ impl ReplyClaims {
 }
 
 /// The claims of a request's proof, by name.
-const CLAIMS: [&str; 10] = ["aud", "to", "rto", "iat", "exp", "jti", "ath", "dig", "tmo", "idk"];
+const CLAIMS: [&str; 12] = ["aud", "to", "rto", "iat", "exp", "jti", "ath", "dig", "tmo", "idk", "win", "tp"];
 
 /// Why `bytes` are no claims. A name that is not the protocol's is not repeated: whoever signed it may be lying.
 fn fault<'b, T: Deserialize<'b>>(bytes: &'b [u8], claims: &[&'static str]) -> ProofError {
@@ -198,22 +251,23 @@ fn fault<'b, T: Deserialize<'b>>(bytes: &'b [u8], claims: &[&'static str]) -> Pr
 }
 
 /// One JSON object. A derived struct would also be read from an array of its values: a second text for the same proof.
-pub(super) fn object<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+pub(super) fn object<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> Option<T> {
     bytes.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(bytes).ok())?
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use super::super::jose::b64;
     use super::*;
+    use crate::jose::b64;
 
+    /// SPEC.md §4.
     #[test]
     fn arrays_of_the_values_are_no_objects() {
         let header = r#" {"alg":"HS256","kid":"a.k1","typ":"nats-rpc-v1+jwt"}"#;
-        assert!(ProofHeader::parse(&b64(header.as_bytes())).is_ok());
+        assert!(ProofHeader::parse_typed(&b64(header.as_bytes()), REQUEST_TYP).is_ok());
         let array = r#" ["HS256","a.k1","nats-rpc-v1+jwt"]"#;
-        assert_eq!(ProofHeader::parse(&b64(array.as_bytes())), Err(ProofError::Header));
+        assert_eq!(ProofHeader::parse_typed(&b64(array.as_bytes()), REQUEST_TYP), Err(ProofError::Header));
 
         let claims =
             r#"{"aud":"p/m","to":"t","rto":"","iat":1,"exp":2,"jti":"AAECAwQFBgcICQoLDA0ODw","ath":"","dig":""}"#;
@@ -227,6 +281,10 @@ mod tests {
             (("\"jti\":\"AA", "\"jti\":\"A"), "jti"),
             (("\"dig\":\"\"", "\"dig\":\"\",\"tmo\":0"), "tmo"),
             (("\"dig\":\"\"", "\"dig\":\"\",\"idk\":\"\""), "idk"),
+            (("\"dig\":\"\"", "\"dig\":\"\",\"win\":32"), "win"),
+            (("\"dig\":\"\"", "\"dig\":\"\",\"tmo\":9,\"win\":0"), "win"),
+            (("\"dig\":\"\"", "\"dig\":\"\",\"tmo\":9,\"win\":1025"), "win"),
+            (("\"dig\":\"\"", "\"dig\":\"\",\"tp\":\"\""), "tp"),
             (("\"dig\":\"\"", "\"dig\":\"\",\"more\":1"), "(another)"),
         ] {
             let changed = claims.replace(change.0, change.1);

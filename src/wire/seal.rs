@@ -2,60 +2,28 @@
 //! Never publishes outside the inbox that the reply rule allowed.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 
+use super::algorithm::ProofAlgorithm;
 use super::endpoint::Audience;
-use super::envelope::{SCHEME, credentials, is_plain_subject};
 use super::headers::HeaderBlock;
-use super::jose::{b64, sha256_b64};
-use super::key::{HmacKey, ServiceKey};
-use super::proof::{ProofHeader, REPLY_TYP, ReplyClaims};
-use super::sign::Unverifiable;
-use crate::auth::ProofAlgorithm;
+use super::key::{HmacKey, PartialMac, ServiceKey};
+use super::proof::{REPLY_TYP, ReplyClaims, SCHEME, encode_header};
+use super::subject::ReplyTo;
+use crate::jose::{b64, b64_to, sha256, sha256_b64};
 use crate::nats::{PublishError, Session};
 
 /// The answer's header (RFC 7615).
 pub(super) const AUTHENTICATION_INFO: &str = "Authentication-Info";
 
-/// The proof in an answer's one signature header. Line by line as they came: no map has folded them.
-pub(super) fn proof_of(headers: &HeaderBlock) -> Result<&str, Unverifiable> {
-    let (_, lines) = headers.read().map_err(|_| Unverifiable::Headers)?;
-    let mut found = None;
-    for line in lines {
-        let line = line.map_err(|_| Unverifiable::Headers)?;
-        if line.name.eq_ignore_ascii_case(AUTHENTICATION_INFO) && found.replace(line.value).is_some() {
-            return Err(Unverifiable::Repeated);
-        }
-    }
-    credentials(found.ok_or(Unverifiable::Unsigned)?).ok_or(Unverifiable::Malformed)
-}
-
-/// A reply subject that passed the reply rule: it lies under the inbox of the agent that the request's subject names.
-#[derive(Debug)]
-pub struct ReplyTo(Subject);
-
-impl ReplyTo {
-    /// `None` when `reply` is not a plain subject below `inbox` (which ends with a dot).
-    pub(super) fn checked(reply: Subject, inbox: &str) -> Option<Self> {
-        let below = reply.as_str().strip_prefix(inbox).is_some_and(|rest| !rest.is_empty());
-        (below && is_plain_subject(reply.as_str())).then_some(Self(reply))
-    }
-
-    /// The subject.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        self.0.as_str()
-    }
-}
-
 /// The only unsigned answers: fixed bytes, for messages whose caller is not known.
 ///
 /// A hint ends nothing and proves nothing: a client reports it as its own kind of error, outcome unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Hint {
+pub enum UnsignedHint {
     /// Anything wrong before the caller is known.
     Unauthenticated,
     /// Shed before the caller was known.
@@ -64,7 +32,7 @@ pub enum Hint {
     TooLarge,
 }
 
-impl Hint {
+impl UnsignedHint {
     /// The bytes.
     #[must_use]
     pub fn payload(self) -> &'static str {
@@ -80,14 +48,18 @@ impl Hint {
     /// The hint as a message to `reply`.
     #[must_use]
     pub fn to(self, reply: ReplyTo) -> Sealed {
-        Sealed { to: reply.0, headers: None, payload: Bytes::from_static(self.payload().as_bytes()) }
+        let payload = Bytes::from_static(self.payload().as_bytes());
+        Sealed { to: reply.into_subject(), proof: None, headers: OnceLock::new(), payload }
     }
 }
 
-/// An answer that may be published: signed and bound to its request, or a [`Hint`].
+/// An answer that may be published: signed and bound to its request, or a [`UnsignedHint`].
 pub struct Sealed {
     to: Subject,
-    headers: Option<HeaderMap>,
+    /// The value of the answer's one header; none for a hint.
+    proof: Option<String>,
+    /// The same as a map, for whoever asks for it.
+    headers: OnceLock<HeaderMap>,
     payload: Bytes,
 }
 
@@ -107,27 +79,33 @@ impl Sealed {
     /// The headers; none for a hint.
     #[must_use]
     pub fn headers(&self) -> Option<&HeaderMap> {
-        self.headers.as_ref()
+        let map = |proof: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHENTICATION_INFO, proof);
+            headers
+        };
+        self.proof.as_deref().map(|proof| self.headers.get_or_init(|| map(proof)))
     }
 
     /// Publishes the answer. It is consumed: an answer is sent once.
     ///
     /// # Errors
-    /// [`Unsent`], with the answer: the connection has ended, or the answer exceeds the broker's limit. Nothing was published,
+    /// [`SendFailed`], with the answer: the connection has ended, or the answer exceeds the broker's limit. Nothing was published,
     /// and it may be sent through another connection.
     ///
     /// Cancel safety: a dropped future may or may not have queued the message.
-    pub async fn send(self, session: &Session) -> Result<(), Unsent> {
-        let headers = self.headers.as_ref().map(HeaderBlock::from).unwrap_or_default();
+    pub async fn send(self, session: &Session) -> Result<(), SendFailed> {
+        let block = |proof: &String| HeaderBlock::of(&[(AUTHENTICATION_INFO, proof)]);
+        let headers = self.proof.as_ref().map(block).unwrap_or_default();
         let sent = session.publish(&self.to, "", headers.as_bytes(), &self.payload).await;
-        sent.map_err(|error| Unsent { answer: Box::new(self), error })
+        sent.map_err(|error| SendFailed { answer: Box::new(self), error })
     }
 }
 
 /// An answer that was not published.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer was not published: {error}")]
-pub struct Unsent {
+pub struct SendFailed {
     /// The answer.
     pub answer: Box<Sealed>,
     /// Why.
@@ -139,7 +117,7 @@ impl fmt::Debug for Sealed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealed")
             .field("to", &self.to())
-            .field("signed", &self.headers.is_some())
+            .field("signed", &self.proof.is_some())
             .field("payload", &self.payload.len())
             .finish()
     }
@@ -154,18 +132,91 @@ pub(crate) enum ReplyKey {
     Service(Arc<ServiceKey>),
 }
 
+impl ReplyKey {
+    pub(super) fn algorithm_and_kid(&self) -> (ProofAlgorithm, &str) {
+        match self {
+            Self::Hmac { kid, .. } => (ProofAlgorithm::Hs256, kid),
+            Self::Service(key) => (ProofAlgorithm::EdDsa, key.kid()),
+        }
+    }
+
+    pub(super) fn sign(&self, message: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Hmac { key, .. } => key.sign(message),
+            Self::Service(key) => key.sign(message),
+        }
+    }
+
+    /// For many texts that all begin so.
+    pub(super) fn begin(&self, beginning: &str) -> Signing {
+        match self {
+            Self::Hmac { key, .. } => Signing::Hmac(key.begin(beginning.as_bytes())),
+            Self::Service(_) => Signing::Service,
+        }
+    }
+}
+
+/// A signature that was begun.
+#[derive(Debug)]
+pub(super) enum Signing {
+    /// After the text so far.
+    Hmac(PartialMac),
+    /// Ed25519 reads a message twice, so there is nothing to keep.
+    Service,
+}
+
+impl Signing {
+    /// Signs the text from `start` on, of which the beginning ends at `begun`.
+    pub(super) fn sign(&self, key: &ReplyKey, text: &str, begun: usize, start: usize) -> Vec<u8> {
+        let after = |from: usize| text.as_bytes().get(from..).unwrap_or_default();
+        match self {
+            Self::Hmac(mac) => mac.finish(after(begun)),
+            Self::Service => key.sign(after(start)),
+        }
+    }
+}
+
+/// Of Ed25519, as base64url with the separator.
+const MAX_SIGNATURE: usize = 87;
+
 /// What ties an answer to its request. Made by the verifier once the request's signature holds.
 #[derive(Debug)]
 pub(crate) struct Binding {
     reply: ReplyTo,
     iss: Audience,
-    req: String,
+    /// The digest of the request's proof.
+    request: [u8; 32],
     key: ReplyKey,
 }
 
 impl Binding {
     pub(crate) fn new(reply: ReplyTo, iss: Audience, proof: &str, key: ReplyKey) -> Self {
-        Self { reply, iss, req: sha256_b64(proof.as_bytes()), key }
+        Self { reply, iss, request: sha256(proof.as_bytes()), key }
+    }
+
+    /// The digest of the request's proof: what control of this call names it by.
+    pub(crate) fn request(&self) -> &[u8; 32] {
+        &self.request
+    }
+
+    pub(super) fn into_parts(self) -> (ReplyTo, Audience, [u8; 32], ReplyKey) {
+        (self.reply, self.iss, self.request, self.key)
+    }
+
+    /// The service's side of a request that was signed under an HMAC key, for tests that need no verifier.
+    #[cfg(test)]
+    pub(crate) fn of_hmac(
+        authorization: &str,
+        reply: &str,
+        audience: &Audience,
+        kid: &str,
+        master: &[u8],
+    ) -> Option<Self> {
+        let (_, proof) = authorization.rsplit_once('~')?;
+        let (inbox, _) = reply.rsplit_once('.')?;
+        let reply = ReplyTo::checked(reply.into(), &format!("{inbox}."))?;
+        let key = ReplyKey::Hmac { kid: kid.into(), key: Arc::new(HmacKey::derive(master, audience, kid)) };
+        Some(Self::new(reply, audience.clone(), proof, key))
     }
 
     /// Gives up the right to sign: what is left is an address for a hint.
@@ -175,26 +226,22 @@ impl Binding {
 
     /// Signs `payload`; `now_s` is whole seconds since the Unix epoch.
     pub(crate) fn seal(self, payload: Vec<u8>, now_s: u64) -> Sealed {
-        let (algorithm, kid) = match &self.key {
-            ReplyKey::Hmac { kid, .. } => (ProofAlgorithm::Hs256, kid.to_string()),
-            ReplyKey::Service(key) => (ProofAlgorithm::EdDsa, key.kid().to_owned()),
-        };
-        let header = ProofHeader { algorithm, kid, typ: REPLY_TYP.to_owned() };
-        let claims = ReplyClaims {
-            iss: self.iss.as_str().to_owned(),
-            to: self.reply.as_str().to_owned(),
-            iat: now_s,
-            req: self.req,
-            dig: sha256_b64(&payload),
-        };
-        let claims = b64(&serde_json::to_vec(&claims).unwrap_or_default());
-        let input = format!("{}.{claims}", header.encode());
-        let signature = match &self.key {
-            ReplyKey::Hmac { key, .. } => key.sign(input.as_bytes()),
-            ReplyKey::Service(key) => key.sign(input.as_bytes()),
-        };
-        let mut headers = HeaderMap::new();
-        headers.insert(AUTHENTICATION_INFO, format!("{SCHEME} {input}.{}", b64(&signature)));
-        Sealed { to: self.reply.0, headers: Some(headers), payload: Bytes::from(payload) }
+        let (algorithm, kid) = self.key.algorithm_and_kid();
+        let (req, dig) = (b64(self.request), sha256_b64(&payload));
+        let claims =
+            ReplyClaims { iss: self.iss.as_str(), to: self.reply.as_str(), iat: now_s, req: &*req, dig: &*dig };
+        let claims = serde_json::to_vec(&claims).unwrap_or_default();
+        let mut proof = String::with_capacity(128 + kid.len() * 2 + (claims.len() * 4).div_ceil(3) + MAX_SIGNATURE);
+        proof.push_str(SCHEME);
+        proof.push(' ');
+        let start = proof.len();
+        encode_header(algorithm, kid, REPLY_TYP, &mut proof);
+        proof.push('.');
+        b64_to(claims, &mut proof);
+        let signature = self.key.sign(proof.get(start..).unwrap_or_default().as_bytes());
+        proof.push('.');
+        b64_to(signature, &mut proof);
+        let payload = Bytes::from(payload);
+        Sealed { to: self.reply.into_subject(), proof: Some(proof), headers: OnceLock::new(), payload }
     }
 }

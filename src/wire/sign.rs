@@ -2,15 +2,25 @@
 //! Never takes an answer whose every rule does not hold.
 
 use std::fmt;
+use std::sync::Arc;
 
+use serde::Serialize;
+
+use super::algorithm::ProofAlgorithm;
+use super::control::{ALL, CONTROL_TYP, ControlClaims, ControlOp};
 use super::endpoint::Audience;
-use super::envelope::SCHEME;
+use super::frame::{FRAME_TYP, FrameClaims, FrameKind};
 use super::headers::HeaderBlock;
-use super::jose::{b64, sha256_b64, unb64};
-use super::key::{AgentKey, HmacKey, KeyError, ServicePublicKey, SignWith};
-use super::proof::{MAX_TIMEOUT_MS, ProofClaims, ProofHeader, REPLY_TYP, REQUEST_TYP, ReplyClaims, is_idempotency_key};
-use super::seal::proof_of;
-use crate::auth::{Nonce, ProofAlgorithm};
+use super::key::{AgentKey, HmacKey, ServicePublicKey, SignWith};
+use super::key_error::KeyError;
+use super::nonce::Nonce;
+use super::proof::{
+    MAX_TIMEOUT_MS, MAX_WINDOW, ProofClaims, ProofHeader, REPLY_TYP, REQUEST_TYP, ReplyClaims, SCHEME, credentials,
+    is_idempotency_key, is_traceparent,
+};
+use super::seal::AUTHENTICATION_INFO;
+use crate::jose::{b64, sha256, sha256_b64, unb64};
+use crate::name::Name;
 
 /// Signs one agent's requests to one service.
 pub struct RequestSigner {
@@ -19,6 +29,7 @@ pub struct RequestSigner {
     algorithm: ProofAlgorithm,
     key: SignWith,
     services: Vec<ServicePublicKey>,
+    frame_header: Option<Arc<KnownHeader>>,
 }
 
 /// A request before it is signed.
@@ -40,6 +51,11 @@ pub struct Signed<'a> {
     pub timeout_ms: Option<u64>,
     /// The idempotency key, handed to the method.
     pub idempotency_key: Option<&'a str>,
+    /// How many frames beyond the acknowledged ones are taken, 1 to 1,024; `None` for an answer in one message. Needs
+    /// `timeout_ms`.
+    pub window: Option<u64>,
+    /// A W3C `traceparent` of version 00; any other text is left out.
+    pub traceparent: Option<&'a str>,
 }
 
 /// Without token and payload.
@@ -76,7 +92,13 @@ impl RequestSigner {
     /// [`KeyError`] when the key cannot be used.
     pub fn new(key: &AgentKey, audience: Audience, services: Vec<ServicePublicKey>) -> Result<Self, KeyError> {
         let signer = key.signer(&audience)?;
-        Ok(Self { audience, kid: key.kid().to_owned(), algorithm: key.algorithm(), key: signer, services })
+        let (kid, algorithm) = (key.kid().to_owned(), key.algorithm());
+        // An Ed25519 request is answered under the service's key, of which there may be several.
+        let frame_header = (algorithm == ProofAlgorithm::Hs256).then(|| {
+            let header = ProofHeader { algorithm, kid: kid.clone(), typ: FRAME_TYP.to_owned() };
+            Arc::new(KnownHeader { text: header.encode(), header })
+        });
+        Ok(Self { audience, kid, algorithm, key: signer, services, frame_header })
     }
 
     /// Signs `request` under a new nonce.
@@ -96,6 +118,8 @@ impl RequestSigner {
             dig: sha256_b64(request.payload),
             tmo,
             idk: request.idempotency_key.filter(|key| is_idempotency_key(key)).map(str::to_owned),
+            win: request.window.filter(|_| tmo.is_some()).map(|window| window.clamp(1, MAX_WINDOW)),
+            tp: request.traceparent.filter(|text| is_traceparent(text)).map(str::to_owned),
         };
         self.sign_claims(&claims, request.token)
     }
@@ -104,20 +128,86 @@ impl RequestSigner {
     /// a service refuses.
     #[must_use]
     pub fn sign_claims(&self, claims: &ProofClaims, token: &str) -> SignedRequest {
-        let header = ProofHeader { algorithm: self.algorithm, kid: self.kid.clone(), typ: REQUEST_TYP.to_owned() };
-        let claims_text = b64(&serde_json::to_vec(claims).unwrap_or_default());
-        let input = format!("{}.{claims_text}", header.encode());
-        let proof = format!("{input}.{}", b64(&self.key.sign(input.as_bytes())));
+        let proof = self.prove(REQUEST_TYP, claims);
         let expectation = Expectation {
+            id: claims.jti.clone(),
             iss: self.audience.clone(),
             to: claims.rto.clone(),
-            req: sha256_b64(proof.as_bytes()),
+            request: sha256(proof.as_bytes()),
             key: match &self.key {
                 SignWith::Hmac(key) => ExpectedKey::Hmac { kid: self.kid.clone(), key: key.clone() },
                 SignWith::Pair(_) => ExpectedKey::Services(self.services.clone()),
             },
+            frame_header: self.frame_header.clone(),
         };
         SignedRequest { authorization: format!("{SCHEME} {token}~{proof}"), expectation }
+    }
+
+    /// Signs control of a call that is under way: the value of the `Authorization` header.
+    #[must_use]
+    pub fn sign_control(&self, control: &SignedControl<'_>) -> String {
+        let iat = control.now_ms / 1000;
+        let mut op = control.op.clone();
+        if let ControlOp::Ack { timeout_ms: Some(lease), .. } = &mut op {
+            // As the deadline of a request: it counts from `iat`, which is truncated.
+            *lease = lease.saturating_add(control.now_ms % 1000).clamp(1, MAX_TIMEOUT_MS);
+        }
+        let claims = ControlClaims {
+            aud: self.audience.as_str().to_owned(),
+            to: control.subject.to_owned(),
+            iat,
+            exp: iat.saturating_add(control.valid_s),
+            ath: sha256_b64(control.token.as_bytes()),
+            dig: sha256_b64(control.payload),
+            req: b64(control.call.request),
+            ctr: control.counter,
+            op,
+        };
+        self.sign_control_claims(&claims, control.token)
+    }
+
+    /// Signs exactly these claims, right or wrong; see [`RequestSigner::sign_claims`].
+    #[must_use]
+    pub fn sign_control_claims(&self, claims: &ControlClaims, token: &str) -> String {
+        format!("{SCHEME} {token}~{}", self.prove(CONTROL_TYP, claims))
+    }
+
+    fn prove(&self, typ: &str, claims: &impl Serialize) -> String {
+        let header = ProofHeader { algorithm: self.algorithm, kid: self.kid.clone(), typ: typ.to_owned() };
+        let input = format!("{}.{}", header.encode(), b64(serde_json::to_vec(claims).unwrap_or_default()));
+        format!("{input}.{}", b64(self.key.sign(input.as_bytes())))
+    }
+}
+
+/// A control message before it is signed.
+#[derive(Clone, Copy)]
+pub struct SignedControl<'a> {
+    /// The subject it will be published on.
+    pub subject: &'a str,
+    /// The payload, byte for byte: empty, but for the answer to a question.
+    pub payload: &'a [u8],
+    /// The access token.
+    pub token: &'a str,
+    /// Now, in milliseconds since the Unix epoch, on the service's clock as far as it is known.
+    pub now_ms: u64,
+    /// For how long a service may take it, in seconds; at most the service's window.
+    pub valid_s: u64,
+    /// The call.
+    pub call: &'a Expectation,
+    /// More than that of every control message before it for this call; the first is 1.
+    pub counter: u64,
+    /// What is to happen. A deadline in it counts from `now_ms`.
+    pub op: &'a ControlOp,
+}
+
+/// Without token and payload.
+impl fmt::Debug for SignedControl<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SignedControl")
+            .field("subject", &self.subject)
+            .field("counter", &self.counter)
+            .field("op", &self.op)
+            .finish_non_exhaustive()
     }
 }
 
@@ -130,10 +220,28 @@ impl fmt::Debug for RequestSigner {
 /// What an answer must match to be taken.
 #[derive(Debug, Clone)]
 pub struct Expectation {
+    id: String,
     iss: Audience,
     to: String,
-    req: String,
+    /// The digest of the request's proof.
+    request: [u8; 32],
     key: ExpectedKey,
+    frame_header: Option<Arc<KnownHeader>>,
+}
+
+impl Expectation {
+    /// The id of the request's message, under which the service's log has it: the proof's `jti`.
+    #[must_use]
+    pub fn message_id(&self) -> &str {
+        &self.id
+    }
+}
+
+/// The header of a frame's proof as services write it, and what it says: it is not read for each frame.
+#[derive(Debug)]
+struct KnownHeader {
+    text: String,
+    header: ProofHeader,
 }
 
 #[derive(Debug, Clone)]
@@ -186,7 +294,43 @@ impl Expectation {
     /// [`Unverifiable`] with the first rule that does not hold.
     pub fn accept(&self, subject: &str, headers: impl Into<HeaderBlock>, payload: &[u8]) -> Result<u64, Unverifiable> {
         let headers = headers.into();
-        let proof = ReplyProof::parse(proof_of(&headers)?)?;
+        let proof = ReplyProof::parse(proof_of(&headers)?, REPLY_TYP, None)?;
+        self.check_signature(&proof)?;
+        let claims = ReplyClaims::parse(proof.claims).map_err(|_| Unverifiable::Malformed)?;
+        let ReplyClaims { iss, to, iat, req, dig } = &claims;
+        self.check_binding([iss, to, req, dig], subject, payload)?;
+        Ok(*iat)
+    }
+
+    /// As [`Expectation::accept`], for what may also be a frame.
+    ///
+    /// # Errors
+    /// [`Unverifiable`] with the first rule that does not hold.
+    pub fn accept_any(&self, subject: &str, headers: &HeaderBlock, payload: &[u8]) -> Result<Accepted, Unverifiable> {
+        let text = proof_of(headers)?;
+        let Ok(proof) = ReplyProof::parse(text, FRAME_TYP, self.frame_header.as_deref()) else {
+            return self.accept(subject, headers, payload).map(|iat| Accepted::Answer { iat });
+        };
+        self.check_signature(&proof)?;
+        let claims = FrameClaims::parse(proof.claims).map_err(|_| Unverifiable::Malformed)?;
+        self.check_binding([&claims.iss, &claims.to, &claims.req, &claims.dig], subject, payload)?;
+        if matches!(claims.knd, FrameKind::Open | FrameKind::Beat) && !payload.is_empty() {
+            return Err(Unverifiable::Malformed);
+        }
+        // A replica of that name could not be told from all of them.
+        if Name::new(&claims.rep).is_err() || claims.rep == ALL {
+            return Err(Unverifiable::Malformed);
+        }
+        let ask = (claims.knd == FrameKind::Ask).then(|| sha256_b64(text.as_bytes()));
+        Ok(Accepted::Frame(AcceptedFrame { claims, ask }))
+    }
+
+    /// The digest of the request's proof.
+    pub(crate) fn request(&self) -> &[u8; 32] {
+        &self.request
+    }
+
+    fn check_signature(&self, proof: &ReplyProof<'_>) -> Result<(), Unverifiable> {
         let holds = match &self.key {
             ExpectedKey::Hmac { kid, key } => {
                 if proof.header.kid != *kid || proof.header.algorithm != ProofAlgorithm::Hs256 {
@@ -204,22 +348,46 @@ impl Expectation {
                 }
             }
         };
-        if !holds {
-            return Err(Unverifiable::Signature);
-        }
-        let claims = ReplyClaims::parse(proof.claims).map_err(|_| Unverifiable::Malformed)?;
-        if claims.iss != self.iss.as_str() {
+        if holds { Ok(()) } else { Err(Unverifiable::Signature) }
+    }
+
+    /// That what was signed, `[iss, to, req, dig]`, is about this request and what arrived.
+    fn check_binding(&self, claims: [&str; 4], subject: &str, payload: &[u8]) -> Result<(), Unverifiable> {
+        let [iss, to, req, dig] = claims;
+        if iss != self.iss.as_str() {
             Err(Unverifiable::Issuer)
-        } else if claims.to != self.to || subject != self.to {
+        } else if to != self.to || subject != self.to {
             Err(Unverifiable::Subject)
-        } else if claims.req != self.req {
+        } else if req != b64(self.request) {
             Err(Unverifiable::Request)
-        } else if claims.dig != sha256_b64(payload) {
+        } else if dig != sha256_b64(payload) {
             Err(Unverifiable::Payload)
         } else {
-            Ok(claims.iat)
+            Ok(())
         }
     }
+}
+
+/// What arrived for a request that takes frames.
+#[derive(Debug)]
+pub enum Accepted {
+    /// The whole answer.
+    Answer {
+        /// When it was signed: whole seconds since the Unix epoch.
+        iat: u64,
+    },
+    /// A frame. Its order is not judged.
+    Frame(AcceptedFrame),
+}
+
+/// A frame whose signature and binding hold.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct AcceptedFrame {
+    /// What it says of itself.
+    pub claims: FrameClaims,
+    /// Of [`FrameKind::Ask`] only: base64url of the digest of the frame's proof, by which its answer names it.
+    pub ask: Option<String>,
 }
 
 struct ReplyProof<'t> {
@@ -230,17 +398,30 @@ struct ReplyProof<'t> {
 }
 
 impl<'t> ReplyProof<'t> {
-    fn parse(text: &'t str) -> Result<Self, Unverifiable> {
+    /// `known`: a header of that type.
+    fn parse(text: &'t str, typ: &str, known: Option<&KnownHeader>) -> Result<Self, Unverifiable> {
         let (input, signature) = text.rsplit_once('.').ok_or(Unverifiable::Malformed)?;
         let (header, claims) = input.split_once('.').ok_or(Unverifiable::Malformed)?;
         if claims.contains('.') {
             return Err(Unverifiable::Malformed);
         }
-        Ok(Self {
-            header: ProofHeader::parse_typed(header, REPLY_TYP).map_err(|_| Unverifiable::Malformed)?,
-            signature: unb64(signature).ok_or(Unverifiable::Malformed)?,
-            input,
-            claims,
-        })
+        let header = match known {
+            Some(known) if known.text == header => known.header.clone(),
+            _ => ProofHeader::parse_typed(header, typ).map_err(|_| Unverifiable::Malformed)?,
+        };
+        Ok(Self { header, signature: unb64(signature).ok_or(Unverifiable::Malformed)?, input, claims })
     }
+}
+
+/// The proof in an answer's one signature header. Line by line as they came: no map has folded them.
+pub(super) fn proof_of(headers: &HeaderBlock) -> Result<&str, Unverifiable> {
+    let (_, lines) = headers.read().map_err(|_| Unverifiable::Headers)?;
+    let mut found = None;
+    for line in lines {
+        let line = line.map_err(|_| Unverifiable::Headers)?;
+        if line.name.eq_ignore_ascii_case(AUTHENTICATION_INFO) && found.replace(line.value).is_some() {
+            return Err(Unverifiable::Repeated);
+        }
+    }
+    credentials(found.ok_or(Unverifiable::Unsigned)?).ok_or(Unverifiable::Malformed)
 }

@@ -1,10 +1,11 @@
 //! The client against a real nats-server, with a service behind it, with nobody behind it, and with liars in between.
 
-use crate::support;
-
 mod answers;
 mod broker;
 mod calls;
+mod configured;
+mod stopped;
+mod streams;
 mod tokens;
 
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, QuotaLimits, Router, ServiceLimits};
 use sealwire::wire::Delivery;
 use sealwire::{BusConfig, Name};
-use support::desk::Desk;
-use support::{NatsServer, SOON, publish, within};
+use sealwire_testkit::desk::Desk;
+use sealwire_testkit::{NatsServer, SOON, publish, within};
 use tokio::task::AbortHandle;
 
 /// A server, a service `desk` behind it, and agents that may call it.

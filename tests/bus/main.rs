@@ -2,22 +2,9 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
-#[path = "../support/cli.rs"]
-mod cli;
-#[path = "../message/token_rules/idp.rs"]
-#[allow(dead_code, reason = "of those tests, a part")]
-mod idp;
-#[path = "../support/process.rs"]
-mod process;
-#[path = "../support/python.rs"]
-mod python;
-#[path = "../support/slow.rs"]
-mod slow;
-#[path = "../support/mod.rs"]
-mod support;
-
+mod attachments;
 mod client;
-mod cluster_setup;
+mod idempotency;
 mod identity_providers;
 mod interop;
 mod nats_connection;
@@ -25,4 +12,4 @@ mod policy_reload;
 mod revocation;
 mod serve;
 mod silent_node;
-mod stopping;
+mod streams;

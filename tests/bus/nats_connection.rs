@@ -1,7 +1,5 @@
 //! The connection of our own against a real nats-server: log-in, TLS, limits, loss, hand-over, and whatever peers send.
 
-use crate::support;
-
 mod login;
 mod loss;
 mod traffic;
@@ -11,7 +9,7 @@ use std::time::Duration;
 
 use sealwire::BusConfig;
 use sealwire::nats::{Connection, Event, Handler, Message, OpenError, Options, Session, Subject};
-use support::{SOON, within};
+use sealwire_testkit::{SOON, within};
 
 /// Keeps everything that it is told.
 #[derive(Default)]

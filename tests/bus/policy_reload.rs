@@ -1,7 +1,5 @@
 //! Policies exchanged under load: a service on a real nats-server whose folder changes, file by file, while it is called.
 
-use crate::support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +7,8 @@ use std::time::Duration;
 
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router};
-use support::site::{Answer, Caller, Site, write};
-use support::{NatsServer, SOON, within};
+use sealwire_testkit::site::{Answer, Caller, Site, write};
+use sealwire_testkit::{NatsServer, SOON, within};
 
 const ROUNDS: usize = 8;
 const CALLERS: usize = 4;

@@ -1,21 +1,19 @@
 //! A broker that hangs without a word: its connections stay open, and nothing comes through them any more. So it is when a
 //! machine loses its power or its network.
 
-use crate::support;
-
 use std::time::{Duration, Instant};
 
 use sealwire::client::{Client, Credentials};
 use sealwire::service::State;
 use sealwire::{BusConfig, Name};
-use support::cluster::Cluster;
-use support::site::{Site, agent_key, methods};
-use support::{SOON, within};
+use sealwire_testkit::cluster::Cluster;
+use sealwire_testkit::site::{Site, agent_key, methods};
+use sealwire_testkit::{SOON, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_that_hangs_is_left_by_service_and_client() {
     let mut cluster = Cluster::start(2).await;
-    let urls: Vec<String> = cluster.nodes.iter().map(support::NatsServer::url).collect();
+    let urls: Vec<String> = cluster.nodes.iter().map(sealwire_testkit::NatsServer::url).collect();
     // While the other node is away, all connections are at this one.
     cluster.nodes[1].kill().await;
     let site = Site::new(&urls.join("\", \""));

@@ -45,6 +45,8 @@ def sent(vectors: dict[str, Any], vector: dict[str, Any]) -> rpc.Request:
         header["alg"],
         header["kid"],
         key.for_service(vectors["service"]),
+        vector["proof_claims"]["jti"],
+        vector["proof_claims"].get("win"),
     )
 
 
@@ -64,11 +66,55 @@ def judge_reply(vectors: dict[str, Any], vector: dict[str, Any]) -> str:
     return "accept"
 
 
+def named(vectors: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(vector for vector in vectors["vectors"] if name in (vector["name"], vector["name"].split()[0]))
+
+
+def judge_frame(vectors: dict[str, Any], vector: dict[str, Any]) -> str:
+    """The client's judgement of §25.4, after the frames before."""
+    stream = rpc.Stream(sent(vectors, named(vectors, vector["answers"])))
+    for name in vector["after"]:
+        take(vectors, stream, named(vectors, name))
+    return take(vectors, stream, vector)
+
+
+def take(vectors: dict[str, Any], stream: rpc.Stream, vector: dict[str, Any]) -> str:
+    arrived = (stream.request, vector["subject"], lines_of(vector), vector["payload"].encode(), pinned(vectors).get)
+    try:
+        return stream.take(*rpc.take_frame(*arrived))[0]
+    except rpc.Lost:
+        return "lost"
+    except Refused:
+        pass
+    try:
+        rpc.take_answer(*arrived)
+    except Refused:
+        return "refused by client"
+    # Once there was a frame, only `end` is an answer.
+    return "accept" if stream.replica is None else "ignored"
+
+
+def judge_control(vectors: dict[str, Any], vector: dict[str, Any]) -> str:
+    """The service's judgement of §25.3, after the control before; the calls that take frames are under way."""
+    service, replica, now_ms = Service(vectors), vectors["replica"], vectors["clock"] * 1000
+    for request in vectors["vectors"]:
+        if request["kind"] == "request" and request["expect"] == "accept" and "win" in request["proof_claims"]:
+            service.open_call(replica, request["subject"], lines_of(request))
+    got = ""
+    for message in [*(named(vectors, name) for name in vector["after"]), vector]:
+        got = service.control(replica, message["subject"], lines_of(message), message["payload"].encode(), now_ms)
+    return got
+
+
 def check_all(vectors: dict[str, Any], report: Report) -> None:
     now_ms = vectors["clock"] * 1000
     for vector in vectors["vectors"]:
         if vector["kind"] == "reply":
             got = judge_reply(vectors, vector)
+        elif vector["kind"] == "frame":
+            got = judge_frame(vectors, vector)
+        elif vector["kind"] == "control":
+            got = judge_control(vectors, vector)
         else:
             payload = vector["payload"].encode()
             got = Service(vectors).judge(vector["subject"], vector["reply"], lines_of(vector), payload, now_ms)
@@ -97,6 +143,10 @@ def check_presences(vectors: dict[str, Any], report: Report) -> None:
 def check_signing(vectors: dict[str, Any], report: Report) -> None:
     """Signing what a good vector says must give its bytes: HMAC and Ed25519 are both deterministic."""
     for vector in vectors["vectors"]:
+        if vector["expect"] == "accept" and vector["kind"] == "control":
+            check_signing_control(vectors, vector, report)
+        if vector["expect"] == "accept" and vector["kind"] == "frame":
+            check_signing_frame(vectors, vector, report)
         if vector["expect"] != "accept" or vector["kind"] != "request":
             continue
         old, claims = sent(vectors, vector), vector["proof_claims"]
@@ -112,9 +162,39 @@ def check_signing(vectors: dict[str, Any], report: Report) -> None:
             now_ms=claims["iat"] * 1000,
             timeout_ms=claims.get("tmo"),
             idempotency_key=claims.get("idk"),
+            window=claims.get("win"),
+            traceparent=claims.get("tp"),
             nonce=rpc.unb64(claims["jti"]),
         )
         report.equal(f"signing {vector['name']}", new.authorization, vector["headers"]["Authorization"])
+
+
+def check_signing_control(vectors: dict[str, Any], vector: dict[str, Any], report: Report) -> None:
+    request, claims = sent(vectors, named(vectors, vector["controls"])), vector["proof_claims"]
+    record = next(record for record in vectors["agent_keys"] if record["kid"] == vector["proof_header"]["kid"])
+    secret = bytes.fromhex(record["master_hex"] if record["alg"] == "HS256" else record["seed_hex"])
+    signed = rpc.seal_control(
+        key=rpc.ProofKey(record["kid"], record["alg"], secret),
+        token=vector["headers"]["Authorization"].removeprefix(rpc.SCHEME).split("~")[0],
+        request=request,
+        subject=vector["subject"],
+        payload=vector["payload"].encode(),
+        now_ms=claims["iat"] * 1000,
+        counter=claims["ctr"],
+        op=claims["op"],
+        **{name: claims[name] for name in ("ack", "win", "tmo", "ask") if name in claims},
+    )
+    report.equal(f"signing {vector['name']}", signed, vector["headers"]["Authorization"])
+
+
+def check_signing_frame(vectors: dict[str, Any], vector: dict[str, Any], report: Report) -> None:
+    key: bytes | Ed25519PrivateKey
+    if vector["proof_header"]["alg"] == "HS256":
+        key = bytes.fromhex(vectors["agent_keys"][0]["service_key_hex"])
+    else:
+        key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(vectors["service_keys"][0]["seed_hex"]))
+    signed = rpc.sign(vector["proof_header"], vector["proof_claims"], key)
+    report.equal(f"signing {vector['name']}", signed, rpc.proof_of(lines_of(vector)))
 
 
 def check_replay_and_time(vectors: dict[str, Any], report: Report) -> None:
@@ -139,7 +219,7 @@ def check_replay_and_time(vectors: dict[str, Any], report: Report) -> None:
 
 
 def check_mutations(vectors: dict[str, Any], report: Report) -> None:
-    """No single changed character of V1 or V6 is accepted."""
+    """No single changed character of V1, V6, F2 or C1 is accepted."""
     v1, v6 = vectors["vectors"][0], next(v for v in vectors["vectors"] if v["name"].startswith("V6"))
     now_ms, tried = vectors["clock"] * 1000, 0
     accepted: list[tuple[str, ...]] = []
@@ -165,8 +245,23 @@ def check_mutations(vectors: dict[str, Any], report: Report) -> None:
         tried += 1
         if judge_reply(vectors, {**v6, "headers": {name: header}, "payload": payload}) == "accept":
             accepted.append(("accept", header, payload))
+    f2, c1 = named(vectors, "F2"), named(vectors, "C1")
+    value = f2["headers"]["Authentication-Info"]
+    for other in mutants(value):
+        tried += 1
+        if (got := judge_frame(vectors, {**f2, "headers": {"Authentication-Info": other}})) != "refused by client":
+            accepted.append((got, other))
+    for other in mutants(c1["headers"]["Authorization"]):
+        tried += 1
+        if (got := judge_control(vectors, {**c1, "headers": {"Authorization": other}})) != "dropped":
+            accepted.append((got, other))
     report.equal(f"{tried} messages with one character changed, accepted", accepted, [])
     report.equal("nonces burnt by them", len(service.seen), 0)
+
+
+def proof_in(vectors: dict[str, Any], name: str) -> str:
+    """The text of a vector's proof."""
+    return lines_of(named(vectors, name))[0][1].removeprefix(rpc.SCHEME).split("~")[-1]
 
 
 def check_specification(vectors: dict[str, Any], report: Report) -> None:
@@ -218,6 +313,21 @@ def check_specification(vectors: dict[str, Any], report: Report) -> None:
         "v6.proof.mac": mac(answer),
         "v6.proof.signature": part(answer, 2),
     }
+    acc = bytes.fromhex(sha(proof_in(vectors, "V9")))
+    for name in ("V9", "F1", "F2", "F3", "C1"):
+        vector, text, low = named(vectors, name), proof_in(vectors, name), name.lower()
+        values[f"{low}.proof.claims"] = shown(text, 1)
+        if name in ("F1", "C1"):
+            values[f"{low}.proof.header"] = shown(text, 0)
+        if name == "V9":
+            values["v9.proof.sha256"] = sha(text)
+            continue
+        values[f"{low}.proof.signature"] = part(text, 2)
+        assert rpc.unb64(part(text, 2)).hex() == mac(text)
+        if name in ("F2", "F3"):
+            acc = hashlib.sha256(acc + hashlib.sha256(vector["payload"].encode()).digest()).digest()
+            values[f"{low}.payload"], values[f"{low}.acc"] = vector["payload"], acc.hex()
+    assert rpc.b64(acc) == named(vectors, "F3")["proof_claims"]["acc"]
     assert rpc.unb64(values["v1.proof.signature"]).hex() == values["v1.proof.mac"]
     assert rpc.unb64(values["v6.proof.signature"]).hex() == values["v6.proof.mac"]
     text = (ROOT / "SPEC.md").read_text(encoding="utf-8")
@@ -235,6 +345,10 @@ def check_specification(vectors: dict[str, Any], report: Report) -> None:
         ("payload of 35 bytes", len(v6["payload"])),
         ("MAC input of 315 bytes", len(answer.rsplit(".", 1)[0])),
         ("367 bytes", len(v6["headers"]["Authentication-Info"])),
+        ("proof of 566 characters", len(proof_in(vectors, "V9"))),
+        ("header value has 410 bytes", len(named(vectors, "F1")["headers"]["Authentication-Info"])),
+        ("header value has 478 bytes", len(named(vectors, "F3")["headers"]["Authentication-Info"])),
+        ("892 bytes", len(named(vectors, "C1")["headers"]["Authorization"])),
     ]:
         said = re.search(r"\d+", name)
         report.equal(f"SPEC.md says {name}", (name in text, said and int(said.group())), (True, length))
@@ -267,7 +381,7 @@ def main() -> int:
     vectors = json.loads((ROOT / "tests/vectors/nats-rpc-v1.json").read_text(encoding="utf-8"))
     report = Report()
     check_all(vectors, report)
-    report.equal("number of vectors", len(vectors["vectors"]), 51)
+    report.equal("number of vectors", len(vectors["vectors"]), 188)
     report.equal("number of answers of replicas", len(vectors["presences"]), 23)
     check_presences(vectors, report)
     check_signing(vectors, report)

@@ -6,6 +6,7 @@ Knows the order of the checks and what each refusal is called. Has no policy, no
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import jwt
@@ -34,6 +35,15 @@ def unauthenticated(why: str) -> Answer:
     return Answer("unauthenticated", why)
 
 
+@dataclass
+class Call:
+    """What control of a call under way is judged by."""
+
+    request: str
+    speaks_for: tuple[str, str, str | None]
+    counter: int = 0
+
+
 class Service:
     """The judgement of §10, with a guard that lives as long as this object."""
 
@@ -46,6 +56,7 @@ class Service:
         self.skew: int = vectors["skew_s"]
         self.fence = 0
         self.seen: set[tuple[str, str]] = set()
+        self.calls: dict[tuple[str, str, str], Call] = {}
         self.ring: dict[str, dict[str, Any]] = {}
         for record in vectors["agent_keys"]:
             key: bytes | Ed25519PublicKey
@@ -87,7 +98,7 @@ class Service:
         if nonce in self.seen:
             raise Answer("replayed", "the nonce was seen")
         self.seen.add(nonce)
-        self._body(payload, method_subject, reply)
+        self._body(payload, method_subject, reply, "win" in claims)
         deadline = claims["iat"] * 1000 + claims["tmo"] if "tmo" in claims else claims["exp"] * 1000
         if now_ms >= min(claims["exp"] * 1000, deadline):
             raise Answer("timeout", "the deadline passed")
@@ -106,6 +117,53 @@ class Service:
         if reply and not (reply.startswith(inbox) and is_plain_subject(reply)):
             raise Answer("dropped", "the reply subject is not the agent's")
         return service, agent, method or None
+
+    def open_call(self, replica: str, subject: str, headers: list[tuple[str, str]]) -> None:
+        """A call that this replica runs, for control of it. Its request was judged before."""
+        token, proof = dict(headers)["Authorization"].removeprefix(rpc.SCHEME).split("~")
+        claims = rpc.parse_object(rpc.unb64(proof.split(".")[1]))
+        agent = subject.removeprefix(f"{self.prefix}.").split(".")[1]
+        self.calls[replica, agent, claims["jti"]] = Call(rpc.digest(proof.encode("ascii")), speaks_for(token))
+
+    def control(self, replica: str, subject: str, headers: list[tuple[str, str]], payload: bytes, now_ms: int) -> str:
+        """`accept`, or `dropped` (§25.3)."""
+        try:
+            self._control(replica, subject, headers, payload, now_ms // 1000)
+        except (Answer, Refused):
+            return "dropped"
+        return "accept"
+
+    def _control(self, replica: str, subject: str, headers: list[tuple[str, str]], payload: bytes, now: int) -> None:
+        head = f"{self.prefix}-ctl.{self.service}."
+        tokens = subject.removeprefix(head).split(".")
+        if not is_plain_subject(subject) or not subject.startswith(head) or len(tokens) != 3:
+            raise Refused("not a subject of control")
+        agent, addressed, nonce = tokens
+        if not rpc.NAME.fullmatch(agent) or addressed not in (replica, "all"):
+            raise Refused("for another replica")
+        call = self.calls.get((replica, agent, nonce))
+        if call is None:
+            raise Refused("no such call")
+        token, proof = self._shape(self.service, headers, payload)
+        kid, record = self._record(proof, agent, rpc.CONTROL_TYP)
+        if not rpc.verify(proof, record["key"], record["alg"]):
+            raise Refused("the signature does not hold")
+        claims = rpc.parse_object(rpc.unb64(proof.split(".")[1]))
+        check_control(claims)
+        if claims["aud"] != self.audience or claims["to"] != subject or claims["req"] != call.request:
+            raise Refused("about another call")
+        if not 0 < claims["exp"] - claims["iat"] <= self.window:
+            raise Refused("the window is malformed")
+        if not (claims["iat"] <= now + self.skew and now < claims["exp"]):
+            raise Refused("outside the window")
+        if claims["ath"] != rpc.digest(token.encode("ascii")) or claims["dig"] != rpc.digest(payload):
+            raise Refused("another token or payload")
+        self._token(token, kid, record, now)
+        if speaks_for(token) != call.speaks_for:
+            raise Refused("for somebody else")
+        if claims["ctr"] <= call.counter:
+            raise Refused("an old counter")
+        call.counter = claims["ctr"]
 
     def _shape(self, service: str, headers: list[tuple[str, str]], payload: bytes) -> tuple[str, str]:
         if len(payload) > 192 * 1024:
@@ -126,10 +184,10 @@ class Service:
         token, proof = credentials.split("~")
         return token, proof
 
-    def _record(self, proof: str, agent: str) -> tuple[str, dict[str, Any]]:
+    def _record(self, proof: str, agent: str, typ: str = rpc.REQUEST_TYP) -> tuple[str, dict[str, Any]]:
         header, _, _ = rpc.split_jws(proof)
-        if set(header) != {"alg", "kid", "typ"} or header["typ"] != rpc.REQUEST_TYP:
-            raise Refused("not the header of a request's proof")
+        if set(header) != {"alg", "kid", "typ"} or header["typ"] != typ:
+            raise Refused("not the header of such a proof")
         kid = header["kid"]
         if not isinstance(kid, str) or not rpc.KID.fullmatch(kid) or kid not in self.ring:
             raise Refused("no such key")
@@ -145,7 +203,7 @@ class Service:
             raise Refused("the signature does not hold")
         claims = rpc.parse_object(rpc.unb64(proof.split(".")[1]))
         required = {"aud", "to", "rto", "iat", "exp", "jti", "ath", "dig"}
-        if not required <= set(claims) <= required | {"tmo", "idk"}:
+        if not required <= set(claims) <= required | {"tmo", "idk", "win", "tp"}:
             raise Refused("claims are missing, or unknown")
         if not all(isinstance(claims[name], str) for name in ("aud", "to", "rto", "jti", "ath", "dig")):
             raise Refused("a claim of another type")
@@ -157,6 +215,10 @@ class Service:
             raise Refused("`tmo` is out of range")
         if "idk" in claims and not (isinstance(claims["idk"], str) and re.fullmatch(r"[ -~]{1,128}", claims["idk"])):
             raise Refused("`idk` is not an idempotency key")
+        if "win" in claims and not (rpc.is_integer(claims["win"]) and 1 <= claims["win"] <= 1024 and "tmo" in claims):
+            raise Refused("`win` is out of range, or without `tmo`")
+        if "tp" in claims and not is_traceparent(claims["tp"]):
+            raise Refused("`tp` is no traceparent")
         expected = {
             "dig": rpc.digest(payload),
             "aud": self.audience,
@@ -228,7 +290,7 @@ class Service:
             if cnf.get("kid", kid) != kid or ("jkt" in cnf and cnf["jkt"] != record["jkt"]):
                 raise Refused("`cnf` names another key")
 
-    def _body(self, payload: bytes, method_subject: str | None, reply: str) -> None:
+    def _body(self, payload: bytes, method_subject: str | None, reply: str, takes_frames: bool) -> None:
         try:
             body = rpc.parse_json(payload)
         except Refused as refused:
@@ -243,8 +305,48 @@ class Service:
             raise Answer("invalid request", "the subject names another method")
         if not isinstance(body, (dict, list)):
             raise Answer("invalid request", "neither object nor array")
+        if takes_frames and (isinstance(body, list) or "id" not in body):
+            raise Answer("invalid request", "a window, and no call")
         if not reply and (isinstance(body, list) or "id" in body):
             raise Answer("not executed", "nobody could be told")
+
+
+def speaks_for(token: str) -> tuple[str, str, str | None]:
+    """Issuer, subject and actor of a token that was verified, or is about to be."""
+    claims = rpc.parse_object(rpc.unb64(token.split(".")[1]))
+    return claims["iss"], claims["sub"], actor(claims) if "act" in claims else None
+
+
+# The claims of each operation beside those that all have: required, optional.
+OPERATIONS: dict[str, tuple[set[str], set[str]]] = {
+    "ack": ({"ack"}, {"win", "tmo"}),
+    "again": (set(), {"ack"}),
+    "cancel": (set(), set()),
+    "answer": ({"ask"}, set()),
+}
+
+
+def check_control(claims: dict[str, Any]) -> None:
+    """The grammar of §25.2."""
+    common = {"aud", "to", "iat", "exp", "ath", "dig", "req", "ctr", "op"}
+    op = claims.get("op")
+    if not isinstance(op, str) or op not in OPERATIONS:
+        raise Refused("no such operation")
+    required, optional = OPERATIONS[op]
+    if not common | required <= set(claims) <= common | required | optional:
+        raise Refused("claims are missing, or unknown")
+    if not all(isinstance(claims[name], str) for name in {"aud", "to", "ath", "dig", "req", "ask"} & set(claims)):
+        raise Refused("a claim of another type")
+    if not all(rpc.is_integer(claims[name]) for name in {"iat", "exp", "ctr", "ack", "win", "tmo"} & set(claims)):
+        raise Refused("not an integer")
+    for name, most in [("ctr", rpc.MAX_INTEGER), ("win", 1024), ("tmo", rpc.MAX_TMO_MS)]:
+        if not 1 <= claims.get(name, 1) <= most:
+            raise Refused(f"`{name}` is out of range")
+
+
+def is_traceparent(value: Any) -> bool:
+    found = re.fullmatch(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}", value) if isinstance(value, str) else None
+    return found is not None and all(part.strip("0") for part in found.groups())
 
 
 def actor(claims: dict[str, Any]) -> str:

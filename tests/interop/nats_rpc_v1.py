@@ -23,9 +23,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 REQUEST_TYP = "nats-rpc-v1+jwt"
 REPLY_TYP = "nats-rpc-v1-reply+jwt"
 PRESENCE_TYP = "nats-rpc-v1-srv+jwt"
+FRAME_TYP = "nats-rpc-v1-frame+jwt"
+CONTROL_TYP = "nats-rpc-v1-ctl+jwt"
 SCHEME = "NatsRpc "
 MAX_INTEGER = 2**53 - 1
 MAX_TMO_MS = 600_000
+WINDOW_S = 30
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 METHOD = re.compile(r"[A-Za-z0-9_-]+(?:[/.][A-Za-z0-9_-]+)*")
@@ -188,6 +191,8 @@ class Request:
     alg: str
     kid: str
     key: bytes | Ed25519PrivateKey = field(repr=False)
+    nonce: str
+    window: int | None = None
 
     @property
     def authorization(self) -> str:
@@ -205,8 +210,10 @@ def seal(
     payload: bytes,
     now_ms: int,
     timeout_ms: int | None = None,
-    window_s: int = 30,
+    window_s: int = WINDOW_S,
     idempotency_key: str | None = None,
+    window: int | None = None,
+    traceparent: str | None = None,
     nonce: bytes | None = None,
 ) -> Request:
     """Signs one message. The nonce is given only by tests with fixed vectors."""
@@ -226,9 +233,13 @@ def seal(
         claims["tmo"] = max(1, min(timeout_ms + now_ms - iat * 1000, MAX_TMO_MS))
     if idempotency_key is not None:
         claims["idk"] = idempotency_key
+    if window is not None:
+        claims["win"] = window
+    if traceparent is not None:
+        claims["tp"] = traceparent
     signing_key = key.for_service(audience)
     proof = sign({"alg": key.alg, "kid": key.kid, "typ": REQUEST_TYP}, claims, signing_key)
-    return Request(subject, reply, payload, audience, token, proof, key.alg, key.kid, signing_key)
+    return Request(subject, reply, payload, audience, token, proof, key.alg, key.kid, signing_key, claims["jti"], window)
 
 
 def proof_of(header_lines: list[tuple[str, str]]) -> str:
@@ -257,10 +268,28 @@ def take_answer(
 
     `pinned` looks up a public key of the service that was asked. Raises `Refused` naming the condition.
     """
+    claims = _signed_for(request, subject, header_lines, payload, pinned, REPLY_TYP, ANSWER_CLAIMS)
+    return claims["iat"]
+
+
+ANSWER_CLAIMS = {"iss", "to", "iat", "req", "dig"}
+
+
+def _signed_for(
+    request: Request,
+    subject: str,
+    header_lines: list[tuple[str, str]],
+    payload: bytes,
+    pinned: PinnedKey,
+    typ: str,
+    members: set[str],
+    optional: set[str] = frozenset(),  # type: ignore[assignment]
+) -> dict[str, Any]:
+    """The claims of a proof of this type that is about this request, this subject and this payload."""
     proof = proof_of(header_lines)
     header, body, _ = split_jws(proof)
-    if set(header) != {"alg", "kid", "typ"} or header["typ"] != REPLY_TYP:
-        raise Refused("not the header of an answer's proof")
+    if set(header) != {"alg", "kid", "typ"} or header["typ"] != typ:
+        raise Refused("not the header of such a proof")
     kid = header["kid"]
     if not isinstance(kid, str):
         raise Refused("`kid` is not a string")
@@ -277,8 +306,8 @@ def take_answer(
         raise Refused("the signature does not hold")
 
     claims = parse_object(body)
-    if set(claims) != {"iss", "to", "iat", "req", "dig"} or not is_integer(claims["iat"]):
-        raise Refused("not the claims of an answer's proof")
+    if not members <= set(claims) <= members | optional or not is_integer(claims["iat"]):
+        raise Refused("not the claims of such a proof")
     if claims["to"] != subject or claims["to"] != request.reply:
         raise Refused("`to` is another subject")
     if claims["req"] != digest(request.proof.encode("ascii")):
@@ -287,7 +316,177 @@ def take_answer(
         raise Refused("`iss` is another service")
     if claims["dig"] != digest(payload):
         raise Refused("`dig` is another payload")
-    return claims["iat"]
+    return claims
+
+
+# --- Frames and control (§25) --------------------------------------------------------------------------------------
+
+KINDS = {"open", "item", "note", "ask", "piece", "beat", "end"}
+MAX_PIECES = 16 * 1024 * 1024
+
+
+class Lost(Exception):
+    """The stream is given up: its outcome is unknown."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame that was taken, or is held behind a gap."""
+
+    seq: int
+    kind: str
+    payload: bytes
+    proof: str
+    acc: str | None
+
+
+def take_frame(
+    request: Request,
+    subject: str,
+    header_lines: list[tuple[str, str]],
+    payload: bytes,
+    pinned: PinnedKey,
+) -> tuple[Frame, str, int]:
+    """Checks what §25.4 asks of a frame before its order: the frame, its replica and its `iat`."""
+    if request.window is None:
+        raise Refused("no frames were asked for")
+    required = ANSWER_CLAIMS | {"seq", "knd", "rep"}
+    claims = _signed_for(request, subject, header_lines, payload, pinned, FRAME_TYP, required, {"acc"})
+    seq, kind, replica, acc = claims["seq"], claims["knd"], claims["rep"], claims.get("acc")
+    if not is_integer(seq) or not isinstance(kind, str) or kind not in KINDS:
+        raise Refused("`seq` or `knd`")
+    if not isinstance(replica, str) or not NAME.fullmatch(replica) or replica == "all":
+        raise Refused("`rep` is no replica")
+    if (kind == "open") != (seq == 0 and kind != "beat"):
+        raise Refused("`open` and the number 0 belong together")
+    if (kind == "end") != ("acc" in claims) or (kind == "end" and not isinstance(acc, str)):
+        raise Refused("`end` and `acc` belong together")
+    if kind in ("open", "beat") and payload:
+        raise Refused("a payload where there is none")
+    return Frame(seq, kind, payload, proof_of(header_lines), acc), replica, claims["iat"]
+
+
+class Stream:
+    """The frames of one call, in order, each once, to the end or not at all (§25.4). Knows no time and no bus."""
+
+    def __init__(self, request: Request, max_held_bytes: int = 1 << 20) -> None:
+        assert request.window is not None
+        self.request = request
+        self.replica: str | None = None
+        self.next = 0
+        self.ended = False
+        self._digest = hashlib.sha256(request.proof.encode("ascii")).digest()
+        self._limit = request.window
+        self._held: dict[int, Frame] = {}
+        self._max_held_bytes = max_held_bytes
+        self._highest = -1
+        self._latest_iat = -1
+        self._lost: str | None = None
+
+    @property
+    def has_gap(self) -> bool:
+        return self._highest >= self.next
+
+    def allow(self, ack: int, window: int) -> None:
+        """The service may use numbers up to `ack + window` from now on."""
+        self._limit = max(self._limit, ack + window)
+
+    def take(self, frame: Frame, replica: str, iat: int) -> tuple[str, list[Frame]]:
+        """`accept` with what is next, `gap`, `alive` or `ignored`. Raises `Lost`."""
+        if self._lost is not None:
+            raise Lost(self._lost)
+        try:
+            return self._take(frame, replica, iat)
+        except Lost as lost:
+            self._lost = str(lost)
+            self._held.clear()
+            raise
+
+    def _take(self, frame: Frame, replica: str, iat: int) -> tuple[str, list[Frame]]:
+        if self.ended:
+            return "ignored", []
+        if self.replica is None:
+            self.replica = replica
+        if replica != self.replica:
+            raise Lost("a frame of another replica")
+        if frame.seq > self._limit + (1 if frame.kind == "end" else 0):
+            raise Lost("a frame beyond the window")
+        if frame.kind == "beat":
+            if iat <= self._latest_iat:
+                return "ignored", []
+            self._latest_iat = iat
+            self._highest = max(self._highest, frame.seq)
+            return ("gap" if self.has_gap else "alive"), []
+        if frame.seq < self.next:
+            return "ignored", []
+        held = self._held.get(frame.seq)
+        if held is not None:
+            if (held.kind, held.payload) != (frame.kind, frame.payload):
+                raise Lost("two frames of one number")
+            return "ignored", []
+        self._latest_iat = max(self._latest_iat, iat)
+        self._highest = max(self._highest, frame.seq)
+        if frame.seq > self.next:
+            if sum(len(held.payload) for held in self._held.values()) + len(frame.payload) > self._max_held_bytes:
+                raise Lost("more bytes behind a gap than are held")
+            self._held[frame.seq] = frame
+            return "gap", []
+        taken: list[Frame] = []
+        following: Frame | None = frame
+        while following is not None:
+            self._in_order(following)
+            taken.append(following)
+            following = self._held.pop(self.next, None)
+        return "accept", taken
+
+    def _in_order(self, frame: Frame) -> None:
+        self.next += 1
+        if frame.kind != "open":
+            self._digest = hashlib.sha256(self._digest + hashlib.sha256(frame.payload).digest()).digest()
+        if frame.kind == "end":
+            if frame.acc != b64(self._digest):
+                raise Lost("the digest of all frames does not hold")
+            self.ended = True
+            self._held.clear()
+
+
+def control_subject(prefix: str, service: str, agent: str, replica: str | None, call: str) -> str:
+    """Where control of a call goes: to the replica that runs it, or to all while it is unknown."""
+    return f"{prefix}-ctl.{service}.{agent}.{replica or 'all'}.{call}"
+
+
+def seal_control(
+    *,
+    key: ProofKey,
+    token: str,
+    request: Request,
+    subject: str,
+    payload: bytes,
+    now_ms: int,
+    counter: int,
+    op: str,
+    window_s: int = WINDOW_S,
+    **more: int | str,
+) -> str:
+    """The value of the `Authorization` header of a control message; `more` are the claims of its operation."""
+    iat = now_ms // 1000
+    if isinstance(lease_ms := more.get("tmo"), int):
+        # As the deadline of a request: it counts from the truncated `iat`.
+        more["tmo"] = max(1, min(lease_ms + now_ms - iat * 1000, MAX_TMO_MS))
+    claims: dict[str, Any] = {
+        "aud": request.audience,
+        "to": subject,
+        "iat": iat,
+        "exp": iat + window_s,
+        "ath": digest(token.encode("ascii")),
+        "dig": digest(payload),
+        "req": digest(request.proof.encode("ascii")),
+        "ctr": counter,
+        "op": op,
+        **more,
+    }
+    proof = sign({"alg": key.alg, "kid": key.kid, "typ": CONTROL_TYP}, claims, key.for_service(request.audience))
+    return f"{SCHEME}{token}~{proof}"
 
 
 # --- What replicas say of themselves (§18) -------------------------------------------------------------------------

@@ -1,12 +1,10 @@
 //! The methods that every service has: `rpc.can` and `rpc.explain`.
 
-use crate::desk;
-
-use desk::{Agent, Desk, OPEN_POLICY, call, code, recording};
 use sealwire::Name;
 use sealwire::auth::KeyEntry;
 use sealwire::service::ServiceLimits;
 use sealwire::wire::AgentKey;
+use sealwire_testkit::desk::{Agent, Desk, OPEN_POLICY, call, code, recording};
 use serde_json::{Value, json};
 
 /// Everybody may ask; auditors may ask why; workers move small amounts.
@@ -32,7 +30,7 @@ roles = ["auditor"]
 allow = ["rpc.explain"]
 "#;
 
-fn open() -> (Desk, std::sync::Arc<desk::Runs>) {
+fn open() -> (Desk, std::sync::Arc<sealwire_testkit::desk::Runs>) {
     let (router, runs) = recording();
     (Desk::open_with(router, POLICY, ServiceLimits::default()), runs)
 }

@@ -1,17 +1,14 @@
 //! JSON-RPC 2.0 through a whole service: signed raw text in, raw text out. Sentences of the specification are cited where
 //! the test of the server's part of them stands; `jsonrpc_text.rs` has those that need no server.
 
-use crate::desk;
-use crate::jsonrpc_examples;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use desk::{Agent, Desk, OPEN_POLICY, POLICY, code, specification_methods};
-use jsonrpc_examples::{EXAMPLES, same_response};
 use sealwire::rpc::{Limits, Responses, RpcError};
 use sealwire::service::{Ctx, Router, ServiceLimits};
+use sealwire_testkit::desk::{Agent, Desk, OPEN_POLICY, POLICY, code, specification_methods};
+use sealwire_testkit::jsonrpc_examples::{EXAMPLES, same_response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Barrier;
@@ -57,7 +54,7 @@ fn counting() -> (Router<Arc<AtomicUsize>>, Arc<AtomicUsize>) {
         })
         .method("desk/fail", |ctx: Ctx<Arc<AtomicUsize>>, _: Value| async move {
             ctx.state().fetch_add(1, Ordering::SeqCst);
-            Err::<(), _>(RpcError::application(-32050, "it failed"))
+            Err::<(), _>(RpcError::application(50, "it failed"))
         })
         .method("desk/panic", |ctx: Ctx<Arc<AtomicUsize>>, _: Value| async move {
             ctx.state().fetch_add(1, Ordering::SeqCst);
@@ -75,6 +72,7 @@ fn counting() -> (Router<Arc<AtomicUsize>>, Arc<AtomicUsize>) {
 
 // §4.1: "The Server MUST NOT reply to a Notification, including those that are within a batch request." And:
 // "Notifications are not confirmable by definition [..] the Client would not be aware of any errors".
+/// SPEC.md §11.
 #[tokio::test]
 async fn notifications_run_and_are_never_answered_not_even_with_an_error() {
     let (router, runs) = counting();
@@ -103,6 +101,7 @@ async fn notifications_run_and_are_never_answered_not_even_with_an_error() {
 }
 
 // §4.1: "A Notification is a Request object without an "id" member": an id of null makes a call.
+/// SPEC.md §11.
 #[tokio::test]
 async fn id_of_null_makes_a_call() {
     let (desk, ann) = open(counting().0);
@@ -187,6 +186,7 @@ async fn slow_entry_of_a_batch_does_not_hold_up_those_behind_it() {
 
 // §6: "A Response object SHOULD exist for each Request object, except that there SHOULD NOT be any Response objects for
 // notifications."
+/// SPEC.md §11.
 #[tokio::test]
 async fn each_entry_of_a_batch_fails_alone() {
     let (router, runs) = counting();
@@ -215,7 +215,7 @@ async fn each_entry_of_a_batch_fails_alone() {
         .collect();
     let expected = [
         (json!(1), json!(["a"])),
-        (json!(2), json!(-32050)),
+        (json!(2), json!(50)),
         (json!(3), json!(-32603)),
         (json!(4), json!(-32602)),
         (json!(5), json!(-32601)),
@@ -237,6 +237,7 @@ async fn each_entry_of_a_batch_fails_alone() {
 }
 
 // §5: id "MUST be the same as the value of the id member in the Request Object."
+/// SPEC.md §11.
 #[tokio::test]
 async fn ids_are_echoed_byte_for_byte() {
     let (desk, ann) = open(counting().0);
@@ -364,6 +365,7 @@ async fn method_that_panics_while_it_is_cancelled_costs_nothing_but_itself() {
 
 // §5.1: "The error codes from and including -32768 to -32000 are reserved for pre-defined errors."; "data: A Primitive or
 // Structured value that contains additional information about the error. This may be omitted."
+/// SPEC.md §14.
 #[tokio::test]
 async fn errors_of_the_application_are_sent_with_their_data_and_never_in_reserved_codes() {
     let router = Router::new(())
@@ -383,13 +385,14 @@ async fn errors_of_the_application_are_sent_with_their_data_and_never_in_reserve
         let request = format!(r#"{{"jsonrpc":"2.0","method":"desk/{method}","params":[{code}],"id":1}}"#);
         json(&desk.ask(&ann, &request).await.unwrap())["error"].clone()
     };
-    for code in [-32000, -32020, -32050, -32099, -32001, -32004, -1, 0, 1, 404, i32::MAX, i32::MIN, -31999, -32769] {
+    for code in [-32001, -32004, -1, 0, 1, 404, i32::MAX, i32::MIN, -31999, -32769] {
         let data = json!({"limit": 3, "of": [null, "x"]});
         assert_eq!(ask("fail", code).await, json!({"code": code, "message": "as asked", "data": data}));
         assert_eq!(ask("relay", code).await, json!({"code": code, "message": "as received"}));
     }
     let internal = json!({"code": -32603, "message": "Internal error"});
-    for code in (-32768..=-32100).step_by(17).chain(-32019..=-32005).chain([-32700, -32600, -32601, -32002, -32003]) {
+    let reserved = (-32768..=-32100).step_by(17).chain(-32099..=-32005);
+    for code in reserved.chain([-32700, -32600, -32601, -32003, -32002, -32000]) {
         assert_eq!(ask("relay", code).await, internal, "{code}");
         let fail = ask("fail", code).await;
         assert_eq!((&fail["code"], &fail["message"]), (&internal["code"], &internal["message"]), "{code}");
@@ -450,6 +453,7 @@ async fn one_method_takes_named_positional_and_absent_params() {
 
 // §4: "Method names that begin with the word rpc followed by a period character (U+002E or ASCII 46) are reserved for
 // rpc-internal methods and extensions".
+/// SPEC.md §14.
 #[tokio::test]
 async fn unknown_methods_are_told_from_denied_ones_only_where_the_policy_allows_the_name() {
     let (router, runs) = counting();
@@ -463,8 +467,7 @@ async fn unknown_methods_are_told_from_denied_ones_only_where_the_policy_allows_
         assert_eq!(ask(&ann, method).await, Some(expected), "{method}");
         assert_eq!(ask(&bob, method).await, Some(-32002), "{method}");
     }
-    for method in ["vault/open", "vault/nowhere", "rpc.discover", "rpc/x", "", "Desk/ok", "desk/", "/desk", "desk//ok"]
-    {
+    for method in ["vault/open", "vault/nowhere", "rpc.nowhere", "rpc/x", "", "Desk/ok", "desk/", "/desk", "desk//ok"] {
         assert_eq!(ask(&ann, method).await, Some(-32002), "{method}");
     }
     // A method that exists but is written as in a subject is another name.
@@ -473,7 +476,7 @@ async fn unknown_methods_are_told_from_denied_ones_only_where_the_policy_allows_
     assert_eq!(runs.load(Ordering::SeqCst), 0);
     // Names beyond the grammar are unknown methods, not invalid requests; nobody can be allowed them.
     desk.change_policy(OPEN_POLICY);
-    assert_eq!(ask(&ann, "rpc.discover").await, Some(-32601));
+    assert_eq!(ask(&ann, "rpc.nowhere").await, Some(-32601));
     for method in ["a\u{0}b", "d\u{e9}sk", &"x".repeat(129), "a b", "*"] {
         assert_eq!(ask(&ann, method).await, Some(-32002), "{method}");
     }
@@ -516,8 +519,8 @@ async fn parse_errors_and_invalid_requests_are_told_apart() {
     // Bytes that are no UTF-8 cannot be written as text here.
     let mut letter = desk.letter(&ann, "x");
     letter.payload = b"\"\xff\"".to_vec();
-    let signed = desk.letter_claiming(&ann, "x", |claims| claims.dig = desk::digest(&letter.payload));
-    let letter = desk::Letter { payload: letter.payload, ..signed };
+    let signed = desk.letter_claiming(&ann, "x", |claims| claims.dig = sealwire_testkit::desk::digest(&letter.payload));
+    let letter = sealwire_testkit::desk::Letter { payload: letter.payload, ..signed };
     assert_eq!(code(&desk.answer(&letter).await.unwrap()), Some(-32700));
 }
 

@@ -3,13 +3,11 @@
 //! [`RULES`] lists the sentences with MUST, MUST NOT, REQUIRED, SHOULD, SHOULD NOT, MAY and OPTIONAL, and the two with a
 //! small "should", each beside the test of the behaviour. Methods stand in a small table here.
 
-use crate::jsonrpc_examples;
-
 use std::collections::HashMap;
 
-use jsonrpc_examples::{EXAMPLES, same_response};
 use sealwire::MethodName;
 use sealwire::rpc::{Body, Entry, Id, Limits, Outcome, Params, Request, Response, ResponseError, Responses, RpcError};
+use sealwire_testkit::jsonrpc_examples::{EXAMPLES, same_response};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::to_raw_value;

@@ -1,15 +1,15 @@
 //! One message through the whole row of checks, without a socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
-#[path = "../support/desk.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod desk;
-#[path = "../support/jsonrpc_examples.rs"]
-mod jsonrpc_examples;
-
 mod builtin;
 mod chain;
+mod citations;
+mod discover;
+mod features;
+mod idempotency;
 mod jsonrpc_service;
 mod jsonrpc_text;
+mod layers;
+mod streams;
 mod token_rules;
 mod vectors;

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_nats::HeaderMap;
 use sealwire::auth::{
-    Caps, Floor, KeyEntry, KeyRing, KeyRingFile, KeySet, LocalGuard, Symmetric, TokenRules, TokenVerifier, Verifier,
-    Window,
+    KeyEntry, KeyRing, KeyRingFile, KeySet, LocalGuard, NonceLimits, Symmetric, TimeFloor, TokenRules, TokenVerifier,
+    Verifier, Window,
 };
-use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, Service};
+use sealwire::rpc::{Limits, Responses, RpcError};
+use sealwire::service::{Ctx, Router, Service, ServiceLimits};
 use sealwire::wire::{
-    AgentKey, Delivery, Endpoint, ProofClaims, RequestSigner, ServiceKey, ServicePublicKey, SignedRequest, Unverifiable,
+    Accepted, AgentKey, Delivery, Endpoint, FrameReceiver, HeaderBlock, ProofClaims, RequestSigner, ServiceKey,
+    ServicePublicKey, SignedRequest, Taken, Unverifiable,
 };
 use sealwire::{Clock as _, ManualClock, Name};
 use serde_json::Value;
@@ -83,15 +84,15 @@ impl Vectors {
     }
 
     /// The service `prod/math` with the vectors' keys, its clock where the vectors' clock is.
-    fn subject(&self, floor: &Floor) -> Subject {
+    fn subject(&self, floor: &TimeFloor) -> Subject {
         let clock = Arc::new(ManualClock::at(self.clock() - 100));
         self.subject_at(&clock, floor)
     }
 
-    fn subject_at(&self, clock: &Arc<ManualClock>, floor: &Floor) -> Subject {
+    fn subject_at(&self, clock: &Arc<ManualClock>, floor: &TimeFloor) -> Subject {
         let endpoint = self.endpoint();
         let window = Window::new(self.0["window_s"].as_u64().unwrap(), self.0["skew_s"].as_u64().unwrap()).unwrap();
-        let guard = LocalGuard::open(window, Caps::default(), clock.clone(), floor).unwrap();
+        let guard = LocalGuard::open(window, NonceLimits::default(), clock.clone(), floor).unwrap();
         // As its thread does each second: one that stood still would begin anew.
         while clock.now_ms() < self.clock() * 1000 {
             clock.advance_ms(1000);
@@ -131,6 +132,8 @@ impl Vectors {
         let service = Service::builder()
             .verifier(endpoint, verifier)
             .policies(folder.path())
+            // One agent gets more refusals here, at one moment, than its share of the hints.
+            .limits(ServiceLimits { hints_per_second: 1_000, ..ServiceLimits::default() })
             .methods(router)
             .clock(clock.clone())
             .build()
@@ -208,14 +211,15 @@ async fn outcome(subject: &Subject, vector: &Value) -> String {
     }
 }
 
+/// SPEC.md §24.
 #[tokio::test]
 async fn every_request_vector_gets_what_it_expects() {
     let vectors = Vectors::load();
     let requests = vectors.of_kind("request");
-    assert_eq!(requests.len(), 41);
+    assert_eq!(requests.len(), 51);
     for vector in requests {
         // A service of its own for each, so that no earlier message explains a refusal.
-        let subject = vectors.subject(&Floor::Ephemeral);
+        let subject = vectors.subject(&TimeFloor::Ephemeral);
         assert_eq!(outcome(&subject, vector).await, vector["expect"], "{}", vector["name"]);
     }
 }
@@ -223,16 +227,17 @@ async fn every_request_vector_gets_what_it_expects() {
 #[tokio::test]
 async fn vectors_get_the_same_in_one_service_in_any_order() {
     let vectors = Vectors::load();
-    let subject = vectors.subject(&Floor::Ephemeral);
+    let subject = vectors.subject(&TimeFloor::Ephemeral);
     for vector in vectors.of_kind("request").into_iter().rev().filter(|vector| vector["expect"] != "not executed") {
         assert_eq!(outcome(&subject, vector).await, vector["expect"], "{}", vector["name"]);
     }
 }
 
+/// SPEC.md §24.
 #[tokio::test]
 async fn v1_offered_twice_is_replayed() {
     let vectors = Vectors::load();
-    let subject = vectors.subject(&Floor::Ephemeral);
+    let subject = vectors.subject(&TimeFloor::Ephemeral);
     let v1 = vectors.named("V1 single call");
     assert_eq!(outcome(&subject, v1).await, "accept");
     for _ in 0..3 {
@@ -241,11 +246,12 @@ async fn v1_offered_twice_is_replayed() {
     assert_eq!(subject.executions.load(Ordering::SeqCst), 1);
 }
 
+/// SPEC.md §24.
 #[tokio::test]
 async fn v1_offered_again_after_a_restart_is_stale() {
     let vectors = Vectors::load();
     let folder = tempfile::tempdir().unwrap();
-    let floor = Floor::File(folder.path().join("floor"));
+    let floor = TimeFloor::File(folder.path().join("floor"));
     let v1 = vectors.named("V1 single call");
     let first = vectors.subject(&floor);
     assert_eq!(outcome(&first, v1).await, "accept");
@@ -261,10 +267,11 @@ async fn v1_offered_again_after_a_restart_is_stale() {
     assert_eq!(third.executions.load(Ordering::SeqCst), 0);
 }
 
+/// SPEC.md §24.
 #[tokio::test]
 async fn v1_offered_again_across_a_clock_stepped_back_is_never_executed() {
     let vectors = Vectors::load();
-    let subject = vectors.subject(&Floor::Ephemeral);
+    let subject = vectors.subject(&TimeFloor::Ephemeral);
     let v1 = vectors.named("V1 single call");
     assert_eq!(outcome(&subject, v1).await, "accept");
     let now = vectors.clock();
@@ -290,11 +297,12 @@ fn signed_again(vectors: &Vectors, request: &Value) -> SignedRequest {
     signed
 }
 
+/// SPEC.md §24.
 #[test]
 fn every_reply_vector_gets_what_it_expects() {
     let vectors = Vectors::load();
     let replies = vectors.of_kind("reply");
-    assert_eq!(replies.len(), 10);
+    assert_eq!(replies.len(), 15);
     for reply in replies {
         let request = vectors.named(reply["answers"].as_str().unwrap());
         let expectation = signed_again(&vectors, request).expectation;
@@ -302,6 +310,49 @@ fn every_reply_vector_gets_what_it_expects() {
         let taken = expectation.accept(reply["subject"].as_str().unwrap(), headers(reply), payload);
         let got = if taken.is_ok() { "accept" } else { "refused by client" };
         assert_eq!(got, reply["expect"], "{}: {taken:?}", reply["name"]);
+        // SPEC.md §6: the mark of an outcome that was there before.
+        let response = Responses::parse(payload, &Limits::default());
+        let is_marked = matches!(response, Ok(Responses::Single(response)) if response.is_of_earlier_run());
+        assert_eq!(is_marked, reply["payload"].as_str() == Some(MARKED), "{}", reply["name"]);
+    }
+}
+
+const MARKED: &str = r#"{"jsonrpc":"2.0","result":3,"idempotent_replay":true,"id":1}"#;
+
+/// What a client makes of a frame, in the words of the vectors' `expect`.
+fn taken(signed: &SignedRequest, receiver: &mut FrameReceiver, vector: &Value) -> &'static str {
+    let payload = vector["payload"].as_str().unwrap();
+    let headers = HeaderBlock::from(headers(vector));
+    match signed.expectation.accept_any(vector["subject"].as_str().unwrap(), &headers, payload.as_bytes()) {
+        Err(_) => "refused by client",
+        // Once there was a frame, only `end` is an answer.
+        Ok(Accepted::Answer { .. }) if receiver.replica().is_some() => "ignored",
+        Ok(Accepted::Answer { .. }) => "accept",
+        Ok(Accepted::Frame(frame)) => match receiver.take(frame, payload.to_owned().into()) {
+            Ok(Taken::Next(_)) => "accept",
+            Ok(Taken::Gap) => "gap",
+            Ok(Taken::Alive) => "alive",
+            Ok(Taken::Repeated) => "ignored",
+            Err(_) => "lost",
+        },
+    }
+}
+
+/// SPEC.md §24, SPEC.md §25.1, SPEC.md §25.4.
+#[test]
+fn every_frame_vector_gets_what_it_expects() {
+    let vectors = Vectors::load();
+    let frames = vectors.of_kind("frame");
+    assert_eq!(frames.len(), 75);
+    for frame in frames {
+        let request = vectors.named(frame["answers"].as_str().unwrap());
+        let signed = signed_again(&vectors, request);
+        let window = request["proof_claims"]["win"].as_u64().unwrap();
+        let mut receiver = FrameReceiver::new(&signed.expectation, window, 1 << 20);
+        for before in frame["after"].as_array().unwrap() {
+            taken(&signed, &mut receiver, vectors.named(before.as_str().unwrap()));
+        }
+        assert_eq!(taken(&signed, &mut receiver, frame), frame["expect"], "{}", frame["name"]);
     }
 }
 
@@ -321,7 +372,7 @@ fn answers_without_or_with_two_signatures_are_refused() {
 #[tokio::test]
 async fn good_answers_are_what_the_vectors_say_they_are() {
     let vectors = Vectors::load();
-    let subject = vectors.subject(&Floor::Ephemeral);
+    let subject = vectors.subject(&TimeFloor::Ephemeral);
     for (request, reply) in [("V1 single call", "V6 reply to V1"), ("V5 Ed25519, cnf.jkt", "V7 Ed25519 reply to V5")] {
         let (request, reply) = (vectors.named(request), vectors.named(reply));
         // The vector's answer is a second older than the vectors' clock.
@@ -331,4 +382,93 @@ async fn good_answers_are_what_the_vectors_say_they_are() {
         let ours = sealed.headers().unwrap().get("Authentication-Info").unwrap().as_str();
         assert_eq!(ours, reply["headers"]["Authentication-Info"].as_str().unwrap(), "byte for byte");
     }
+}
+
+/// SPEC.md §25.1, SPEC.md §25.4: of 100,000 changes to good frames none is taken, and none moves the stream. Changed are bytes and
+/// parts (forged, cut), and the call that a frame is offered to (foreign).
+#[test]
+fn no_changed_frame_is_taken() {
+    let vectors = Vectors::load();
+    let good: Vec<&Value> = vectors
+        .of_kind("frame")
+        .into_iter()
+        .filter(|frame| {
+            frame["name"].as_str().unwrap().starts_with('F') && frame["answers"] == "V9 call that takes frames"
+        })
+        .collect();
+    let signed = signed_again(&vectors, vectors.named("V9 call that takes frames"));
+    let mut receiver = FrameReceiver::new(&signed.expectation, 4, 1 << 20);
+    let text = |frame: &Value, member: &str| frame[member].as_str().unwrap().to_owned();
+    let proof = |frame: &Value| frame["headers"]["Authentication-Info"].as_str().unwrap().to_owned();
+    let sent: Vec<(String, String, String)> =
+        good.iter().map(|frame| (text(frame, "subject"), proof(frame), text(frame, "payload"))).collect();
+    let foreign_vector = vectors.named("V1 single call");
+    let (foreign, foreign_subject) = (signed_again(&vectors, foreign_vector), text(foreign_vector, "reply"));
+    // Always the same ones, so that a failure can be seen again.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % below as u64).unwrap()
+    };
+    let mut tried = 0;
+    while tried < 100_000 {
+        let (mut subject, mut value, mut payload) = sent[random(sent.len())].clone();
+        let (_, other, other_payload) = &sent[random(sent.len())];
+        let mut offered_to = &signed;
+        match random(9) {
+            // As it is, on the subject of another call under the same key.
+            8 => {
+                offered_to = &foreign;
+                subject = foreign_subject.clone();
+            }
+            0 => payload.clone_from(other_payload),
+            1 => subject = mutated(&subject, &mut random),
+            2 | 3 => payload = mutated(&payload, &mut random),
+            // One of the parts of another frame's proof.
+            4 => {
+                let mut parts: Vec<&str> = value.split('.').collect();
+                let at = random(parts.len());
+                parts[at] = other.split('.').nth(at).unwrap();
+                value = parts.join(".");
+            }
+            _ => value = mutated(&value, &mut random),
+        }
+        if sent.contains(&(subject.clone(), value.clone(), payload.clone())) {
+            continue;
+        }
+        tried += 1;
+        let headers = HeaderBlock::of(&[("Authentication-Info", &value)]);
+        let taken = offered_to.expectation.accept_any(&subject, &headers, payload.as_bytes());
+        assert!(taken.is_err(), "{subject} {value} {payload}");
+    }
+    // In whatever order they come, and however often, they are no stream without all of them.
+    let names = ["F1 open", "F2 item", "F3 end"];
+    for round in 0..1_000 {
+        let missing = random(names.len());
+        let mut partial = FrameReceiver::new(&signed.expectation, 4, 1 << 20);
+        for _ in 0..12 {
+            let next = random(names.len());
+            if next != missing {
+                taken(&signed, &mut partial, vectors.named(names[next]));
+            }
+        }
+        assert!(!partial.is_ended() && partial.last().is_none_or(|last| last < missing as u64), "{round}");
+    }
+    // What was sent is still taken, from the first frame on.
+    let stream = names.map(|name| taken(&signed, &mut receiver, vectors.named(name)));
+    assert_eq!((stream, receiver.is_ended()), (["accept"; 3], true));
+}
+
+/// The text with one character changed, put in, or taken out.
+fn mutated(text: &str, random: &mut impl FnMut(usize) -> usize) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    let any = u8::try_from(0x20 + random(0x5f)).unwrap();
+    match (random(3), bytes.len()) {
+        (0, _) | (_, 0) => bytes.insert(random(bytes.len() + 1), any),
+        (1, len) => drop(bytes.remove(random(len))),
+        (_, len) => bytes[random(len)] = any,
+    }
+    String::from_utf8(bytes).unwrap()
 }

@@ -1,13 +1,11 @@
 //! A limit on an argument, and every way around it that a spelling could be: through `Service::handle`, to a method that
 //! takes whatever it gets.
 
-use crate::desk;
-
 use std::sync::{Arc, Mutex};
 
-use desk::{Desk, call, code};
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router, ServiceLimits};
+use sealwire_testkit::desk::{Desk, call, code};
 use serde_json::Value;
 
 /// Workers move at most 100.

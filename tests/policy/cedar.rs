@@ -1,7 +1,7 @@
 //! Policies in Cedar beside those in TOML: the whole language, one set, one semantics.
 
-use crate::support::*;
 use sealwire::policy::{PolicySet, Reason, Verdict};
+use sealwire_testkit::policies::*;
 use serde_json::json;
 
 const METHODS: &str = r#"

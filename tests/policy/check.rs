@@ -1,6 +1,6 @@
 //! What is found wrong or doubtful when policies load: with file, line and what to write instead.
 
-use crate::support::*;
+use sealwire_testkit::policies::*;
 
 const METHODS: &str = r#"
 [method."bank/transfer"]
@@ -181,7 +181,7 @@ mode = "shadowy"
 "#,
     );
     for expected in [
-        "r.toml:1: error: a rule that says not whom it is about; write `roles`, `agents` or `everyone = true`",
+        "r.toml:1: error: this rule does not say which callers it applies to; write `roles`, `agents` or `everyone = true`",
         "r.toml:3: error: the rule `b` allows and denies nothing; write `allow = [\"…\"]` or `deny = [\"…\"]`",
         "r.toml:5: error: the rule `c` both allows and denies; make two rules of it",
         "r.toml:11: error: `everyone` beside `roles` or `agents`; leave one of them out",
@@ -211,7 +211,7 @@ fn roles_that_nobody_can_have_are_a_warning() {
     assert_eq!(
         found,
         [
-            "r.toml:1: warning: nobody can have the role `ghost`, so `role.ghost.allow` never applies; grant it to an agent (`[agent.\"…\"] roles = […]`), or let tokens carry it (`from = \"anywhere\"`)"
+            "r.toml:1: warning: no caller can ever hold the role `ghost`, so `role.ghost.allow` never applies; grant it to an agent (`[agent.\"…\"] roles = […]`), or let tokens carry it (`from = \"anywhere\"`)"
         ]
     );
 }
@@ -336,7 +336,7 @@ fn deny_rules_with_negations_of_what_may_be_absent_are_a_warning() {
     assert_eq!(
         found,
         [
-            "r.toml:4: warning: `a` denies only where \"`note` does not match `ok*`\" can be asked; it is optional: to deny calls without it too, put the opposite under `unless`"
+            "r.toml:4: warning: `a` denies only calls that have what \"`note` does not match `ok*`\" asks about; it is optional: to deny calls without it too, put the opposite under `unless`"
         ]
     );
 }

@@ -1,8 +1,8 @@
 //! What `policy explain` says of each kind of condition: what was asked and what the call had, in the operator's words.
 
-use crate::support::*;
 use sealwire::auth::Caller;
 use sealwire::policy::{PolicySet, Question};
+use sealwire_testkit::policies::*;
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -124,7 +124,7 @@ fn each_condition_of_a_toml_rule_says_what_the_call_had() {
         ),
         (
             "unless.hours = \"08:00-18:00\"\nunless.params.amount = { min = 5 }",
-            "no   it is not so that `amount` is at least 5 and it is between 08:00 and 18:00 UTC (amount = 5, it is 14:13 UTC)",
+            "no   not (`amount` is at least 5 and it is between 08:00 and 18:00 UTC) (amount = 5, it is 14:13 UTC)",
         ),
     ] {
         assert_eq!(toml_lines(condition, PARAMS), [line], "{condition}");

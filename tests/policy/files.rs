@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use sealwire::MethodName;
 use sealwire::auth::Caller;
 use sealwire::policy::{Decision, Methods, PolicyErrors, PolicySet, Question, Reason, Severity, Verdict};
-use sealwire::{MethodName, Name};
+use sealwire_testkit::policies::{MONDAY_AFTERNOON, caller, on_behalf_of};
 
 fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -28,16 +29,8 @@ fn load(files: &[(&str, &str)]) -> Result<PolicySet, PolicyErrors> {
     PolicySet::load(folder(files).path(), &standard_methods()).map(|(set, _)| set)
 }
 
-fn caller(agent: &str, roles: &[&str]) -> Caller {
-    Caller::new(Name::new(agent).unwrap(), roles.iter().map(ToString::to_string))
-}
-
-fn on_behalf_of(agent: &str, subject: &str, roles: &[&str]) -> Caller {
-    Caller { subject: subject.to_owned(), delegated: true, ..caller(agent, roles) }
-}
-
 fn ask(set: &PolicySet, caller: &Caller, method: &str) -> Decision {
-    set.decide(&Question { caller, method, params: None, now_ms: 1_790_000_000_000 })
+    set.decide(&Question { caller, method, params: None, now_ms: MONDAY_AFTERNOON })
 }
 
 fn allows(set: &PolicySet, caller: &Caller, method: &str) -> bool {

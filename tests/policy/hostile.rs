@@ -6,9 +6,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::*;
 use sealwire::MethodName;
 use sealwire::policy::{Methods, PolicySet, PolicyStore, Reload};
+use sealwire_testkit::policies::*;
 
 const OPEN: &str = "[method.m]\n[rule.open]\neveryone = true\nallow = [\"m\"]\n";
 

@@ -117,6 +117,18 @@ proptest! {
     }
 
     #[test]
+    fn what_is_told_beforehand_is_never_less_than_what_is_allowed(model in any_model(), asked in prop::collection::vec(any_asked(), 12)) {
+        let set = toml_set(&model);
+        for asked in asked.iter().filter(|asked| decide(&set, asked).is_allow()) {
+            let reach = set.reach(&asked.caller, &asked.method, asked.now_ms);
+            let reach = reach.unwrap_or_else(|| panic!("{}\n{asked:?}", model.to_toml()));
+            let declared = set.methods().params(&asked.method).unwrap_or_default();
+            let params = serde_json::from_str(asked.params.as_deref().unwrap_or("null")).unwrap();
+            prop_assert!(super::reach::fits(&reach, &params, declared), "{}\n{asked:?}\n{reach:?}", model.to_toml());
+        }
+    }
+
+    #[test]
     fn explaining_decides_nothing_else(model in any_model(), asked in any_asked()) {
         let set = toml_set(&model);
         let raw = asked.params.as_ref().map(|text| RawValue::from_string(text.clone()).unwrap());

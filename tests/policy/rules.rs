@@ -1,9 +1,9 @@
 //! Rules with conditions: each kind of condition, and each way of getting around one on an argument.
 
-use crate::support::*;
 use sealwire::MethodName;
 use sealwire::auth::ProofAlgorithm;
 use sealwire::policy::{Methods, Param, PolicySet, Reason, Verdict};
+use sealwire_testkit::policies::*;
 use serde_json::json;
 
 const BANK: &str = r#"

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sealwire::policy::{Callers, Expectations, Methods, PolicySet, Rehearsal, format};
+use sealwire::policy::{CallerGroup, Methods, PolicySet, TestReport, TestSuite, format};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("policies")
@@ -13,14 +13,14 @@ fn shipped_policies_load_without_a_warning() {
     let (set, warnings) =
         PolicySet::load(&folder(), &Methods::from_files()).unwrap_or_else(|errors| panic!("{errors}"));
     assert!(warnings.is_empty(), "{warnings:#?}");
-    assert_eq!(set.methods().names().count(), 10);
+    assert_eq!(set.methods().names().count(), 13);
 }
 
 #[test]
 fn shipped_expectations_hold_and_exercise_every_rule() {
     let (set, _) = PolicySet::load(&folder(), &Methods::from_files()).unwrap();
-    let expectations = Expectations::load(&folder()).unwrap_or_else(|errors| panic!("{errors}"));
-    let outcome = Rehearsal::run(&set, &expectations);
+    let expectations = TestSuite::load(&folder()).unwrap_or_else(|errors| panic!("{errors}"));
+    let outcome = TestReport::run(&set, &expectations);
     assert!(outcome.passed(), "{outcome}");
     assert!(outcome.uncovered.is_empty(), "{outcome}");
 }
@@ -28,14 +28,17 @@ fn shipped_expectations_hold_and_exercise_every_rule() {
 #[test]
 fn nobody_has_more_than_their_work_needs() {
     let (set, _) = PolicySet::load(&folder(), &Methods::from_files()).unwrap();
-    let can = |callers: Callers| set.can(&callers).into_iter().map(|(method, _)| method).collect::<Vec<_>>();
-    assert_eq!(can(Callers::Anyone), ["bank/balance", "rpc.can"], "their own");
+    let can = |callers: CallerGroup| set.can(&callers).into_iter().map(|(method, _)| method).collect::<Vec<_>>();
+    assert_eq!(can(CallerGroup::Anyone), ["bank/balance", "rpc.can"], "their own");
     assert_eq!(
-        can(Callers::Role("calculator".into())),
-        ["bank/balance", "log/append", "math/add", "math/mul", "rpc.can"]
+        can(CallerGroup::Role("calculator".into())),
+        ["bank/balance", "clock/ticks", "job/run", "log/append", "math/add", "math/mul", "rpc.can", "text/echo"]
     );
-    assert_eq!(can(Callers::Role("operator".into())), ["admin/drain-cache", "bank/balance", "rpc.can", "rpc.explain"]);
-    assert_eq!(can(Callers::Role("auditor".into())), ["audit/read", "rpc.can", "rpc.explain"]);
+    assert_eq!(
+        can(CallerGroup::Role("operator".into())),
+        ["admin/drain-cache", "bank/balance", "clock/ticks", "rpc.can", "rpc.explain", "text/echo"]
+    );
+    assert_eq!(can(CallerGroup::Role("auditor".into())), ["audit/read", "rpc.can", "rpc.explain"]);
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::*;
 use sealwire::MethodName;
 use sealwire::policy::{Methods, PolicyStore, Reload};
+use sealwire_testkit::policies::*;
 
 const OPEN: &str = "[rule.open]\neveryone = true\nallow = [\"m\"]\n";
 const CLOSED: &str = "[rule.closed]\neveryone = true\ndeny = [\"m\"]\n";

@@ -1,7 +1,7 @@
 //! What looks like a condition, a limit or an expectation and would be none: refused when files load.
 
-use crate::support::*;
-use sealwire::policy::{Expectations, Rehearsal, format};
+use sealwire::policy::{TestReport, TestSuite, format};
+use sealwire_testkit::policies::*;
 
 const METHODS: &str = r#"
 [method."bank/transfer"]
@@ -58,7 +58,8 @@ fn a_condition_that_says_nothing_is_an_error() {
 
 #[test]
 fn a_rule_never_vanishes() {
-    let nobody = "error: a rule that says not whom it is about; write `roles`, `agents` or `everyone = true`";
+    let nobody =
+        "error: this rule does not say which callers it applies to; write `roles`, `agents` or `everyone = true`";
     for who in ["everyone = false", "everyone = false\nroles = []", "roles = []", "agents = []"] {
         let found = errors_of(&format!("[rule.a]\n{who}\ndeny = [\"math/add\"]\n"));
         assert_eq!(found, [format!("r.toml:1: {nobody}")], "{who}");
@@ -131,7 +132,7 @@ fn roles_from_files_and_from_tokens_stay_where_they_belong() {
 
 /// What is wrong with a table of expectations.
 fn table_errors(table: &str) -> Vec<String> {
-    match Expectations::from_texts([("t.test.toml", table)]) {
+    match TestSuite::from_texts([("t.test.toml", table)]) {
         Ok(_) => panic!("it loads: {table}"),
         Err(errors) => errors.findings().iter().map(ToString::to_string).collect(),
     }
@@ -177,7 +178,7 @@ fn a_case_asks_what_it_says_or_nothing() {
 #[test]
 fn a_case_speaks_of_what_the_policies_have() {
     let set = toml(METHODS);
-    let outcome = |table: &str| Rehearsal::run(&set, &Expectations::from_texts([("t.test.toml", table)]).unwrap());
+    let outcome = |table: &str| TestReport::run(&set, &TestSuite::from_texts([("t.test.toml", table)]).unwrap());
     let wrong = outcome(
         r#"[caller.a]
 roles = ["teler"]
@@ -433,8 +434,8 @@ fn demands_on_one_value_that_exclude_each_other_are_errors() {
     for (condition, expected) in [
         ("min_size = 2000", too_long),
         ("max_size = 1025", too_long),
-        ("min_size = -1", "`min_size` is -1, and no list is shorter than empty; write a number from 0 to 1024"),
-        ("max_size = -1", "`max_size` is -1, and no list is shorter than empty; write a number from 0 to 1024"),
+        ("min_size = -1", "`min_size` is -1, and a size is never negative; write a number from 0 to 1024"),
+        ("max_size = -1", "`max_size` is -1, and a size is never negative; write a number from 0 to 1024"),
         ("max_size = 99999999999999999999", "`max_size` is 99999999999999999999; write a number from 0 to 1024"),
         ("max_size = 1.5", "`max_size` is 1.5; write a number from 0 to 1024"),
     ] {

@@ -1,10 +1,10 @@
 //! What reviewers and operators get beside decisions: expectations, matrix, difference, replay, layout, schema.
 
-use crate::support::*;
 use sealwire::policy::{
-    Access, Callers, DecisionRecord, Diff, Expectations, PolicySet, Question, Rehearsal, Replay, Verdict, format,
-    json_schema, test_json_schema,
+    Access, CallerGroup, DecisionRecord, Diff, PolicySet, Question, Replay, StreamRecord, TestReport, TestSuite,
+    Verdict, format, json_schema, test_json_schema,
 };
+use sealwire_testkit::policies::*;
 use serde_json::value::RawValue;
 
 const BANK: &str = r#"
@@ -84,9 +84,9 @@ method = "bank/transfer"
 params = ["a", 101]
 expect = "allow"
 "#;
-    let expectations = Expectations::from_texts([("bank.test.toml", table)]).unwrap();
+    let expectations = TestSuite::from_texts([("bank.test.toml", table)]).unwrap();
     assert_eq!(expectations.len(), 4);
-    let outcome = Rehearsal::run(&set, &expectations);
+    let outcome = TestReport::run(&set, &expectations);
     assert!(!outcome.passed());
     let text = outcome.to_string();
     for line in [
@@ -106,7 +106,7 @@ expect = "allow"
 #[test]
 fn mistakes_in_expectations_have_lines() {
     let table = "[caller.a]\nrole = [\"x\"]\n[[case]]\ncaller = \"b\"\nmethod = \"m\"\nexpect = \"allow\"\n[[case]]\ncaller = \"a\"\nmethod = \"m\"\nexpect = \"yes\"\nat = \"noon\"\n";
-    let errors = Expectations::from_texts([("t.test.toml", table)]).unwrap_err();
+    let errors = TestSuite::from_texts([("t.test.toml", table)]).unwrap_err();
     let found: Vec<String> = errors.findings().iter().map(ToString::to_string).collect();
     assert_finding(&found, "t.test.toml:2: error: unknown key `role` in `[caller.a]`; did you mean `roles`?");
     assert_finding(&found, "t.test.toml:4: error: unknown caller `b`; did you mean `a`?");
@@ -118,7 +118,7 @@ fn a_case_that_names_a_rule_which_does_not_exist_fails() {
     let set = toml(BANK);
     let table =
         "[[case]]\ncaller = { agent = \"x\" }\nmethod = \"bank/transfer\"\nexpect = \"deny\"\nrule = \"gone\"\n";
-    let outcome = Rehearsal::run(&set, &Expectations::from_texts([("t.test.toml", table)]).unwrap());
+    let outcome = TestReport::run(&set, &TestSuite::from_texts([("t.test.toml", table)]).unwrap());
     assert_eq!(outcome.unknown_rules, ["gone"]);
     assert!(!outcome.passed());
 }
@@ -126,16 +126,16 @@ fn a_case_that_names_a_rule_which_does_not_exist_fails() {
 #[test]
 fn the_matrix_knows_always_if_and_never() {
     let set = toml(BANK);
-    let access = |callers: &Callers, method: &str| set.access(callers, method).access;
-    let (teller, operator) = (Callers::Role("teller".into()), Callers::Role("operator".into()));
-    let bot = Callers::Agent("night-bot".into());
+    let access = |callers: &CallerGroup, method: &str| set.access(callers, method).access;
+    let (teller, operator) = (CallerGroup::Role("teller".into()), CallerGroup::Role("operator".into()));
+    let bot = CallerGroup::Agent("night-bot".into());
     assert_eq!(access(&teller, "bank/balance"), Access::Allowed);
     assert_eq!(access(&bot, "bank/balance"), Access::Allowed);
     assert_eq!(access(&operator, "bank/balance"), Access::Denied);
     assert_eq!(access(&teller, "bank/transfer"), Access::Conditional);
     assert_eq!(access(&operator, "bank/transfer"), Access::Denied, "a shadow rule gives nothing");
     assert_eq!(access(&operator, "admin/drain"), Access::Conditional);
-    assert_eq!(access(&Callers::Anyone, "bank/transfer"), Access::Denied);
+    assert_eq!(access(&CallerGroup::Anyone, "bank/transfer"), Access::Denied);
     assert_eq!(access(&teller, "none"), Access::Denied);
     let text = set.matrix().to_string();
     for line in [
@@ -143,8 +143,9 @@ fn the_matrix_knows_always_if_and_never() {
         "admin/drain    -       if             -            -              ",
         "bank/transfer  -       -              if           if             ",
         "  allow by `small` (policy.toml:15) if `amount` is at most 100",
-        "  deny by `day` (policy.toml:20) if it is not so that it is between 08:00 and 18:00 UTC",
+        "  deny by `day` (policy.toml:20) if not (it is between 08:00 and 18:00 UTC)",
         "  allow by `drain` (policy.toml:25) if the agent calls on behalf of another",
+        "bank/transfer  role teller, agent night-bot",
     ] {
         assert!(text.lines().any(|found| found.trim_end() == line.trim_end()), "missing: {line}\nin:\n{text}");
     }
@@ -167,10 +168,10 @@ fn the_page_for_reviewers_is_whole_and_escaped() {
 fn who_conditions_in_cedar_are_settled_where_they_can_be() {
     let text = "@id(\"x\") permit(principal, action == Action::\"bank/balance\", resource) when { principal in Role::\"operator\" && principal.name like \"op-*\" };";
     let (set, _) = load(&[("a.toml", BANK), ("c.cedar", text)]).unwrap();
-    let access = |callers: Callers| set.access(&callers, "bank/balance").access;
-    assert_eq!(access(Callers::Role("operator".into())), Access::Conditional);
-    assert_eq!(access(Callers::Anyone), Access::Denied);
-    assert_eq!(access(Callers::Agent("op-1".into())), Access::Denied, "no role is granted to it");
+    let access = |callers: CallerGroup| set.access(&callers, "bank/balance").access;
+    assert_eq!(access(CallerGroup::Role("operator".into())), Access::Conditional);
+    assert_eq!(access(CallerGroup::Anyone), Access::Denied);
+    assert_eq!(access(CallerGroup::Agent("op-1".into())), Access::Denied, "no role is granted to it");
 }
 
 #[test]
@@ -222,6 +223,23 @@ fn records_hold_what_is_declared_and_nothing_else() {
     assert!(!undeclared.contains("secret"), "{undeclared}");
     let shadow = record(&set, &["operator"], "bank/transfer", r#"["a",5]"#);
     assert!(shadow.contains(r#""shadow":[{"rule":"trial","would":"would_allow"}]"#), "{shadow}");
+}
+
+/// docs/policies.md: the end of a stream is recorded, and is no decision.
+#[test]
+fn ends_of_streams_are_not_put_to_other_policies() {
+    let set = toml(BANK);
+    let began = record(&set, &["teller"], "bank/balance", r#"{"account":"a"}"#);
+    let mut end: DecisionRecord = serde_json::from_str(&began).unwrap();
+    end.call = Some("AAECAwQFBgcICQoLDA0ODw".to_owned());
+    end.stream = Some(StreamRecord::Ended { by: "cancelled".to_owned(), frames: 41 });
+    let end = serde_json::to_string(&end).unwrap();
+    let told = r#""call":"AAECAwQFBgcICQoLDA0ODw","stream":{"event":"ended","by":"cancelled","frames":41},"#;
+    assert!(end.contains(told), "{end}");
+    let replay = Replay::run(&set, &format!("{began}\n{end}\n"));
+    assert!(replay.is_same() && replay.calls == 1, "{replay}");
+    let unknown = end.replace("\"frames\":41", "\"frames\":41,\"more\":1");
+    assert_eq!(Replay::run(&set, &unknown).unreadable.len(), 1, "members that nobody knows are refused");
 }
 
 #[test]

@@ -1,16 +1,14 @@
 //! The shared replay guard on three nodes: leaders that die, a cluster that loses its memory, nodes that are cut off.
 
-use crate::support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sealwire::auth::{Outage, Refused, ReplayGuard, SharedConfig, SharedGuard, Window};
+use sealwire::auth::{AdmitError, Outage, ReplayGuard, SharedConfig, SharedGuard, Window};
 use sealwire::{BusConfig, Name, SystemClock};
-use support::cluster::Cluster;
-use support::replay::Message;
-use support::{SOON, within};
+use sealwire_testkit::cluster::Cluster;
+use sealwire_testkit::replay::Message;
+use sealwire_testkit::{SOON, within};
 use tokio::time::{Instant, sleep};
 
 fn name(text: &str) -> Name {
@@ -38,7 +36,7 @@ async fn ready(guard: &SharedGuard) -> Duration {
     began.elapsed()
 }
 
-async fn offer(guard: &SharedGuard, message: Message) -> Result<(), Refused> {
+async fn offer(guard: &SharedGuard, message: Message) -> Result<(), AdmitError> {
     let Message { nonce, iat } = message;
     within(SOON, guard.admit(&name("a"), nonce, iat, iat + 30, Instant::now())).await
 }
@@ -50,7 +48,7 @@ async fn admitted_again(guards: &[&SharedGuard], limit: Duration) -> Duration {
         loop {
             match offer(guard, Message::new()).await {
                 Ok(()) => break,
-                Err(Refused::Unavailable(_) | Refused::Stale) => {}
+                Err(AdmitError::Unavailable(_) | AdmitError::Stale) => {}
                 Err(other) => panic!("{other:?}"),
             }
             assert!(began.elapsed() < limit, "{:?}", guard.not_ready());
@@ -70,7 +68,7 @@ async fn a_cluster_keeps_three_copies_and_admits_one_of_many_racers() {
         let answers = join_all(offers).await;
         for (message, answers) in messages.iter().zip(answers.chunks(replicas.len())) {
             let admitted = answers.iter().filter(|answer| answer.is_ok()).count();
-            let replayed = answers.iter().filter(|answer| **answer == Err(Refused::Replayed)).count();
+            let replayed = answers.iter().filter(|answer| **answer == Err(AdmitError::Replayed)).count();
             assert_eq!((admitted, replayed), (1, 2), "{message:?} {answers:?}");
         }
     }
@@ -95,7 +93,7 @@ async fn a_leader_that_hands_over_costs_no_fence_and_one_that_dies_costs_one() {
     let leader = cluster.leader_of(&stream, 0).await.unwrap();
     assert_ne!(leader, before);
     sleep(Duration::from_millis(1500)).await;
-    assert_eq!(offer(&two, known).await, Err(Refused::Replayed), "neither forgotten nor stale");
+    assert_eq!(offer(&two, known).await, Err(AdmitError::Replayed), "neither forgotten nor stale");
 
     let killed = Instant::now();
     cluster.nodes[leader].kill().await;
@@ -104,7 +102,7 @@ async fn a_leader_that_hands_over_costs_no_fence_and_one_that_dies_costs_one() {
     let took = admitted_again(&[&one, &two], Duration::from_secs(30)).await;
     println!("leader killed: admitted again after {:?} (offers began later: {took:?})", killed.elapsed());
     assert_ne!(cluster.leader_of(&stream, away).await, Some(leader));
-    assert_eq!(offer(&two, known).await, Err(Refused::Stale), "the memory counts from the new leader's term");
+    assert_eq!(offer(&two, known).await, Err(AdmitError::Stale), "the memory counts from the new leader's term");
     cluster.nodes[leader].restart().await;
     admitted_again(&[&one, &two], Duration::from_secs(30)).await;
 }
@@ -140,7 +138,7 @@ async fn an_answer_that_arrives_over_another_connection_admits_nothing() {
         cluster.nodes[leader].resume().await;
     };
     let (answer, ()) = tokio::join!(offer(&guard, message), reconnected);
-    assert_eq!(answer, Err(Refused::Unavailable(Outage::Unverified)));
+    assert_eq!(answer, Err(AdmitError::Unavailable(Outage::Unverified)));
     assert_eq!(guard.stats().shared.unwrap().unanswered, 0, "it was answered, and in time");
     admitted_again(&[&guard], Duration::from_secs(10)).await;
 }
@@ -172,7 +170,7 @@ async fn a_cluster_that_lost_its_memory_executes_nothing_twice() {
         sleep(Duration::from_millis(100)).await;
     }
     for message in &before[..50] {
-        assert_eq!(offer(&two, *message).await, Err(Refused::Stale));
+        assert_eq!(offer(&two, *message).await, Err(AdmitError::Stale));
     }
     assert_eq!(two.stats().shared.unwrap().stream, stream, "which is why the name alone proves nothing");
     // A replica that starts now has no memory of its own.
@@ -182,7 +180,7 @@ async fn a_cluster_that_lost_its_memory_executes_nothing_twice() {
     }
     let after = Message::new();
     assert_eq!(offer(&late, after).await, Ok(()));
-    assert_eq!(offer(&two, after).await, Err(Refused::Replayed));
+    assert_eq!(offer(&two, after).await, Err(AdmitError::Replayed));
 }
 
 #[tokio::test]
@@ -197,16 +195,16 @@ async fn a_replica_on_a_node_that_is_cut_off_refuses_and_the_others_go_on() {
     let message = Message::new();
     assert_eq!(offer(others[0], message).await, Ok(()));
     let answer = offer(&replicas[cut], message).await;
-    assert!(matches!(answer, Err(Refused::Unavailable(_))), "{answer:?}");
+    assert!(matches!(answer, Err(AdmitError::Unavailable(_))), "{answer:?}");
     sleep(Duration::from_secs(2)).await;
     assert!(replicas[cut].not_ready().is_some());
     assert!(matches!(
         offer(&replicas[cut], Message::new()).await,
-        Err(Refused::Unavailable(
+        Err(AdmitError::Unavailable(
             Outage::Unanswered | Outage::Unreachable | Outage::StreamReplaced | Outage::Unverified
         ))
     ));
-    assert_eq!(offer(others[1], message).await, Err(Refused::Replayed));
+    assert_eq!(offer(others[1], message).await, Err(AdmitError::Replayed));
     assert_eq!(offer(others[1], Message::new()).await, Ok(()));
     cluster.isolate(cut, false);
     let took = ready(&replicas[cut]).await;

@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::{BoxFuture, FutureExt as _};
-use sealwire::auth::{Caps, Floor, GuardIdentity, GuardStats, LocalGuard, Nonce, Refused, ReplayGuard, Window};
+use sealwire::auth::{
+    AdmitError, GuardIdentity, GuardStats, LocalGuard, Nonce, NonceLimits, ReplayGuard, TimeFloor, Window,
+};
 use sealwire::{Clock, ManualClock, Name};
 use tokio::time::Instant;
 
 const START_S: u64 = 1_790_000_000;
 
-const CAPS: Caps = Caps { owner: 60, total: 150, owners: 8, reserve: 5 };
+const LIMITS: NonceLimits = NonceLimits { owner: 60, total: 150, owners: 8, reserve: 5 };
 
 #[derive(Debug, Clone)]
 struct Message {
@@ -223,17 +225,17 @@ impl<'a> Model<'a> {
                 self.last_executed_iat = self.last_executed_iat.max(iat);
                 self.tally.ok += 1;
             }
-            Err(Refused::Stale) => self.tally.stale += 1,
-            Err(Refused::Replayed) => self.tally.replayed += 1,
-            Err(Refused::OwnerFull { .. } | Refused::Full { .. }) => self.tally.full += 1,
-            Err(Refused::Unavailable(outage)) => return Err(format!("unavailable: {outage}")),
+            Err(AdmitError::Stale) => self.tally.stale += 1,
+            Err(AdmitError::Replayed) => self.tally.replayed += 1,
+            Err(AdmitError::OwnerFull { .. } | AdmitError::Full { .. }) => self.tally.full += 1,
+            Err(AdmitError::Unavailable(outage)) => return Err(format!("unavailable: {outage}")),
         }
         self.offered.push(message);
         Ok(())
     }
 
     /// The clock stood during the offer, so the floor after it is the time by which it was judged.
-    fn explain(&self, message: &Message, answer: Result<(), Refused>) -> Result<(), String> {
+    fn explain(&self, message: &Message, answer: Result<(), AdmitError>) -> Result<(), String> {
         let now = self.guard().stats().floor_ms / 1000;
         let held = self.this_run.iter().filter(|((owner, _), exp)| *owner == message.owner && **exp > now).count();
         let known = self.this_run.contains_key(&(message.owner, message.nonce));
@@ -241,12 +243,12 @@ impl<'a> Model<'a> {
         // Until the fence is past nothing is admitted, not even what is dated behind it.
         let holds = now > fence && self.window.holds(message.iat, message.exp, now, fence);
         let explained = match answer {
-            Err(Refused::Stale) => !holds,
-            Err(Refused::Replayed) => holds && known,
-            Err(Refused::OwnerFull { .. }) => holds && !known && held == CAPS.owner,
-            Err(Refused::Full { .. }) => holds && !known && held >= CAPS.reserve,
-            Err(Refused::Unavailable(_)) => false,
-            Ok(()) => holds && !known && held < CAPS.owner,
+            Err(AdmitError::Stale) => !holds,
+            Err(AdmitError::Replayed) => holds && known,
+            Err(AdmitError::OwnerFull { .. }) => holds && !known && held == LIMITS.owner,
+            Err(AdmitError::Full { .. }) => holds && !known && held >= LIMITS.reserve,
+            Err(AdmitError::Unavailable(_)) => false,
+            Ok(()) => holds && !known && held < LIMITS.owner,
         };
         if explained { Ok(()) } else { Err(format!("{answer:?} at {now} holding {held} for {message:?}")) }
     }
@@ -278,8 +280,8 @@ impl Random {
 async fn no_message_runs_twice_and_every_answer_is_explained() {
     let rounds = std::env::var("SEALWIRE_MODEL_ROUNDS").map_or(100, |rounds| rounds.parse().unwrap());
     let start = |world: &World, window| -> Box<dyn Suspect> {
-        let floor = Floor::File(world.folder.path().join("floor"));
-        Box::new(LocalGuard::open(window, CAPS, world.clock.clone(), &floor).unwrap())
+        let floor = TimeFloor::File(world.folder.path().join("floor"));
+        Box::new(LocalGuard::open(window, LIMITS, world.clock.clone(), &floor).unwrap())
     };
     let mut total = Tally::default();
     for seed in 0..rounds {
@@ -348,13 +350,13 @@ impl Reference {
         }
     }
 
-    fn check(&self, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<(), Refused> {
+    fn check(&self, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<(), AdmitError> {
         let ReferenceState { floor_ms, owners } = &mut *self.state.lock().unwrap();
         let elapsed_ms = self.elapsed_ms.load(Ordering::SeqCst);
         *floor_ms = self.clock.now_ms().max(if self.flaw == Flaw::NoFloor { 0 } else { *floor_ms });
         let now = *floor_ms / 1000;
         if now <= self.fence || !self.window.holds(iat, exp, now, self.fence) {
-            return Err(Refused::Stale);
+            return Err(AdmitError::Stale);
         }
         if self.flaw == Flaw::DropsIdleOwners {
             let idle_ms = (2 * (self.window.window_s + self.window.skew_s) + 60) * 1000;
@@ -364,11 +366,11 @@ impl Reference {
         *used_ms = elapsed_ms;
         nonces.retain(|_, expires| *expires > now);
         if nonces.contains_key(&nonce) {
-            return Err(Refused::Replayed);
+            return Err(AdmitError::Replayed);
         }
-        if nonces.len() == CAPS.owner {
+        if nonces.len() == LIMITS.owner {
             if self.flaw != Flaw::EvictsWhenFull {
-                return Err(Refused::OwnerFull { retry_after_ms: 1 });
+                return Err(AdmitError::OwnerFull { retry_after_ms: 1 });
             }
             let victim = *nonces.keys().next().unwrap();
             nonces.remove(&victim);
@@ -391,7 +393,7 @@ impl ReplayGuard for Reference {
         iat: u64,
         exp: u64,
         _received: Instant,
-    ) -> BoxFuture<'a, Result<(), Refused>> {
+    ) -> BoxFuture<'a, Result<(), AdmitError>> {
         let answer = self.check(owner, nonce, iat, exp);
         async move { answer }.boxed()
     }
@@ -444,7 +446,7 @@ async fn the_model_acquits_the_reference_and_convicts_every_flaw() {
 #[tokio::test]
 async fn the_model_convicts_the_guard_without_its_state_file() {
     let start = |world: &World, window| -> Box<dyn Suspect> {
-        Box::new(LocalGuard::open(window, CAPS, world.clock.clone(), &Floor::Ephemeral).unwrap())
+        Box::new(LocalGuard::open(window, LIMITS, world.clock.clone(), &TimeFloor::Ephemeral).unwrap())
     };
     assert!(first_conviction(&start).await.is_some_and(|wrong| wrong.contains("executed twice")));
 }

@@ -3,18 +3,16 @@
 //! The bounds are wide; the figures are printed:
 //! `SEALWIRE_LEADER_KILLS=20 cargo test --test replay recovery:: -- --nocapture`
 
-use crate::support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sealwire::auth::{Refused, ReplayGuard, SharedConfig, SharedGuard, Window};
+use sealwire::auth::{AdmitError, ReplayGuard, SharedConfig, SharedGuard, Window};
 use sealwire::{BusConfig, Name, SystemClock};
-use support::cluster::Cluster;
-use support::replay::Message;
-use support::{SOON, within};
+use sealwire_testkit::cluster::Cluster;
+use sealwire_testkit::replay::Message;
+use sealwire_testkit::{SOON, within};
 use tokio::time::{Instant, sleep};
 
 /// As `sealwire setup cluster` has it.
@@ -33,7 +31,7 @@ async fn replica(bus: BusConfig) -> SharedGuard {
     within(3 * SOON, SharedGuard::open(config, bus, Arc::new(SystemClock))).await.unwrap()
 }
 
-async fn offer(guard: &SharedGuard, message: Message) -> Result<(), Refused> {
+async fn offer(guard: &SharedGuard, message: Message) -> Result<(), AdmitError> {
     let Message { nonce, iat } = message;
     within(SOON, guard.admit(&name("a"), nonce, iat, iat + WINDOW_S, Instant::now())).await
 }
@@ -63,7 +61,7 @@ async fn call(guard: &SharedGuard, lost: Instant) -> Seen {
                     after += 1;
                 }
             }
-            Err(why @ (Refused::Unavailable(_) | Refused::Stale)) => {
+            Err(why @ (AdmitError::Unavailable(_) | AdmitError::Stale)) => {
                 *refused.entry(format!("{why:?}")).or_default() += 1;
             }
             Err(other) => panic!("a wrong answer: {other:?}"),
@@ -183,7 +181,7 @@ async fn lose_leaders(loss: Loss, times: usize) {
         for guard in &guards {
             for message in seen.iter().flat_map(|seen| &seen.admitted).chain([&before]) {
                 let answer = offer(guard, *message).await;
-                assert!(matches!(answer, Err(Refused::Replayed | Refused::Stale)), "{answer:?}");
+                assert!(matches!(answer, Err(AdmitError::Replayed | AdmitError::Stale)), "{answer:?}");
             }
         }
         match loss {

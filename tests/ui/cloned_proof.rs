@@ -1,8 +1,8 @@
 //! What proves something exists once. With a copy, one check would stand for two messages.
 
 use sealwire::auth::{Authentic, Verified};
-use sealwire::policy::{Permit, Permitted};
 use sealwire::service::Call;
+use sealwire::service::{Permit, Permitted};
 use sealwire::wire::{Envelope, ReplyTo, Sealed};
 
 fn copy(envelope: Envelope, authentic: Authentic, verified: Verified, call: Call) {

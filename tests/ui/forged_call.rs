@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sealwire::service::{Call, Message};
 
 fn open_the_vault(message: Arc<Message>) -> Call {
-    Call { message, method: "vault/open".to_owned(), params: None, id: None }
+    Call { message, method: "vault/open".into(), params: None, id: None }
 }
 
 fn main() {}

@@ -1,8 +1,10 @@
 //! Who calls is what the checks of a message say: knowing a caller's name does not make a verified message.
 
+use std::sync::Arc;
+
 use sealwire::auth::{Authentic, Caller, Verified};
 
-fn pretend(caller: Caller) -> Verified {
+fn pretend(caller: Arc<Caller>) -> Verified {
     Verified { caller }
 }
 

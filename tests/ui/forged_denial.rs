@@ -1,6 +1,6 @@
 //! A denial comes from a policy, too: what was not judged cannot be reported as denied.
 
-use sealwire::policy::Denied;
+use sealwire::service::Denied;
 
 fn deny_without_asking() -> Denied {
     Denied(())

@@ -1,6 +1,6 @@
 //! One permit, one dispatch: a layer that would retry a call has nothing left to retry it with.
 
-use sealwire::policy::Permitted;
+use sealwire::service::Permitted;
 use tower::{Service, ServiceExt};
 
 async fn retry<S: Service<Permitted> + Clone>(methods: S, permitted: Permitted) {

@@ -1,9 +1,9 @@
 //! Even a hint goes only to a subject that the reply rule let pass.
 
-use sealwire::wire::{Hint, ReplyTo, Sealed};
+use sealwire::wire::{UnsignedHint, ReplyTo, Sealed};
 
 fn hint_to_anyone() -> Sealed {
-    Hint::Overloaded.to(ReplyTo("$JS.API.STREAM.DELETE.orders".into()))
+    UnsignedHint::Overloaded.to(ReplyTo("$JS.API.STREAM.DELETE.orders".into()))
 }
 
 fn main() {}

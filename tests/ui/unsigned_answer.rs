@@ -1,11 +1,13 @@
 //! Only sealed answers can be published, and only the pipeline seals.
 
+use std::sync::OnceLock;
+
 use async_nats::Subject;
 use sealwire::rpc::Response;
 use sealwire::wire::Sealed;
 
 fn pretend_to_seal(to: Subject, response: Response) -> Sealed {
-    Sealed { to, headers: None, payload: response.to_bytes().into() }
+    Sealed { to, proof: None, headers: OnceLock::new(), payload: response.to_bytes().into() }
 }
 
 fn main() {}

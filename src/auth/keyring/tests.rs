@@ -19,12 +19,14 @@ fn ring(keys: Vec<KeyEntry>) -> Result<KeyRing, String> {
 
 const X: &str = "F0VTtFbd38aQjsqxwQH-arIeK6oGF3lbfUOmNIKZP9U";
 
+/// SPEC.md §5.1.
 #[test]
 fn duplicate_key_ids_are_refused() {
     let error = ring(vec![hmac_entry("a.k1", "a"), hmac_entry("a.k1", "a")]).unwrap_err();
     assert!(error.contains("stands twice"), "{error}");
 }
 
+/// SPEC.md §5.1.
 #[test]
 fn one_public_key_stands_once_so_that_its_revocation_holds() {
     let shared = |kid, owner| KeyEntry::ed25519(kid, name(owner), X.into());
@@ -37,6 +39,7 @@ fn one_public_key_stands_once_so_that_its_revocation_holds() {
     }
 }
 
+/// SPEC.md §5.1.
 #[test]
 fn agent_key_ids_may_not_pose_as_service_keys() {
     let error = ring(vec![hmac_entry("svc:prod/math:1", "a")]).unwrap_err();
@@ -50,6 +53,7 @@ fn a_ring_of_another_service_is_refused() {
     assert!(error.contains("not for `prod/math`") && !error.contains("prod/ops"), "{error}");
 }
 
+/// SPEC.md §5.1.
 #[test]
 fn records_hold_the_key_of_their_algorithm_only() {
     for change in [
@@ -68,6 +72,7 @@ fn records_hold_the_key_of_their_algorithm_only() {
     }
 }
 
+/// SPEC.md §5.1.
 #[test]
 fn keys_overlap_by_their_dates_and_retired_ones_verify_nothing() {
     let mut old = hmac_entry("a.k1", "a");
@@ -100,7 +105,7 @@ fn mistyped_file_is_refused_without_quoting_what_may_be_a_key() {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
 
-    let key = b64(&[7; 32]);
+    let key = b64([7; 32]);
     let folder = tempfile::tempdir().unwrap();
     let with = |keys: String| format!(r#"{{"audience":"prod/math","keys":{keys}}}"#);
     for (n, text) in [

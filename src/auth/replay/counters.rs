@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{GuardStats, Refused};
+use super::{AdmitError, GuardStats};
 
 /// Answers given, by kind.
 #[derive(Debug, Default)]
@@ -16,14 +16,14 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn count(&self, answer: Result<(), Refused>) {
+    pub(super) fn count(&self, answer: Result<(), AdmitError>) {
         let counter = match answer {
             Ok(()) => &self.admitted,
-            Err(Refused::Stale) => &self.stale,
-            Err(Refused::Replayed) => &self.replayed,
-            Err(Refused::OwnerFull { .. }) => &self.owner_full,
-            Err(Refused::Full { .. }) => &self.full,
-            Err(Refused::Unavailable(_)) => &self.unavailable,
+            Err(AdmitError::Stale) => &self.stale,
+            Err(AdmitError::Replayed) => &self.replayed,
+            Err(AdmitError::OwnerFull { .. }) => &self.owner_full,
+            Err(AdmitError::Full { .. }) => &self.full,
+            Err(AdmitError::Unavailable(_)) => &self.unavailable,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

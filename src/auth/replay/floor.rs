@@ -11,7 +11,6 @@
 mod file;
 
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,45 +18,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::clock::Clock;
 
 use file::StateFile;
+pub use file::TimeFloorError;
 
-/// Where the floor survives a restart.
+/// Where the low-water mark of time survives a restart: the latest time that a guard has judged messages at, and below which
+/// it never judges one again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Floor {
+pub enum TimeFloor {
     /// In this state file, which one process at a time may use. Its folder must exist and must survive restarts; two
     /// more files appear beside it, with `.lock` and `.new` appended to the name.
     File(PathBuf),
     /// Nowhere: if the clock is set back while the process is down, messages of the last minute can be replayed to
     /// the next one. For tests and demonstrations.
     Ephemeral,
-}
-
-/// The state file cannot be used. All but [`FloorError::Locked`] are about the file or its folder.
-#[derive(Debug, thiserror::Error)]
-pub enum FloorError {
-    /// Another process holds it.
-    #[error(
-        "state file `{}` is in use by another process: stop that one, or give each its own state file and a shared \
-         replay guard",
-        .0.display()
-    )]
-    Locked(PathBuf),
-    /// It has other content than a replay guard writes.
-    #[error(
-        "state file `{}` is not as a replay guard wrote it: restore it; or keep the service stopped for six minutes \
-         (the longest life of a message), see that the clock is right, and delete it",
-        .0.display()
-    )]
-    Corrupt(PathBuf),
-    /// The operating system refused.
-    #[error("state file `{}` cannot be {action}: {source}; check the folder, its permissions and free space", .path.display())]
-    Io {
-        /// The file that was touched.
-        path: PathBuf,
-        /// `locked`, `read` or `written`.
-        action: &'static str,
-        /// Why.
-        source: io::Error,
-    },
 }
 
 /// The floor in memory, bound to its lease on disk.
@@ -97,12 +69,12 @@ pub(super) enum Renewal {
 impl Lease {
     /// Opens the file, if there is one, and takes a first lease. Returns also this run's fence: the last second, since
     /// the Unix epoch, in which a message of an earlier run may have been issued.
-    pub(super) fn open(floor: &Floor, clock: &dyn Clock, skew_s: u64) -> Result<(Self, u64), FloorError> {
+    pub(super) fn open(floor: &TimeFloor, clock: &dyn Clock, skew_s: u64) -> Result<(Self, u64), TimeFloorError> {
         let now_ms = clock.now_ms();
         let skew_ms = skew_s.saturating_mul(1000);
         let (file, left_ms) = match floor {
-            Floor::Ephemeral => (None, 0),
-            Floor::File(path) => {
+            TimeFloor::Ephemeral => (None, 0),
+            TimeFloor::File(path) => {
                 let file = StateFile::open(path)?;
                 let left_ms = file.read()?.unwrap_or(0);
                 (Some(file), left_ms)
@@ -207,7 +179,7 @@ impl Lease {
     }
 
     /// Takes the lease back, writes down the exact fence, and lets go of the file.
-    pub(super) fn close(&self) -> Result<(), FloorError> {
+    pub(super) fn close(&self) -> Result<(), TimeFloorError> {
         let mut disk = relock(&self.disk);
         disk.closed = true;
         // INVARIANT: the lease is revoked before the floor is read. A check that still saw the lease has moved the

@@ -20,23 +20,26 @@ use tokio::time::Instant;
 
 use super::counters::Counters;
 use super::floor::{self, Lease, Renewal};
-use super::owners::{Owners, Poisoned};
-use super::quota::{Quota, Reached};
+use super::nonce_limits::{LimitReached, Quota};
+use super::nonce_table::{NonceTable, Poisoned};
 use super::{
-    Caps, CapsError, Floor, FloorError, GuardIdentity, GuardStats, Nonce, Outage, Refused, ReplayGuard, Window,
-    WindowError,
+    AdmitError, GuardIdentity, GuardStats, NonceLimits, NonceLimitsError, Outage, ReplayGuard, TimeFloor,
+    TimeFloorError, Window, WindowError,
 };
+use crate::auth::outcomes::{LocalOutcomes, OutcomeStore};
 use crate::clock::Clock;
 use crate::name::Name;
+use crate::wire::Nonce;
 
 /// Remembers admitted messages in this process; for a service with one replica.
 ///
-/// Memory is bounded by [`Caps`]. A thread of its own keeps the state file ahead of the clock and frees what expired.
+/// Memory is bounded by [`NonceLimits`]. A thread of its own keeps the state file ahead of the clock and frees what expired.
 /// Dropping the guard stops the thread but writes nothing, as a crash would; [`ReplayGuard::close`] makes the next
 /// start quicker.
 pub struct LocalGuard {
     shared: Arc<Shared>,
     upkeep: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
+    outcomes: Arc<LocalOutcomes>,
 }
 
 /// A [`LocalGuard`] cannot be opened.
@@ -45,12 +48,12 @@ pub enum OpenError {
     /// The window is out of its range.
     #[error(transparent)]
     Window(#[from] WindowError),
-    /// The caps contradict each other.
+    /// The limits contradict each other.
     #[error(transparent)]
-    Caps(#[from] CapsError),
+    NonceLimits(#[from] NonceLimitsError),
     /// The state file cannot be used.
     #[error(transparent)]
-    Floor(#[from] FloorError),
+    Floor(#[from] TimeFloorError),
     /// The operating system gave no thread.
     #[error("no thread for the replay guard: {0}")]
     Thread(std::io::Error),
@@ -62,26 +65,35 @@ impl LocalGuard {
     /// to read and write the file.
     ///
     /// # Errors
-    /// [`OpenError::Window`] and [`OpenError::Caps`] blame the configuration, [`OpenError::Floor`] the state file or
+    /// [`OpenError::Window`] and [`OpenError::NonceLimits`] blame the configuration, [`OpenError::Floor`] the state file or
     /// its folder, [`OpenError::Thread`] the machine.
-    pub fn open(window: Window, caps: Caps, clock: Arc<dyn Clock>, floor: &Floor) -> Result<Self, OpenError> {
-        Self::open_with(window, caps, clock, floor, true)
+    pub fn open(
+        window: Window,
+        nonce_limits: NonceLimits,
+        clock: Arc<dyn Clock>,
+        floor: &TimeFloor,
+    ) -> Result<Self, OpenError> {
+        Self::open_with(window, nonce_limits, clock, floor, true)
     }
 
     /// A guard that vouches for all times, as the first of two that must both agree. The other one has the fence.
-    pub(super) fn unfenced(window: Window, caps: Caps, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        Self::open_with(window, caps, clock, &Floor::Ephemeral, false)
+    pub(super) fn unfenced(
+        window: Window,
+        nonce_limits: NonceLimits,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        Self::open_with(window, nonce_limits, clock, &TimeFloor::Ephemeral, false)
     }
 
     fn open_with(
         window: Window,
-        caps: Caps,
+        nonce_limits: NonceLimits,
         clock: Arc<dyn Clock>,
-        floor: &Floor,
+        floor: &TimeFloor,
         fenced: bool,
     ) -> Result<Self, OpenError> {
         let window = Window::new(window.window_s, window.skew_s)?;
-        let quota = Quota::new(caps)?;
+        let quota = Quota::new(nonce_limits)?;
         let (lease, fence) = Lease::open(floor, clock.as_ref(), window.skew_s)?;
         let fence = if fenced { fence } else { 0 };
         let shared = Arc::new(Shared {
@@ -91,7 +103,7 @@ impl LocalGuard {
             lease,
             fence: AtomicU64::new(fence),
             keeps_time: fenced,
-            owners: Owners::default(),
+            nonces: NonceTable::default(),
             renewing: tokio::sync::Mutex::new(()),
             counters: Counters::default(),
         });
@@ -99,12 +111,12 @@ impl LocalGuard {
         let kept = Arc::clone(&shared);
         let thread = thread::Builder::new().name("sealwire-replay".to_owned());
         let thread = thread.spawn(move || kept.keep_up(&stopped)).map_err(OpenError::Thread)?;
-        Ok(Self { shared, upkeep: Some((stop, thread)) })
+        Ok(Self { shared, upkeep: Some((stop, thread)), outcomes: Arc::default() })
     }
 
     /// As [`ReplayGuard::admit`], at once and not counted: for a guard without a state file, which waits for nothing.
-    pub(super) fn admit_now(&self, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<(), Refused> {
-        let closed = Refused::Unavailable(Outage::Closed);
+    pub(super) fn admit_now(&self, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<(), AdmitError> {
+        let closed = AdmitError::Unavailable(Outage::Closed);
         self.shared.check(owner, nonce, iat, exp).unwrap_or(Err(closed))
     }
 
@@ -136,7 +148,7 @@ impl ReplayGuard for LocalGuard {
         iat: u64,
         exp: u64,
         _received: Instant,
-    ) -> BoxFuture<'a, Result<(), Refused>> {
+    ) -> BoxFuture<'a, Result<(), AdmitError>> {
         // When the message arrived does not matter here: the clock is read under the lock, after every wait.
         Box::pin(async move {
             let answer = self.shared.admit(owner, nonce, iat, exp).await;
@@ -146,11 +158,15 @@ impl ReplayGuard for LocalGuard {
     }
 
     fn has_seen(&self, owner: &Name, nonce: &Nonce) -> bool {
-        self.shared.owners.has_seen(owner, nonce)
+        self.shared.nonces.has_seen(owner, nonce)
     }
 
     fn kind(&self) -> &'static str {
         "local"
+    }
+
+    fn outcomes(&self) -> Option<Arc<dyn OutcomeStore>> {
+        Some(Arc::clone(&self.outcomes) as Arc<dyn OutcomeStore>)
     }
 
     fn identity(&self) -> GuardIdentity {
@@ -178,7 +194,11 @@ impl ReplayGuard for LocalGuard {
         Box::pin(async move {
             let closed = tokio::task::spawn_blocking(move || shared.lease.close()).await;
             if let Ok(Err(error)) = closed {
-                tracing::warn!(%error, "the replay guard's floor was not written; the next start waits a little longer");
+                tracing::warn!(
+                    target: "sealwire::replay",
+                    %error,
+                    "the replay guard's floor was not written; the next start waits a little longer"
+                );
             }
         })
     }
@@ -189,7 +209,7 @@ impl Drop for LocalGuard {
         if let Some((stop, thread)) = self.upkeep.take() {
             drop(stop);
             if thread.join().is_err() {
-                tracing::error!("the replay guard's thread had panicked");
+                tracing::error!(target: "sealwire::replay", "the replay guard's thread had panicked");
             }
         }
     }
@@ -214,14 +234,14 @@ struct Shared {
     /// Whether the thread reads the clock, too. Beside a guard that knows when the clock is wrong, only messages move
     /// the floor, and only when it is right: a short leap ahead then does not hold the floor for as long as the leap.
     keeps_time: bool,
-    owners: Owners,
+    nonces: NonceTable,
     /// Held by the one message that renews the lease for all that wait.
     renewing: tokio::sync::Mutex<()>,
     counters: Counters,
 }
 
 /// Only the lease is missing: with it, the message would be admitted.
-struct Uncovered;
+struct RenewalNeeded;
 
 impl Shared {
     fn fence(&self) -> u64 {
@@ -236,28 +256,28 @@ impl Shared {
         self.fence.fetch_max((now_ms + ahead_s * 1000) / 1000, Ordering::SeqCst);
     }
 
-    async fn admit(self: &Arc<Self>, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<(), Refused> {
+    async fn admit(self: &Arc<Self>, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<(), AdmitError> {
         // A second renewal is needed only if the clock leaps while the disk writes.
         for _ in 0..3 {
             match self.check(owner, nonce, iat, exp) {
                 Ok(answer) => return answer,
-                Err(Uncovered) => match self.renew().await {
+                Err(RenewalNeeded) => match self.renew().await {
                     Renewal::Granted => {}
                     Renewal::Failed => break,
-                    Renewal::Closed => return Err(Refused::Unavailable(Outage::Closed)),
+                    Renewal::Closed => return Err(AdmitError::Unavailable(Outage::Closed)),
                 },
             }
         }
-        Err(Refused::Unavailable(Outage::FloorNotWritten))
+        Err(AdmitError::Unavailable(Outage::FloorNotWritten))
     }
 
-    fn check(&self, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<Result<(), Refused>, Uncovered> {
-        let live = match self.owners.live(owner, self.quota.owners()) {
+    fn check(&self, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<Result<(), AdmitError>, RenewalNeeded> {
+        let live = match self.nonces.live(owner, self.quota.owners()) {
             Ok(Some(live)) => live,
-            Ok(None) => return Ok(Err(Refused::Full { retry_after_ms: SWEEP_MS })),
-            Err(Poisoned) => return Ok(Err(Refused::Unavailable(Outage::Interrupted))),
+            Ok(None) => return Ok(Err(AdmitError::Full { retry_after_ms: SWEEP_MS })),
+            Err(Poisoned) => return Ok(Err(AdmitError::Unavailable(Outage::Interrupted))),
         };
-        let Ok(mut live) = live.lock() else { return Ok(Err(Refused::Unavailable(Outage::Interrupted))) };
+        let Ok(mut live) = live.lock() else { return Ok(Err(AdmitError::Unavailable(Outage::Interrupted))) };
         // INVARIANT: the time is read under the owner's lock. A thread that read it before could be overtaken by one
         // that forgets the nonce, and would then still find the message in time.
         let now_ms = self.lease.now_ms(self.clock.as_ref());
@@ -265,21 +285,21 @@ impl Shared {
         let fence = self.fence();
         // A message that is dated ahead has to wait for the fence as well: what runs before it is past has not been quiet.
         if now <= fence || !self.window.holds(iat, exp, now, fence) {
-            return Ok(Err(Refused::Stale));
+            return Ok(Err(AdmitError::Stale));
         }
         live.forget_expired(now, &self.quota);
         if live.contains(&nonce) {
-            return Ok(Err(Refused::Replayed));
+            return Ok(Err(AdmitError::Replayed));
         }
         if !self.lease.covers(now_ms) {
-            return Err(Uncovered);
+            return Err(RenewalNeeded);
         }
         if let Err(reached) = self.quota.take(live.len()) {
             let first_ms = live.first_expiry().unwrap_or(now).saturating_mul(1000);
             let retry_after_ms = first_ms.saturating_sub(now_ms).max(1);
             return Ok(Err(match reached {
-                Reached::Owner => Refused::OwnerFull { retry_after_ms },
-                Reached::Total => Refused::Full { retry_after_ms: retry_after_ms.min(SWEEP_MS) },
+                LimitReached::Owner => AdmitError::OwnerFull { retry_after_ms },
+                LimitReached::Total => AdmitError::Full { retry_after_ms: retry_after_ms.min(SWEEP_MS) },
             }));
         }
         live.insert(nonce, exp);
@@ -316,17 +336,22 @@ impl Shared {
             let failing = self.keeps_time && self.renew_lease() == Renewal::Failed;
             if failing && !was_failing {
                 let reason = self.lease.failure().unwrap_or_default();
-                tracing::error!(reason, "every message is refused until the replay guard's floor can be written");
+                tracing::error!(
+                    target: "sealwire::replay",
+                    reason,
+                    "every message is refused until the replay guard's floor can be written"
+                );
             }
-            let behind_ms = self.behind_ms();
-            let behind = behind_ms > ALARM_MS;
+            let lag_ms = self.lag_ms();
+            let behind = lag_ms > ALARM_MS;
             if behind && !was_behind {
                 tracing::error!(
-                    behind_ms,
+                    target: "sealwire::replay",
+                    lag_ms,
                     "the clock was stepped back; messages are refused early until it has caught up"
                 );
             } else if was_behind && !behind {
-                tracing::info!("the clock has caught up");
+                tracing::info!(target: "sealwire::replay", "the clock has caught up");
             }
             (was_failing, was_behind) = (failing, behind);
             self.sweep();
@@ -335,10 +360,10 @@ impl Shared {
 
     fn sweep(&self) {
         let now_ms = || if self.keeps_time { self.lease.now_ms(self.clock.as_ref()) } else { self.lease.floor_ms() };
-        self.owners.sweep(|| now_ms() / 1000, &self.quota);
+        self.nonces.sweep(|| now_ms() / 1000, &self.quota);
     }
 
-    fn behind_ms(&self) -> u64 {
+    fn lag_ms(&self) -> u64 {
         self.lease.floor_ms().saturating_sub(self.clock.now_ms())
     }
 
@@ -363,18 +388,18 @@ impl Shared {
                 )
             });
         }
-        let behind_ms = self.behind_ms();
-        (behind_ms > ALARM_MS).then(|| {
-            format!("the clock was stepped back by {behind_ms} ms: messages are refused early until it has caught up")
+        let lag_ms = self.lag_ms();
+        (lag_ms > ALARM_MS).then(|| {
+            format!("the clock was stepped back by {lag_ms} ms: messages are refused early until it has caught up")
         })
     }
 
     fn stats(&self) -> GuardStats {
         let mut stats = GuardStats {
             live: self.quota.live(),
-            owners: self.owners.len(),
+            owners: self.nonces.len(),
             floor_ms: self.lease.floor_ms(),
-            behind_ms: self.behind_ms(),
+            lag_ms: self.lag_ms(),
             ..GuardStats::default()
         };
         self.counters.fill(&mut stats);
@@ -382,7 +407,7 @@ impl Shared {
     }
 }
 
-/// A shared replica that was paused for up to 2.5 s goes on by what it knew before (see `shared/vouch.rs`). Nothing is executed
+/// A shared replica that was paused for up to 2.5 s goes on by what it knew before (see `shared/retention.rs`). Nothing is executed
 /// here until it would have been heard of again.
 const QUIET_S: u64 = 3;
 

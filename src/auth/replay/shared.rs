@@ -4,7 +4,7 @@
 //! The stream stores each id `<owner>.<nonce>` once and says so; of any number of replicas that ask, one is told "new".
 //! Everything else is about when that word can be relied on:
 //! - the stream remembers ids for longer than any message lives, and how far back its memory really reaches is watched
-//!   (`shared/vouch.rs`), and since when somebody with this guard is known to have been there; what was issued before is stale;
+//!   (`shared/retention.rs`), and since when somebody with this guard is known to have been there; what was issued before is stale;
 //! - the answer must come from the verified stream, over a connection that was not interrupted, with a sequence number
 //!   above all that were seen before the question;
 //! - after the answer the clock is read again: a process that was paused in between could otherwise come back after the
@@ -20,17 +20,19 @@
 //! A check costs one round trip, so it is asked for many messages at once and under no lock. While the stream is not
 //! verified, checks are refused at once instead of waiting.
 
-mod ask;
 mod check;
-mod config;
+mod connect;
 mod fit;
-mod flight;
-mod keeper;
-mod latency;
-mod line;
+mod in_flight;
+mod link;
+mod liveness;
+mod monitor;
+mod outcome_fit;
+mod outcomes;
 mod probe;
+mod publish_check;
+mod retention;
 mod stream;
-mod vouch;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,27 +47,33 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::counters::Counters;
-use super::{GuardIdentity, GuardStats, LocalGuard, Nonce, Outage, Refused, ReplayGuard};
-use crate::bus::BusConfig;
+use super::latency::Recorder;
+use super::shared_config::{ANSWER_WITHIN, SharedConfig, SharedOpenError};
+use super::{AdmitError, GuardIdentity, GuardStats, LocalGuard, Outage, ReplayGuard, SharedStats};
+use crate::auth::outcomes::OutcomeStore;
 use crate::clock::Clock;
 use crate::name::Name;
+use crate::nats::BusConfig;
+use crate::wire::Nonce;
 
-use check::{Link, Shared};
-pub(crate) use config::ANSWER_WITHIN;
-pub use config::{SharedConfig, SharedOpenError, SharedStats};
-use flight::Flight;
-use keeper::Keeper;
-pub use latency::Latency;
-use latency::Recorder;
+use check::Shared;
+use in_flight::InFlightLimiter;
+use link::Link;
+use monitor::GuardMonitor;
+use outcomes::SharedOutcomes;
 
 /// Admits messages once among all replicas of a service.
 ///
-/// It has a connection of its own, which it makes anew when that is of no use any more, and a task that verifies the
-/// stream every second; [`ReplayGuard::close`] ends both and waits for it.
+/// It has a connection of its own, which it makes anew when that is of no use any more, a task that verifies the
+/// stream every second, and one that looks after the outcomes of idempotent calls; [`ReplayGuard::close`] ends them and waits.
 pub struct SharedGuard {
     shared: Arc<Shared>,
-    task: Mutex<Option<(watch::Sender<bool>, JoinHandle<()>)>>,
+    outcomes: Arc<SharedOutcomes>,
+    tasks: Mutex<Option<Tasks>>,
 }
+
+/// What ends the tasks, and the tasks: the guard's monitor, and the one that looks after the outcomes.
+type Tasks = (watch::Sender<bool>, [JoinHandle<()>; 2]);
 
 impl SharedGuard {
     /// Connects, finds or makes the stream, and verifies it. Must be called in a tokio runtime.
@@ -76,21 +84,21 @@ impl SharedGuard {
     ///
     /// Cancel safe: nothing is left behind but the stream.
     pub async fn open(config: SharedConfig, bus: BusConfig, clock: Arc<dyn Clock>) -> Result<Self, SharedOpenError> {
-        let local = LocalGuard::unfenced(config.window, config.caps, Arc::clone(&clock))?;
+        let local = LocalGuard::unfenced(config.window, config.nonce_limits, Arc::clone(&clock))?;
         if config.window.skew_s == 0 {
             return Err(SharedOpenError::NoSkew);
         }
         if Name::new(&config.instance).is_err() {
             return Err(SharedOpenError::Instance(config.instance));
         }
-        if config.max_messages <= 0 {
+        if config.max_messages.min(config.max_outcomes).min(config.outcome_bytes) <= 0 {
             return Err(SharedOpenError::NoRoom);
         }
         if !ANSWER_WITHIN.contains(&config.answer_within) {
             return Err(SharedOpenError::AnswerWithin(config.answer_within));
         }
         let shared = Arc::new(Shared {
-            flight: Flight::new(config.in_flight, config.in_flight_per_owner),
+            flight: InFlightLimiter::new(config.in_flight, config.in_flight_per_owner),
             clock,
             local,
             link: ArcSwap::from_pointee(Link::down(Outage::Unverified, "")),
@@ -102,7 +110,7 @@ impl SharedGuard {
             identity: ArcSwap::from_pointee(GuardIdentity::new(KIND, config.window)),
             peers: Mutex::default(),
             ahead_ms: AtomicI64::new(0),
-            nudge: Notify::new(),
+            wake: Notify::new(),
             broker_says: Mutex::new(None),
             counters: Counters::default(),
             latency: Recorder::default(),
@@ -110,29 +118,33 @@ impl SharedGuard {
             interruptions: AtomicU64::new(0),
             config,
         });
-        let mut keeper = Keeper::new(Arc::clone(&shared), bus);
+        let mut monitor = GuardMonitor::new(Arc::clone(&shared), bus);
         let deadline = Instant::now() + shared.config.open_within;
         let mut said = None;
-        while let Err(trouble) = keeper.step().await {
-            if trouble.outage == Outage::StreamUnfit {
-                return Err(SharedOpenError::Unfit(trouble.detail));
+        while let Err(error) = monitor.step().await {
+            if error.outage == Outage::StreamUnfit {
+                return Err(SharedOpenError::Unfit(error.detail));
             }
             if Instant::now() >= deadline {
-                return Err(SharedOpenError::NotReady(shared.explained(&trouble.detail)));
+                return Err(SharedOpenError::NotReady(shared.explained(&error.detail)));
             }
-            if said != Some(trouble.outage) {
-                let (why, within_s) = (shared.explained(&trouble.detail), shared.config.open_within.as_secs());
+            if said != Some(error.outage) {
+                let (reason, within_s) = (shared.explained(&error.detail), shared.config.open_within.as_secs());
                 tracing::info!(
-                    "waiting for the replay guard's stream, at most {within_s} s: {}: {why}",
-                    trouble.outage
+                    target: "sealwire::replay",
+                    outage = %error.outage,
+                    reason,
+                    within_s,
+                    "waiting for the replay guard's stream"
                 );
-                said = Some(trouble.outage);
+                said = Some(error.outage);
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(keeper.run(stopped));
-        Ok(Self { shared, task: Mutex::new(Some((stop, task))) })
+        let outcomes = Arc::new(SharedOutcomes::new(Arc::clone(&shared)));
+        let tasks = [tokio::spawn(monitor.run(stopped.clone())), tokio::spawn(Arc::clone(&outcomes).run(stopped))];
+        Ok(Self { shared, outcomes, tasks: Mutex::new(Some((stop, tasks))) })
     }
 }
 
@@ -148,7 +160,7 @@ impl ReplayGuard for SharedGuard {
         iat: u64,
         exp: u64,
         received: Instant,
-    ) -> BoxFuture<'a, Result<(), Refused>> {
+    ) -> BoxFuture<'a, Result<(), AdmitError>> {
         Box::pin(async move {
             let answer = self.shared.admit(owner, nonce, iat, exp, received).await;
             self.shared.counters.count(answer);
@@ -162,6 +174,10 @@ impl ReplayGuard for SharedGuard {
 
     fn kind(&self) -> &'static str {
         KIND
+    }
+
+    fn outcomes(&self) -> Option<Arc<dyn OutcomeStore>> {
+        Some(Arc::clone(&self.outcomes) as Arc<dyn OutcomeStore>)
     }
 
     fn identity(&self) -> GuardIdentity {
@@ -191,7 +207,7 @@ impl ReplayGuard for SharedGuard {
             Link::Down { outage, detail } if detail.is_empty() => return Some(outage.to_string()),
             Link::Down { outage, detail } => return Some(format!("{outage}: {}", self.shared.explained(detail))),
             Link::Up(up) => {
-                if let Err(Refused::Unavailable(outage)) = self.shared.agree(up) {
+                if let Err(AdmitError::Unavailable(outage)) = self.shared.agree(up) {
                     return Some(outage.to_string());
                 }
             }
@@ -225,34 +241,38 @@ impl ReplayGuard for SharedGuard {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some((stop, task)) = task {
+            let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some((stop, tasks)) = tasks {
                 let _ = stop.send(true);
-                let aborting = task.abort_handle();
-                match tokio::time::timeout(CLOSE, task).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(_)) => tracing::error!("the replay guard's task had panicked"),
-                    // It waits for nothing without a bound of its own, so this machine is too slow to run it.
-                    Err(_) => aborting.abort(),
+                for task in tasks {
+                    let aborting = task.abort_handle();
+                    match tokio::time::timeout(CLOSE, task).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(_)) => {
+                            tracing::error!(target: "sealwire::replay", "a task of the replay guard had panicked");
+                        }
+                        // It waits for nothing without a bound of its own, so this machine is too slow to run it.
+                        Err(_) => aborting.abort(),
+                    }
                 }
             }
-            self.shared.fall(None, Outage::Closed, "");
+            self.shared.mark_down(None, Outage::Closed, "");
             self.shared.local.close().await;
         })
     }
 }
 
-/// How long the task may take to end.
+/// How long a task may take to end.
 const CLOSE: Duration = Duration::from_secs(1);
 
 impl Drop for SharedGuard {
     fn drop(&mut self) {
         // The task ends by itself when the sender is gone; nobody is left to wait for it.
-        if let Some((_, task)) = self.task.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            task.abort();
+        if let Some((_, tasks)) = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            tasks.iter().for_each(JoinHandle::abort);
         }
         // The client's events hold on to what is shared, and the link to the client: a circle, cut here.
-        self.shared.fall(None, Outage::Closed, "");
+        self.shared.mark_down(None, Outage::Closed, "");
     }
 }
 

@@ -74,6 +74,7 @@ const MAX_SKEW_S: u64 = 30;
 mod tests {
     use super::*;
 
+    /// SPEC.md §8.
     #[test]
     fn the_window_is_checked_when_it_is_made() {
         assert!(Window::new(1, 0).is_ok() && Window::new(300, 30).is_ok());
@@ -82,6 +83,7 @@ mod tests {
         assert_eq!(Window::new(30, 31), Err(WindowError::Skew(31)));
     }
 
+    /// SPEC.md §8.
     #[test]
     fn every_edge_of_the_window_is_where_the_protocol_puts_it() {
         let window = Window::default();

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::header::digest;
 use super::path::ClaimPath;
 use super::{AccessToken, AgentRules, Confirmation, TokenError, TokenId, TokenRules};
-use crate::auth::jwk;
+use crate::jose::unb64_array;
 
 /// Reads the claims and judges everything about them that does not depend on the time.
 ///
@@ -90,8 +90,8 @@ pub(super) fn read(
     })
 }
 
-/// Judges the times. To be called for every message, also when the token is known.
-pub(super) fn judge_times(token: &AccessToken, leeway_s: u64, now_s: u64) -> Result<(), TokenError> {
+/// Validates the times. To be called for every message, also when the token is known.
+pub(super) fn validate_times(token: &AccessToken, leeway_s: u64, now_s: u64) -> Result<(), TokenError> {
     // RFC 7519 §4.1.4: "on or after" `exp` the token must not be accepted, so equality is expiry.
     if now_s >= token.expires_at.saturating_add(leeway_s) {
         return Err(TokenError::Expired);
@@ -180,7 +180,7 @@ fn is_proof_key_id(kid: &str) -> bool {
 }
 
 fn is_thumbprint(jkt: &str) -> bool {
-    jwk::decode_array::<32>(jkt).is_some()
+    unb64_array::<32>(jkt).is_some()
 }
 
 /// The actors, the current one first. A loop, not recursion: the depth is the sender's choice until it is counted.

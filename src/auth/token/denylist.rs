@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use super::file::Opened;
 use super::{AccessToken, FileError, JsonFault, TokenError, json};
-use crate::auth::FileTrust;
 use crate::fault;
+use crate::files::FileTrust;
 
 /// What has been revoked. Immutable; the empty list (`Denylist::default()`) revokes nothing.
 ///

@@ -1,6 +1,7 @@
 //! The keys of an issuer, fetched from it: at the start, when they get old, and when a token names an unknown one.
 //! Never on the path of a message, never more often than the bound, and never trusted longer than the bound.
 
+mod error;
 mod http;
 mod source;
 
@@ -13,9 +14,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::verifier::Epoch;
+use super::keys::KeySetGeneration;
 use super::{KeySet, LeftOut};
-pub use source::{FetchError, KeySource};
+pub use error::FetchError;
+pub use source::KeySource;
 
 /// How the fetching of one issuer's keys goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +98,7 @@ struct Progress {
 
 impl KeySource {
     /// Fetches once, and goes on in the background.
-    pub(super) async fn start(self, keys: &Arc<ArcSwap<Epoch>>) -> Fetching {
+    pub(super) async fn start(self, keys: &Arc<ArcSwap<KeySetGeneration>>) -> Fetching {
         let shared = Arc::new(Shared { source: self, asked: Notify::new(), progress: Mutex::default() });
         let began = Instant::now();
         let next = shared.refresh(keys, 0).await;
@@ -148,7 +150,7 @@ struct Next {
     failures: u32,
 }
 
-async fn run(shared: Arc<Shared>, keys: Weak<ArcSwap<Epoch>>, mut began: Instant, mut next: Next) {
+async fn run(shared: Arc<Shared>, keys: Weak<ArcSwap<KeySetGeneration>>, mut began: Instant, mut next: Next) {
     loop {
         let asked = async {
             shared.asked.notified().await;
@@ -183,7 +185,7 @@ impl Shared {
     }
 
     /// Fetches, and puts what came in force. `failures`: how many tries before this one have failed.
-    async fn refresh(&self, keys: &ArcSwap<Epoch>, failures: u32) -> Next {
+    async fn refresh(&self, keys: &ArcSwap<KeySetGeneration>, failures: u32) -> Next {
         // A fetch may take as long as the keys in force may still be kept, and no longer.
         let left = self.progress().good.map(|good| (good + self.source.keep).saturating_duration_since(Instant::now()));
         let outcome = self.source.fetch(left).await;
@@ -208,7 +210,7 @@ impl Shared {
         }
     }
 
-    fn succeed(&self, keys: &ArcSwap<Epoch>, digest: [u8; 32], set: Option<&KeySet>) {
+    fn succeed(&self, keys: &ArcSwap<KeySetGeneration>, digest: [u8; 32], set: Option<&KeySet>) {
         let issuer = self.source.issuer();
         let mut progress = self.progress();
         if let Some(set) = set {
@@ -216,12 +218,12 @@ impl Shared {
             if left_out != progress.left_out {
                 log_left_out(issuer, &left_out);
             }
-            Epoch::exchange(keys, issuer, Some(set));
+            KeySetGeneration::exchange(keys, issuer, Some(set));
             progress.keys = set.len();
             progress.left_out = left_out;
-            tracing::info!(target: "sealwire::reload", what = "token keys", issuer, "{} keys fetched", set.len());
+            tracing::info!(target: "sealwire::reload", resource = "token keys", issuer, keys = set.len(), "fetched");
         } else if progress.error.is_some() {
-            tracing::info!(target: "sealwire::reload", what = "token keys", issuer, "can be fetched again");
+            tracing::info!(target: "sealwire::reload", resource = "token keys", issuer, "can be fetched again");
         }
         progress.digest = Some(digest);
         progress.good = Some(Instant::now());
@@ -240,20 +242,20 @@ impl Shared {
                 Some(_) => "the last good ones stay in force",
                 None => "its tokens are refused",
             };
-            tracing::error!(target: "sealwire::reload", what = "token keys", issuer, "not fetched, {kept}: {text}");
+            tracing::error!(target: "sealwire::reload", resource = "token keys", issuer, %error, "not fetched, {kept}");
         }
         progress.error = Some(text);
         progress.failed = progress.failed.saturating_add(1);
     }
 
     /// Nobody has confirmed the keys for too long: one of them may have been withdrawn since.
-    fn expire(&self, keys: &ArcSwap<Epoch>) {
+    fn expire(&self, keys: &ArcSwap<KeySetGeneration>) {
         let issuer = self.source.issuer();
-        Epoch::exchange(keys, issuer, None);
+        KeySetGeneration::exchange(keys, issuer, None);
         let mut progress = self.progress();
         tracing::error!(
             target: "sealwire::reload",
-            what = "token keys",
+            resource = "token keys",
             issuer,
             "EXPIRED: they could not be fetched for {} s, its tokens are refused",
             self.source.keep.as_secs()
@@ -266,6 +268,13 @@ impl Shared {
 /// Says which keys of an issuer's set are not used, and why.
 pub(super) fn log_left_out(issuer: &str, left_out: &[LeftOut]) {
     for key in left_out.iter().take(16) {
-        tracing::warn!(target: "sealwire::reload", what = "token keys", issuer, "left out: {key}");
+        tracing::warn!(
+            target: "sealwire::reload",
+            resource = "token keys",
+            issuer,
+            key = crate::name::shown(&key.key),
+            reason = %key.fault,
+            "key left out"
+        );
     }
 }

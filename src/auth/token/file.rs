@@ -7,8 +7,7 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-use crate::auth::file::SecretFileError;
-use crate::auth::trust::{Content, FileTrust};
+use crate::files::{Content, FileTrust, SecretFileError};
 
 /// Why a key file or a deny list could not be read or written.
 #[derive(Debug, thiserror::Error)]

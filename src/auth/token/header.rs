@@ -1,12 +1,13 @@
 //! The outer form of a token: three parts, and a header with `alg`, `kid` and `typ`.
 //! Never looks a key up and never reads the claims of a token that is to be trusted.
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
+use super::TokenError;
 use super::json::{self, JsonFault};
-use super::{HeaderMember, MAX_TOKEN_LEN, TokenError};
-use crate::auth::jwk;
+use crate::jose::{b64, unb64};
 
 /// A token taken apart. Nothing in it is trusted yet.
 #[derive(Debug)]
@@ -33,9 +34,9 @@ pub(super) struct Header {
 impl<'a> Compact<'a> {
     pub(super) fn parse(token: &'a str) -> Result<Self, TokenError> {
         let Parts { signed, header, claims, signature } = Parts::split(token)?;
-        let claims = jwk::decode(claims).ok_or(TokenError::Encoding("claims part"))?;
-        jwk::decode(signature).ok_or(TokenError::Encoding("signature"))?;
-        let header = Header::parse(&jwk::decode(header).ok_or(TokenError::Encoding("header"))?)?;
+        let claims = unb64(claims).ok_or(TokenError::Encoding("claims part"))?;
+        unb64(signature).ok_or(TokenError::Encoding("signature"))?;
+        let header = Header::parse(&unb64(header).ok_or(TokenError::Encoding("header"))?)?;
         Ok(Self { header, signed, signature, claims })
     }
 
@@ -78,6 +79,9 @@ pub(super) fn is_key_id(kid: &str) -> bool {
     (1..=128).contains(&kid.len()) && kid.bytes().all(|b| b.is_ascii_graphic() && !b"\"'`\\".contains(&b))
 }
 
+/// Longest text of a token, in bytes; before anything of it is read.
+pub(super) const MAX_TOKEN_LEN: usize = 4096;
+
 struct Parts<'a> {
     signed: &'a str,
     header: &'a str,
@@ -102,7 +106,33 @@ impl<'a> Parts<'a> {
 /// What tells tokens apart that have no number. Not taken of the whole token: some signatures can be written in two ways,
 /// and a revoked token must not come back in the other.
 pub(super) fn digest(signed: &str) -> String {
-    jwk::encode(Sha256::digest(signed))
+    b64(Sha256::digest(signed))
+}
+
+/// A header member that says nothing which a decision could rest on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum HeaderMember {
+    /// The SHA-1 thumbprint of a certificate.
+    #[serde(rename = "x5t")]
+    X5t,
+    /// The SHA-256 thumbprint of a certificate.
+    #[serde(rename = "x5t#S256")]
+    X5tS256,
+}
+
+impl HeaderMember {
+    /// The member's name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::X5t => "x5t",
+            Self::X5tS256 => "x5t#S256",
+        }
+    }
+
+    pub(super) fn of(name: &str) -> Option<Self> {
+        [Self::X5t, Self::X5tS256].into_iter().find(|member| member.as_str() == name)
+    }
 }
 
 /// What a token says, with nothing checked: neither signature, nor time, nor audience, nor issuer.
@@ -124,9 +154,9 @@ pub struct Untrusted {
 /// [`TokenError::ClaimsJson`]: the text is not a token at all.
 pub fn decode_untrusted(token: &str) -> Result<Untrusted, TokenError> {
     let Parts { signed, header, claims, signature } = Parts::split(token)?;
-    jwk::decode(signature).ok_or(TokenError::Encoding("signature"))?;
+    unb64(signature).ok_or(TokenError::Encoding("signature"))?;
     let object = |part: &str, name, fault: fn(JsonFault) -> TokenError| {
-        json::object(&jwk::decode(part).ok_or(TokenError::Encoding(name))?).map_err(fault)
+        json::object(&unb64(part).ok_or(TokenError::Encoding(name))?).map_err(fault)
     };
     Ok(Untrusted {
         header: object(header, "header", TokenError::HeaderJson)?,

@@ -11,12 +11,11 @@ use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
 use super::file::{self, Opened};
-use super::header::is_key_id;
+use super::header::{MAX_TOKEN_LEN, is_key_id};
 use super::json as strict;
-use super::{
-    Confirmation, FileError, JsonFault, KeySet, KeySetError, MAX_TOKEN_LEN, Symmetric, TokenError, TokenRules, claims,
-};
-use crate::auth::{FileTrust, jwk};
+use super::{Confirmation, FileError, JsonFault, KeySet, KeySetError, Symmetric, TokenError, TokenRules, claims};
+use crate::files::FileTrust;
+use crate::jose::{b64, ed25519_thumbprint, unb64_array};
 use crate::name::shown;
 
 /// Issues access tokens under one Ed25519 key.
@@ -123,7 +122,7 @@ impl TokenIssuer {
         rand::fill(&mut *seed).map_err(|_| IssueError::Crypto)?;
         let pair = Ed25519KeyPair::from_seed_unchecked(&*seed).map_err(|_| IssueError::Crypto)?;
         let public = public_bytes(&pair).ok_or(IssueError::Crypto)?;
-        Self::assemble(issuer, jwk::ed25519_thumbprint(&public), seed, pair)
+        Self::assemble(issuer, ed25519_thumbprint(&b64(public)), seed, pair)
     }
 
     /// Reads a key that [`TokenIssuer::save`] wrote.
@@ -143,7 +142,7 @@ impl TokenIssuer {
             strict::object(opened.text.as_bytes()).map_err(|fault| IssueError::Json { path: name(), fault })?;
         // Taken out first, so that it is wiped whatever else is wrong.
         let d = Zeroizing::new(text(&mut members, "d").ok_or_else(|| wrong("d"))?);
-        let seed = Zeroizing::new(jwk::decode_array::<32>(&d).ok_or_else(|| wrong("d"))?);
+        let seed = Zeroizing::new(unb64_array::<32>(&d).ok_or_else(|| wrong("d"))?);
         for (member, value) in [("kty", "OKP"), ("crv", "Ed25519"), ("alg", "EdDSA"), ("use", "sig")] {
             if text(&mut members, member).as_deref() != Some(value) {
                 return Err(wrong(member));
@@ -151,7 +150,7 @@ impl TokenIssuer {
         }
         let kid = text(&mut members, "kid").filter(|kid| is_key_id(kid)).ok_or_else(|| wrong("kid"))?;
         let issuer = text(&mut members, "iss").ok_or_else(|| wrong("iss"))?;
-        let x = text(&mut members, "x").and_then(|x| jwk::decode_array::<32>(&x)).ok_or_else(|| wrong("x"))?;
+        let x = text(&mut members, "x").and_then(|x| unb64_array::<32>(&x)).ok_or_else(|| wrong("x"))?;
         // Not its name, which may be a part of the key.
         if !members.is_empty() {
             return Err(wrong("(a member that is not one of this file's)"));
@@ -166,12 +165,12 @@ impl TokenIssuer {
     /// [`IssueError::File`], also when the file exists.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), IssueError> {
         // Built as text: a JSON value would leave a copy of the secret behind. None of these needs escaping but `iss`.
-        let d = Zeroizing::new(jwk::encode(*self.seed));
+        let d = Zeroizing::new(b64(*self.seed));
         let text = Zeroizing::new(format!(
             "{{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"alg\":\"EdDSA\",\"use\":\"sig\",\"kid\":\"{}\",\"iss\":{},\"x\":\"{}\",\"d\":\"{}\"}}\n",
             self.kid,
             Value::from(self.issuer.as_str()),
-            jwk::encode(self.pair.public_key()),
+            b64(self.pair.public_key()),
             *d,
         ));
         let path = path.as_ref();
@@ -193,7 +192,7 @@ impl TokenIssuer {
     /// The JWK set with the public key, as services read it.
     #[must_use]
     pub fn public_jwks(&self) -> String {
-        let x = jwk::encode(self.pair.public_key());
+        let x = b64(self.pair.public_key());
         let key = json!({"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": self.kid, "x": x});
         format!("{:#}\n", json!({ "keys": [key] }))
     }
@@ -214,10 +213,10 @@ impl TokenIssuer {
     pub fn issue(&self, request: &IssueRequest) -> Result<String, IssueError> {
         let claims = self.claims(request)?;
         let header = json!({"alg": "EdDSA", "kid": self.kid, "typ": "at+jwt"});
-        let mut token = format!("{}.{}", jwk::encode(header.to_string()), jwk::encode(claims.to_string()));
+        let mut token = format!("{}.{}", b64(header.to_string()), b64(claims.to_string()));
         let signature = self.pair.try_sign(token.as_bytes()).map_err(|_| IssueError::Crypto)?;
         token.push('.');
-        token.push_str(&jwk::encode(signature));
+        token.push_str(&b64(signature));
         if token.len() > MAX_TOKEN_LEN {
             return Err(TokenError::TooLong.into());
         }
@@ -238,7 +237,7 @@ impl TokenIssuer {
         put("aud", if further.is_empty() { first.as_str().into() } else { json!(request.audiences) });
         put("iat", request.now_s.into());
         put("exp", request.now_s.saturating_add(request.ttl_s).into());
-        put("jti", jwk::encode(nonce).into());
+        put("jti", b64(nonce).into());
         if !request.roles.is_empty() {
             put("roles", json!(request.roles));
         }

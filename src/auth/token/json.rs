@@ -1,10 +1,9 @@
-//! The JSON of JOSE parts and key files: the strict reading of `rpc::json`, and numbers that every reader reads alike.
+//! The JSON of JOSE parts and key files: the strict reading of `strict_json`, and numbers that every reader reads alike.
 //! Never gives a meaning to a member.
 
 use serde_json::{Map, Value};
 
-use crate::rpc::Flaw;
-use crate::rpc::json::check;
+use crate::strict_json::{Flaw, check};
 
 /// Why a JSON text of a token or of a key file was refused. Each is said of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -63,6 +62,7 @@ mod tests {
         object(text.as_bytes()).unwrap_err()
     }
 
+    /// SPEC.md §4.
     #[test]
     fn numbers_are_plain_integers_at_any_depth() {
         for bad in
@@ -75,6 +75,7 @@ mod tests {
         assert!(object(br#"{"a":0}"#).is_ok());
     }
 
+    /// SPEC.md §4.
     #[test]
     fn duplicates_and_depth_are_refused_before_anything_is_read() {
         assert_eq!(fault(r#"{"x":[{"a":1,"\u0061":2}]}"#), JsonFault::Text(Flaw::DuplicateMember));
@@ -91,6 +92,7 @@ mod tests {
         assert_eq!(fault(&arrays(MAX_DEPTH)), JsonFault::Depth);
     }
 
+    /// SPEC.md §4.
     #[test]
     fn anything_but_one_object_is_refused() {
         for bad in ["[]", "1", "null", r#""a""#] {

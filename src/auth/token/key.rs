@@ -5,77 +5,35 @@ use std::fmt;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ParsedPublicKey};
 use jsonwebtoken::{Algorithm, DecodingKey};
-use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::header::is_key_id;
-use super::{KeyRules, TokenError, roca};
-use crate::auth::jwk;
+use super::rules::Symmetric;
+use super::{TokenAlgorithm, TokenError, roca};
+use crate::jose::{unb64, unb64_array};
 use crate::wire::Ed25519Public;
 
-/// The algorithms of access tokens. A key is for exactly one of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
-pub enum TokenAlgorithm {
-    /// Ed25519.
-    #[serde(rename = "EdDSA")]
-    EdDsa,
-    /// ECDSA on P-256 with SHA-256.
-    #[serde(rename = "ES256")]
-    Es256,
-    /// RSA PKCS#1 v1.5 with SHA-256.
-    #[serde(rename = "RS256")]
-    Rs256,
-    /// RSA PSS with SHA-256.
-    #[serde(rename = "PS256")]
-    Ps256,
-    /// HMAC with SHA-256: every verifier can issue.
-    #[serde(rename = "HS256")]
-    Hs256,
+/// What is taken from an issuer's key set.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct KeyRules {
+    /// The issuer (`iss`) that the keys belong to.
+    pub issuer: String,
+    /// Whether symmetric keys are taken.
+    pub symmetric: Symmetric,
+    /// The algorithm of keys that have no `alg`; with it, keys with another `alg` are left out.
+    pub algorithm: Option<TokenAlgorithm>,
+    /// What `use` must be where it is there; `sig`.
+    pub key_use: String,
 }
 
-impl TokenAlgorithm {
-    /// The JOSE name, compared byte for byte.
+impl KeyRules {
+    /// The usual rules.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::EdDsa => "EdDSA",
-            Self::Es256 => "ES256",
-            Self::Rs256 => "RS256",
-            Self::Ps256 => "PS256",
-            Self::Hs256 => "HS256",
-        }
-    }
-
-    fn from_name(name: &str) -> Option<Self> {
-        [Self::EdDsa, Self::Es256, Self::Rs256, Self::Ps256, Self::Hs256].into_iter().find(|a| a.as_str() == name)
-    }
-
-    /// The `kty` and `crv` that keys for this algorithm have.
-    fn key_type(self) -> (&'static str, Option<&'static str>) {
-        match self {
-            Self::EdDsa => ("OKP", Some("Ed25519")),
-            Self::Es256 => ("EC", Some("P-256")),
-            Self::Rs256 | Self::Ps256 => ("RSA", None),
-            Self::Hs256 => ("oct", None),
-        }
-    }
-
-    fn for_verification(self) -> Algorithm {
-        match self {
-            Self::EdDsa => Algorithm::EdDSA,
-            Self::Es256 => Algorithm::ES256,
-            Self::Rs256 => Algorithm::RS256,
-            Self::Ps256 => Algorithm::PS256,
-            Self::Hs256 => Algorithm::HS256,
-        }
-    }
-}
-
-impl fmt::Display for TokenAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+    pub fn new(issuer: impl Into<String>) -> Self {
+        Self { issuer: issuer.into(), symmetric: Symmetric::Refused, algorithm: None, key_use: "sig".to_owned() }
     }
 }
 
@@ -207,7 +165,7 @@ impl IssuerKey {
     /// Whether `signature` (base64url text) is this key's over `signed`. The algorithm is the record's; the token was
     /// not asked.
     pub(super) fn verify(&self, signed: &str, signature: &str) -> Result<(), TokenError> {
-        let algorithm = self.algorithm.for_verification();
+        let algorithm = for_verification(self.algorithm);
         match jsonwebtoken::crypto::verify(signature, signed.as_bytes(), &self.key, algorithm) {
             Ok(true) => Ok(()),
             Ok(false) | Err(_) => Err(TokenError::Signature),
@@ -218,6 +176,16 @@ impl IssuerKey {
 impl fmt::Debug for IssuerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IssuerKey").field("kid", &self.kid).field("algorithm", &self.algorithm).finish_non_exhaustive()
+    }
+}
+
+fn for_verification(algorithm: TokenAlgorithm) -> Algorithm {
+    match algorithm {
+        TokenAlgorithm::EdDsa => Algorithm::EdDSA,
+        TokenAlgorithm::Es256 => Algorithm::ES256,
+        TokenAlgorithm::Rs256 => Algorithm::RS256,
+        TokenAlgorithm::Ps256 => Algorithm::PS256,
+        TokenAlgorithm::Hs256 => Algorithm::HS256,
     }
 }
 
@@ -257,14 +225,13 @@ fn only_verifies(operations: &Value) -> bool {
 type Judged = (DecodingKey, [u8; 32]);
 
 fn ed25519(jwk: &Map<String, Value>) -> Result<Judged, KeyFault> {
-    let x = text(jwk, "x").and_then(jwk::decode_array::<32>).ok_or(KeyFault::Member("x"))?;
+    let x = text(jwk, "x").and_then(unb64_array::<32>).ok_or(KeyFault::Member("x"))?;
     let x = *Ed25519Public::new(x).map_err(|_| KeyFault::Point)?.as_bytes();
     Ok((DecodingKey::from_ed_der(&x), fingerprint("OKP", &[&x])))
 }
 
 fn p256(jwk: &Map<String, Value>) -> Result<Judged, KeyFault> {
-    let coordinate =
-        |name: &'static str| text(jwk, name).and_then(jwk::decode_array::<32>).ok_or(KeyFault::Member(name));
+    let coordinate = |name: &'static str| text(jwk, name).and_then(unb64_array::<32>).ok_or(KeyFault::Member(name));
     let (x, y) = (coordinate("x")?, coordinate("y")?);
     // SEC 1 §2.3.3: an uncompressed point is 0x04, x, y.
     let point = [&[0x04][..], &x, &y].concat();
@@ -298,7 +265,7 @@ fn rsa(jwk: &Map<String, Value>) -> Result<Judged, KeyFault> {
 /// RFC 7518 §2, Base64urlUInt: big-endian, without leading zero bytes.
 fn unsigned(jwk: &Map<String, Value>, name: &'static str) -> Result<Vec<u8>, KeyFault> {
     text(jwk, name)
-        .and_then(jwk::decode)
+        .and_then(unb64)
         .filter(|bytes| bytes.first().is_some_and(|first| *first != 0))
         .ok_or(KeyFault::Member(name))
 }
@@ -306,7 +273,7 @@ fn unsigned(jwk: &Map<String, Value>, name: &'static str) -> Result<Vec<u8>, Key
 fn secret(jwk: &mut Map<String, Value>) -> Result<Judged, KeyFault> {
     let Some(Value::String(k)) = jwk.remove("k") else { return Err(KeyFault::Member("k")) };
     let text = Zeroizing::new(k);
-    let bytes = Zeroizing::new(jwk::decode(&text).ok_or(KeyFault::Member("k"))?);
+    let bytes = Zeroizing::new(unb64(&text).ok_or(KeyFault::Member("k"))?);
     if bytes.len() < 32 {
         return Err(KeyFault::ShortSecret);
     }

@@ -6,13 +6,15 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
+
 use serde_json::Value;
 
 use super::file::Opened;
 use super::json;
-use super::key::IssuerKey;
+use super::key::{IssuerKey, KeyRules};
 use super::{FileError, JsonFault, KeyFault, Symmetric, TokenAlgorithm};
-use crate::auth::FileTrust;
+use crate::files::FileTrust;
 use crate::name::shown;
 
 /// The keys that access tokens are verified with. Immutable; cloning is cheap.
@@ -39,6 +41,19 @@ struct IssuerKeys {
     left_out: Vec<LeftOut>,
 }
 
+/// A key set and how many came before it.
+pub(super) struct KeySetGeneration {
+    pub(super) set: KeySet,
+    pub(super) generation: u64,
+}
+
+impl KeySetGeneration {
+    /// Exchanges the keys of one issuer, or takes them away.
+    pub(super) fn exchange(keys: &ArcSwap<Self>, issuer: &str, set: Option<&KeySet>) {
+        keys.rcu(|old| Self { set: old.set.with_issuer(issuer, set), generation: old.generation + 1 });
+    }
+}
+
 /// A key of a set that is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
@@ -51,28 +66,6 @@ pub struct LeftOut {
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "key `{}`: {}", shown(&self.key), self.fault)
-    }
-}
-
-/// What is taken from an issuer's key set.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct KeyRules {
-    /// The issuer (`iss`) that the keys belong to.
-    pub issuer: String,
-    /// Whether symmetric keys are taken.
-    pub symmetric: Symmetric,
-    /// The algorithm of keys that have no `alg`; with it, keys with another `alg` are left out.
-    pub algorithm: Option<TokenAlgorithm>,
-    /// What `use` must be where it is there; `sig`.
-    pub key_use: String,
-}
-
-impl KeyRules {
-    /// The usual rules.
-    #[must_use]
-    pub fn new(issuer: impl Into<String>) -> Self {
-        Self { issuer: issuer.into(), symmetric: Symmetric::Refused, algorithm: None, key_use: "sig".to_owned() }
     }
 }
 
@@ -237,6 +230,8 @@ impl KeySet {
         }
         if secrets != 0 {
             tracing::warn!(
+                target: "sealwire::reload",
+                resource = "token keys",
                 origin = origin(),
                 keys = secrets,
                 "access tokens are verified with symmetric keys: everyone who can verify them can also issue them"

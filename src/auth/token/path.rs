@@ -7,6 +7,8 @@ use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::{Map, Value};
 
+use crate::fault;
+
 /// The way to a claim: `azp`, `realm_access.roles`, or an array for names that have a dot or a slash,
 /// `["https://example.com/roles"]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,12 +19,6 @@ pub struct ClaimPath(Vec<String>);
 pub(super) struct NotAnObject;
 
 impl ClaimPath {
-    /// What it is as a text.
-    pub(crate) const AS_TEXT: &str = "a path of claims is 1 to 8 names of A-Z a-z 0-9 _ : - with dots in between; write names \
-                                      with other characters as an array, [\"https://example.com/roles\"]";
-    /// What it is as an array.
-    pub(crate) const AS_NAMES: &str = "a path of claims has 1 to 8 names of 1 to 128 visible ASCII characters";
-
     /// Reads a dotted path: 1 to 8 names of `A-Z a-z 0-9 _ : -`.
     #[must_use]
     pub fn new(dotted: &str) -> Option<Self> {
@@ -80,7 +76,7 @@ impl<'de> Deserialize<'de> for ClaimPath {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<ClaimPath, E> {
-                ClaimPath::new(text).ok_or_else(|| E::custom(ClaimPath::AS_TEXT))
+                ClaimPath::new(text).ok_or_else(|| E::custom(fault::CLAIM_PATH_AS_TEXT))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ClaimPath, A::Error> {
@@ -88,7 +84,7 @@ impl<'de> Deserialize<'de> for ClaimPath {
                 while let Some(name) = items.next_element::<String>()? {
                     names.push(name);
                 }
-                ClaimPath::of_names(names).ok_or_else(|| A::Error::custom(ClaimPath::AS_NAMES))
+                ClaimPath::of_names(names).ok_or_else(|| A::Error::custom(fault::CLAIM_PATH_AS_NAMES))
             }
         }
         deserializer.deserialize_any(Written)
@@ -102,12 +98,10 @@ pub struct Pattern(String);
 
 /// A text that is no [`Pattern`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", Pattern::RULE)]
+#[error("{}", fault::PATTERN)]
 pub struct PatternError;
 
 impl Pattern {
-    pub(crate) const RULE: &str = "write 1 to 128 visible ASCII characters, with `*` nowhere but at the end";
-
     /// Whether `text` is this text, or begins as it does.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {

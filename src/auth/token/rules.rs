@@ -8,20 +8,89 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::header::HeaderMember;
 use super::path::{ClaimPath, Pattern};
+
+/// What a token must satisfy beside its signature.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TokenRules {
+    /// The one audience that `aud` must name: `<environment>/<service>` unless configured otherwise.
+    pub audience: String,
+    /// How far the issuer's clock and ours may differ, in seconds; 5 by default. More than 30 counts as 30.
+    pub leeway_s: u64,
+    /// The longest allowed `exp - iat`, in seconds; 3600 by default. More than a day counts as a day.
+    pub max_lifetime_s: u64,
+    /// Whether `typ` may also be `JWT`, for issuers that do not follow RFC 9068. Off by default: with it on, an ID
+    /// token of the same issuer and audience passes for an access token.
+    pub accept_plain_jwt_typ: bool,
+    /// Whether every token must name the key of its bearer (`cnf`), so that a stolen token is useless with another
+    /// key. Off by default.
+    pub require_cnf: bool,
+    /// Whether symmetric (HS256) keys are used. Refused by default: whoever can verify with one can also issue.
+    pub symmetric: Symmetric,
+    /// What is different about single issuers, by `iss`.
+    pub issuers: BTreeMap<String, IssuerRules>,
+}
+
+impl TokenRules {
+    /// The largest [`TokenRules::leeway_s`]: the largest clock difference that the wire protocol tolerates anywhere.
+    pub const MAX_LEEWAY_S: u64 = 30;
+    /// The largest [`TokenRules::max_lifetime_s`], a day: beyond that a token is a password.
+    pub const MAX_LIFETIME_S: u64 = 86_400;
+
+    /// The default rules for a service with this audience.
+    #[must_use]
+    pub fn new(audience: impl Into<String>) -> Self {
+        Self {
+            audience: audience.into(),
+            leeway_s: 5,
+            max_lifetime_s: 3600,
+            accept_plain_jwt_typ: false,
+            require_cnf: false,
+            symmetric: Symmetric::Refused,
+            issuers: BTreeMap::new(),
+        }
+    }
+
+    /// The rules of one issuer.
+    pub(super) fn of(&self, issuer: &str) -> &IssuerRules {
+        self.issuers.get(issuer).unwrap_or_else(|| IssuerRules::usual())
+    }
+
+    /// These rules with every number inside its range, so that a slip of the pen does not make tokens immortal.
+    pub(super) fn bounded(mut self) -> Self {
+        self.leeway_s = self.leeway_s.min(Self::MAX_LEEWAY_S);
+        self.max_lifetime_s = self.max_lifetime_s.min(Self::MAX_LIFETIME_S);
+        for issuer in self.issuers.values_mut() {
+            issuer.max_lifetime_s = issuer.max_lifetime_s.map(|longest| longest.min(Self::MAX_LIFETIME_S));
+        }
+        self
+    }
+}
+
+/// Whether symmetric issuer keys (`oct`, HS256) are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Symmetric {
+    /// A set with such a key is refused.
+    #[default]
+    Refused,
+    /// A set of only such keys is taken, with a warning in the log.
+    Allowed,
+}
 
 /// What is different about one issuer's tokens. The default is what RFC 9068 asks for: `at+jwt`, `jti`, `roles`, and
 /// `sub` for the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct IssuerRules {
-    /// Which `typ` the header may have; `None` leaves it to [`TokenRules`](super::TokenRules).
+    /// Which `typ` the header may have; `None` leaves it to [`TokenRules`].
     pub typ: Option<Vec<TokenType>>,
     /// Which further header members are tolerated. They are never used.
     pub header: Vec<HeaderMember>,
-    /// What `aud` must name; `None` for that of [`TokenRules`](super::TokenRules).
+    /// What `aud` must name; `None` for that of [`TokenRules`].
     pub audience: Option<String>,
-    /// The longest allowed `exp - iat`, in seconds; `None` for that of [`TokenRules`](super::TokenRules).
+    /// The longest allowed `exp - iat`, in seconds; `None` for that of [`TokenRules`].
     pub max_lifetime_s: Option<u64>,
     /// What tells one token from another.
     pub id: TokenId,
@@ -37,7 +106,7 @@ pub struct IssuerRules {
 
 impl IssuerRules {
     /// The default, for issuers that nothing is said about.
-    pub(super) fn usual() -> &'static Self {
+    fn usual() -> &'static Self {
         static USUAL: LazyLock<IssuerRules> = LazyLock::new(IssuerRules::default);
         &USUAL
     }
@@ -69,32 +138,6 @@ impl TokenType {
             Self::Jose => typ == Some("JOSE"),
             Self::Absent => typ.is_none(),
         }
-    }
-}
-
-/// A header member that says nothing which a decision could rest on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub enum HeaderMember {
-    /// The SHA-1 thumbprint of a certificate.
-    #[serde(rename = "x5t")]
-    X5t,
-    /// The SHA-256 thumbprint of a certificate.
-    #[serde(rename = "x5t#S256")]
-    X5tS256,
-}
-
-impl HeaderMember {
-    /// The member's name.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::X5t => "x5t",
-            Self::X5tS256 => "x5t#S256",
-        }
-    }
-
-    pub(super) fn of(name: &str) -> Option<Self> {
-        [Self::X5t, Self::X5tS256].into_iter().find(|member| member.as_str() == name)
     }
 }
 

@@ -2,20 +2,24 @@
 //! Never lets the cache answer what may have changed: times, revocations and the key set are looked at every time.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use moka::sync::Cache;
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 use super::fetch::Fetching;
 use super::header::{Compact, Header};
+use super::keys::KeySetGeneration;
 use super::{
     AccessToken, Denylist, KeySet, KeySource, KeySourceStatus, Symmetric, TokenAlgorithm, TokenError, TokenRules,
     TokenType, claims,
 };
+use crate::auth::{Caller, TokenFacts};
+use crate::jose::sha256;
+use crate::name::Name;
+use crate::wire::ProofAlgorithm;
 
 /// Verifies access tokens.
 ///
@@ -38,32 +42,68 @@ use super::{
 /// ```
 pub struct TokenVerifier {
     rules: TokenRules,
-    keys: Arc<ArcSwap<Epoch>>,
+    keys: Arc<ArcSwap<KeySetGeneration>>,
     denylist: ArcSwap<Denylist>,
-    verified: Cache<[u8; 32], Remembered>,
+    verified: Cache<Tail, Arc<VerifiedToken>>,
     fetching: Vec<Fetching>,
 }
 
-/// A key set and how many came before it.
-pub(super) struct Epoch {
-    set: KeySet,
-    generation: u64,
-}
-
-impl Epoch {
-    /// Exchanges the keys of one issuer, or takes them away.
-    pub(super) fn exchange(keys: &ArcSwap<Self>, issuer: &str, set: Option<&KeySet>) {
-        keys.rcu(|old| Self { set: old.set.with_issuer(issuer, set), generation: old.generation + 1 });
-    }
-}
+/// The end of a token's text, which is of its signature: no two tokens that were verified share it, and if two did, one would
+/// be verified again and again.
+type Tail = [u8; 32];
 
 /// A token that was verified under the key set of `generation`.
-#[derive(Clone)]
-struct Remembered {
-    token: Arc<AccessToken>,
+pub(crate) struct VerifiedToken {
+    text: Box<str>,
+    digest: [u8; 32],
+    pub(crate) token: Arc<AccessToken>,
     generation: u64,
     /// From here on (seconds since the Unix epoch) the token is verified again.
     until: u64,
+    caller: OnceLock<Arc<Caller>>,
+}
+
+/// A token's text that is not judged yet.
+pub(crate) struct PresentedToken {
+    digest: [u8; 32],
+    /// The same text, verified earlier.
+    known: Option<Arc<VerifiedToken>>,
+}
+
+impl PresentedToken {
+    /// SHA-256 of the text.
+    pub(crate) fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+}
+
+impl VerifiedToken {
+    /// Who calls with this token and a key with this id. The agent is the token's owner.
+    pub(crate) fn caller(&self, agent: &Name, key: &str, algorithm: ProofAlgorithm) -> Arc<Caller> {
+        let new = || {
+            let token = &*self.token;
+            Arc::new(Caller {
+                agent: agent.clone(),
+                subject: token.subject.clone(),
+                delegated: token.actor.is_some(),
+                roles: token.roles.clone(),
+                token: TokenFacts {
+                    id: token.id.clone(),
+                    issuer: token.issuer.clone(),
+                    key: token.key_id.clone(),
+                    issued_at: token.issued_at,
+                    expires_at: token.expires_at,
+                    claims: token.claims.clone(),
+                },
+                key: key.to_owned(),
+                algorithm,
+            })
+        };
+        // All else is of the token. An agent that uses it with several keys has the first one's kept.
+        let kept = self.caller.get_or_init(new);
+        let is_the_same = kept.agent == *agent && kept.key == key && kept.algorithm == algorithm;
+        if is_the_same { Arc::clone(kept) } else { new() }
+    }
 }
 
 impl TokenVerifier {
@@ -72,11 +112,17 @@ impl TokenVerifier {
     pub fn new(rules: TokenRules, keys: KeySet) -> Self {
         Self {
             rules: rules.bounded(),
-            keys: Arc::new(ArcSwap::from_pointee(Epoch { set: keys, generation: 0 })),
+            keys: Arc::new(ArcSwap::from_pointee(KeySetGeneration { set: keys, generation: 0 })),
             denylist: ArcSwap::default(),
-            // When full, moka drops or does not take an entry, which costs one more signature check. At 4 KiB a token,
-            // this is some tens of megabytes at the very most.
-            verified: Cache::builder().max_capacity(MAX_REMEMBERED).time_to_live(REMEMBERED_FOR).build(),
+            // When full, moka drops or does not take an entry, which costs one more signature check. What a token says is
+            // kept three times, as text, parsed, and as its caller: some tens of megabytes at the very most.
+            verified: Cache::builder()
+                .max_capacity(CACHE_CAPACITY)
+                .weigher(|_, token: &Arc<VerifiedToken>| {
+                    u32::try_from(token.text.len().div_ceil(1024)).unwrap_or(u32::MAX)
+                })
+                .time_to_live(CACHE_TTL)
+                .build(),
             fetching: Vec::new(),
         }
     }
@@ -114,7 +160,7 @@ impl TokenVerifier {
         self.keys.rcu(|old| {
             let fetched = self.fetching.iter().map(Fetching::issuer);
             let set = fetched.fold(keys.clone(), |set, issuer| set.with_issuer(issuer, Some(&old.set)));
-            Epoch { set, generation: old.generation + 1 }
+            KeySetGeneration { set, generation: old.generation + 1 }
         });
         self.verified.invalidate_all();
     }
@@ -142,21 +188,44 @@ impl TokenVerifier {
     /// keys fetched again.
     ///
     /// `digest` is the SHA-256 of the token's text, which the caller has computed anyway to compare it with the proof.
-    /// It must be that of this very text: it is what the cache knows the token by.
     ///
     /// # Errors
     /// Every [`TokenError`]; the sender of the token, or its issuer, is to blame.
     pub fn verify(&self, token: &str, digest: &[u8; 32], now_s: u64) -> Result<Arc<AccessToken>, TokenError> {
-        debug_assert!(Sha256::digest(token).as_slice() == digest, "the digest must be that of the token");
-        let epoch = self.keys.load();
-        if let Some(known) = self.recall(digest, epoch.generation, now_s) {
-            self.judge_now(&known, now_s)?;
+        let presented = PresentedToken { digest: *digest, known: self.find(token) };
+        self.judge(token, presented, now_s).map(|verified| Arc::clone(&verified.token))
+    }
+
+    /// Looks a token's text up, which spares hashing what was hashed before.
+    pub(crate) fn present(&self, token: &str) -> PresentedToken {
+        match self.find(token) {
+            Some(known) => PresentedToken { digest: known.digest, known: Some(known) },
+            None => PresentedToken { digest: sha256(token.as_bytes()), known: None },
+        }
+    }
+
+    /// As [`TokenVerifier::verify`]; `presented` is what this very text was found to be.
+    pub(crate) fn judge(
+        &self,
+        token: &str,
+        presented: PresentedToken,
+        now_s: u64,
+    ) -> Result<Arc<VerifiedToken>, TokenError> {
+        let PresentedToken { digest, known } = presented;
+        debug_assert!(sha256(token.as_bytes()) == digest, "the digest must be that of the token");
+        let current = self.keys.load();
+        if let Some(known) = known.filter(|known| known.generation == current.generation && now_s < known.until) {
+            self.validate_now(&known.token, now_s)?;
             return Ok(known);
         }
-        let checked = Arc::new(self.check(token, &epoch.set)?);
-        self.judge_now(&checked, now_s)?;
-        self.remember(*digest, &checked, epoch.generation, now_s);
-        Ok(checked)
+        let checked = Arc::new(self.check(token, &current.set)?);
+        self.validate_now(&checked, now_s)?;
+        let until = checked.expires_at.min(now_s.saturating_add(CACHE_TTL.as_secs()));
+        let (generation, caller) = (current.generation, OnceLock::new());
+        let verified =
+            Arc::new(VerifiedToken { text: token.into(), digest, token: checked, generation, until, caller });
+        self.cache(&verified, now_s);
+        Ok(verified)
     }
 
     /// Everything that depends on the text, the keys and the rules only.
@@ -177,7 +246,7 @@ impl TokenVerifier {
             (None, Some(_)) => None,
             (None, None) => return Err(TokenError::Issuer(issuer.clone())),
         };
-        self.judge_header(header, issuer)?;
+        self.validate_header(header, issuer)?;
         let Some(key) = found else {
             if let Some(fetching) = fetching {
                 fetching.ask();
@@ -198,7 +267,7 @@ impl TokenVerifier {
 
     /// RFC 9068 §4: `at+jwt` or `application/at+jwt`. Another kind of token of the same issuer, an ID token or a logout
     /// token, must never pass for an access token (RFC 8725 §3.11), but for issuers that have one `typ` for all.
-    fn judge_header(&self, header: &Header, issuer: &str) -> Result<(), TokenError> {
+    fn validate_header(&self, header: &Header, issuer: &str) -> Result<(), TokenError> {
         let rules = self.rules.of(issuer);
         let typ = header.typ.as_deref();
         let holds = match &rules.typ {
@@ -215,21 +284,21 @@ impl TokenVerifier {
     }
 
     /// Everything that may change while a token lives.
-    fn judge_now(&self, token: &AccessToken, now_s: u64) -> Result<(), TokenError> {
-        claims::judge_times(token, self.rules.leeway_s, now_s)?;
+    fn validate_now(&self, token: &AccessToken, now_s: u64) -> Result<(), TokenError> {
+        claims::validate_times(token, self.rules.leeway_s, now_s)?;
         self.denylist.load().judge(token)
     }
 
-    fn recall(&self, digest: &[u8; 32], generation: u64, now_s: u64) -> Option<Arc<AccessToken>> {
-        let known = self.verified.get(digest)?;
-        (known.generation == generation && now_s < known.until).then_some(known.token)
+    fn find(&self, token: &str) -> Option<Arc<VerifiedToken>> {
+        self.verified.get(tail(token)?).filter(|known| *known.text == *token)
     }
 
     /// Called only with a token that passed everything, so the cache cannot be filled by those who have none.
-    fn remember(&self, digest: [u8; 32], token: &Arc<AccessToken>, generation: u64, now_s: u64) {
-        let until = token.expires_at.min(now_s.saturating_add(REMEMBERED_FOR.as_secs()));
-        if now_s < until {
-            self.verified.insert(digest, Remembered { token: Arc::clone(token), generation, until });
+    fn cache(&self, verified: &Arc<VerifiedToken>, now_s: u64) {
+        if let Some(tail) = tail(&verified.text)
+            && now_s < verified.until
+        {
+            self.verified.insert(*tail, Arc::clone(verified));
         }
     }
 }
@@ -243,12 +312,18 @@ impl fmt::Debug for TokenVerifier {
     }
 }
 
+/// `None` for what is too short for a signature.
+fn tail(token: &str) -> Option<&Tail> {
+    token.as_bytes().last_chunk()
+}
+
 /// An entry serves for a minute at most. Times and revocations do not wait for it; it bounds how long anything that we
 /// did not think of can.
-const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+const CACHE_TTL: Duration = Duration::from_secs(60);
 
-/// Ten thousand callers within a minute; beyond that, some tokens are verified again.
-const MAX_REMEMBERED: u64 = 10_000;
+/// Ten thousand callers within a minute, with tokens of up to 1 KiB; larger ones count more. Beyond that, some tokens are
+/// verified again.
+const CACHE_CAPACITY: u64 = 10_000;
 
 #[cfg(test)]
 mod tests;

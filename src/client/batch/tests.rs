@@ -9,6 +9,7 @@ fn pair(text: &str, calls: usize) -> Result<BatchAnswers, ClientError> {
     BatchAnswers::pair(Answer { responses, payload }, calls)
 }
 
+/// SPEC.md §12.
 #[test]
 fn answers_are_paired_by_id_in_any_order() {
     let text = r#"[{"jsonrpc":"2.0","result":"b","id":2},{"jsonrpc":"2.0","error":{"code":7,"message":"m"},"id":3},
@@ -29,6 +30,7 @@ fn call_without_an_answer_is_an_error_of_its_own() {
     assert!(matches!(answers.take::<u64>(BatchCall(7)), Err(ClientError::Protocol(ProtocolError::Missing))));
 }
 
+/// SPEC.md §12.
 #[test]
 fn answers_that_nobody_asked_for_spoil_the_whole() {
     let one = r#"{"jsonrpc":"2.0","result":1,"id":1}"#;

@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::{Credentials, CredentialsError, MemberFault, Token};
-use crate::auth::{ProofAlgorithm, read_secret, write_secret};
-use crate::bus::BusConfig;
 use crate::fault::{self, Fault};
+use crate::files::{read_secret, write_secret};
+use crate::jose::{b64, unb64};
 use crate::name::Name;
-use crate::wire::{AgentKey, Audience, Endpoint, KeyError, ServicePublicKey, b64, unb64};
+use crate::nats::BusConfig;
+use crate::wire::{AgentKey, Audience, Endpoint, KeyError, ProofAlgorithm, ServicePublicKey};
 
 /// The file, member by member (SPEC.md, "Credentials file").
 #[derive(Serialize, Deserialize)]
@@ -68,7 +69,27 @@ fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(deserializer: 
     T::deserialize(deserializer).map(Some)
 }
 
-pub(super) fn load(path: &Path) -> Result<Credentials, CredentialsError> {
+impl Credentials {
+    /// Reads a credentials file. Blocks for as long as reading a small file takes.
+    ///
+    /// # Errors
+    /// [`CredentialsError::File`] (also when others than its owner can read or write it), [`CredentialsError::Syntax`]
+    /// and [`CredentialsError::Member`]; whoever keeps the file is to blame.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, CredentialsError> {
+        load(path.as_ref())
+    }
+
+    /// Writes a credentials file with mode 0600. With `replace`, an existing one is replaced in one step.
+    ///
+    /// # Errors
+    /// [`CredentialsError::File`] (also when the file exists and `replace` is false), [`CredentialsError::NoToken`] and
+    /// [`CredentialsError::NotSaveable`].
+    pub fn save(&self, path: impl AsRef<Path>, replace: bool) -> Result<(), CredentialsError> {
+        save(self, path.as_ref(), replace)
+    }
+}
+
+fn load(path: &Path) -> Result<Credentials, CredentialsError> {
     let text = read_secret(path)?;
     let file: File = fault::json(&text).map_err(|Fault { line, column, reason }| {
         let path = path.to_owned();
@@ -130,7 +151,7 @@ fn read_pinned(pinned: &Pinned, audience: &Audience) -> Result<ServicePublicKey,
     if pinned.kid.starts_with(&format!("svc:{audience}:")) { Ok(key) } else { Err(MemberFault::OtherService) }
 }
 
-pub(super) fn save(credentials: &Credentials, path: &Path, replace: bool) -> Result<(), CredentialsError> {
+fn save(credentials: &Credentials, path: &Path, replace: bool) -> Result<(), CredentialsError> {
     // Relative names keep their meaning only beside the file that they came from.
     let moved = credentials.folder != folder_of(path);
     let mut file = File {

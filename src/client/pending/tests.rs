@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 use super::*;
-use crate::bus::BusConfig;
 use crate::client::credentials::Credentials;
-use crate::client::peer::Peers;
+use crate::client::known_service::KnownServices;
 use crate::clock::ManualClock;
+use crate::nats::BusConfig;
 use crate::wire::{AgentKey, Signed};
 
 const NOW: u64 = 1_790_000_000;
@@ -17,8 +17,8 @@ fn call(pending: &Arc<Pending>, token: &str, repeatable: bool) -> Waiter {
     let key = AgentKey::hmac("ann.k1", &[1; 32]).unwrap();
     let name = |text: &str| text.parse().unwrap();
     let credentials = Credentials::new(name("test"), name("ann"), key, BusConfig::open("nats://localhost"));
-    let peer = Peers::default().find(&credentials, "desk", 30).unwrap();
-    let signed = peer.signer.sign(&Signed {
+    let service = KnownServices::default().find(&credentials, "desk", 30).unwrap();
+    let signed = service.signer.sign(&Signed {
         subject: "rpc.v1.desk.ann",
         reply: &format!("_INBOX.ann.c.{token}"),
         payload: b"{}",
@@ -27,9 +27,21 @@ fn call(pending: &Arc<Pending>, token: &str, repeatable: bool) -> Waiter {
         valid_s: 30,
         timeout_ms: None,
         idempotency_key: None,
+        window: None,
+        traceparent: None,
     });
     let subject = "rpc.v1.desk.ann".to_owned();
-    let expected = Expected { expectation: signed.expectation, subject, peer, sent_s: NOW, repeatable };
+    let expected = Expected {
+        expectation: signed.expectation,
+        subject,
+        service,
+        sent_s: NOW,
+        repeatable,
+        cancels: true,
+        counter: AtomicU64::new(0),
+        renew_token_s: AtomicU64::new(u64::MAX),
+        uncontrolled: AtomicBool::new(false),
+    };
     pending.register(token.to_owned(), expected)
 }
 
@@ -62,6 +74,7 @@ async fn waiter_is_forgotten_however_it_ends() {
     assert_eq!(pending.counts(), (0, 1));
 }
 
+/// SPEC.md §13.
 #[tokio::test]
 async fn status_of_no_responders_counts_only_without_signature_and_payload() {
     let pending = pending();
@@ -74,6 +87,7 @@ async fn status_of_no_responders_counts_only_without_signature_and_payload() {
     }
 }
 
+/// SPEC.md §13.
 #[tokio::test]
 async fn violation_ends_every_call_on_that_subject_and_no_other() {
     let pending = pending();
@@ -110,14 +124,4 @@ async fn first_end_counts() {
     pending.forbidden("rpc.v1.desk.ann");
     assert!(matches!(waiter.ended().await, Some(Err(ClientError::Closed))));
     assert!(waiter.ended().await.is_none());
-}
-
-#[test]
-fn only_the_fixed_bytes_are_hints() {
-    for hint_ in [Hint::Unauthenticated, Hint::Overloaded, Hint::TooLarge] {
-        assert!(hint(hint_.payload().as_bytes()).is_some());
-        assert!(hint(format!("{} ", hint_.payload()).as_bytes()).is_none());
-    }
-    assert!(hint(br#"{"jsonrpc":"2.0","error":{"code":-32011,"message":"stale"},"id":null}"#).is_none());
-    assert!(hint(b"").is_none());
 }

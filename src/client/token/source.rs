@@ -11,7 +11,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use zeroize::Zeroizing;
 
-use crate::auth::{Content, FileTrust, is_missing};
+use crate::files::{Content, FileTrust, is_missing};
 
 use super::{FetchedToken, MAX_FETCHED, TokenFault, TokenSource};
 

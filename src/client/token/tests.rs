@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 use super::*;
 use crate::clock::ManualClock;
-use crate::wire::b64;
+use crate::jose::b64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const NOW: u64 = 1_790_000_000;
@@ -31,15 +31,15 @@ impl TokenSource for Arc<Script> {
     }
 }
 
-fn tokens(answers: Vec<Option<String>>, takes: Duration) -> (Tokens, Arc<Script>, Arc<ManualClock>) {
+fn tokens(answers: Vec<Option<String>>, takes: Duration) -> (TokenCache, Arc<Script>, Arc<ManualClock>) {
     let script = Arc::new(Script { asked: AtomicU64::new(0), answers, takes });
     let clock = Arc::new(ManualClock::at(NOW));
-    (Tokens::new(Arc::new(Arc::clone(&script)), clock.clone()), script, clock)
+    (TokenCache::new(Arc::new(Arc::clone(&script)), clock.clone()), script, clock)
 }
 
 #[test]
 fn renewal_is_due_a_minute_or_a_fifth_of_its_life_before_the_end() {
-    let renew = |iat, exp| Held::new(token(iat, exp), NOW).unwrap().renew_s;
+    let renew = |iat, exp| CachedToken::new(token(iat, exp), NOW).unwrap().renew_s;
     assert_eq!(renew(NOW, NOW + 900), NOW + 840);
     assert_eq!(renew(NOW, NOW + 100), NOW + 80);
     assert_eq!(renew(NOW, NOW + 3), NOW + 3);
@@ -49,15 +49,15 @@ fn renewal_is_due_a_minute_or_a_fifth_of_its_life_before_the_end() {
 
 #[test]
 fn text_that_is_no_usable_token_is_told_apart() {
-    let fault = |text: &str| Held::new(text.to_owned(), NOW).unwrap_err();
+    let fault = |text: &str| CachedToken::new(text.to_owned(), NOW).unwrap_err();
     assert!(matches!(fault("nonsense"), TokenFault::NotAToken(_)));
     assert!(matches!(fault(""), TokenFault::NotAToken(_)));
     assert!(matches!(fault(&token(NOW - 10, NOW)), TokenFault::Expired { ago_s: 0 }));
     let eternal = format!("{}.{}.{}", b64(b"{}"), b64(b"{}"), b64(b"s"));
     assert!(matches!(fault(&eternal), TokenFault::NoExpiry));
-    let held = Held::new(format!("\n {} \r\n", token(NOW, NOW + 9)), NOW).unwrap();
-    assert_eq!(held.as_str(), token(NOW, NOW + 9));
-    assert!(!format!("{held:?}").contains(held.as_str()));
+    let cached = CachedToken::new(format!("\n {} \r\n", token(NOW, NOW + 9)), NOW).unwrap();
+    assert_eq!(cached.as_str(), token(NOW, NOW + 9));
+    assert!(!format!("{cached:?}").contains(cached.as_str()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,7 +114,7 @@ async fn source_that_hangs_or_panics_is_an_error() {
             panic!("on purpose")
         }
     }
-    let tokens = Tokens::new(Arc::new(Panics), Arc::new(ManualClock::at(NOW)));
+    let tokens = TokenCache::new(Arc::new(Panics), Arc::new(ManualClock::at(NOW)));
     assert!(matches!(*tokens.current().await.unwrap_err(), TokenFault::Panicked));
 }
 
@@ -131,7 +131,7 @@ async fn suspicion_has_the_source_asked_again_but_not_at_will() {
     let (tokens, script, _) = tokens(vec![Some(token(NOW, NOW + 900))], Duration::ZERO);
     tokens.current().await.unwrap();
     for _ in 0..100 {
-        tokens.suspect();
+        tokens.invalidate_soon();
         tokens.current().await.unwrap();
     }
     assert_eq!(script.asked.load(Ordering::SeqCst), 1, "a hint can be forged");

@@ -1,7 +1,8 @@
 //! The keys of `[replay]` and `[limits]`.
 
-use super::Key;
-use super::Kind::{Choice, Number, Path};
+use super::bus::bus;
+use super::key::Key;
+use super::key::Kind::{Choice, Number, Path};
 use crate::auth::{ANSWER_WITHIN, SharedConfig};
 use crate::config::{LimitsConfig, ReplayConfig};
 use crate::rpc::MAX_BATCH;
@@ -36,7 +37,8 @@ pub(super) fn replay() -> Vec<Key> {
             "state",
             Path,
             "`<service>.floor`",
-            "Where the latest time seen is kept across restarts, with the local guard.",
+            "Where the latest time seen is kept across restarts, with the local guard. Nobody else may be able to write the \
+             file or the folder that it lies in: a service does not start if somebody could.",
         ),
         Key::value("per_agent", Number("nonces", 1, None), usual.per_agent, "The most live nonces of one agent."),
         Key::value(
@@ -64,6 +66,18 @@ pub(super) fn replay() -> Vec<Key> {
             "Shared guard: the most nonces that its stream holds; a million is 10,000 messages a second.",
         ),
         Key::value(
+            "outcomes",
+            Number("outcomes", 2, Some(u32::MAX.into())),
+            SharedConfig::MAX_OUTCOMES,
+            "Shared guard: the most outcomes of idempotent calls that are kept, for as long as their methods say; one agent alone gets half of them. The same in all replicas.",
+        ),
+        Key::value(
+            "outcome_bytes",
+            Number("bytes", 1 << 20, Some(1 << 40)),
+            SharedConfig::OUTCOME_BYTES,
+            "Shared guard: the most bytes of those outcomes, reserved in the memory of each broker with a copy when the first service with an idempotent method starts. The same in all replicas. What `sealwire setup cluster` grants a guard has room for the default.",
+        ),
+        Key::value(
             "answer_within_ms",
             Number("milliseconds", ms(shortest), Some(ms(longest))),
             ms(SharedConfig::ANSWER_WITHIN.as_millis()),
@@ -73,7 +87,7 @@ pub(super) fn replay() -> Vec<Key> {
             "nats",
             "that of `[nats]`",
             "Shared guard: as whom it connects to the broker. With a user of its own, the one that publishes answers, to subjects that callers choose, needs no right on the guard's stream.",
-            super::bus(),
+            bus(),
         ),
     ]
 }
@@ -117,7 +131,43 @@ pub(super) fn limits() -> Vec<Key> {
             "agent_in_flight",
             Number("messages", 1, Some(most)),
             usual.agent_in_flight,
-            "How many of an agent's messages may be under way.",
+            "How many of an agent's messages may be under way, open streams not counted.",
+        ),
+        Key::value(
+            "agent_streams",
+            Number("calls", 1, None),
+            usual.agent_streams,
+            "How many of an agent's calls that take frames (streams, subscriptions) may be under way in each replica.",
+        ),
+        Key::value(
+            "streams",
+            Number("calls", 1, None),
+            usual.streams,
+            "How many calls that take frames may be under way in each replica, of all agents together. An agent may have one more only while it has fewer than are free.",
+        ),
+        Key::value(
+            "stream_bytes",
+            Number("bytes", 2 << 20, None),
+            usual.stream_bytes,
+            "The bytes of the requests of all streams together, and of frames that callers have not acknowledged; one has 1 MiB of frames at most. An agent may have more kept only if it then has no more than what is left free.",
+        ),
+        Key::value(
+            "stream_response_bytes",
+            Number("bytes", 1_024, None),
+            usual.stream_response_bytes,
+            "The largest response of a call that takes frames; one that does not fit a message is sent in pieces. Callers take 16 MiB unless they say otherwise.",
+        ),
+        Key::value(
+            "attachment_bytes",
+            Number("bytes", 1_024, None),
+            usual.attachment_bytes,
+            "The largest attachment: an argument larger than a message, which a method fetches from its caller. Half of `attachment_memory_bytes` if that is less.",
+        ),
+        Key::value(
+            "attachment_memory_bytes",
+            Number("bytes", 1_024, None),
+            usual.attachment_memory_bytes,
+            "The bytes of all attachments that are being fetched or that methods hold. An agent may have more only if it then has no more than what is left free; else its methods wait, for 30 s.",
         ),
         Key::value(
             "hints_per_second",
@@ -141,7 +191,7 @@ pub(super) fn limits() -> Vec<Key> {
             "in_flight",
             Number("messages", 1, None),
             usual.in_flight,
-            "How many messages are handled at a time.",
+            "How many messages are handled at a time, open streams not counted.",
         ),
         Key::value(
             "drain_s",

@@ -2,9 +2,8 @@
 
 use serde_json::json;
 
-use super::Key;
-use super::Kind::{Choice, Claim, Claims, Flag, List, Number, Path, Pattern, Tables, Text, Texts};
-use super::Table;
+use super::key::Kind::{Choice, Claim, Claims, Flag, List, Number, Path, Pattern, Tables, Text, Texts};
+use super::key::{Key, Table};
 use crate::auth::{KeyRules, KeySource, TokenRules};
 
 const ALGORITHMS: &[&str] = &["EdDSA", "ES256", "RS256", "PS256", "HS256"];

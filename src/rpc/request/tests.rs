@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::super::MAX_BATCH;
 use super::*;
 use crate::rpc::MAX_DEPTH;
 
@@ -31,6 +32,7 @@ fn params_and_method_are_kept_as_they_came() {
     assert!(request.is_notification());
 }
 
+/// SPEC.md §11.
 #[test]
 fn unknown_members_are_ignored() {
     let request = single(r#"{"jsonrpc":"2.0","method":"a","trace":{"id":2},"Params":1,"id":1}"#).unwrap();
@@ -38,6 +40,7 @@ fn unknown_members_are_ignored() {
     assert_eq!(request.id, Some(Id::from(1)));
 }
 
+/// SPEC.md §11.
 #[test]
 fn duplicate_members_refuse_the_whole_message() {
     let expected = (-32600, "Invalid Request: the text has an object in which a member name occurs twice".to_owned());
@@ -63,6 +66,7 @@ fn depth_is_counted_from_the_outermost_bracket() {
     assert_eq!(refused(&"[".repeat(100_000)), expected);
 }
 
+/// SPEC.md §11.
 #[test]
 fn unreadable_payloads_are_parse_errors() {
     let refused = |bytes: &[u8]| Body::parse(bytes, &Limits::default()).unwrap_err().to_string();
@@ -84,6 +88,7 @@ fn a_batch_over_the_bound_is_refused_as_a_whole() {
     assert!(Body::parse(batch(3).as_bytes(), &Limits { max_batch: 2 }).is_err());
 }
 
+/// SPEC.md §11.
 #[test]
 fn junk_entries_fail_alone_with_id_null() {
     let text =

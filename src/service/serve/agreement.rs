@@ -17,17 +17,20 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::control::Desk;
-use super::{Link, ServeError, Shared, State, discovery};
+use super::control_handler::ControlHandler;
+use super::error::ServeError;
+use super::shared::{Link, Shared};
+use super::state::State;
 use crate::name::shown;
 use crate::nats::Session;
+use crate::service::metadata;
 use crate::service::replicas::{Asking, MOST, NotAsked, Said};
 use crate::wire::{ServicePublicKey, Unverifiable};
 
 /// What this replica knows of the others.
 #[derive(Debug)]
 pub(super) struct Agreement {
-    desk: Arc<Desk>,
+    handler: Arc<ControlHandler>,
     shared: Arc<Shared>,
     sessions: watch::Receiver<Option<Arc<Session>>>,
     /// For how many rounds in a row each other replica has differed in what may differ for a moment.
@@ -43,7 +46,7 @@ pub(super) struct Agreement {
 struct Conflict {
     instance: String,
     guard: String,
-    why: String,
+    reason: String,
     started_ms: u64,
     /// It takes messages, or finishes some.
     serves: bool,
@@ -76,9 +79,9 @@ const TRACELESS_ROUNDS: u32 = 15;
 const TRACE: Duration = Duration::from_secs(10);
 
 impl Agreement {
-    pub(super) fn new(desk: Arc<Desk>, sessions: watch::Receiver<Option<Arc<Session>>>) -> Self {
+    pub(super) fn new(handler: Arc<ControlHandler>, sessions: watch::Receiver<Option<Arc<Session>>>) -> Self {
         let (lasting, traceless, told) = (Streaks::default(), Streaks::default(), BTreeSet::new());
-        Self { shared: Arc::clone(&desk.shared), desk, sessions, lasting, traceless, told }
+        Self { shared: Arc::clone(&handler.shared), handler, sessions, lasting, traceless, told }
     }
 
     /// Asks who else serves this audience before this replica does.
@@ -89,7 +92,7 @@ impl Agreement {
         let shared = Arc::clone(&self.shared);
         let blind = || {
             let endpoint = shared.service.endpoint();
-            let (audience, subject) = (endpoint.audience().to_string(), discovery::peers(endpoint));
+            let (audience, subject) = (endpoint.audience().to_string(), metadata::peers(endpoint));
             ServeError::Blind { audience, subject, below: format!("{}.replica", endpoint.service_inbox()) }
         };
         let (mut heard_own, mut rounds) = (false, 0);
@@ -131,7 +134,7 @@ impl Agreement {
                 if !std::mem::replace(&mut is_deaf, true) {
                     tracing::error!(
                         target: "sealwire::serve",
-                        subject = discovery::peers(self.shared.service.endpoint()),
+                        subject = metadata::peers(self.shared.service.endpoint()),
                         "does not hear its own answers: another replica could start unheard, so until it does nothing is admitted"
                     );
                 }
@@ -164,22 +167,22 @@ impl Agreement {
     }
 
     /// Says so, once for each other replica.
-    fn tell(&mut self, conflict: &Conflict, what: &'static str) {
-        if self.told.len() < MOST && self.told.insert((conflict.instance.clone(), what)) {
-            let Conflict { instance, guard, why, .. } = conflict;
-            tracing::error!(target: "sealwire::serve", %instance, %guard, %why, "{what}");
+    fn tell(&mut self, conflict: &Conflict, message: &'static str) {
+        if self.told.len() < MOST && self.told.insert((conflict.instance.clone(), message)) {
+            let Conflict { instance, guard, reason, .. } = conflict;
+            tracing::error!(target: "sealwire::serve", %instance, %guard, %reason, "{message}");
         }
     }
 
     /// Says so for as long as it lasts, once a second.
     fn deplore(&self, conflict: &Conflict) {
         if let Some(suppressed) = self.shared.lines.check(&(Link::Control, "unproved")) {
-            let Conflict { instance, guard, why, .. } = conflict;
+            let Conflict { instance, guard, reason, .. } = conflict;
             tracing::error!(
                 target: "sealwire::serve",
                 %instance,
                 %guard,
-                %why,
+                %reason,
                 suppressed,
                 "nothing is admitted beside what does not sign with the service's key, and says that it has another guard"
             );
@@ -189,12 +192,12 @@ impl Agreement {
     /// Asks once.
     async fn round(&mut self) -> Result<Round, NotAsked> {
         let session = self.sessions.borrow().clone().filter(|session| session.is_up()).ok_or(NotAsked)?;
-        let (desk, shared) = (Arc::clone(&self.desk), Arc::clone(&self.shared));
+        let (handler, shared) = (Arc::clone(&self.handler), Arc::clone(&self.shared));
         let endpoint = shared.service.endpoint();
         let keys: Vec<ServicePublicKey> =
             shared.service.verifier().service_key().map(|key| key.public()).into_iter().collect();
         let inbox = shared.inbox();
-        let asking = Asking { session: &session, mailbox: &desk.mailbox, endpoint, keys: &keys, inbox: &inbox };
+        let asking = Asking { session: &session, mailbox: &handler.mailbox, endpoint, keys: &keys, inbox: &inbox };
         let mut round = Round::default();
         let each = |other: Said| {
             let unproved = other.proof.err().filter(|_| !keys.is_empty());
@@ -235,22 +238,22 @@ impl Agreement {
             return None;
         }
         let own = guard.identity();
-        let (why, for_good) = match other.identity() {
+        let (reason, for_good) = match other.identity() {
             _ if own.kind == "local" => ("a local guard remembers for one replica only".to_owned(), true),
             None => ("it does not tell which guard it has".to_owned(), true),
             Some(theirs) => match own.difference(&theirs) {
-                Some(why) => (why, own.differs_for_good(&theirs)),
+                Some(reason) => (reason, own.differs_for_good(&theirs)),
                 None => (self.traceless(other, &own.stream)?, true),
             },
         };
-        let why = match unproved {
-            Some(reason) => format!("{why}; nor does it sign with this service's key ({reason})"),
-            None => why,
+        let reason = match unproved {
+            Some(unproved) => format!("{reason}; nor does it sign with this service's key ({unproved})"),
+            None => reason,
         };
         Some(Conflict {
             instance: shown(&other.instance),
             guard: shown(other.guard()),
-            why,
+            reason,
             is_proved: unproved.is_none(),
             started_ms: other.started_ms(),
             serves: other.state() != State::Starting(String::new()).as_str(),
@@ -278,7 +281,7 @@ impl Agreement {
             instance: conflict.instance.clone(),
             guard: conflict.guard.clone(),
             own: self.shared.service.verifier().guard().kind(),
-            why: conflict.why.clone(),
+            why: conflict.reason.clone(),
         }
     }
 }

@@ -5,24 +5,28 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::agreement::Agreement;
-use super::discovery::{Answer, Request, Signatures};
+use super::control_handler::{ControlHandler, Sessions};
+use super::discovery;
+use super::error::ServeError;
+use super::outlet::BusOutlet;
 use super::questions::Questions;
-use super::{EndedWithUs, Link, ServeError, Shared, discovery};
-use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, PublishError, Session, Subject};
+use super::shared::{EndedWithUs, Link, Shared};
+use crate::log_limiter::LogLimiter;
+use crate::nats::{Connection, Handler, OpenError, Options, PublishError, Subject};
 use crate::service::replicas::{MAX_ANSWER, Mailbox};
-use crate::wire::{Sealed, Unsent};
+use crate::service::{Outlet, metadata};
+use crate::wire::{Sealed, SendFailed};
 
 /// The control connection, and the task that answers what is asked on it.
 #[derive(Debug)]
 pub(super) struct Control {
-    desk: Arc<Desk>,
+    handler: Arc<ControlHandler>,
     connection: Connection,
     #[expect(dead_code, reason = "ends with this")]
-    clerk: EndedWithUs,
+    responder: EndedWithUs,
 }
 
 /// Where answers are handed in.
@@ -30,18 +34,6 @@ pub(super) struct Control {
 pub(super) struct Answers {
     shared: Arc<Shared>,
     sessions: Sessions,
-}
-
-/// The session that is up, and every change of it.
-type Sessions = watch::Receiver<Option<Arc<Session>>>;
-
-/// What the connection hands its messages to.
-#[derive(Debug)]
-pub(super) struct Desk {
-    pub(super) shared: Arc<Shared>,
-    /// Answers to this replica's own questions.
-    pub(super) mailbox: Mailbox,
-    questions: Questions,
 }
 
 /// How many questions a second the broker lets through on each subject of `$SRV`, of which there are nine.
@@ -55,7 +47,7 @@ impl Control {
     /// Connects; replicas and `$SRV` are answered from now on.
     pub(super) async fn start(shared: Arc<Shared>) -> Result<Self, ServeError> {
         let inbox = format!("{}.*", shared.inbox());
-        let of_replicas = [inbox, discovery::peers(shared.service.endpoint())].map(|subject| (subject, None));
+        let of_replicas = [inbox, metadata::peers(shared.service.endpoint())].map(|subject| (subject, None));
         // What replicas say, and answers, go over this connection, too.
         let of_others = discovery::subjects(&shared).into_iter().map(|subject| (subject, Some(ASKED_A_SECOND)));
         let asked = of_replicas.into_iter().chain(of_others);
@@ -67,26 +59,32 @@ impl Control {
             ..Options::new(&format!("{} control {}", shared.service.endpoint().audience(), shared.instance), subjects)
         };
         let bus = shared.bus.clone();
-        let desk = Arc::new(Desk { shared, mailbox: Mailbox::default(), questions: Questions::default() });
-        let handler: Arc<dyn Handler> = desk.clone();
-        let connection = Connection::open(&bus, options, handler).await.map_err(|error| match error {
+        let handler = Arc::new(ControlHandler { shared, mailbox: Mailbox::default(), questions: Questions::default() });
+        let shared_handler: Arc<dyn Handler> = handler.clone();
+        let connection = Connection::open(&bus, options, shared_handler).await.map_err(|error| match error {
             OpenError::Bus(error) => ServeError::Bus(error),
             OpenError::Forbidden(subject) => ServeError::Subscribe(subject),
         })?;
         if let Some(session) = connection.session() {
-            desk.shared.service.fit(session.max_payload());
+            handler.shared.service.fit(session.max_payload());
         }
-        let clerk = EndedWithUs(tokio::spawn(Arc::clone(&desk).answer(connection.sessions())));
-        Ok(Self { desk, connection, clerk })
+        let responder = EndedWithUs(tokio::spawn(Arc::clone(&handler).answer(connection.sessions())));
+        Ok(Self { handler, connection, responder })
     }
 
     pub(super) fn answers(&self) -> Answers {
-        Answers { shared: Arc::clone(&self.desk.shared), sessions: self.connection.sessions() }
+        Answers { shared: Arc::clone(&self.handler.shared), sessions: self.connection.sessions() }
+    }
+
+    /// Where frames leave.
+    pub(super) fn outlet(&self) -> Arc<dyn Outlet> {
+        let replica = self.handler.shared.replica.clone();
+        Arc::new(BusOutlet { replica, sessions: self.connection.sessions(), lines: LogLimiter::default() })
     }
 
     /// Who else serves this audience, and whether we may.
     pub(super) fn agreement(&self) -> Agreement {
-        Agreement::new(Arc::clone(&self.desk), self.connection.sessions())
+        Agreement::new(Arc::clone(&self.handler), self.connection.sessions())
     }
 
     /// Waits until the broker has everything that was sent, and then takes no more questions, at most for [`CONFIRM`]; leaves.
@@ -115,8 +113,8 @@ impl Answers {
                 let Some(session) = session else { continue };
                 match answer.send(&session).await {
                     Ok(()) => return Ok(()),
-                    Err(Unsent { answer: back, error: PublishError::Gone }) => answer = *back,
-                    Err(Unsent { error, .. }) => return Err(error.to_string()),
+                    Err(SendFailed { answer: back, error: PublishError::Gone }) => answer = *back,
+                    Err(SendFailed { error, .. }) => return Err(error.to_string()),
                 }
                 sessions.changed().await.map_err(|_| STOPPED)?;
             }
@@ -135,48 +133,3 @@ impl Answers {
 
 /// Why nothing is sent any more.
 const STOPPED: &str = "the service has stopped";
-
-/// Nothing in here waits: the connection's own task calls it.
-impl Handler for Desk {
-    fn message(&self, message: Message) {
-        let inbox = message.subject.strip_prefix(&self.shared.inbox());
-        if inbox.is_some_and(|rest| rest.starts_with('.')) {
-            self.mailbox.offer(message);
-        } else if let Some(request) = Request::read(self.shared.service.endpoint(), &message)
-            && !self.questions.push(request)
-        {
-            self.shared.unasked();
-        }
-    }
-
-    fn event(&self, event: Event) {
-        self.shared.heard(Link::Control, event);
-    }
-}
-
-impl Desk {
-    /// Answers questions until it is aborted.
-    async fn answer(self: Arc<Self>, mut sessions: Sessions) {
-        let mut signatures = Signatures::new(Instant::now());
-        loop {
-            tokio::select! {
-                biased;
-                changed = sessions.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                    if let Some(session) = &*sessions.borrow_and_update() {
-                        self.shared.service.fit(session.max_payload());
-                    }
-                }
-                request = self.questions.next() => {
-                    // Whoever asked has given up by the time there is another connection.
-                    let Some(session) = sessions.borrow().clone() else { continue };
-                    let Answer { to, headers, payload } = discovery::answer(&self.shared, request, &mut signatures);
-                    // A question that came over a connection which has ended is not asked any more.
-                    let _ = session.publish(&to, "", headers.as_bytes(), &payload).await;
-                }
-            }
-        }
-    }
-}

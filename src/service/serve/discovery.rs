@@ -10,28 +10,12 @@ use time::format_description::well_known::Rfc3339;
 use tokio::time::Instant;
 
 use super::super::counters::MethodCounters;
-use super::{RefusedReload, Shared};
-use crate::auth::Nonce;
+use super::super::metadata::{AUDIENCE, GUARD, GUARD_IDENTITY, GUARD_READY, POLICY, STARTED, STATE, SUBJECT, peers};
+use super::shared::Shared;
+use super::state::RefusedReload;
 use crate::clock::{Clock as _, SystemClock};
 use crate::nats::Message;
-use crate::wire::{Endpoint, HeaderBlock, Presence, Question, is_plain_subject};
-
-/// Metadata: `<environment>/<service>`.
-pub(in crate::service) const AUDIENCE: &str = "sealwire.audience";
-/// Metadata: what the service subscribes to.
-pub(in crate::service) const SUBJECT: &str = "sealwire.subject";
-/// Metadata: the replay guard, `local` or `shared`.
-pub(in crate::service) const GUARD: &str = "sealwire.guard";
-/// Metadata: what must be the same for all replicas, see `GuardIdentity`.
-pub(in crate::service) const GUARD_IDENTITY: &str = "sealwire.guard.identity";
-/// Metadata: whether the guard would judge a message now, `true` or `false`.
-pub(in crate::service) const GUARD_READY: &str = "sealwire.guard.ready";
-/// Metadata: when the replica started, milliseconds since the Unix epoch.
-pub(in crate::service) const STARTED: &str = "sealwire.started";
-/// Metadata: the state.
-pub(in crate::service) const STATE: &str = "sealwire.state";
-/// Metadata: the policy's revision.
-pub(in crate::service) const POLICY: &str = "sealwire.policy";
+use crate::wire::{Endpoint, HeaderBlock, Nonce, Presence, Question, is_plain_subject};
 
 /// The subjects of `$SRV` to answer on: each verb for all, for the name, and for this instance.
 pub(super) fn subjects(shared: &Shared) -> Vec<String> {
@@ -42,11 +26,6 @@ pub(super) fn subjects(shared: &Shared) -> Vec<String> {
             [format!("$SRV.{verb}"), format!("$SRV.{verb}.{name}"), format!("$SRV.{verb}.{name}.{}", shared.instance)]
         })
         .collect()
-}
-
-/// The subject on which replicas ask each other. Only the service's own user may publish there or listen.
-pub(in crate::service) fn peers(endpoint: &Endpoint) -> String {
-    format!("{}.replica.peers", endpoint.service_inbox())
 }
 
 /// Who asks, as far as the subject tells.
@@ -247,7 +226,7 @@ fn stats(shared: &Shared) -> Value {
             "reloads_refused": reloads_refused(shared),
             "guard_live_nonces": guard.live,
             "guard_owners": guard.owners,
-            "guard_clock_behind_ms": guard.behind_ms,
+            "guard_clock_behind_ms": guard.lag_ms,
             "token_keys": token_keys(shared),
         }),
     );

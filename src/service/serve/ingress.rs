@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::control::Answers;
+use super::error::ServeError;
+use super::shared::{Link, Shared};
+use super::stream_control::{ControlLine, StreamControl};
 use super::work::{Intake, Work};
-use super::{Link, ServeError, Shared};
 use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, Subject};
+use crate::service::Outlet;
 use crate::wire::Delivery;
 
 /// The connection, and the work on what it has read.
@@ -18,6 +21,9 @@ use crate::wire::Delivery;
 pub(super) struct Ingress {
     connection: Connection,
     work: Work,
+    reader: Arc<Reader>,
+    /// Ends with this.
+    control: StreamControl,
     /// Ends with this.
     tidy: JoinSet<()>,
 }
@@ -26,32 +32,47 @@ pub(super) struct Ingress {
 const QUEUE_GROUP: &str = "q";
 /// How often what is no longer needed is let go of.
 const TIDY: Duration = Duration::from_secs(60);
+/// How often calls under way are looked at: whether they may go on.
+const LOOK: Duration = Duration::from_millis(250);
 
 impl Ingress {
-    pub(super) async fn start(shared: Arc<Shared>, answers: Answers) -> Result<Self, ServeError> {
-        let (work, intake) = Work::start(Arc::clone(&shared), answers);
-        let reader = Reader { shared: Arc::clone(&shared), intake };
-        let connection = connect(&shared, Arc::new(reader)).await?;
+    pub(super) async fn start(
+        shared: Arc<Shared>,
+        answers: Answers,
+        outlet: Arc<dyn Outlet>,
+    ) -> Result<Self, ServeError> {
+        let (work, intake) = Work::start(Arc::clone(&shared), answers, outlet);
+        let control = StreamControl::start(&shared.service);
+        let prefix = format!("{}.", shared.service.endpoint().control_prefix());
+        let reader = Arc::new(Reader { shared: Arc::clone(&shared), intake, line: control.line(), prefix });
+        let connection = connect(&shared, Arc::clone(&reader)).await?;
         let mut tidy = JoinSet::new();
         tidy.spawn(async move {
             let mut ticks = tokio::time::interval(TIDY);
+            let mut looks = tokio::time::interval(LOOK);
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
-                ticks.tick().await;
-                shared.service.tidy();
+                tokio::select! {
+                    _ = ticks.tick() => shared.service.tidy(),
+                    _ = looks.tick() => shared.service.review(),
+                }
             }
         });
-        Ok(Self { connection, work, tidy })
+        Ok(Self { connection, work, reader, control, tidy })
     }
 
     /// Takes no new messages, and waits until everything accepted is answered, at most for `limit`.
     pub(super) async fn drain(self, limit: Duration) -> Result<(), ServeError> {
-        let Self { connection, mut work, tidy } = self;
+        let Self { connection, mut work, reader, control: _control, tidy: _tidy } = self;
         let deadline = Instant::now() + limit;
-        drop(tidy);
         let finished = async {
-            // The intake goes with it.
-            connection.drain().await;
+            // What callers say of their calls is heard until the last one has ended.
+            connection.end_queues().await;
+            // Whoever hears of it subscribes again, and would come back here as long as the broker still chooses us.
+            reader.shared.service.end_subscriptions();
+            reader.intake.close();
             work.finished().await;
+            connection.close().await;
         };
         if tokio::time::timeout_at(deadline, finished).await.is_ok() {
             return Ok(());
@@ -69,11 +90,19 @@ impl Ingress {
 struct Reader {
     shared: Arc<Shared>,
     intake: Intake,
+    line: ControlLine,
+    /// Below which control lies.
+    prefix: String,
 }
 
 impl Handler for Reader {
     fn message(&self, message: Message) {
-        self.intake.offer(Delivery::from(message));
+        let delivery = Delivery::from(message);
+        if delivery.subject().starts_with(&self.prefix) {
+            self.line.offer(delivery);
+        } else {
+            self.intake.offer(delivery);
+        }
     }
 
     fn event(&self, event: Event) {
@@ -84,17 +113,22 @@ impl Handler for Reader {
 /// The agents' connection. A header block that nobody can read is a message that is refused like any other.
 async fn connect(shared: &Arc<Shared>, reader: Arc<Reader>) -> Result<Connection, ServeError> {
     let endpoint = shared.service.endpoint();
-    let subject = endpoint.subscription();
+    let requests = Subject { subject: endpoint.subscription(), queue: Some(QUEUE_GROUP.to_owned()), a_second: None };
+    // Each replica for itself: only the one that runs a call can do what its caller says.
+    let control = endpoint.control_subscriptions(&shared.replica);
+    let control = control.into_iter().map(|subject| Subject { subject, queue: None, a_second: None });
+    let subjects: Vec<Subject> = std::iter::once(requests).chain(control).collect();
+    let names: Vec<String> = subjects.iter().map(|subject| subject.subject.clone()).collect();
     let options = Options {
         // What is larger need not be held to be refused.
         max_message: endpoint.max_message(),
-        ..Options::new(
-            &format!("{} {}", endpoint.audience(), shared.instance),
-            vec![Subject { subject: subject.clone(), queue: Some(QUEUE_GROUP.to_owned()), a_second: None }],
-        )
+        ..Options::new(&format!("{} {}", endpoint.audience(), shared.instance), subjects)
     };
     Connection::open(&shared.bus, options, reader).await.map_err(|error| match error {
         OpenError::Bus(error) => ServeError::Bus(error),
-        OpenError::Forbidden(_) => ServeError::Subscribe(subject),
+        OpenError::Forbidden(said) => {
+            let ours = names.into_iter().find(|subject| said.contains(subject.as_str()));
+            ServeError::Subscribe(ours.unwrap_or(said))
+        }
     })
 }

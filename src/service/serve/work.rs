@@ -2,36 +2,36 @@
 //! Never works on more unproved messages at a time than there are processors: a flood of them costs its sender's turn.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::Shared;
 use super::control::Answers;
-use super::fair::{Bounds, FairQueue, Next};
+use super::shared::Shared;
 use crate::name::Name;
-use crate::service::Proved;
+use crate::service::fair::{Bounds, FairQueue, Next};
+use crate::service::{Frames, Outlet, Proved};
 use crate::wire::{Delivery, Sealed};
 
 /// The tasks that prove messages, and what is under way.
 #[derive(Debug)]
 pub(super) struct Work {
-    floor: Arc<Floor>,
+    state: Arc<WorkState>,
     workers: Vec<JoinHandle<()>>,
 }
 
 /// Where arrived messages are handed in. Once it is dropped, what waits is worked off and nothing new is taken.
 #[derive(Debug)]
-pub(super) struct Intake(Arc<Floor>);
+pub(super) struct Intake(Arc<WorkState>);
 
 /// Where all work happens.
-#[derive(Debug)]
-struct Floor {
+struct WorkState {
     shared: Arc<Shared>,
     answers: Answers,
+    outlet: Arc<dyn Outlet>,
     queue: Mutex<Queue>,
     /// Something may be taken out of the queue.
     wake: Notify,
@@ -42,18 +42,45 @@ struct Floor {
 #[derive(Debug)]
 struct Queue {
     fair: FairQueue<Delivery>,
+    /// Calls under way that have a place elsewhere: see [`WorkPermit::leave`].
+    streams: usize,
     is_closed: bool,
 }
 
+impl Queue {
+    /// How many messages are under way.
+    fn running(&self) -> usize {
+        self.fair.running() + self.streams
+    }
+}
+
 /// A message's place among the work under way; its end gives it back.
-struct Place {
-    floor: Arc<Floor>,
+struct WorkPermit {
+    state: Arc<WorkState>,
     agent: Name,
     bytes: usize,
+    is_stream: AtomicBool,
+}
+
+impl WorkPermit {
+    /// The call goes on as a stream, of which there is a bound of its own: others may be handled in its place. It is still
+    /// waited for.
+    fn leave(&self) {
+        let mut queue = self.state.queue();
+        if !self.is_stream.swap(true, Ordering::Relaxed) {
+            queue.fair.done(&self.agent, self.bytes);
+            queue.streams += 1;
+        }
+        let is_waited_for = queue.fair.waiting() > 0;
+        drop(queue);
+        if is_waited_for {
+            self.state.wake.notify_one();
+        }
+    }
 }
 
 impl Work {
-    pub(super) fn start(shared: Arc<Shared>, answers: Answers) -> (Self, Intake) {
+    pub(super) fn start(shared: Arc<Shared>, answers: Answers, outlet: Arc<dyn Outlet>) -> (Self, Intake) {
         let options = &shared.options;
         let largest = shared.service.endpoint().max_message();
         let bounds = Bounds {
@@ -62,10 +89,10 @@ impl Work {
             // One message of the largest size fits, whatever is configured.
             bytes: options.queue_bytes.max(largest),
         };
-        let queue = Mutex::new(Queue { fair: FairQueue::new(bounds), is_closed: false });
-        let floor = Arc::new(Floor { shared, answers, queue, wake: Notify::new(), idle: Notify::new() });
-        let workers = (0..provers()).map(|_| tokio::spawn(Arc::clone(&floor).prove())).collect();
-        (Self { floor: Arc::clone(&floor), workers }, Intake(floor))
+        let queue = Mutex::new(Queue { fair: FairQueue::new(bounds), streams: 0, is_closed: false });
+        let state = Arc::new(WorkState { shared, answers, outlet, queue, wake: Notify::new(), idle: Notify::new() });
+        let workers = (0..provers()).map(|_| tokio::spawn(Arc::clone(&state).prove())).collect();
+        (Self { state: Arc::clone(&state), workers }, Intake(state))
     }
 
     /// Waits until nothing waits and nothing is under way. Never, unless the [`Intake`] is dropped.
@@ -74,8 +101,8 @@ impl Work {
             drop(worker.await);
         }
         loop {
-            let idle = self.floor.idle.notified();
-            if self.floor.queue().fair.running() == 0 {
+            let idle = self.state.idle.notified();
+            if self.state.queue().running() == 0 {
                 return;
             }
             idle.await;
@@ -87,8 +114,8 @@ impl Work {
         for worker in &self.workers {
             worker.abort();
         }
-        let queue = self.floor.queue();
-        queue.fair.waiting() + queue.fair.running()
+        let queue = self.state.queue();
+        queue.fair.waiting() + queue.running()
     }
 }
 
@@ -103,8 +130,8 @@ impl Intake {
     /// Into the line of its agent, or, if there is no room, a hint back. The lines are the only place where a message
     /// waits.
     pub(super) fn offer(&self, delivery: Delivery) {
-        let Self(floor) = self;
-        let service = &floor.shared.service;
+        let Self(state) = self;
+        let service = &state.shared.service;
         let endpoint = service.endpoint();
         let bytes = delivery.len();
         // What is nobody's, or above some limit of size, does not wait for being refused.
@@ -112,31 +139,44 @@ impl Intake {
         let refused = match agent {
             None => delivery,
             Some(agent) => {
-                let pushed = floor.queue().fair.push(agent, delivery, bytes);
+                let pushed = state.queue().fair.push(agent, delivery, bytes);
                 let Err(delivery) = pushed else {
-                    floor.wake.notify_one();
+                    state.wake.notify_one();
                     return;
                 };
-                floor.shared.health.shed.fetch_add(1, Ordering::Relaxed);
+                state.shared.health.shed.fetch_add(1, Ordering::Relaxed);
                 delivery
             }
         };
         if let Some(hint) = service.shed(refused) {
             // The rate of hints bounds how many of these there are.
-            let answers = floor.answers.clone();
+            let answers = state.answers.clone();
             tokio::spawn(async move { answers.send(hint).await });
         }
     }
 }
 
-impl Drop for Intake {
-    fn drop(&mut self) {
+impl Intake {
+    /// Takes nothing more; what waits is worked off.
+    pub(super) fn close(&self) {
         self.0.queue().is_closed = true;
         self.0.wake.notify_waiters();
     }
 }
 
-impl Floor {
+impl Drop for Intake {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl std::fmt::Debug for WorkState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkState").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+impl WorkState {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         // Nothing between lock and unlock can panic halfway.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -144,12 +184,12 @@ impl Floor {
 
     /// One worker: the next message, until there is none and none will come.
     async fn prove(self: Arc<Self>) {
-        while let Some((delivery, place)) = self.next().await {
+        while let Some((delivery, permit)) = self.next().await {
             let service = &self.shared.service;
             match AssertUnwindSafe(service.prove(delivery)).catch_unwind().await {
-                Ok(Err(None)) => drop(place),
+                Ok(Err(None)) => drop(permit),
                 // Whatever may wait, for the guard, a method or the broker, does so in a task of its own.
-                Ok(outcome) => drop(tokio::spawn(Arc::clone(&self).finish(outcome, place))),
+                Ok(outcome) => drop(tokio::spawn(Arc::clone(&self).finish(outcome, permit))),
                 Err(_panic) => self.report_panic(),
             }
             // Proving seldom waits for anything, so the runtime would not get to do anything else.
@@ -157,7 +197,7 @@ impl Floor {
         }
     }
 
-    async fn next(self: &Arc<Self>) -> Option<(Delivery, Place)> {
+    async fn next(self: &Arc<Self>) -> Option<(Delivery, WorkPermit)> {
         loop {
             let woken = self.wake.notified();
             {
@@ -166,7 +206,10 @@ impl Floor {
                     if queue.fair.waiting() > 0 {
                         self.wake.notify_one();
                     }
-                    return Some((item, Place { floor: Arc::clone(self), agent, bytes }));
+                    return Some((
+                        item,
+                        WorkPermit { state: Arc::clone(self), agent, bytes, is_stream: AtomicBool::new(false) },
+                    ));
                 }
                 if queue.is_closed && queue.fair.waiting() == 0 {
                     // The others may sleep over messages that were just taken out.
@@ -178,22 +221,26 @@ impl Floor {
         }
     }
 
-    async fn finish(self: Arc<Self>, proved: Result<Proved, Option<Sealed>>, place: Place) {
+    async fn finish(self: Arc<Self>, proved: Result<Proved, Option<Sealed>>, permit: WorkPermit) {
         let answer = match proved {
             Err(answer) => answer,
             // A panic in a method is answered where it happens. One in our own code must at least not pass in silence.
-            Ok(proved) => match AssertUnwindSafe(self.shared.service.execute(proved)).catch_unwind().await {
-                Ok(answer) => answer,
-                Err(_panic) => {
-                    self.report_panic();
-                    None
+            Ok(proved) => {
+                let opened = || permit.leave();
+                let frames = Frames { outlet: &self.outlet, opened: &opened };
+                match AssertUnwindSafe(self.shared.service.execute(proved, Some(frames))).catch_unwind().await {
+                    Ok(answer) => answer,
+                    Err(_panic) => {
+                        self.report_panic();
+                        None
+                    }
                 }
-            },
+            }
         };
         if let Some(sealed) = answer {
             self.answers.send(sealed).await;
         }
-        drop(place);
+        drop(permit);
     }
 
     fn report_panic(&self) {
@@ -202,18 +249,22 @@ impl Floor {
     }
 }
 
-impl Drop for Place {
+impl Drop for WorkPermit {
     fn drop(&mut self) {
-        let mut queue = self.floor.queue();
-        queue.fair.done(&self.agent, self.bytes);
-        let is_idle = queue.fair.running() == 0;
+        let mut queue = self.state.queue();
+        if self.is_stream.load(Ordering::Relaxed) {
+            queue.streams = queue.streams.saturating_sub(1);
+        } else {
+            queue.fair.done(&self.agent, self.bytes);
+        }
+        let is_idle = queue.running() == 0;
         let is_waited_for = queue.fair.waiting() > 0;
         drop(queue);
         if is_waited_for {
-            self.floor.wake.notify_one();
+            self.state.wake.notify_one();
         }
         if is_idle {
-            self.floor.idle.notify_waiters();
+            self.state.idle.notify_waiters();
         }
     }
 }

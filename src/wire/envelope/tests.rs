@@ -37,6 +37,7 @@ fn a_good_shape_is_taken_apart() {
     assert_eq!(envelope.proof.claims(), "e30");
 }
 
+/// SPEC.md §3.
 #[test]
 fn subjects_outside_the_grammar_are_dropped() {
     for subject in [
@@ -65,6 +66,7 @@ fn subjects_outside_the_grammar_are_dropped() {
     }
 }
 
+/// SPEC.md §3.
 #[test]
 fn reply_subjects_outside_the_agents_inbox_are_dropped() {
     for reply in [
@@ -90,6 +92,7 @@ fn reply_subjects_outside_the_agents_inbox_are_dropped() {
     assert!(decode("rpc.v1.math.a", "", good(), "{}").unwrap().reply.is_none());
 }
 
+/// SPEC.md §10.
 #[test]
 fn repeated_authorization_headers_are_refused_in_any_case() {
     let value = format!("NatsRpc t~{PROOF}");
@@ -103,6 +106,7 @@ fn repeated_authorization_headers_are_refused_in_any_case() {
     assert_eq!(decode("rpc.v1.math.a", "", HeaderMap::new(), "{}").unwrap_err(), EnvelopeError::Missing);
 }
 
+/// SPEC.md §6.
 #[test]
 fn values_outside_the_grammar_are_refused() {
     for value in [
@@ -127,6 +131,7 @@ fn values_outside_the_grammar_are_refused() {
     }
 }
 
+/// SPEC.md §4.
 #[test]
 fn proofs_that_are_not_three_canonical_parts_are_refused() {
     for proof in ["a.b", "a.b.c.d", "e30=.e30.AA", "e30.e30.AB", "e30.e30.AA", "..", "!.e30.AA"] {
@@ -136,6 +141,7 @@ fn proofs_that_are_not_three_canonical_parts_are_refused() {
     }
 }
 
+/// SPEC.md §15.
 #[test]
 fn headers_and_payloads_above_their_limits_are_refused() {
     let mut many = good();
@@ -150,6 +156,7 @@ fn headers_and_payloads_above_their_limits_are_refused() {
     assert_eq!(decode("rpc.v1.math.a", "", good(), &payload).unwrap_err(), EnvelopeError::TooLarge);
 }
 
+/// SPEC.md §10.
 #[test]
 fn another_services_subject_is_refused_but_not_dropped() {
     assert_eq!(decode("rpc.v1.ops.a", "_INBOX.a.1", good(), "{}").unwrap_err(), EnvelopeError::Service);

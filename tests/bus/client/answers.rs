@@ -12,9 +12,9 @@ use sealwire::rpc::RpcError;
 use sealwire::wire::{Delivery, Unverifiable};
 
 use super::Stage;
-use crate::support::desk::NOW;
-use crate::support::raw::RawConnection;
-use crate::support::{SOON, publish, within};
+use sealwire_testkit::desk::NOW;
+use sealwire_testkit::raw::RawConnection;
+use sealwire_testkit::{SOON, publish, within};
 
 const LIE: &str = r#"{"jsonrpc":"2.0","result":666,"id":1}"#;
 const SIGNATURE: &str = "Authentication-Info";
@@ -56,6 +56,7 @@ fn header(name: &str, value: &str) -> HeaderMap {
     headers
 }
 
+/// SPEC.md §12.
 #[tokio::test]
 async fn forged_answers_are_never_results() {
     type Lie = fn(&Message, &HeaderMap, &[u8]) -> Vec<(String, HeaderMap, Vec<u8>)>;
@@ -120,6 +121,7 @@ async fn forged_answers_are_never_results() {
     }
 }
 
+/// SPEC.md §12.
 #[tokio::test]
 async fn answer_to_another_call_is_no_answer() {
     let stage = Stage::open().await;
@@ -153,6 +155,7 @@ async fn answer_on_another_subject_reaches_nobody() {
     assert_eq!(client.stats().late, 1);
 }
 
+/// SPEC.md §13.
 #[tokio::test]
 async fn hints_end_the_call_at_once_and_only_their_exact_bytes_do() {
     let stage = Stage::open().await;
@@ -203,6 +206,7 @@ async fn stranger_gets_the_hint_of_the_real_service() {
     assert_eq!(stage.executed(), 0);
 }
 
+/// SPEC.md §9.
 #[tokio::test]
 async fn signed_replayed_does_not_end_the_wait_for_the_real_answer() {
     let stage = Stage::open().await;
@@ -256,6 +260,7 @@ async fn client_at(stage: &Stage, seconds: u64) -> Client {
     within(SOON, client.connect()).await.unwrap()
 }
 
+/// SPEC.md §8.
 #[tokio::test]
 async fn one_signed_answer_corrects_a_clock_that_is_off_by_up_to_the_window() {
     let stage = Stage::open().await;
@@ -282,6 +287,7 @@ async fn one_signed_answer_corrects_a_clock_that_is_off_by_up_to_the_window() {
     join_all((-30..=30).map(offset)).await;
 }
 
+/// SPEC.md §8.
 #[tokio::test]
 async fn a_clock_that_is_off_by_more_than_the_window_is_told_and_not_believed() {
     let stage = Stage::open().await;
@@ -342,6 +348,7 @@ async fn a_clock_that_is_set_right_is_learned_again() {
     assert_eq!(within(SOON, call()).await.unwrap(), 2);
 }
 
+/// SPEC.md §8.
 #[tokio::test]
 async fn unsigned_stale_leaves_the_clock_alone() {
     let stage = Stage::open().await;

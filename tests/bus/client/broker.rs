@@ -9,8 +9,8 @@ use sealwire::client::{Client, ClientError, ErrorKind};
 use zeroize::Zeroizing;
 
 use super::{Stage, at_once, eventually};
-use crate::support::raw::RawConnection;
-use crate::support::{NatsServer, SOON, within};
+use sealwire_testkit::raw::RawConnection;
+use sealwire_testkit::{NatsServer, SOON, within};
 
 const USERS: &str = r#"
 authorization {
@@ -38,15 +38,15 @@ async fn client_as(stage: &Stage, name: &str, password: &str) -> Client {
     within(SOON, client.connect()).await.unwrap()
 }
 
+/// SPEC.md §13.
 #[tokio::test]
 async fn forbidden_subject_is_told_at_once_and_by_name() {
     let stage = Stage::open_on(NatsServer::start_with(USERS).await);
     let _serving = stage.serve_as(Some(("svc", "s"))).await;
     let client = client_as(&stage, "ann", "a").await;
-    let started = std::time::Instant::now();
+    // After the deadline it would be another error.
     let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
     assert!(matches!(&error, ClientError::Forbidden { subject } if subject == "rpc.v1.desk.ann"), "{error:?}");
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     assert!(!error.is_outcome_unknown());
     // All calls on that subject, and only those: the method's own subject is permitted.
     let forbidden = (0..50).map(|_| client.call::<u64>("desk", "desk/count", ()));
@@ -69,13 +69,11 @@ async fn forbidden_inbox_is_told_at_once() {
     let stage = Stage::open_on(NatsServer::start_with(USERS).await);
     let _serving = stage.serve_as(Some(("svc", "s"))).await;
     let client = client_as(&stage, "deaf", "d").await;
-    let started = std::time::Instant::now();
     let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
     assert!(
         matches!(&error, ClientError::InboxForbidden { subject } if subject.starts_with("_INBOX.ann.")),
         "{error:?}"
     );
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     // A notification needs no inbox.
     let before = stage.executed();
     within(SOON, client.notify("desk", "desk/count", ())).await.unwrap();
@@ -86,7 +84,7 @@ async fn forbidden_inbox_is_told_at_once() {
 async fn broker_that_refuses_or_is_not_there_is_told_when_connecting() {
     let stage = Stage::open_on(NatsServer::start_with(USERS).await);
     let agent = stage.desk.agent("ann", &["worker"]);
-    let credentials = |bus, agent: crate::support::desk::Agent| {
+    let credentials = |bus, agent: sealwire_testkit::desk::Agent| {
         sealwire::client::Credentials::new("test".parse().unwrap(), agent.name, agent.key, bus).token(agent.token)
     };
     let wrong = credentials(user(&stage, "ann", "wrong"), agent);
@@ -187,17 +185,15 @@ async fn paused_broker_holds_no_call_beyond_its_deadline() {
     let client = stage.client("ann").await;
     let _serving = stage.serve().await;
     stage.server.pause().await;
-    let started = std::time::Instant::now();
     // More than fits the library's queue together with large payloads.
     let calls = (0..3000).map(|_| {
         let call = client.request("desk").deadline(Duration::from_millis(1_500));
         async move { call.call::<()>("desk/add", ("x".repeat(10_000), 1)).await }
     });
-    for error in within(Duration::from_secs(30), futures_util::future::join_all(calls)).await {
+    for error in within(2 * SOON, futures_util::future::join_all(calls)).await {
         let kind = error.unwrap_err().kind();
         assert!(matches!(kind, ErrorKind::Timeout | ErrorKind::Busy | ErrorKind::Disconnected), "{kind:?}");
     }
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     assert_eq!(client.stats().pending, 0);
     stage.server.resume().await;
 }

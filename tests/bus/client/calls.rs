@@ -7,7 +7,7 @@ use sealwire::client::{ClientError, ErrorKind, InvalidRequest};
 use serde_json::json;
 
 use super::{Stage, at_once, eventually};
-use crate::support::{SOON, within};
+use sealwire_testkit::{SOON, within};
 
 #[tokio::test]
 async fn calls_by_name_and_by_position_get_their_results() {
@@ -213,7 +213,8 @@ async fn deadline_ends_the_wait_and_is_told_to_the_service() {
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     assert!(error.is_outcome_unknown());
     let waited = started.elapsed();
-    assert!(waited >= Duration::from_millis(300) && waited < Duration::from_secs(3), "{waited:?}");
+    // The client's own deadline would be over later.
+    assert!(waited >= Duration::from_millis(300) && waited < Duration::from_secs(9), "{waited:?}");
     assert_eq!(client.stats().pending, 0);
 }
 
@@ -278,11 +279,10 @@ async fn closed_client_ends_its_calls_and_takes_no_more() {
 async fn nobody_listening_is_told_at_once() {
     let stage = Stage::open().await;
     let client = stage.client("ann").await;
-    let started = std::time::Instant::now();
+    // After the deadline it would be another error.
     let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoResponders, "{error}");
     assert!(error.is_outcome_unknown() && error.to_string().contains("rpc.v1.desk.ann"), "{error}");
-    assert!(started.elapsed() < Duration::from_secs(2));
 }
 
 #[tokio::test]

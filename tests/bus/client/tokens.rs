@@ -11,8 +11,8 @@ use sealwire::client::{Client, Credentials, ErrorKind, FetchedToken, TokenSource
 use sealwire::{BusConfig, Clock as _};
 
 use super::Stage;
-use crate::support::desk::NOW;
-use crate::support::{SOON, within};
+use sealwire_testkit::desk::NOW;
+use sealwire_testkit::{SOON, within};
 
 fn token(stage: &Stage, ttl_s: u64) -> String {
     let mut request = IssueRequest::new("ann", "test/desk", stage.desk.clock.now_s());
@@ -35,6 +35,7 @@ async fn count(client: &Client) -> Result<u64, ErrorKind> {
     within(SOON, client.call("desk", "desk/count", ())).await.map_err(|error| error.kind())
 }
 
+/// SPEC.md §20.
 #[tokio::test]
 async fn credentials_file_makes_a_client_and_is_refused_when_others_can_read_it() {
     let stage = Stage::open().await;
@@ -53,6 +54,7 @@ async fn credentials_file_makes_a_client_and_is_refused_when_others_can_read_it(
     }
 }
 
+/// SPEC.md §20.
 #[tokio::test]
 async fn token_file_is_read_again_when_it_changes() {
     let stage = Stage::open().await;
@@ -113,6 +115,7 @@ fn script(folder: &Path, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// SPEC.md §20.
 #[tokio::test]
 async fn token_command_is_run_again_before_the_token_expires() {
     let stage = Stage::open().await;

@@ -8,8 +8,8 @@ use sealwire::auth::{
 use serde_json::{Value, json};
 
 use super::provider::{Manner, Provider};
-use crate::idp::{Idp, NOW};
-use crate::support::desk::{Agent, Desk, Setup, call, code, recording, text};
+use sealwire_testkit::desk::{Agent, Desk, Setup, call, code, recording, text};
+use sealwire_testkit::idp::{Idp, NOW};
 
 const ISSUER: &str = "https://idp.example";
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -128,6 +128,7 @@ async fn a_key_that_is_new_is_fetched_when_a_caller_brings_it() {
     assert_eq!(office.call(&old.token()).await, DENIED, "what the issuer has withdrawn is gone");
 }
 
+/// SPEC.md §16.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_unknown_key_ids_causes_one_fetch_per_pause() {
     let (provider, signer) = (Provider::start().await, Signer::new("one"));
@@ -152,6 +153,7 @@ async fn a_flood_of_unknown_key_ids_causes_one_fetch_per_pause() {
     assert!((2..=seconds + 1).contains(&count), "{count} fetches in {seconds} s");
 }
 
+/// SPEC.md §16.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_not_proved_himself_causes_no_fetch() {
     let (provider, signer) = (Provider::start().await, Signer::new("one"));
@@ -163,7 +165,7 @@ async fn who_has_not_proved_himself_causes_no_fetch() {
     let letter = office.desk.letter(&agent, &call("desk/echo", "[1]"));
     let (token, proof) = letter.credentials();
     let (claims, _) = proof.rsplit_once('.').unwrap();
-    let forged = letter.with_credentials(&token, &format!("{claims}.{}", crate::idp::b64([7; 32])));
+    let forged = letter.with_credentials(&token, &format!("{claims}.{}", sealwire_testkit::idp::b64([7; 32])));
     for _ in 0..20 {
         assert_eq!(office.desk.offer(&forged).await, DENIED);
     }
@@ -183,22 +185,31 @@ async fn a_provider_that_says_nothing_holds_up_no_message() {
     quick.pause = Duration::from_millis(100);
     let office = Office::open(quick).await;
     provider.manner(Manner::Silent);
-    let asked = provider.count("/keys");
-    let began = Instant::now();
-    while provider.count("/keys") == asked {
-        assert!(began.elapsed() < PATIENCE, "asked again");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    // Who waits for a fetch is answered after it, each time; on a busy machine a fetch may end by chance meanwhile.
+    let mut quick = false;
+    for _ in 0..10 {
+        let asked = provider.count("/keys");
+        let began = Instant::now();
+        while provider.count("/keys") == asked {
+            assert!(began.elapsed() < PATIENCE, "asked again");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // A fetch is under way now, and stays so for a second.
+        let failed = office.status().failed;
+        assert_eq!(office.call(&signer.token()).await, None);
+        assert_eq!(office.call(&signer.token_named("none")).await, DENIED);
+        quick = office.status().failed == failed;
+        if quick {
+            break;
+        }
     }
-    // A fetch is under way now, and stays so for a second.
-    let began = Instant::now();
-    assert_eq!(office.call(&signer.token()).await, None);
-    assert_eq!(office.call(&signer.token_named("none")).await, DENIED);
-    assert!(began.elapsed() < Duration::from_millis(700), "{:?}", began.elapsed());
+    assert!(quick, "a message waits for the provider");
     office.until("the bound on a fetch", |status| status.failed > 0).await;
     assert!(office.status().error.unwrap().contains("no whole answer within"));
     assert_eq!((office.status().state, office.call(&signer.token()).await), (KeySourceState::Kept, None));
 }
 
+/// SPEC.md §16.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_good_keys_are_kept_for_a_bounded_time_and_then_refused() {
     let (mut provider, signer) = (Provider::start().await, Signer::new("one"));

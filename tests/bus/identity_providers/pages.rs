@@ -8,21 +8,21 @@ use async_nats::HeaderMap;
 use sealwire::auth::{KeyEntry, KeyRingFile, TokenAlgorithm, write_secret};
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router, Service};
-use sealwire::wire::{AgentKey, Delivery, Endpoint, RequestSigner, Signed};
+use sealwire::wire::{AgentKey, Delivery, Endpoint, RequestSigner};
 use sealwire::{Clock as _, Config, Name, SystemClock};
 use serde_json::{Value, json};
 
 use super::provider::Provider;
-use crate::idp::Idp;
-use crate::support::desk::text;
+use sealwire_testkit::desk::text;
+use sealwire_testkit::idp::Idp;
+use sealwire_testkit::page;
+use sealwire_testkit::site::sign;
 
 const PAGE: &str = include_str!("../../../docs/identity-providers.md");
 
 /// The configuration under a heading of the page.
-fn configuration(heading: &str) -> &'static str {
-    let section = PAGE.split("\n## ").find(|section| section.starts_with(heading)).expect(heading);
-    let (_, block) = section.split_once("```toml\n").expect(heading);
-    block.split_once("```").expect(heading).0
+fn configuration(heading: &str) -> String {
+    page::blocks(page::section(PAGE, heading)).find(|block| block.info == "toml").expect(heading).text()
 }
 
 /// What a provider's documentation shows, and what of it must not pass.
@@ -129,16 +129,7 @@ async fn call(service: &Service, token: &str) -> Value {
     let (subject, reply) = ("rpc.v1.math.planner", "_INBOX.planner.test.1");
     let payload = r#"{"jsonrpc":"2.0","method":"math/add","params":[2,3],"id":1}"#;
     let signer = RequestSigner::new(&agent(), endpoint().audience().clone(), vec![]).unwrap();
-    let signed = signer.sign(&Signed {
-        subject,
-        reply,
-        payload: payload.as_bytes(),
-        token,
-        now_ms: SystemClock.now_ms(),
-        valid_s: 30,
-        timeout_ms: None,
-        idempotency_key: None,
-    });
+    let signed = sign(&signer, subject, reply, payload, token);
     let mut headers = HeaderMap::new();
     headers.insert("Authorization", signed.authorization.as_str());
     let answer = service.handle(Delivery::new(subject, reply, headers, payload)).await.expect("an answer");

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use zeroize::Zeroizing;
 
 use super::{Event, OpenError, Options, eventually, open, open_with, subject, up};
-use crate::support::{NatsServer, SOON, within};
+use sealwire_testkit::{NatsServer, SOON, within};
 
 fn secret(text: &str) -> Option<Zeroizing<String>> {
     Some(Zeroizing::new(text.to_owned()))

@@ -1,6 +1,5 @@
 //! What a service is asked beside its calls: by its other replicas, and by tools on `$SRV`, however often and whatever they send.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -9,35 +8,25 @@ use sealwire::auth::Nonce;
 use sealwire::service::{ServeError, State};
 use serde_json::{Value, json};
 
-use crate::support::raw::{RawConnection, poison_headers};
-use crate::support::site::{Answer, Caller, Served, Site, methods, sum};
-use crate::support::{NatsServer, SOON, settle, within};
+use sealwire_testkit::raw::{RawConnection, poison_headers};
+use sealwire_testkit::site::{Answer, Caller, Served, Site, methods, sum};
+use sealwire_testkit::{NatsServer, SOON, settle, within};
 
 /// The users of SPEC.md §19, without what they do not need here. Whoever names none is `ann`.
 const BROKER: &str = r#"
 accounts { A { users = [
   { user: site, password: site, permissions: {
       publish: ["_INBOX.>", "_SVC.site.replica.>"],
-      subscribe: ["rpc.v1.site.>", "_SVC.site.replica.>", "$SRV.PING", "$SRV.PING.site", "$SRV.PING.site.*",
+      subscribe: ["rpc.v1.site.>", "rpc.v1-ctl.site.>", "_SVC.site.replica.>", "$SRV.PING", "$SRV.PING.site", "$SRV.PING.site.*",
                   "$SRV.INFO", "$SRV.INFO.site", "$SRV.INFO.site.*", "$SRV.STATS", "$SRV.STATS.site", "$SRV.STATS.site.*"] } }
   { user: blind, password: blind, permissions: {
-      publish: ["_INBOX.>"], subscribe: ["rpc.v1.site.>", "_SVC.site.replica.>", "$SRV.>"] } }
+      publish: ["_INBOX.>"], subscribe: ["rpc.v1.site.>", "rpc.v1-ctl.site.>", "_SVC.site.replica.>", "$SRV.>"] } }
   { user: ann, password: ann, permissions: {
       publish: ["rpc.v1.*.ann", "rpc.v1.*.ann.>"], subscribe: ["_INBOX.ann.>"] } }
   { user: tools, password: tools, permissions: { publish: ["$SRV.>"], subscribe: ["_INBOX.tools.>"] } }
 ] } }
 no_auth_user: ann
 "#;
-
-/// A site at this broker, whose service logs in as `user`.
-fn site(server: &NatsServer, user: &str) -> Site {
-    let site = Site::new(&server.url());
-    let config = site.path("sealwire.toml");
-    let login = format!("user = \"{user}\"\npassword = \"{user}\"\n[keys]");
-    std::fs::write(&config, std::fs::read_to_string(&config).unwrap().replace("[keys]", &login)).unwrap();
-    std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o600)).unwrap();
-    site
-}
 
 /// Calls of one agent while `flood` goes on; one that fails is told.
 async fn calls_during(caller: &Caller, flood: impl Future<Output = u64>) -> u64 {
@@ -72,7 +61,7 @@ async fn elsewhere<F: Future<Output = u64>>(work: impl FnOnce() -> F + Send + 's
 async fn questions_of_a_tools_user_at_two_thousand_a_second_fail_no_call_and_no_guard_doubts() {
     const TIME: Duration = Duration::from_secs(4);
     let server = NatsServer::start_with(BROKER).await;
-    let site = site(&server, "site");
+    let site = Site::logging_in_as(&server.url(), "site");
     let served = site.serve(methods()).await;
     let caller = site.caller("ann").await;
     let url = server.url();
@@ -113,7 +102,7 @@ async fn questions_of_a_tools_user_at_two_thousand_a_second_fail_no_call_and_no_
 async fn questions_as_fast_as_the_broker_takes_them_fail_no_call_and_no_guard_doubts() {
     const TIME: Duration = Duration::from_secs(6);
     let server = NatsServer::start_with(BROKER).await;
-    let site = site(&server, "site");
+    let site = Site::logging_in_as(&server.url(), "site");
     let served = site.serve(methods()).await;
     let caller = site.caller("ann").await;
     let url = server.url();
@@ -146,7 +135,7 @@ async fn questions_as_fast_as_the_broker_takes_them_fail_no_call_and_no_guard_do
 async fn poison_on_discovery_at_five_thousand_a_second_fails_no_call() {
     const TIME: Duration = Duration::from_secs(3);
     let server = NatsServer::start_with(BROKER).await;
-    let site = site(&server, "site");
+    let site = Site::logging_in_as(&server.url(), "site");
     let served = site.serve(methods()).await;
     let caller = site.caller("ann").await;
     let url = server.url();
@@ -173,7 +162,7 @@ async fn poison_on_discovery_at_five_thousand_a_second_fails_no_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_that_may_not_ask_its_replicas_says_what_to_permit() {
     let server = NatsServer::start_with(BROKER).await;
-    let error = site(&server, "blind").start(methods()).await.ended().await.unwrap_err();
+    let error = Site::logging_in_as(&server.url(), "blind").start(methods()).await.ended().await.unwrap_err();
     assert!(matches!(error, ServeError::Blind { .. }), "{error}");
     let said = error.to_string();
     assert!(said.contains("`_SVC.site.replica.peers`") && said.contains("`_SVC.site.replica.>`"), "{said}");
@@ -241,6 +230,7 @@ fn is_up(served: &Served) -> bool {
 
 /// At a broker where anybody may answer: what is not signed keeps a replica from starting, and one that runs from admitting
 /// anything for as long as it lasts. It ends none, and is not the replica's own voice either.
+/// SPEC.md §18.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_without_a_proof_closes_the_guard_and_ends_no_replica() {
     let server = NatsServer::start().await;
@@ -269,6 +259,7 @@ async fn an_answer_without_a_proof_closes_the_guard_and_ends_no_replica() {
 }
 
 /// One replica's word that it has another guard could be among what there was no room for.
+/// SPEC.md §18.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_hears_too_much_has_not_heard_itself() {
     let server = NatsServer::start().await;
@@ -293,6 +284,7 @@ async fn a_replica_that_hears_too_much_has_not_heard_itself() {
 }
 
 /// Replicas and health checks ask where `$SRV` is not; tools get what ADR-32 says, signed if they send a nonce.
+/// SPEC.md §18.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tools_get_signed_answers_in_their_inboxes_and_none_where_replicas_listen() {
     let server = NatsServer::start().await;

@@ -11,7 +11,7 @@ use sealwire::wire::{AgentKey, Envelope};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::desk::{Agent, Desk, Letter, NOW, POLICY, Setup, call, code, jws, part, recording};
+use sealwire_testkit::desk::{Agent, Desk, Letter, NOW, POLICY, Setup, call, code, jws, part, recording};
 
 /// The second key of ann.
 fn new_key() -> AgentKey {
@@ -23,6 +23,7 @@ fn with_new_key(desk: &Desk, keys: &mut Vec<KeyEntry>) {
     keys.push(KeyEntry::hmac(key.kid(), desk.agent("ann", &[]).name, &key.derived(desk.endpoint.audience()).unwrap()));
 }
 
+/// SPEC.md §16.
 #[tokio::test]
 async fn two_keys_of_one_agent_overlap_between_their_dates() {
     let (router, _) = recording();
@@ -51,6 +52,7 @@ async fn two_keys_of_one_agent_overlap_between_their_dates() {
     }
 }
 
+/// SPEC.md §16.
 #[tokio::test]
 async fn retired_revoked_and_removed_keys_verify_nothing_new() {
     let (router, runs) = recording();
@@ -123,10 +125,10 @@ async fn ring_replaced_under_load_never_half_applies() {
                     let sealed = desk.service.handle(letter.delivery()).await.unwrap();
                     if let Some(headers) = sealed.headers() {
                         letter.expectation.accept(sealed.to(), headers, sealed.payload()).unwrap();
-                        assert_eq!(code(&crate::desk::text(&sealed)), None);
+                        assert_eq!(code(&sealwire_testkit::desk::text(&sealed)), None);
                         results.fetch_add(1, Ordering::SeqCst);
                     } else {
-                        assert_eq!(code(&crate::desk::text(&sealed)), Some(-32010));
+                        assert_eq!(code(&sealwire_testkit::desk::text(&sealed)), Some(-32010));
                     }
                     rounds += 1;
                     tokio::task::yield_now().await;
@@ -176,6 +178,7 @@ fn every_way(desk: &Desk, agent: &Agent) -> Vec<Letter> {
     ]
 }
 
+/// SPEC.md §16.
 #[tokio::test]
 async fn revocation_precedes_everything_for_every_method_on_cached_tokens_too() {
     let (router, runs) = recording();
@@ -208,6 +211,7 @@ async fn revocation_precedes_everything_for_every_method_on_cached_tokens_too() 
     }
 }
 
+/// SPEC.md §7.
 #[tokio::test]
 async fn tokens_issued_after_a_subject_was_revoked_are_good_again() {
     let (router, _) = recording();
@@ -221,6 +225,7 @@ async fn tokens_issued_after_a_subject_was_revoked_are_good_again() {
     assert_eq!(desk.offer(&desk.letter(&old, &call("desk/echo", "[]"))).await, Some(-32010));
 }
 
+/// SPEC.md §16.
 #[tokio::test]
 async fn exchanged_token_keys_end_cached_tokens_of_the_old_ones() {
     let (router, runs) = recording();
@@ -235,6 +240,7 @@ async fn exchanged_token_keys_end_cached_tokens_of_the_old_ones() {
     assert_eq!(runs.count(), 1);
 }
 
+/// SPEC.md §7.
 #[tokio::test]
 async fn token_bound_to_a_key_is_useless_with_any_other() {
     let (router, runs) = recording();
@@ -242,9 +248,9 @@ async fn token_bound_to_a_key_is_useless_with_any_other() {
     desk.change_ring(|keys| with_new_key(&desk, keys));
     let eve_thumbprint = {
         let x = desk.agent("eve", &[]).key.public().unwrap();
-        crate::desk::digest(format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#).as_bytes())
+        sealwire_testkit::desk::digest(format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#).as_bytes())
     };
-    let other_thumbprint = crate::desk::digest(b"another key");
+    let other_thumbprint = sealwire_testkit::desk::digest(b"another key");
     let cnf =
         |kid: Option<&str>, jkt: Option<&str>| Confirmation { kid: kid.map(Into::into), jkt: jkt.map(Into::into) };
     let cases = [
@@ -273,6 +279,7 @@ async fn token_bound_to_a_key_is_useless_with_any_other() {
     assert_eq!(desk.offer(&desk.letter(&rotated, &call("desk/echo", "[]"))).await, None);
 }
 
+/// SPEC.md §7.
 #[tokio::test]
 async fn hardened_mode_refuses_tokens_that_name_no_key() {
     let (router, runs) = recording();
@@ -285,6 +292,7 @@ async fn hardened_mode_refuses_tokens_that_name_no_key() {
     assert_eq!(runs.count(), 1);
 }
 
+/// SPEC.md §7.
 #[tokio::test]
 async fn delegated_call_needs_the_actors_key_and_the_policys_leave() {
     let router = Router::new(()).method("desk/who", |ctx: Ctx, (): ()| async move {
@@ -311,6 +319,7 @@ async fn delegated_call_needs_the_actors_key_and_the_policys_leave() {
     assert_eq!(desk.offer(&desk.letter(&ann_for_carol, &body)).await, Some(-32010));
 }
 
+/// SPEC.md §5.1.
 #[tokio::test]
 async fn public_key_does_not_serve_as_an_hmac_secret() {
     let (router, runs) = recording();
@@ -318,7 +327,7 @@ async fn public_key_does_not_serve_as_an_hmac_secret() {
     let eve = desk.agent("eve", &["worker"]);
     let good = desk.letter(&eve, &call("desk/echo", "[]"));
     let (token, proof) = good.credentials();
-    let public: [u8; 32] = crate::desk::unb64(&eve.key.public().unwrap()).try_into().unwrap();
+    let public: [u8; 32] = sealwire_testkit::desk::unb64(&eve.key.public().unwrap()).try_into().unwrap();
     for alg in ["HS256", "EdDSA"] {
         let header = format!(r#"{{"alg":"{alg}","kid":"eve.k1","typ":"nats-rpc-v1+jwt"}}"#);
         let forged = jws(&sealwire::wire::HmacKey::new(public), &header, &part(&proof, 1).to_string());
@@ -329,11 +338,12 @@ async fn public_key_does_not_serve_as_an_hmac_secret() {
     let good = desk.letter(&ann, &call("desk/echo", "[]"));
     let (token, proof) = good.credentials();
     let header = r#"{"alg":"EdDSA","kid":"ann.k1","typ":"nats-rpc-v1+jwt"}"#;
-    let forged = crate::desk::jws_ed25519(desk.derived(&ann).expose(), header, &part(&proof, 1).to_string());
+    let forged = sealwire_testkit::desk::jws_ed25519(desk.derived(&ann).expose(), header, &part(&proof, 1).to_string());
     assert_eq!(desk.offer(&good.with_credentials(&token, &forged)).await, Some(-32010));
     assert_eq!((runs.count(), desk.burnt()), (0, 0));
 }
 
+/// SPEC.md §13.
 #[tokio::test]
 async fn unknown_and_known_key_ids_are_told_apart_by_nothing_in_the_answer() {
     let desk = Desk::open(recording().0);
@@ -351,12 +361,13 @@ async fn unknown_and_known_key_ids_are_told_apart_by_nothing_in_the_answer() {
             let header = format!(r#"{{"alg":"{alg}","kid":"{kid}","typ":"nats-rpc-v1+jwt"}}"#);
             let forged = good.with_credentials(&token, &jws(&wrong, &header, &part(&proof, 1).to_string()));
             let sealed = desk.service.handle(forged.delivery()).await.unwrap();
-            answers.insert((crate::desk::text(&sealed), sealed.headers().is_none()));
+            answers.insert((sealwire_testkit::desk::text(&sealed), sealed.headers().is_none()));
         }
     }
     assert_eq!(answers.len(), 1, "{answers:?}");
 }
 
+/// SPEC.md §5.3.
 #[tokio::test]
 async fn naming_anothers_ed25519_key_takes_none_of_its_turns() {
     let (router, runs) = recording();
@@ -364,7 +375,7 @@ async fn naming_anothers_ed25519_key_takes_none_of_its_turns() {
     let (ann, eve) = (desk.agent("ann", &["worker"]), desk.agent("eve", &["worker"]));
     let own = Envelope::decode(desk.letter(&eve, "[]").delivery(), &desk.endpoint).unwrap();
     let verifier = desk.service.verifier();
-    let both_turns = [verifier.turn(&own).await.unwrap(), verifier.turn(&own).await.unwrap()];
+    let both_permits = [verifier.verify_permit(&own).await.unwrap(), verifier.verify_permit(&own).await.unwrap()];
     // Ann, on her own subject, names the key of eve; and eve's turns are no matter of HMAC keys or unknown ones.
     let letter = desk.letter(&ann, &call("desk/echo", "[]"));
     let (token, proof) = letter.credentials();
@@ -378,7 +389,7 @@ async fn naming_anothers_ed25519_key_takes_none_of_its_turns() {
     // Eve's own message waits for its turn, and is answered when there is one.
     let letter = desk.letter(&eve, &call("desk/echo", "[]"));
     assert!(tokio::time::timeout(Duration::from_millis(40), desk.offer(&letter)).await.is_err());
-    drop(both_turns);
+    drop(both_permits);
     assert_eq!(desk.offer(&letter).await, None);
     assert_eq!(runs.count(), 1);
 }

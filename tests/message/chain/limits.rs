@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sealwire::auth::Caps;
+use sealwire::auth::NonceLimits;
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, QuotaLimits, Router, ServiceLimits};
 use sealwire::wire::WireLimits;
@@ -12,7 +12,7 @@ use sealwire::{Clock as _, ManualClock};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::desk::{Agent, Desk, HINTS, Letter, NOW, POLICY, Setup, call, code, recording, text};
+use sealwire_testkit::desk::{Agent, Desk, HINTS, Letter, NOW, POLICY, Setup, call, code, recording, text};
 
 fn due(desk: &Desk, agent: &Agent, payload: &str, timeout: Duration) -> Letter {
     let subject = desk.endpoint.subject(&agent.name);
@@ -44,6 +44,7 @@ fn never() -> (Router<Arc<AtomicUsize>>, Arc<AtomicUsize>) {
     (router, cancelled)
 }
 
+/// SPEC.md §8.
 #[tokio::test]
 async fn nothing_starts_once_the_deadline_or_the_expiry_has_come() {
     let (router, runs) = recording();
@@ -70,6 +71,7 @@ async fn nothing_starts_once_the_deadline_or_the_expiry_has_come() {
     }
 }
 
+/// SPEC.md §8.
 #[tokio::test]
 async fn deadline_counts_from_the_signing_also_in_the_middle_of_a_second() {
     let desk = Desk::open(recording().0);
@@ -83,6 +85,7 @@ async fn deadline_counts_from_the_signing_also_in_the_middle_of_a_second() {
     assert_eq!(desk.offer(&two).await, Some(-32003));
 }
 
+/// SPEC.md §8.
 #[tokio::test]
 async fn method_is_cancelled_at_the_deadline_and_the_caller_is_told() {
     let (router, cancelled) = never();
@@ -113,6 +116,7 @@ async fn method_is_cancelled_when_its_message_is_given_up() {
     assert_eq!(desk.offer(&letter).await, Some(-32012));
 }
 
+/// SPEC.md §8.
 #[tokio::test]
 async fn answer_may_follow_the_expiry_but_not_the_deadline() {
     // Each call takes as long as it says, on the service's clock, without giving way: no timer can stop it.
@@ -139,6 +143,7 @@ async fn answer_may_follow_the_expiry_but_not_the_deadline() {
     }
 }
 
+/// SPEC.md §10.
 #[tokio::test]
 async fn rate_above_an_agents_own_is_refused_and_others_do_not_notice() {
     let (router, runs) = recording();
@@ -196,6 +201,7 @@ async fn batch_is_charged_whole_or_not_run_at_all() {
     assert_eq!(runs.count(), 8);
 }
 
+/// SPEC.md §10.
 #[tokio::test]
 async fn work_under_way_is_bounded_per_agent() {
     let open = Arc::new((Notify::new(), AtomicBool::new(false)));
@@ -226,11 +232,12 @@ async fn work_under_way_is_bounded_per_agent() {
     assert!(desk.ask(&ann, &body).await.unwrap().contains("done"), "places are given back");
 }
 
+/// SPEC.md §9.
 #[tokio::test]
 async fn nonce_quota_of_one_agent_is_its_own() {
     let (router, runs) = recording();
-    let caps = Caps { owner: 3, total: 100, owners: 10, reserve: 2 };
-    let desk = Desk::open_as(Setup { caps, ..Setup::default() }, |service| service.methods(router));
+    let nonce_limits = NonceLimits { owner: 3, total: 100, owners: 10, reserve: 2 };
+    let desk = Desk::open_as(Setup { nonce_limits, ..Setup::default() }, |service| service.methods(router));
     let (ann, bob) = (desk.agent("ann", &["worker"]), desk.agent("bob", &["worker"]));
     for _ in 0..3 {
         assert_eq!(desk.offer(&desk.letter(&ann, &call("desk/echo", "[]"))).await, None);
@@ -245,11 +252,12 @@ async fn nonce_quota_of_one_agent_is_its_own() {
     assert_eq!(desk.offer(&desk.letter(&ann, &call("desk/echo", "[]"))).await, None);
 }
 
+/// SPEC.md §9.
 #[tokio::test]
 async fn full_guard_refuses_and_runs_nothing() {
     let (router, runs) = recording();
-    let caps = Caps { owner: 3, total: 3, owners: 1, reserve: 3 };
-    let desk = Desk::open_as(Setup { caps, ..Setup::default() }, |service| service.methods(router));
+    let nonce_limits = NonceLimits { owner: 3, total: 3, owners: 1, reserve: 3 };
+    let desk = Desk::open_as(Setup { nonce_limits, ..Setup::default() }, |service| service.methods(router));
     assert_eq!(desk.offer(&desk.letter(&desk.agent("ann", &["worker"]), &call("desk/echo", "[]"))).await, None);
     let answer = desk.ask(&desk.agent("bob", &["worker"]), &call("desk/echo", "[]")).await.unwrap();
     assert_eq!(error(&answer)["code"], -32014);
@@ -257,6 +265,7 @@ async fn full_guard_refuses_and_runs_nothing() {
     assert_eq!(runs.count(), 1);
 }
 
+/// SPEC.md §15.
 #[tokio::test]
 async fn batch_of_more_entries_than_the_bound_is_refused_whole() {
     let (router, runs) = recording();
@@ -304,6 +313,7 @@ fn repeating() -> (Router<Arc<AtomicUsize>>, Arc<AtomicUsize>) {
     (router, runs)
 }
 
+/// SPEC.md §11.
 #[tokio::test]
 async fn answer_above_its_limit_becomes_an_error_that_means_executed() {
     let (router, runs) = repeating();
@@ -326,6 +336,7 @@ async fn answer_above_its_limit_becomes_an_error_that_means_executed() {
     assert_eq!(runs.load(Ordering::SeqCst), 8);
 }
 
+/// SPEC.md §11.
 #[tokio::test]
 async fn batch_amplification_is_bounded_by_the_answers_limit() {
     let (router, runs) = repeating();
@@ -337,6 +348,7 @@ async fn batch_amplification_is_bounded_by_the_answers_limit() {
     assert_eq!(runs.load(Ordering::SeqCst), 50);
 }
 
+/// SPEC.md §15.
 #[tokio::test]
 async fn request_above_its_limit_gets_the_fixed_hint_and_costs_no_signature_check() {
     let (router, runs) = recording();
@@ -352,6 +364,7 @@ async fn request_above_its_limit_gets_the_fixed_hint_and_costs_no_signature_chec
     assert_eq!((runs.count(), desk.burnt()), (1, 1));
 }
 
+/// SPEC.md §15.
 #[tokio::test]
 async fn headers_above_their_limits_are_refused() {
     let desk = Desk::open(recording().0);
@@ -372,6 +385,7 @@ async fn headers_above_their_limits_are_refused() {
     assert_eq!(desk.offer(&harmless).await, None);
 }
 
+/// SPEC.md §13.
 #[tokio::test]
 async fn hints_stop_at_their_global_rate_and_signed_answers_go_on() {
     let desk =

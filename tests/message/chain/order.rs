@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sealwire::auth::{Denylist, TokenIssuer};
 use sealwire::service::{QuotaLimits, ServiceLimits};
 
-use crate::desk::{Agent, Desk, Letter, Setup, b64, call, code, digest, jws, part, recording, text};
+use sealwire_testkit::desk::{Agent, Desk, Letter, Setup, b64, call, code, digest, jws, part, recording, text};
 
 /// Good but for one thing, of the kind that is judged before the nonce. The letter itself stays good.
 fn spoilt(desk: &Desk, ann: &Agent, good: &Letter) -> Vec<(&'static str, Letter)> {
@@ -15,13 +15,13 @@ fn spoilt(desk: &Desk, ann: &Agent, good: &Letter) -> Vec<(&'static str, Letter)
     let header = |kid: &str, alg: &str| format!(r#"{{"alg":"{alg}","kid":"{kid}","typ":"nats-rpc-v1+jwt"}}"#);
     let (_, claims) = input.split_once('.').unwrap();
     let resigned = |key: &Agent, header: &str| {
-        let claims = String::from_utf8(crate::desk::unb64(claims)).unwrap();
+        let claims = String::from_utf8(sealwire_testkit::desk::unb64(claims)).unwrap();
         good.with_credentials(&token, &jws(&desk.derived(key), header, &claims))
     };
     let bob = desk.agent("bob", &["worker"]);
     let token_of_bob = bob.token.clone();
     let stranger = TokenIssuer::generate("https://issuer.test").unwrap();
-    let mut request = sealwire::auth::IssueRequest::new("ann", "test/desk", crate::desk::NOW);
+    let mut request = sealwire::auth::IssueRequest::new("ann", "test/desk", sealwire_testkit::desk::NOW);
     request.roles = ["worker".to_owned()].into();
     let forged_token = stranger.issue(&request).unwrap();
     let under = |token: &str| {
@@ -54,12 +54,13 @@ fn spoilt(desk: &Desk, ann: &Agent, good: &Letter) -> Vec<(&'static str, Letter)
     ]
 }
 
+/// SPEC.md §10.
 #[tokio::test]
 async fn forged_messages_do_not_burn_a_nonce() {
     let (router, runs) = recording();
     let desk = Desk::open_with(
         router,
-        crate::desk::POLICY,
+        sealwire_testkit::desk::POLICY,
         ServiceLimits { hints_per_second: 1_000_000, ..ServiceLimits::default() },
     );
     let ann = desk.agent("ann", &["worker"]);
@@ -81,6 +82,7 @@ async fn forged_messages_do_not_burn_a_nonce() {
     assert_eq!((runs.count(), desk.burnt()), (1, 1));
 }
 
+/// SPEC.md §9.
 #[tokio::test]
 async fn stale_messages_burn_no_nonce_and_are_told_the_time_under_a_signature() {
     let (router, runs) = recording();
@@ -89,18 +91,21 @@ async fn stale_messages_burn_no_nonce_and_are_told_the_time_under_a_signature() 
     let letter = desk.letter(&ann, &call("desk/echo", "[]"));
     // From W + S after the expiry on it is a copy that somebody kept: an unsigned hint, as for an unknown key.
     for seconds in [30, 31, 65] {
-        desk.clock.set_ms((crate::desk::NOW + seconds) * 1000);
+        desk.clock.set_ms((sealwire_testkit::desk::NOW + seconds) * 1000);
         let answer = desk.answer(&letter).await.unwrap();
         assert_eq!(code(&answer), Some(-32011));
-        assert!(answer.contains(&format!(r#""data":{{"server_time":{}}}"#, crate::desk::NOW + seconds)), "{answer}");
+        assert!(
+            answer.contains(&format!(r#""data":{{"server_time":{}}}"#, sealwire_testkit::desk::NOW + seconds)),
+            "{answer}"
+        );
     }
     for seconds in [66, 3_600] {
-        desk.clock.set_ms((crate::desk::NOW + seconds) * 1000);
+        desk.clock.set_ms((sealwire_testkit::desk::NOW + seconds) * 1000);
         let sealed = desk.service.handle(letter.delivery()).await.unwrap();
-        assert!(sealed.headers().is_none() && text(&sealed) == crate::desk::HINTS[0], "{seconds}");
+        assert!(sealed.headers().is_none() && text(&sealed) == sealwire_testkit::desk::HINTS[0], "{seconds}");
     }
     assert_eq!(desk.service.counters().refusals()["long_expired"], 2);
-    desk.clock.set_ms((crate::desk::NOW + 3_600) * 1000);
+    desk.clock.set_ms((sealwire_testkit::desk::NOW + 3_600) * 1000);
     // Issued six seconds ahead of this clock, and then five, which is the skew that is allowed.
     let letter = desk.letter_claiming(&ann, &call("desk/echo", "[]"), |claims| {
         claims.iat += 6;
@@ -115,6 +120,7 @@ async fn stale_messages_burn_no_nonce_and_are_told_the_time_under_a_signature() 
     assert!(desk.answer(&letter).await.unwrap().contains("result"));
 }
 
+/// SPEC.md §10.
 #[tokio::test]
 async fn signature_is_judged_before_the_window_and_the_window_before_the_token() {
     let desk = Desk::open(recording().0);
@@ -131,6 +137,7 @@ async fn signature_is_judged_before_the_window_and_the_window_before_the_token()
 }
 
 /// A copy of an old message is not worth a digest of what it carries: the window decides first. A fresh one is.
+/// SPEC.md §10.
 #[tokio::test]
 async fn window_is_judged_before_the_digests_and_these_before_anything_is_signed_to_a_fresh_message() {
     let desk = Desk::open(recording().0);
@@ -148,11 +155,13 @@ async fn window_is_judged_before_the_digests_and_these_before_anything_is_signed
 }
 
 /// Each is signed, and anybody who has seen a message can ask for it.
+/// SPEC.md §9.
 #[tokio::test]
 async fn signed_answers_to_one_owners_copies_are_limited_and_its_own_calls_and_others_are_not() {
     let (router, runs) = recording();
     let quota = QuotaLimits { per_second: 5, burst: 5, in_flight: 9 };
-    let desk = Desk::open_with(router, crate::desk::POLICY, ServiceLimits { quota, ..ServiceLimits::default() });
+    let desk =
+        Desk::open_with(router, sealwire_testkit::desk::POLICY, ServiceLimits { quota, ..ServiceLimits::default() });
     let (ann, bob) = (desk.agent("ann", &["worker"]), desk.agent("bob", &["worker"]));
     let letter = desk.letter(&ann, &call("desk/echo", "[1]"));
     assert!(desk.answer(&letter).await.unwrap().contains("result"));
@@ -195,11 +204,12 @@ async fn copies_buy_no_more_answers_while_the_guard_cannot_say_that_they_are_cop
     assert_eq!(runs.count(), 1);
 }
 
+/// SPEC.md §10.
 #[tokio::test]
 async fn wrong_token_under_a_good_signature_is_refused_like_an_unknown_caller() {
     let (router, runs) = recording();
     let desk = Desk::open(router);
-    let now = crate::desk::NOW;
+    let now = sealwire_testkit::desk::NOW;
     let wrong = [
         ("expired", desk.agent_with("ann", |request| request.now_s = now - 1_000)),
         ("from the future", desk.agent_with("ann", |request| request.now_s = now + 1_000)),
@@ -213,11 +223,12 @@ async fn wrong_token_under_a_good_signature_is_refused_like_an_unknown_caller() 
         let letter = desk.letter(agent, &call("desk/echo", "[]"));
         let sealed = desk.service.handle(letter.delivery()).await.unwrap();
         assert!(sealed.headers().is_none(), "{what}: not signed");
-        assert_eq!(text(&sealed), crate::desk::HINTS[0], "{what}");
+        assert_eq!(text(&sealed), sealwire_testkit::desk::HINTS[0], "{what}");
     }
     assert_eq!((desk.burnt(), runs.count()), (0, 0));
 }
 
+/// SPEC.md §10.
 #[tokio::test]
 async fn denied_call_burns_its_nonce_and_never_runs_after_the_policy_allows_it() {
     let (router, runs) = recording();
@@ -233,11 +244,13 @@ async fn denied_call_burns_its_nonce_and_never_runs_after_the_policy_allows_it()
 
 /// What is above the rate is refused before anything is stored: an agent cannot fill the memory of all replicas with
 /// calls that it may not make.
+/// SPEC.md §9.
 #[tokio::test]
 async fn message_above_the_rate_is_refused_before_the_guard_and_burns_nothing() {
     let (router, runs) = recording();
     let quota = QuotaLimits { per_second: 20, burst: 20, in_flight: 9 };
-    let desk = Desk::open_with(router, crate::desk::POLICY, ServiceLimits { quota, ..ServiceLimits::default() });
+    let desk =
+        Desk::open_with(router, sealwire_testkit::desk::POLICY, ServiceLimits { quota, ..ServiceLimits::default() });
     let ann = desk.agent("ann", &["worker"]);
     let (letter, answer) = super::limits::too_fast(&desk, &ann).await;
     assert!(answer.contains(r#""scope":"replica-rate""#), "{answer}");
@@ -258,10 +271,15 @@ async fn message_above_the_rate_is_refused_before_the_guard_and_burns_nothing() 
     assert_eq!(desk.burnt(), burnt + 1 + codes.get(&Some(-32002)).copied().unwrap_or(0));
 }
 
+/// SPEC.md §10.
 #[tokio::test]
 async fn rate_is_judged_before_the_body() {
     let quota = QuotaLimits { per_second: 1, burst: 1, in_flight: 9 };
-    let desk = Desk::open_with(recording().0, crate::desk::POLICY, ServiceLimits { quota, ..ServiceLimits::default() });
+    let desk = Desk::open_with(
+        recording().0,
+        sealwire_testkit::desk::POLICY,
+        ServiceLimits { quota, ..ServiceLimits::default() },
+    );
     let ann = desk.agent("ann", &["worker"]);
     let mut codes = Vec::new();
     while codes.last() != Some(&-32013) && codes.len() < 100 {
@@ -271,6 +289,7 @@ async fn rate_is_judged_before_the_body() {
     assert!(!codes.is_empty() && codes.iter().all(|code| *code == -32700), "{codes:?}");
 }
 
+/// SPEC.md §10.
 #[tokio::test]
 async fn unreadable_refused_and_late_messages_burn_their_nonces() {
     let (router, runs) = recording();
@@ -307,7 +326,7 @@ async fn nonce_is_kept_over_every_reload() {
     let ann = desk.agent("ann", &["worker"]);
     let letter = desk.letter(&ann, &call("desk/echo", "[]"));
     assert!(desk.answer(&letter).await.is_some());
-    desk.change_policy(crate::desk::POLICY);
+    desk.change_policy(sealwire_testkit::desk::POLICY);
     assert_eq!(desk.offer(&letter).await, Some(-32012));
     desk.change_ring(|_| {});
     assert_eq!(desk.offer(&letter).await, Some(-32012));
@@ -319,6 +338,7 @@ async fn nonce_is_kept_over_every_reload() {
     assert_eq!(runs.count(), 1);
 }
 
+/// SPEC.md §9.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn captured_message_resent_a_thousand_times_runs_once() {
     let (router, runs) = recording();
@@ -349,6 +369,7 @@ async fn captured_message_resent_a_thousand_times_runs_once() {
     assert_eq!((results, runs.count(), desk.burnt()), (1, 1, 1));
 }
 
+/// SPEC.md §9.
 #[tokio::test]
 async fn same_nonce_of_two_agents_is_two_messages() {
     let (router, runs) = recording();

@@ -4,14 +4,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use sealwire::policy::Permitted;
 use sealwire::rpc::{Limits, Responses, RpcError};
-use sealwire::service::{Ctx, Router, Service, ServiceLimits};
+use sealwire::service::{Ctx, Permitted, Router, Service, ServiceLimits};
 use serde_json::json;
 use serde_json::value::RawValue;
 use tower::{ServiceBuilder, ServiceExt as _};
 
-use crate::desk::{Desk, POLICY, Setup, call, code, recording};
+use sealwire_testkit::desk::{Desk, POLICY, Setup, call, code, recording};
 
 #[tokio::test]
 async fn allow_deny_change_the_policy_and_again() {
@@ -255,7 +254,7 @@ async fn layer_may_end_a_call_but_not_in_the_words_of_our_own_checks() {
     ];
     let mut cases: Vec<(tower::BoxError, i64)> = own.iter().map(|code| (received(*code).into(), -32603)).collect();
     cases.extend([
-        (RpcError::application(-32050, "try later").into(), -32050),
+        (RpcError::application(50, "try later").into(), 50),
         (RpcError::validation("no").into(), -32001),
         (RpcError::dependency("down").into(), -32004),
         (received(7).into(), 7),
@@ -296,7 +295,7 @@ async fn service_is_a_tower_service_of_deliveries() {
     let headers = sealed.headers().unwrap();
     letter.expectation.accept(sealed.to(), headers, sealed.payload()).unwrap();
     let again = stack.oneshot(letter.delivery()).await.unwrap().unwrap();
-    assert_eq!(code(&crate::desk::text(&again)), Some(-32012));
+    assert_eq!(code(&sealwire_testkit::desk::text(&again)), Some(-32012));
     assert_eq!((runs.count(), *counted.lock().unwrap()), (1, 2));
     // Clones share everything.
     let _: Service = desk.service.clone();

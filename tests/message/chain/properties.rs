@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sealwire::wire::{Delivery, Envelope, ProofClaims};
 
-use crate::desk::{Agent, Desk, Letter, NOW, call, recording};
+use sealwire_testkit::desk::{Agent, Desk, Letter, NOW, call, recording};
 
 fn desk() -> Desk {
     Desk::open(recording().0)
@@ -71,11 +71,13 @@ fn proofs_of_any_payload_hold_for_that_payload_and_no_other() {
             rto: reply.clone(),
             iat: NOW,
             exp: NOW + 30,
-            jti: crate::desk::b64(&[5; 16]),
-            ath: crate::desk::digest(agent.token.as_bytes()),
-            dig: crate::desk::digest(&payload),
+            jti: sealwire_testkit::desk::b64(&[5; 16]),
+            ath: sealwire_testkit::desk::digest(agent.token.as_bytes()),
+            dig: sealwire_testkit::desk::digest(&payload),
             tmo: None,
             idk: None,
+            win: None,
+            tp: None,
         };
         let signed = desk.signer(agent).sign_claims(&claims, &agent.token);
         let mut headers = HeaderMap::new();

@@ -5,7 +5,7 @@ use sealwire::service::Service;
 use sealwire::wire::{Expectation, HmacKey, Sealed, ServiceKey};
 use serde_json::{Value, json};
 
-use crate::desk::{Desk, HINTS, Letter, b64, call, digest, jws, part, recording, text};
+use sealwire_testkit::desk::{Desk, HINTS, Letter, b64, call, digest, jws, part, recording, text};
 
 async fn answered(service: &Service, letter: &Letter) -> (String, Vec<u8>) {
     let sealed: Sealed = service.handle(letter.delivery()).await.unwrap();
@@ -67,6 +67,7 @@ fn changed(proof: &str, position: usize, member: &str, value: Value) -> Option<[
     (*object != before).then(|| parts.map(|part| part.to_string()))
 }
 
+/// SPEC.md §12, SPEC.md §17.
 #[tokio::test]
 async fn forged_answers_to_an_hmac_request_are_never_taken() {
     let desk = Desk::open(recording().0);
@@ -107,6 +108,7 @@ async fn forged_answers_to_an_hmac_request_are_never_taken() {
     }
 }
 
+/// SPEC.md §12.
 #[tokio::test]
 async fn forged_answers_to_an_ed25519_request_are_never_taken() {
     let desk = Desk::open(recording().0);
@@ -122,9 +124,12 @@ async fn forged_answers_to_an_ed25519_request_are_never_taken() {
         let kept =
             format!("{}.{}.{}", b64(header.as_bytes()), b64(claims.as_bytes()), proof.rsplit('.').next().unwrap());
         // The service's own key, the agent's own key, a stranger's; and the public key taken for an HMAC secret.
-        let public: [u8; 32] = crate::desk::unb64(&desk.service_key.public().x()).try_into().unwrap();
+        let public: [u8; 32] = sealwire_testkit::desk::unb64(&desk.service_key.public().x()).try_into().unwrap();
         let as_secret = jws(&HmacKey::new(public), &header, &claims);
-        let forged = seeds.iter().map(|seed| crate::desk::jws_ed25519(seed, &header, &claims)).chain([kept, as_secret]);
+        let forged = seeds
+            .iter()
+            .map(|seed| sealwire_testkit::desk::jws_ed25519(seed, &header, &claims))
+            .chain([kept, as_secret]);
         for forged in forged {
             assert!(
                 !takes(&letter.expectation, &letter.reply, &info(&forged), &payload),
@@ -134,11 +139,12 @@ async fn forged_answers_to_an_ed25519_request_are_never_taken() {
     }
     let same = [part(&proof, 0).to_string(), part(&proof, 1).to_string()];
     for seed in &seeds[1..] {
-        let forged = crate::desk::jws_ed25519(seed, &same[0], &same[1]);
+        let forged = sealwire_testkit::desk::jws_ed25519(seed, &same[0], &same[1]);
         assert!(!takes(&letter.expectation, &letter.reply, &info(&forged), &payload));
     }
 }
 
+/// SPEC.md §12.
 #[tokio::test]
 async fn answer_to_one_request_is_none_to_another() {
     let desk = Desk::open(recording().0);
@@ -154,19 +160,21 @@ async fn answer_to_one_request_is_none_to_another() {
 }
 
 /// It names this request's proof, so it cannot be older, whatever the service's clock says.
+/// SPEC.md §12.
 #[tokio::test]
 async fn an_answer_is_taken_whatever_time_its_service_says_it_is() {
     let desk = Desk::open(recording().0);
     let ann = desk.agent("ann", &["worker"]);
     let letter = desk.letter(&ann, &call("desk/echo", "[1]"));
     let (proof, payload) = answered(&desk.service, &letter).await;
-    for iat in [0, crate::desk::NOW - 10_000, crate::desk::NOW + 10_000] {
+    for iat in [0, sealwire_testkit::desk::NOW - 10_000, sealwire_testkit::desk::NOW + 10_000] {
         let [header, claims] = changed(&proof, 1, "iat", json!(iat)).unwrap();
         let signed = jws(&desk.derived(&ann), &header, &claims);
         assert_eq!(letter.expectation.accept(&letter.reply, info(&signed), &payload), Ok(iat));
     }
 }
 
+/// SPEC.md §12.
 #[tokio::test]
 async fn requests_are_no_answers_and_answers_are_no_requests() {
     let (router, runs) = recording();
@@ -182,6 +190,7 @@ async fn requests_are_no_answers_and_answers_are_no_requests() {
     assert_eq!(runs.count(), 1);
 }
 
+/// SPEC.md §13.
 #[tokio::test]
 async fn hints_are_unsigned_and_taken_by_nobody() {
     let desk = Desk::open(recording().0);
@@ -196,6 +205,7 @@ async fn hints_are_unsigned_and_taken_by_nobody() {
     assert!(desk.answer(&letter).await.unwrap().contains("result"));
 }
 
+/// SPEC.md §5.4.
 #[tokio::test]
 async fn new_service_key_is_used_at_once_and_taken_only_by_those_who_pinned_it() {
     let desk = Desk::open(recording().0);

@@ -5,7 +5,7 @@ use sealwire::service::ServiceLimits;
 use sealwire::wire::RequestSigner;
 use serde_json::{Value, json};
 
-use crate::desk::{Agent, Desk, Letter, POLICY, b64, call, digest, jws, part, recording};
+use sealwire_testkit::desk::{Agent, Desk, Letter, POLICY, b64, call, digest, jws, part, recording};
 
 fn patient() -> ServiceLimits {
     ServiceLimits { hints_per_second: 1_000_000, ..ServiceLimits::default() }
@@ -132,6 +132,7 @@ fn claims_otherwise() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// SPEC.md §6, SPEC.md §17.
 #[tokio::test]
 async fn man_in_the_middle_changing_any_field_of_a_message_runs_nothing() {
     let (router, runs) = recording();
@@ -148,6 +149,7 @@ async fn man_in_the_middle_changing_any_field_of_a_message_runs_nothing() {
     assert_eq!(runs.count(), 1);
 }
 
+/// SPEC.md §6.
 #[tokio::test]
 async fn man_in_the_middle_gains_nothing_with_an_ed25519_message_either() {
     let (router, runs) = recording();
@@ -162,7 +164,7 @@ async fn man_in_the_middle_gains_nothing_with_an_ed25519_message_either() {
     // Ed25519 signatures are 64 bytes, and their two halves are not exchangeable.
     let (token, proof) = good.credentials();
     let (input, signature) = proof.rsplit_once('.').unwrap();
-    let mut bytes = crate::desk::unb64(signature);
+    let mut bytes = sealwire_testkit::desk::unb64(signature);
     bytes.rotate_left(32);
     good = good.with_credentials(&token, &format!("{input}.{}", b64(&bytes)));
     assert_eq!(desk.offer(&good).await, Some(-32010));
@@ -191,6 +193,7 @@ async fn batch_cannot_be_split_nor_calls_merged() {
     assert_eq!(runs.count(), 2);
 }
 
+/// SPEC.md §6.
 #[tokio::test]
 async fn notification_cannot_be_given_a_reply_subject_nor_a_call_lose_its_own() {
     let (router, runs) = recording();
@@ -210,6 +213,7 @@ async fn notification_cannot_be_given_a_reply_subject_nor_a_call_lose_its_own() 
     assert_eq!((runs.count(), desk.service.counters().refusals()["invalid_body"]), (1, 2));
 }
 
+/// SPEC.md §6.
 #[tokio::test]
 async fn claims_that_do_not_fit_are_refused_also_when_the_keys_owner_signed_them() {
     let (router, runs) = recording();
@@ -240,6 +244,7 @@ async fn claims_that_do_not_fit_are_refused_also_when_the_keys_owner_signed_them
     assert_eq!((runs.count(), desk.burnt()), (0, 0));
 }
 
+/// SPEC.md §4.
 #[tokio::test]
 async fn proof_parts_that_are_no_objects_are_refused() {
     let (router, runs) = recording();
@@ -274,6 +279,7 @@ async fn proof_parts_that_are_no_objects_are_refused() {
     assert!(desk.answer(&good).await.unwrap().contains("result"));
 }
 
+/// SPEC.md §5.2.
 #[tokio::test]
 async fn key_of_one_service_signs_for_no_other() {
     let (router, runs) = recording();
@@ -298,6 +304,7 @@ async fn key_of_one_service_signs_for_no_other() {
     assert_eq!(runs.count(), 0);
 }
 
+/// SPEC.md §3.
 #[tokio::test]
 async fn agents_cannot_act_as_each_other() {
     let (router, runs) = recording();
@@ -320,9 +327,10 @@ async fn agents_cannot_act_as_each_other() {
 }
 
 fn again(name: &str) -> sealwire::wire::AgentKey {
-    crate::desk::agents().into_iter().find(|(known, _)| known.as_str() == name).unwrap().1
+    sealwire_testkit::desk::agents().into_iter().find(|(known, _)| known.as_str() == name).unwrap().1
 }
 
+/// SPEC.md §3.
 #[tokio::test]
 async fn nothing_is_published_outside_the_callers_inbox() {
     let (router, runs) = recording();
@@ -363,6 +371,7 @@ async fn nothing_is_published_outside_the_callers_inbox() {
     assert_eq!(desk.service.counters().refusals()["dropped_reply"], replies.len() as u64 * 6);
 }
 
+/// SPEC.md §3.
 #[tokio::test]
 async fn subject_outside_the_grammar_is_dropped() {
     let (router, runs) = recording();
@@ -390,6 +399,7 @@ async fn subject_outside_the_grammar_is_dropped() {
     assert_eq!((runs.count(), desk.service.counters().refusals()["dropped_subject"]), (0, 14));
 }
 
+/// SPEC.md §3.
 #[tokio::test]
 async fn method_subject_carries_exactly_its_method() {
     let (router, runs) = recording();

@@ -1,4 +1,5 @@
 //! The grammar of each claim, and the rules that do not depend on the time.
+//! SPEC.md §7.
 
 use super::*;
 

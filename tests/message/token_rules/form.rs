@@ -1,4 +1,5 @@
 //! The text of a token and its header: three parts, three members, nothing else.
+//! SPEC.md §7.
 
 use super::*;
 

@@ -6,8 +6,8 @@ use sealwire::auth::{
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::idp::NOW;
 use super::verify_at;
+use sealwire_testkit::idp::NOW;
 
 fn request() -> IssueRequest {
     IssueRequest::new("user-42", "prod/math", NOW)

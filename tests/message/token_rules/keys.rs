@@ -4,7 +4,7 @@ use sealwire::auth::{FileError, JsonFault, KeyFault, KeyRules, KeySet, KeySetErr
 use sealwire::rpc::Flaw;
 use serde_json::{Value, json};
 
-use super::idp::{Idp, b64};
+use sealwire_testkit::idp::{Idp, b64};
 
 fn load(keys: &[Value]) -> Result<KeySet, KeySetError> {
     load_text(&json!({ "keys": keys }).to_string())
@@ -77,6 +77,7 @@ fn good_set_is_loaded_with_what_it_says_about_itself() {
     assert!(load(&[changed(TokenAlgorithm::Es256, &json!({"key_ops": ["sign", "verify"]}))]).is_ok());
 }
 
+/// SPEC.md §16.
 #[test]
 fn duplicate_kid_is_refused_in_one_set_and_is_two_keys_over_issuers() {
     let double = changed(TokenAlgorithm::Es256, &json!({"kid": "idp-EdDSA"}));
@@ -171,6 +172,7 @@ fn algorithm_is_that_of_the_type_or_the_pinned_one_where_a_key_has_none() {
     assert!(matches!(refused, Err(KeySetError::Key { fault: KeyFault::Private("k"), .. })));
 }
 
+/// SPEC.md §16.
 #[test]
 fn key_for_another_purpose_is_left_out() {
     for purpose in [json!("enc"), json!(""), json!("SIG"), json!(["sig"])] {
@@ -191,6 +193,7 @@ fn key_for_another_purpose_is_left_out() {
     }
 }
 
+/// SPEC.md §16.
 #[test]
 fn private_members_are_refused() {
     for (algorithm, name) in [
@@ -218,6 +221,7 @@ fn private_members_are_refused() {
     assert!(!format!("{error} {error:?}").contains(secret));
 }
 
+/// SPEC.md §16.
 #[test]
 fn weak_rsa_keys_are_refused() {
     let rsa = |n: &[u8], e: &str| fault(changed(TokenAlgorithm::Rs256, &json!({"n": b64(n), "e": e})));

@@ -1,4 +1,5 @@
 //! What may be said about one issuer, how its tokens are then read, and for whom it may speak.
+//! SPEC.md §7.
 
 use sealwire::auth::{AgentRules, Bounds, HeaderMember, IssuerRules, RoleRules, TokenId, TokenType, TokenVerifier};
 use serde::de::DeserializeOwned;

@@ -1,4 +1,5 @@
 //! One key, one algorithm: whatever the header says, the record of the key decides.
+//! SPEC.md §7.
 
 use super::*;
 

@@ -1,4 +1,5 @@
 //! Expiry, the future, lifetimes, and revocation of tokens that were verified (so remembered) before.
+//! SPEC.md §7.
 
 use super::*;
 

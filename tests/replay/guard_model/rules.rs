@@ -69,7 +69,7 @@ impl Rules {
     };
 }
 
-/// `vouch::UNSEEN`: a leader that is lost is missed for longer.
+/// `retention::UNSEEN`: a leader that is lost is missed for longer.
 const UNSEEN: u8 = 1;
 
 /// For how many ticks a verification is believed.
@@ -99,7 +99,7 @@ impl Replica {
         self.fence.max(self.entry)
     }
 
-    /// `keeper::Up`, as long as it is believed: `Shared::agree`.
+    /// `link::VerifiedStream`, as long as it is believed: `Shared::agree`.
     fn up(&self, rules: &Rules) -> Option<Watch> {
         self.watch.filter(|watch| watch.age <= trusted_for(rules) && !self.enters)
     }
@@ -219,7 +219,7 @@ impl World {
         was != Run::Down
     }
 
-    /// `Keeper::verify`.
+    /// `GuardMonitor::verify`.
     pub(crate) fn verifies(&mut self, replica: usize, rules: &Rules, clustered: bool) -> bool {
         let own = self.replicas[replica];
         let (Guard::Shared(broker), true) = (own.guard, own.run != Run::Down) else { return false };
@@ -228,7 +228,7 @@ impl World {
             self.create(broker, rules, clustered);
         }
         let own = self.replicas[replica];
-        // `Keeper::probe`: the previous one again, then a new one.
+        // `GuardMonitor::probe`: the previous one again, then a new one.
         let forgot = own.watch.is_some_and(|watch| watch.same_name && !watch.probe_there);
         if forgot {
             self.store(broker, false);
@@ -237,7 +237,7 @@ impl World {
         let Some(stream) = self.brokers[broker].stream else { return false };
         self.vouches(replica, own, rules);
         let now = self.now;
-        // `Watch::see`.
+        // `RetentionTracker::observe`.
         let last = own.watch.filter(|last| last.same_name && last.same_creation);
         let unseen = last.is_none_or(|last| last.age > UNSEEN);
         let gap = match last {
@@ -258,14 +258,14 @@ impl World {
             own.entry = if rules.fence_at_start { fence_of(now) } else { 0 };
             (own.listens, own.told) = (own.entry > 0, None);
         } else if let Some(told) = own.told.take() {
-            // `Watch::hear`.
+            // `RetentionTracker::apply_claim`.
             own.entry = own.entry.min(told);
             own.listens = false;
         }
         let is_unbroken = last.is_some_and(|last| last.unbroken) || !rules.line_check;
         if gap.is_some() || enters || !is_unbroken {
-            // An answer to a check that began before proves nothing now: `Up::continues`. It is asked again, of the same
-            // memory: in another one the fence lies ahead of the message anyway.
+            // An answer to a check that began before proves nothing now: `VerifiedStream::continues`. It is asked again, of
+            // the same memory: in another one the fence lies ahead of the message anyway.
             let is_same = gap.is_none() && !enters;
             let again = own.check.highest().filter(|_| is_same).map(|highest| Check::Again { highest: *highest });
             own.check = again.unwrap_or(Check::None);
@@ -274,7 +274,8 @@ impl World {
         true
     }
 
-    /// `Keeper::claim`: the probe says what its replica vouched for when it looked last, to those who have entered since.
+    /// `GuardMonitor::claim`: the probe says what its replica vouched for when it looked last, to those who have
+    /// entered since.
     fn vouches(&mut self, replica: usize, own: Replica, rules: &Rules) {
         let serves = own.run == Run::Serving || !rules.serving_vouches;
         let Some(up) = own.up(rules).filter(|up| serves && up.same_name) else { return };
@@ -378,7 +379,7 @@ impl World {
 }
 
 impl Watch {
-    /// From when on the memory may have a gap: `Watch::see`, of the same stream.
+    /// From when on the memory may have a gap: `RetentionTracker::observe`, of the same stream.
     fn gap(&self, now: u8, term: u8, forgot: bool, number: u8, rules: &Rules) -> Option<u8> {
         let back = rules.sequence_check && (number < self.number || self.set_back);
         if (forgot && rules.probe_check) || back {

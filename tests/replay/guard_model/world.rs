@@ -109,11 +109,11 @@ pub(crate) struct Replica {
     pub(crate) holds: bool,
     /// A local guard's fence; of a shared one, what is stale for what was seen of the memory.
     pub(crate) fence: u8,
-    /// What is stale because this replica has entered: `vouch::Entry`.
+    /// What is stale because this replica has entered: `retention::Entry`.
     pub(crate) entry: u8,
     /// It is to enter with its next look: `Shared::enter`.
     pub(crate) enters: bool,
-    /// It has entered, and nobody has vouched for it: `Watch::awaits_word`.
+    /// It has entered, and nobody has vouched for it: `RetentionTracker::awaits_claim`.
     pub(crate) listens: bool,
     /// The state file of a local guard: survives.
     pub(crate) left: u8,
@@ -132,7 +132,8 @@ pub(crate) enum Run {
     Serving,
 }
 
-/// What the last verification saw, compared with what is there: `keeper::Up`, `vouch::Sighting`, `keeper::Probe`.
+/// What the last verification saw, compared with what is there: `link::VerifiedStream`, `retention::StreamSnapshot`,
+/// `monitor::Probe`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Watch {
     /// How long ago it was, up to `OLD`.

@@ -4,9 +4,8 @@ use std::task::{Context, Poll};
 
 use sealwire::auth::Verifier;
 use sealwire::nats::Session;
-use sealwire::policy::Permitted;
 use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, Router, Service};
+use sealwire::service::{Ctx, Permitted, Router, Service};
 use sealwire::wire::{Delivery, Endpoint, Sealed};
 
 #[derive(Clone)]

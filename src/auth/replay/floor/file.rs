@@ -4,50 +4,77 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::FloorError;
+/// The state file cannot be used. All but [`TimeFloorError::Locked`] are about the file or its folder.
+#[derive(Debug, thiserror::Error)]
+pub enum TimeFloorError {
+    /// Another process holds it.
+    #[error(
+        "state file `{}` is in use by another process: stop that one, or give each its own state file and a shared \
+         replay guard",
+        .0.display()
+    )]
+    Locked(PathBuf),
+    /// It has other content than a replay guard writes.
+    #[error(
+        "state file `{}` is not as a replay guard wrote it: restore it; or keep the service stopped for six minutes \
+         (the longest life of a message), see that the clock is right, and delete it",
+        .0.display()
+    )]
+    Corrupt(PathBuf),
+    /// The operating system refused.
+    #[error("state file `{}` cannot be {action}: {source}; check the folder, its permissions and free space", .path.display())]
+    Io {
+        /// The file that was touched.
+        path: PathBuf,
+        /// `locked`, `read` or `written`.
+        action: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
 
 /// One line of text with a time in it.
 pub(super) struct StateFile {
     path: PathBuf,
-    /// Locked as long as it is open. A file of its own, because every write puts a new file in the other's place.
-    _lock: File,
+    /// Locked for as long as this value lives. A file of its own, because every write puts a new file in the other's place.
+    lock: File,
 }
 
 impl StateFile {
-    pub(super) fn open(path: &Path) -> Result<Self, FloorError> {
+    pub(super) fn open(path: &Path) -> Result<Self, TimeFloorError> {
         let lock_path = beside(path, ".lock");
         let mut options = File::options();
         options.create(true).truncate(false).write(true);
         // Whoever could open it could lock it, and no service would start.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let lock = options.open(&lock_path).map_err(|source| FloorError::io(&lock_path, "locked", source))?;
+        let lock = options.open(&lock_path).map_err(|source| TimeFloorError::io(&lock_path, "locked", source))?;
         // One from before; if it is somebody else's, its mode is that one's matter.
         #[cfg(unix)]
         let _ = lock.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600));
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(FloorError::Locked(path.to_owned())),
-            Err(TryLockError::Error(source)) => Err(FloorError::io(&lock_path, "locked", source)),
+            Ok(()) => Ok(Self { path: path.to_owned(), lock }),
+            Err(TryLockError::WouldBlock) => Err(TimeFloorError::Locked(path.to_owned())),
+            Err(TryLockError::Error(source)) => Err(TimeFloorError::io(&lock_path, "locked", source)),
         }
     }
 
     /// `None` at the first start, when there is no file yet.
-    pub(super) fn read(&self) -> Result<Option<u64>, FloorError> {
+    pub(super) fn read(&self) -> Result<Option<u64>, TimeFloorError> {
         match fs::read(&self.path) {
             Ok(bytes) => match decode(&bytes) {
                 Some(floor_ms) => Ok(Some(floor_ms)),
-                None => Err(FloorError::Corrupt(self.path.clone())),
+                None => Err(TimeFloorError::Corrupt(self.path.clone())),
             },
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(FloorError::io(&self.path, "read", source)),
+            Err(source) => Err(TimeFloorError::io(&self.path, "read", source)),
         }
     }
 
     /// On the disk when it returns, and there in whole or not at all if the machine stops meanwhile.
-    pub(super) fn write(&self, fence_ms: u64) -> Result<(), FloorError> {
+    pub(super) fn write(&self, fence_ms: u64) -> Result<(), TimeFloorError> {
         let new_path = beside(&self.path, ".new");
-        self.replace(&new_path, &encode(fence_ms)).map_err(|source| FloorError::io(&self.path, "written", source))
+        self.replace(&new_path, &encode(fence_ms)).map_err(|source| TimeFloorError::io(&self.path, "written", source))
     }
 
     fn replace(&self, new_path: &Path, text: &str) -> io::Result<()> {
@@ -66,7 +93,16 @@ impl StateFile {
     }
 }
 
-impl FloorError {
+/// Lets go of the file at once. Closing it is not enough: a program that this process is about to start has it, too, between
+/// its fork and its exec, and a lock belongs to all of them.
+impl Drop for StateFile {
+    fn drop(&mut self) {
+        // Whatever fails here, the lock ends with the last of them.
+        let _ = self.lock.unlock();
+    }
+}
+
+impl TimeFloorError {
     fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
         Self::Io { path: path.to_owned(), action, source }
     }
@@ -90,3 +126,21 @@ pub(super) fn decode(bytes: &[u8]) -> Option<u64> {
 }
 
 const HEADING: &str = "sealwire replay fence v1, milliseconds since 1970 and their complement: ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_let_go_is_free_while_a_child_still_has_it_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("floor");
+        let file = StateFile::open(&path).unwrap();
+        // As a child has it before its exec: another descriptor of the same open file.
+        let inherited = file.lock.try_clone().unwrap();
+        assert!(matches!(StateFile::open(&path), Err(TimeFloorError::Locked(_))));
+        drop(file);
+        drop(StateFile::open(&path).unwrap());
+        drop(inherited);
+    }
+}

@@ -12,16 +12,17 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::super::counters::Counters;
-use super::super::{GuardIdentity, LocalGuard, Nonce, Outage, Refused, Window};
+use super::super::latency::Recorder;
+use super::super::{AdmitError, GuardIdentity, LocalGuard, Outage, Window};
 use super::SharedConfig;
-use super::ask::{self, Heard};
-use super::flight::Flight;
-use super::keeper::Up;
-use super::latency::Recorder;
+use super::in_flight::InFlightLimiter;
+use super::link::{Link, VerifiedStream};
 use super::probe::Peers;
+use super::publish_check::{self, CheckReply};
 use super::stream;
 use crate::clock::Clock;
 use crate::name::Name;
+use crate::wire::Nonce;
 
 /// What the guard and its task have in common.
 pub(super) struct Shared {
@@ -42,8 +43,8 @@ pub(super) struct Shared {
     pub(super) peers: Mutex<Peers>,
     pub(super) ahead_ms: AtomicI64,
     /// Asks the task to verify now.
-    pub(super) nudge: Notify,
-    pub(super) flight: Flight,
+    pub(super) wake: Notify,
+    pub(super) flight: InFlightLimiter,
     /// The broker's latest complaint, such as a missing permission, which otherwise looks like silence.
     pub(super) broker_says: Mutex<Option<String>>,
     pub(super) counters: Counters,
@@ -60,30 +61,6 @@ struct Question {
     content: String,
 }
 
-/// Whether the stream can be asked.
-#[derive(Debug)]
-pub(super) enum Link {
-    Up(Box<Up>),
-    Down {
-        outage: Outage,
-        /// For people.
-        detail: String,
-    },
-}
-
-impl Link {
-    pub(super) fn down(outage: Outage, detail: &str) -> Self {
-        Self::Down { outage, detail: detail.to_owned() }
-    }
-
-    pub(super) fn up(&self) -> Result<&Up, Outage> {
-        match self {
-            Self::Up(up) => Ok(up),
-            Self::Down { outage, .. } => Err(*outage),
-        }
-    }
-}
-
 impl Shared {
     pub(super) async fn admit(
         &self,
@@ -92,32 +69,32 @@ impl Shared {
         iat: u64,
         exp: u64,
         received: Instant,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AdmitError> {
         let link = self.link.load_full();
-        let up = link.up().map_err(Refused::Unavailable)?;
+        let up = link.up().map_err(AdmitError::Unavailable)?;
         // Before anything reads the wall clock for a decision: a wrong one must not become the floor.
         self.agree(up)?;
         self.serving.store(true, Ordering::SeqCst);
         let fence = self.fence.load(Ordering::SeqCst);
         if self.clock.now_s() <= fence {
-            return Err(Refused::Unavailable(Outage::Fenced));
+            return Err(AdmitError::Unavailable(Outage::Fenced));
         }
         if iat <= fence {
-            return Err(Refused::Stale);
+            return Err(AdmitError::Stale);
         }
         let retry_after_ms = u64::try_from(self.config.answer_within.as_millis()).unwrap_or(u64::MAX);
-        let _ticket = self.flight.enter(owner, retry_after_ms)?;
+        let _permit = self.flight.enter(owner, retry_after_ms)?;
         // The local guard goes first, so that a flood of copies costs no shared work.
         self.local.admit_now(owner, nonce, iat, exp)?;
 
         let link = self.ask(link, owner, nonce).await?;
-        let up = link.up().map_err(Refused::Unavailable)?;
+        let up = link.up().map_err(AdmitError::Unavailable)?;
         // The memory that answered must be the one that is vouched for now, over the same connection.
         let link_now = self.link.load_full();
-        let up_now = link_now.up().map_err(Refused::Unavailable)?;
+        let up_now = link_now.up().map_err(AdmitError::Unavailable)?;
         if !up.continues(up_now) || !up.is_unbroken() {
-            self.nudge.notify_one();
-            return Err(Refused::Unavailable(Outage::Unverified));
+            self.wake.notify_one();
+            return Err(AdmitError::Unavailable(Outage::Unverified));
         }
         self.agree(up_now)?;
         // Time has passed. A process that was paused may come back after the stream has forgotten the id.
@@ -125,16 +102,16 @@ impl Shared {
         let overdue = received.elapsed() > Duration::from_secs(window_s + 2 * skew_s);
         let fence = self.fence.load(Ordering::SeqCst);
         if overdue || !self.config.window.holds(iat, exp, self.local.now_s(), fence) {
-            return Err(Refused::Stale);
+            return Err(AdmitError::Stale);
         }
         Ok(())
     }
 
     /// Asks the stream, and again while it gives no answer. Returns the link by which it said that this check stored the id.
-    async fn ask(&self, mut link: Arc<Link>, owner: &Name, nonce: Nonce) -> Result<Arc<Link>, Refused> {
+    async fn ask(&self, mut link: Arc<Link>, owner: &Name, nonce: Nonce) -> Result<Arc<Link>, AdmitError> {
         let id = format!("{owner}.{}", nonce.to_text());
         let question = Question { subject: self.config.subject(owner), id, content: Nonce::random().to_text() };
-        let up = link.up().map_err(Refused::Unavailable)?;
+        let up = link.up().map_err(AdmitError::Unavailable)?;
         let (generation, seen) = (up.generation, up.highest.load(Ordering::SeqCst));
         let (began, mut pause, mut repeated) = (Instant::now(), FIRST_PAUSE, None);
         loop {
@@ -144,7 +121,7 @@ impl Shared {
             };
             loop {
                 let silence =
-                    [Outage::Unanswered, Outage::Unreachable, Outage::StreamReplaced].map(Refused::Unavailable);
+                    [Outage::Unanswered, Outage::Unreachable, Outage::StreamReplaced].map(AdmitError::Unavailable);
                 if !silence.contains(&refused) || began.elapsed() + pause > ASK_FOR {
                     return Err(refused);
                 }
@@ -166,36 +143,36 @@ impl Shared {
     ///
     /// A question that was not answered in time may have been stored all the same, and then the next one is told that the id is
     /// known. It is this check's own if what is stored with it says so: nobody else was or will be told that it is new.
-    async fn ask_once(&self, link: &Link, question: &Question, repeated: Option<u64>) -> Result<(), Refused> {
-        let up = link.up().map_err(Refused::Unavailable)?;
+    async fn ask_once(&self, link: &Link, question: &Question, repeated: Option<u64>) -> Result<(), AdmitError> {
+        let up = link.up().map_err(AdmitError::Unavailable)?;
         let Question { subject, id, content } = question;
         let highest = up.highest.load(Ordering::SeqCst);
         let asked = Instant::now();
         let own = content.clone().into_bytes();
-        let answer = ask::ask(&up.jetstream, subject.clone(), id, own, self.config.answer_within).await;
+        let answer = publish_check::publish(&up.jetstream, subject.clone(), id, own, self.config.answer_within).await;
         self.latency.record(asked.elapsed());
         match (answer.heard(&up.stream, highest), repeated) {
             // On its way to the copies: perhaps for this check.
-            (Heard::Known { sequence: None }, Some(_)) => Err(Refused::Unavailable(Outage::Unanswered)),
+            (CheckReply::Known { sequence: None }, Some(_)) => Err(AdmitError::Unavailable(Outage::Unanswered)),
             // Under a number that was given before this check began, it is of another memory.
-            (Heard::Known { sequence: Some(sequence) }, Some(seen)) if sequence > seen => {
+            (CheckReply::Known { sequence: Some(sequence) }, Some(seen)) if sequence > seen => {
                 match stream::content(&up.jetstream.client(), &up.stream, sequence).await {
                     Some(stored) if stored == content.as_bytes() => Ok(()),
-                    Some(_) => Err(Refused::Replayed),
-                    None => Err(Refused::Unavailable(Outage::Unanswered)),
+                    Some(_) => Err(AdmitError::Replayed),
+                    None => Err(AdmitError::Unavailable(Outage::Unanswered)),
                 }
             }
-            (heard, _) => self.believe(up, heard),
+            (heard, _) => self.apply_reply(up, heard),
         }
     }
 
     /// Whether what was verified still holds: the clocks agree, nothing can have changed unseen, and this replica has entered.
-    pub(super) fn agree(&self, up: &Up) -> Result<(), Refused> {
+    pub(super) fn agree(&self, up: &VerifiedStream) -> Result<(), AdmitError> {
         let skew_ms = self.config.window.skew_s * 1000;
-        let agreed = up.agreement.check(Instant::now(), self.clock.now_ms(), skew_ms);
+        let agreed = up.clock_offset.check(Instant::now(), self.clock.now_ms(), skew_ms);
         agreed.and_then(|()| if self.has_entered() { Ok(()) } else { Err(Outage::Unverified) }).map_err(|outage| {
-            self.nudge.notify_one();
-            Refused::Unavailable(outage)
+            self.wake.notify_one();
+            AdmitError::Unavailable(outage)
         })
     }
 
@@ -206,7 +183,7 @@ impl Shared {
     /// Nothing is admitted until the next look at the stream, and what was issued before is stale unless it is vouched for.
     pub(super) fn enter(&self) {
         self.entries_wanted.fetch_add(1, Ordering::SeqCst);
-        self.nudge.notify_one();
+        self.wake.notify_one();
     }
 
     pub(super) fn peers(&self) -> BTreeMap<String, Duration> {
@@ -214,49 +191,49 @@ impl Shared {
     }
 
     /// Whether the stream's answer says that the id was new.
-    fn believe(&self, up: &Up, heard: Heard) -> Result<(), Refused> {
+    fn apply_reply(&self, up: &VerifiedStream, heard: CheckReply) -> Result<(), AdmitError> {
         match heard {
-            Heard::New { sequence } => {
+            CheckReply::New { sequence } => {
                 up.highest.fetch_max(sequence, Ordering::SeqCst);
                 Ok(())
             }
-            Heard::Known { .. } => Err(Refused::Replayed),
+            CheckReply::Known { .. } => Err(AdmitError::Replayed),
             // Its oldest ids leave the stream one by one.
-            Heard::OwnerFull => Err(Refused::OwnerFull { retry_after_ms: OWNER_FULL_MS }),
-            Heard::Foreign { stream } => {
-                self.fall(Some(up), Outage::StreamReplaced, &format!("stream `{stream}` answers instead"));
-                Err(Refused::Unavailable(Outage::StreamReplaced))
+            CheckReply::OwnerFull => Err(AdmitError::OwnerFull { retry_after_ms: OWNER_FULL_MS }),
+            CheckReply::OtherStream { stream } => {
+                self.mark_down(Some(up), Outage::StreamReplaced, &format!("stream `{stream}` answers instead"));
+                Err(AdmitError::Unavailable(Outage::StreamReplaced))
             }
-            Heard::WentBack => {
-                self.fall(Some(up), Outage::Unverified, "the guard stream's sequence went back");
-                Err(Refused::Unavailable(Outage::Unverified))
+            CheckReply::SequenceRegressed => {
+                self.mark_down(Some(up), Outage::Unverified, "the guard stream's sequence went back");
+                Err(AdmitError::Unavailable(Outage::Unverified))
             }
-            Heard::Failed(outage) => {
+            CheckReply::Failed(outage) => {
                 match outage {
-                    Outage::StreamReplaced | Outage::Unreachable => self.fall(Some(up), outage, ""),
+                    Outage::StreamReplaced | Outage::Unreachable => self.mark_down(Some(up), outage, ""),
                     Outage::Unanswered => {
                         self.unanswered.fetch_add(1, Ordering::Relaxed);
-                        self.nudge.notify_one();
+                        self.wake.notify_one();
                     }
-                    _ => self.nudge.notify_one(),
+                    _ => self.wake.notify_one(),
                 }
-                Err(Refused::Unavailable(outage))
+                Err(AdmitError::Unavailable(outage))
             }
         }
     }
 
     /// The stream is verified.
-    pub(super) fn rise(&self, up: Up) {
+    pub(super) fn mark_up(&self, up: VerifiedStream) {
         let stream = Arc::clone(&up.stream);
         *self.broker_says.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let before = self.link.swap(Arc::new(Link::Up(Box::new(up))));
         if before.up().is_err() {
-            tracing::info!(%stream, "the shared replay guard is up");
+            tracing::info!(target: "sealwire::replay", %stream, "the shared replay guard is up");
         }
     }
 
     /// The stream cannot be relied on. With `seen`, only if the link is still of that generation.
-    pub(super) fn fall(&self, seen: Option<&Up>, outage: Outage, detail: &str) {
+    pub(super) fn mark_down(&self, seen: Option<&VerifiedStream>, outage: Outage, detail: &str) {
         let down = Arc::new(Link::down(outage, detail));
         let before = self.link.rcu(|link| match (&**link, seen) {
             (Link::Up(up), Some(seen)) if !up.continues(seen) => Arc::clone(link),
@@ -264,23 +241,28 @@ impl Shared {
             _ => Arc::clone(&down),
         });
         if seen.is_some() {
-            self.nudge.notify_one();
+            self.wake.notify_one();
         }
         if matches!(&*before, Link::Up(up) if seen.is_none_or(|seen| up.continues(seen))) {
             self.interruptions.fetch_add(1, Ordering::Relaxed);
             if outage != Outage::Closed {
-                let detail = self.explained(detail);
-                tracing::error!(%outage, detail, "the shared replay guard is down: every message is refused");
+                let reason = self.explained(detail);
+                tracing::error!(
+                    target: "sealwire::replay",
+                    %outage,
+                    reason,
+                    "the shared replay guard is down: every message is refused"
+                );
             }
         }
     }
 
     /// An event of the guard's connection.
-    pub(super) fn hear(&self, event: &Event) {
+    pub(super) fn on_event(&self, event: &Event) {
         if let Event::ServerError(error) = event {
             *self.broker_says.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         }
-        self.nudge.notify_one();
+        self.wake.notify_one();
     }
 
     /// The detail with the broker's latest complaint, which may be its cause.

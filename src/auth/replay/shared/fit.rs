@@ -3,16 +3,20 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::Nonce;
 use super::SharedConfig;
+use crate::wire::Nonce;
 
 /// The configuration to make a stream with, under a name that was never used.
 pub(super) fn wanted(config: &SharedConfig, copies: usize) -> Value {
+    named(fixed(config, copies), &prefix(config))
+}
+
+/// The members with a name that was never used.
+pub(super) fn named(mut fixed: Map<String, Value>, prefix: &str) -> Value {
     // An answer names the stream, so the memory of another one is recognised.
     let epoch: String = Nonce::random().to_text().chars().filter(char::is_ascii_alphanumeric).take(EPOCH).collect();
-    let mut wanted = fixed(config, copies);
-    wanted.insert("name".to_owned(), json!(format!("{}{epoch}", prefix(config))));
-    Value::Object(wanted)
+    fixed.insert("name".to_owned(), json!(format!("{prefix}{epoch}")));
+    Value::Object(fixed)
 }
 
 /// What the names of this service's guard streams begin with.
@@ -22,13 +26,23 @@ pub(super) fn prefix(config: &SharedConfig) -> String {
 
 /// What is wrong with a stream of this configuration, member by member; empty if nothing is.
 pub(super) fn differences(found: &Map<String, Value>, config: &SharedConfig, copies: usize) -> Vec<String> {
-    let fixed = fixed(config, copies);
+    let mut fixed = fixed(config, copies);
+    // As versions made it that kept no outcomes. It is as good a guard, and leaves no subjects for them.
+    let all = json!([config.subjects()]);
+    if found.get("subjects") == Some(&all) {
+        fixed.insert("subjects".to_owned(), all);
+    }
+    differences_from(found, &fixed, &prefix(config))
+}
+
+/// The same for a stream of the members `fixed` and a name that begins with `prefix`.
+pub(super) fn differences_from(found: &Map<String, Value>, fixed: &Map<String, Value>, prefix: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let name = found.get("name").and_then(Value::as_str).unwrap_or_default();
-    if !is_own(name, config) {
-        wrong.push(format!("its name is not `{}` and {EPOCH} letters or digits", prefix(config)));
+    if !is_named(name, prefix) {
+        wrong.push(format!("its name is not `{prefix}` and {EPOCH} letters or digits"));
     }
-    for (member, should) in &fixed {
+    for (member, should) in fixed {
         let is = found.get(member).unwrap_or(&Value::Null);
         if member == "metadata" {
             wrong.extend(metadata_differences(is, should));
@@ -48,7 +62,12 @@ pub(super) fn differences(found: &Map<String, Value>, config: &SharedConfig, cop
 
 /// Whether a stream of this name is one that this service has made.
 pub(super) fn is_own(name: &str, config: &SharedConfig) -> bool {
-    let epoch = name.strip_prefix(&prefix(config)).unwrap_or_default();
+    is_named(name, &prefix(config))
+}
+
+/// Whether a name is `prefix` and an epoch.
+pub(super) fn is_named(name: &str, prefix: &str) -> bool {
+    let epoch = name.strip_prefix(prefix).unwrap_or_default();
     // 16 random bytes nearly always have so many; one that has fewer is as good.
     (1..=EPOCH).contains(&epoch.len()) && epoch.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
@@ -58,7 +77,7 @@ fn fixed(config: &SharedConfig, copies: usize) -> Map<String, Value> {
     let memory_ns = u64::try_from(config.memory().as_nanos()).unwrap_or(u64::MAX);
     let fixed = json!({
         "description": "nonces of admitted messages: one entry each, none with content",
-        "subjects": [config.subjects()],
+        "subjects": config.guard_subjects(),
         "storage": "memory",
         "num_replicas": copies,
         "retention": "limits",

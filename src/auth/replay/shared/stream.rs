@@ -1,7 +1,8 @@
 //! The guard stream at the broker: finds it, makes it, and says what it is. Never changes one that exists, and removes
 //! only a surplus one of its own making.
 //!
-//! The stream's subjects are `rg.<environment>.<service>.>`: an owner's ids at its name, an instance's probes below `$probe`.
+//! The stream's subjects lie below `rg.<environment>.<service>.`: an owner's ids at its name, an instance's probes below `$probe`.
+//! What is below `$outcome` is another stream's (`shared/outcomes.rs`).
 //! No agent may publish there; the service's user for the guard needs to publish to `rg.<environment>.<service>.>`,
 //! `$JS.API.STREAM.NAMES`, `$JS.API.STREAM.INFO.*`, `$JS.API.STREAM.MSG.GET.*`, `$JS.API.STREAM.CREATE.*` and
 //! `$JS.API.STREAM.DELETE.*`, and to subscribe to `_SVC.<service>.guard.>`.
@@ -18,17 +19,17 @@ use time::format_description::well_known::Rfc3339;
 
 use super::super::Outage;
 use super::probe::Found;
-use super::{SharedConfig, fit};
+use super::{SharedConfig, fit, outcome_fit};
 
 /// Why the stream cannot be used now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct StreamError {
     pub(super) outage: Outage,
     /// For people.
     pub(super) detail: String,
 }
 
-impl Trouble {
+impl StreamError {
     pub(super) fn new(outage: Outage, detail: impl Into<String>) -> Self {
         Self { outage, detail: detail.into() }
     }
@@ -37,7 +38,7 @@ impl Trouble {
 /// What the broker says about a stream.
 #[derive(Debug, Deserialize)]
 pub(super) struct Info {
-    config: Map<String, Value>,
+    pub(super) config: Map<String, Value>,
     created: String,
     pub(super) state: State,
     cluster: Option<Cluster>,
@@ -46,7 +47,9 @@ pub(super) struct Info {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct State {
-    messages: u64,
+    pub(super) messages: u64,
+    #[serde(default)]
+    pub(super) bytes: u64,
     first_ts: String,
     pub(super) last_seq: u64,
 }
@@ -60,40 +63,49 @@ struct Cluster {
 }
 
 impl Info {
-    pub(super) fn created_ms(&self) -> Result<u64, Trouble> {
+    pub(super) fn created_ms(&self) -> Result<u64, StreamError> {
         needed(&self.created)
     }
 
-    pub(super) fn now_ms(&self) -> Result<u64, Trouble> {
+    pub(super) fn now_ms(&self) -> Result<u64, StreamError> {
         needed(&self.ts)
     }
 
     /// When the oldest message was stored.
-    pub(super) fn first_ms(&self) -> Result<Option<u64>, Trouble> {
+    pub(super) fn first_ms(&self) -> Result<Option<u64>, StreamError> {
         if self.state.messages == 0 { Ok(None) } else { needed(&self.state.first_ts).map(Some) }
     }
 
     /// The leader and since when; `None` outside a cluster.
-    pub(super) fn leader(&self) -> Result<Option<(String, Option<u64>)>, Trouble> {
+    pub(super) fn leader(&self) -> Result<Option<(String, Option<u64>)>, StreamError> {
         let Some(Cluster { name: Some(_), leader, leader_since }) = &self.cluster else { return Ok(None) };
         let Some(leader) = leader.clone().filter(|leader| !leader.is_empty()) else {
-            return Err(Trouble::new(Outage::Unverified, "the guard stream has no leader"));
+            return Err(StreamError::new(Outage::Unverified, "the guard stream has no leader"));
         };
         let since_ms = leader_since.as_deref().map(needed).transpose()?;
         Ok(Some((leader, since_ms)))
     }
 
-    /// Whether the stream is exactly as this service makes it.
-    pub(super) fn fits(&self, wanted: &SharedConfig) -> Result<(), Trouble> {
+    /// How many copies it should have.
+    pub(super) fn copies(&self, wanted: &SharedConfig) -> Result<usize, StreamError> {
         let clustered = self.leader()?.is_some();
-        let copies = wanted.replicas.unwrap_or(if clustered { CLUSTER_COPIES } else { 1 });
-        let wrong = fit::differences(&self.config, wanted, copies);
+        Ok(wanted.replicas.unwrap_or(if clustered { CLUSTER_COPIES } else { 1 }))
+    }
+
+    /// Its name, for people.
+    pub(super) fn shown_name(&self) -> String {
+        crate::name::shown(self.config.get("name").and_then(Value::as_str).unwrap_or_default())
+    }
+
+    /// Whether the stream is exactly as this service makes it.
+    pub(super) fn fits(&self, wanted: &SharedConfig) -> Result<(), StreamError> {
+        let wrong = fit::differences(&self.config, wanted, self.copies(wanted)?);
         if wrong.is_empty() {
             return Ok(());
         }
-        let name = crate::name::shown(self.config.get("name").and_then(Value::as_str).unwrap_or_default());
+        let name = self.shown_name();
         let wrong = wrong.join("; ");
-        Err(Trouble::new(
+        Err(StreamError::new(
             Outage::StreamUnfit,
             format!(
                 "stream `{name}` cannot serve as replay guard: {wrong}. Stop all replicas; if the skew becomes smaller, wait \
@@ -108,21 +120,17 @@ impl Info {
 /// Replicas that start together at a single server can each make one: it looks for overlapping subjects before it makes
 /// a stream, not while. The oldest stays. Nothing is lost with the others, because an answer of another stream than the
 /// verified one admits nothing, and the memory of the one that stays counts from its own oldest message.
-pub(super) async fn find(client: &Client, wanted: &SharedConfig) -> Result<Option<String>, Trouble> {
-    #[derive(Deserialize)]
-    struct Names {
-        #[serde(default)]
-        streams: Option<Vec<String>>,
-    }
-    let names: Names = api(client, "STREAM.NAMES", &json!({ "subject": wanted.subjects() })).await?;
-    let mut names = names.streams.unwrap_or_default();
+pub(super) async fn find(client: &Client, wanted: &SharedConfig) -> Result<Option<String>, StreamError> {
+    let mut names = names(client, &wanted.subjects()).await?;
+    // What keeps outcomes lies below the guard's subjects, and takes none of its own.
+    names.retain(|name| !outcome_fit::is_own(name, wanted));
     if names.len() <= 1 {
         return Ok(names.pop());
     }
     if !names.iter().all(|name| fit::is_own(name, wanted)) {
         let list = names.join(", ");
         let detail = format!("several streams take {}: {list}. Leave one, or none", wanted.subjects());
-        return Err(Trouble::new(Outage::StreamUnfit, detail));
+        return Err(StreamError::new(Outage::StreamUnfit, detail));
     }
     let mut streams = Vec::new();
     for name in names {
@@ -131,51 +139,80 @@ pub(super) async fn find(client: &Client, wanted: &SharedConfig) -> Result<Optio
             streams.push((info.created_ms()?, name));
         }
     }
+    keep_oldest(client, streams, "guard stream").await
+}
+
+/// The names of the streams that take any of `subject`.
+pub(super) async fn names(client: &Client, subject: &str) -> Result<Vec<String>, StreamError> {
+    #[derive(Deserialize)]
+    struct Names {
+        #[serde(default)]
+        streams: Option<Vec<String>>,
+    }
+    let names: Names = api(client, "STREAM.NAMES", &json!({ "subject": subject })).await?;
+    Ok(names.streams.unwrap_or_default())
+}
+
+/// The oldest of this service's own streams of one kind, by when they were made; removes the others.
+pub(super) async fn keep_oldest(
+    client: &Client,
+    mut streams: Vec<(u64, String)>,
+    kind: &'static str,
+) -> Result<Option<String>, StreamError> {
     streams.sort();
     let mut streams = streams.into_iter();
     let oldest = streams.next();
     for (_, surplus) in streams {
-        tracing::warn!(stream = surplus, "removing a second guard stream");
+        tracing::warn!(target: "sealwire::replay", stream = surplus, "removing a second {kind}");
         remove(client, &surplus).await?;
     }
     Ok(oldest.map(|(_, name)| name))
 }
 
-async fn remove(client: &Client, name: &str) -> Result<(), Trouble> {
+pub(super) async fn remove(client: &Client, name: &str) -> Result<(), StreamError> {
     match api::<serde_json::Value>(client, &format!("STREAM.DELETE.{name}"), &json!({})).await {
-        Err(trouble) if trouble.outage != Outage::StreamReplaced => Err(trouble),
+        Err(error) if error.outage != Outage::StreamReplaced => Err(error),
         // Removed, or another replica was quicker.
         _ => Ok(()),
     }
 }
 
 /// What the broker says about the stream `name`; `None` if there is none.
-pub(super) async fn look(client: &Client, name: &str) -> Result<Option<Info>, Trouble> {
+pub(super) async fn look(client: &Client, name: &str) -> Result<Option<Info>, StreamError> {
     match api(client, &format!("STREAM.INFO.{name}"), &json!({})).await {
         Ok(info) => Ok(Some(info)),
-        Err(trouble) if trouble.outage == Outage::StreamReplaced => Ok(None),
-        Err(trouble) => Err(trouble),
+        Err(error) if error.outage == Outage::StreamReplaced => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
 /// What is stored under `sequence`; nothing if it cannot be read.
 pub(super) async fn content(client: &Client, name: &str, sequence: u64) -> Option<Vec<u8>> {
     let got = ask::<Got>(client, &format!("STREAM.MSG.GET.{name}"), &json!({ "seq": sequence })).await.ok()?;
-    STANDARD.decode(got.message.data).ok()
+    got.message.content()
 }
 
+/// What the broker answers that is asked for a message.
 #[derive(Deserialize)]
-struct Got {
-    message: Stored,
+pub(super) struct Got {
+    pub(super) message: Stored,
 }
 
+/// A message in a stream.
 #[derive(Deserialize)]
-struct Stored {
-    subject: String,
-    seq: u64,
+pub(super) struct Stored {
+    pub(super) subject: String,
+    pub(super) seq: u64,
     #[serde(default)]
     data: String,
     time: String,
+}
+
+impl Stored {
+    /// What is in it; `None` if that cannot be read.
+    pub(super) fn content(&self) -> Option<Vec<u8>> {
+        STANDARD.decode(&self.data).ok()
+    }
 }
 
 /// The first probe, of any instance, that is stored under `sequence` or later; `None` if there is none.
@@ -184,48 +221,56 @@ pub(super) async fn probe_from(
     wanted: &SharedConfig,
     name: &str,
     sequence: u64,
-) -> Result<Option<Found>, Trouble> {
+) -> Result<Option<Found>, StreamError> {
     let asked = json!({ "seq": sequence, "next_by_subj": wanted.probe_subject("*") });
-    let Stored { subject, seq, data, time } = match ask::<Got>(client, &format!("STREAM.MSG.GET.{name}"), &asked).await
-    {
+    let stored = match ask::<Got>(client, &format!("STREAM.MSG.GET.{name}"), &asked).await {
         Ok(got) => got.message,
         Err(ApiError { code: NO_MESSAGE, .. }) => return Ok(None),
-        Err(error) => return Err(error.trouble()),
+        Err(error) => return Err(error.into_stream_error()),
     };
-    let instance = subject.strip_prefix(&wanted.probe_subject("")).unwrap_or_default().to_owned();
-    let claim = STANDARD.decode(data).ok().and_then(|text| serde_json::from_slice(&text).ok());
-    Ok(Some(Found { instance, sequence: seq, stored_ms: needed(&time)?, claim }))
+    let instance = stored.subject.strip_prefix(&wanted.probe_subject("")).unwrap_or_default().to_owned();
+    let claim = stored.content().and_then(|text| serde_json::from_slice(&text).ok());
+    Ok(Some(Found { instance, sequence: stored.seq, stored_ms: needed(&stored.time)?, claim }))
 }
 
-/// Makes the stream. If another replica is quicker, that is fine: look again.
-pub(super) async fn create(client: &Client, wanted: &SharedConfig) -> Result<(), Trouble> {
+/// Makes a stream with the configuration that `config` gives for so many copies. If another replica is quicker, that is
+/// fine: look again.
+pub(super) async fn create(
+    client: &Client,
+    wanted: &SharedConfig,
+    config: fn(&SharedConfig, usize) -> Value,
+) -> Result<(), StreamError> {
     let copies = wanted.replicas.unwrap_or(CLUSTER_COPIES);
-    match create_with(client, wanted, copies).await {
+    let made = match create_with(client, &config(wanted, copies)).await {
         Err(ApiError { code: NOT_CLUSTERED, .. }) if wanted.replicas.is_none() => {
-            create_with(client, wanted, 1).await.map_err(ApiError::trouble)
+            create_with(client, &config(wanted, 1)).await
         }
-        made => made.map_err(ApiError::trouble),
-    }
+        made => made,
+    };
+    made.map_err(ApiError::into_stream_error)
 }
 
-async fn create_with(client: &Client, wanted: &SharedConfig, copies: usize) -> Result<(), ApiError> {
-    let config = fit::wanted(wanted, copies);
+async fn create_with(client: &Client, config: &Value) -> Result<(), ApiError> {
     let name = config.get("name").and_then(Value::as_str).unwrap_or_default();
-    match ask::<serde_json::Value>(client, &format!("STREAM.CREATE.{name}"), &config).await {
+    match ask::<Value>(client, &format!("STREAM.CREATE.{name}"), config).await {
         Ok(_) | Err(ApiError { code: SUBJECTS_OVERLAP, .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-async fn api<T: for<'de> Deserialize<'de>>(client: &Client, verb: &str, body: &impl Serialize) -> Result<T, Trouble> {
-    ask(client, verb, body).await.map_err(ApiError::trouble)
+pub(super) async fn api<T: for<'de> Deserialize<'de>>(
+    client: &Client,
+    verb: &str,
+    body: &impl Serialize,
+) -> Result<T, StreamError> {
+    ask(client, verb, body).await.map_err(ApiError::into_stream_error)
 }
 
 /// An answer of the JetStream API that is an error, or none.
 #[derive(Debug)]
-struct ApiError {
+pub(super) struct ApiError {
     /// JetStream's own error code; 0 if there was no such answer.
-    code: u64,
+    pub(super) code: u64,
     description: String,
 }
 
@@ -234,18 +279,22 @@ impl ApiError {
         Self { code: 0, description: description.to_string() }
     }
 
-    fn trouble(self) -> Trouble {
+    pub(super) fn into_stream_error(self) -> StreamError {
         let outage = match self.code {
             0 => Outage::Unreachable,
             STREAM_NOT_FOUND => Outage::StreamReplaced,
             NOT_CLUSTERED => Outage::StreamUnfit,
             _ => Outage::Unverified,
         };
-        Trouble::new(outage, self.description)
+        StreamError::new(outage, self.description)
     }
 }
 
-async fn ask<T: for<'de> Deserialize<'de>>(client: &Client, verb: &str, body: &impl Serialize) -> Result<T, ApiError> {
+pub(super) async fn ask<T: for<'de> Deserialize<'de>>(
+    client: &Client,
+    verb: &str,
+    body: &impl Serialize,
+) -> Result<T, ApiError> {
     #[derive(Deserialize)]
     struct Failed {
         error: ErrorBody,
@@ -271,10 +320,10 @@ async fn ask<T: for<'de> Deserialize<'de>>(client: &Client, verb: &str, body: &i
 }
 
 /// A broker time in milliseconds since the Unix epoch.
-fn needed(text: &str) -> Result<u64, Trouble> {
+fn needed(text: &str) -> Result<u64, StreamError> {
     let parsed = OffsetDateTime::parse(text, &Rfc3339).ok();
     let ms = parsed.and_then(|time| u64::try_from(time.unix_timestamp_nanos() / 1_000_000).ok());
-    let unreadable = || Trouble::new(Outage::StreamUnfit, "the broker tells no time that can be read");
+    let unreadable = || StreamError::new(Outage::StreamUnfit, "the broker tells no time that can be read");
     ms.filter(|ms| *ms > 0).ok_or_else(unreadable)
 }
 
@@ -287,7 +336,7 @@ const API_TIMEOUT: Duration = Duration::from_secs(1);
 /// `JSStreamNotFoundErr`.
 const STREAM_NOT_FOUND: u64 = 10_059;
 /// `JSNoMessageFoundErr`.
-const NO_MESSAGE: u64 = 10_037;
+pub(super) const NO_MESSAGE: u64 = 10_037;
 /// `JSStreamSubjectOverlapErr`.
 const SUBJECTS_OVERLAP: u64 = 10_065;
 /// `JSStreamReplicasNotSupportedErr`.
@@ -331,10 +380,10 @@ mod tests {
             info["config"]["max_msgs"] = json!(60);
             info["config"]["persist_mode"] = json!("async");
         });
-        let trouble = squatted.fits(&wanted()).unwrap_err();
-        assert_eq!(trouble.outage, Outage::StreamUnfit);
+        let error = squatted.fits(&wanted()).unwrap_err();
+        assert_eq!(error.outage, Outage::StreamUnfit);
         assert_eq!(
-            trouble.detail,
+            error.detail,
             "stream `SQUAT` cannot serve as replay guard: its name is not `RG_prod_math_` and 12 letters or digits; `max_msgs` is \
              60 and should be 1000000; `persist_mode` is \"async\" and should not be set. Stop all replicas; if the skew becomes \
              smaller, wait for twice the old one; remove the stream; the service makes its own"
@@ -353,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_stream_has_no_oldest_message_and_a_missing_leader_is_trouble() {
+    fn an_empty_stream_has_no_oldest_message_and_a_missing_leader_is_an_error() {
         let info = info(|info| {
             info["state"] = json!({"messages": 0, "first_ts": "0001-01-01T00:00:00Z", "last_seq": 0});
             info["cluster"] = json!({"name": "c", "leader": ""});

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::source::FetchError;
+use super::error::FetchError;
 use crate::name::shown;
 
 /// Where to ask.

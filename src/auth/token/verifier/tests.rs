@@ -1,4 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
+use sha2::{Digest as _, Sha256};
+
 use super::*;
 use crate::auth::{IssueRequest, TokenIssuer};
 
@@ -25,7 +27,14 @@ impl Setup {
     }
 
     fn is_remembered(&self) -> bool {
-        self.verifier.verified.contains_key(&self.digest)
+        self.verifier.find(&self.token).is_some()
+    }
+
+    /// As it is remembered, under another text if need be.
+    fn verified(&self, text: &str, generation: u64) -> Arc<VerifiedToken> {
+        let token = Arc::new(self.verifier.check(&self.token, &self.verifier.keys()).unwrap());
+        let (digest, until) = (sha256(text.as_bytes()), NOW + 60);
+        Arc::new(VerifiedToken { text: text.into(), digest, token, generation, until, caller: OnceLock::new() })
     }
 }
 
@@ -57,7 +66,36 @@ fn refused_token_is_never_remembered() {
     forged.push(last);
     let digest = Sha256::digest(&forged).into();
     assert!(setup.verifier.verify(&forged, &digest, NOW).is_err());
-    assert!(!setup.verifier.verified.contains_key(&digest));
+    assert!(setup.verifier.find(&forged).is_none());
+}
+
+#[test]
+fn another_text_with_the_end_of_a_remembered_token_is_judged_by_itself() {
+    let setup = Setup::new();
+    setup.verify(NOW).unwrap();
+    let mut request = IssueRequest::new("planner", "prod/math", NOW);
+    request.roles.insert("admin".to_owned());
+    let other = setup.issuer.issue(&request).unwrap();
+    let ((claims, _), (_, signature)) = (other.rsplit_once('.').unwrap(), setup.token.rsplit_once('.').unwrap());
+    let forged = format!("{claims}.{signature}");
+    assert_eq!(tail(&forged), tail(&setup.token));
+    assert!(setup.verifier.find(&forged).is_none());
+    assert_eq!(setup.verifier.present(&forged).digest(), &sha256(forged.as_bytes()));
+    assert_eq!(setup.verifier.verify(&forged, &sha256(forged.as_bytes()), NOW), Err(TokenError::Signature));
+    assert!(setup.is_remembered());
+}
+
+#[test]
+fn a_remembered_token_makes_each_key_its_own_caller() {
+    let setup = Setup::new();
+    let agent = Name::new("planner").unwrap();
+    let judge = || setup.verifier.judge(&setup.token, setup.verifier.present(&setup.token), NOW).unwrap();
+    let first = judge().caller(&agent, "planner.k1", ProofAlgorithm::Hs256);
+    assert!(Arc::ptr_eq(&first, &judge().caller(&agent, "planner.k1", ProofAlgorithm::Hs256)));
+    let second = judge().caller(&agent, "planner.k2", ProofAlgorithm::EdDsa);
+    assert_eq!((second.key.as_str(), second.algorithm), ("planner.k2", ProofAlgorithm::EdDsa));
+    assert_eq!(*second, Caller { key: "planner.k2".to_owned(), algorithm: ProofAlgorithm::EdDsa, ..(*first).clone() });
+    assert_eq!(*first, *judge().caller(&agent, "planner.k1", ProofAlgorithm::Hs256));
 }
 
 #[test]
@@ -65,16 +103,16 @@ fn check_in_flight_cannot_put_a_token_past_a_key_reload() {
     let setup = Setup::new();
     // A call has read the key set and checked the token; before it stores the result, the keys are replaced.
     let before = setup.verifier.keys.load_full();
-    let checked = Arc::new(setup.verifier.check(&setup.token, &before.set).unwrap());
+    let checked = setup.verified(&setup.token, before.generation);
     let other = TokenIssuer::generate("https://idp.example").unwrap();
     setup.verifier.replace_keys(other.key_set().unwrap());
-    setup.verifier.remember(setup.digest, &checked, before.generation, NOW);
+    setup.verifier.cache(&checked, NOW);
     assert!(setup.is_remembered());
     assert_eq!(setup.verify(NOW), Err(TokenError::UnknownKey(setup.issuer.kid().into())));
     // Nor does it help that the old key comes back: the entry is older than that set, so the signature is checked.
     setup.verifier.replace_keys(setup.issuer.key_set().unwrap());
-    setup.verifier.remember(setup.digest, &checked, before.generation, NOW);
-    assert!(!Arc::ptr_eq(&setup.verify(NOW).unwrap(), &checked));
+    setup.verifier.cache(&checked, NOW);
+    assert!(!Arc::ptr_eq(&setup.verify(NOW).unwrap(), &checked.token));
 }
 
 #[test]
@@ -91,17 +129,19 @@ fn token_about_to_expire_is_not_remembered_beyond_its_end() {
 #[test]
 fn full_cache_costs_time_only() {
     let setup = Setup::new();
-    for index in 0..MAX_REMEMBERED + 500 {
-        let token = setup.verifier.verified.get(&setup.digest).map_or_else(
-            || Arc::new(setup.verifier.check(&setup.token, &setup.verifier.keys()).unwrap()),
-            |known| known.token,
-        );
-        let mut digest = [0; 32];
-        digest[..8].copy_from_slice(&index.to_be_bytes());
-        setup.verifier.remember(setup.digest, &token, 0, NOW);
-        setup.verifier.remember(digest, &token, 0, NOW);
+    // Of up to 1 KiB, and four times as large.
+    for length in [1_000, 4_000] {
+        let known = setup.verified(&setup.token, 0);
+        for index in 0..CACHE_CAPACITY + 500 {
+            let (token, text) = (Arc::clone(&known.token), format!("{index:0length$}").into_boxed_str());
+            let (digest, caller) = (known.digest, OnceLock::new());
+            let other = VerifiedToken { text, digest, token, generation: 0, until: NOW + 60, caller };
+            setup.verifier.cache(&known, NOW);
+            setup.verifier.cache(&Arc::new(other), NOW);
+        }
+        setup.verifier.verified.run_pending_tasks();
+        assert!(setup.verifier.verified.weighted_size() <= CACHE_CAPACITY);
+        assert!(setup.verifier.verified.entry_count() <= CACHE_CAPACITY);
+        assert!(setup.verify(NOW).is_ok());
     }
-    setup.verifier.verified.run_pending_tasks();
-    assert!(setup.verifier.verified.entry_count() <= MAX_REMEMBERED);
-    assert!(setup.verify(NOW).is_ok());
 }

@@ -25,6 +25,7 @@ fn load_text(text: &str) -> Result<Credentials, CredentialsError> {
     load(&path)
 }
 
+/// SPEC.md §20.
 #[test]
 fn file_of_the_specification_is_read() {
     let credentials = load_text(&with(|_| ())).unwrap();
@@ -92,6 +93,7 @@ fn credentials_without_a_token_or_with_a_source_cannot_be_saved() {
     assert!(!path.exists());
 }
 
+/// SPEC.md §20.
 #[test]
 fn each_mistake_is_named_and_no_value_is_quoted() {
     type Change = fn(&mut serde_json::Value);

@@ -145,10 +145,10 @@ fn the_share_of_one_owner_follows_from_its_cap_and_never_is_the_whole_stream() {
     assert_eq!(config.owner_share(), 100_000, "35,000 in 35 s, for 100 s");
     config.max_messages = 200_000;
     assert_eq!(config.owner_share(), 50_000, "a quarter");
-    config.caps.owner = 70;
+    config.nonce_limits.owner = 70;
     assert_eq!(config.owner_share(), 500, "an instance's probes, five a second, have room");
-    config.caps.owner = 7_000;
+    config.nonce_limits.owner = 7_000;
     assert_eq!(config.owner_share(), 20_000);
-    config.caps.owner = 7_001;
+    config.nonce_limits.owner = 7_001;
     assert_eq!(config.owner_share(), 20_003, "rounded up");
 }

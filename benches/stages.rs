@@ -1,0 +1,403 @@
+//! What a message costs, stage by stage, in instructions and allocations: figures that a busy machine does not change.
+//! `cargo bench --bench stages` measures, with valgrind (any version with callgrind); `-- WORD` measures the stages with that
+//! word in their names. Under `cargo test` each stage runs once, to see that it does what it says.
+//!
+//! A stage is prepared outside of what is counted: messages are signed, and caches warm unless the name says otherwise.
+//! Valgrind shows programs a processor without instructions for SHA-256, so digests and HMACs weigh some five times what
+//! they do where there are such; the time, which is the processor's for this thread, is measured without valgrind.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a measurement")]
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::hint::black_box;
+use std::pin::Pin;
+use std::process::Command;
+
+use sealwire::Clock as _;
+use sealwire::auth::{Caller, NonceLimits, TokenAlgorithm, TokenRules};
+use sealwire::policy::{Param, PolicySet, Question};
+use sealwire::rpc::{Body, Limits, RpcError};
+use sealwire::service::{Ctx, QuotaLimits, Router, ServiceLimits};
+use sealwire::wire::{Delivery, Envelope, Nonce};
+use sealwire_testkit::desk::{Agent, Desk, Setup, call};
+use sealwire_testkit::idp::{self, Idp};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+/// What is done to one message, or for one, by its number.
+type Step = Box<dyn FnMut(usize) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// A stage by its name, for how many entries a message counts, and how it is prepared for so many messages.
+struct Stage {
+    name: &'static str,
+    entries: usize,
+    prepare: fn(usize) -> Step,
+}
+
+const fn stage(name: &'static str, prepare: fn(usize) -> Step) -> Stage {
+    Stage { name, entries: 1, prepare }
+}
+
+const STAGES: [Stage; 24] = [
+    stage("decode", decode),
+    stage("proof and token: HMAC", |n| authenticate(n, "ann")),
+    stage("proof and token: Ed25519", |n| authenticate(n, "eve")),
+    stage("token: cached", |_| token_cached()),
+    stage("token: new, HS256", |n| token_new(n, TokenAlgorithm::Hs256)),
+    stage("token: new, EdDSA", |n| token_new(n, TokenAlgorithm::EdDsa)),
+    stage("token: new, ES256", |n| token_new(n, TokenAlgorithm::Es256)),
+    stage("token: new, RS256", |n| token_new(n, TokenAlgorithm::Rs256)),
+    stage("guard: fresh", |n| guard(n, Nonces::Fresh)),
+    stage("guard: replayed", |n| guard(n, Nonces::Replayed)),
+    stage("guard: full", |n| guard(n, Nonces::Full)),
+    stage("parse: 256 B", |_| parse(sized(256))),
+    stage("parse: 4 KiB", |_| parse(sized(4096))),
+    Stage { name: "parse: an entry of 50", entries: 50, prepare: |_| parse(batch()) },
+    stage("authorize: unconditional", |_| authorize(UNCONDITIONAL)),
+    stage("authorize: conditional, 1,000 methods", |_| authorize(CONDITIONAL)),
+    stage("handle: 256 B", |n| handle(n, "ann", UNCONDITIONAL, &sized(256))),
+    stage("handle: 256 B, no answer", |n| handle(n, "ann", UNCONDITIONAL, &note(256))),
+    stage("handle: 256 B, conditional, 1,000 methods", |n| handle(n, "ann", CONDITIONAL, &sized(256))),
+    stage("handle: 4 KiB", |n| handle(n, "ann", UNCONDITIONAL, &sized(4096))),
+    Stage { name: "handle: an entry of 50", entries: 50, prepare: |n| handle(n, "ann", UNCONDITIONAL, &batch()) },
+    stage("handle: 256 B, Ed25519", |n| handle(n, "eve", UNCONDITIONAL, &sized(256))),
+    stage("handle: replayed", replayed),
+    stage("handle: forged", forged),
+];
+
+/// Messages before those that are counted: caches, queues and the allocator are as they are in a running service.
+const WARM: usize = 50;
+const COUNTED: usize = 200;
+/// Rounds of so many for the time; the quickest counts.
+const ROUNDS: usize = 30;
+
+const UNCONDITIONAL: &str = "[role.worker]\nallow = [\"desk/*\", \"other/*\"]\n";
+const CONDITIONAL: &str = r#"
+[role.worker]
+allow = ["other/*"]
+[rule.some]
+roles = ["worker"]
+allow = ["desk/echo"]
+when.params.amount = { min = 1, max = 1000 }
+when.params.to = { glob = "acct-*" }
+"#;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let ["--one", name, messages] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        return run(named(name), messages.parse().unwrap());
+    }
+    // Cargo says `--bench` when it measures, and nothing when it tests.
+    if !words.iter().any(|word| word == "--bench") {
+        return STAGES.iter().for_each(|stage| run(stage, 1));
+    }
+    let picked = |stage: &&Stage| {
+        words.iter().filter(|word| !word.starts_with("--")).all(|word| stage.name.contains(word.as_str()))
+    };
+    println!("| stage | instructions | allocations | µs |\n|---|---|---|---|");
+    for stage in STAGES.iter().filter(picked) {
+        let (instructions, allocations) = count(stage);
+        println!("| {} | {instructions:.0} | {allocations:.1} | {:.2} |", stage.name, time(stage));
+    }
+}
+
+fn named(name: &str) -> &'static Stage {
+    STAGES.iter().find(|stage| stage.name == name).unwrap()
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Under valgrind this is the program, and `counted` what is looked at.
+fn run(stage: &Stage, messages: usize) {
+    let runtime = runtime();
+    let _entered = runtime.enter();
+    let mut step = (stage.prepare)(WARM + messages);
+    runtime.block_on(async {
+        for number in 0..WARM {
+            step(number).await;
+        }
+    });
+    counted(&runtime, &mut step, WARM..WARM + messages);
+}
+
+#[inline(never)]
+fn counted(runtime: &tokio::runtime::Runtime, step: &mut Step, numbers: std::ops::Range<usize>) {
+    runtime.block_on(async {
+        for number in numbers {
+            step(number).await;
+        }
+    });
+}
+
+/// Instructions and allocations for each entry.
+fn count(stage: &Stage) -> (f64, f64) {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("profile");
+    let done = Command::new("valgrind")
+        .args(["--tool=callgrind", "--toggle-collect=stages::counted"])
+        .arg(format!("--callgrind-out-file={}", profile.display()))
+        .arg(std::env::current_exe().unwrap())
+        .args(["--one", stage.name, &COUNTED.to_string()])
+        .output()
+        .unwrap_or_else(|error| panic!("valgrind: {error}; install it, from your distribution's packages"));
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let profile = std::fs::read_to_string(profile).unwrap();
+    let total = profile.lines().find_map(|line| line.strip_prefix("summary: ")).unwrap();
+    let each = |count: u64| count as f64 / (COUNTED * stage.entries) as f64;
+    let total: u64 = total.trim().parse().unwrap();
+    assert!(total > 0, "nothing was collected: has `counted` another name?");
+    (each(total), each(calls(&profile, &["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"])))
+}
+
+/// How often these functions were called. The format names a function once, with a number, and by its number from then on.
+fn calls(profile: &str, functions: &[&str]) -> u64 {
+    let (mut names, mut callee, mut count) = (HashMap::new(), "", 0);
+    for line in profile.lines() {
+        if let Some(called) = line.strip_prefix("calls=") {
+            let called = called.split(' ').next().and_then(|count| count.parse::<u64>().ok()).unwrap();
+            count += if functions.contains(&callee) { called } else { 0 };
+        } else if let Some((kind @ ("fn" | "cfn"), function)) = line.split_once('=') {
+            let (number, name) = function.split_once(' ').unwrap_or((function, ""));
+            let name = *names.entry(number).or_insert(name);
+            callee = if kind == "cfn" { name } else { callee };
+        }
+    }
+    count
+}
+
+/// Microseconds of processor time for each entry.
+fn time(stage: &Stage) -> f64 {
+    let runtime = runtime();
+    let _entered = runtime.enter();
+    let mut step = (stage.prepare)(COUNTED * (ROUNDS + 1));
+    let rounds = (0..=ROUNDS).map(|round| {
+        let before = spent_ns();
+        counted(&runtime, &mut step, round * COUNTED..(round + 1) * COUNTED);
+        spent_ns() - before
+    });
+    // The first one warms up.
+    rounds.skip(1).min().unwrap() as f64 / 1000.0 / (COUNTED * stage.entries) as f64
+}
+
+/// Nanoseconds on a processor so far, of this thread.
+fn spent_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// A step that does not wait.
+fn at_once(mut step: impl FnMut(usize) + 'static) -> Step {
+    Box::new(move |number| {
+        step(number);
+        Box::pin(std::future::ready(()))
+    })
+}
+
+/// The service with 1,000 more methods than the desk's, without bounds that the measurement would meet.
+fn open(policy: &'static str) -> Desk {
+    let mut router = Router::new(())
+        .method("desk/echo", |_: Ctx, _: Value| async { Ok::<_, RpcError>(true) })
+        .params("desk/echo", [Param::string("to"), Param::integer("amount"), Param::string("note")]);
+    for number in 0..if policy == CONDITIONAL { 1_000 } else { 1 } {
+        router = router.method(&format!("other/m{number}"), |_: Ctx, _: Value| async { Ok::<_, RpcError>(true) });
+    }
+    let quota = QuotaLimits { per_second: u32::MAX, burst: u32::MAX, ..QuotaLimits::default() };
+    let limits = ServiceLimits { quota, ..ServiceLimits::default() };
+    let nonce_limits = NonceLimits { owner: 600_000, ..NonceLimits::default() };
+    Desk::open_as(Setup { policy, limits, nonce_limits, ..Setup::default() }, |service| service.methods(router))
+}
+
+fn echo(length: usize, id: &str) -> String {
+    let body = |note: &str| {
+        let text = call("desk/echo", &format!(r#"{{"to":"acct-17","amount":250,"note":"{note}"}}"#));
+        text.replace(r#","id":1"#, id)
+    };
+    body(&"x".repeat(length.saturating_sub(body("").len())))
+}
+
+/// A call with so many bytes.
+fn sized(length: usize) -> String {
+    echo(length, r#","id":1"#)
+}
+
+fn note(length: usize) -> String {
+    echo(length, "")
+}
+
+fn batch() -> String {
+    format!("[{}]", vec![sized(256); 50].join(","))
+}
+
+/// So many messages of one agent, each with a nonce of its own.
+fn messages(desk: &Desk, agent: &Agent, count: usize, body: &str) -> Vec<Option<Delivery>> {
+    let signer = desk.signer(agent);
+    let (subject, reply) = (desk.endpoint.subject(&agent.name), format!("{}r1", desk.endpoint.inbox(&agent.name)));
+    let reply = if body.contains("\"id\"") { reply.as_str() } else { "" };
+    let message = |_| {
+        let signed = signer.sign(&sealwire::wire::Signed {
+            subject: &subject,
+            reply,
+            payload: body.as_bytes(),
+            token: &agent.token,
+            now_ms: desk.clock.now_ms(),
+            valid_s: 30,
+            timeout_ms: Some(5_000),
+            idempotency_key: None,
+            window: None,
+            traceparent: None,
+        });
+        let headers = sealwire::wire::HeaderBlock::of(&[("Authorization", signed.authorization.as_str())]);
+        Some(Delivery::new(&subject, reply, headers, body.as_bytes().to_vec()))
+    };
+    (0..count).map(message).collect()
+}
+
+fn decode(count: usize) -> Step {
+    let desk = open(UNCONDITIONAL);
+    let mut messages = messages(&desk, &desk.agent("ann", &["worker"]), count, &sized(256));
+    at_once(move |number| {
+        black_box(Envelope::decode(messages[number].take().unwrap(), &desk.endpoint).unwrap());
+    })
+}
+
+fn authenticate(count: usize, agent: &str) -> Step {
+    let desk = open(UNCONDITIONAL);
+    let messages = messages(&desk, &desk.agent(agent, &["worker"]), count, &sized(256));
+    let envelope = |message: Option<Delivery>| Envelope::decode(message.unwrap(), &desk.endpoint).ok();
+    let mut envelopes: Vec<_> = messages.into_iter().map(envelope).collect();
+    at_once(move |number| {
+        let envelope = envelopes[number].take().unwrap();
+        black_box(desk.service.verifier().authenticate(envelope, desk.clock.now_s()).unwrap());
+    })
+}
+
+fn token_cached() -> Step {
+    let verifier = Idp::shared().verifier(TokenRules::new("prod/math"));
+    let token = Idp::shared().ed25519(&Idp::claims());
+    let digest = digest(&token);
+    at_once(move |_| {
+        black_box(verifier.verify(&token, &digest, idp::NOW).unwrap());
+    })
+}
+
+fn token_new(count: usize, algorithm: TokenAlgorithm) -> Step {
+    let idp = Idp::shared();
+    let mut rules = TokenRules::new("prod/math");
+    let keys = match algorithm {
+        TokenAlgorithm::Hs256 => {
+            rules.symmetric = sealwire::auth::Symmetric::Allowed;
+            idp.symmetric_keys()
+        }
+        _ => idp.keys(),
+    };
+    let verifier = sealwire::auth::TokenVerifier::new(rules, keys);
+    let token = |number| {
+        let mut claims = Idp::claims();
+        claims["jti"] = json!(format!("t-{number}"));
+        idp.sign(algorithm, &Idp::header(algorithm), &claims)
+    };
+    let tokens: Vec<_> = (0..count).map(token).map(|token| (digest(&token), token)).collect();
+    at_once(move |number| {
+        let (digest, token) = &tokens[number];
+        black_box(verifier.verify(token, digest, idp::NOW).unwrap());
+    })
+}
+
+fn digest(token: &str) -> [u8; 32] {
+    <sha2::Sha256 as sha2::Digest>::digest(token).into()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Nonces {
+    Fresh,
+    Replayed,
+    Full,
+}
+
+fn guard(count: usize, kind: Nonces) -> Step {
+    let limits = match kind {
+        Nonces::Full => NonceLimits { owner: 1, reserve: 1, ..NonceLimits::default() },
+        _ => NonceLimits { owner: 600_000, ..NonceLimits::default() },
+    };
+    let desk = Desk::open_as(Setup { nonce_limits: limits, ..Setup::default() }, |service| {
+        service.methods(Router::new(()).method("desk/echo", |_: Ctx, _: Value| async { Ok::<_, RpcError>(true) }))
+    });
+    let guard = std::sync::Arc::clone(desk.service.verifier().guard());
+    let (owner, first) = (desk.agent("ann", &[]).name, Nonce::random());
+    let now = desk.clock.now_s();
+    futures_util::future::FutureExt::now_or_never(guard.admit(&owner, first, now, now + 30, Instant::now()))
+        .unwrap()
+        .unwrap();
+    let nonce = |_| if kind == Nonces::Replayed { first } else { Nonce::random() };
+    let nonces: Vec<_> = (0..count).map(nonce).collect();
+    let received = Instant::now();
+    Box::new(move |number| {
+        let (guard, owner, nonce) = (std::sync::Arc::clone(&guard), owner.clone(), nonces[number]);
+        Box::pin(async move {
+            let admitted = guard.admit(&owner, nonce, now, now + 30, received).await;
+            assert_eq!(admitted.is_ok(), kind == Nonces::Fresh);
+        })
+    })
+}
+
+fn parse(text: String) -> Step {
+    at_once(move |_| {
+        black_box(Body::parse(black_box(text.as_bytes()), &Limits { max_batch: 50 }).unwrap());
+    })
+}
+
+fn authorize(policy: &'static str) -> Step {
+    let desk = open(policy);
+    let set: std::sync::Arc<PolicySet> = desk.service.policy();
+    let caller = Caller::new(desk.agent("ann", &[]).name, ["worker".to_owned()]);
+    let body: Value = serde_json::from_str(&sized(256)).unwrap();
+    let params = serde_json::value::to_raw_value(&body["params"]).unwrap();
+    let now_ms = desk.clock.now_ms();
+    at_once(move |_| {
+        let question = Question { caller: &caller, method: "desk/echo", params: Some(&params), now_ms };
+        assert!(black_box(set.decide(black_box(&question))).is_allow());
+    })
+}
+
+fn handle(count: usize, agent: &str, policy: &'static str, body: &str) -> Step {
+    let desk = open(policy);
+    let messages = messages(&desk, &desk.agent(agent, &["worker"]), count, body);
+    handled(desk, messages, |answer| assert!(answer.is_none_or(|text| text.contains("\"result\":true"))))
+}
+
+/// The same message over and over.
+fn replayed(count: usize) -> Step {
+    let desk = open(UNCONDITIONAL);
+    let letter = desk.letter(&desk.agent("ann", &["worker"]), &sized(256));
+    let first = futures_util::future::FutureExt::now_or_never(desk.service.handle(letter.delivery()));
+    assert!(first.unwrap().is_some());
+    let messages = (0..count).map(|_| Some(letter.delivery())).collect();
+    handled(desk, messages, |answer| {
+        assert!(answer.is_none_or(|text| text.contains("-32013") || text.contains("replay")))
+    })
+}
+
+/// Messages whose signatures do not hold.
+fn forged(count: usize) -> Step {
+    let desk = open(UNCONDITIONAL);
+    let letter = desk.letter(&desk.agent("ann", &["worker"]), &sized(256));
+    let (token, proof) = letter.credentials();
+    let (signed, _) = proof.rsplit_once('.').unwrap();
+    let letter = letter.with_credentials(&token, &format!("{signed}.{}", "A".repeat(43)));
+    let messages = (0..count).map(|_| Some(letter.delivery())).collect();
+    handled(desk, messages, |answer| assert!(answer.is_none_or(|text| text.contains("-32010"))))
+}
+
+fn handled(desk: Desk, mut messages: Vec<Option<Delivery>>, check: fn(Option<&str>)) -> Step {
+    let service = desk.service.clone();
+    let desk = std::rc::Rc::new(desk);
+    Box::new(move |number| {
+        let (message, service, _desk) = (messages[number].take().unwrap(), service.clone(), std::rc::Rc::clone(&desk));
+        Box::pin(async move {
+            let answer = service.handle(message).await;
+            check(answer.as_ref().map(|answer| std::str::from_utf8(answer.payload()).unwrap()));
+        })
+    })
+}

@@ -1,0 +1,138 @@
+//! What every kind of backend has in common: it takes permitted calls, and says whether it is there.
+//! Never hands a backend a call that the service did not permit.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use sealwire::RpcError;
+use sealwire::rpc::{Flaw, MAX_VALUE_DEPTH, Outcome, strict_value};
+use sealwire::service::{Ctx, Description, NoRoom, Router, Sink, Turn, TurnBounds, Turns};
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::tool::Tool;
+
+/// What takes the calls of its tools.
+pub trait Backend: fmt::Debug + Send + Sync {
+    /// Makes one call, to its end. A dropped future has given the call up: the backend is told, if it can be.
+    fn call(&self, call: Call) -> BoxFuture<'_, Result<Box<RawValue>, RpcError>>;
+
+    /// Whether calls have a chance. While they have none, each is refused at once with `-32004`.
+    fn health(&self) -> watch::Receiver<Health>;
+
+    /// What callers are told of a tool; `None` while it is off.
+    fn description(&self, tool: &Tool) -> Option<Arc<Description>> {
+        Some(Arc::new(tool.description.as_deref().map(Description::new).unwrap_or_default()))
+    }
+
+    /// Ends it, and whatever it has started.
+    fn stop(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A permitted call on its way to a backend.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Call {
+    /// Who calls, until when; notifications and questions to the caller.
+    pub ctx: Ctx,
+    /// Parts of the result, on their way.
+    pub sink: Sink<Box<RawValue>>,
+    /// What is called.
+    pub tool: Arc<Tool>,
+    /// A JSON object or array, as it came; `None` if there are no parameters.
+    pub params: Option<Box<RawValue>>,
+    /// Its place among the calls of the backend, which whoever works on it gives back.
+    pub turn: Turn,
+    /// When the backend's patience ends.
+    pub until: Instant,
+}
+
+/// How many calls a backend gets at a time, and how long each may take, waiting for its turn included.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share {
+    pub(crate) in_flight: usize,
+    pub(crate) timeout: Duration,
+}
+
+/// How many calls may wait for their turns ...
+const WAITING: usize = 4_096;
+/// ... with so many bytes of parameters, those under way included; as the service itself bounds what waits for it.
+const BYTES: usize = 64 << 20;
+
+/// Whether a backend takes calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// It does.
+    Up,
+    /// It does not; why not, for the log and the operator, never for callers.
+    Down(String),
+}
+
+/// Adds the tools of a backend to a router, as ordinary methods. Its agents take turns.
+#[must_use]
+pub(crate) fn routed(
+    mut router: Router,
+    backend: &Arc<dyn Backend>,
+    share: Share,
+    tools: impl IntoIterator<Item = Tool>,
+) -> Router {
+    let turns = Turns::new(TurnBounds { waiting: WAITING, running: share.in_flight, bytes: BYTES });
+    for tool in tools {
+        let (tool, backend, turns) = (Arc::new(tool), Arc::clone(backend), Arc::clone(&turns));
+        let (name, declared) = (tool.method.to_string(), tool.declared.clone());
+        let (described, describing) = (Arc::clone(&tool), Arc::clone(&backend));
+        router = router.method_with_sink(&name, move |ctx: Ctx, params: Option<Box<RawValue>>, sink| {
+            let (tool, backend, turns) = (Arc::clone(&tool), Arc::clone(&backend), Arc::clone(&turns));
+            async move {
+                let down = match &*backend.health().borrow() {
+                    Health::Up => None,
+                    Health::Down(reason) => Some(reason.clone()),
+                };
+                if let Some(reason) = down {
+                    return Err(RpcError::dependency(reason));
+                }
+                let until = Instant::now() + share.timeout;
+                let bytes = params.as_ref().map_or(0, |params| params.get().len());
+                let turn = tokio::time::timeout_at(until, turns.take(&ctx.caller().agent, bytes)).await;
+                let late = |_| RpcError::dependency(format!("no turn within {} s", share.timeout.as_secs()));
+                let full = |full: NoRoom| RpcError::dependency(full).with_data(&json!({ "queue": "full" }));
+                let turn = turn.map_err(late)?.map_err(full)?;
+                strict(backend.call(Call { ctx, sink, tool, params, turn, until }).await)
+            }
+        });
+        router = router.describe_with(&name, move || describing.description(&described));
+        if let Some(declared) = declared {
+            router = router.params(&name, declared);
+        }
+    }
+    router
+}
+
+/// The outcome, if whoever gets it will read it; else it would cost the other calls of a batch their answers.
+fn strict(outcome: Outcome) -> Outcome {
+    let text = match &outcome {
+        Ok(result) => result.get(),
+        Err(error) => error.data().map_or("null", RawValue::get),
+    };
+    match strict_value(text) {
+        Ok(_) => outcome,
+        Err(flaw) => Err(unreadable(flaw)),
+    }
+}
+
+/// JSON that a backend has written.
+pub(crate) fn value(text: &str) -> Result<Box<RawValue>, RpcError> {
+    strict_value(text).map(ToOwned::to_owned).map_err(unreadable)
+}
+
+fn unreadable(flaw: Flaw) -> RpcError {
+    RpcError::dependency(match flaw {
+        Flaw::TooDeep => format!("its answer is nested deeper than {MAX_VALUE_DEPTH} levels"),
+        flaw => format!("its answer {flaw}"),
+    })
+}

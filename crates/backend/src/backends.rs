@@ -1,0 +1,259 @@
+//! All backends of a service: judged together, started together, and ended together.
+//! Never starts one while another is described wrongly.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealwire::service::{Router, WhenFull};
+use sealwire::{BackendConfig, BackendKind, MethodName};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::backend::{Backend, Health, Share, routed};
+use crate::config::{BackendFault, ExecConfig, HttpConfig, Judged, McpConfig, StdioConfig, judge};
+use crate::exec::Exec;
+use crate::http::Http;
+use crate::mcp::{self, Definition, Mcp};
+use crate::names::Names;
+use crate::pins::{Lock, LockError, Pins};
+use crate::stdio::{Pushes, Stdio, Use};
+use crate::tool::Tool;
+
+/// What a configuration offers, before anything is started: of servers of MCP, what the lock file has of them.
+///
+/// # Errors
+/// [`BackendFault`]: the operator's.
+pub fn offered(configs: &[BackendConfig], lock: &Lock) -> Result<Vec<Tool>, BackendFault> {
+    let (all, names) = named(configs, lock)?;
+    let mut offered = Vec::new();
+    let mut servers = false;
+    for judged in all {
+        match judged {
+            Judged::Stdio(StdioConfig { tools, pushes, .. }) => offered.extend(tools.into_iter().chain(pushes)),
+            Judged::Exec(ExecConfig { tools, .. }) | Judged::Http(HttpConfig { tools, .. }) => offered.extend(tools),
+            Judged::Mcp(described) => {
+                servers = true;
+                offered.extend(mcp::offered(&mcp::Use::new(&described, Arc::new(Pins::none()), &names), lock));
+            }
+        }
+    }
+    offered.extend(servers.then(changes).flatten());
+    Ok(offered)
+}
+
+/// What is described, and whose its names are: what was approved comes before what servers list.
+fn named(configs: &[BackendConfig], lock: &Lock) -> Result<(Vec<Judged>, Arc<Names>), BackendFault> {
+    let (judged, names) = judge(configs)?;
+    let names = Arc::new(names);
+    let servers =
+        || judged.iter().filter_map(|judged| if let Judged::Mcp(server) = judged { Some(server) } else { None });
+    if let (Some(first), Some(changes)) = (servers().next(), changes()) {
+        let wrong = |fault| BackendFault { backend: first.name.clone(), fault: format!("{fault}: rename that") };
+        names.claim(&changes.method, "what `serve` tells of tools").map_err(wrong)?;
+    }
+    for server in servers() {
+        mcp::Use::new(server, Arc::new(Pins::none()), &names).naming.claim_approved(lock);
+    }
+    Ok((judged, names))
+}
+
+/// What subscribers hear of tools that are approved, or change.
+const CHANGES: &str = "tools/changes";
+
+fn changes() -> Option<Tool> {
+    let mut tool = Tool::new(CHANGES, MethodName::new(CHANGES).ok()?);
+    tool.description = Some("Tells subscribers what becomes of tools.".to_owned());
+    Some(tool)
+}
+
+/// How the servers of MCP of a configuration describe their tools now, by the names of their backends. Each is started, asked, and
+/// ended.
+///
+/// # Errors
+/// [`BackendFault`]: the operator's, or the server's.
+pub async fn described(
+    configs: &[BackendConfig],
+    lock: &Lock,
+) -> Result<BTreeMap<String, Vec<Definition>>, BackendFault> {
+    let mut all = BTreeMap::new();
+    let (judged, names) = named(configs, lock)?;
+    for (judged, config) in judged.into_iter().zip(configs) {
+        if let Judged::Mcp(described) = judged {
+            let fault = |fault| BackendFault { backend: config.name.to_string(), fault };
+            let how = mcp::Use::new(&described, Arc::new(Pins::none()), &names);
+            let (server, _) = Mcp::start(&described.place, how).await.map_err(fault)?;
+            all.insert(config.name.to_string(), server.definitions());
+            server.stop().await;
+        }
+    }
+    Ok(all)
+}
+
+/// What each backend offers now, as a service would: its name, and its methods. Servers of MCP are started, asked, and ended.
+///
+/// # Errors
+/// [`BackendFault`]: the operator's, or the server's.
+pub async fn catalogue(configs: &[BackendConfig], lock: &Lock) -> Result<Vec<(String, Vec<Tool>)>, BackendFault> {
+    let mut all = Vec::new();
+    let mut changes = changes();
+    let (judged, names) = named(configs, lock)?;
+    for (judged, config) in judged.into_iter().zip(configs) {
+        let tools = match judged {
+            Judged::Stdio(StdioConfig { tools, pushes, .. }) => tools.into_iter().chain(pushes).collect(),
+            Judged::Exec(ExecConfig { tools, .. }) | Judged::Http(HttpConfig { tools, .. }) => tools,
+            Judged::Mcp(described) => {
+                let fault = |fault| BackendFault { backend: config.name.to_string(), fault };
+                let how = mcp::Use::new(&described, Arc::new(Pins::none()), &names);
+                let (server, mut tools) = Mcp::start(&described.place, how).await.map_err(fault)?;
+                server.stop().await;
+                // One for all servers.
+                tools.extend(changes.take());
+                tools
+            }
+        };
+        all.push((config.name.to_string(), tools));
+    }
+    Ok(all)
+}
+
+/// The backends of a service, which run.
+#[derive(Debug)]
+pub struct Backends {
+    router: Router,
+    running: Vec<Arc<dyn Backend>>,
+    down: watch::Receiver<Option<String>>,
+    watching: Vec<JoinHandle<()>>,
+}
+
+impl Backends {
+    /// Starts them all, and keeps them running. `lock` is the file of approved definitions of tools.
+    ///
+    /// # Errors
+    /// [`BackendFault`]: the operator's, or that of a server of MCP that does not say what it can do; nothing is left running.
+    pub async fn start(configs: &[BackendConfig], lock: &Path) -> Result<Self, BackendFault> {
+        let mut router = Router::new(());
+        let (mut running, mut names) = (Vec::<Arc<dyn Backend>>::new(), Vec::new());
+        // Those of a service without servers are of no interest.
+        let pins = match configs.iter().find(|config| config.kind == BackendKind::Mcp) {
+            Some(config) => {
+                let wrong =
+                    |error: LockError| BackendFault { backend: config.name.to_string(), fault: error.to_string() };
+                Some(Arc::new(Pins::load(lock).map_err(wrong)?))
+            }
+            None => None,
+        };
+        let pinned = pins.clone().unwrap_or_else(|| Arc::new(Pins::none()));
+        let (judged, claimed) = named(configs, &pinned.lock().borrow())?;
+        for (judged, config) in judged.into_iter().zip(configs) {
+            let started = match judged {
+                Judged::Stdio(config) => Ok(stdio(router, config)),
+                Judged::Exec(config) => Ok(exec(router, config)),
+                Judged::Http(HttpConfig { how, tools }) => {
+                    let share = Share { in_flight: how.in_flight, timeout: how.timeout };
+                    let backend: Arc<dyn Backend> = Arc::new(Http::start(how));
+                    Ok((routed(router, &backend, share, tools), backend))
+                }
+                Judged::Mcp(config) => mcp(router, &config, &pinned, &claimed).await,
+            };
+            let backend;
+            (router, backend) = match started {
+                Ok(started) => started,
+                Err(fault) => {
+                    end(&running).await;
+                    return Err(BackendFault { backend: config.name.to_string(), fault });
+                }
+            };
+            names.push((config.name.to_string(), backend.health()));
+            running.push(backend);
+        }
+        let (tell, down) = watch::channel(None);
+        let mut watching = vec![tokio::spawn(watch_all(names, tell))];
+        if let Some(pins) = pins {
+            router = router.topic(CHANGES, &pins.changes, PUSHED, WhenFull::DropOldest);
+            watching.push(tokio::spawn(async move { pins.follow().await }));
+        }
+        Ok(Self { router, running, down, watching })
+    }
+
+    /// Their methods.
+    #[must_use]
+    pub fn router(&self) -> Router {
+        self.router.clone()
+    }
+
+    /// Which of them is not there, if any; for [`ServeOptions::interrupted`](sealwire::service::ServeOptions::interrupted).
+    #[must_use]
+    pub fn down(&self) -> watch::Receiver<Option<String>> {
+        self.down.clone()
+    }
+
+    /// How long [`Backends::stop`] takes at most.
+    pub const STOPPING: Duration = Duration::from_secs(12);
+
+    /// Ends them all, at the same time.
+    pub async fn stop(self) {
+        self.watching.iter().for_each(JoinHandle::abort);
+        end(&self.running).await;
+    }
+}
+
+async fn end(running: &[Arc<dyn Backend>]) {
+    futures_util::future::join_all(running.iter().map(|backend| backend.stop())).await;
+}
+
+async fn mcp(
+    router: Router,
+    config: &McpConfig,
+    pins: &Arc<Pins>,
+    names: &Arc<Names>,
+) -> Result<(Router, Arc<dyn Backend>), String> {
+    let (server, tools) = Mcp::start(&config.place, mcp::Use::new(config, Arc::clone(pins), names)).await?;
+    let backend: Arc<dyn Backend> = Arc::new(server);
+    let share = Share { in_flight: config.in_flight, timeout: config.timeout };
+    Ok((routed(router, &backend, share, tools), backend))
+}
+
+fn exec(router: Router, config: ExecConfig) -> (Router, Arc<dyn Backend>) {
+    let ExecConfig { launch, commands, in_flight, timeout, tools } = config;
+    let backend: Arc<dyn Backend> = Arc::new(Exec::new(launch, commands, timeout));
+    (routed(router, &backend, Share { in_flight, timeout }, tools), backend)
+}
+
+fn stdio(mut router: Router, config: StdioConfig) -> (Router, Arc<dyn Backend>) {
+    let StdioConfig { launch, processes, in_flight, timeout, send_caller, tools, pushes } = config;
+    let mut topics = Pushes::new();
+    for push in pushes {
+        let topic = topics.entry(push.name).or_default();
+        router = router.topic(push.method.as_str(), topic, PUSHED, WhenFull::DropOldest);
+    }
+    let how = Use { processes, timeout, send_caller, pushes: topics };
+    let backend: Arc<dyn Backend> = Arc::new(Stdio::start(&launch, how));
+    (routed(router, &backend, Share { in_flight, timeout }, tools), backend)
+}
+
+/// How many notifications wait for a slow subscriber.
+const PUSHED: usize = 256;
+
+/// Says which backend is down, and when all are there again.
+async fn watch_all(mut names: Vec<(String, watch::Receiver<Health>)>, tell: watch::Sender<Option<String>>) {
+    loop {
+        let down = names.iter_mut().find_map(|(name, health)| match &*health.borrow_and_update() {
+            Health::Up => None,
+            // The reason is for the log, which has it.
+            Health::Down(_) => Some(format!("backend `{name}` is not there")),
+        });
+        tell.send_if_modified(|known| {
+            let changed = *known != down;
+            *known = down;
+            changed
+        });
+        let changes = names.iter_mut().map(|(_, health)| Box::pin(health.changed()));
+        let (changed, ..) = futures_util::future::select_all(changes).await;
+        if changed.is_err() {
+            // It has been stopped.
+            return;
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The process between the service and a program: sets the program's limits, starts it, and ends it with everything that it
+//! has started, when it is told to, when the program ends, and when the service is gone, however that came.
+//! Never runs a shell, and never gives the program a right that the service's user has not.
+//!
+//! It is the command itself, started once more: what a program must not do is so in force before the program runs, and
+//! whatever becomes of the service, somebody is left to clean up.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, getrlimit, kill_process, kill_process_group,
+    setrlimit, wait,
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Launch, STOP};
+
+/// The first argument of a guard.
+pub const WORD: &str = "backend-child";
+
+/// How often a guard looks whether the service is there.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long what was killed may take to go.
+const GONE: Duration = Duration::from_secs(5);
+
+/// The command line of a guard.
+pub(super) fn words(launch: &Launch) -> Vec<OsString> {
+    let numbers = [std::process::id().into(), launch.memory, launch.open_files].map(|number: u64| number.to_string());
+    let own = [OsString::from(WORD)].into_iter().chain(numbers.map(OsString::from)).chain([OsString::from("--")]);
+    own.chain(launch.command.iter().cloned()).collect()
+}
+
+/// Is a guard, if our own command line says so; `None` if it does not.
+///
+/// To be called first of all: the service starts its own program for this.
+#[must_use]
+pub fn answer() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().as_deref() != Some(OsStr::new(WORD)) {
+        return None;
+    }
+    let guarded = guard(words).unwrap_or_else(|error| {
+        eprintln!("{error}");
+        NOT_STARTED
+    });
+    Some(ExitCode::from(guarded))
+}
+
+/// What shells give for a command that is not there.
+const NOT_STARTED: u8 = 127;
+
+/// Runs the program to its end; its exit code, as shells tell it.
+fn guard(mut words: impl Iterator<Item = OsString>) -> io::Result<u8> {
+    let mut number = || words.next()?.to_str()?.parse::<u64>().ok();
+    let (Some(parent), Some(memory), Some(open_files)) = (number(), number(), number()) else {
+        return Err(io::Error::other("this command is for `sealwire serve` itself"));
+    };
+    let mut command = words.skip(1);
+    let program = command.next().ok_or_else(|| io::Error::other("no program"))?;
+    let parent = i32::try_from(parent).ok().and_then(Pid::from_raw);
+    limit(Resource::Data, memory);
+    limit(Resource::Nofile, open_files);
+    alone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut stop = signal(SignalKind::terminate())?;
+        let mut changed = signal(SignalKind::child())?;
+        let started = Command::new(&program).args(command).spawn();
+        let child = started.map_err(|error| io::Error::other(format!("`{}`: {error}", program.display())))?;
+        let main = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let_go();
+        let mut look = tokio::time::interval(LOOK);
+        let mut ended = None;
+        while ended.is_none() {
+            tokio::select! {
+                _ = changed.recv() => ended = reap(main),
+                _ = stop.recv() => break,
+                _ = look.tick() => if getppid() != parent { break },
+            }
+        }
+        if ended.is_none() {
+            let _ = kill_process_group(getpid(), Signal::TERM);
+            let patience = tokio::time::sleep(STOP);
+            tokio::pin!(patience);
+            while ended.is_none() {
+                tokio::select! {
+                    _ = changed.recv() => ended = reap(main),
+                    () = &mut patience => break,
+                }
+            }
+        }
+        let since = Instant::now();
+        while let Some(left) = children().filter(|left| !left.is_empty()) {
+            for pid in left {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            if since.elapsed() > GONE {
+                // What starts processes faster than they can be found. This ends us, too.
+                let _ = kill_process_group(getpid(), Signal::KILL);
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            ended = ended.or(reap(main));
+        }
+        Ok(ended.map_or(128 + 9, code))
+    })
+}
+
+/// Collects all that has ended, the orphans of the program included; the program's own status, if it is among them.
+fn reap(main: Option<Pid>) -> Option<ExitStatus> {
+    let mut status = None;
+    while let Ok(Some((pid, ended))) = wait(WaitOptions::NOHANG) {
+        if Some(pid) == main {
+            status = Some(ExitStatus::from_raw(ended.as_raw()));
+        }
+    }
+    status
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let signal = status.signal().map_or(1, |signal| 128 + signal);
+    u8::try_from(status.code().unwrap_or(signal)).unwrap_or(1)
+}
+
+/// Lowers a limit for us and for the program, who cannot raise it again.
+fn limit(resource: Resource, most: u64) {
+    let least = |limit: Option<u64>| limit.map_or(most, |limit| limit.min(most));
+    let most = least(getrlimit(resource).maximum);
+    // Lowering a limit is always allowed.
+    let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
+}
+
+/// No set-uid program gives the child rights, and what loses its parent becomes ours: nothing leaves the family.
+#[cfg(target_os = "linux")]
+fn alone() {
+    let _ = rustix::thread::set_no_new_privs(true);
+    let _ = rustix::process::set_child_subreaper(Some(getpid()));
+}
+
+#[cfg(not(target_os = "linux"))]
+fn alone() {}
+
+/// Leaves input and output to the program: when it closes them, they are closed.
+fn let_go() {
+    if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(&nothing);
+        let _ = rustix::stdio::dup2_stdout(&nothing);
+    }
+}
+
+/// The processes below us that are our own children; orphans below the program become ours.
+#[cfg(target_os = "linux")]
+fn children() -> Option<Vec<Pid>> {
+    let list = std::fs::read_to_string(format!("/proc/self/task/{}/children", getpid().as_raw_nonzero()));
+    let Ok(list) = list else {
+        let _ = kill_process_group(getpid(), Signal::KILL);
+        return None;
+    };
+    Some(list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
+}
+
+/// Where nobody tells, the group is all that can be reached, and we are of it.
+#[cfg(not(target_os = "linux"))]
+fn children() -> Option<Vec<Pid>> {
+    let _ = kill_process_group(getpid(), Signal::KILL);
+    None
+}

@@ -1,0 +1,170 @@
+//! Keeps a program running: starts it, starts it again when it ends, less and less eagerly, and ends it in the end.
+//! Never starts it more than five times a minute, whatever becomes of it.
+
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::process::{ChildStdin, ChildStdout};
+use tokio::time::Instant;
+
+use super::{Child, Launch};
+
+/// Starts a program again and again.
+#[derive(Debug)]
+pub struct Supervisor {
+    launch: Launch,
+    restarts: Restarts,
+}
+
+/// When a program may be started again.
+#[derive(Debug, Default)]
+pub struct Restarts {
+    /// The latest, at most [`Restarts::MOST`].
+    started: VecDeque<Instant>,
+    failures: u32,
+}
+
+impl Restarts {
+    /// How often a program is started at most ...
+    pub const MOST: usize = 5;
+    /// ... in this time.
+    pub const WITHIN: Duration = Duration::from_secs(60);
+    /// How long it waits after the first end; twice as long after each further one.
+    const FIRST: Duration = Duration::from_millis(100);
+
+    /// It is started now.
+    fn started(&mut self, now: Instant) {
+        if self.started.len() >= Self::MOST {
+            self.started.pop_front();
+        }
+        self.started.push_back(now);
+    }
+
+    /// It has ended: when to start it again. What has run for a minute has earned a fresh start.
+    fn next(&mut self, now: Instant) -> Instant {
+        let ran = self.started.back().map_or(Duration::ZERO, |start| now.saturating_duration_since(*start));
+        self.failures = if ran >= Self::WITHIN { 0 } else { self.failures.saturating_add(1).min(10) };
+        let patience = now + Self::FIRST * 2_u32.pow(self.failures.saturating_sub(1));
+        match self.started.front() {
+            Some(first) if self.started.len() >= Self::MOST => patience.max(*first + Self::WITHIN),
+            _ => patience,
+        }
+    }
+}
+
+impl Supervisor {
+    /// Of this program.
+    #[must_use]
+    pub fn new(launch: Launch) -> Self {
+        Self { launch, restarts: Restarts::default() }
+    }
+
+    /// Keeps it running until `stop` completes, and then ends it.
+    ///
+    /// `talk` speaks with the program until it ends or must be ended, and returns why. It is dropped where the program
+    /// goes on without it for half a second. `down` is told each time that the program is not there, and why.
+    ///
+    /// Cancel safety: a dropped future ends the program soon.
+    pub async fn run<F, Fut>(mut self, mut talk: F, down: impl Fn(String), stop: impl Future<Output = ()>)
+    where
+        F: FnMut(ChildStdin, ChildStdout) -> Fut,
+        Fut: Future<Output = String>,
+    {
+        tokio::pin!(stop);
+        let name = self.launch.name.clone();
+        loop {
+            self.restarts.started(Instant::now());
+            let reason = match self.launch.start() {
+                Err(error) => format!("it cannot be started: {error}"),
+                Ok(mut child) => {
+                    let ended = tokio::select! {
+                        biased;
+                        () = &mut stop => None,
+                        reason = converse(&mut child, &mut talk) => Some(reason),
+                    };
+                    child.stop().await;
+                    let Some(reason) = ended else { return };
+                    reason
+                }
+            };
+            let next = self.restarts.next(Instant::now());
+            let again_s = next.saturating_duration_since(Instant::now()).as_secs_f32();
+            tracing::warn!(target: "sealwire::backend", backend = name, reason, again_s, "the program is not there");
+            down(reason);
+            tokio::select! {
+                biased;
+                () = &mut stop => return,
+                () = tokio::time::sleep_until(next) => {}
+            }
+        }
+    }
+}
+
+/// How long what a program has printed before its end may take to be read.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// What is said of a program that has ended its output: a moment later it has ended itself, mostly, and its exit code says more.
+pub(crate) const CLOSED: &str = "it has closed its output";
+/// How it begins what is said of one that has closed its input.
+pub(crate) const UNREAD: &str = "it reads no more";
+
+async fn converse<F, Fut>(child: &mut Child, talk: &mut F) -> String
+where
+    F: FnMut(ChildStdin, ChildStdout) -> Fut,
+    Fut: Future<Output = String>,
+{
+    let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        return "it has no input or output".to_owned();
+    };
+    let talking = talk(stdin, stdout);
+    tokio::pin!(talking);
+    let said = tokio::select! {
+        reason = &mut talking => Some(reason),
+        ended = child.wait() => {
+            drop(tokio::time::timeout(LAST_WORDS, &mut talking).await);
+            return exit(ended);
+        }
+    };
+    let said = said.unwrap_or_default();
+    match tokio::time::timeout(LAST_WORDS, child.wait()).await {
+        Ok(ended) if said == CLOSED || said.starts_with(UNREAD) => exit(ended),
+        // It ends because it is not listened to any more; why that is so says more.
+        Ok(ended) => format!("{said}; {}", exit(ended)),
+        Err(_) => said,
+    }
+}
+
+fn exit(ended: Result<std::process::ExitStatus, impl Display>) -> String {
+    match ended.map(|status| status.code()) {
+        Ok(Some(code @ 0..=128)) => format!("it has ended with code {code}"),
+        Ok(Some(code)) => format!("it was ended by signal {}", code - 128),
+        Ok(None) => "its guard was killed".to_owned(),
+        Err(error) => format!("its end cannot be waited for: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_at_once_is_started_five_times_a_minute_and_less_eagerly_each_time() {
+        let begin = Instant::now();
+        let (mut restarts, mut now, mut starts) = (Restarts::default(), begin, Vec::new());
+        while now < begin + Duration::from_secs(600) {
+            starts.push(now);
+            restarts.started(now);
+            now = restarts.next(now);
+        }
+        for (position, start) in starts.iter().enumerate() {
+            let within = starts[position..].iter().take_while(|later| **later < *start + Restarts::WITHIN).count();
+            assert!(within <= Restarts::MOST, "{within}");
+        }
+        assert!(starts[1] - starts[0] <= Duration::from_millis(100) && starts.len() > 5, "{starts:?}");
+        // What ran well starts again at once.
+        restarts.started(now);
+        let later = now + Duration::from_secs(3600);
+        assert!(restarts.next(later) <= later + Duration::from_millis(100));
+    }
+}

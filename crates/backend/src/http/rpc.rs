@@ -1,0 +1,68 @@
+//! JSON-RPC 2.0 over HTTP: a request in a POST, or in the query of a GET that is answered by a stream.
+//! Never sends a caller's own id.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use hyper::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use sealwire::RpcError;
+use sealwire::rpc::Id;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::answer::{self, Ends};
+use super::{Http, Way};
+use crate::backend::Call;
+use crate::web::Request;
+
+/// All but what RFC 3986 §2.3 calls unreserved: nothing that could be anything else than part of a value.
+pub(super) const VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+#[derive(Serialize)]
+struct Message<'a> {
+    jsonrpc: &'static str,
+    method: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<&'a RawValue>,
+    id: &'a Id,
+}
+
+impl Http {
+    pub(super) async fn post(&self, call: &Call) -> Result<Box<RawValue>, RpcError> {
+        let id = self.id();
+        let message = Message { jsonrpc: "2.0", method: &call.tool.name, params: call.params.as_deref(), id: &id };
+        let body = serde_json::to_vec(&message).map_err(RpcError::internal)?;
+        let reply = self.ask(call, Request::post(Bytes::from(body))).await?;
+        answer::of_rpc(reply, call, &id, Ends::Response).await
+    }
+
+    pub(super) async fn stream(&self, call: &Call, path: &str) -> Result<Box<RawValue>, RpcError> {
+        let id = self.id();
+        let encoded = |text: &str| utf8_percent_encode(text, VALUE).to_string();
+        let mut target = format!("{path}?method={}&id={}", encoded(&call.tool.name), encoded(id.as_json()));
+        if let Some(params) = &call.params {
+            target.push_str("&params=");
+            target.push_str(&encoded(params.get()));
+        }
+        let request = Request { target: Some(target), ..Request::bare(Method::GET) };
+        let reply = self.ask(call, request).await?;
+        answer::of_rpc(reply, call, &id, Ends::Done).await
+    }
+
+    fn id(&self) -> Id {
+        Id::from(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Way {
+    /// A path of the server, as the configuration has it.
+    pub(crate) fn path(path: &str) -> Result<String, String> {
+        let is_plain = path.starts_with('/') && path.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '?' | '#'));
+        if is_plain {
+            Ok(path.to_owned())
+        } else {
+            Err(format!("`{}` is no path: write it as `/a/b`, without a query", path.escape_debug()))
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Servers of the Model Context Protocol, over the lines of a process or over HTTP: their tools, resources and prompts as methods, in both eras of the protocol.
+//! Never sends arguments that the tool's own schema does not take, and never the caller's token.
+//!
+//! A tool is a method of its name, and one with an `outputSchema` answers with what that describes; see docs/backends.md.
+
+mod conversation;
+mod exchange;
+mod headers;
+mod http;
+mod listing;
+mod naming;
+mod reach;
+mod session;
+mod shared;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use hyper::header::HeaderMap;
+use sealwire::policy::{Param, ParamType};
+use sealwire::service::Description;
+use sealwire::{MethodName, RpcError};
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use self::conversation::Refusal;
+use self::exchange::End;
+pub use self::listing::Definition;
+use self::naming::Naming;
+pub(crate) use self::naming::owner;
+use self::session::{Capabilities, Members, Session};
+use self::shared::Shared;
+use crate::backend::{Backend, Call, Health};
+use crate::config::{McpConfig, Place};
+use crate::names::Names;
+use crate::pins::{Lock, Pin, Pins};
+use crate::tool::Tool;
+
+/// One server.
+#[derive(Debug)]
+pub(crate) struct Mcp {
+    shared: Arc<Shared>,
+    how: Use,
+    /// Methods that are requests of the protocol itself.
+    plain: BTreeMap<MethodName, Plain>,
+    task: Mutex<Option<JoinHandle<()>>>,
+    stop: watch::Sender<bool>,
+}
+
+/// How a server is used.
+#[derive(Debug, Clone)]
+pub(crate) struct Use {
+    pub(crate) naming: Naming,
+    pub(crate) timeout: Duration,
+    pub(crate) send_caller: bool,
+    /// What is approved.
+    pub(crate) pins: Arc<Pins>,
+}
+
+impl Use {
+    pub(crate) fn new(config: &McpConfig, pins: Arc<Pins>, names: &Arc<Names>) -> Self {
+        let McpConfig { name, prefix, aliases, timeout, send_caller, .. } = config;
+        let (backend, prefix, aliases) = (name.clone(), prefix.clone(), aliases.clone());
+        let naming = Naming { backend, prefix, aliases, names: Arc::clone(names) };
+        Self { naming, timeout: *timeout, send_caller: *send_caller, pins }
+    }
+
+    /// The method of a tool that is described so.
+    fn tool(&self, definition: &Definition) -> Result<Tool, String> {
+        let mut tool = Tool::new(definition.name.clone(), self.naming.claim(&definition.name)?);
+        tool.description.clone_from(&definition.description);
+        tool.remarks = definition.remarks();
+        let schemas = definition.usable.as_ref().ok();
+        tool.declared = schemas.map(|schemas| schemas.arguments.declared().to_vec());
+        Ok(tool)
+    }
+
+    fn plain(&self, plain: Plain) -> Result<Tool, String> {
+        let mut tool = Tool::new(plain.name, self.naming.claim_plain(plain.name)?);
+        tool.declared = Some(plain.params.iter().map(|(name, required)| declared(name, *required)).collect());
+        Ok(tool)
+    }
+}
+
+/// What a server that is not started offers, as far as that is approved, and whatever it may have beside tools.
+pub(crate) fn offered(how: &Use, lock: &Lock) -> Vec<Tool> {
+    let tools = known(&how.naming.backend, lock, &BTreeMap::new())
+        .into_values()
+        .filter_map(|definition| how.tool(&definition).ok());
+    tools.chain(PLAIN.into_iter().filter_map(|plain| how.plain(plain).ok())).collect()
+}
+
+/// How long a server may take to start, at least: it may have to be fetched first.
+const START: Duration = Duration::from_secs(60);
+
+/// A request that is a method of the same name.
+#[derive(Debug, Clone, Copy)]
+struct Plain {
+    name: &'static str,
+    /// Its parameters, and whether each must be there.
+    params: &'static [(&'static str, bool)],
+}
+
+const PLAIN: [Plain; 5] = [
+    Plain { name: "resources/list", params: &[("cursor", false)] },
+    Plain { name: "resources/templates/list", params: &[("cursor", false)] },
+    Plain { name: "resources/read", params: &[("uri", true)] },
+    Plain { name: "prompts/list", params: &[("cursor", false)] },
+    Plain { name: "prompts/get", params: &[("name", true), ("arguments", false)] },
+];
+
+impl Mcp {
+    /// Starts the server, or reaches for it, until [`Backend::stop`], and waits until it has said what it can do. One at an address
+    /// that cannot be reached may come later, if tools of it are approved: what they are is known.
+    ///
+    /// # Errors
+    /// It does not, within a minute or the timeout of calls, or has ended twice; why.
+    pub(crate) async fn start(place: &Place, how: Use) -> Result<(Self, Vec<Tool>), String> {
+        let shared = Arc::new(Shared::new(how.naming.clone(), how.timeout, Arc::clone(&how.pins)));
+        let stop = watch::Sender::new(false);
+        let mut stopped = stop.subscribe();
+        let stopped = async move { drop(stopped.wait_for(|stop| *stop).await) };
+        let task = match place {
+            Place::Process(launch) => tokio::spawn(reach::process(Arc::clone(&shared), launch.clone(), stopped)),
+            Place::Address(server) => tokio::spawn(reach::address(Arc::clone(&shared), server.clone(), stopped)),
+        };
+        let mut mcp = Self { shared, how, plain: BTreeMap::new(), task: Mutex::new(Some(task)), stop };
+        let is_known = mcp.how.pins.lock().borrow().pins(mcp.shared.name()).next().is_some();
+        if let Err(reason) = mcp.is_up().await
+            && !(is_known && matches!(place, Place::Address(_)))
+        {
+            mcp.stop().await;
+            return Err(reason);
+        }
+        let tools = mcp.offer();
+        Ok((mcp, tools))
+    }
+
+    /// Waits until the server is there. One may end once: when it is asked in a way that it does not know.
+    async fn is_up(&self) -> Result<(), String> {
+        let (patience, ends) = (self.how.timeout.max(START), &self.shared.ends);
+        let mut health = self.shared.health.subscribe();
+        let settled = health.wait_for(|health| *health == Health::Up || ends.load(Ordering::Relaxed) > 1);
+        let settled = tokio::time::timeout(patience, settled).await.map(|settled| settled.map(|health| health.clone()));
+        match settled {
+            Ok(Ok(Health::Up)) => Ok(()),
+            Ok(Ok(Health::Down(reason))) => Err(reason),
+            _ => Err(format!("it has not said within {} s what it can do", patience.as_secs())),
+        }
+    }
+
+    /// What it offers, as methods.
+    fn offer(&mut self) -> Vec<Tool> {
+        let (listed, capabilities) = {
+            let state = self.shared.state();
+            // What is not there yet may offer anything.
+            let capabilities = state.session.as_ref().map_or(Capabilities::ALL, |session| session.capabilities);
+            (Arc::clone(&state.tools), capabilities)
+        };
+        let lock = self.how.pins.lock().borrow().clone();
+        let (mut tools, mut methods) = (Vec::new(), BTreeMap::new());
+        for definition in known(self.shared.name(), &lock, &listed).values() {
+            match self.how.tool(definition) {
+                Ok(tool) => {
+                    methods.insert(tool.name.clone(), tool.method.clone());
+                    tools.push(tool);
+                }
+                // It is told with what is listed.
+                Err(_) if listed.contains_key(&definition.name) => {}
+                Err(fault) => {
+                    let (backend, tool) = (self.shared.name(), definition.name.escape_debug());
+                    tracing::warn!(target: "sealwire::backend", backend, "the tool `{tool}` is left out: {fault}");
+                }
+            }
+        }
+        // Only here.
+        drop(self.shared.methods.set(methods));
+        for plain in PLAIN {
+            let offered =
+                if plain.name.starts_with("resources/") { capabilities.resources } else { capabilities.prompts };
+            if !offered {
+                continue;
+            }
+            match self.how.plain(plain) {
+                Ok(tool) => {
+                    self.plain.insert(tool.method.clone(), plain);
+                    tools.push(tool);
+                }
+                Err(fault) => {
+                    let (backend, method) = (self.shared.name(), plain.name);
+                    tracing::warn!(
+                        target: "sealwire::backend", backend,
+                        "`{method}` is left out: {fault}; a `prefix` would keep it apart"
+                    );
+                }
+            }
+        }
+        tools
+    }
+
+    /// What the server says of its tools now.
+    pub(crate) fn definitions(&self) -> Vec<Definition> {
+        self.shared.state().tools.values().cloned().collect()
+    }
+
+    /// The session, another one than this, and what is listed.
+    async fn session(&self, lost: Option<&Arc<Session>>) -> Result<(Arc<Session>, Listed), RpcError> {
+        let mut health = self.shared.health.subscribe();
+        loop {
+            if *health.borrow_and_update() != Health::Up {
+                return Err(session::gone());
+            }
+            {
+                let state = self.shared.state();
+                let session = state.session.clone();
+                if let Some(session) = session.filter(|session| lost.is_none_or(|lost| !Arc::ptr_eq(lost, session))) {
+                    return Ok((session, Arc::clone(&state.tools)));
+                }
+            }
+            if health.changed().await.is_err() {
+                return Err(session::gone());
+            }
+        }
+    }
+
+    async fn make(&self, call: Call) -> Result<Box<RawValue>, RpcError> {
+        let (session, listed) = self.session(None).await?;
+        match self.make_with(&session, &listed, &call).await {
+            Err(End::Lost) => {}
+            Err(End::Error(error)) => return Err(error),
+            Ok(result) => return Ok(result),
+        }
+        // It was refused before anything was done. A server that ends each session at once is not asked for ever.
+        let (session, listed) = self.session(Some(&session)).await?;
+        self.make_with(&session, &listed, &call).await.map_err(|end| match end {
+            End::Lost => RpcError::dependency(Refusal::Lost.to_string()),
+            End::Error(error) => error,
+        })
+    }
+
+    async fn make_with(&self, session: &Session, listed: &Listed, call: &Call) -> Result<Box<RawValue>, End> {
+        let send_caller = self.how.send_caller;
+        if let Some(Plain { name, params: known }) = self.plain.get(&call.tool.method) {
+            let params: Members =
+                serde_json::from_str(named(call.params.as_deref())?.get()).map_err(RpcError::internal)?;
+            if let Some(other) = params.keys().find(|name| !known.iter().any(|(known, _)| known == name)) {
+                let other: String = other.chars().take(80).flat_map(char::escape_debug).collect();
+                return Err(RpcError::invalid_params(format!("there is no parameter `{other}`")).into());
+            }
+            return exchange::make(session, &call.ctx, name, params, &HeaderMap::new(), send_caller).await;
+        }
+        let definition = listed.get(&call.tool.name);
+        let definition = definition.ok_or_else(|| RpcError::dependency("the server has no such tool now"))?;
+        self.shared.is_approved(definition)?;
+        let schemas = definition.usable.as_ref().map_err(|reason| RpcError::dependency(reason.clone()))?;
+        let arguments = named(call.params.as_deref())?;
+        schemas.arguments.check(&arguments).map_err(|error| RpcError::invalid_params(error.to_string()))?;
+        let headers = headers::fields(&schemas.mirrored, &arguments)?;
+        let mut request = Members::new();
+        session::insert(&mut request, "name", &call.tool.name);
+        request.insert("arguments".to_owned(), arguments);
+        let result = exchange::make(session, &call.ctx, "tools/call", request, &headers, send_caller).await?;
+        Ok(exchange::of_tool(&result, schemas.result.as_ref())?)
+    }
+}
+
+/// Tools by their names.
+type Listed = Arc<BTreeMap<String, Definition>>;
+
+impl Backend for Mcp {
+    fn call(&self, call: Call) -> BoxFuture<'_, Result<Box<RawValue>, RpcError>> {
+        async move {
+            let late = || RpcError::dependency(format!("no answer within {} s", self.how.timeout.as_secs()));
+            tokio::time::timeout_at(call.until, self.make(call)).await.unwrap_or_else(|_| Err(late()))
+        }
+        .boxed()
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.shared.health.subscribe()
+    }
+
+    fn description(&self, tool: &Tool) -> Option<Arc<Description>> {
+        if let Some(plain) = self.plain.get(&tool.method) {
+            return Some(Arc::new(Description::default().extension("x-mcp", json!({ "request": plain.name }))));
+        }
+        // Nobody is to read a definition that was not approved, least of all a model.
+        let listed = Arc::clone(&self.shared.state().tools);
+        let definition = listed.get(&tool.name)?;
+        let is_on = definition.usable.is_ok() && self.shared.is_approved(definition).is_ok();
+        is_on.then(|| Arc::clone(&definition.about))
+    }
+
+    fn stop(&self) -> BoxFuture<'_, ()> {
+        async move {
+            self.stop.send_replace(true);
+            let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(task) = task {
+                // One that has panicked is ended as well.
+                drop(task.await);
+            }
+        }
+        .boxed()
+    }
+}
+
+/// The tools that are listed, and those that were approved: with the parameters of the approved definition, since policies
+/// were written for that.
+fn known(backend: &str, lock: &Lock, listed: &BTreeMap<String, Definition>) -> BTreeMap<String, Definition> {
+    let approved = lock.pins(backend).filter_map(|(name, pin)| Some((name.clone(), of_pin(pin)?)));
+    let mut known: BTreeMap<String, Definition> = approved.collect();
+    for (name, definition) in listed {
+        known.entry(name.clone()).or_insert_with(|| definition.clone());
+    }
+    known
+}
+
+fn of_pin(pin: &Pin) -> Option<Definition> {
+    listing::read(&RawValue::from_string(pin.definition.clone()).ok()?, false).ok()
+}
+
+fn declared(name: &str, required: bool) -> Param {
+    let kind = if name == "arguments" { ParamType::Any } else { ParamType::String };
+    let param = Param::new(name, kind);
+    if required { param } else { param.optional() }
+}
+
+/// The parameters of a call, which are by name: MCP has no others.
+fn named(params: Option<&RawValue>) -> Result<Box<RawValue>, RpcError> {
+    match params {
+        None => RawValue::from_string("{}".to_owned()).map_err(RpcError::internal),
+        Some(params) if params.get().starts_with('{') => Ok(params.to_owned()),
+        Some(_) => Err(RpcError::invalid_params("parameters are given by name, as an object")),
+    }
+}

@@ -1,0 +1,327 @@
+//! A server at an address: each message is a request of its own, and what comes back for it is about nothing else.
+//! Never takes what came for one request for another, and never waits for an answer without somebody who wants it.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use hyper::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, StatusCode};
+use sealwire::auth::Caller;
+use sealwire::rpc::{Limits, Responses, code};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use super::conversation::{Conversation, Of, Refusal};
+use crate::config::Address;
+use crate::web::{Reply, Request, Web, WebError};
+
+/// How messages reach one server, in one session of the earlier revisions if it has them.
+#[derive(Debug)]
+pub(super) struct Http {
+    web: Arc<Web>,
+    /// Callers have credentials of their own.
+    of_callers: bool,
+    /// What the server has given with its answer to `initialize`.
+    given: Mutex<Option<HeaderValue>>,
+    agreed: OnceLock<Agreed>,
+    /// Something has gone wrong: is the server there?
+    pub(super) doubt: Notify,
+    /// The server has ended the session.
+    lost: watch::Sender<bool>,
+    /// Messages that nobody waits for.
+    told: Arc<Semaphore>,
+}
+
+/// What the handshake of the earlier revisions has settled.
+#[derive(Debug)]
+struct Agreed {
+    version: HeaderValue,
+    session: Option<HeaderValue>,
+}
+
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(super) const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// The longest name of a session.
+const SESSION_BYTES: usize = 1024;
+/// How long what nobody waits for may take.
+const TELL: Duration = Duration::from_secs(10);
+/// How long the farewell may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How many messages that nobody waits for are on their way; further ones are left out.
+const TOLD: usize = 32;
+/// How long the end of a stream may take after its answer: then its connection can be used again.
+const REST: Duration = Duration::from_millis(100);
+/// How many events without any use, one after the other, a stream may have.
+const USELESS: u32 = 1000;
+/// MCP 2026-07-28: the head of a request does not fit its body.
+const HEADER_MISMATCH: i32 = -32020;
+
+impl Http {
+    pub(super) fn new(address: &Address) -> Self {
+        let (web, of_callers) = (Arc::clone(&address.web), address.of_callers);
+        let (given, agreed, doubt) = (Mutex::default(), OnceLock::new(), Notify::new());
+        let (lost, told) = (watch::Sender::new(false), Arc::new(Semaphore::new(TOLD)));
+        Self { web, of_callers, given, agreed, doubt, lost, told }
+    }
+
+    /// The handshake has settled this.
+    ///
+    /// # Errors
+    /// It keeps sessions, which the credentials of callers cannot share.
+    pub(super) fn agree(&self, version: &'static str) -> Result<(), String> {
+        let session = self.given.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if session.is_some() && self.of_callers {
+            return Err(
+                "it keeps a session, which callers with credentials of their own cannot share: let it run without \
+                        sessions, or give it credentials of the service"
+                    .to_owned(),
+            );
+        }
+        // Once for each conversation.
+        drop(self.agreed.set(Agreed { version: HeaderValue::from_static(version), session }));
+        Ok(())
+    }
+
+    /// The handshake was made: 2026-07-28 has none.
+    pub(super) fn is_legacy(&self) -> bool {
+        self.agreed.get().is_some()
+    }
+
+    pub(super) fn has_session(&self) -> bool {
+        self.agreed.get().is_some_and(|agreed| agreed.session.is_some())
+    }
+
+    pub(super) fn was_lost(&self) -> bool {
+        *self.lost.borrow()
+    }
+
+    /// Completes when the server has ended the session.
+    pub(super) async fn is_lost(&self) {
+        drop(self.lost.subscribe().wait_for(|lost| *lost).await);
+    }
+
+    fn post(&self, body: Vec<u8>, headers: HeaderMap) -> Request {
+        let mut request = Request::post(body);
+        request.headers.extend(headers);
+        request.headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        self.of_session(request)
+    }
+
+    fn of_session(&self, mut request: Request) -> Request {
+        if let Some(Agreed { version, session }) = self.agreed.get() {
+            request.headers.insert(VERSION, version.clone());
+            if let Some(session) = session {
+                request.headers.insert(SESSION, session.clone());
+            }
+        }
+        request
+    }
+
+    /// Sends a message that has no answer; whether it was taken does not matter.
+    pub(super) async fn tell(&self, body: Vec<u8>, caller: Option<&Caller>) {
+        let request = self.post(body, HeaderMap::new());
+        if let Ok(Ok(reply)) = tokio::time::timeout(TELL, self.web.send(&request, caller)).await {
+            // Read to its end, its connection can be used again.
+            drop(tokio::time::timeout(REST, reply.text()).await);
+        }
+    }
+
+    /// The same, with nobody waiting. Left out where many are on their way.
+    pub(super) fn offer(self: &Arc<Self>, body: Vec<u8>, caller: Option<Caller>) {
+        if let Ok(place) = Arc::clone(&self.told).try_acquire_owned() {
+            let http = Arc::clone(self);
+            tokio::spawn(async move {
+                http.tell(body, caller.as_ref()).await;
+                drop(place);
+            });
+        }
+    }
+
+    /// Ends the session.
+    pub(super) async fn farewell(&self) {
+        if self.has_session() && !self.was_lost() {
+            let request = self.of_session(Request::bare(Method::DELETE));
+            drop(tokio::time::timeout(FAREWELL, self.web.send(&request, None)).await);
+        }
+    }
+
+    /// Sends a request, and hands the conversation what comes for it. Ended, it closes the connection.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        conversation: &Arc<Conversation>,
+        id: u64,
+        (body, headers): (Vec<u8>, HeaderMap),
+        caller: Option<Caller>,
+    ) -> JoinHandle<()> {
+        let (http, conversation) = (Arc::clone(self), Arc::clone(conversation));
+        tokio::spawn(async move {
+            let request = http.post(body, headers);
+            let (refusal, has_ended) = match http.web.send(&request, caller.as_ref()).await {
+                Ok(reply) if reply.status() == StatusCode::NOT_FOUND && http.has_session() => {
+                    let (refusal, has_ended) = http.not_found(&conversation, id, reply).await;
+                    (Some(refusal), has_ended)
+                }
+                Ok(reply) => (http.answer(&conversation, id, reply).await.err(), false),
+                Err(error) => (Some(of_web(error)), false),
+            };
+            http.refused(&conversation, id, refusal);
+            if has_ended {
+                http.lost.send_replace(true);
+            }
+        })
+    }
+
+    /// Opens a stream of what the server says unasked, if it has one.
+    pub(super) fn listen(self: &Arc<Self>, conversation: &Arc<Conversation>, id: u64) -> JoinHandle<()> {
+        let (http, conversation) = (Arc::clone(self), Arc::clone(conversation));
+        tokio::spawn(async move {
+            let mut request = http.of_session(Request::bare(Method::GET));
+            request.headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+            let refusal = match http.web.send(&request, None).await {
+                Ok(reply) if reply.status() == StatusCode::OK && reply.is_events() => {
+                    stream(&conversation, Of::Nobody, id, reply).await.err()
+                }
+                Ok(reply) => {
+                    if reply.status() == StatusCode::NOT_FOUND {
+                        // There is no such stream, or no such session any more.
+                        http.doubt.notify_one();
+                    }
+                    Some(http.status(&conversation, reply).await)
+                }
+                Err(error) => Some(of_web(error)),
+            };
+            http.refused(&conversation, id, refusal);
+        })
+    }
+
+    fn refused(&self, conversation: &Conversation, id: u64, refusal: Option<Refusal>) {
+        if let Some(refusal) = refusal {
+            let is_doubtful = refusal.is_doubtful();
+            conversation.refuse(id, refusal);
+            if is_doubtful {
+                self.doubt.notify_one();
+            }
+        }
+    }
+
+    /// What a 404 in a session means, and whether the session has ended: many a server says it of other things too.
+    async fn not_found(&self, conversation: &Conversation, id: u64, reply: Reply) -> (Refusal, bool) {
+        let text = reply.text().await.unwrap_or_default();
+        let has_ended = self.was_lost() || self.has_ended(conversation).await;
+        match error_of(&text) {
+            // What names the request is the answer to it.
+            Some((error, of)) if of == Some(id) => (Refusal::Server(error), has_ended),
+            _ if has_ended => (Refusal::Lost, true),
+            Some((error, _)) => (Refusal::Server(error), false),
+            None => (Refusal::Status(404), false),
+        }
+    }
+
+    /// Whether the server does not find the session, or does not know `ping`, either.
+    async fn has_ended(&self, conversation: &Conversation) -> bool {
+        let ping = format!(r#"{{"jsonrpc":"2.0","id":{},"method":"ping"}}"#, conversation.id());
+        let request = self.post(ping.into_bytes(), HeaderMap::new());
+        let asked = async {
+            let reply = self.web.send(&request, None).await.ok()?;
+            if reply.status() != StatusCode::NOT_FOUND {
+                return Some(false);
+            }
+            let error = error_of(&reply.text().await.unwrap_or_default());
+            Some(error.is_none_or(|(error, _)| error.code() != code::METHOD_NOT_FOUND))
+        };
+        tokio::time::timeout(TELL, asked).await.ok().flatten().unwrap_or(false)
+    }
+
+    async fn answer(&self, conversation: &Conversation, id: u64, reply: Reply) -> Result<(), Refusal> {
+        if !reply.status().is_success() {
+            return Err(self.status(conversation, reply).await);
+        }
+        if let Some(session) = reply.headers().get(SESSION).filter(|_| self.agreed.get().is_none()) {
+            if session.len() > SESSION_BYTES {
+                return Err(Refusal::Failed("the name of its session is too long".to_owned()));
+            }
+            *self.given.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.clone());
+        }
+        if reply.is_events() {
+            return stream(conversation, Of::Request(id), id, reply).await;
+        }
+        let kind = reply.media_type();
+        if kind != "application/json" {
+            let kind: String = kind.chars().take(80).flat_map(char::escape_debug).collect();
+            return Err(Refusal::Failed(format!("its answer is `{kind}`, and neither JSON nor a stream of events")));
+        }
+        let text = reply.text().await.map_err(of_web)?;
+        match conversation.take(text.as_bytes(), Of::Request(id)) {
+            Ok(()) if conversation.is_open(id) => Err(Refusal::Failed("its answer is no response".to_owned())),
+            Ok(()) => Ok(()),
+            Err(why) => Err(Refusal::Failed(format!("its answer is {why}"))),
+        }
+    }
+
+    /// What a status says, with the error of the protocol that may come with it.
+    async fn status(&self, conversation: &Conversation, reply: Reply) -> Refusal {
+        let status = reply.status();
+        if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+            && status.is_client_error()
+            && let Ok(text) = reply.text().await
+            && let Some((error, _)) = error_of(&text)
+        {
+            if error.code() == HEADER_MISMATCH {
+                // MCP 2026-07-28, Streamable HTTP: what the head must have may be something else now.
+                conversation.changed.notify_one();
+            }
+            return Refusal::Server(error);
+        }
+        Refusal::Status(status.as_u16())
+    }
+}
+
+/// Hands the conversation the messages of a stream, until its answer has come.
+async fn stream(conversation: &Conversation, of: Of, id: u64, reply: Reply) -> Result<(), Refusal> {
+    let (mut events, mut useless) = (reply.events(), 0);
+    while let Some(event) = events.next().await.map_err(of_web)? {
+        // Some servers begin with an event that has an id alone.
+        let is_message = matches!(event.kind.as_str(), "" | "message") && !event.data.is_empty();
+        match is_message.then(|| conversation.take(event.data.as_bytes(), of)) {
+            Some(Ok(())) => useless = 0,
+            Some(Err(_)) | None => useless += 1,
+        }
+        if useless > USELESS {
+            return Err(Refusal::Failed(format!("it has sent {USELESS} events without any use")));
+        }
+        if !conversation.is_open(id) {
+            drop(tokio::time::timeout(REST, events.next()).await);
+            return Ok(());
+        }
+    }
+    Err(Refusal::Broken("the stream has ended before its answer".to_owned()))
+}
+
+fn of_web(error: WebError) -> Refusal {
+    match error {
+        WebError::Unreached { .. } | WebError::Credentials(_) => Refusal::Unreached(error.to_string()),
+        WebError::Broken(_) => Refusal::Broken(error.to_string()),
+        error => Refusal::Failed(error.to_string()),
+    }
+}
+
+/// The error in the body of a refusal, whatever id that has: it can be about nothing but what was asked.
+fn error_of(text: &str) -> Option<(sealwire::RpcError, Option<u64>)> {
+    #[derive(Deserialize)]
+    struct Refused<'a> {
+        #[serde(borrow)]
+        id: Option<&'a RawValue>,
+        #[serde(borrow)]
+        error: &'a RawValue,
+    }
+    let refused: Refused<'_> = serde_json::from_str(text).ok()?;
+    let response = format!(r#"{{"jsonrpc":"2.0","id":null,"error":{}}}"#, refused.error);
+    match Responses::parse(response.as_bytes(), &Limits::default()) {
+        Ok(Responses::Single(response)) => {
+            Some((response.outcome.err()?, refused.id.and_then(|id| id.get().parse().ok())))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,163 @@
+//! What a server says that it can do: `tools/list`, page by page, within bounds.
+//! Never takes two tools of one name: neither could be told from the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sealwire::service::Description;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::headers::{Mirrored, mirrored};
+use super::session::{Members, Session, insert};
+use crate::pins::Pin;
+use crate::schema::Schema;
+
+/// A tool as its server describes it.
+#[derive(Debug, Clone)]
+pub struct Definition {
+    /// What the server calls it.
+    pub name: String,
+    /// What it does, in the server's words.
+    pub description: Option<String>,
+    /// What callers are told of it.
+    pub(super) about: Arc<Description>,
+    /// The whole of it, for the lock, or why it can have no digest.
+    pub pin: Result<Pin, String>,
+    /// What calls are judged by, or why that is not possible.
+    pub(super) usable: Result<Schemas, String>,
+}
+
+impl Definition {
+    /// Why it cannot be used, approved or not.
+    pub fn fault(&self) -> Option<&str> {
+        self.pin.as_ref().err().or(self.usable.as_ref().err()).map(String::as_str)
+    }
+
+    /// What the server says of its effects (`annotations`, as `destructiveHint: true`), and why it cannot be used.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let whole = self.pin.as_ref().ok().and_then(|pin| serde_json::from_str::<Value>(&pin.definition).ok());
+        let annotations = whole.as_ref().and_then(|whole| whole.get("annotations")?.as_object());
+        let hints =
+            annotations.into_iter().flatten().filter(|(name, value)| name.ends_with("Hint") && value.is_boolean());
+        let hints = hints.map(|(name, value)| format!("{name}: {value}"));
+        hints.chain(self.fault().map(|fault| format!("cannot be used: {fault}"))).take(REMARKS).collect()
+    }
+}
+
+/// The schemas of a tool.
+#[derive(Debug, Clone)]
+pub(super) struct Schemas {
+    pub(super) arguments: Schema,
+    pub(super) result: Option<Schema>,
+    /// Arguments that the head of a request has as well, over HTTP.
+    pub(super) mirrored: Mirrored,
+}
+
+/// The most pages, tools and bytes of a listing.
+const PAGES: usize = 100;
+const TOOLS: usize = 1_000;
+const BYTES: usize = 8 << 20;
+/// The most remarks about a tool.
+const REMARKS: usize = 8;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Page<'a> {
+    #[serde(borrow)]
+    tools: Vec<&'a RawValue>,
+    next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Described<'a> {
+    name: String,
+    description: Option<String>,
+    #[serde(borrow)]
+    input_schema: &'a RawValue,
+    #[serde(borrow)]
+    output_schema: Option<&'a RawValue>,
+}
+
+/// All tools of a server, by their names.
+///
+/// # Errors
+/// Why they cannot be listed, for the log.
+pub(super) async fn tools(session: &Session) -> Result<BTreeMap<String, Definition>, String> {
+    let mut found: BTreeMap<String, Definition> = BTreeMap::new();
+    let (mut cursor, mut bytes) = (None::<String>, 0);
+    for _ in 0..PAGES {
+        let mut params = Members::new();
+        if let Some(cursor) = &cursor {
+            insert(&mut params, "cursor", cursor);
+        }
+        let result = session.ask("tools/list", params).await.map_err(|error| format!("`tools/list`: {error}"))?;
+        bytes += result.get().len();
+        let page: Page<'_> = serde_json::from_str(result.get()).map_err(|error| format!("`tools/list`: {error}"))?;
+        if bytes > BYTES || found.len() + page.tools.len() > TOOLS {
+            return Err(format!("it lists more than {TOOLS} tools, or more than {BYTES} bytes of them"));
+        }
+        for raw in page.tools {
+            let definition = read(raw, session.is_over_http())?;
+            if let Some(known) = found.get_mut(&definition.name) {
+                known.usable = Err("the server lists two tools of this name".to_owned());
+            } else {
+                found.insert(definition.name.clone(), definition);
+            }
+        }
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(found);
+        }
+    }
+    Err(format!("it lists its tools on more than {PAGES} pages"))
+}
+
+/// One tool.
+///
+/// # Errors
+/// It is none, for the log.
+pub(super) fn read(raw: &RawValue, is_over_http: bool) -> Result<Definition, String> {
+    let described: Described<'_> =
+        serde_json::from_str(raw.get()).map_err(|error| format!("`tools/list`: a tool cannot be read: {error}"))?;
+    let arguments = Schema::new(described.input_schema).map_err(|error| format!("`inputSchema`: {error}"));
+    let result =
+        described.output_schema.map(Schema::new).transpose().map_err(|error| format!("`outputSchema`: {error}"));
+    let whole: Value = serde_json::from_str(raw.get()).map_err(|error| format!("`tools/list`: {error}"))?;
+    // Once it is known to be of bounded depth.
+    let asked = |_: &Schema| {
+        if is_over_http { mirrored(whole.get("inputSchema").unwrap_or(&Value::Null)) } else { Ok(Mirrored::new()) }
+    };
+    let usable = arguments.and_then(|arguments| {
+        let mirrored = asked(&arguments)?;
+        Ok(Schemas { arguments, result: result?, mirrored })
+    });
+    let Described { name, description, .. } = described;
+    let about = Arc::new(about(&whole));
+    let pin = Pin::of(&whole).map_err(|error| error.to_string());
+    Ok(Definition { name, description, about, pin, usable })
+}
+
+/// What callers are told of a tool: its schemas, and what a door to MCP hands on as it is.
+fn about(definition: &Value) -> Description {
+    let text = definition.get("description").and_then(Value::as_str);
+    let mut about = text.map(Description::new).unwrap_or_default();
+    if let Some(schema) = definition.get("inputSchema") {
+        about = about.params(schema.clone());
+    }
+    let mut extension: Map<String, Value> = ["title", "annotations"]
+        .into_iter()
+        .filter_map(|member| Some((member.to_owned(), definition.get(member)?.clone())))
+        .collect();
+    match definition.get("outputSchema") {
+        Some(schema) => about = about.result(schema.clone()),
+        None => {
+            let content = json!({ "type": "object", "properties": { "content": { "type": "array" } } });
+            about = about.result(content);
+            extension.insert("result".to_owned(), "content".into());
+        }
+    }
+    if extension.is_empty() { about } else { about.extension("x-mcp", extension) }
+}

@@ -1,0 +1,100 @@
+//! Which methods the tools of one server are.
+//! Never gives a tool a method that is somebody else's: such a tool is unusable, and the others go on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sealwire::{MethodName, NameError};
+
+use super::PLAIN;
+use super::listing::Definition;
+use crate::names::Names;
+use crate::pins::Lock;
+
+/// How the tools of a server are called.
+#[derive(Debug, Clone)]
+pub(crate) struct Naming {
+    pub(crate) backend: String,
+    /// What the names of all its methods begin with, before a `/`.
+    pub(crate) prefix: Option<String>,
+    /// Names of methods by those of tools.
+    pub(crate) aliases: BTreeMap<String, String>,
+    /// Those of all backends.
+    pub(crate) names: Arc<Names>,
+}
+
+/// Whose a method is that a tool is.
+pub(crate) fn owner(backend: &str, tool: &str) -> String {
+    format!("the tool `{}` of backend `{backend}`", tool.escape_debug())
+}
+
+impl Naming {
+    /// What was approved has its names before anything that is only listed.
+    pub(crate) fn claim_approved(&self, lock: &Lock) {
+        for (tool, _) in lock.pins(&self.backend) {
+            // It is unusable, and told as such when it is listed.
+            drop(self.claim(tool));
+        }
+    }
+
+    /// The method of a tool, which has it from now on.
+    pub(super) fn claim(&self, tool: &str) -> Result<MethodName, String> {
+        let method = self.judged(tool)?;
+        self.names.claim(&method, &owner(&self.backend, tool)).map_err(renamed)?;
+        Ok(method)
+    }
+
+    /// The method of something that the protocol has beside tools.
+    pub(super) fn claim_plain(&self, name: &str) -> Result<MethodName, String> {
+        let method = self.method(name).map_err(|error| error.to_string())?;
+        self.names.claim(&method, &format!("`{name}` of backend `{}`", self.backend))?;
+        Ok(method)
+    }
+
+    /// Makes those tools of a listing unusable that cannot be methods.
+    pub(super) fn judge(&self, listed: &mut BTreeMap<String, Definition>) {
+        let mut methods = BTreeMap::new();
+        for (tool, definition) in listed {
+            let fault = match self.judged(tool) {
+                Err(fault) => Some(fault),
+                Ok(method) => match methods.get(&method.in_subject()) {
+                    Some(other) => Some(renamed(format!("`{method}` is taken by {other}"))),
+                    None => {
+                        let owner = owner(&self.backend, tool);
+                        let fault = self.names.fault(&method, &owner).map(renamed);
+                        if fault.is_none() {
+                            methods.insert(method.in_subject(), owner);
+                        }
+                        fault
+                    }
+                },
+            };
+            if let Some(fault) = fault {
+                definition.usable = Err(fault);
+            }
+        }
+    }
+
+    fn judged(&self, tool: &str) -> Result<MethodName, String> {
+        let method = self.method(self.aliases.get(tool).map_or(tool, String::as_str));
+        let method = method.map_err(|error| renamed(error.to_string()))?;
+        if PLAIN
+            .iter()
+            .any(|plain| self.method(plain.name).is_ok_and(|plain| plain.in_subject() == method.in_subject()))
+        {
+            return Err(renamed(format!("`{method}` is a method of the protocol")));
+        }
+        Ok(method)
+    }
+
+    fn method(&self, name: &str) -> Result<MethodName, NameError> {
+        match &self.prefix {
+            Some(prefix) => MethodName::new(&format!("{prefix}/{name}")),
+            None => MethodName::new(name),
+        }
+    }
+}
+
+fn renamed(fault: String) -> String {
+    format!("{fault}; give it another name in a `[[backend.method]]`")
+}

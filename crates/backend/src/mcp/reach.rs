@@ -1,0 +1,77 @@
+//! Keeps a server within reach: starts its process again, or asks again at its address.
+//! Never gives up for good, and never asks more often than its failures allow.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::conversation::Conversation;
+use super::shared::Shared;
+use crate::child::{Launch, Supervisor};
+use crate::config::Address;
+
+/// How long to wait before a server is asked again that could not be: at first, twice as long each time, and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// What was there for so long has earned a fresh start.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// A process, until `stopped`.
+pub(super) async fn process(shared: Arc<Shared>, launch: Launch, stopped: impl Future<Output = ()>) {
+    let (up, down) = (Arc::clone(&shared), shared);
+    let talk = move |stdin, stdout| {
+        let up = Arc::clone(&up);
+        async move {
+            let (conversation, messages) = Conversation::of_process(up.name());
+            let reason = tokio::select! {
+                reason = conversation.run(messages, stdin, stdout) => reason,
+                reason = up.attend(&conversation) => reason,
+            };
+            up.down(reason.clone());
+            reason
+        }
+    };
+    let ended = move |reason| {
+        down.ends.fetch_add(1, Ordering::Relaxed);
+        down.down(reason);
+    };
+    Supervisor::new(launch).run(talk, ended, stopped).await;
+}
+
+/// A server at an address, until `stopped`.
+pub(super) async fn address(shared: Arc<Shared>, server: Address, stopped: impl Future<Output = ()>) {
+    tokio::pin!(stopped);
+    let (mut wait, mut told) = (AGAIN.0, String::new());
+    loop {
+        let (began, conversation) = (Instant::now(), Conversation::over_http(shared.name(), &server));
+        let reason = tokio::select! {
+            biased;
+            () = &mut stopped => None,
+            reason = shared.attend(&conversation) => Some(reason),
+        };
+        // Whoever waits for its health looks at this as well.
+        shared.ends.fetch_add(1, Ordering::Relaxed);
+        match &reason {
+            Some(_) if conversation.was_lost() => shared.lost(),
+            Some(reason) => shared.down(reason.clone()),
+            None => {}
+        }
+        conversation.close().await;
+        let Some(reason) = reason else { return };
+        let has_settled = began.elapsed() >= SETTLED;
+        wait = if has_settled { AGAIN.0 } else { wait };
+        if has_settled || reason != told {
+            let backend = shared.name();
+            tracing::warn!(target: "sealwire::backend", backend, reason, "the server is not there; it is asked again");
+            told = reason;
+        }
+        tokio::select! {
+            biased;
+            () = &mut stopped => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+        wait = (wait * 2).min(AGAIN.1);
+    }
+}

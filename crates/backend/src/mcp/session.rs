@@ -1,0 +1,409 @@
+//! A server that is there, in the era of the protocol that it speaks: 2026-07-28, where every request says all about
+//! itself, or one of the earlier revisions, which begin with a handshake.
+//! Never guesses the era: a server that answers `server/discover` as the newer revision demands is of the newer one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use sealwire::RpcError;
+use sealwire::auth::Caller;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::time::Instant;
+
+use super::conversation::{Answer, Conversation, Exchange, For, Look, Refusal};
+use super::headers::encoded;
+use super::http::VERSION;
+
+/// Parameters of a request, each as the text that came.
+pub(super) type Members = BTreeMap<String, Box<RawValue>>;
+
+/// A server that has said what it is.
+#[derive(Debug)]
+pub(super) struct Session {
+    conversation: Arc<Conversation>,
+    era: Era,
+    pub(super) capabilities: Capabilities,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Era {
+    /// 2026-07-28.
+    Modern,
+    /// Up to 2025-11-25.
+    Legacy,
+}
+
+/// What it offers beside tools.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Capabilities {
+    pub(super) tools: bool,
+    /// It tells when they change.
+    pub(super) tools_change: bool,
+    pub(super) resources: bool,
+    pub(super) prompts: bool,
+}
+
+impl Capabilities {
+    pub(super) const ALL: Self = Self { tools: true, tools_change: true, resources: true, prompts: true };
+}
+
+/// What a request says about itself, beside its parameters.
+#[derive(Debug)]
+pub(super) struct About<'a> {
+    /// The caller takes notifications and questions.
+    pub(super) takes_frames: bool,
+    /// W3C trace context, to go on with.
+    pub(super) traceparent: Option<&'a str>,
+    /// Who calls.
+    pub(super) caller: &'a Caller,
+    /// The server is told who calls.
+    pub(super) send_caller: bool,
+    /// What the tool wants to have in the head of the request, over HTTP.
+    pub(super) headers: &'a HeaderMap,
+}
+
+/// Who calls, for servers that are told. Never the token.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Who<'a> {
+    agent: &'a str,
+    subject: &'a str,
+}
+
+const MODERN: &str = "2026-07-28";
+/// The newest first, which is the one that is offered.
+const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+/// How long a server may take for `server/discover`: one of an earlier revision may say nothing to what it does not know.
+const PROBE: Duration = Duration::from_secs(10);
+/// MCP 2026-07-28: the server does not speak the version that was asked for.
+const UNSUPPORTED_VERSION: i32 = -32022;
+/// MCP 2026-07-28, Streamable HTTP: what the head of each request says of its body ...
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+/// ... and which requests have a name.
+const NAMED: [&str; 3] = ["tools/call", "resources/read", "prompts/get"];
+/// How often a server is looked at that may hang: at least and at most.
+const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How often a server is asked whether it is there before that is believed ...
+const FAILURES: u32 = 3;
+/// ... and how long after the first time; later times are further apart.
+const AGAIN: Duration = Duration::from_millis(200);
+
+#[derive(Serialize)]
+struct Meta<'a> {
+    #[serde(rename = "io.modelcontextprotocol/protocolVersion", skip_serializing_if = "Option::is_none")]
+    version: Option<&'static str>,
+    #[serde(rename = "io.modelcontextprotocol/clientInfo", skip_serializing_if = "Option::is_none")]
+    client: Option<Implementation>,
+    #[serde(rename = "io.modelcontextprotocol/clientCapabilities", skip_serializing_if = "Option::is_none")]
+    capabilities: Option<ClientCapabilities>,
+    #[serde(rename = "io.modelcontextprotocol/logLevel", skip_serializing_if = "Option::is_none")]
+    log_level: Option<&'static str>,
+    #[serde(rename = "progressToken", skip_serializing_if = "Option::is_none")]
+    progress_token: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<&'a str>,
+    #[serde(rename = "dev.sealwire/caller", skip_serializing_if = "Option::is_none")]
+    caller: Option<Who<'a>>,
+}
+
+#[derive(Serialize)]
+struct Implementation {
+    name: &'static str,
+    version: &'static str,
+}
+
+const US: Implementation = Implementation { name: "sealwire", version: env!("CARGO_PKG_VERSION") };
+
+/// Questions to the caller are taken, as forms.
+#[derive(Serialize)]
+struct ClientCapabilities {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elicitation: Option<Elicitation>,
+}
+
+#[derive(Serialize)]
+struct Elicitation {
+    form: Empty,
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    jsonrpc: &'static str,
+    id: u64,
+    method: &'a str,
+    params: &'a Members,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Discovered {
+    supported_versions: Vec<String>,
+    capabilities: Offers,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Initialized {
+    protocol_version: String,
+    capabilities: Offers,
+}
+
+#[derive(Deserialize)]
+struct Offers {
+    tools: Option<Tools>,
+    resources: Option<serde::de::IgnoredAny>,
+    prompts: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Tools {
+    #[serde(default)]
+    list_changed: bool,
+}
+
+impl From<Offers> for Capabilities {
+    fn from(offers: Offers) -> Self {
+        Self {
+            tools: offers.tools.is_some(),
+            tools_change: offers.tools.is_some_and(|tools| tools.list_changed),
+            resources: offers.resources.is_some(),
+            prompts: offers.prompts.is_some(),
+        }
+    }
+}
+
+impl Session {
+    /// Finds out what the server speaks. `probe` is false for one that has ended when it was asked in the newer way.
+    ///
+    /// # Errors
+    /// Why that is not possible, for the log.
+    pub(super) async fn open(conversation: Arc<Conversation>, probe: bool, patience: Duration) -> Result<Self, String> {
+        let mut session = Self { conversation, era: Era::Modern, capabilities: Capabilities::default() };
+        if probe {
+            match tokio::time::timeout(PROBE.min(patience), session.discover()).await {
+                Ok(Ok(true)) => return Ok(session),
+                Ok(Err(Refusal::Server(error))) if error.code() == UNSUPPORTED_VERSION && !names_earlier(&error) => {
+                    return Err(format!("it speaks neither {MODERN} nor an earlier revision that is known: {error}"));
+                }
+                Ok(Err(refusal @ (Refusal::Unreached(_) | Refusal::Status(401 | 403)))) => {
+                    return Err(refusal.to_string());
+                }
+                // MCP 2026-07-28, stdio and Streamable HTTP: anything but a modern error means the handshake of before.
+                Ok(Ok(false) | Err(_)) | Err(_) => {}
+            }
+        }
+        session.era = Era::Legacy;
+        let mut params = Members::new();
+        insert(&mut params, "protocolVersion", &LEGACY[0]);
+        insert(&mut params, "capabilities", &ClientCapabilities { elicitation: Some(Elicitation { form: Empty {} }) });
+        insert(&mut params, "clientInfo", &US);
+        let asked = tokio::time::timeout(patience, session.ask("initialize", params)).await;
+        let result = asked.map_err(|_| "it does not answer `initialize`".to_owned())?;
+        if let Err(Refusal::Server(error)) = &result
+            && probe
+            && error.code() == UNSUPPORTED_VERSION
+        {
+            // One that was slow to start has heard the first question, and is of the newer revision since.
+            session.era = Era::Modern;
+            if let Ok(Ok(true)) = tokio::time::timeout(patience, session.discover()).await {
+                return Ok(session);
+            }
+        }
+        let result = result.map_err(|refusal| match refusal {
+            Refusal::Unreached(reason) => reason,
+            refusal => format!("`initialize`: {refusal}"),
+        })?;
+        let found: Initialized =
+            serde_json::from_str(result.get()).map_err(|error| format!("its answer to `initialize`: {error}"))?;
+        let Some(version) = LEGACY.into_iter().find(|version| *version == found.protocol_version) else {
+            return Err(format!("it speaks revision `{}`, which is not known", found.protocol_version.escape_debug()));
+        };
+        session.capabilities = found.capabilities.into();
+        if let Some(http) = session.conversation.http() {
+            http.agree(version)?;
+        }
+        session.conversation.write(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.to_vec(), None).await;
+        Ok(session)
+    }
+
+    /// Whether the server speaks the newer revision, and what it offers then.
+    async fn discover(&mut self) -> Result<bool, Refusal> {
+        let result = self.ask("server/discover", Members::new()).await?;
+        let found = serde_json::from_str::<Discovered>(result.get()).ok();
+        let found = found.filter(|found| found.supported_versions.iter().any(|version| version == MODERN));
+        let is_modern = found.is_some();
+        self.capabilities = found.map(|found| found.capabilities.into()).unwrap_or_default();
+        Ok(is_modern)
+    }
+
+    pub(super) fn era(&self) -> Era {
+        self.era
+    }
+
+    pub(super) fn conversation(&self) -> &Arc<Conversation> {
+        &self.conversation
+    }
+
+    pub(super) fn is_over_http(&self) -> bool {
+        self.conversation.http().is_some()
+    }
+
+    /// Sends a request for a caller.
+    pub(super) async fn begin(&self, method: &str, params: Members, about: &About<'_>) -> Result<Exchange, RpcError> {
+        self.send(method, params, Some(about), For::Caller).await
+    }
+
+    /// Asks to be told when the tools change, for as long as what is returned is kept. A process of an earlier revision tells
+    /// unasked, and over HTTP a server of one does where it keeps sessions.
+    pub(super) async fn listen(&self) -> Option<Exchange> {
+        if self.era == Era::Legacy {
+            // Some tell there without having said that they would.
+            self.conversation.http().filter(|http| http.has_session())?;
+            let mut news = self.conversation.begin(For::News, None)?;
+            news.listen();
+            return Some(news);
+        }
+        if !self.capabilities.tools_change {
+            return None;
+        }
+        let mut params = Members::new();
+        insert(&mut params, "notifications", &serde_json::json!({ "toolsListChanged": true }));
+        self.send("subscriptions/listen", params, None, For::News).await.ok()
+    }
+
+    /// Watches for as long as it is polled, or until the server says nothing for `patience` to all that it was asked, or is not there
+    /// and nobody waits for anything of it. `tell` hears when it is not there, and why, and when it is again.
+    pub(super) async fn hangs(&self, patience: Duration, tell: impl Fn(Option<String>)) -> String {
+        let mut look = tokio::time::interval((patience / 8).clamp(LOOK.0, LOOK.1));
+        let (mut asked, mut failures) = (None, 0_u32);
+        let again = tokio::time::sleep(Duration::ZERO);
+        tokio::pin!(again);
+        loop {
+            let is_doubtful = tokio::select! {
+                _ = look.tick() => match self.conversation.look(patience) {
+                    Look::Fine => false,
+                    Look::Ask => true,
+                    Look::Hangs => {
+                        return format!("it has said nothing for {} s to all that it was asked", patience.as_secs());
+                    }
+                },
+                () = self.conversation.doubt() => asked.is_none(),
+                // What is under way has connections of its own: one answer says nothing of those.
+                refusal = over(&mut asked) => match refusal {
+                    Some(refusal) if refusal.is_doubtful() => {
+                        failures += 1;
+                        if failures >= FAILURES && !self.conversation.is_in_use() {
+                            return refusal.to_string();
+                        }
+                        tell(Some(refusal.to_string()));
+                        again.as_mut().reset(Instant::now() + AGAIN * failures.min(FAILURES));
+                        false
+                    }
+                    _ => {
+                        if failures > 0 {
+                            failures = 0;
+                            tell(None);
+                        }
+                        false
+                    }
+                },
+                () = &mut again, if failures > 0 && asked.is_none() => true,
+            };
+            if is_doubtful && asked.is_none() {
+                // What every server must answer. One that reads nothing cannot even be asked.
+                let method = if self.era == Era::Modern { "server/discover" } else { "ping" };
+                let sent = tokio::time::timeout(LOOK.1, self.send(method, Members::new(), None, For::Us)).await;
+                asked = sent.ok().and_then(Result::ok);
+            }
+        }
+    }
+
+    /// Asks for ourselves, and waits.
+    pub(super) async fn ask(&self, method: &str, params: Members) -> Answer {
+        let gone = || Refusal::Broken("it has ended".to_owned());
+        let mut exchange = self.send(method, params, None, For::Us).await.map_err(|_| gone())?;
+        (&mut exchange.outcome).await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    async fn send(
+        &self,
+        method: &str,
+        mut params: Members,
+        about: Option<&About<'_>>,
+        made_for: For,
+    ) -> Result<Exchange, RpcError> {
+        let caller = about.map(|about| about.caller.clone());
+        let mut exchange = self.conversation.begin(made_for, caller).ok_or_else(gone)?;
+        let (modern, asks) = (self.era == Era::Modern, about.is_some_and(|about| about.takes_frames));
+        let who = |about: &&About<'_>| about.send_caller;
+        let meta = Meta {
+            version: modern.then_some(MODERN),
+            client: modern.then_some(US),
+            capabilities: modern
+                .then(|| ClientCapabilities { elicitation: asks.then_some(Elicitation { form: Empty {} }) }),
+            log_level: (modern && asks).then_some("info"),
+            progress_token: asks.then_some(exchange.id),
+            traceparent: about.and_then(|about| about.traceparent),
+            caller: about.map(|about| about.caller).filter(|_| about.as_ref().is_some_and(who)).map(Who::of),
+        };
+        if modern || asks || meta.traceparent.is_some() || meta.caller.is_some() {
+            insert(&mut params, "_meta", &meta);
+        }
+        let mut headers = HeaderMap::new();
+        if modern && self.conversation.http().is_some() {
+            headers = about.map(|about| about.headers.clone()).unwrap_or_default();
+            headers.insert(VERSION, HeaderValue::from_static(MODERN));
+            headers.insert(METHOD, encoded(method));
+            let name = ["name", "uri"].iter().find_map(|name| params.get(*name));
+            if let (Some(name), true) = (name, NAMED.contains(&method)) {
+                headers.insert(NAME, encoded(&serde_json::from_str::<String>(name.get()).unwrap_or_default()));
+            }
+        }
+        let line = Line { jsonrpc: "2.0", id: exchange.id, method, params: &params };
+        exchange.send(serde_json::to_vec(&line).map_err(RpcError::internal)?, headers).await;
+        Ok(exchange)
+    }
+}
+
+impl<'a> Who<'a> {
+    fn of(caller: &'a Caller) -> Self {
+        Self { agent: caller.agent.as_str(), subject: &caller.subject }
+    }
+}
+
+/// Waits for the end of a request that is made for ourselves, if there is one, and forgets it; why it has no result.
+pub(super) async fn over(asked: &mut Option<Exchange>) -> Option<Refusal> {
+    let Some(exchange) = asked else { return std::future::pending().await };
+    let answer = (&mut exchange.outcome).await;
+    *asked = None;
+    answer.ok().and_then(Result::err)
+}
+
+/// What a request gets whose server is not there.
+pub(super) fn gone() -> RpcError {
+    RpcError::dependency("the server is gone")
+}
+
+pub(super) fn insert(members: &mut Members, name: &str, value: &impl Serialize) {
+    // Our own types cannot fail.
+    if let Ok(raw) = to_raw_value(value) {
+        members.insert(name.to_owned(), raw);
+    }
+}
+
+/// Whether a refusal of our version names an earlier one that we speak.
+fn names_earlier(error: &RpcError) -> bool {
+    #[derive(Deserialize)]
+    struct Supported {
+        supported: Vec<String>,
+    }
+    let supported = error.data().and_then(|data| serde_json::from_str::<Supported>(data.get()).ok());
+    supported.is_none_or(|known| known.supported.iter().any(|version| LEGACY.contains(&version.as_str())))
+}

@@ -1,0 +1,260 @@
+//! What becomes of a server: whether it is there, what its tools are, and which of them may be called.
+//! Never lets a call to a tool whose definition is not the approved one.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use sealwire::{MethodName, RpcError};
+use tokio::sync::watch;
+
+use super::START;
+use super::conversation::{Conversation, Refusal};
+use super::listing::{self, Definition};
+use super::naming::Naming;
+use super::session::{Session, over};
+use crate::backend::Health;
+use crate::pins::{Change, Pins, Standing};
+
+/// How often a server that says nothing of changes is asked for its tools again.
+const LOOK: Duration = Duration::from_secs(300);
+/// At most so often, whatever it says: a server that always says so must not keep the service busy.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How old a listing may be that cannot be had again.
+const STALE: Duration = Duration::from_secs(LOOK.as_secs() + 60);
+/// At most so often a stream of changes is opened again that has ended.
+const LISTEN: Duration = Duration::from_secs(10);
+
+/// What calls, the process and the lock file have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    naming: Naming,
+    pins: Arc<Pins>,
+    /// The methods that tools are; it is settled when the service starts.
+    pub(super) methods: OnceLock<BTreeMap<String, MethodName>>,
+    timeout: Duration,
+    pub(super) health: watch::Sender<Health>,
+    state: Mutex<State>,
+    /// It has ended when it was asked in the newer way: it is one that takes nothing ahead of the handshake.
+    only_handshake: AtomicBool,
+    /// How often it has ended.
+    pub(super) ends: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) session: Option<Arc<Session>>,
+    pub(super) tools: Arc<BTreeMap<String, Definition>>,
+    /// As last told.
+    standings: BTreeMap<String, &'static str>,
+    faults: Faults,
+}
+
+/// Why new calls are not made, though the session goes on.
+#[derive(Debug, Default)]
+struct Faults {
+    /// It does not say that it is there.
+    health: Option<String>,
+    /// What its tools are is not known any more.
+    listing: Option<String>,
+}
+
+impl Shared {
+    pub(super) fn new(naming: Naming, timeout: Duration, pins: Arc<Pins>) -> Self {
+        Self {
+            naming,
+            pins,
+            methods: OnceLock::new(),
+            timeout,
+            health: watch::Sender::new(Health::Down("it is being started".to_owned())),
+            state: Mutex::default(),
+            only_handshake: AtomicBool::new(false),
+            ends: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.naming.backend
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Learns what the server is and can do, and again when that changes; why that is not possible any more.
+    pub(super) async fn attend(&self, conversation: &Arc<Conversation>) -> String {
+        // Should it end now, the other way is tried when it is started again.
+        let probe = conversation.http().is_some() || !self.only_handshake.fetch_xor(true, Ordering::Relaxed);
+        let session = match Session::open(Arc::clone(conversation), probe, self.timeout.max(START)).await {
+            Ok(session) => Arc::new(session),
+            Err(reason) => return reason,
+        };
+        self.only_handshake.store(!probe, Ordering::Relaxed);
+        tokio::select! {
+            reason = session.hangs(self.timeout, |fault| {
+                if fault.is_none() {
+                    // It may be another one now.
+                    conversation.changed.notify_one();
+                }
+                self.faulty(&session, |faults| faults.health = fault);
+            }) => reason,
+            reason = self.keep_listed(&session) => reason,
+            () = conversation.is_lost() => Refusal::Lost.to_string(),
+        }
+    }
+
+    /// Learns what its tools are, and again when they change; why that is not possible any more.
+    async fn keep_listed(&self, session: &Arc<Session>) -> String {
+        let mut lock = self.pins.lock();
+        let (mut news, mut listens) = (None, true);
+        let (mut last, mut wait) = (None, AGAIN);
+        loop {
+            if listens && news.is_none() {
+                news = session.listen().await;
+            }
+            let tools = if session.capabilities.tools {
+                let tools = tokio::time::timeout(self.timeout, listing::tools(session)).await;
+                tools.unwrap_or_else(|_| Err("it does not answer `tools/list`".to_owned()))
+            } else {
+                Ok(BTreeMap::new())
+            };
+            let listed = tokio::time::Instant::now();
+            let pause = match (tools, last) {
+                (Ok(tools), _) => {
+                    self.up(session, tools);
+                    (last, wait) = (Some(listed), AGAIN);
+                    LOOK
+                }
+                (Err(reason), None) => return reason,
+                // What is under way goes on, and so do calls of what was listed last, for a while.
+                (Err(reason), Some(last)) => {
+                    if last.elapsed() > STALE {
+                        self.faulty(session, |faults| faults.listing = Some(reason));
+                    }
+                    wait = (wait * 2).min(LISTEN);
+                    wait
+                }
+            };
+            let again = tokio::time::sleep(pause);
+            tokio::pin!(again);
+            loop {
+                tokio::select! {
+                    () = session.conversation().changed.notified() => {
+                        tokio::time::sleep_until(listed + AGAIN).await;
+                        break;
+                    }
+                    () = &mut again => {
+                        listens |= pause == LOOK;
+                        break;
+                    }
+                    ended = over(&mut news) => match ended {
+                        // There is no such stream.
+                        Some(Refusal::Server(_) | Refusal::Status(_) | Refusal::Failed(_)) => listens = false,
+                        // Something may have been missed.
+                        _ => {
+                            tokio::time::sleep_until(listed + LISTEN).await;
+                            break;
+                        }
+                    },
+                    Ok(()) = lock.changed() => self.tell(&mut self.state()),
+                }
+            }
+        }
+    }
+
+    /// Whether this very definition was approved.
+    pub(super) fn is_approved(&self, definition: &Definition) -> Result<(), RpcError> {
+        let standing = match &definition.pin {
+            Ok(pin) => self.pins.lock().borrow().standing(self.name(), &definition.name, pin),
+            Err(_) => Standing::New,
+        };
+        match standing {
+            Standing::Approved => Ok(()),
+            standing => Err(RpcError::dependency("the tool's definition is not approved")
+                .with_data(&serde_json::json!({ "tool": standing }))),
+        }
+    }
+
+    /// Tells what has become of the tools: the log, and who listens.
+    fn tell(&self, state: &mut State) {
+        let lock = self.pins.lock().borrow().clone();
+        let mut now = BTreeMap::new();
+        for definition in state.tools.values() {
+            let standing = match (&definition.pin, &definition.usable) {
+                (Ok(_), Err(_)) | (Err(_), _) => "unusable",
+                (Ok(pin), Ok(_)) => match lock.standing(self.name(), &definition.name, pin) {
+                    Standing::Approved => "approved",
+                    Standing::New => "new",
+                    Standing::Changed => "changed",
+                },
+            };
+            now.insert(definition.name.clone(), standing);
+        }
+        for name in state.standings.keys().filter(|name| !state.tools.contains_key(*name)) {
+            now.insert(name.clone(), "gone");
+        }
+        for (name, standing) in now.iter().filter(|(name, standing)| state.standings.get(*name) != Some(*standing)) {
+            let (backend, tool) = (self.name(), name.escape_debug());
+            match *standing {
+                "approved" => tracing::info!(target: "sealwire::backend", backend, "the tool `{tool}` is approved"),
+                "gone" => tracing::warn!(target: "sealwire::backend", backend, "the server has no tool `{tool}` now"),
+                "unusable" => {
+                    let reason = state.tools.get(name).and_then(|definition| definition.fault());
+                    tracing::warn!(target: "sealwire::backend", backend, reason, "the tool `{tool}` cannot be used");
+                }
+                standing => tracing::warn!(
+                    target: "sealwire::backend", backend, standing,
+                    "the tool `{tool}` is off until its definition is approved: see `sealwire tools diff`"
+                ),
+            }
+            // Not at the start: that is no change.
+            if !state.standings.is_empty()
+                && let Some(method) = self.methods.get().and_then(|methods| methods.get(name))
+            {
+                // Both are short.
+                drop(self.pins.changes.publish(&Change { method: method.to_string(), standing }));
+            }
+        }
+        state.standings = now;
+    }
+
+    fn up(&self, session: &Arc<Session>, mut tools: BTreeMap<String, Definition>) {
+        self.naming.judge(&mut tools);
+        let mut state = self.state();
+        (state.session, state.tools) = (Some(Arc::clone(session)), Arc::new(tools));
+        // Its answer is a sign of life as well.
+        state.faults = Faults::default();
+        self.tell(&mut state);
+        self.health.send_replace(Health::Up);
+    }
+
+    /// Another reason why new calls are not made in this session, or one less.
+    fn faulty(&self, session: &Arc<Session>, change: impl FnOnce(&mut Faults)) {
+        let mut state = self.state();
+        if !state.session.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
+            return;
+        }
+        change(&mut state.faults);
+        let fault = state.faults.health.as_ref().or(state.faults.listing.as_ref()).cloned();
+        let health = fault.map_or(Health::Up, Health::Down);
+        if let Health::Down(reason) = &health
+            && *self.health.borrow() == Health::Up
+        {
+            let backend = self.name();
+            tracing::warn!(target: "sealwire::backend", backend, reason, "the server does not answer: new calls are refused until it does");
+        }
+        self.health.send_replace(health);
+    }
+
+    /// The server has ended the session, and another one begins: calls wait for it.
+    pub(super) fn lost(&self) {
+        self.state().session = None;
+    }
+
+    pub(super) fn down(&self, reason: String) {
+        let mut state = self.state();
+        state.session = None;
+        self.health.send_replace(Health::Down(reason));
+    }
+}

@@ -1,0 +1,240 @@
+//! `tools.lock.toml`: of each tool, the definition that was approved and its digest.
+//! Never believes a file that others could have written, nor a definition that its digest does not fit.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use sealwire::auth::{SecretFileError, read_public};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::canonical::{CanonicalError, canonical};
+use super::{Standing, shown};
+
+/// What is approved, by backend and tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Lock(BTreeMap<String, BTreeMap<String, Pin>>);
+
+/// A definition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Pin {
+    /// `sha256:`, and the digest of the definition in hexadecimal digits.
+    pub digest: String,
+    /// Everything that the server says of the tool but `_meta`, in canonical form (RFC 8785).
+    pub definition: String,
+}
+
+/// The lock file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// It cannot be read, or others could have written it.
+    #[error(transparent)]
+    File(#[from] SecretFileError),
+    /// It is not what `sealwire tools approve` writes.
+    #[error("`{}`: {reason}: approve the tools again with `sealwire tools approve`", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// What it says of a tool has changed since the tool was shown.
+    #[error(
+        "`{}` has changed meanwhile: what it says of `{tool}` is not what was compared; look again with `sealwire tools diff`",
+        path.display()
+    )]
+    Moved {
+        /// The file.
+        path: PathBuf,
+        /// The tool.
+        tool: String,
+    },
+    /// It cannot be written.
+    #[error("`{}` cannot be written: {error}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+const HEAD: &str = "\
+# Tools whose definitions were approved. Written by `sealwire tools approve`; keep it with the configuration.
+
+";
+
+impl Pin {
+    /// Of a tool as its server describes it.
+    ///
+    /// # Errors
+    /// [`CanonicalError`]: no digest can be made of it.
+    pub fn of(definition: &Value) -> Result<Self, CanonicalError> {
+        let mut definition = definition.clone();
+        if let Value::Object(members) = &mut definition {
+            // MCP: for those who write servers, and no part of what a model or a person reads.
+            members.remove("_meta");
+        }
+        let definition = canonical(&definition)?;
+        Ok(Self { digest: digest(&definition), definition })
+    }
+}
+
+fn digest(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut shown = String::from("sha256:");
+    for byte in Sha256::digest(text) {
+        // Writing to a string cannot fail.
+        let _ = write!(shown, "{byte:02x}");
+    }
+    shown
+}
+
+impl Lock {
+    /// The name of the file, beside the configuration.
+    pub const FILE: &str = "tools.lock.toml";
+
+    /// Reads a file; one that is not there approves nothing.
+    ///
+    /// # Errors
+    /// [`LockError`]. A definition that does not fit its digest is one.
+    pub fn load(path: &Path) -> Result<Self, LockError> {
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        let wrong = |reason: String| LockError::Format { path: path.to_owned(), reason };
+        let lock: Self = toml::from_str(&read_public(path)?).map_err(|error| wrong(error.message().to_owned()))?;
+        for (tool, pin) in lock.0.values().flatten() {
+            if digest(&pin.definition) != pin.digest {
+                return Err(wrong(format!("the definition of `{}` was changed in the file", shown(tool))));
+            }
+        }
+        Ok(lock)
+    }
+
+    /// Approves definitions in the file as it is now, all of them or none; `self` is the file as it was when they were shown. What
+    /// has become of others meanwhile stays.
+    ///
+    /// # Errors
+    /// [`LockError::Moved`] if the file says something else of one of them by now; as [`Lock::load`]; [`LockError::Write`].
+    pub fn amend(
+        &self,
+        path: &Path,
+        approved: impl IntoIterator<Item = (String, String, Pin)>,
+    ) -> Result<(), LockError> {
+        let wrong = |error: std::io::Error| LockError::Write { path: path.to_owned(), error };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+        // Two that approve at a time do so one after the other. Released when it is closed.
+        let turn = File::open(folder).map_err(wrong)?;
+        turn.lock().map_err(wrong)?;
+        let mut now = Self::load(path)?;
+        for (backend, tool, pin) in approved {
+            if now.pin(&backend, &tool) != self.pin(&backend, &tool) {
+                return Err(LockError::Moved { path: path.to_owned(), tool: shown(&tool) });
+            }
+            now.0.entry(backend).or_default().insert(tool, pin);
+        }
+        now.save(path, folder).map_err(wrong)
+    }
+
+    /// Writes the file, all of it or nothing, for whom it was there before.
+    fn save(&self, path: &Path, folder: &Path) -> std::io::Result<()> {
+        let text = toml::to_string(self).map_err(std::io::Error::other)?;
+        let mut new = tempfile::Builder::new();
+        // No secret; a service may run as another user than the one who approves.
+        #[cfg(unix)]
+        new.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
+        let mut file = new.tempfile_in(folder)?;
+        file.write_all(HEAD.as_bytes())?;
+        file.write_all(text.as_bytes())?;
+        #[cfg(unix)]
+        if let Ok(before) = std::fs::metadata(path) {
+            use std::os::unix::fs::MetadataExt as _;
+            file.as_file().set_permissions(before.permissions())?;
+            // Only root may give a file away, and then has to: its owner reads it.
+            let _ = std::os::unix::fs::fchown(file.as_file(), Some(before.uid()), Some(before.gid()));
+        }
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    }
+
+    /// What stands here of a tool.
+    #[must_use]
+    pub fn standing(&self, backend: &str, tool: &str, pin: &Pin) -> Standing {
+        match self.pin(backend, tool) {
+            None => Standing::New,
+            Some(known) if known == pin => Standing::Approved,
+            Some(_) => Standing::Changed,
+        }
+    }
+
+    /// What was approved of a tool.
+    #[must_use]
+    pub fn pin(&self, backend: &str, tool: &str) -> Option<&Pin> {
+        self.0.get(backend)?.get(tool)
+    }
+
+    /// What was approved of a backend, by the names of tools.
+    pub fn pins(&self, backend: &str) -> impl Iterator<Item = (&String, &Pin)> {
+        self.0.get(backend).into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use serde_json::json;
+
+    use super::*;
+
+    fn pin(description: &str) -> Pin {
+        Pin::of(&json!({ "name": "t", "description": description })).unwrap()
+    }
+
+    fn approved(tool: &str, description: &str) -> [(String, String, Pin); 1] {
+        [("b".to_owned(), tool.to_owned(), pin(description))]
+    }
+
+    #[test]
+    fn approval_leaves_alone_what_others_did_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(Lock::FILE);
+        let of_tools = |lock: &Lock| lock.pins("b").map(|(tool, _)| tool.clone()).collect::<Vec<_>>();
+        Lock::default().amend(&path, approved("one", "1").into_iter().chain(approved("two", "2"))).unwrap();
+        let shown = Lock::load(&path).unwrap();
+        // Somebody takes an approval back while another tool is looked at.
+        let mut less = shown.clone();
+        less.0.get_mut("b").unwrap().remove("two");
+        less.save(&path, folder.path()).unwrap();
+        shown.amend(&path, approved("three", "3")).unwrap();
+        assert_eq!(of_tools(&Lock::load(&path).unwrap()), ["one", "three"]);
+        // What was compared with an approval that is gone is not approved.
+        let moved = shown.amend(&path, approved("four", "4").into_iter().chain(approved("two", "2a"))).unwrap_err();
+        assert!(matches!(&moved, LockError::Moved { tool, .. } if tool == "two"), "{moved}");
+        assert_eq!(of_tools(&Lock::load(&path).unwrap()), ["one", "three"]);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn file_keeps_its_mode_and_a_new_one_may_be_read() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(Lock::FILE);
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        Lock::default().amend(&path, approved("one", "1")).unwrap();
+        assert_eq!(mode() & 0o600, 0o600);
+        for kept in [0o640, 0o600, 0o644] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(kept)).unwrap();
+            Lock::load(&path).unwrap().amend(&path, approved("one", &kept.to_string())).unwrap();
+            assert_eq!(mode(), kept);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Programs that speak JSON-RPC 2.0 over their standard input and output, one object a line, in both directions.
+//! Never hands a program more calls at a time than the configuration says, and never the caller's token.
+
+mod call;
+mod session;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use sealwire::RpcError;
+use sealwire::service::Topic;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use self::session::Session;
+use crate::backend::{Backend, Call, Health};
+use crate::child::{Launch, Supervisor};
+
+/// Notifications of a program that belong to no call, by their name there.
+pub(crate) type Pushes = BTreeMap<String, Topic<Box<RawValue>>>;
+
+/// One or several processes of one program.
+#[derive(Debug)]
+pub(crate) struct Stdio {
+    shared: Arc<Shared>,
+    timeout: Duration,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    stop: watch::Sender<bool>,
+}
+
+/// What the processes have in common.
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    /// Of each process: the one that runs, if any.
+    sessions: Mutex<Vec<Option<Arc<Session>>>>,
+    health: watch::Sender<Health>,
+    /// Where the last call went.
+    turn: AtomicUsize,
+}
+
+/// How long a program that has ended before must run to count as there.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// How a program is used.
+#[derive(Debug)]
+pub(crate) struct Use {
+    pub(crate) processes: usize,
+    pub(crate) timeout: Duration,
+    /// Whether requests have the member `caller`.
+    pub(crate) send_caller: bool,
+    pub(crate) pushes: Pushes,
+}
+
+impl Stdio {
+    /// Starts the processes; they are kept running until [`Backend::stop`].
+    pub(crate) fn start(launch: &Launch, how: Use) -> Self {
+        let Use { processes, timeout, send_caller, pushes } = how;
+        let shared = Arc::new(Shared {
+            name: launch.name.clone(),
+            sessions: Mutex::new(vec![None; processes]),
+            health: watch::Sender::new(Health::Down("it is being started".to_owned())),
+            turn: AtomicUsize::new(0),
+        });
+        let (stop, pushes) = (watch::Sender::new(false), Arc::new(pushes));
+        let process = |position: usize| {
+            let (up, down, pushes) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&pushes));
+            let (mut stopped, mut again) = (stop.subscribe(), false);
+            Supervisor::new(launch.clone()).run(
+                move |stdin, stdout| {
+                    let session = Session::new(&up.name, timeout, send_caller, Arc::clone(&pushes));
+                    let (up, again) = (Arc::clone(&up), std::mem::replace(&mut again, true));
+                    async move {
+                        let (session, commands) = session;
+                        let run = session.run(commands, stdin, stdout);
+                        tokio::pin!(run);
+                        // What ends at once, again and again, is not there in between.
+                        if again && let Ok(reason) = tokio::time::timeout(SETTLED, &mut run).await {
+                            return reason;
+                        }
+                        up.set(position, Ok(Arc::clone(&session)));
+                        let reason = run.await;
+                        up.set(position, Err(reason.clone()));
+                        reason
+                    }
+                },
+                move |reason| down.set(position, Err(reason)),
+                async move { drop(stopped.wait_for(|stop| *stop).await) },
+            )
+        };
+        let tasks = (0..processes).map(|position| tokio::spawn(process(position))).collect();
+        Self { shared, timeout, tasks: Mutex::new(tasks), stop }
+    }
+}
+
+impl Shared {
+    /// What has become of a process.
+    fn set(&self, position: usize, now: Result<Arc<Session>, String>) {
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let (session, reason) = match now {
+            Ok(session) => (Some(session), String::new()),
+            Err(reason) => (None, reason),
+        };
+        if let Some(place) = sessions.get_mut(position) {
+            *place = session;
+        }
+        let health = if sessions.iter().any(Option::is_some) { Health::Up } else { Health::Down(reason) };
+        // Under the lock: what two processes say must not overtake each other.
+        self.health.send_if_modified(|known| {
+            let changed = *known != health;
+            *known = health;
+            changed
+        });
+    }
+
+    /// A process that runs: the one with the fewest calls, in turn where several have as few.
+    fn session(&self) -> Option<Arc<Session>> {
+        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let running = (0..sessions.len()).filter_map(|at| sessions.get((at + turn) % sessions.len())?.as_ref());
+        running.min_by_key(|session| session.open()).map(Arc::clone)
+    }
+}
+
+impl Backend for Stdio {
+    fn call(&self, call: Call) -> BoxFuture<'_, Result<Box<RawValue>, RpcError>> {
+        async move {
+            let until = call.until;
+            let made = async {
+                let Some(session) = self.shared.session() else {
+                    return Err(RpcError::dependency("no process of the backend is there"));
+                };
+                session.call(call).await
+            };
+            let late = || RpcError::dependency(format!("no answer within {} s", self.timeout.as_secs()));
+            tokio::time::timeout_at(until, made).await.unwrap_or_else(|_| Err(late()))
+        }
+        .boxed()
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.shared.health.subscribe()
+    }
+
+    fn stop(&self) -> BoxFuture<'_, ()> {
+        async move {
+            self.stop.send_replace(true);
+            let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+            for task in tasks {
+                // One that has panicked is ended as well.
+                drop(task.await);
+            }
+        }
+        .boxed()
+    }
+}

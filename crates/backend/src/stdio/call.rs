@@ -1,0 +1,200 @@
+//! One call at a process: what it sends on the way goes to the caller, and the answer ends it.
+//! Never keeps more for a slow caller than it may: what is above ends that call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use sealwire::RpcError;
+use sealwire::rpc::{Id, Outcome, Response};
+use sealwire::service::{AskError, Ctx};
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::session::{NOT_ASKED, Session, cancel};
+use crate::backend::Call;
+
+/// What comes before the answer.
+#[derive(Debug)]
+pub(super) enum Event {
+    Part(Box<RawValue>),
+    Progress { done: f64, total: Option<f64>, message: Option<String> },
+    Note { method: String, params: Box<RawValue> },
+    Ask { id: Id, method: String, params: String },
+}
+
+/// How much may wait for a caller: so many events ...
+const EVENTS: usize = 256;
+/// ... of so many bytes together.
+const BYTES: usize = 1 << 20;
+
+impl Event {
+    pub(super) fn progress(text: &str) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Progress {
+            progress: f64,
+            total: Option<f64>,
+            message: Option<String>,
+        }
+        let Progress { progress: done, total, message } = serde_json::from_str(text).ok()?;
+        Some(Self::Progress { done, total, message })
+    }
+
+    /// A notification as the caller gets it: our id means nothing there.
+    pub(super) fn note(method: &str, text: &str) -> Self {
+        let without = || {
+            let mut members: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).ok()?;
+            members.remove("id").and_then(|_| to_raw_value(&members).ok())
+        };
+        let params = without().or_else(|| RawValue::from_string(text.to_owned()).ok());
+        Self::Note { method: method.to_owned(), params: params.unwrap_or_default() }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Part(result) => result.get().len(),
+            Self::Progress { message, .. } => message.as_ref().map_or(0, String::len),
+            Self::Note { method, params } => method.len() + params.get().len(),
+            Self::Ask { method, params, .. } => method.len() + params.len(),
+        }
+    }
+}
+
+/// The session's end of a call.
+#[derive(Debug)]
+pub(super) struct OpenCall {
+    events: mpsc::Sender<Event>,
+    outcome: oneshot::Sender<Outcome>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// Events, and how many bytes of them wait.
+#[derive(Debug)]
+pub(super) struct Events(mpsc::Receiver<Event>, Arc<AtomicUsize>);
+
+impl OpenCall {
+    pub(super) fn new() -> (Self, Events, oneshot::Receiver<Outcome>) {
+        let ((events, heard), (outcome, ended)) = (mpsc::channel(EVENTS), oneshot::channel());
+        let waiting = Arc::new(AtomicUsize::new(0));
+        (Self { events, outcome, waiting: Arc::clone(&waiting) }, Events(heard, waiting), ended)
+    }
+
+    /// `false` if there is no room.
+    pub(super) fn offer(&self, event: Event) -> bool {
+        let bytes = event.bytes();
+        // One is always taken: no line has more than 1 MiB.
+        if self.waiting.load(Ordering::Relaxed) > 0 && self.waiting.load(Ordering::Relaxed) + bytes > BYTES {
+            return false;
+        }
+        self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        self.events.try_send(event).is_ok()
+    }
+
+    pub(super) fn end(self, outcome: Outcome) {
+        // Nobody waits.
+        drop(self.outcome.send(outcome));
+    }
+}
+
+impl Events {
+    async fn next(&mut self) -> Option<Event> {
+        let event = self.0.recv().await?;
+        self.1.fetch_sub(event.bytes(), Ordering::Relaxed);
+        Some(event)
+    }
+}
+
+/// What a process reads.
+#[derive(Serialize)]
+struct Line<'a> {
+    jsonrpc: &'static str,
+    method: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<&'a RawValue>,
+    id: &'a Id,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<Caller<'a>>,
+}
+
+/// Who calls.
+#[derive(Serialize)]
+struct Caller<'a> {
+    agent: &'a str,
+    subject: &'a str,
+}
+
+/// Tells the process that nobody waits any more, unless the call was answered.
+struct Abandoned<'a> {
+    session: &'a Session,
+    id: Id,
+    ctx: &'a Ctx,
+    until: Instant,
+}
+
+impl Abandoned<'_> {
+    /// Whether the call was waited for as long as it may be.
+    fn is_late(&self) -> bool {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        Instant::now() >= self.until || self.ctx.remaining(now_ms).is_zero()
+    }
+}
+
+impl Drop for Abandoned<'_> {
+    fn drop(&mut self) {
+        if self.session.abandon(&self.id, self.is_late()) {
+            self.session.offer(cancel(&self.id));
+        }
+    }
+}
+
+impl Session {
+    /// Makes a call. A dropped future has given it up.
+    pub(super) async fn call(&self, call: Call) -> Outcome {
+        let gone = || RpcError::dependency("the process has ended");
+        let (id, mut events, mut outcome) = self.begin().ok_or_else(gone)?;
+        let guard = Abandoned { session: self, id, ctx: &call.ctx, until: call.until };
+        let agent = &call.ctx.caller().agent;
+        let line = Line {
+            jsonrpc: "2.0",
+            method: &call.tool.name,
+            params: call.params.as_deref(),
+            id: &guard.id,
+            caller: self.send_caller.then(|| Caller { agent: agent.as_str(), subject: &call.ctx.caller().subject }),
+        };
+        self.write(serde_json::to_vec(&line).map_err(RpcError::internal)?).await;
+        loop {
+            tokio::select! {
+                biased;
+                Some(event) = events.next() => self.forward(&call, event).await?,
+                ended = &mut outcome => {
+                    // What came before the answer goes before it.
+                    while let Ok(event) = events.0.try_recv() {
+                        self.forward(&call, event).await?;
+                    }
+                    return ended.unwrap_or_else(|_| Err(gone()));
+                }
+            }
+        }
+    }
+
+    async fn forward(&self, call: &Call, event: Event) -> Result<(), RpcError> {
+        match event {
+            Event::Part(part) => call.sink.send(&part).await?,
+            Event::Progress { done, total, message } => call.ctx.progress(done, total, message.as_deref()),
+            Event::Note { method, params } => call.ctx.notify(&method, &params).await?,
+            Event::Ask { id, method, params } => {
+                let params = RawValue::from_string(params).map_err(RpcError::internal)?;
+                let answer = call.ctx.ask::<Box<RawValue>>(&method, &params).await;
+                let outcome = answer.map_err(|error| match error {
+                    AskError::Refused(error) => error,
+                    error => RpcError::application(NOT_ASKED, error.to_string()),
+                });
+                self.write(Response::new(id, outcome).to_bytes()).await;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+//! A conversation with one process: which of our calls each of its lines belongs to.
+//! Never takes an answer to what was not asked, and never lets one call's flood hold up another.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sealwire::RpcError;
+use sealwire::rpc::{Body, Id, Limits, Outcome, Request, Response, Responses};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::Pushes;
+use super::call::{Event, Events, OpenCall};
+use crate::talk;
+
+/// One process, as long as it runs.
+#[derive(Debug)]
+pub(super) struct Session {
+    name: String,
+    timeout: Duration,
+    pub(super) send_caller: bool,
+    pushes: Arc<Pushes>,
+    out: mpsc::Sender<Vec<u8>>,
+    calls: Mutex<Calls>,
+    next: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    /// By the id that the process knows. What nobody waits for any more stays for a while: its answer may come yet.
+    open: HashMap<Id, Pending>,
+    /// The process is gone.
+    over: bool,
+}
+
+#[derive(Debug)]
+struct Pending {
+    since: Instant,
+    call: Option<OpenCall>,
+    /// Given up before its time: the program was told, and need not answer any more.
+    is_cancelled: bool,
+}
+
+/// How many calls that nobody waits for are remembered.
+const ABANDONED: usize = 1024;
+
+/// Whose a line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// The call's that it names: calls are worked on.
+    Call,
+    /// It names none.
+    Nobody,
+}
+
+/// What a process says of a call that runs.
+#[derive(Deserialize)]
+struct Named<'a> {
+    id: Option<u64>,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+}
+
+impl Session {
+    pub(super) fn new(
+        name: &str,
+        timeout: Duration,
+        send_caller: bool,
+        pushes: Arc<Pushes>,
+    ) -> (Arc<Self>, mpsc::Receiver<Vec<u8>>) {
+        let (out, commands) = mpsc::channel(talk::WRITES);
+        let (name, calls, next) = (name.to_owned(), Mutex::default(), AtomicU64::new(1));
+        (Arc::new(Self { name, timeout, send_caller, pushes, out, calls, next }), commands)
+    }
+
+    /// How many calls are under way.
+    pub(super) fn open(&self) -> usize {
+        self.calls().open.len()
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new call: its id, and where its answer and what comes before it arrive.
+    pub(super) fn begin(&self) -> Option<(Id, Events, oneshot::Receiver<Outcome>)> {
+        let (call, events, outcome) = OpenCall::new();
+        let id = Id::from(self.next.fetch_add(1, Ordering::Relaxed));
+        let mut calls = self.calls();
+        if calls.over {
+            return None;
+        }
+        calls.open.insert(id.clone(), Pending { since: Instant::now(), call: Some(call), is_cancelled: false });
+        Some((id, events, outcome))
+    }
+
+    /// Nobody waits for this call any more, since it is `late` or for another reason; `false` if it has been answered.
+    pub(super) fn abandon(&self, id: &Id, late: bool) -> bool {
+        let mut calls = self.calls();
+        let Some(pending) = calls.open.get_mut(id) else { return false };
+        (pending.call, pending.is_cancelled) = (None, !late);
+        if calls.open.values().filter(|pending| pending.call.is_none()).count() > ABANDONED {
+            let left = calls.open.iter().filter(|(_, pending)| pending.call.is_none());
+            let oldest = left.min_by_key(|(_, pending)| pending.since).map(|(id, _)| id.clone());
+            oldest.map(|id| calls.open.remove(&id));
+        }
+        true
+    }
+
+    /// Has a line written when the process has read what is ahead of it.
+    pub(super) async fn write(&self, line: Vec<u8>) {
+        // Where it cannot be, the process is gone, and so is whoever waits for an answer.
+        drop(self.out.send(line).await);
+    }
+
+    /// The same, if there is room at once.
+    pub(super) fn offer(&self, line: Vec<u8>) {
+        drop(self.out.try_send(line));
+    }
+
+    /// Talks until the process ends or must be ended; why.
+    pub(super) async fn run(
+        &self,
+        commands: mpsc::Receiver<Vec<u8>>,
+        stdin: impl AsyncWrite + Unpin,
+        stdout: impl AsyncRead + Unpin,
+    ) -> String {
+        // Also when this is dropped, since then the process has ended.
+        let _over = Over(self);
+        let heard = Mutex::new(Instant::now());
+        let take = |line: &[u8]| {
+            self.take(line).map(|of| {
+                // What only goes on pushing may have stopped to work.
+                if of == Of::Call {
+                    *heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                }
+            })
+        };
+        let watch = async {
+            let mut look = tokio::time::interval((self.timeout / 8).clamp(LOOK.0, LOOK.1));
+            loop {
+                look.tick().await;
+                let heard = *heard.lock().unwrap_or_else(PoisonError::into_inner);
+                if self.hangs(heard) {
+                    return format!("calls have waited for {} s, and none was answered", self.timeout.as_secs());
+                }
+            }
+        };
+        tokio::select! {
+            reason = talk::write(commands, stdin) => reason,
+            reason = talk::read(&self.name, stdout, take) => reason,
+            reason = watch => reason,
+        }
+    }
+
+    /// Whether a call has waited too long with nothing heard meanwhile. A cancelled one may stay unanswered. Forgets what nobody waits for and is as old.
+    fn hangs(&self, heard: Instant) -> bool {
+        let mut calls = self.calls();
+        let late = |pending: &Pending| pending.since.elapsed() > self.timeout;
+        let hangs = calls.open.values().any(|pending| !pending.is_cancelled && late(pending) && pending.since > heard);
+        calls.open.retain(|_, pending| pending.call.is_some() || !late(pending));
+        hangs
+    }
+
+    /// One line of the process; what is wrong with it, if it was of no use.
+    fn take(&self, line: &[u8]) -> Result<Of, &'static str> {
+        let limits = Limits::default();
+        match Responses::parse(line, &limits) {
+            Ok(Responses::Single(response)) => return self.answered(response),
+            Ok(Responses::Batch(responses)) => {
+                return responses.into_iter().try_fold(Of::Call, |_, response| self.answered(response));
+            }
+            Err(_) => {}
+        }
+        match Body::parse(line, &limits) {
+            Ok(Body::Single(Ok(request))) => self.told(request),
+            Ok(_) => Err("neither a response nor a request of JSON-RPC 2.0"),
+            Err(_) => Err("no JSON"),
+        }
+    }
+
+    fn answered(&self, response: Response) -> Result<Of, &'static str> {
+        let pending = self.calls().open.remove(&response.id).ok_or("an answer to what was not asked")?;
+        if let Some(call) = pending.call {
+            call.end(response.outcome.map_err(of_program));
+        }
+        Ok(Of::Call)
+    }
+
+    /// A notification, or a question to the caller.
+    fn told(&self, request: Request) -> Result<Of, &'static str> {
+        let text = request.params.as_ref().map_or("{}", |params| params.raw().get());
+        if request.id.is_none()
+            && let Some(topic) = self.pushes.get(&request.method)
+        {
+            let params = RawValue::from_string(text.to_owned()).map_err(|_| "no JSON")?;
+            return topic.publish(&params).map(|()| Of::Nobody).map_err(|_| "what is pushed has 64 KiB at most");
+        }
+        let named = serde_json::from_str::<Named<'_>>(text).ok();
+        let event = match (request.method.as_str(), request.id.clone()) {
+            ("rpc.part", None) => {
+                let result = named.as_ref().and_then(|named| named.result).ok_or("a part without `result`")?;
+                Event::Part(result.to_owned())
+            }
+            ("rpc.progress", None) => Event::progress(text).ok_or("progress without a number `progress`")?,
+            (_, None) => Event::note(&request.method, text),
+            (_, Some(id)) => Event::Ask { id, method: request.method, params: text.to_owned() },
+        };
+        let question = if let Event::Ask { id, .. } = &event { Some(id.clone()) } else { None };
+        let refused = {
+            let mut calls = self.calls();
+            // What does not say whose it is may come from a thread that works on nothing: no sign of life.
+            let (id, of) = match named.and_then(|named| named.id) {
+                Some(id) => (Some(Id::from(id)), Of::Call),
+                None => (only(&calls.open), Of::Nobody),
+            };
+            let pending = id.and_then(|id| Some((id.clone(), calls.open.get_mut(&id)?)));
+            match pending {
+                None => Err("it belongs to no call"),
+                Some((id, pending)) => {
+                    let taken = pending.call.as_ref().is_none_or(|call| call.offer(event));
+                    if !taken && let Some(call) = pending.call.take() {
+                        // It costs this call alone.
+                        call.end(Err(RpcError::internal("the caller takes what is sent too slowly")));
+                        self.offer(cancel(&id));
+                    }
+                    Ok(of)
+                }
+            }
+        };
+        if let (Some(id), Err(why)) = (question, refused) {
+            self.offer(Response::new(id, Err(RpcError::application(NOT_ASKED, why))).to_bytes());
+        }
+        refused
+    }
+}
+
+/// How often a process is looked at that may hang: at least and at most.
+const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// What a question gets that cannot be asked.
+pub(super) const NOT_ASKED: i32 = 1;
+
+/// An error of a program, which cannot speak for what the service says of backends and arguments itself.
+fn of_program(error: RpcError) -> RpcError {
+    if matches!(error.code(), -32001 | -32004) { RpcError::internal(error) } else { error }
+}
+
+/// What tells a process that nobody waits for this call any more.
+pub(super) fn cancel(id: &Id) -> Vec<u8> {
+    format!(r#"{{"jsonrpc":"2.0","method":"rpc.cancel","params":{{"id":{}}}}}"#, id.as_json()).into_bytes()
+}
+
+/// The call under way, if it is the only one. One that was given up counts: it may be worked on still, and what is said of it is
+/// nobody else's.
+fn only(open: &HashMap<Id, Pending>) -> Option<Id> {
+    let mut all = open.iter();
+    let first = all.next().filter(|(_, pending)| pending.call.is_some())?;
+    all.next().is_none().then(|| first.0.clone())
+}
+
+/// When a process has ended, so have its calls.
+struct Over<'a>(&'a Session);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        let open = {
+            let mut calls = self.0.calls();
+            calls.over = true;
+            std::mem::take(&mut calls.open)
+        };
+        for call in open.into_values().filter_map(|pending| pending.call) {
+            call.end(Err(RpcError::dependency("the process has ended while the call was under way")));
+        }
+    }
+}

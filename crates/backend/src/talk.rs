@@ -1,0 +1,79 @@
+//! Both directions of the talk with a process: messages of JSON-RPC, a line each.
+//! Never says whose a line is, and never goes on listening to a process that says nothing of use.
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+
+use crate::child::{CLOSED, UNREAD, visible};
+use crate::lines::Lines;
+
+/// How many messages may wait to be written.
+pub(crate) const WRITES: usize = 64;
+/// How many lines without any use, one after the other, a process may print before it is ended.
+const USELESS: u32 = 1000;
+
+/// Writes messages when the process has read what is ahead of them, until it reads no more; why.
+pub(crate) async fn write(mut messages: mpsc::Receiver<Vec<u8>>, mut stdin: impl AsyncWrite + Unpin) -> String {
+    while let Some(message) = messages.recv().await {
+        if let Err(error) = stdin.write_all(&line(message)).await {
+            return format!("{UNREAD}: {error}");
+        }
+    }
+    std::future::pending().await
+}
+
+/// Hands each line to `take`, which says what is wrong with one that was of no use, until there is no more or should be no
+/// more; why.
+pub(crate) async fn read(
+    backend: &str,
+    stdout: impl AsyncRead + Unpin,
+    mut take: impl FnMut(&[u8]) -> Result<(), &'static str>,
+) -> String {
+    let (mut lines, mut useless, mut told) = (Lines::new(stdout), 0, false);
+    loop {
+        let line = match lines.next().await {
+            Err(error) => return format!("its output cannot be read: {error}"),
+            Ok(None) => return CLOSED.to_owned(),
+            Ok(Some(line)) => line,
+        };
+        match take(line) {
+            Ok(()) => (useless, told) = (0, false),
+            Err(why) => {
+                useless += 1;
+                // A blank line is what some write between messages.
+                if !told && !line.trim_ascii().is_empty() {
+                    told = true;
+                    let start = visible(&String::from_utf8_lossy(line.get(..200).unwrap_or(line)));
+                    tracing::warn!(target: "sealwire::backend", backend, why, "a line was left out: {start}");
+                }
+            }
+        }
+        if useless > USELESS {
+            return format!("it has printed {USELESS} lines without any use");
+        }
+    }
+}
+
+/// A message as one line: what could end it early is white space between tokens, since strings have no such characters. Text that a
+/// caller has written goes to a program as it came, and must not be a message of its own there.
+fn line(mut message: Vec<u8>) -> Vec<u8> {
+    message.iter_mut().filter(|byte| matches!(**byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+    message.push(b'\n');
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_that_prints_nothing_but_blank_lines_is_not_listened_to() {
+        let blank = " \r\n".repeat(2_000);
+        let why = read("blank", blank.as_bytes(), |_| Err("no JSON")).await;
+        assert!(why.contains("1000 lines without any use"), "{why}");
+        // Between messages they are no harm.
+        let spaced = "{}\n\n".repeat(2_000);
+        let why = read("spaced", spaced.as_bytes(), |line| if line.is_empty() { Err("no JSON") } else { Ok(()) }).await;
+        assert_eq!(why, CLOSED);
+    }
+}

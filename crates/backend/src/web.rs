@@ -1,0 +1,265 @@
+//! Asks one server over HTTP/1.1: connections that are used again, bounds in every direction, credentials.
+//! Never follows a redirect, never asks another origin, never sends a request a second time that may have arrived, and never shows a
+//! query or a credential.
+
+mod address;
+mod credentials;
+mod error;
+mod link;
+mod reply;
+mod sse;
+mod tls;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderMap, HeaderName,
+    HeaderValue, LOCATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
+};
+use hyper::{Method, StatusCode};
+use sealwire::BackendConfig;
+use sealwire::auth::Caller;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::rustls::ClientConfig;
+
+use self::address::Address;
+use self::credentials::{Credentials, Presented};
+use self::link::{Idle, Link};
+use crate::child::visible;
+
+pub use self::error::WebError;
+pub use self::reply::{Events, Reply};
+pub use self::sse::Event;
+
+/// The most that an answer's body, or one event of a stream, may have, in bytes; as a line of a program.
+pub const MAX_BODY: usize = crate::lines::MAX_LINE;
+/// The most that the head of an answer may have, in bytes.
+const MAX_HEAD: usize = 16 * 1024;
+/// The most header fields that an answer may have.
+const MAX_FIELDS: usize = 100;
+/// How long a connection may take until requests can be sent, TLS included.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Connections beside those of calls: a stream of the server's own news, a question of ours.
+const OURS: usize = 4;
+
+/// One server, at one origin.
+#[derive(Debug)]
+pub struct Web {
+    address: Address,
+    tls: Option<Arc<ClientConfig>>,
+    /// One place for each connection.
+    places: Arc<Semaphore>,
+    idle: Arc<Idle>,
+    headers: HeaderMap,
+    credentials: Credentials,
+}
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// `GET`, `POST`, …
+    pub verb: Method,
+    /// The path and query, `/rpc?a=b`; those of the configured address if `None`.
+    pub target: Option<String>,
+    /// Beside what every request has.
+    pub headers: HeaderMap,
+    /// What is sent; nothing if it is empty.
+    pub body: Bytes,
+}
+
+impl Request {
+    /// A `POST` of JSON to the configured address.
+    #[must_use]
+    pub fn post(json: impl Into<Bytes>) -> Self {
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        Self { verb: Method::POST, target: None, headers, body: json.into() }
+    }
+
+    /// A request without a body to the configured address.
+    #[must_use]
+    pub fn bare(verb: Method) -> Self {
+        Self { verb, target: None, headers: HeaderMap::new(), body: Bytes::new() }
+    }
+}
+
+impl Web {
+    /// The server of a backend: its `url`, `allow_plaintext`, `tls_ca`, `headers`, `credential` and `in_flight`. Reads files, connects to
+    /// nothing.
+    ///
+    /// # Errors
+    /// What is wrong with them, and what to do.
+    pub fn new(config: &BackendConfig) -> Result<Self, String> {
+        let url = config.url.as_deref().ok_or("`url` is missing: write where the server is")?;
+        let address = Address::parse(url, config.allow_plaintext)?;
+        if !address.tls && config.tls_ca.is_some() {
+            return Err("`tls_ca` is for addresses that begin with https://".to_owned());
+        }
+        let tls = address.tls.then(|| tls::trusting(config)).transpose()?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in &config.headers {
+            let (name, value) = header(name, value)?;
+            headers.insert(name, value);
+        }
+        let in_flight = config.in_flight.unwrap_or(BackendConfig::IN_FLIGHT);
+        Ok(Self {
+            address,
+            tls,
+            places: Arc::new(Semaphore::new(in_flight + OURS)),
+            idle: Arc::default(),
+            headers,
+            credentials: Credentials::new(config)?,
+        })
+    }
+
+    /// Where the server is, for the log: without the query.
+    #[must_use]
+    pub fn place(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Asks once, with the credentials of the service or of this caller; without a caller, those that are a caller's own are left
+    /// out. Waits for a connection, and for the head of the answer: whoever calls bounds the time.
+    ///
+    /// Where the server says that the credentials do not hold (401), they are had again, and if they are others then, it is asked
+    /// once more: it has refused before it has done anything.
+    ///
+    /// # Errors
+    /// [`WebError`]. Any status but a redirect is an answer.
+    ///
+    /// Cancel safety: a dropped future closes its connection, and the server may or may not have got the request.
+    pub async fn send(&self, request: &Request, caller: Option<&Caller>) -> Result<Reply, WebError> {
+        let place =
+            Arc::clone(&self.places).acquire_owned().await.map_err(|_| WebError::Broken("it is over".into()))?;
+        let presented = self.credentials.of(caller).await?;
+        let reply = self.ask(request, &presented, place).await?;
+        if reply.status() != StatusCode::UNAUTHORIZED {
+            return Ok(reply);
+        }
+        let Some(fresh) = self.credentials.renewed(caller, &presented).await else { return Ok(reply) };
+        let place = reply.over();
+        self.ask(request, &fresh, place).await
+    }
+
+    /// Connects, unless a connection lies idle. Whoever calls bounds the time.
+    ///
+    /// # Errors
+    /// [`WebError::Unreached`].
+    ///
+    /// Cancel safe.
+    pub async fn reach(&self) -> Result<(), WebError> {
+        let link = match self.idle.take().await {
+            Some(link) => link,
+            None => self.connect().await?,
+        };
+        if !link.lasts().await {
+            return Err(self.unreached("it closes connections at once".to_owned()));
+        }
+        self.idle.keep(link);
+        Ok(())
+    }
+
+    async fn connect(&self) -> Result<Link, WebError> {
+        let link = tokio::time::timeout(CONNECT, Link::open(&self.address, self.tls.as_ref())).await;
+        let slow = |_| Err(format!("no connection within {} s", CONNECT.as_secs()));
+        link.unwrap_or_else(slow).map_err(|cause| self.unreached(cause))
+    }
+
+    async fn ask(
+        &self,
+        request: &Request,
+        presented: &Presented,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Reply, WebError> {
+        let mut message = self.message(request, presented)?;
+        // What was not sent at all, since the server has closed an idle connection, goes over another.
+        while let Some(link) = self.idle.take().await {
+            match link.send(message).await {
+                Ok((link, response)) => return self.reply(link, response, place),
+                Err((error, None)) => return Err(error),
+                Err((_, Some(unsent))) => message = *unsent,
+            }
+        }
+        match self.connect().await?.send(message).await {
+            Ok((link, response)) => self.reply(link, response, place),
+            Err((error, None)) => Err(error),
+            Err((error, Some(_))) => Err(self.unreached(error.to_string())),
+        }
+    }
+
+    fn unreached(&self, cause: String) -> WebError {
+        WebError::Unreached { place: self.place(), cause }
+    }
+
+    fn message(&self, request: &Request, presented: &Presented) -> Result<link::Message, WebError> {
+        let target = request.target.as_deref().unwrap_or(&self.address.target);
+        let mut message = hyper::Request::builder()
+            .method(request.verb.clone())
+            .uri(target)
+            .body(http_body_util::Full::new(request.body.clone()))
+            .map_err(|_| WebError::Target)?;
+        // A whole address in place of a path would be asked of whoever is a proxy.
+        if message.uri().authority().is_some() || !target.starts_with('/') {
+            return Err(WebError::Target);
+        }
+        let headers = message.headers_mut();
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("sealwire/", env!("CARGO_PKG_VERSION"))));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        for source in [&self.headers, &request.headers, &presented.0] {
+            for name in source.keys() {
+                // Ours, the request's, the credentials': each takes the place of what was there.
+                headers.remove(name);
+                for value in source.get_all(name) {
+                    headers.append(name.clone(), value.clone());
+                }
+            }
+        }
+        headers.insert(HOST, self.address.host_header()?);
+        Ok(message)
+    }
+
+    fn reply(&self, link: Link, response: link::Answer, place: OwnedSemaphorePermit) -> Result<Reply, WebError> {
+        let reply = Reply::new(link, response, Arc::clone(&self.idle), place, self.tls.is_some());
+        if matches!(reply.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+            let to = reply.headers().get(LOCATION).map_or("nowhere", |to| to.to_str().unwrap_or("?"));
+            let to = visible(to.split(['?', '#']).next().unwrap_or_default()).chars().take(200).collect();
+            return Err(WebError::Redirect { status: reply.status().as_u16(), to });
+        }
+        if reply.is_encoded() {
+            return Err(WebError::Encoded);
+        }
+        Ok(reply)
+    }
+}
+
+/// A header field that the configuration adds to requests.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let field = header_name(name)?;
+    let value = header_value(value).ok_or_else(|| format!("the value of header `{field}` has a control character"))?;
+    Ok((field, value))
+}
+
+/// The name of a header field that is not this program's own business.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn header_name(name: &str) -> Result<HeaderName, String> {
+    let field: HeaderName = name.parse().map_err(|_| format!("`{}` is no name of a header", name.escape_debug()))?;
+    let ours =
+        [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION, TE, TRAILER, UPGRADE, EXPECT, COOKIE, ACCEPT_ENCODING];
+    if ours.contains(&field) || ["keep-alive", "proxy-connection", "proxy-authorization"].contains(&field.as_str()) {
+        return Err(format!("header `{field}` cannot be set: it belongs to the connection"));
+    }
+    Ok(field)
+}
+
+/// A value without anything that could end it early.
+#[must_use]
+pub fn header_value(text: &str) -> Option<HeaderValue> {
+    let is_plain = text.trim() == text && !text.chars().any(char::is_control);
+    is_plain.then(|| HeaderValue::from_bytes(text.as_bytes()).ok()).flatten()
+}

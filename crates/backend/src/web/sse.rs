@@ -1,0 +1,199 @@
+//! Server-sent events, as the HTML standard parses them (§9.2.6, "Interpreting an event stream").
+//! Never keeps more than one event, and never makes text of what is not UTF-8.
+
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+
+use super::MAX_BODY;
+use super::error::WebError;
+
+/// One event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Event {
+    /// What the server calls this kind of event; mostly nothing.
+    pub kind: String,
+    /// The lines of its data, with `\n` between them.
+    pub data: String,
+    /// The last id that the server has given; it holds until it gives another.
+    pub id: String,
+    /// How long to wait before coming back after the end of the stream, as far as it has been said with this event.
+    pub retry: Option<Duration>,
+}
+
+/// What is between two events.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// The line that has begun.
+    line: Vec<u8>,
+    /// Each line of data, and a line feed.
+    data: Vec<u8>,
+    kind: Vec<u8>,
+    id: Vec<u8>,
+    retry: Option<Duration>,
+    /// The line before has ended with CR: a LF belongs to its end.
+    after_cr: bool,
+    /// A line was read.
+    begun: bool,
+}
+
+impl Reader {
+    /// Reads up to the end of the next event. `None` when the input is used up.
+    pub(super) fn read(&mut self, input: &mut Bytes) -> Result<Option<Event>, WebError> {
+        while let Some(first) = input.first() {
+            if std::mem::take(&mut self.after_cr) && *first == b'\n' {
+                input.advance(1);
+                continue;
+            }
+            let end = input.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let piece = input.split_to(end.unwrap_or(input.len()));
+            if self.line.len() + self.data.len() + self.kind.len() + self.id.len() + piece.len() > MAX_BODY {
+                return Err(WebError::TooLarge);
+            }
+            self.line.extend_from_slice(&piece);
+            if end.is_none() {
+                break;
+            }
+            self.after_cr = input.first() == Some(&b'\r');
+            input.advance(1);
+            if let Some(event) = self.line()? {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The end of a line.
+    fn line(&mut self) -> Result<Option<Event>, WebError> {
+        let whole = std::mem::take(&mut self.line);
+        let mut line = whole.as_slice();
+        if !std::mem::replace(&mut self.begun, true) {
+            line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
+        }
+        if line.is_empty() {
+            return self.event();
+        }
+        let at = line.iter().position(|byte| *byte == b':');
+        // A comment has no name.
+        let (name, value) = line.split_at(at.unwrap_or(line.len()));
+        let value = value.get(1..).unwrap_or_default();
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match name {
+            b"data" => {
+                self.data.extend_from_slice(value);
+                self.data.push(b'\n');
+            }
+            b"event" => self.kind = value.to_vec(),
+            b"id" if !value.contains(&0) => self.id = value.to_vec(),
+            b"retry" if value.iter().all(u8::is_ascii_digit) => {
+                let millis = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok());
+                self.retry = millis.map(Duration::from_millis).or(self.retry);
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    /// An empty line: the end of an event, if there is one.
+    fn event(&mut self) -> Result<Option<Event>, WebError> {
+        let (kind, mut data) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.data));
+        if data.pop().is_none() {
+            return Ok(None);
+        }
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|_| WebError::NotUtf8);
+        Ok(Some(Event { kind: text(kind)?, data: text(data)?, id: text(self.id.clone())?, retry: self.retry.take() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    /// All events of a text that comes in pieces of this length.
+    fn events(text: &[u8], piece: usize) -> Result<Vec<Event>, WebError> {
+        let (mut reader, mut events) = (Reader::default(), Vec::new());
+        for chunk in text.chunks(piece) {
+            let mut chunk = Bytes::copy_from_slice(chunk);
+            while let Some(event) = reader.read(&mut chunk)? {
+                events.push(event);
+            }
+            assert!(chunk.is_empty());
+        }
+        Ok(events)
+    }
+
+    fn data(text: &str) -> Vec<String> {
+        let whole = events(text.as_bytes(), text.len().max(1)).unwrap();
+        for piece in 1..text.len() {
+            assert_eq!(events(text.as_bytes(), piece).unwrap(), whole, "{text:?} in pieces of {piece}");
+        }
+        whole.into_iter().map(|event| event.data).collect()
+    }
+
+    // HTML §9.2.6, the examples of the standard among them.
+    #[test]
+    fn events_are_read_as_the_standard_says_however_they_are_cut() {
+        assert_eq!(data("data: YHOO\ndata: +2\ndata: 10\n\n"), ["YHOO\n+2\n10"]);
+        assert_eq!(
+            data(": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n"),
+            ["first event", "second event"]
+        );
+        assert_eq!(data("data\n\ndata\ndata\n\ndata:"), ["", "\n"]);
+        assert_eq!(data("data:test\n\ndata: test\n\n"), ["test", "test"]);
+        for end in ["\n", "\r", "\r\n"] {
+            let text =
+                ["\u{feff}data: {\"a\":1}", "", "data: \u{feff}b", ":", "more: c", "data:é", "", "", ""].join(end);
+            assert_eq!(data(&text), ["{\"a\":1}", "\u{feff}b\né"]);
+        }
+        assert_eq!(data("data: a\r\r\ndata: b\n\r"), ["a", "b"]);
+        assert!(data("data: no end").is_empty() && data("").is_empty() && data("event: x\n\n").is_empty());
+    }
+
+    #[test]
+    fn kind_id_and_time_belong_to_their_events() {
+        let text = b"event: add\nid: 7\nretry: 250\ndata: x\n\ndata: y\nretry: 1x\nid: a\0b\n\nid\ndata: z\n\n";
+        let found = events(text, 3).unwrap();
+        let seen = found.iter().map(|event| (event.kind.as_str(), event.id.as_str(), event.retry));
+        let quarter = Some(Duration::from_millis(250));
+        assert_eq!(seen.collect::<Vec<_>>(), [("add", "7", quarter), ("", "7", None), ("", "", None)]);
+    }
+
+    #[test]
+    fn an_event_has_a_bound_whatever_it_is_made_of() {
+        let most = "x".repeat(MAX_BODY - 7);
+        assert_eq!(events(format!("data: {most}\n\n").as_bytes(), 9000).unwrap().len(), 1);
+        for long in [
+            format!("data: {most}xx"),
+            format!(":{most}{most}"),
+            "data:xx\n".repeat(MAX_BODY / 3),
+            format!("id:{most}\ndata: {most}"),
+        ] {
+            assert_eq!(events(long.as_bytes(), 9000), Err(WebError::TooLarge));
+        }
+        // Many events are no long one.
+        assert_eq!(events("data: x\n\n".repeat(100_000).as_bytes(), 9000).unwrap().len(), 100_000);
+        assert_eq!(events(b"data: \xff\n\n", 1), Err(WebError::NotUtf8));
+    }
+
+    // Whatever comes, in whatever pieces: no panic, the same events, and never more than the bound.
+    #[test]
+    fn any_bytes_are_read_alike_however_they_are_cut() {
+        let alphabet =
+            [b"data".as_slice(), b"event", b"id", b":", b" ", b"\r", b"\n", b"\xef\xbb\xbf", b"\0", b"x", b"retry: 1"];
+        let mut state = 1_u64;
+        for _ in 0..2_000 {
+            let mut text = Vec::new();
+            for _ in 0..24 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let at = usize::try_from(state >> 33).unwrap() % alphabet.len();
+                text.extend_from_slice(alphabet.get(at).unwrap());
+            }
+            let whole = events(&text, text.len());
+            for piece in [1, 2, 5] {
+                assert_eq!(events(&text, piece), whole, "{text:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The client of HTTP: against servers that do what they should not.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
+
+mod credentials;
+mod hostile;
+mod server;
+mod tls;

@@ -1,0 +1,354 @@
+//! What the commands that talk to a service have in common: whose credentials, how long, and how an error is told.
+//! Never prints anything as a result that was not verified.
+
+mod attach;
+pub(crate) mod batch;
+pub(crate) mod discover;
+pub(crate) mod notify;
+pub(crate) mod reach;
+mod repeat;
+pub(crate) mod send;
+pub(crate) mod single;
+pub(crate) mod stream;
+mod suspect;
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use sealwire::client::{Client, ClientError, Credentials, ErrorKind, HintKind, RequestBuilder};
+use sealwire::rpc::{RpcError, code};
+use sealwire::{BusError, MethodName, Name};
+use serde_json::value::RawValue;
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::output::Output;
+use crate::runtime::{Signals, block_on};
+use crate::when;
+
+/// As whom, and how.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The agent's credentials file, as `sealwire keys new-agent` makes it
+    #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
+    creds: Option<PathBuf>,
+    /// How long all of it may take, 10s by default, and 10m with --stream and --attach; the service is told, and starts nothing after it
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    deadline: Option<Duration>,
+    /// How long to wait for a service that does not listen yet, such as one that has just started, or does not know this
+    /// agent's key yet; then it is sent once
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    wait: Option<Duration>,
+    /// Running it twice does no harm: it is sent again after a refusal or a lost connection, while the deadline allows
+    #[arg(long)]
+    idempotent: bool,
+}
+
+impl Options {
+    /// Connects, does `work`, and waits until everything is written. A signal ends it: a request that is to be cancelled at the
+    /// service is made by [`Options::cancellable`].
+    fn run<T, W, F>(&self, service: &str, out: &Output, work: W) -> Result<T, Failure>
+    where
+        W: FnOnce(Client, Signals) -> F,
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        self.run_until_stopped(service, out, async |client: Client, signals: Signals, credentials| {
+            match work(client, signals.clone()).await {
+                Ok(done) => Ok(done),
+                Err(error) => Err(match stopped(&error, &signals) {
+                    Some(failure) => failure,
+                    None => failed(error, &credentials, service).await,
+                }),
+            }
+        })
+    }
+
+    /// Connects and does `work`, which ends by itself when a signal comes; before it begins, a signal ends all.
+    fn run_until_stopped<T, F>(
+        &self,
+        service: &str,
+        out: &Output,
+        work: impl FnOnce(Client, Signals, Credentials) -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let credentials = credentials(self.creds.as_deref())?;
+        let signals = Signals::listen(None)?;
+        block_on(async {
+            let Some(client) = signals.unless_stopped(Client::connect(credentials.clone())).await else {
+                return Err(unsent());
+            };
+            let client = client.map_err(|error| unconnected(error, &credentials))?;
+            let done = match signals.unless_stopped(self.listened(&client, service, out)).await {
+                None => Err(unsent()),
+                Some(Err(error)) => Err(failed(error, &credentials, service).await),
+                Some(Ok(())) => work(client.clone(), signals.clone(), credentials).await,
+            };
+            if signals.unless_stopped(client.close()).await.is_none() {
+                // What was given up is cancelled at the service. A broker that is silent takes nothing.
+                drop(tokio::time::timeout(CLOSED_WITHIN, client.close()).await);
+            }
+            done
+        })?
+    }
+
+    /// Waits for the service, if asked to.
+    async fn listened(&self, client: &Client, service: &str, out: &Output) -> Result<(), ClientError> {
+        match self.wait {
+            Some(limit) => {
+                let _working = out.working(&format!("waiting for the service `{service}`"));
+                let started = Instant::now();
+                client.wait_for(service, limit).await?;
+                // A key that was made just now is known when the service has looked at its files again.
+                while started.elapsed() + KNOWN_AGAIN < limit && !is_known(client, service).await {
+                    tokio::time::sleep(KNOWN_AGAIN).await;
+                }
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A request that a signal has cancelled at the service.
+    fn cancellable(&self, client: &Client, service: &str, signals: &Signals) -> RequestBuilder {
+        self.request(client, service).cancel_on(signals.stop())
+    }
+
+    fn request(&self, client: &Client, service: &str) -> RequestBuilder {
+        let request = client.request(service).deadline(self.deadline.unwrap_or(DEADLINE));
+        if self.idempotent { request.idempotent() } else { request }
+    }
+}
+
+/// How long a call may take if nothing else is said, and one that sends parts of its result while it runs.
+const DEADLINE: Duration = Duration::from_secs(10);
+const STREAM_DEADLINE: Duration = Duration::from_secs(600);
+
+/// How long a command that was told to stop goes on, to write what is left.
+const CLOSED_WITHIN: Duration = Duration::from_millis(200);
+
+/// How long until a service is asked again whether it knows an agent.
+const KNOWN_AGAIN: Duration = Duration::from_millis(200);
+
+/// Whether the service does not say that it does not know the caller. What is asked runs nothing.
+async fn is_known(client: &Client, service: &str) -> bool {
+    let asked = client.request(service).deadline(Duration::from_secs(2)).send_raw("{}").await;
+    !matches!(asked, Err(ClientError::Hint { hint: HintKind::Unauthenticated }))
+}
+
+pub(crate) fn credentials(path: Option<&Path>) -> Result<Credentials, Failure> {
+    // A variable that is set to nothing names nothing.
+    let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else {
+        let failure = Failure::new(Exit::Usage, "as which agent? name its credentials with --creds or SEALWIRE_CREDS");
+        return Err(failure.help(format!("for example: export SEALWIRE_CREDS={}", nearby())));
+    };
+    Credentials::load(path).or_fail(Exit::Input).map_err(|failure| {
+        if path.exists() {
+            return failure;
+        }
+        failure.help("`--creds` or SEALWIRE_CREDS names the file; a relative path begins in the current folder")
+    })
+}
+
+/// Credentials where one works, or where `sealwire dev` puts them.
+fn nearby() -> String {
+    let names = ["", "sealwire-dev/"].into_iter().flat_map(|folder| {
+        let entries = std::fs::read_dir(if folder.is_empty() { "." } else { folder }).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names.into_iter().map(move |name| format!("{folder}{name}"))
+    });
+    // As a word of a shell that needs no quotes.
+    let is_plain = |name: &String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
+    let found = names.filter(is_plain).find(|name| name.ends_with(".creds.json"));
+    found.unwrap_or_else(|| "sealwire-dev/planner.creds.json".to_owned())
+}
+
+/// What is sent where: the words of `call` and of `notify`.
+#[derive(Args)]
+struct Words {
+    /// The service
+    #[arg(value_name = "SERVICE")]
+    service: String,
+    /// The method
+    #[arg(value_name = "METHOD")]
+    method: String,
+    /// The parameters: a JSON object (by name) or array (by position); `-` reads them from stdin
+    #[arg(value_name = "PARAMS", allow_hyphen_values = true)]
+    params: Option<String>,
+    /// What is left of parameters that were not quoted
+    #[arg(value_name = "MORE", hide = true)]
+    more: Vec<String>,
+    /// Publish on the method's own subject
+    #[arg(long)]
+    method_subject: bool,
+}
+
+impl Words {
+    /// The parameters on the command line or on stdin, kept as they were written: `1e2` is not `100` to everybody. The mistakes
+    /// of a first try are found before anything is sent.
+    fn params(&self, command: &str) -> Result<Option<Box<RawValue>>, Failure> {
+        self.check(command)?;
+        let Some(argument) = self.params.clone() else { return Ok(None) };
+        let text = crate::files::argument_or_stdin(Some(argument), "the parameters")?;
+        let raw: Box<RawValue> = serde_json::from_str(&text).map_err(|error| {
+            Failure::input(format!("the parameters are not JSON: {error}"))
+                .help("quote them for the shell, for example '{\"a\":2,\"b\":3}' or '[2,3]'")
+        })?;
+        if !raw.get().starts_with(['{', '[']) {
+            let failure = Failure::input("the parameters are neither an object nor an array");
+            return Err(failure.help("JSON-RPC takes them by name, '{\"a\":2}', or by position, '[2]'"));
+        }
+        Ok(Some(raw))
+    }
+
+    fn check(&self, command: &str) -> Result<(), Failure> {
+        let (service, method) = (self.service.as_str(), self.method.as_str());
+        let (params, more) = (self.params.as_deref(), self.more.as_slice());
+        let quoted =
+            |word: &str| if word.contains([' ', '[', '{', '"']) { format!("'{word}'") } else { word.to_owned() };
+        if Name::new(service).is_err() && MethodName::new(service).is_ok() {
+            let failure = Failure::input(format!("`{service}` is the name of a method: SERVICE is missing"));
+            // The two in the wrong order, or the first one left out.
+            let is_swapped = Name::new(method).is_ok()
+                && (params.is_none() || params.is_some_and(|text| text.starts_with(['{', '['])));
+            let (found, first) = if is_swapped { (method, None) } else { ("demo", Some(method)) };
+            let words = first.into_iter().chain(params).chain(more.iter().map(String::as_str)).map(quoted);
+            let words: String = words.map(|word| format!(" {word}")).collect();
+            return Err(failure.help(format!("for example: sealwire {command} {found} {service}{words}")));
+        }
+        Name::new(service).or_fail(Exit::Input)?;
+        MethodName::new(method).or_fail(Exit::Input)?;
+        if !more.is_empty() {
+            let failure = Failure::input("the parameters are one JSON text, and this is several");
+            let words: Vec<&str> = params.into_iter().chain(more.iter().map(String::as_str)).collect();
+            let quoted = match words.iter().map(|word| member(word)).collect::<Option<Vec<_>>>() {
+                Some(members) => format!("'{{{}}}'", members.join(", ")),
+                None => format!("'[{}]'", words.into_iter().map(json_word).collect::<Vec<_>>().join(", ")),
+            };
+            return Err(failure.help(format!("quote them as JSON: {quoted}")));
+        }
+        Ok(())
+    }
+
+    fn request(&self, request: RequestBuilder) -> RequestBuilder {
+        if self.method_subject { request.on_method_subject() } else { request }
+    }
+}
+
+/// What a shell leaves of a member of an object that was not quoted: `a:2`, of `{"a":2,"b":3}`.
+fn member(word: &str) -> Option<String> {
+    let (name, value) = word.trim_matches(['{', '}', ',']).split_once(':')?;
+    let name = name.trim_matches('"');
+    Name::new(name).ok().map(|name| format!("\"{name}\": {}", json_word(value)))
+}
+
+/// A word as JSON: what is none is a string.
+fn json_word(word: &str) -> String {
+    match serde_json::from_str::<Box<RawValue>>(word) {
+        Ok(json) => json.get().to_owned(),
+        Err(_) => serde_json::Value::from(word).to_string(),
+    }
+}
+
+/// Why there is no connection.
+fn unconnected(error: ClientError, credentials: &Credentials) -> Failure {
+    let refused = matches!(error, ClientError::Connect(BusError::Refused { .. }));
+    let failure = failure(error);
+    if !refused {
+        return failure;
+    }
+    let agent = credentials.agent();
+    failure.help(format!(
+        "the agent `{agent}` needs a user at the broker, in its credentials; for a broker of `sealwire dev`: sealwire dev \
+         add-agent {agent}"
+    ))
+}
+
+/// A signal came while something was done that runs nothing, or that nobody confirms.
+fn interrupted() -> Failure {
+    Failure::new(Exit::Interrupted, "stopped by a signal")
+}
+
+/// A signal came first.
+fn unsent() -> Failure {
+    Failure::new(Exit::Interrupted, "stopped by a signal, before anything was sent")
+}
+
+/// What a signal made of a call.
+fn ended_by_signal(is_confirmed: bool) -> Failure {
+    Failure::new(
+        Exit::Interrupted,
+        if is_confirmed {
+            "stopped by a signal: the service has cancelled the call"
+        } else {
+            "stopped by a signal: the service was told to cancel the call, and has not confirmed it; outcome unknown"
+        },
+    )
+}
+
+/// What a signal made of a call, if it is that which ended it.
+fn stopped(error: &ClientError, signals: &Signals) -> Option<Failure> {
+    match error {
+        ClientError::Cancelled { sent: false } => Some(unsent()),
+        ClientError::Cancelled { sent: true } => Some(ended_by_signal(false)),
+        ClientError::Remote(error) if error.code() == code::CANCELLED && signals.has_come() => {
+            Some(ended_by_signal(true))
+        }
+        _ => None,
+    }
+}
+
+/// What a call came to, if not to a result, and why if our own files tell.
+async fn failed(error: ClientError, credentials: &Credentials, service: &str) -> Failure {
+    let unknown = matches!(error, ClientError::Hint { hint: HintKind::Unauthenticated });
+    let failure = failure(error);
+    if unknown { suspect::told(failure, credentials, service).await } else { failure }
+}
+
+/// What a call came to, if not to a result.
+fn failure(error: ClientError) -> Failure {
+    let exit = exit(&error);
+    let failure = Failure::of(exit, &error);
+    let failure = match error.remote() {
+        Some(rpc) => failure.rpc(rpc.clone()),
+        None => failure,
+    };
+    match error {
+        ClientError::NoResponders { .. } => failure.help("`--wait 10s` waits for a service that has just started"),
+        ClientError::ResultTooLarge { .. } => failure.help("`--max-bytes` says how much the command takes"),
+        ClientError::Token(_) => failure
+            .help("see what it says with `sealwire token inspect`; for development: sealwire token issue … --out FILE"),
+        ClientError::Invalid(sealwire::client::InvalidRequest::NoServiceKey { service }) => {
+            failure.help(format!("sealwire keys pin CREDS --service {service} --kid … --x …"))
+        }
+        _ => failure,
+    }
+}
+
+/// The exit code of each kind of error.
+fn exit(error: &ClientError) -> Exit {
+    match error.kind() {
+        ErrorKind::Remote => match error.remote().map(RpcError::code) {
+            Some(code::PERMISSION_DENIED) => Exit::Denied,
+            // The service says so itself; neither side knows how far the method got.
+            Some(code::TIMEOUT) => Exit::Timeout,
+            _ => Exit::Remote,
+        },
+        ErrorKind::Protocol | ErrorKind::Decode | ErrorKind::Clock | ErrorKind::ResultTooLarge => Exit::Remote,
+        ErrorKind::Hint | ErrorKind::Unverifiable => Exit::Unverified,
+        // Both: nothing more came, and how far the method got is not known.
+        ErrorKind::Timeout | ErrorKind::StreamLost => Exit::Timeout,
+        ErrorKind::Connect
+        | ErrorKind::Disconnected
+        | ErrorKind::Forbidden
+        | ErrorKind::NoResponders
+        | ErrorKind::ConnectionLost
+        | ErrorKind::Busy => Exit::Transport,
+        ErrorKind::Cancelled => Exit::Interrupted,
+        ErrorKind::Credentials | ErrorKind::Invalid | ErrorKind::Token | ErrorKind::TooLarge => Exit::Input,
+        _ => Exit::Bug,
+    }
+}

@@ -1,0 +1,35 @@
+//! `sealwire notify`: a call that nobody answers.
+//! Never claims that it was executed: nobody says so.
+
+use clap::Args;
+use serde_json::json;
+
+use super::{Options, Words, interrupted};
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+
+/// Send a notification: nobody says whether it was executed, or even accepted
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire notify --creds planner.creds.json math log/append '{\"msg\":\"hello\"}'")]
+pub(crate) struct Notify {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    words: Words,
+}
+
+impl Notify {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let params = self.words.params("notify")?;
+        let service = &self.words.service;
+        let sent = self.options.run(service, out, async |client, signals| {
+            let request = self.words.request(self.options.request(&client, service));
+            signals.unless_stopped(request.notify(&self.words.method, &params)).await.transpose()
+        })?;
+        sent.ok_or_else(interrupted)?;
+        out.result(&json!({ "sent": true }), || "sent; nobody says whether it was executed".to_owned())?;
+        Ok(Exit::Ok)
+    }
+}

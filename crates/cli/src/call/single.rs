@@ -1,0 +1,182 @@
+//! `sealwire call`: one call, and its verified result on stdout.
+//! Never prints a result that the service did not sign for this very call.
+
+use clap::Args;
+use sealwire::client::{Client, MessageId};
+use sealwire::rpc::code;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::attach::{Attach, Attached, attach};
+use super::repeat::Often;
+use super::{Options, STREAM_DEADLINE, Words, failed, stream};
+use crate::completions::methods;
+use crate::exit::{ErrorObject, Exit, Failure};
+use crate::output::Output;
+use crate::term;
+
+/// Call a method, and print its result
+#[derive(Args)]
+#[command(after_help = "\
+Ctrl-C and SIGTERM cancel the call at the service, which confirms it; a second
+one ends the command at once.
+
+Examples:
+  sealwire call --creds planner.creds.json math math/add '{\"a\":2,\"b\":3}'
+  export SEALWIRE_CREDS=planner.creds.json
+  sealwire call math math/add '[2,3]' --deadline 2s --idempotent
+  echo '{\"to\":\"bob\",\"amount\":500}' | sealwire call bank bank/transfer - --json
+  sealwire call math math/add '[2,3]' --method-subject
+  sealwire call math math/add '[2,3]' --wait 10s    # it has just been started
+  sealwire call writer writer/tell '[\"a story\"]' --stream
+  sealwire call archive archive/store --attach document=report.pdf")]
+pub(crate) struct Call {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    words: Words,
+    /// A key that the method can tell repetitions by
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+    /// Print what the method sends while it runs, as it comes: texts one behind the other, anything else in a line of its own,
+    /// progress as a bar on a terminal, and then the result, which may be larger than a message
+    #[arg(long, conflicts_with = "every")]
+    stream: bool,
+    /// With --stream: the most bytes of the result, 16777216 (16 MiB) by default
+    #[arg(long, value_name = "BYTES", requires = "stream")]
+    max_bytes: Option<usize>,
+    /// A file as the parameter NAME, for methods that take one larger than a message; its digest and size are in the call, and the
+    /// method fetches the bytes while it runs. `;type=text/plain` behind it says what it is
+    #[arg(long, value_name = "NAME=FILE", value_parser = attach)]
+    attach: Vec<Attach>,
+    #[command(flatten)]
+    often: Often,
+}
+
+/// What a call came to, for scripts.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Outcome<'a> {
+    Result(&'a RawValue),
+    Error(ErrorObject<'a>),
+}
+
+impl Call {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let params = self.words.params("call")?;
+        let attached = Attached::open(&self.attach)?;
+        let params = attached.among(params)?;
+        let (service, method) = (&self.words.service, &self.words.method);
+        let id = MessageId::default();
+        let request = |client: &Client| {
+            let mut request = attached.to(self.words.request(self.options.request(client, service))).note_id(&id);
+            if let (None, false) = (self.options.deadline, attached.is_empty()) {
+                request = request.deadline(STREAM_DEADLINE);
+            }
+            match &self.idempotency_key {
+                Some(key) => request.idempotency_key(key),
+                None => request,
+            }
+        };
+        let call = async |client: &Client| request(client).call::<Box<RawValue>>(method, &params).await;
+        if let Some(every) = self.often.every {
+            let repeat = async |client, signals, credentials| {
+                let told = async |error| failed(error, &credentials, service).await;
+                self.often.repeat(every, out, &client, &signals, call, told).await
+            };
+            return self.options.run_until_stopped(service, out, repeat);
+        }
+        let explained = |failure: Failure| self.words.explained(failure, &id);
+        if self.stream {
+            let streamed = async |client: Client, signals, credentials| {
+                let told = async |error| failed(error, &credentials, service).await;
+                let mut request = request(&client).deadline(self.options.deadline.unwrap_or(STREAM_DEADLINE));
+                if let Some(bytes) = self.max_bytes {
+                    request = request.max_bytes(bytes);
+                }
+                stream::call(request, method, &params, out, &signals, told).await
+            };
+            return self.options.run_until_stopped(service, out, streamed).map_err(explained);
+        }
+        let answer = self.options.run(service, out, async |client, signals| {
+            request(&client).cancel_on(signals.stop()).call::<Box<RawValue>>(method, &params).await
+        });
+        let result = answer.map_err(explained)?;
+        out.result(&Outcome::Result(&result), || shown(&result))?;
+        Ok(Exit::Ok)
+    }
+}
+
+impl Words {
+    /// Adds what to do about an error that a service says little of.
+    pub(super) fn explained(&self, failure: Failure, id: &MessageId) -> Failure {
+        match failure.rpc_code() {
+            Some(code::PERMISSION_DENIED) => self.denied(failure, id),
+            Some(code::METHOD_NOT_FOUND) => self.not_found(failure),
+            Some(code::INVALID_REQUEST) if failure.says("is a subscription") => {
+                let (service, method) = (&self.service, &self.method);
+                failure.help(format!("`sealwire watch {service} {method}` listens to it"))
+            }
+            _ => failure,
+        }
+    }
+
+    /// The service must not say why.
+    fn denied(&self, failure: Failure, id: &MessageId) -> Failure {
+        let id = id.get().unwrap_or_default();
+        let (service, method) = (&self.service, &self.method);
+        let ask = if is_builtin(method) {
+            String::new()
+        } else if let Some(others) = self.others() {
+            format!("the policy files here name no `{method}`, but {others}; ")
+        } else {
+            format!(
+                "`sealwire call {service} rpc.can '{{\"method\": \"{method}\", \"params\": …}}'` asks without calling; "
+            )
+        };
+        failure.help(format!(
+            "{ask}the rule stands in the service's log, with message_id {id}, and an operator asks with `sealwire policy \
+             explain`"
+        ))
+    }
+
+    /// Which methods there are is the business of who may call them: the service does not tell, policy files do.
+    fn not_found(&self, failure: Failure) -> Failure {
+        let (service, method) = (&self.service, &self.method);
+        failure.help(match self.others() {
+            Some(others) => format!("`{service}` has no method `{method}`; the policy files here name {others}"),
+            None => format!(
+                "`{service}` has no method `{method}`: `sealwire policy matrix FOLDER` lists those in its policy files, \
+                 where they are"
+            ),
+        })
+    }
+
+    /// The methods that policy files around here name: those of the method's own group, or any. `None` if there are no such
+    /// files, or if they name this one.
+    fn others(&self) -> Option<String> {
+        let known: Vec<String> = methods().into_iter().filter(|name| !is_builtin(name)).collect();
+        if known.is_empty() || known.contains(&self.method) {
+            return None;
+        }
+        let group = |name: &str| name.split(['/', '.']).next().map(str::to_owned);
+        let near: Vec<&str> =
+            known.iter().filter(|name| group(name) == group(&self.method)).map(String::as_str).collect();
+        let shown = if near.is_empty() { known.iter().map(String::as_str).collect() } else { near };
+        let more = if shown.len() > SHOWN { ", …" } else { "" };
+        Some(shown.into_iter().take(SHOWN).collect::<Vec<_>>().join(", ") + more)
+    }
+}
+
+/// Whether this is the name of a method of every service: JSON-RPC keeps `rpc.` for those.
+fn is_builtin(name: &str) -> bool {
+    name.starts_with("rpc.")
+}
+
+/// How many methods are named.
+const SHOWN: usize = 12;
+
+/// A result as people read it.
+pub(super) fn shown(result: &RawValue) -> String {
+    term::safe_json(&term::indented(result.get())).into_owned()
+}

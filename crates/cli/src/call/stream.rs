@@ -1,0 +1,270 @@
+//! `sealwire call --stream` and `sealwire watch`: what a method sends while it runs, as it comes.
+//! Never leaves a call running at the service when it is told to stop.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::{Stream, StreamExt as _};
+use sealwire::client::{CallStream, Client, ClientError, MessageId, RequestBuilder, Subscription};
+use sealwire::rpc::Request;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::single::shown;
+use super::{Options, Words, ended_by_signal, failed};
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+use crate::progress::Bar;
+use crate::runtime::Signals;
+use crate::term;
+use crate::when;
+
+/// Listen to what a service pushes, with a line for each, until Ctrl-C or the service ends it
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire watch --creds planner.creds.json clock clock/ticks
+  sealwire watch clock clock/ticks '{\"every_s\": 5}' --json | jq .item
+  sealwire watch clock clock/ticks --times 1    # wait for the next one")]
+pub(crate) struct Watch {
+    /// The agent's credentials file, as `sealwire keys new-agent` makes it
+    #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
+    creds: Option<PathBuf>,
+    /// How long to wait for a service that does not listen yet
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    wait: Option<Duration>,
+    #[command(flatten)]
+    words: Words,
+    /// For how long the service goes on when nothing is heard of this command any more, 2s to 10m; it renews that by itself
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = when::duration)]
+    lease: Duration,
+    /// End after so many
+    #[arg(long, value_name = "N")]
+    times: Option<u64>,
+}
+
+impl Watch {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let params = self.words.params("watch")?;
+        let Self { creds, wait, words, lease, times } = self;
+        let options = Options { creds, deadline: None, wait, idempotent: false };
+        let id = MessageId::default();
+        let watched = options.run_until_stopped(&words.service, out, async |client: Client, signals, credentials| {
+            let request = words.request(options.request(&client, &words.service)).lease(lease).note_id(&id);
+            let (request, notes) = noted(request);
+            let subscription = request.subscribe::<Box<RawValue>>(&words.method, &params);
+            let mut printer = Printer::new(out, notes);
+            match printer.print(subscription, &signals, times).await? {
+                Ended::Error(error) => Err(failed(error, &credentials, &words.service).await),
+                // Which is how it is meant to end.
+                Ended::Stopped(_) | Ended::Enough => Ok(Exit::Ok),
+                Ended::Result(result) => {
+                    printer.out.result(&Line::Result(&result), || shown(&result))?;
+                    printer.out.note("the service has ended it");
+                    Ok(Exit::Ok)
+                }
+            }
+        });
+        watched.map_err(|failure| words.explained(failure, &id))
+    }
+}
+
+/// Calls a method, and prints the parts of its result as they come.
+pub(super) async fn call(
+    request: RequestBuilder,
+    method: &str,
+    params: &Option<Box<RawValue>>,
+    out: &Output,
+    signals: &Signals,
+    told: impl AsyncFnOnce(ClientError) -> Failure,
+) -> Result<Exit, Failure> {
+    let (request, notes) = noted(request);
+    let stream = request.stream::<Box<RawValue>>(method, params);
+    let mut printer = Printer::new(out, notes);
+    match printer.print(stream, signals, None).await? {
+        Ended::Error(error) => Err(told(error).await),
+        Ended::Stopped(is_confirmed) => Err(ended_by_signal(is_confirmed)),
+        Ended::Enough => Ok(Exit::Ok),
+        Ended::Result(result) => {
+            printer.result(&result)?;
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+/// Has notifications sent to where they are printed.
+fn noted(request: RequestBuilder) -> (RequestBuilder, UnboundedReceiver<Request>) {
+    // Bounded by the window: no more of them come before these are printed.
+    let (tell, told) = unbounded_channel();
+    let request = request.on_notification(move |note| {
+        // Nobody prints any more when the command ends.
+        drop(tell.send(note));
+    });
+    (request, told)
+}
+
+/// One line for scripts.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Line<'a> {
+    Item(&'a RawValue),
+    Notification { method: &'a str, params: Option<&'a RawValue> },
+    Result(&'a RawValue),
+}
+
+/// `rpc.progress`: how far a method is.
+#[derive(serde::Deserialize)]
+struct Progress {
+    progress: f64,
+    total: Option<f64>,
+    message: Option<String>,
+}
+
+enum Ended {
+    Result(Box<RawValue>),
+    Error(ClientError),
+    /// By a signal; whether the service has confirmed that the call has ended.
+    Stopped(bool),
+    /// As many came as were wanted.
+    Enough,
+}
+
+/// What [`CallStream`] and [`Subscription`] have in common.
+trait Parts: Stream<Item = Result<Box<RawValue>, ClientError>> + Unpin {
+    async fn result(self) -> Result<Box<RawValue>, ClientError>;
+    async fn stop(self) -> bool;
+}
+
+impl Parts for CallStream<Box<RawValue>> {
+    async fn result(self) -> Result<Box<RawValue>, ClientError> {
+        self.finish().await
+    }
+    async fn stop(self) -> bool {
+        self.cancel().await
+    }
+}
+
+impl Parts for Subscription<Box<RawValue>> {
+    async fn result(self) -> Result<Box<RawValue>, ClientError> {
+        self.finish().await
+    }
+    async fn stop(self) -> bool {
+        self.cancel().await
+    }
+}
+
+struct Printer<'o> {
+    out: &'o Output,
+    notes: UnboundedReceiver<Request>,
+    bar: Bar,
+    items: usize,
+    /// All texts together, as long as there is nothing else, up to a bound: a result that repeats them is not printed again.
+    text: Option<String>,
+    /// The last line has no end yet.
+    in_line: bool,
+}
+
+impl<'o> Printer<'o> {
+    fn new(out: &'o Output, notes: UnboundedReceiver<Request>) -> Self {
+        Self { out, notes, bar: out.bar(), items: 0, text: Some(String::new()), in_line: false }
+    }
+
+    /// Prints what comes until the end.
+    async fn print(&mut self, mut parts: impl Parts, signals: &Signals, times: Option<u64>) -> Result<Ended, Failure> {
+        let mut left = times;
+        loop {
+            if left == Some(0) {
+                self.end_line()?;
+                parts.stop().await;
+                return Ok(Ended::Enough);
+            }
+            let item = tokio::select! {
+                biased;
+                () = signals.stop() => {
+                    self.end_line()?;
+                    return Ok(Ended::Stopped(parts.stop().await));
+                }
+                Some(note) = self.notes.recv() => {
+                    self.note(&note)?;
+                    continue;
+                }
+                item = parts.next() => item,
+            };
+            // They came before it.
+            while let Ok(note) = self.notes.try_recv() {
+                self.note(&note)?;
+            }
+            match item {
+                Some(Ok(item)) => self.item(&item)?,
+                Some(Err(error)) => {
+                    self.end_line()?;
+                    return Ok(Ended::Error(error));
+                }
+                None => {
+                    self.end_line()?;
+                    return Ok(parts.result().await.map_or_else(Ended::Error, Ended::Result));
+                }
+            }
+            left = left.map(|left| left.saturating_sub(1));
+        }
+    }
+
+    /// Texts stand one behind the other, since models write them in pieces of words; anything else has a line of its own.
+    fn item(&mut self, item: &RawValue) -> Result<(), Failure> {
+        self.items += 1;
+        if self.out.is_json() {
+            return self.out.json(&Line::Item(item));
+        }
+        self.bar.clear();
+        let Ok(text) = serde_json::from_str::<String>(item.get()) else {
+            self.end_line()?;
+            self.text = None;
+            return self.out.print(&term::safe_json(item.get()));
+        };
+        self.text = self.text.take().filter(|all| all.len() + text.len() <= MOST_TEXT).map(|all| all + &text);
+        if !text.is_empty() {
+            self.in_line = !text.ends_with('\n');
+        }
+        self.out.part(&term::safe_text(&text))
+    }
+
+    fn note(&mut self, note: &Request) -> Result<(), Failure> {
+        let params = note.params.as_ref().map(|params| params.raw());
+        if self.out.is_json() {
+            return self.out.json(&Line::Notification { method: &note.method, params });
+        }
+        if note.method == "rpc.progress" {
+            let progress = params.and_then(|params| serde_json::from_str::<Progress>(params.get()).ok());
+            // A bar would take the place of a line that has no end yet.
+            if let Some(Progress { progress, total, message }) = progress.filter(|_| !self.in_line) {
+                self.bar.show(progress, total, message.as_deref().unwrap_or_default());
+            }
+            return Ok(());
+        }
+        self.bar.clear();
+        let params = params.map(|params| format!(" {}", term::safe_json(params.get()))).unwrap_or_default();
+        self.out.note(&format!("{}{params}", note.method));
+        Ok(())
+    }
+
+    /// The result, unless it only says again what was printed.
+    fn result(&mut self, result: &RawValue) -> Result<(), Failure> {
+        self.bar.clear();
+        let text = serde_json::from_str::<String>(result.get()).ok();
+        let is_said = self.items > 0 && (result.get() == "null" || (text.is_some() && text == self.text));
+        if is_said && !self.out.is_json() {
+            return Ok(());
+        }
+        self.out.result(&Line::Result(result), || shown(result))
+    }
+
+    fn end_line(&mut self) -> Result<(), Failure> {
+        self.bar.clear();
+        if std::mem::take(&mut self.in_line) { self.out.part("\n") } else { Ok(()) }
+    }
+}
+
+/// Of a longer text the result is printed as well: 16 MiB, which is the most that a result has.
+const MOST_TEXT: usize = 16 << 20;

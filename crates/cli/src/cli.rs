@@ -1,0 +1,329 @@
+//! The command line as a whole: what there is to call, and what all commands have in common.
+//! Never decides what a command does: that is written in its own file.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+
+use crate::exit::{self, Exit, Failure};
+use crate::logging::{self, LogFormat};
+use crate::output::Output;
+use crate::{
+    call, completions, config, demo, dev, init, keys, man, mcp, ping, policy, serve, server, setup, token, tools,
+};
+
+/// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
+#[derive(Parser)]
+#[command(
+    name = "sealwire",
+    version,
+    max_term_width = WIDTH,
+    after_help = EXAMPLES,
+    after_long_help = exit::table(EXAMPLES)
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The widest line of help.
+const WIDTH: usize = 100;
+
+/// What every command takes.
+#[derive(Args)]
+#[command(next_help_heading = "Global options")]
+struct Common {
+    /// Print results as JSON on stdout, and all else as lines of JSON on stderr, an error as {"error": {"exit": …, …}}
+    #[arg(long, global = true)]
+    json: bool,
+    /// How log lines look, text or json, by default json with --json (on stderr; the filter is RUST_LOG=sealwire=debug, for
+    /// example)
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", hide_possible_values = true)]
+    log_format: Option<LogFormat>,
+}
+
+/// What clap says of a command line: help, or an error in the form that was asked for. It may be the option that is wrong.
+pub(crate) fn misused(mut error: clap::Error) -> ExitCode {
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+    {
+        let mut lines = Vec::new();
+        named(&Cli::command(), "sealwire", word, &mut lines);
+        let tip = |line: String| StyledStr::from(format!("there is `{line}`"));
+        if !lines.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(lines.into_iter().map(tip).collect()));
+        }
+    }
+    if !error.use_stderr() || !std::env::args_os().any(|word| word == "--json") {
+        // Where nobody reads there is nothing left to say.
+        let _ = error.print();
+    } else {
+        let text = error.render().to_string();
+        let text = text.split("\n\nUsage:").next().unwrap_or_default();
+        let message = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
+        Output::new(true).failure(&Failure::new(Exit::Usage, message).help("`--help` shows what there is"));
+    }
+    if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() }
+}
+
+/// Every command below `command` with this name: it was looked for in another group.
+fn named(command: &clap::Command, path: &str, name: &str, found: &mut Vec<String>) {
+    for inner in command.get_subcommands() {
+        let path = format!("{path} {}", inner.get_name());
+        named(inner, &path, name, found);
+        if inner.get_name() == name {
+            found.push(path);
+        }
+    }
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Watch agents call each other over NATS with every check enforced: nothing to set up
+    Demo(demo::Demo),
+    /// Keep a whole set-up running on this machine, and print what to try
+    Dev(dev::Dev),
+    Init(init::Init),
+    /// Serve the demonstration methods as a configuration file says
+    Serve(serve::Serve),
+    /// Ask which replicas of a service are there, and whether they take messages
+    Ping(ping::Ping),
+    /// Run a nats-server on this machine, without users: to try things with
+    NatsServer(server::Server),
+    Call(call::single::Call),
+    Notify(call::notify::Notify),
+    Batch(call::batch::Batch),
+    Send(call::send::Send),
+    Watch(call::stream::Watch),
+    Discover(call::discover::Discover),
+    Mcp(mcp::Mcp),
+    /// Keys of agents, services and token issuers: make, grant, pin, rotate, retire, revoke, list
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sealwire keys new-agent planner --service dev/math=math.ring.json
+  sealwire keys list math.ring.json
+  sealwire keys revoke planner.k1 --ring math.ring.json"
+    )]
+    Keys(keys::Keys),
+    /// Access tokens for development: issue, inspect, revoke
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sealwire token issue --key token-key.json --subject planner \\
+      --audience dev/math --role calc --out planner.jwt
+  sealwire token inspect < planner.jwt"
+    )]
+    Token(token::Token),
+    /// Access policies: check, test, explain, review, compare and lay out the files
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sealwire policy check policies
+  sealwire policy test policies
+  sealwire policy explain --agent planner --role calc --method math/add"
+    )]
+    Policy(policy::Policy),
+    /// Tools of MCP servers: what is approved, what has changed, approve
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sealwire tools list
+  sealwire tools diff
+  sealwire tools approve"
+    )]
+    Tools(tools::Tools),
+    /// Whole set-ups: keys, broker users, certificates, configuration
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sealwire setup cluster --out /sealwire
+  sealwire setup service ledger --out /sealwire"
+    )]
+    Setup(setup::Setup),
+    /// The configuration file: its JSON Schema, every key of it
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sealwire config reference
+  sealwire config schema > sealwire.schema.json"
+    )]
+    Config(config::Commands),
+    Completions(completions::Completions),
+    Man(man::Manual),
+}
+
+impl Cli {
+    /// Runs the command to its end and reports a failure on stderr.
+    pub(crate) fn run(self) -> ExitCode {
+        let usual = if self.common.json { LogFormat::Json } else { LogFormat::Text };
+        logging::start(self.common.log_format.unwrap_or(usual), self.command.log_level());
+        let out = Output::new(self.common.json);
+        let command = AssertUnwindSafe(|| self.command.run(&out));
+        let ended = catch_unwind(command).unwrap_or_else(|_panic| Err(Failure::bug()));
+        match ended {
+            Ok(exit) => exit.into(),
+            Err(failure) => {
+                out.failure(&failure);
+                failure.exit().into()
+            }
+        }
+    }
+}
+
+impl Command {
+    fn run(self, out: &Output) -> Result<Exit, Failure> {
+        match self {
+            Self::Demo(command) => command.run(out),
+            Self::Dev(command) => command.run(out),
+            Self::Init(command) => command.run(out),
+            Self::Serve(command) => command.run(out),
+            Self::Ping(command) => command.run(out),
+            Self::NatsServer(command) => command.run(out),
+            Self::Call(command) => command.run(out),
+            Self::Notify(command) => command.run(out),
+            Self::Batch(command) => command.run(out),
+            Self::Send(command) => command.run(out),
+            Self::Watch(command) => command.run(out),
+            Self::Discover(command) => command.run(out),
+            Self::Mcp(command) => command.run(),
+            Self::Keys(command) => command.run(out),
+            Self::Token(command) => command.run(out),
+            Self::Policy(command) => command.run(out),
+            Self::Tools(command) => command.run(out),
+            Self::Setup(command) => command.run(out),
+            Self::Config(command) => command.run(out),
+            Self::Completions(command) => command.run(out),
+            Self::Man(command) => command.run(out),
+        }
+    }
+
+    /// What is logged when RUST_LOG says nothing: a service tells what it does, the others speak up when something is
+    /// wrong. The client library would say a second time, and in its own words, what we are about to tell.
+    fn log_level(&self) -> &'static str {
+        match self {
+            Self::Dev(_) | Self::Serve(_) => "warn,sealwire=info,async_nats=off",
+            // What `tools` shows is what the log would say of them.
+            Self::Demo(_) | Self::NatsServer(_) | Self::Tools(_) => "error",
+            Self::Ping(_)
+            | Self::Init(_)
+            | Self::Call(_)
+            | Self::Notify(_)
+            | Self::Batch(_)
+            | Self::Send(_)
+            | Self::Watch(_)
+            | Self::Discover(_)
+            | Self::Mcp(_)
+            | Self::Keys(_)
+            | Self::Token(_)
+            | Self::Policy(_)
+            | Self::Setup(_)
+            | Self::Config(_)
+            | Self::Completions(_)
+            | Self::Man(_) => "warn,async_nats=off",
+        }
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sealwire demo
+  sealwire dev
+  sealwire init hello
+  sealwire call --creds sealwire-dev/planner.creds.json demo math/add '[2, 3]'
+  sealwire keys new-agent planner --service dev/math=math.ring.json
+  sealwire token issue --key token-key.json --subject planner --role calc \\
+      --audience dev/math --cnf-kid planner.k1 --out planner.jwt
+  sealwire policy check policies
+  sealwire completions bash > /etc/bash_completion.d/sealwire
+
+`sealwire help COMMAND` shows examples for each command.";
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory as _, Parser as _};
+
+    use super::WIDTH;
+
+    /// The words of a line as a shell would see them, up to the first `|`, `<`, `>` or `#`.
+    fn words(line: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let mut quoted = false;
+        for c in line.chars() {
+            match c {
+                '\'' => quoted = !quoted,
+                '|' | '<' | '>' | '#' if !quoted => break,
+                ' ' if !quoted => words.push(String::new()),
+                c => words.last_mut().unwrap().push(c),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    /// Every example in the help of `command` and below.
+    fn examples(command: &Command, found: &mut Vec<String>) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let lines = help.split_once("Examples:\n").map_or("", |(_, lines)| lines).replace("\\\n", " ");
+        for line in help.lines() {
+            assert!(line.chars().count() <= 80, "too wide for a terminal: {line}");
+        }
+        found.extend(lines.lines().filter_map(|line| Some(line.get(line.find("sealwire ")?..)?.to_owned())));
+        command.get_subcommands().for_each(|command| examples(command, found));
+    }
+
+    #[test]
+    fn every_example_in_the_help_is_a_command() {
+        let mut found = Vec::new();
+        examples(&super::Cli::command(), &mut found);
+        assert!(found.len() > 30, "{found:?}");
+        for line in found.iter().filter(|line| !line.contains('`')) {
+            if let Err(error) = super::Cli::try_parse_from(words(line)) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    /// Help of `command` and of everything below it, as wide as it ever is.
+    fn pages(command: &Command, path: &str, found: &mut Vec<(String, String)>) {
+        let path = format!("{path} {}", command.get_name());
+        for text in [command.clone().render_help(), command.clone().render_long_help()] {
+            found.push((path.clone(), text.to_string()));
+        }
+        command.get_subcommands().for_each(|command| pages(command, &path, found));
+    }
+
+    #[test]
+    fn every_page_of_help_has_an_example_and_fits_a_terminal() {
+        let mut found = Vec::new();
+        let mut command = super::Cli::command().term_width(WIDTH).disable_help_subcommand(true);
+        command.build();
+        pages(&command, "", &mut found);
+        assert!(found.len() > 80, "{}", found.len());
+        let mut wrong = Vec::new();
+        for (path, text) in &found {
+            if !text.contains("Examples:\n") {
+                wrong.push(format!("{path}: no example"));
+            }
+            wrong
+                .extend(text.lines().filter(|line| line.chars().count() > WIDTH).map(|line| format!("{path}: {line}")));
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn command_line_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

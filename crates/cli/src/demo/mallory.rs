@@ -1,0 +1,139 @@
+//! The attacker: has every right on the broker, sees every message, and has none of the keys.
+//! Never gets a right on the service's side that a stranger would not have.
+
+use std::time::{Duration, Instant};
+
+use async_nats::{HeaderMap, Message, Subscriber};
+use futures_util::StreamExt as _;
+
+use super::stage::Stage;
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::sandbox::{MALLORY, SERVICE};
+
+/// A connection with all rights on the broker.
+pub(super) struct Mallory {
+    client: async_nats::Client,
+    captured: Subscriber,
+}
+
+/// What was sent since Mallory began to listen.
+pub(super) struct Overheard(Subscriber);
+
+/// What came back, in the words of the story.
+#[derive(Debug)]
+pub(super) enum Came {
+    Nothing,
+    Text { text: String, signed: bool },
+}
+
+impl Mallory {
+    /// Connects, and begins to listen to what the planner sends.
+    pub(super) async fn connect(stage: &Stage) -> Result<Self, Failure> {
+        let password = stage.sandbox.password(MALLORY).to_owned();
+        let client = async_nats::ConnectOptions::with_user_and_password(MALLORY.to_owned(), password)
+            .connect(stage.url.as_str())
+            .await
+            .or_fail(Exit::Transport)?;
+        let captured = client.subscribe(format!("rpc.v1.{SERVICE}.planner")).await.or_fail(Exit::Transport)?;
+        let mallory = Self { client, captured };
+        mallory.settle().await?;
+        Ok(mallory)
+    }
+
+    /// Waits until the broker has heard everything that was sent.
+    async fn settle(&self) -> Result<(), Failure> {
+        let subject = self.client.new_inbox();
+        let mut echo = self.client.subscribe(subject.clone()).await.or_fail(Exit::Transport)?;
+        self.client.publish(subject, "".into()).await.or_fail(Exit::Transport)?;
+        match tokio::time::timeout(Duration::from_secs(5), echo.next()).await {
+            Ok(Some(_)) => Ok(()),
+            _ => Err(Failure::new(Exit::Transport, "the broker does not deliver a message back to its sender")),
+        }
+    }
+
+    /// The next message that was seen on the planner's subject.
+    pub(super) async fn capture(&mut self) -> Result<Message, Failure> {
+        match tokio::time::timeout(Duration::from_secs(5), self.captured.next()).await {
+            Ok(Some(message)) => Ok(message),
+            _ => Err(Failure::new(Exit::Transport, "the planner's message was not seen on the bus")),
+        }
+    }
+
+    /// Publishes and waits for what arrives on the reply subject.
+    pub(super) async fn send(
+        &self,
+        subject: &str,
+        reply: &str,
+        headers: HeaderMap,
+        payload: impl Into<bytes::Bytes>,
+    ) -> Result<(Came, Duration), Failure> {
+        let mut answers = self.client.subscribe(reply.to_owned()).await.or_fail(Exit::Transport)?;
+        self.settle().await?;
+        let sent = Instant::now();
+        self.client
+            .publish_with_reply_and_headers(subject.to_owned(), reply.to_owned(), headers, payload.into())
+            .await
+            .or_fail(Exit::Transport)?;
+        let came = match tokio::time::timeout(WAIT, answers.next()).await {
+            Ok(Some(message)) => Came::Text {
+                text: String::from_utf8_lossy(&message.payload).into_owned(),
+                signed: message.headers.is_some_and(|headers| headers.get("Authentication-Info").is_some()),
+            },
+            _ => Came::Nothing,
+        };
+        Ok((came, sent.elapsed()))
+    }
+
+    /// Listens to a subject from now on.
+    pub(super) async fn overhear(&self, subject: &str) -> Result<Overheard, Failure> {
+        let overheard = self.client.subscribe(subject.to_owned()).await.or_fail(Exit::Transport)?;
+        self.settle().await?;
+        Ok(Overheard(overheard))
+    }
+
+    /// Publishes, and waits until the broker has handed it on.
+    pub(super) async fn put(&self, subject: &str, headers: HeaderMap, payload: bytes::Bytes) -> Result<(), Failure> {
+        let sent = self.client.publish_with_headers(subject.to_owned(), headers, payload).await;
+        sent.or_fail(Exit::Transport)?;
+        self.settle().await
+    }
+
+    /// Answers every request on `subject` at once with a result of its own. Ends with the task.
+    pub(super) async fn forge_answers(
+        &self,
+        subject: &str,
+        forged: &'static str,
+    ) -> Result<tokio::task::JoinHandle<()>, Failure> {
+        let mut requests = self.client.subscribe(subject.to_owned()).await.or_fail(Exit::Transport)?;
+        self.settle().await?;
+        let client = self.client.clone();
+        Ok(tokio::spawn(async move {
+            while let Some(request) = requests.next().await {
+                if let Some(reply) = request.reply {
+                    drop(client.publish(reply, forged.into()).await);
+                }
+            }
+        }))
+    }
+}
+
+impl Overheard {
+    /// The first message, of those that were not looked at yet, of which something can be made.
+    pub(super) async fn first<T>(&mut self, made: impl Fn(&Message) -> Option<T>) -> Result<(Message, T), Failure> {
+        let found = async {
+            while let Some(message) = self.0.next().await {
+                if let Some(made) = made(&message) {
+                    return Some((message, made));
+                }
+            }
+            None
+        };
+        match tokio::time::timeout(Duration::from_secs(10), found).await {
+            Ok(Some(found)) => Ok(found),
+            _ => Err(Failure::new(Exit::Transport, "a message that must have been sent was not seen on the bus")),
+        }
+    }
+}
+
+/// How long silence must last to count as silence.
+const WAIT: Duration = Duration::from_millis(300);

@@ -1,0 +1,148 @@
+//! A man in the middle of one agent's connection to the broker, who loses frames, repeats them, and changes their order.
+//! Never touches anything else on that connection, and never holds more than two messages.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader, copy,
+};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use super::frame::Frame;
+use crate::exit::{Exit, Failure, OrFail as _};
+
+/// Between an agent and the broker, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Relay {
+    url: String,
+    doing: Arc<Mutex<Doing>>,
+    task: JoinHandle<()>,
+}
+
+/// What is done to the frames that come for the agent.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Tampering {
+    /// The one with this number is lost, once.
+    LoseOnce(u64),
+    /// The one with this number is lost, however often it is sent.
+    Cut(u64),
+    /// The last one is lost, however often it is sent.
+    CutEnd,
+    /// The one with this number changes places with the next one.
+    Swap(u64),
+    /// Each comes three times.
+    Triple,
+}
+
+#[derive(Debug)]
+struct Doing {
+    tampering: Tampering,
+    is_done: bool,
+    /// What waits for the next frame.
+    held: Option<Vec<u8>>,
+}
+
+impl Relay {
+    /// Listens on a free port of this machine.
+    pub(super) async fn start(broker: &str, tampering: Tampering) -> Result<Self, Failure> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.or_fail(Exit::Transport)?;
+        let url = format!("nats://{}", listener.local_addr().or_fail(Exit::Transport)?);
+        let doing = Arc::new(Mutex::new(Doing { tampering, is_done: false, held: None }));
+        let (broker, shared) = (broker.trim_start_matches("nats://").to_owned(), Arc::clone(&doing));
+        // One connection after the other: an agent has one.
+        let task = tokio::spawn(async move {
+            while let Ok((agent, _)) = listener.accept().await {
+                drop(relay(agent, &broker, &shared).await);
+            }
+        });
+        Ok(Self { url, doing, task })
+    }
+
+    /// Where the agent finds what it takes for the broker.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// From the next frame on, something else is done.
+    pub(super) fn now(&self, tampering: Tampering) {
+        *lock(&self.doing) = Doing { tampering, is_done: false, held: None };
+    }
+
+    /// Whether it came to what had to be done.
+    pub(super) fn is_done(&self) -> bool {
+        lock(&self.doing).is_done
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Hands everything on, from the broker message by message.
+async fn relay(agent: TcpStream, broker: &str, doing: &Mutex<Doing>) -> std::io::Result<()> {
+    let broker = TcpStream::connect(broker).await?;
+    let ((mut from_agent, to_agent), (from_broker, mut to_broker)) = (agent.into_split(), broker.into_split());
+    tokio::select! {
+        ended = copy(&mut from_agent, &mut to_broker) => ended.map(drop),
+        ended = tamper(BufReader::new(from_broker), to_agent, doing) => ended,
+    }
+}
+
+async fn tamper(
+    mut from: impl AsyncBufRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    doing: &Mutex<Doing>,
+) -> std::io::Result<()> {
+    loop {
+        let mut message = Vec::new();
+        (&mut from).take(LONGEST).read_until(b'\n', &mut message).await?;
+        if !message.ends_with(b"\n") {
+            return Ok(());
+        }
+        let line = String::from_utf8_lossy(&message);
+        if line.starts_with("MSG ") || line.starts_with("HMSG ") {
+            // Headers and payload together, and a line end.
+            let length = line.split_ascii_whitespace().last().and_then(|length| length.parse::<u64>().ok());
+            let length = length.filter(|length| *length < LONGEST).map_or(0, |length| length + 2);
+            if (&mut from).take(length).read_to_end(&mut message).await? == 0 {
+                return Ok(());
+            }
+        }
+        let out = lock(doing).handle(message);
+        for message in out {
+            to.write_all(&message).await?;
+        }
+    }
+}
+
+impl Doing {
+    /// What the agent gets in the place of a message.
+    fn handle(&mut self, message: Vec<u8>) -> Vec<Vec<u8>> {
+        let Some(frame) = Frame::in_text(&String::from_utf8_lossy(&message)) else { return vec![message] };
+        let (was_done, held) = (self.is_done, self.held.take());
+        let (is_meant, out) = match self.tampering {
+            Tampering::LoseOnce(seq) if frame.seq == seq && !was_done => (true, vec![]),
+            Tampering::Cut(seq) if frame.seq == seq => (true, vec![]),
+            Tampering::CutEnd if frame.is_end() => (true, vec![]),
+            Tampering::Swap(seq) if frame.seq == seq && !was_done => {
+                self.held = Some(message);
+                (true, vec![])
+            }
+            Tampering::Triple => (true, vec![message.clone(), message.clone(), message]),
+            _ => (false, std::iter::once(message).chain(held).collect()),
+        };
+        self.is_done |= is_meant;
+        out
+    }
+}
+
+fn lock(doing: &Mutex<Doing>) -> std::sync::MutexGuard<'_, Doing> {
+    // No change of it can end halfway.
+    doing.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// More than the broker's `max_payload`, in bytes.
+const LONGEST: u64 = 512 << 10;

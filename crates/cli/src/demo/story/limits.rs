@@ -1,0 +1,74 @@
+//! A limit on an argument: the call that is over it, why it is denied, and the spellings that do not get past it.
+//! Never explains by hand: the words are the library's, from the policies that the service has.
+
+use std::fmt::Write as _;
+
+use sealwire::auth::Caller;
+use sealwire::client::Client;
+use sealwire::policy::{ConditionExplanation, Effect, Explanation, Methods, Mode, Outcome, PolicySet, Question};
+use sealwire::rpc::code;
+use sealwire::{Clock as _, Name, SystemClock};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{Told, shown, timed};
+use crate::demo::stage::Stage;
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::output::Output;
+use crate::sandbox::SERVICE;
+
+/// 2,000.00: over every limit, at any time of day.
+const TOO_MUCH: &str = r#"{"to":"alice","amount":200000}"#;
+
+pub(super) async fn play(told: &mut Told, out: &Output, stage: &Stage, teller: &Client) -> Result<(), Failure> {
+    let denied = format!("{} permission denied", code::PERMISSION_DENIED);
+    let refused = format!("{} Invalid params: parameter `amount` is not of its declared type", code::INVALID_PARAMS);
+    let transfer = |params: Value| timed(teller.call::<Value>(SERVICE, "bank/transfer", params));
+
+    let (outcome, took) = timed(teller.call::<Value>(SERVICE, "bank/transfer", raw(TOO_MUCH)?)).await;
+    told.line(out, "teller calls bank/transfer of 2,000.00, over the limit", &denied, shown(outcome), took)?;
+    out.progress(&why(stage)?)?;
+
+    let (outcome, took) = transfer(json!(["alice", 200_000])).await;
+    told.line(out, "... the same by position", &denied, shown(outcome), took)?;
+    let (outcome, took) = transfer(json!({ "to": "alice", "amount": "200000" })).await;
+    told.line(out, "... with the amount as a string", &refused, shown(outcome), took)?;
+    let spelled = raw(r#"{"to":"alice","amount":2e5}"#)?;
+    let (outcome, took) = timed(teller.call::<Value>(SERVICE, "bank/transfer", spelled)).await;
+    told.line(out, "... with the amount as 2e5", &refused, shown(outcome), took)
+}
+
+fn raw(params: &str) -> Result<Box<RawValue>, Failure> {
+    RawValue::from_string(params.to_owned()).or_fail(Exit::Bug)
+}
+
+/// The decision in words, with the conditions that did not hold.
+fn why(stage: &Stage) -> Result<String, Failure> {
+    let (set, _) = PolicySet::open(&stage.sandbox.path("policies"), &Methods::from_files()).or_fail(Exit::Bug)?;
+    let mut caller = Caller::new(Name::new("teller").or_fail(Exit::Bug)?, ["teller".to_owned()]);
+    let now_ms = SystemClock.now_ms();
+    caller.token.issued_at = now_ms / 1_000;
+    caller.token.expires_at = now_ms / 1_000 + 900;
+    let params = raw(TOO_MUCH)?;
+    let question = Question { caller: &caller, method: "bank/transfer", params: Some(&params), now_ms };
+    Ok(in_words(&set.explain(&question)))
+}
+
+/// The rules that could have allowed it, and what they ask that the call has not.
+fn in_words(explanation: &Explanation) -> String {
+    let mut text = format!("       {}", explanation.decision.reason);
+    let rules = explanation.parties.iter().flat_map(|party| &party.rules);
+    for rule in rules.filter(|rule| rule.effect == Effect::Allow && rule.mode == Mode::Enforce) {
+        let failed = rule.conditions.iter().filter(|part| part.outcome != Outcome::Held);
+        let asks: Vec<String> = failed.map(asked).collect();
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n         {} asks that {}", rule.rule, asks.join(",\n           and that "));
+    }
+    text
+}
+
+/// What a rule asks, and what the call had instead where the arguments are concerned: the reader has a clock.
+fn asked(part: &ConditionExplanation) -> String {
+    let had = part.actual.as_ref().filter(|actual| !actual.starts_with("minute_of_week"));
+    had.map_or_else(|| part.condition.clone(), |had| format!("{} ({had})", part.condition))
+}

@@ -1,0 +1,335 @@
+//! The methods of the demonstration service: small, honest, in memory.
+//! Never decides who may call them: that is written in the policy files.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::{Stream, stream};
+use sealwire::rpc::RpcError;
+use sealwire::service::{Ctx, Description, Router, Sink};
+use sealwire::{Clock as _, SystemClock};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// The methods `math/*`, `log/append`, `bank/*`, `admin/drain-cache`, `audit/read`, `text/echo` (a stream), `clock/ticks` (a
+/// subscription) and `job/run` (which tells how far it is, and can be cancelled) over one state.
+pub(crate) fn router() -> Router<Demo> {
+    Router::new(Demo::default())
+        .method("math/add", add)
+        .method("math/mul", mul)
+        .method("math/reset", reset)
+        .method("log/append", append)
+        .method("bank/transfer", transfer)
+        .method("bank/balance", balance)
+        .method("admin/drain-cache", drain_cache)
+        .method("audit/read", read_audit)
+        .method_with_sink("text/echo", echo)
+        .subscription("clock/ticks", ticks)
+        .method("job/run", run_job)
+        .describe("math/add", about("Adds two numbers.", "number").example(json!({ "a": 2, "b": 3 }), 5))
+        .describe("math/mul", about("Multiplies two numbers.", "number"))
+        .describe("math/reset", about("Forgets all results.", "object"))
+        .describe("log/append", about("Appends a line to the log.", "object"))
+        .describe("bank/transfer", about("Moves money (in cents) out of the caller's account.", "object"))
+        .describe("bank/balance", about("What is in an account, in cents.", "object"))
+        .describe("admin/drain-cache", about("Forgets all results.", "object"))
+        .describe("audit/read", about("What happened, newest first.", "array"))
+        .describe("text/echo", about("Returns a text, and sends it word by word on the way.", "string"))
+        .describe("clock/ticks", Description::new("The time, again and again."))
+        .describe("job/run", about("Works for a tenth of a second a step, and tells how far it is.", "object"))
+}
+
+fn about(text: &str, result: &str) -> Description {
+    Description::new(text).result(json!({ "type": result }))
+}
+
+/// What the methods remember, until the process ends.
+#[derive(Debug, Default)]
+pub(crate) struct Demo(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Results of `math`, so that there is a cache to drain.
+    results: BTreeMap<String, f64>,
+    lines: VecDeque<String>,
+    accounts: BTreeMap<String, u64>,
+    audit: VecDeque<AuditEntry>,
+}
+
+/// One thing that happened, as `audit/read` returns it.
+#[derive(Debug, Clone, Serialize)]
+struct AuditEntry {
+    at: u64,
+    agent: String,
+    subject: String,
+    what: String,
+}
+
+impl Demo {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change below is complete before anything can panic, so the state is sound after a panic too.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn record(&mut self, ctx: &Ctx<Demo>, what: String) {
+        let caller = ctx.caller();
+        let (agent, subject) = (caller.agent.to_string(), caller.subject.clone());
+        push(&mut self.audit, AuditEntry { at: SystemClock.now_s(), agent, subject, what });
+    }
+
+    /// The account of a name, opened with [`OPENING_BALANCE`] when it is first seen.
+    fn account(&mut self, name: &str) -> Result<&mut u64, RpcError> {
+        if !self.accounts.contains_key(name) && self.accounts.len() >= MAX_ENTRIES {
+            return Err(RpcError::application(BANK_FULL, "the demonstration bank opens no more accounts"));
+        }
+        Ok(self.accounts.entry(name.to_owned()).or_insert(OPENING_BALANCE))
+    }
+}
+
+/// Two numbers.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pair {
+    a: f64,
+    b: f64,
+}
+
+async fn add(ctx: Ctx<Demo>, p: Pair) -> Result<serde_json::Value, RpcError> {
+    computed(&ctx, &format!("{}+{}", p.a, p.b), p.a + p.b)
+}
+
+async fn mul(ctx: Ctx<Demo>, p: Pair) -> Result<serde_json::Value, RpcError> {
+    computed(&ctx, &format!("{}*{}", p.a, p.b), p.a * p.b)
+}
+
+fn computed(ctx: &Ctx<Demo>, formula: &str, result: f64) -> Result<serde_json::Value, RpcError> {
+    if !result.is_finite() {
+        return Err(RpcError::validation("the result is too large for a number"));
+    }
+    let mut state = ctx.state().state();
+    if state.results.len() < MAX_ENTRIES {
+        state.results.insert(formula.to_owned(), result);
+    }
+    Ok(number(result))
+}
+
+/// `3` and not `3.0`: integers that a double holds exactly (below 2^53) are written as such.
+fn number(value: f64) -> serde_json::Value {
+    if value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0 {
+        #[expect(clippy::cast_possible_truncation, reason = "whole, and within the range of i64")]
+        let whole = value as i64;
+        return whole.into();
+    }
+    value.into()
+}
+
+/// No parameters, by name or by position.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+async fn reset(ctx: Ctx<Demo>, _: Nothing) -> Result<serde_json::Value, RpcError> {
+    forget(&ctx, "math/reset")
+}
+
+async fn drain_cache(ctx: Ctx<Demo>, _: Nothing) -> Result<serde_json::Value, RpcError> {
+    forget(&ctx, "admin/drain-cache")
+}
+
+fn forget(ctx: &Ctx<Demo>, what: &str) -> Result<serde_json::Value, RpcError> {
+    let mut state = ctx.state().state();
+    let dropped = state.results.len();
+    state.results.clear();
+    state.record(ctx, format!("{what}: {dropped} results dropped"));
+    Ok(serde_json::json!({ "dropped": dropped }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    msg: String,
+}
+
+async fn append(ctx: Ctx<Demo>, p: Line) -> Result<serde_json::Value, RpcError> {
+    if p.msg.len() > MAX_LINE {
+        return Err(RpcError::validation("a line has at most 1000 bytes"));
+    }
+    let mut state = ctx.state().state();
+    push(&mut state.lines, p.msg);
+    Ok(serde_json::json!({ "lines": state.lines.len() }))
+}
+
+/// `amount` is in cents.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Transfer {
+    to: String,
+    amount: u64,
+    #[serde(default)]
+    note: Option<String>,
+}
+
+/// Moves money out of the account of the subject for whom the call is made; nobody can name another source.
+async fn transfer(ctx: Ctx<Demo>, p: Transfer) -> Result<serde_json::Value, RpcError> {
+    let from = ctx.caller().subject.clone();
+    check_account(&p.to)?;
+    if p.to == from {
+        return Err(RpcError::validation("both accounts are the same"));
+    }
+    if p.amount == 0 {
+        return Err(RpcError::validation("the amount is zero"));
+    }
+    if p.note.as_ref().is_some_and(|note| note.len() > MAX_LINE) {
+        return Err(RpcError::validation("a note has at most 1000 bytes"));
+    }
+    let mut state = ctx.state().state();
+    let left = state.account(&from)?.checked_sub(p.amount);
+    let left = left.ok_or_else(|| RpcError::application(NOT_COVERED, "the account does not cover the amount"))?;
+    let there = state.account(&p.to)?.checked_add(p.amount);
+    let there = there.ok_or_else(|| RpcError::validation("the receiving account is full"))?;
+    // Nothing below can fail, so that money is neither lost nor made.
+    *state.account(&p.to)? = there;
+    *state.account(&from)? = left;
+    state.record(&ctx, format!("bank/transfer: {} cents from `{from}` to `{}`", p.amount, p.to));
+    Ok(serde_json::json!({ "from": from, "to": p.to, "amount": p.amount, "balance": left }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Account {
+    account: String,
+}
+
+async fn balance(ctx: Ctx<Demo>, p: Account) -> Result<serde_json::Value, RpcError> {
+    check_account(&p.account)?;
+    let balance = *ctx.state().state().account(&p.account)?;
+    Ok(serde_json::json!({ "account": p.account, "balance": balance }))
+}
+
+fn check_account(name: &str) -> Result<(), RpcError> {
+    if (1..=128).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(RpcError::validation("an account is named by 1 to 128 visible ASCII characters"))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Page {
+    #[serde(default)]
+    limit: Option<usize>,
+}
+
+/// The last entries, newest first; 20 unless told otherwise, 100 at most.
+async fn read_audit(ctx: Ctx<Demo>, p: Page) -> Result<Vec<AuditEntry>, RpcError> {
+    let limit = p.limit.unwrap_or(20).min(100);
+    Ok(ctx.state().state().audit.iter().rev().take(limit).cloned().collect())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    text: String,
+}
+
+/// The text, word by word to whoever takes parts, and at once to others.
+async fn echo(ctx: Ctx<Demo>, p: Text, words: Sink<String>) -> Result<String, RpcError> {
+    if p.text.len() > MAX_LINE {
+        return Err(RpcError::validation("a text has at most 1000 bytes"));
+    }
+    if ctx.takes_frames() {
+        for word in p.text.split_inclusive(' ') {
+            tokio::time::sleep(A_WORD).await;
+            words.send(&word.to_owned()).await?;
+        }
+    }
+    Ok(p.text)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Every {
+    #[serde(default = "a_second")]
+    every_ms: u64,
+}
+
+fn a_second() -> u64 {
+    1_000
+}
+
+/// What `clock/ticks` sends.
+#[derive(Serialize)]
+struct Tick {
+    /// Counted from 1 for each subscriber.
+    tick: u64,
+    /// Seconds since the Unix epoch.
+    at: u64,
+}
+
+/// The time, again and again.
+async fn ticks(_: Ctx<Demo>, p: Every) -> Result<impl Stream<Item = Result<Tick, RpcError>>, RpcError> {
+    if !(20..=60_000).contains(&p.every_ms) {
+        return Err(RpcError::validation("`every_ms` is 20 to 60000"));
+    }
+    let every = tokio::time::interval(Duration::from_millis(p.every_ms));
+    Ok(stream::unfold((every, 1), |(mut every, tick)| async move {
+        every.tick().await;
+        Some((Ok(Tick { tick, at: SystemClock.now_s() }), (every, tick + 1)))
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Job {
+    steps: u32,
+}
+
+/// Works for a tenth of a second a step, and tells its caller after each.
+async fn run_job(ctx: Ctx<Demo>, p: Job) -> Result<serde_json::Value, RpcError> {
+    if p.steps == 0 {
+        return Err(RpcError::validation("a job has at least one step"));
+    }
+    for step in 1..=p.steps {
+        tokio::select! {
+            () = tokio::time::sleep(A_STEP) => {}
+            () = ctx.cancelled() => {
+                ctx.state().state().record(&ctx, format!("job/run: ended before step {step} of {}", p.steps));
+                // Nobody hears this: the caller is told why its call has ended.
+                return Err(RpcError::validation("ended"));
+            }
+        }
+        ctx.progress(step.into(), Some(p.steps.into()), Some("working"));
+    }
+    ctx.state().state().record(&ctx, format!("job/run: {} steps", p.steps));
+    Ok(serde_json::json!({ "steps": p.steps }))
+}
+
+/// Adds an entry; the oldest goes when there are too many.
+fn push<T>(entries: &mut VecDeque<T>, entry: T) {
+    if entries.len() >= MAX_ENTRIES {
+        entries.pop_front();
+    }
+    entries.push_back(entry);
+}
+
+/// The most results, lines, accounts and audit entries, each: about a megabyte at worst.
+const MAX_ENTRIES: usize = 1_000;
+
+/// The longest line or note, in bytes.
+const MAX_LINE: usize = 1_000;
+
+/// So fast words and steps come that people see each of them.
+const A_WORD: Duration = Duration::from_millis(50);
+const A_STEP: Duration = Duration::from_millis(100);
+
+/// 100.00, in cents.
+const OPENING_BALANCE: u64 = 10_000;
+
+/// The account does not cover the amount. Codes of applications are best positive: SPEC.md §14.
+const NOT_COVERED: i32 = 1;
+
+/// No more accounts can be opened.
+const BANK_FULL: i32 = 2;

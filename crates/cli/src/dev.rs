@@ -1,0 +1,231 @@
+//! `sealwire dev`: the demonstration's set-up, kept running, with credentials to try things with.
+//! Never takes a folder that another one uses, and never throws away what it finds there unless it is told to.
+
+mod add_agent;
+mod folder;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use sealwire::service::{Running, State};
+use serde_json::json;
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::output::Output;
+use crate::runtime::{Signals, block_on};
+use crate::sandbox::{AGENTS, SERVICE, TOOLS_USER};
+use crate::{serve, server};
+use folder::{Folder, Member, is_marked};
+use sealwire_nats_server::{self as nats_server, RunError, ServerOptions};
+
+/// Keep a whole set-up running on this machine, and print what to try
+///
+/// Starts a real nats-server and the demonstration service, and writes configuration, keys, tokens, policies and one
+/// credentials file per agent into a folder. Edit the policies there while it runs: they are read again when they change.
+/// Ends with Ctrl-C or SIGTERM within 40 seconds, mostly at once, and with its nats-server. The folder stays and is used
+/// again by the next run.
+#[derive(Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  sealwire dev
+  sealwire dev --folder /tmp/sealwire-dev --port 4333
+  sealwire dev --fresh
+
+Then, in a second terminal:
+  sealwire call --creds sealwire-dev/planner.creds.json demo math/add '[2, 3]'
+  sealwire dev add-agent indexer --role calculator"
+)]
+pub(crate) struct Dev {
+    #[command(flatten)]
+    place: Place,
+    /// The broker's port on 127.0.0.1; that of the last run, or any free one, by default
+    #[arg(long)]
+    port: Option<u16>,
+    /// Begin anew: keys, tokens, agents and policies of an earlier run are replaced
+    #[arg(long)]
+    fresh: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// Where everything is.
+#[derive(Args)]
+pub(crate) struct Place {
+    /// Where everything is written; what an earlier run left there is used again
+    #[arg(long, value_name = "FOLDER", default_value = DEFAULT)]
+    folder: PathBuf,
+}
+
+const DEFAULT: &str = "sealwire-dev";
+
+#[derive(Subcommand)]
+enum Command {
+    AddAgent(add_agent::AddAgent),
+}
+
+/// What adds an agent to the set-up in this folder, if it is that of a `sealwire dev`: its broker knows no others.
+pub(crate) fn adds_agents(folder: &Path, agent: &str) -> Option<String> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let elsewhere =
+        if folder == Path::new(DEFAULT) { String::new() } else { format!(" --folder {}", folder.display()) };
+    is_marked(folder).then(|| format!("sealwire dev add-agent {agent} --role ROLE{elsewhere}"))
+}
+
+/// How often new tokens are written: three times in the life of one.
+const REFRESH: Duration = Duration::from_secs(300);
+/// How often the broker and the list of agents are looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+impl Dev {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        if let Some(Command::AddAgent(command)) = self.command {
+            return command.run(out);
+        }
+        let folder = Folder::take(&self.place.folder)?;
+        let port = self.choose_port(&folder)?;
+        let found = server::found(out)?;
+        let kept = folder.is_complete() && !self.fresh;
+        if !kept {
+            folder.fill()?;
+        }
+        let config = Some(folder.broker_config()?);
+        let broker = nats_server::spawn(&found, &ServerOptions { config, port, ..ServerOptions::default() });
+        let mut broker = broker.or_fail(Exit::Transport)?;
+        let url = broker.url();
+        folder.connect_to(&url)?;
+        folder.refresh_tokens()?;
+        let config = folder.config()?;
+        let signals = Signals::listen(Some(serve::grace(&config)))?;
+        block_on(async {
+            let (service, options) = serve::demonstration(&config).await?;
+            let (tell, handle) = tokio::sync::oneshot::channel::<Running>();
+            let announce = async {
+                let Ok(running) = handle.await else { return Ok(()) };
+                if running.state().wait_for(|state| *state == State::Ready).await.is_err() {
+                    return Ok(());
+                }
+                let members = folder.members()?;
+                out.result(&summary(&url, &folder, &members), || text(&url, &folder, &members, kept))
+            };
+            let mut failed = None;
+            let stop = async {
+                let care = async {
+                    announce.await?;
+                    Ok(std::future::pending::<std::convert::Infallible>().await)
+                };
+                tokio::select! {
+                    () = signals.stop() => {}
+                    Err(failure) = care => failed = Some(failure),
+                    failure = look_after(&mut broker, &folder) => failed = Some(failure),
+                }
+            };
+            let served = service.serve(&config.nats, options, |running| drop(tell.send(running)), stop).await;
+            // A service without its broker ends with errors of its own, which are not the reason.
+            failed.map_or_else(|| served.or_fail(Exit::Transport), Err)
+        })??;
+        Ok(Exit::Ok)
+    }
+
+    /// The port that was asked for, or that of the last run if it is still free. Nothing has been changed yet.
+    fn choose_port(&self, folder: &Folder) -> Result<Option<u16>, Failure> {
+        match self.port {
+            Some(port) if !nats_server::is_free(port) => Err(Failure::of(Exit::Input, &RunError::PortInUse(port))),
+            Some(port) => Ok(Some(port)),
+            None => Ok(folder.port().filter(|port| nats_server::is_free(*port))),
+        }
+    }
+}
+
+/// Tells the broker of new agents and writes new tokens, for as long as the broker runs.
+async fn look_after(broker: &mut nats_server::Running, folder: &Folder) -> Failure {
+    let (mut known, mut refreshed, mut said) = (folder.members().unwrap_or_default(), Instant::now(), String::new());
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if let Some(status) = broker.ended() {
+            return ended(broker, status);
+        }
+        let looked = folder.members().and_then(|members| {
+            if members != known {
+                broker.reload(folder.broker_config()?).or_fail(Exit::Transport)?;
+                known = members;
+                tracing::info!(target: "sealwire::dev", agents = known.len(), "the broker knows the agents");
+            }
+            if refreshed.elapsed() > REFRESH {
+                folder.refresh_tokens()?;
+                refreshed = Instant::now();
+            }
+            Ok(())
+        });
+        // Somebody may be writing at this moment; what stays wrong is said once.
+        let wrong = looked.err().map(|failure| failure.to_text()).unwrap_or_default();
+        if !wrong.is_empty() && wrong != said {
+            tracing::warn!(target: "sealwire::dev", "{wrong}");
+        }
+        said = wrong;
+    }
+}
+
+fn ended(broker: &nats_server::Running, status: ExitStatus) -> Failure {
+    let message = format!("nats-server ended with {status}, and so does this");
+    let failure = Failure::new(Exit::Transport, message);
+    let log = broker.log_end();
+    // A server that was killed has nothing to say.
+    let failure = if status.code().is_some() { failure.cause(format!("the end of its log:\n{log}")) } else { failure };
+    failure.help("start it again with `sealwire dev`: keys, agents and policies are still there")
+}
+
+fn credentials(folder: &Path, member: &Member) -> PathBuf {
+    folder.join(format!("{}.creds.json", member.agent))
+}
+
+fn summary(url: &str, folder: &Folder, members: &[Member]) -> serde_json::Value {
+    let agents: Vec<_> = members
+        .iter()
+        .map(|member| {
+            json!({ "agent": member.agent, "roles": member.roles, "credentials": credentials(folder.path(), member) })
+        })
+        .collect();
+    json!({ "ready": true, "url": url, "folder": folder.path(), "service": SERVICE, "agents": agents })
+}
+
+fn text(url: &str, place: &Folder, members: &[Member], kept: bool) -> String {
+    let folder = place.path().display();
+    let mut text = format!("The service `{SERVICE}` takes messages; the broker is at {url}.\n");
+    if kept {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "Keys, agents and policies are those of the last run; `--fresh` makes new ones.");
+    }
+    text.push_str("\nAgents:\n");
+    for member in members {
+        let what = AGENTS.iter().find(|(name, ..)| *name == member.agent.as_str()).map_or("yours", |(.., what)| what);
+        let file = credentials(place.path(), member);
+        let _ =
+            writeln!(text, "  {:<9} {what}; roles {:?}, credentials {}", member.agent, member.roles, file.display());
+    }
+    let elsewhere = if place.path() == Path::new(DEFAULT) { String::new() } else { format!(" --folder {folder}") };
+    let _ = write!(
+        text,
+        "\nTry, in a second terminal:\n\
+         \x20 export SEALWIRE_CREDS={folder}/planner.creds.json\n\
+         \x20 sealwire call {SERVICE} math/add '{{\"a\": 2, \"b\": 3}}'\n\
+         \x20 sealwire call {SERVICE} math/add '[2, 3]'\n\
+         \x20 sealwire notify {SERVICE} log/append '{{\"msg\": \"hello\"}}'\n\
+         \x20 sealwire batch {SERVICE} '[{{\"method\": \"math/add\", \"params\": [1, 2]}}, {{\"method\": \"math/reset\"}}]'\n\
+         \x20 sealwire call {SERVICE} bank/transfer '{{\"to\": \"alice\", \"amount\": 5000}}'     # denied\n\
+         \x20 sealwire call {SERVICE} text/echo '[\"signed one by one, and in order\"]' --stream\n\
+         \x20 sealwire call {SERVICE} job/run '{{\"steps\": 50}}' --stream     # Ctrl-C cancels it\n\
+         \x20 sealwire watch {SERVICE} clock/ticks\n\
+         \x20 sealwire call --creds {folder}/teller.creds.json {SERVICE} bank/transfer '{{\"to\": \"alice\", \"amount\": 5000}}'\n\
+         \x20 sealwire policy explain --dir {folder}/policies --agent planner --role calculator --method math/reset\n\
+         \x20 sealwire dev add-agent indexer --role calculator{elsewhere}\n\
+         \x20 nats --server {url} --user {TOOLS_USER} --password \"$(cat {folder}/{TOOLS_USER}.password)\" \
+         --inbox-prefix _INBOX.{TOOLS_USER} service ls     # if you have the nats command\n\
+         \nEdit {folder}/policies while it runs; the next run uses them, too. Ctrl-C ends it."
+    );
+    text
+}

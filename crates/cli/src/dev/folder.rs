@@ -1,0 +1,253 @@
+//! The folder of `sealwire dev`: taken by one process at a time, filled once, and used again by later runs.
+//! Never changes what is complete before what replaces it is complete.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use sealwire::auth::{TokenIssuer, check_folder, read_public, read_secret, write_secret};
+use sealwire::client::Credentials;
+use sealwire::{Config, Name};
+use serde::{Deserialize, Serialize};
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::{at, make_folder, restrict, write_public};
+use crate::parties::{self, AGENTS};
+use crate::sandbox::{SERVICE_USER, Sandbox, TOKEN_S, TOOLS_USER, broker_config};
+
+/// The folder, which nobody else has until this is dropped.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    _lock: Option<File>,
+}
+
+/// An agent of the set-up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Member {
+    pub(super) agent: Name,
+    /// What its tokens say.
+    pub(super) roles: Vec<String>,
+}
+
+/// Marks a folder as ours, and is locked by who uses it. Holds its process id.
+const MARK: &str = ".sealwire-dev";
+/// Who takes part. The last file that is written: where it is, everything is.
+const MEMBERS: &str = "agents.json";
+/// Where a new set-up is made.
+const BESIDE: &str = ".new";
+
+impl Folder {
+    /// Takes the folder, which is made if there is none.
+    pub(super) fn take(path: &Path) -> Result<Self, Failure> {
+        let fail = |error: std::io::Error| at(path, &error);
+        make_folder(path)?;
+        if !is_marked(path) && fs::read_dir(path).map_err(fail)?.next().is_some() {
+            return Err(Failure::input(format!(
+                "`{}` has files in it that an earlier `sealwire dev` did not write: give another `--folder`",
+                path.display()
+            )));
+        }
+        restrict(path)?;
+        let mark = File::options().read(true).write(true).create(true).truncate(false).open(path.join(MARK));
+        let mut mark = mark.map_err(fail)?;
+        match mark.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut process = String::new();
+                // Told if it can be read.
+                let _ = mark.take(20).read_to_string(&mut process);
+                let message =
+                    format!("a `sealwire dev` (process {}) uses `{}` already", process.trim(), path.display());
+                return Err(Failure::input(message).help("end it first, or give another `--folder`"));
+            }
+            Err(TryLockError::Error(error)) => return Err(fail(error)),
+        }
+        let own = format!("{}\n", std::process::id());
+        let written = mark.set_len(0).and_then(|()| mark.rewind()).and_then(|()| mark.write_all(own.as_bytes()));
+        written.map_err(fail)?;
+        Ok(Self { path: path.to_owned(), _lock: Some(mark) })
+    }
+
+    /// A folder that is complete, whether a process uses it or not.
+    pub(super) fn visit(path: &Path) -> Result<Self, Failure> {
+        let folder = Self { path: path.to_owned(), _lock: None };
+        if is_marked(path) && folder.is_complete() {
+            check_folder(path).or_fail(Exit::Input)?;
+            return Ok(folder);
+        }
+        let failure = Failure::input(format!("`{}` is not the folder of a `sealwire dev`", path.display()));
+        Err(failure.help("start `sealwire dev` first, or name its `--folder`"))
+    }
+
+    /// Whether a process uses it.
+    pub(super) fn is_used(&self) -> bool {
+        let mark = File::open(self.file(MARK));
+        mark.is_ok_and(|mark| matches!(mark.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
+    /// Whether there is a set-up in it.
+    pub(super) fn is_complete(&self) -> bool {
+        self.file(MEMBERS).exists()
+    }
+
+    /// Makes a new set-up. What was there before goes when all of the new one is there.
+    pub(super) fn fill(&self) -> Result<(), Failure> {
+        let beside = self.file(BESIDE);
+        let fail = |error: std::io::Error| at(&self.path, &error);
+        if beside.exists() {
+            fs::remove_dir_all(&beside).map_err(fail)?;
+        }
+        fs::create_dir(&beside).map_err(fail)?;
+        let sandbox = Sandbox::new(&beside)?;
+        // The address is set at each start.
+        sandbox.connect_to("nats://127.0.0.1:4222")?;
+        let tools = beside.join(format!("{TOOLS_USER}.password"));
+        write_secret(&tools, sandbox.password(TOOLS_USER), true).or_fail(Exit::Input)?;
+        let members = AGENTS.iter().map(|(name, roles, ..)| {
+            let roles = roles.iter().map(ToString::to_string).collect();
+            Ok(Member { agent: parties::named(name)?, roles })
+        });
+        let members = members.collect::<Result<Vec<_>, Failure>>()?;
+
+        // From here on the old one is incomplete, until the new one is not.
+        remove(&self.file(MEMBERS)).map_err(fail)?;
+        for entry in fs::read_dir(&self.path).map_err(fail)? {
+            let path = entry.map_err(fail)?.path();
+            if !path.ends_with(MARK) && path != beside {
+                remove(&path).map_err(fail)?;
+            }
+        }
+        for entry in fs::read_dir(&beside).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            fs::rename(entry.path(), self.path.join(entry.file_name())).map_err(fail)?;
+        }
+        fs::remove_dir(&beside).map_err(fail)?;
+        self.write_members(&members)
+    }
+
+    /// The agents.
+    pub(super) fn members(&self) -> Result<Vec<Member>, Failure> {
+        let path = self.file(MEMBERS);
+        let text = read_public(&path).or_fail(Exit::Input)?;
+        serde_json::from_str(&text).map_err(|error| Failure::input(format!("`{}`: {error}", path.display())))
+    }
+
+    /// Adds an agent, of whom everything else is written.
+    pub(super) fn add(&self, member: Member) -> Result<(), Failure> {
+        let mut members = self.members()?;
+        members.push(member);
+        self.write_members(&members)
+    }
+
+    fn write_members(&self, members: &[Member]) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(members).map_err(|error| Failure::of(Exit::Bug, &error))?;
+        write_public(&self.file(MEMBERS), &(text + "\n"))
+    }
+
+    /// The broker's users: the service, the tools, and every agent with the password of its credentials.
+    pub(super) fn broker_config(&self) -> Result<String, Failure> {
+        let mut users = Vec::new();
+        for (user, file) in [(SERVICE_USER, "nats.password".to_owned()), (TOOLS_USER, format!("{TOOLS_USER}.password"))]
+        {
+            let password = read_secret(&self.file(&file)).or_fail(Exit::Input)?;
+            users.push((user.to_owned(), password.trim().to_owned()));
+        }
+        for Member { agent, .. } in self.members()? {
+            let bus = self.credentials(&agent)?.bus();
+            // Nothing else than what we wrote: this becomes a part of the broker's configuration.
+            let ours = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+            match bus.password {
+                Some(password) if ours(&password) => users.push((agent.to_string(), password.to_string())),
+                _ => {
+                    return Err(Failure::input(format!(
+                        "the credentials of `{agent}` lack the password that `dev` gave"
+                    )));
+                }
+            }
+        }
+        Ok(broker_config(users.iter().map(|(user, password)| (user.as_str(), password.as_str()))))
+    }
+
+    /// Writes the broker's address into the configuration and the credentials, if it is another one now. All else in them
+    /// stays as it is.
+    pub(super) fn connect_to(&self, url: &str) -> Result<(), Failure> {
+        let before = self.config()?.nats.urls.first().cloned().unwrap_or_default();
+        if before == url {
+            return Ok(());
+        }
+        let (before, now) = (format!("\"{before}\""), format!("\"{url}\""));
+        let config = self.file(CONFIG);
+        let text = read_public(&config).or_fail(Exit::Input)?;
+        write_public(&config, &text.replace(&before, &now))?;
+        for Member { agent, .. } in self.members()? {
+            let file = self.credentials_file(&agent);
+            let text = read_secret(&file).or_fail(Exit::Input)?;
+            let text = zeroize::Zeroizing::new(text.replace(&before, &now));
+            write_secret(&file, &text, true).or_fail(Exit::Input)?;
+        }
+        Ok(())
+    }
+
+    /// The port of the last run.
+    pub(super) fn port(&self) -> Option<u16> {
+        let url = self.is_complete().then(|| self.config().ok())??.nats.urls.first().cloned()?;
+        url.rsplit_once(':')?.1.parse().ok()
+    }
+
+    /// Writes new tokens for all agents.
+    pub(super) fn refresh_tokens(&self) -> Result<(), Failure> {
+        let issuer = self.issuer()?;
+        self.members()?.iter().try_for_each(|member| self.write_token(&issuer, member))
+    }
+
+    /// Writes a new token for an agent.
+    pub(super) fn write_token(&self, issuer: &TokenIssuer, member: &Member) -> Result<(), Failure> {
+        let roles: Vec<&str> = member.roles.iter().map(String::as_str).collect();
+        let token = parties::token(issuer, member.agent.as_str(), &roles, TOKEN_S)?;
+        let path = self.file(&format!("{}.jwt", member.agent));
+        write_secret(&path, &format!("{token}\n"), true).or_fail(Exit::Input)
+    }
+
+    pub(super) fn issuer(&self) -> Result<TokenIssuer, Failure> {
+        TokenIssuer::load(self.file("token-key.json")).or_fail(Exit::Input)
+    }
+
+    /// The service's configuration.
+    pub(super) fn config(&self) -> Result<Config, Failure> {
+        Config::load(self.file(CONFIG)).or_fail(Exit::Input)
+    }
+
+    fn credentials(&self, agent: &Name) -> Result<Credentials, Failure> {
+        Credentials::load(self.credentials_file(agent)).or_fail(Exit::Input)
+    }
+
+    pub(super) fn credentials_file(&self, agent: &Name) -> PathBuf {
+        self.file(&format!("{agent}.creds.json"))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+const CONFIG: &str = "sealwire.toml";
+
+/// Whether a folder is that of a `sealwire dev`. A link is no mark: it would be written where it leads.
+pub(crate) fn is_marked(folder: &Path) -> bool {
+    fs::symlink_metadata(folder.join(MARK)).is_ok_and(|mark| mark.is_file())
+}
+
+fn remove(path: &Path) -> std::io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+    }
+}

@@ -1,0 +1,162 @@
+//! Files that commands read and change: inputs from stdin, public files replaced in one step, one change at a time.
+//! Never writes a secret: that is `sealwire::auth::write_secret`'s work.
+
+use std::collections::BTreeSet;
+use std::fs::{File, TryLockError};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use sealwire::auth::{SecretFileError, check_folder, read_public};
+
+use crate::exit::{Exit, Failure, OrFail as _};
+
+/// The argument itself, or what stdin holds when there is none or it is `-`.
+pub(crate) fn argument_or_stdin(argument: Option<String>, what: &str) -> Result<String, Failure> {
+    match argument {
+        Some(text) if text != "-" => Ok(text),
+        _ => {
+            let bytes = stdin(what)?;
+            String::from_utf8(bytes).map_err(|_| Failure::input(format!("{what} on stdin is not UTF-8 text")))
+        }
+    }
+}
+
+/// Everything that stdin holds, at most 16 MiB: far above what any message may carry.
+pub(crate) fn stdin(what: &str) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().take(MAX_STDIN + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Failure::input(format!("cannot read {what} from stdin: {error}")))?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_STDIN {
+        return Err(Failure::input(format!("{what} on stdin is larger than {MAX_STDIN} bytes")));
+    }
+    Ok(bytes)
+}
+
+const MAX_STDIN: u64 = 16 * 1024 * 1024;
+
+/// The text of a file that only we or root could have written, or `None` when there is no such file.
+pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>, Failure> {
+    match read_public(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(SecretFileError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::of(Exit::Input, &error)),
+    }
+}
+
+/// Makes a folder if there is none. One that is there is ours or root's, and nobody else could have put anything into it:
+/// it is judged before anything in it, or about it, is looked at or changed.
+pub(crate) fn make_folder(path: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(path).map_err(|error| at(path, &error))?;
+    check_folder(path).or_fail(Exit::Input)
+}
+
+/// Leaves a folder that was judged to its owner alone.
+#[cfg(unix)]
+pub(crate) fn restrict(folder: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).map_err(|error| at(folder, &error))
+}
+
+#[cfg(not(unix))]
+pub(crate) fn restrict(_folder: &Path) -> Result<(), Failure> {
+    Ok(())
+}
+
+/// Writes a file that is not there yet.
+pub(crate) fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
+    let written = File::create_new(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => Failure::input(format!("`{}` is there already", path.display()))
+            .help("nothing is overwritten: name another"),
+        _ => at(path, &error),
+    })
+}
+
+/// Writes a file that holds no secret, for its owner as everything that the command writes. An existing file is replaced
+/// in one step, and who may read it stays; nobody else may write it then.
+pub(crate) fn write_public(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let beside = path.with_file_name(name);
+    let written = File::create_new(&beside)
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            keep_readers(path, &file)?;
+            file.sync_all()
+        })
+        .and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(&beside);
+        at(path, &error)
+    })
+}
+
+/// Whoever could read the file that is about to be replaced can read the new one.
+#[cfg(unix)]
+fn keep_readers(replaced: &Path, file: &File) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    match std::fs::metadata(replaced) {
+        Ok(old) => file.set_permissions(std::fs::Permissions::from_mode((old.permissions().mode() & 0o644) | 0o600)),
+        Err(_) => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+fn keep_readers(_replaced: &Path, _file: &File) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// Keeps other commands from changing files in the same folders until it is dropped: of two key rings that were read
+/// before either was written, one would lose its new record.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _folders: Vec<File>,
+}
+
+/// How long another command may take. Ours hold a lock for milliseconds; whoever may list a folder may hold it for ever,
+/// and shall not keep anybody from revoking a key.
+const LOCKED_FOR: Duration = Duration::from_secs(3);
+
+impl Lock {
+    /// Waits for the folders of these files, for a while: then it says so, and does without.
+    pub(crate) fn of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Self {
+        // Each folder once, in one order: so two commands cannot wait for each other, nor one for itself.
+        let folders: BTreeSet<PathBuf> =
+            files.into_iter().filter_map(|file| folder(file).canonicalize().ok()).collect();
+        // Where a folder cannot be opened like a file, as on Windows, there is no lock.
+        let locked = folders.iter().filter_map(|folder| File::open(folder).ok().filter(|file| lock(folder, file)));
+        Self { _folders: locked.collect() }
+    }
+}
+
+/// Whether it is locked now.
+fn lock(folder: &Path, file: &File) -> bool {
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return true,
+            Err(TryLockError::Error(_)) => return false,
+            Err(TryLockError::WouldBlock) if began.elapsed() < LOCKED_FOR => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(TryLockError::WouldBlock) => {
+                tracing::warn!(
+                    target: "sealwire::files",
+                    ?folder,
+                    "locked by another process, which `fuser` names: going on all the same; let no other command change files there now"
+                );
+                return false;
+            }
+        }
+    }
+}
+
+fn folder(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// What the system says of a file or folder.
+pub(crate) fn at(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::input(format!("`{}`: {error}", path.display()))
+}

@@ -1,0 +1,197 @@
+//! `sealwire keys enrol`: an agent's public key in the rings of the services that it may call.
+//! Never sees the private half, and never enrols a key whose holder did not ask for it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use sealwire::Name;
+use sealwire::auth::{KeyEntry, read_service_key};
+use sealwire::wire::{KeyRequest, ServicePublicKey};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::new_agent::{ServiceRing, save};
+use super::request::read_request;
+use super::ring::Ring;
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::{Lock, write_public};
+use crate::output::Output;
+use crate::when;
+
+/// Enrol an agent by the public key in its request (`sealwire keys request`)
+///
+/// Checks that whoever made the request has the key, adds the public half to the key rings, and writes what the agent
+/// needs: the services' public keys, and where the brokers are. Whether it is the right agent you know by the thumbprint.
+#[derive(Args)]
+#[command(
+    override_usage = "\
+sealwire keys enrol [OPTIONS] --thumbprint <THUMBPRINT>
+       --service <ENV/SVC=RING_FILE> <AGENT> <REQUEST>",
+    after_help = "\
+Examples:
+  sealwire keys enrol robot robot.request \\
+      --thumbprint kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k \\
+      --service dev/math=math.ring.json --pin-from math.service-key.json
+  sealwire keys enrol robot robot.request --thumbprint … \\
+      --service dev/math=math.ring.json \\
+      --pin svc:dev/math:1=11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
+)]
+pub(crate) struct Enrol {
+    /// The agent whose key it is to be
+    agent: Name,
+    /// The request; `-` for stdin
+    #[arg(value_name = "REQUEST")]
+    request: PathBuf,
+    /// The key's thumbprint, as the agent's owner tells it
+    #[arg(long, value_name = "THUMBPRINT", allow_hyphen_values = true)]
+    thumbprint: String,
+    /// A further key of an agent that the rings know already
+    #[arg(long)]
+    another_key: bool,
+    /// A service that the agent may call, and its key ring, which is made when there is none; repeat for several
+    #[arg(long = "service", value_name = "ENV/SVC=RING_FILE", required = true)]
+    services: Vec<ServiceRing>,
+    /// The public key of such a service, which the agent pins; repeat for several
+    #[arg(long = "pin", value_name = "KID=X")]
+    pins: Vec<String>,
+    /// The key file of such a service, of which the agent pins the public half; repeat for several
+    #[arg(long = "pin-from", value_name = "FILE")]
+    pin_files: Vec<PathBuf>,
+    /// The broker's address, if it is another one than the agent has; repeat for the nodes of a cluster
+    #[arg(long = "url", value_name = "URL")]
+    urls: Vec<String>,
+    /// What to hand back to the agent; nothing in it is secret; `-` for stdout [default: NAME.enrolment.json]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// What an agent gets back.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Enrolment {
+    pub(super) environment: String,
+    pub(super) agent: String,
+    pub(super) kid: String,
+    /// The services' public keys.
+    pub(super) service_keys: Vec<Pinned>,
+    /// Empty: as the agent has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) urls: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pinned {
+    pub(super) service: String,
+    pub(super) kid: String,
+    pub(super) x: String,
+}
+
+impl Enrol {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let request = read_request(&self.request, &self.thumbprint)?;
+        // Whoever asks writes the name, and proves only that it has the key.
+        if request.agent != self.agent {
+            let message = format!("the request is for a key of `{}`, and not of `{}`", request.agent, self.agent);
+            return Err(Failure::input(message).help("ask its owner which agent it is"));
+        }
+        let own = &request.environment;
+        if let Some(other) = self.services.iter().find(|service| service.audience.environment() != own.as_str()) {
+            return Err(Failure::input(format!("`{}` is not in the request's environment `{own}`", other.audience)));
+        }
+        let service_keys = self.pinned()?;
+
+        let _lock = Lock::of(self.services.iter().map(|service| service.path.as_path()));
+        let mut rings: Vec<Ring> = Vec::with_capacity(self.services.len());
+        for service in &self.services {
+            let mut ring = Ring::open_or_new(&service.path, &service.audience)?;
+            if !self.another_key && ring.entries().iter().any(|entry| entry.owner == self.agent) {
+                let message = format!("`{}` has a key of `{}` already", service.path.display(), self.agent);
+                return Err(Failure::input(message).help(
+                    "if it is the same agent that gets a further key, say --another-key; else it needs another name",
+                ));
+            }
+            ring.push(KeyEntry::ed25519(&request.kid, request.agent.clone(), request.x.clone()))?;
+            rings.push(ring);
+        }
+        save(&rings)?;
+        let path = self.out.clone().unwrap_or_else(|| format!("{}.enrolment.json", request.agent).into());
+        let enrolment = Enrolment {
+            environment: own.to_string(),
+            agent: request.agent.to_string(),
+            kid: request.kid.clone(),
+            service_keys,
+            urls: self.urls,
+        };
+        let text = serde_json::to_string_pretty(&enrolment).or_fail(Exit::Bug)? + "\n";
+        let printed = path == Path::new("-");
+        if printed {
+            out.print(&text)?;
+        } else {
+            write_public(&path, &text)?;
+        }
+
+        let files: Vec<&Path> = rings.iter().map(Ring::path).collect();
+        let KeyRequest { agent, kid, nkey, made_at, .. } = &request;
+        let thumbprint = request.thumbprint();
+        let result = json!({ "agent": agent, "kid": kid, "thumbprint": thumbprint, "nkey": nkey, "rings": files,
+                             "enrolment": path });
+        let report = || {
+            let mut text =
+                format!("enrolled {agent} with the key {kid}, asked for {}\n", when::both(*made_at, when::now_s()));
+            for ring in &rings {
+                text.push_str(&format!("{} knows the key by {}\n", ring.audience(), ring.path().display()));
+            }
+            if let Some(nkey) = nkey {
+                text.push_str(&format!("it asks for a user at the broker, with the public nkey {nkey}\n"));
+            }
+            let (request, audience) = (self.request.display(), self.services.first().map(|service| &service.audience));
+            let audience = audience.map(ToString::to_string).unwrap_or_default();
+            text + &format!(
+                "\nHand {} back to the agent. Its tokens: sealwire token issue --subject {agent} --audience {audience} \
+                 --cnf-jkt {thumbprint} …\nIts user, in a set-up of `sealwire setup cluster`: sealwire setup agent {request} …",
+                if printed { "this".to_owned() } else { path.display().to_string() }
+            )
+        };
+        if printed {
+            out.note(&report());
+        } else {
+            out.result(&result, report)?;
+        }
+        Ok(Exit::Ok)
+    }
+
+    /// The keys to pin: each of a service that the agent is enrolled with, and each service has one.
+    fn pinned(&self) -> Result<Vec<Pinned>, Failure> {
+        let mut pinned = Vec::new();
+        for file in &self.pin_files {
+            let read = self.services.iter().find_map(|service| {
+                let key = read_service_key(file, &service.audience).ok()?;
+                Some(Pinned {
+                    service: service.audience.service().to_owned(),
+                    kid: key.kid().to_owned(),
+                    x: key.public().x(),
+                })
+            });
+            let none = || Failure::input(format!("`{}` is not the key of one of these services", file.display()));
+            pinned.push(read.ok_or_else(none)?);
+        }
+        for pin in &self.pins {
+            let wrong =
+                || Failure::input(format!("`--pin {pin}`: write svc:ENV/SVC:N=X, as `keys new-service` prints them"));
+            let (kid, x) = pin.split_once('=').ok_or_else(wrong)?;
+            let key = ServicePublicKey::new(kid, x).map_err(|_| wrong())?;
+            let of = |service: &&ServiceRing| kid.starts_with(&format!("svc:{}:", service.audience));
+            let service = self.services.iter().find(of).ok_or_else(wrong)?;
+            let service = service.audience.service().to_owned();
+            pinned.push(Pinned { service, kid: kid.to_owned(), x: key.x() });
+        }
+        for service in &self.services {
+            if !pinned.iter().any(|pinned| pinned.service == service.audience.service()) {
+                let message = format!("an agent with an Ed25519 key must pin the key of `{}`", service.audience);
+                return Err(Failure::input(message).help("name it with --pin-from or --pin"));
+            }
+        }
+        Ok(pinned)
+    }
+}

@@ -1,0 +1,43 @@
+//! Log lines of the process, on stderr.
+//! Never mixes with results, which are on stdout, and never shows what travels on the wire.
+
+use clap::ValueEnum;
+use tracing::Level;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::colour;
+
+/// How log lines look.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Starts logging. `level` holds where `RUST_LOG` says nothing.
+pub(crate) fn start(format: LogFormat, level: &str) {
+    let given = std::env::var("RUST_LOG").unwrap_or_default();
+    let (filter, wrong) = match EnvFilter::builder().parse(if given.is_empty() { level } else { &given }) {
+        Ok(filter) => (filter, None),
+        Err(error) => (EnvFilter::new(level), Some(error)),
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour::shown_on(&std::io::stderr()));
+    // At its most talkative the client library writes out what it sends: access tokens, and passwords for the broker.
+    let discreet = filter_fn(|event| *event.level() <= Level::DEBUG || !event.target().starts_with("async_nats"));
+    // An error means that logging runs already.
+    let _ = match format {
+        LogFormat::Text => builder.finish().with(discreet).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).finish().with(discreet).try_init(),
+    };
+    if let Some(error) = wrong {
+        tracing::warn!(target: "sealwire::command", %error, "RUST_LOG is not a filter such as `sealwire=debug`; it is ignored");
+    }
+}

@@ -1,0 +1,62 @@
+//! `sealwire man`: the manual pages, one for each command, made from its help.
+//! Never installs anything: the pages are written where they are asked for.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command, CommandFactory as _};
+use clap_mangen::Man;
+use serde_json::json;
+
+use crate::cli::Cli;
+use crate::exit::{Exit, Failure};
+use crate::files;
+use crate::output::Output;
+use crate::process;
+
+/// Write the manual pages, one for each command, into a folder
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire man ~/.local/share/man/man1
+  man -l sealwire-policy-diff.1")]
+pub(crate) struct Manual {
+    /// The folder; made when there is none
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+}
+
+impl Manual {
+    pub(crate) fn run(&self, out: &Output) -> Result<Exit, Failure> {
+        let made: Vec<&Path> = self.folder.ancestors().take_while(|folder| is_missing(folder)).collect();
+        std::fs::create_dir_all(&self.folder).map_err(|error| self.unwritable(&error))?;
+        made.into_iter().try_for_each(process::open_up).map_err(|error| self.unwritable(&error))?;
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        let mut pages = Vec::new();
+        self.write(&command, &mut pages)?;
+        let folder: &Path = &self.folder;
+        out.result(&json!({ "folder": folder, "pages": pages }), || {
+            format!("wrote {} pages into {}", pages.len(), folder.display())
+        })?;
+        Ok(Exit::Ok)
+    }
+
+    fn write(&self, command: &Command, pages: &mut Vec<String>) -> Result<(), Failure> {
+        let man = Man::new(command.clone());
+        let (name, mut page) = (man.get_filename(), Vec::new());
+        man.render(&mut page).map_err(|error| self.unwritable(&error))?;
+        let path = self.folder.join(&name);
+        files::write_public(&path, &String::from_utf8_lossy(&page))?;
+        process::open_up(&path).map_err(|error| self.unwritable(&error))?;
+        pages.push(name);
+        command.get_subcommands().try_for_each(|command| self.write(command, pages))
+    }
+
+    fn unwritable(&self, error: &std::io::Error) -> Failure {
+        Failure::input(format!("`{}`: {error}", self.folder.display()))
+    }
+}
+
+fn is_missing(folder: &Path) -> bool {
+    !folder.as_os_str().is_empty() && !folder.exists()
+}

@@ -1,0 +1,88 @@
+//! `sealwire mcp`: a server of the Model Context Protocol on standard input and output, whose tools are what an agent may call.
+//! Never writes anything to standard output but messages of the protocol.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use sealwire::Name;
+use sealwire::client::Credentials;
+use sealwire_door::mcp::{self, Ended, Options};
+use sealwire_door::{Bus, stdio};
+
+use crate::call::credentials;
+use crate::exit::{Exit, Failure};
+use crate::runtime::{Signals, block_on};
+use crate::when;
+
+/// Be a server of MCP on stdin and stdout, whose tools are the methods that an agent may call
+///
+/// For clients that start their servers themselves. Each call is signed as the agent of `--creds`, and decided by the service, whatever
+/// the client is. Which tools there are is the service's answer for this agent (`sealwire discover`); see docs/doors.md.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire mcp --creds planner.creds.json --service math
+  claude mcp add bus -- sealwire mcp --creds /home/me/planner.creds.json")]
+pub(crate) struct Mcp {
+    /// The agent's credentials file, as `sealwire keys new-agent` makes it
+    #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
+    creds: Option<PathBuf>,
+    /// The services, by default those whose keys the credentials have; may be repeated
+    #[arg(long = "service", value_name = "NAME")]
+    services: Vec<Name>,
+    /// How long a call may take, questions to people included, up to 10m
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = when::duration)]
+    deadline: Duration,
+    /// How often services are asked whether other methods may be called now, 1s to 1h
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration)]
+    refresh: Duration,
+}
+
+impl Mcp {
+    pub(crate) fn run(self) -> Result<Exit, Failure> {
+        let Self { creds, services, deadline, refresh } = self;
+        let credentials = credentials(creds.as_deref())?;
+        let services = named(services, &credentials)?;
+        let (deadline, refresh) = (
+            deadline.clamp(Duration::from_millis(100), Duration::from_secs(600)),
+            refresh.clamp(Duration::from_secs(1), Duration::from_secs(3_600)),
+        );
+        let options = Options { services, deadline, refresh };
+        let signals = Signals::listen(None)?;
+        block_on(async {
+            let input = stdio::input().map_err(|error| no_thread(&error))?;
+            let mut unwritten = None;
+            let serving = mcp::serve(Bus::new(credentials), options, input, |lines| {
+                unwritten = stdio::output(lines).err();
+            });
+            let ended = signals.unless_stopped(serving).await;
+            if let Some(error) = unwritten {
+                return Err(no_thread(&error));
+            }
+            match ended {
+                None | Some(Ok(())) => Ok(Exit::Ok),
+                Some(Err(ended @ Ended::Input(_))) => Err(Failure::input(ended.to_string())),
+                Some(Err(ended)) => Err(Failure::new(Exit::Timeout, ended.to_string())),
+            }
+        })?
+    }
+}
+
+fn named(services: Vec<Name>, credentials: &Credentials) -> Result<Vec<String>, Failure> {
+    let mut names: Vec<String> = match services.is_empty() {
+        true => credentials.services().map(ToString::to_string).collect(),
+        false => services.iter().map(ToString::to_string).collect(),
+    };
+    names.sort();
+    names.dedup();
+    if names.is_empty() {
+        let failure = Failure::new(Exit::Usage, "which services? the credentials name none");
+        return Err(failure.help("name each with --service, for example: --service demo"));
+    }
+    Ok(names)
+}
+
+fn no_thread(error: &std::io::Error) -> Failure {
+    Failure::input(format!("the operating system gives no thread: {error}"))
+}

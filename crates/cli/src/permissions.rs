@@ -1,0 +1,66 @@
+//! What each connection may do at the broker: the table of SPEC.md §19.
+//! Never grants `allow_responses`: callers choose reply subjects, and it would let a service publish to any of them.
+
+use std::fmt;
+
+/// The subjects that a user may publish to and subscribe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Permissions {
+    publish: Vec<String>,
+    subscribe: Vec<String>,
+}
+
+impl Permissions {
+    /// An agent: its own request subjects of any service, control of its own calls, and its own inbox.
+    pub(crate) fn agent(agent: &str) -> Self {
+        // `>` does not match the bare subject.
+        let publish = [format!("rpc.v1.*.{agent}"), format!("rpc.v1.*.{agent}.>"), format!("rpc.v1-ctl.*.{agent}.>")];
+        Self::new(publish, [format!("_INBOX.{agent}.>")])
+    }
+
+    /// A service: answers to any inbox, and to `$SRV`. Where its replicas ask and hear each other no other user may publish, and
+    /// it lies apart from its guard's inbox, where it has nothing to hear.
+    pub(crate) fn service(service: &str) -> Self {
+        let own = format!("_SVC.{service}.replica.>");
+        let asked = ["PING", "INFO", "STATS"].into_iter().flat_map(|verb| {
+            [format!("$SRV.{verb}"), format!("$SRV.{verb}.{service}"), format!("$SRV.{verb}.{service}.*")]
+        });
+        let heard = [format!("rpc.v1.{service}.>"), format!("rpc.v1-ctl.{service}.>"), own.clone()];
+        Self::new(["_INBOX.>".to_owned(), own], heard.into_iter().chain(asked))
+    }
+
+    /// The shared replay guard of a service: its nonces, and what it takes to find, make, verify and remove their streams.
+    /// Whoever may make a stream may have it fed from any subject and republish to any other, whatever else is denied. So
+    /// this user is alone in an account of its own, where there is nothing but these streams.
+    pub(crate) fn guard(environment: &str, service: &str) -> Self {
+        let api = ["NAMES", "INFO.*", "MSG.GET.*", "CREATE.*", "DELETE.*"]
+            .into_iter()
+            .map(|verb| format!("$JS.API.STREAM.{verb}"));
+        Self::new(
+            std::iter::once(format!("rg.{environment}.{service}.>")).chain(api),
+            [format!("_SVC.{service}.guard.>")],
+        )
+    }
+
+    /// An operator's tools: they ask who is there.
+    pub(crate) fn tools(tool: &str) -> Self {
+        Self::new(["$SRV.>".to_owned()], [format!("_INBOX.{tool}.>")])
+    }
+
+    /// Everything.
+    pub(crate) fn all() -> Self {
+        Self::new([">".to_owned()], [">".to_owned()])
+    }
+
+    fn new(publish: impl IntoIterator<Item = String>, subscribe: impl IntoIterator<Item = String>) -> Self {
+        Self { publish: publish.into_iter().collect(), subscribe: subscribe.into_iter().collect() }
+    }
+}
+
+/// As nats-server's configuration has it.
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |subjects: &[String]| subjects.iter().map(|s| format!("\"{s}\"")).collect::<Vec<_>>().join(", ");
+        write!(f, "{{ publish: [{}], subscribe: [{}] }}", list(&self.publish), list(&self.subscribe))
+    }
+}

@@ -1,0 +1,142 @@
+//! `sealwire ping`: which replicas of a service are there, or, for an agent, whether the service is.
+//! Never says that a replica takes messages unless it says so itself, through the broker.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use sealwire::service::{Replica, State, replicas};
+use sealwire::{Config, Name};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::call::reach::reach;
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::read_if_there;
+use crate::output::Output;
+use crate::runtime::block_on;
+use crate::when;
+
+/// Ask which replicas of a service are there, or whether a service is there for an agent
+///
+/// With `--config`: asks all replicas through the broker, as the service's own user. A service with a key (`service_key` in its
+/// configuration) signs the answers: one that is not signed by it is listed, and does not count. Without a key nothing can be
+/// verified.
+///
+/// With SERVICE: asks as the agent of `--creds`, which may not ask replicas, by a call of `rpc.can` that changes nothing. An
+/// answer that the service signed for this call shows that it is there and the real one, and that it knows this agent;
+/// what it answers, or that its policy denies the call, does not matter.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire ping --config sealwire.toml
+  sealwire ping --config sealwire.toml --at-least 2  # for scripts
+  sealwire ping --config sealwire.toml --own /run/sealwire/state.json
+  sealwire ping --creds planner.creds.json math
+
+The third one is for health checks: it asks the replica beside us.")]
+pub(crate) struct Ping {
+    /// The service's configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The agent's credentials file
+    #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
+    creds: Option<PathBuf>,
+    /// The service, for an agent
+    #[arg(value_name = "SERVICE", conflicts_with_all = ["config", "at_least", "own"])]
+    service: Option<String>,
+    /// How many replicas must take messages
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    at_least: usize,
+    /// The replica that must take messages: the one that keeps its state in this file (`sealwire serve --state-file`)
+    #[arg(long, value_name = "FILE", conflicts_with = "at_least")]
+    own: Option<PathBuf>,
+    /// How long to listen, or to wait for the service
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = when::duration)]
+    within: Duration,
+}
+
+impl Ping {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        match (&self.service, &self.config) {
+            (Some(service), _) => reach(self.creds.clone(), service, self.within, out),
+            (None, Some(config)) => self.replicas(config, out),
+            (None, None) => {
+                let failure = Failure::new(Exit::Usage, "which service? name it, or its configuration with --config");
+                Err(failure.help(
+                    "as an agent: sealwire ping SERVICE, with --creds or SEALWIRE_CREDS; as who runs it: sealwire ping \
+                     --config sealwire.toml",
+                ))
+            }
+        }
+    }
+
+    /// As the service's operator.
+    fn replicas(&self, config: &Path, out: &Output) -> Result<Exit, Failure> {
+        let config = Config::load(config).or_fail(Exit::Input)?;
+        let endpoint = config.endpoint().or_fail(Exit::Input)?;
+        let keys = config.service_keys().or_fail(Exit::Input)?;
+        let own = self.own.as_deref().map(instance).transpose()?;
+        if own.is_some() && keys.is_empty() {
+            let audience = endpoint.audience();
+            let failure = Failure::input(format!("{audience} has no key: whoever answers could be anybody"));
+            return Err(failure.help(format!("name one as `service_key`: sealwire keys new-service {audience}")));
+        }
+        let enough = |found: &[Replica]| own.is_some() && found.iter().any(|replica| replica.verified);
+        let found = block_on(replicas(&config.nats, &endpoint, &keys, own.as_deref(), self.within, enough))?;
+        let found = found.or_fail(Exit::Transport)?;
+        // Without a key, all that is known is that only the service itself should be able to publish where it arrived.
+        let counts =
+            |replica: &&Replica| replica.state == State::Ready.as_str() && (replica.verified || keys.is_empty());
+        let ready = found.iter().filter(counts).count();
+
+        let audience = endpoint.audience();
+        out.result(&json!({ "audience": audience.as_str(), "ready": ready, "replicas": lines(&found) }), || {
+            let line = |replica: &Replica| {
+                let Replica { instance, state, guard, policy, after, verified, .. } = replica;
+                let verified = if *verified { "verified" } else { "NOT VERIFIED" };
+                format!(
+                    "\n  {instance}  {state:<11} guard {guard}, policy {policy}, {verified}, after {} ms",
+                    after.as_millis()
+                )
+            };
+            format!(
+                "{audience}: {ready} of {} take messages{}",
+                found.len(),
+                found.iter().map(line).collect::<String>()
+            )
+        })?;
+        if ready < self.at_least {
+            let message = match own {
+                Some(_) => format!("the replica of {audience} beside us does not take messages"),
+                None => format!("{ready} replicas of {audience} take messages, not {}", self.at_least),
+            };
+            return Err(Failure::new(Exit::Transport, message));
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+fn lines(found: &[Replica]) -> Vec<serde_json::Value> {
+    let line = |replica: &Replica| {
+        json!({ "instance": replica.instance, "state": replica.state, "guard": replica.guard,
+                "policy": replica.policy, "verified": replica.verified, "after_ms": u64::try_from(replica.after.as_millis()).unwrap_or(u64::MAX) })
+    };
+    found.iter().map(line).collect()
+}
+
+/// The id of the replica that keeps its state in this file.
+fn instance(path: &Path) -> Result<String, Failure> {
+    #[derive(Deserialize)]
+    struct Kept {
+        instance: String,
+    }
+    let text = read_if_there(path)?;
+    let kept = text.and_then(|text| serde_json::from_str(&text).ok());
+    // It becomes part of a subject.
+    let kept = kept.map(|Kept { instance }| instance).filter(|instance| Name::new(instance).is_ok());
+    kept.ok_or_else(|| {
+        let failure = Failure::new(Exit::Transport, format!("no replica keeps its state in `{}`", path.display()));
+        failure.help("start it with: sealwire serve --state-file FILE")
+    })
+}

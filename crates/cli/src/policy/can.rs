@@ -1,0 +1,78 @@
+//! `sealwire policy can`: the methods of one caller.
+//! Never adds a role that the files do not grant: what a token says is asked for with `--role`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use sealwire::policy::{AccessCell, CallerGroup};
+use serde::Serialize;
+
+use super::{FOLDER, cell_text, load};
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+
+/// List what an agent can call with the roles that files grant it, or what a role lets its holders call
+///
+/// `allowed` is every call in the caller's own name with parameters and claims of their types. What is not listed may
+/// still be allowed by another role or the name of the same caller.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire policy can nightly
+  sealwire policy can --role teller --dir /etc/sealwire/policies")]
+pub(crate) struct Can {
+    /// The agent, or the subject for whom agents act; what roles in its token add is not listed
+    #[arg(value_name = "AGENT", required_unless_present = "role")]
+    agent: Option<String>,
+    /// A role instead: what it gives to whoever has it
+    #[arg(long, value_name = "ROLE", conflicts_with = "agent")]
+    role: Option<String>,
+    /// The folder of the policy files
+    #[arg(long, value_name = "DIR", default_value = FOLDER)]
+    dir: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    callers: CallerGroup,
+    methods: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    method: String,
+    #[serde(flatten)]
+    cell: AccessCell,
+}
+
+impl Can {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let set = load(&self.dir, out)?;
+        let callers = match (self.agent, self.role) {
+            (Some(agent), _) => CallerGroup::Agent(agent),
+            (None, role) => CallerGroup::Role(role.unwrap_or_default()),
+        };
+        if !set.callers().contains(&callers) {
+            let text = callers.to_string();
+            if matches!(callers, CallerGroup::Role(_)) {
+                let known = set.callers().into_iter().filter(|known| matches!(known, CallerGroup::Role(_)));
+                let known: Vec<String> = known.map(|known| known.to_string()).collect();
+                let failure = Failure::input(format!("the policy files have no {text}"));
+                return Err(failure.help(format!("there are: {}", known.join(", "))));
+            }
+            out.note(&format!("no file names {text}: it can call what anyone can, and what roles in its token allow"));
+        }
+        let found = set.can(&callers);
+        let methods = found.iter().cloned().map(|(method, cell)| Entry { method, cell }).collect();
+        out.verdict(&Answer { callers: callers.clone(), methods }, || {
+            if found.is_empty() {
+                return match callers {
+                    CallerGroup::Agent(_) => format!("no rule lets {callers} call anything, roles in its token apart"),
+                    _ => format!("no rule lets {callers} call anything, other roles and names of the caller apart"),
+                };
+            }
+            found.iter().map(|(method, cell)| cell_text(method, cell)).collect()
+        })?;
+        Ok(Exit::Ok)
+    }
+}

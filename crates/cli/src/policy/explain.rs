@@ -1,0 +1,121 @@
+//! `sealwire policy explain`: a rehearsed decision with its grounds.
+//! Never asks a running service: the answer is that of the files.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use sealwire::Name;
+use sealwire::auth::Caller;
+use sealwire::policy::Question;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::{FOLDER, caller, load};
+use crate::exit::{Exit, Failure};
+use crate::keys::Alg;
+use crate::output::Output;
+use crate::when;
+
+/// Explain what the policy files decide about a call, and why; a denied call ends with exit code 10
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire policy explain --agent planner --role calc --method math/add
+  sealwire policy explain --creds planner.creds.json --method math/add
+  sealwire policy explain --agent teller --method bank/transfer \\
+      --params '{\"to\":\"bob\",\"amount\":5000}'
+  sealwire policy explain --agent planner --subject alice --method math/add \\
+      --at 2026-03-01T22:00:00Z
+  sealwire policy explain --agent planner --method math/add --at 'sun 03:00'
+  sealwire policy explain --dir /etc/sealwire/policies --agent ops \\
+      --role operator --token-age 2m --method admin/drain-cache")]
+pub(crate) struct Explain {
+    /// The folder of the policy files
+    #[arg(long, value_name = "DIR", default_value = FOLDER)]
+    dir: PathBuf,
+    /// The agent that calls
+    #[arg(long, value_name = "NAME", required_unless_present_any = ["creds", "token"])]
+    agent: Option<Name>,
+    /// The agent's credentials: agent, key, and all that its token says
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["agent", "token", "alg"])]
+    creds: Option<PathBuf>,
+    /// A token: agent, roles, subject, claims, issuer and age; `-` reads it from stdin
+    #[arg(long, value_name = "FILE", conflicts_with = "agent")]
+    token: Option<PathBuf>,
+    /// A role in the agent's token; repeat for several (roles granted in the files are added)
+    #[arg(long = "role", value_name = "ROLE")]
+    roles: Vec<String>,
+    /// The subject for whom the agent acts: the call is a delegated one
+    #[arg(long, value_name = "NAME")]
+    subject: Option<String>,
+    /// A claim of the token; the value is JSON, or else text; repeat for several
+    #[arg(long = "claim", value_name = "NAME=VALUE")]
+    claims: Vec<String>,
+    /// How long ago the token was issued [default: as the token says, or now]
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    token_age: Option<Duration>,
+    /// The algorithm of the agent's key
+    #[arg(long, value_enum, default_value_t)]
+    alg: Alg,
+    /// The method
+    #[arg(long, value_name = "METHOD")]
+    method: String,
+    /// The parameters: a JSON object or array
+    #[arg(long, value_name = "JSON")]
+    params: Option<String>,
+    /// When the call is made: seconds since 1970, RFC 3339, the next day and time such as 'sun 03:00' (UTC), or now
+    #[arg(long, value_name = "TIME", default_value = "now", value_parser = when::instant_or_day)]
+    at: u64,
+}
+
+impl Explain {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let set = load(&self.dir, out)?;
+        let params = self.params.as_deref().map(serde_json::from_str::<&RawValue>).transpose().map_err(|error| {
+            Failure::input(format!("`--params` is not JSON ({error})")).help("write an object or an array")
+        })?;
+        let caller = self.caller(out)?;
+        let question =
+            Question { caller: &caller, method: &self.method, params, now_ms: self.at.saturating_mul(1_000) };
+        set.unknown_names(&question).iter().for_each(|doubt| out.warning(doubt));
+        let explanation = set.explain(&question);
+        out.verdict(&explanation, || explanation.to_string())?;
+        Ok(if explanation.decision.is_allow() { Exit::Ok } else { Exit::Denied })
+    }
+
+    /// Who calls, and the key's algorithm: as the credentials or the token say, and the other options beside that.
+    fn caller(&self, out: &Output) -> Result<Caller, Failure> {
+        let mut caller = match (&self.creds, &self.token, &self.agent) {
+            (Some(path), ..) => caller::of_credentials(path)?,
+            (None, Some(path), _) => caller::of_token(path)?,
+            (None, None, Some(agent)) => Caller::new(agent.clone(), []),
+            (None, None, None) => return Err(Failure::input("give --agent, --creds or --token")),
+        };
+        if self.creds.is_some() || self.token.is_some() {
+            out.warning("the token is taken as it is: nothing in it was verified");
+        } else {
+            caller.token.issued_at = self.at;
+        }
+        caller.roles.extend(self.roles.iter().cloned());
+        if let Some(subject) = &self.subject {
+            caller.subject.clone_from(subject);
+            caller.delegated = true;
+        }
+        if self.creds.is_none() {
+            caller.algorithm = self.alg.into();
+        }
+        if let Some(age) = self.token_age {
+            caller.token.issued_at = self.at.saturating_sub(age.as_secs());
+        }
+        caller.token.expires_at = self.at.saturating_add(900);
+        for claim in &self.claims {
+            let (name, value) = claim
+                .split_once('=')
+                .ok_or_else(|| Failure::input(format!("`--claim {claim}` has no `=`: write NAME=VALUE")))?;
+            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+            caller.token.claims.insert(name.to_owned(), value);
+        }
+        Ok(caller)
+    }
+}

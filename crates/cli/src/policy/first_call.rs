@@ -1,0 +1,107 @@
+//! What a new agent can do, for the lines that say what to type next.
+//! Never more than a guess: it is typed by somebody who then sees what the service decides.
+
+use std::path::Path;
+
+use sealwire::Name;
+use sealwire::auth::Caller;
+use sealwire::policy::{CallerGroup, Param, ParamType, PolicySet, Question, ScalarType};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::when;
+
+/// A new agent, with the roles that its tokens carry.
+pub(crate) struct NewAgent<'a> {
+    pub(crate) agent: &'a Name,
+    pub(crate) roles: &'a [String],
+    pub(crate) credentials: &'a Path,
+    pub(crate) service: &'a str,
+    /// The policies' folder.
+    pub(crate) policies: &'a Path,
+}
+
+impl NewAgent<'_> {
+    /// A call that is allowed if there is one, and how it gets a role if it has none.
+    pub(crate) fn next_steps(&self, set: &PolicySet) -> String {
+        let Self { agent, credentials, service, policies, .. } = self;
+        let (credentials, policies) = (credentials.display(), policies.display());
+        let call = self.call(set);
+        let first = match &call {
+            // A service that runs takes a new key up within a second.
+            Some(call) => format!("call --creds {credentials} {service} {call} --wait 10s"),
+            None => format!("ping --creds {credentials} {service} --within 10s"),
+        };
+        let next = format!("Next:\n  sealwire {first}");
+        if call.is_some() && !self.roles.is_empty() {
+            return next;
+        }
+        let roles: Vec<String> = roles(set).collect();
+        let role = if let [only] = roles.as_slice() { only } else { "ROLE" };
+        let there = if roles.is_empty() { "none yet".to_owned() } else { roles.join(", ") };
+        let so = if call.is_some() { "" } else { ", and no policy lets it call anything" };
+        format!(
+            "{next}\n\n{agent} has no role{so}. To give it one of those in the policies ({there}):\n  \
+             printf '\\n[agent.\"{agent}\"]\\nroles = [\"{role}\"]\\n' >> {policies}/agents.toml"
+        )
+    }
+
+    /// Method and parameters, as a shell takes them, of a call that is allowed, or may be.
+    fn call(&self, set: &PolicySet) -> Option<String> {
+        let mut callers: Vec<CallerGroup> = self.roles.iter().cloned().map(CallerGroup::Role).collect();
+        callers.extend([CallerGroup::Agent(self.agent.to_string()), CallerGroup::Anyone]);
+        let methods: Vec<String> = callers.iter().flat_map(|callers| set.can(callers)).map(|(name, _)| name).collect();
+        // Those of every service say nothing about this one.
+        let own = || methods.iter().filter(|name| !name.starts_with("rpc."));
+        let caller = Caller::new(self.agent.clone(), self.roles.iter().cloned());
+        // Some calls are about the caller itself.
+        let tries =
+            own().flat_map(|method| ["text", self.agent.as_str()].map(|text| (method, example(set, method, text))));
+        let allowed = tries.into_iter().find(|(method, params)| {
+            let params = params.clone().and_then(|params| RawValue::from_string(params).ok());
+            let now_ms = when::now_s().saturating_mul(1_000);
+            set.decide(&Question { caller: &caller, method, params: params.as_deref(), now_ms }).is_allow()
+        });
+        match allowed {
+            Some((method, Some(params))) => Some(format!("{method} '{params}'")),
+            Some((method, None)) if set.methods().params(method).is_some() => Some(method.clone()),
+            Some((method, None)) => Some(format!("{method} '{{…}}'")),
+            // With a role or under its name, but that depends on the parameters.
+            None => own().next().map(|method| format!("{method} '{{…}}'")),
+        }
+    }
+}
+
+/// The roles that the policies name.
+pub(super) fn roles(set: &PolicySet) -> impl Iterator<Item = String> {
+    let mut roles: Vec<String> = set
+        .callers()
+        .into_iter()
+        .filter_map(|callers| if let CallerGroup::Role(role) = callers { Some(role) } else { None })
+        .collect();
+    roles.sort();
+    roles.into_iter()
+}
+
+/// Parameters of the declared types; `None` if none are needed, or nobody knows which.
+fn example(set: &PolicySet, method: &str, text: &str) -> Option<String> {
+    let members = members(set.methods().params(method)?, text);
+    (!members.is_empty()).then(|| Value::from(members).to_string())
+}
+
+fn members(params: &[Param], text: &str) -> Map<String, Value> {
+    let needed = params.iter().filter(|param| !param.is_optional());
+    needed.zip(2..).map(|(param, number)| (param.name().to_owned(), value(param.kind(), text, number))).collect()
+}
+
+fn value(kind: &ParamType, text: &str, number: i64) -> Value {
+    match kind {
+        ParamType::String | ParamType::Any => text.into(),
+        ParamType::Integer | ParamType::Number => number.into(),
+        ParamType::Boolean => true.into(),
+        ParamType::List(ScalarType::String) => json!([text]),
+        ParamType::List(ScalarType::Integer) => json!([number]),
+        ParamType::List(ScalarType::Boolean) => json!([true]),
+        ParamType::Object(inner) => members(inner, text).into(),
+    }
+}

@@ -1,0 +1,125 @@
+//! `sealwire policy fmt`: one layout for all policy files, so that reviews are about rules.
+//! Never leaves half a file behind: a service that reads it meanwhile sees the old or the new one.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use sealwire::policy::format;
+use serde::Serialize;
+
+use super::{FOLDER, check_folder};
+use crate::exit::{Exit, Failure};
+use crate::files::at;
+use crate::output::Output;
+
+/// Lay out policy files and tables of expected decisions in one way
+///
+/// Comments stay, and so does what the files say. Ends with exit code 11 when a file does not parse; it is left alone.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire policy fmt
+  sealwire policy fmt /etc/sealwire/policies --check")]
+pub(crate) struct Fmt {
+    /// The folder
+    #[arg(value_name = "DIR", default_value = FOLDER)]
+    folder: PathBuf,
+    /// Change nothing; list the files that would change, and end with exit code 13 if there are any
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Outcome {
+    files: usize,
+    changed: Vec<String>,
+    failed: Vec<Fault>,
+}
+
+#[derive(Debug, Serialize)]
+struct Fault {
+    file: String,
+    error: String,
+}
+
+impl Fmt {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        check_folder(&self.folder)?;
+        let mut names = Vec::new();
+        list(&self.folder, "", 0, &mut names).map_err(|error| at(&self.folder, &error))?;
+        names.sort();
+        let mut outcome = Outcome { files: names.len(), ..Outcome::default() };
+        for name in names {
+            let path = self.folder.join(&name);
+            // Reading a pipe may take for ever.
+            if !fs::metadata(&path).map_err(|error| at(&path, &error))?.is_file() {
+                outcome.failed.push(Fault { file: name, error: "is not a regular file".into() });
+                continue;
+            }
+            let text = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
+            match format(&name, &text) {
+                Err(error) => outcome.failed.push(Fault { file: name, error: error.to_string() }),
+                Ok(laid_out) if laid_out == text => {}
+                Ok(laid_out) => {
+                    if !self.check {
+                        replace(&path, &laid_out).map_err(|error| at(&path, &error))?;
+                    }
+                    outcome.changed.push(name);
+                }
+            }
+        }
+        out.result(&outcome, || outcome.text(self.check))?;
+        Ok(match (outcome.failed.is_empty(), outcome.changed.is_empty() || !self.check) {
+            (false, _) => Exit::PolicyInvalid,
+            (true, false) => Exit::Different,
+            (true, true) => Exit::Ok,
+        })
+    }
+}
+
+impl Outcome {
+    fn text(&self, check: bool) -> String {
+        let verb = if check { "would be laid out" } else { "laid out" };
+        let changed = self.changed.iter().map(|name| format!("{name}: {verb}\n"));
+        let failed = self.failed.iter().map(|fault| format!("{}: {}\n", fault.file, fault.error.trim_end()));
+        let end = format!("{} files, {} {verb}, {} failed", self.files, self.changed.len(), self.failed.len());
+        changed.chain(failed).chain([end]).collect()
+    }
+}
+
+/// The files that a policy is made of, and its tables of expected decisions, as the loader finds them.
+fn list(folder: &Path, prefix: &str, depth: usize, names: &mut Vec<String>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if name.starts_with('.') {
+            continue;
+        }
+        if path.is_dir() {
+            // The loader refuses what is nested deeper than that.
+            if depth < MAX_DEPTH {
+                list(&path, &format!("{prefix}{name}/"), depth + 1, names)?;
+            }
+        } else if name.ends_with(".toml") || name.ends_with(".cedar") {
+            names.push(format!("{prefix}{name}"));
+        }
+    }
+    Ok(())
+}
+
+const MAX_DEPTH: usize = 8;
+
+/// Replaces a file in one step and keeps its permissions. The name meanwhile begins with a dot: the loader passes it
+/// over.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    // Of a link, what it points at.
+    let path = path.canonicalize()?;
+    let mut beside = tempfile::Builder::new().prefix(".fmt-").tempfile_in(path.parent().unwrap_or(Path::new(".")))?;
+    beside.write_all(text.as_bytes())?;
+    beside.as_file().set_permissions(fs::metadata(&path)?.permissions())?;
+    beside.as_file().sync_all()?;
+    beside.persist(&path).map_err(|error| error.error)?;
+    Ok(())
+}

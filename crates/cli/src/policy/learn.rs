@@ -1,0 +1,326 @@
+//! `sealwire policy learn`: the narrowest rules that would have allowed recorded calls, for a person to review.
+//! Never puts anything in force, and never learns from a call that a rule forbids.
+
+mod proposal;
+mod records;
+mod seen;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use sealwire::MethodName;
+use sealwire::policy::{Decision, DecisionRecord, Methods, PolicySet, Reason, Severity, Verdict};
+use serde::Serialize;
+
+use self::proposal::{Proposal, Written};
+use self::records::{Records, Unreadable};
+use super::{FOLDER, check_folder, known_methods, load_with};
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::write_new;
+use crate::output::Output;
+
+/// Propose the narrowest rules that would have allowed recorded calls, for a person to review
+///
+/// Looks at calls that no rule allows and none forbids. A rule is about one agent, or one role (`--by role`), and one method; its
+/// conditions take the arguments that were seen: a value, up to 8 values, a range of numbers, texts of a common beginning. The
+/// proposal is then tried on all the recordings, and what would become of their calls is told on stderr.
+///
+/// Names and values in it are what callers sent, and any of them may have been an attacker. Nothing is put in force: read the
+/// proposal, and move into the policies what you would have allowed without having seen it.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire policy learn decisions.jsonl > proposal.toml
+  sealwire policy learn decisions.jsonl --agent planner --out proposal.toml
+  sealwire policy learn staging.jsonl --only allowed --by role
+
+Recordings are made by `sealwire serve --record-decisions`.")]
+pub(crate) struct Learn {
+    /// The recordings
+    #[arg(value_name = "FILE", required = true)]
+    recordings: Vec<PathBuf>,
+    /// The policies that do not allow these calls yet
+    #[arg(long, value_name = "DIR", default_value = FOLDER)]
+    policies: PathBuf,
+    /// Learn from calls only that were so decided when they were recorded
+    #[arg(long, value_enum, value_name = "VERDICT")]
+    only: Option<Recorded>,
+    /// Learn from calls of this agent only; may be given several times
+    #[arg(long = "agent", value_name = "AGENT")]
+    agents: Vec<String>,
+    /// Learn from calls of this method only; may be given several times
+    #[arg(long = "method", value_name = "METHOD")]
+    methods: Vec<String>,
+    /// Whom rules are about: the agent by its name, or a role of its token; of delegated calls always agent and subject by name
+    #[arg(long, value_enum, value_name = "WHOM", default_value = "agent")]
+    by: By,
+    /// Write the proposal into this new file, outside the policies, instead of on stdout
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Recorded {
+    Allowed,
+    Denied,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum By {
+    Agent,
+    Role,
+}
+
+/// What would become of the recorded calls.
+#[derive(Debug, Default, Serialize)]
+struct Tried {
+    calls: usize,
+    allowed_before: usize,
+    become_allowed: usize,
+    /// Of these, the ones that the rules do not rest on.
+    allowed_beside: usize,
+    become_denied: usize,
+    remain_denied: usize,
+    cannot_be_told: usize,
+    unreadable: usize,
+    /// What is denied with the proposal, and how often.
+    denied: BTreeMap<String, usize>,
+    /// The first calls that would become allowed although no rule rests on them, or denied although they are allowed.
+    surprises: Vec<String>,
+}
+
+/// By this name errors speak of the proposal.
+const PROPOSAL: &str = "(proposal).toml";
+
+/// How many kinds of denied calls are told, and how many surprises.
+const TOLD: usize = 20;
+
+#[derive(Serialize)]
+struct Learned<'a> {
+    proposal: &'a str,
+    rules: usize,
+    #[serde(flatten)]
+    tried: &'a Tried,
+    left_out: usize,
+}
+
+impl Learn {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        check_folder(&self.policies)?;
+        if let Some(path) = &self.out {
+            outside(path, &self.policies)?;
+        }
+        let working = out.working("reading the recordings");
+        let (set, declared) = self.policy(out)?;
+        let mut proposal = Proposal::new(&set, declared.as_ref(), self.by == By::Role);
+        Records::open(&self.recordings)?.each(|place, record| {
+            if let Ok(record) = record {
+                let (now, why) = record.again(&set);
+                if self.learns(&record, &now, why.as_deref()) {
+                    proposal.add(place, &record);
+                }
+            }
+        })?;
+        let (written, after, unusable) = self.load(&set, &mut proposal)?;
+        let (text, rules, left_out) = (written.text.as_str(), written.rules(), proposal.left_out());
+        let tried = self.try_out(&set, &after)?;
+        drop(working);
+        unusable.iter().for_each(|line| out.note(line));
+
+        if rules == 0 {
+            out.note("there is nothing to propose: no recorded call is denied only because no rule allows it");
+        } else if let Some(path) = &self.out {
+            write_new(path, text)?;
+        }
+        let learned = Learned { proposal: text, rules, tried: &tried, left_out: left_out.values().sum() };
+        match &self.out {
+            Some(path) if rules > 0 => {
+                out.result(&learned, || format!("{} has {}", path.display(), counted(rules, "rule")))?;
+            }
+            _ if rules > 0 || out.is_json() => out.result(&learned, || text.to_owned())?,
+            _ => {}
+        }
+        out.note(tried.to_text(left_out).trim_end());
+        Ok(Exit::Ok)
+    }
+
+    /// The policies with the methods that the recording services had, and the methods that files declare.
+    fn policy(&self, out: &Output) -> Result<(PolicySet, Option<Methods>), Failure> {
+        let mut methods = std::collections::BTreeSet::new();
+        Records::open(&self.recordings)?.each(|_, record| {
+            if let Ok(record) = record
+                && record.reason != "unknown_method"
+                && methods.len() < METHODS
+            {
+                methods.insert(record.method);
+            }
+        })?;
+        let names = methods.iter().filter_map(|name| MethodName::new(name.as_str()).ok());
+        let set = load_with(&self.policies, &names.fold(known_methods(), Methods::with), out)?;
+        // Where files speak of methods that only the service knows, they do not load alone.
+        let alone = PolicySet::load(&self.policies, &known_methods()).ok();
+        Ok((set, alone.map(|(set, _)| set.methods().clone())))
+    }
+
+    /// Whether a rule may rest on this call: nothing forbids it, nothing allows it, and it was asked for.
+    fn learns(&self, record: &DecisionRecord, now: &Decision, why: Option<&str>) -> bool {
+        let recorded = match self.only {
+            None => true,
+            Some(Recorded::Allowed) => record.verdict == Verdict::Allow,
+            Some(Recorded::Denied) => record.verdict == Verdict::Deny,
+        };
+        let is_named = |names: &[String], name: &str| names.is_empty() || names.iter().any(|known| known == name);
+        recorded
+            && why.is_none()
+            && record.fault.is_none()
+            && matches!(now.reason, Reason::NoRule)
+            && is_named(&self.agents, record.agent.as_str())
+            && is_named(&self.methods, &record.method)
+    }
+
+    /// The policies with the proposal, and the rules that had to be left out for it to be loaded.
+    fn load(
+        &self,
+        before: &PolicySet,
+        proposal: &mut Proposal<'_>,
+    ) -> Result<(Written, PolicySet, Vec<String>), Failure> {
+        // What files declare comes with them.
+        let names = before.methods().names().cloned().fold(known_methods(), Methods::with);
+        let mut unusable = Vec::new();
+        loop {
+            let written = proposal.write();
+            let more = [(PROPOSAL, written.text.as_str())].into_iter().filter(|(_, text)| !text.is_empty());
+            let errors = match PolicySet::load_with(&self.policies, more, &names) {
+                Ok((after, _)) => return Ok((written, after, unusable)),
+                Err(errors) => errors,
+            };
+            let known = unusable.len();
+            for finding in errors.findings().iter().filter(|finding| finding.file == PROPOSAL) {
+                if finding.severity == Severity::Error
+                    && let Some(rule) = proposal.remove(&written, finding.line)
+                {
+                    unusable.push(format!("there is no rule for {rule}: {}", finding.message));
+                }
+            }
+            // INVARIANT: every round has a rule less.
+            if unusable.len() == known {
+                return Err(Failure::of(Exit::PolicyInvalid, &errors));
+            }
+        }
+    }
+
+    /// Puts all calls to the policies with and without the proposal.
+    fn try_out(&self, before: &PolicySet, after: &PolicySet) -> Result<Tried, Failure> {
+        let mut tried = Tried::default();
+        Records::open(&self.recordings)?.each(|place, record| match record {
+            Err(Unreadable) => tried.unreadable += 1,
+            Ok(record) => {
+                let ((old, why), (new, new_why)) = (record.again(before), record.again(after));
+                let learned = self.learns(&record, &old, why.as_deref());
+                tried.add(place, &record, &old, &new, why.or(new_why).as_deref(), learned);
+            }
+        })?;
+        Ok(tried)
+    }
+}
+
+impl Tried {
+    fn add(
+        &mut self,
+        place: &str,
+        record: &DecisionRecord,
+        old: &Decision,
+        new: &Decision,
+        why: Option<&str>,
+        learned: bool,
+    ) {
+        self.calls += 1;
+        let (agent, method) = (&record.agent, record.method.escape_debug());
+        if let Some(why) = why {
+            self.cannot_be_told += 1;
+            return self.deny(format!("{method} of {agent}: cannot be told: {why}"));
+        }
+        match (old.is_allow(), new.is_allow()) {
+            (true, true) => self.allowed_before += 1,
+            (false, true) => {
+                self.become_allowed += 1;
+                if !learned {
+                    self.allowed_beside += 1;
+                    self.surprise(format!("{place}: {method} of {agent} would be allowed, too"));
+                }
+            }
+            (true, false) => {
+                self.become_denied += 1;
+                self.surprise(format!("{place}: {method} of {agent} would no longer be allowed: {new}"));
+            }
+            (false, false) => {
+                self.remain_denied += 1;
+                self.deny(format!("{method} of {agent}: {new}"));
+            }
+        }
+    }
+
+    fn deny(&mut self, what: String) {
+        if self.denied.len() < METHODS || self.denied.contains_key(&what) {
+            *self.denied.entry(what).or_default() += 1;
+        }
+    }
+
+    fn surprise(&mut self, what: String) {
+        if self.surprises.len() < TOLD {
+            self.surprises.push(what);
+        }
+    }
+
+    fn to_text(&self, left_out: &BTreeMap<&str, usize>) -> String {
+        let mut text = format!(
+            "with the proposal, of {}: {} allowed as before, {} become allowed, {} remain denied\n",
+            counted(self.calls, "call"),
+            self.allowed_before,
+            self.become_allowed,
+            self.remain_denied
+        );
+        let mut denied: Vec<_> = self.denied.iter().collect();
+        denied.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        for (what, count) in denied.iter().take(TOLD) {
+            text.push_str(&format!("{count:>6}  {what}\n"));
+        }
+        if denied.len() > TOLD {
+            text.push_str(&format!("        and {} more kinds\n", denied.len() - TOLD));
+        }
+        for (count, what) in [
+            (self.cannot_be_told, "calls cannot be told"),
+            (self.unreadable, "lines are no recorded decisions"),
+            (self.allowed_beside, "calls that no rule rests on would be allowed, too: look at them first"),
+            (self.become_denied, "calls would no longer be allowed: they do not send the declared parameters alone"),
+        ] {
+            if count > 0 {
+                text.push_str(&format!("{count} {what}\n"));
+            }
+        }
+        for (why, count) in left_out {
+            text.push_str(&format!("{count} calls are left out: {why}\n"));
+        }
+        self.surprises.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+        text
+    }
+}
+
+/// The most methods of a recording, and kinds of denied calls, that are kept apart.
+const METHODS: usize = 1_000;
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A proposal in the folder of a running service would be in force a second later.
+fn outside(path: &Path, policies: &Path) -> Result<(), Failure> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    let real = |path: &Path| path.canonicalize().or_fail(Exit::Input);
+    if real(folder)?.starts_with(real(policies)?) {
+        let message = format!("`{}` is among the policies, where it would be in force unread", path.display());
+        return Err(Failure::input(message).help("write the proposal elsewhere, read it, and then move it there"));
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! Recordings, read line by line within bounds.
+//! Never keeps more than a line of them, and never believes one that others could have written.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+
+use sealwire::policy::{DecisionRecord, StreamRecord};
+
+use crate::exit::Failure;
+
+/// What is read at most: some hours of a busy service.
+const MAX_RECORDS: usize = 1_000_000;
+const MAX_BYTES: u64 = 1 << 30;
+/// No message is larger, so no record of one is.
+const MAX_LINE: u64 = 1 << 20;
+
+/// A line that is no record.
+#[derive(Debug)]
+pub(super) struct Unreadable;
+
+#[derive(Debug)]
+pub(super) struct Records<'a>(Vec<(&'a Path, File)>);
+
+impl<'a> Records<'a> {
+    pub(super) fn open(paths: &'a [PathBuf]) -> Result<Self, Failure> {
+        let (mut files, mut bytes) = (Vec::new(), 0_u64);
+        for path in paths {
+            let at = |error| Failure::input(format!("`{}`: {error}", path.display()));
+            let file = File::open(path).map_err(at)?;
+            let metadata = file.metadata().map_err(at)?;
+            check_mode(path, &metadata)?;
+            bytes = bytes.saturating_add(metadata.len());
+            files.push((path.as_path(), file));
+        }
+        if bytes > MAX_BYTES {
+            return Err(too_much(&format!("{} MiB", MAX_BYTES >> 20)));
+        }
+        Ok(Self(files))
+    }
+
+    /// Every decision, and where it stands.
+    pub(super) fn each(self, mut take: impl FnMut(&str, Result<DecisionRecord, Unreadable>)) -> Result<(), Failure> {
+        let mut count = 0;
+        for (path, file) in self.0 {
+            let at = |error| Failure::input(format!("`{}`: {error}", path.display()));
+            let mut reader = BufReader::new(file.take(MAX_BYTES));
+            let mut line = Vec::new();
+            for number in 1_usize.. {
+                line.clear();
+                if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).map_err(at)? == 0 {
+                    break;
+                }
+                if !line.ends_with(b"\n") {
+                    reader.skip_until(b'\n').map_err(at)?;
+                }
+                if line.trim_ascii().is_empty() {
+                    continue;
+                }
+                count += 1;
+                if count > MAX_RECORDS {
+                    return Err(too_much(&format!("{MAX_RECORDS} decisions")));
+                }
+                let record = serde_json::from_slice::<DecisionRecord>(&line).map_err(|_| Unreadable);
+                // The end of a stream is no decision.
+                if !matches!(&record, Ok(DecisionRecord { stream: Some(StreamRecord::Ended { .. }), .. })) {
+                    take(&format!("{}:{number}", path.display()), record);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn too_much(bound: &str) -> Failure {
+    Failure::input(format!("the recordings have more than {bound}"))
+        .help("give fewer files, or a part of them: `tail -n 100000 decisions.jsonl > part.jsonl`")
+}
+
+/// What somebody else could have written would teach what they like.
+#[cfg(unix)]
+fn check_mode(path: &Path, metadata: &std::fs::Metadata) -> Result<(), Failure> {
+    use std::os::unix::fs::PermissionsExt as _;
+    if metadata.permissions().mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let message = format!("`{}` can be written by others, who could have put calls into it", path.display());
+    Err(Failure::input(message).help(format!("chmod go-w {}", path.display())))
+}
+
+#[cfg(not(unix))]
+fn check_mode(_path: &Path, _metadata: &std::fs::Metadata) -> Result<(), Failure> {
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! `sealwire policy matrix`: every group of callers against every method, for reviewers.
+//! Never shows a condition as more than it is: what depends on the call is neither allowed nor denied.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use sealwire::policy::{self, CallerGroup};
+
+use super::{FOLDER, load};
+use crate::exit::{Exit, Failure};
+use crate::files;
+use crate::output::Output;
+
+/// Show who can call what: always, under conditions, or not by this role or name
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire policy matrix
+  sealwire policy matrix /etc/sealwire/policies --by roles
+  sealwire policy matrix --html matrix.html")]
+pub(crate) struct Matrix {
+    /// The folder
+    #[arg(value_name = "DIR", default_value = FOLDER)]
+    folder: PathBuf,
+    /// The columns beside `anyone`
+    #[arg(long, value_enum, default_value_t, value_name = "WHOM")]
+    by: By,
+    /// Write the table as a page for a browser instead, with the conditions in its cells
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum By {
+    #[default]
+    All,
+    Roles,
+    Agents,
+}
+
+impl Matrix {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let mut matrix = load(&self.folder, out)?.matrix();
+        self.by.narrow(&mut matrix);
+        match &self.html {
+            None => out.verdict(&matrix, || matrix.to_string())?,
+            Some(file) => {
+                files::write_public(file, &matrix.to_html())?;
+                out.verdict(&serde_json::json!({ "html": file, "revision": matrix.revision }), || {
+                    format!("{}: who can call what, policy revision {}", file.display(), matrix.revision)
+                })?;
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+impl By {
+    fn shows(self, callers: &CallerGroup) -> bool {
+        match callers {
+            CallerGroup::Anyone => true,
+            CallerGroup::Role(_) => self != Self::Agents,
+            CallerGroup::Agent(_) => self != Self::Roles,
+        }
+    }
+
+    /// Takes out the columns that are not asked for.
+    fn narrow(self, matrix: &mut policy::Matrix) {
+        let shown: Vec<bool> = matrix.callers.iter().map(|callers| self.shows(callers)).collect();
+        for row in &mut matrix.rows {
+            let mut shown = shown.iter();
+            row.cells.retain(|_| shown.next().is_some_and(|shown| *shown));
+        }
+        matrix.callers.retain(|callers| self.shows(callers));
+    }
+}

@@ -1,0 +1,67 @@
+//! `sealwire policy test`: the expected decisions beside the policies, put to them.
+//! Never passes because there was nothing to ask.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use sealwire::policy::{TestReport, TestSuite};
+use serde::Serialize;
+
+use super::{FOLDER, check_folder, load};
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+
+/// Put the expected decisions (`*.test.toml`) to the policies beside them
+///
+/// Ends with exit code 12 when a decision is not as expected or there is no case, and with 11 when the policies or the tables have errors.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire policy test
+  sealwire policy test /etc/sealwire/policies --require-coverage
+  sealwire policy test --json | jq '.failures[].name'
+
+A case in bank.test.toml:
+  [[case]]
+  name = \"50.01 at night\"
+  caller = { agent = \"teller\", roles = [\"teller\"] }
+  method = \"bank/transfer\"
+  params = { to = \"alice\", amount = 50_01 }
+  at = \"sun 03:00\"
+  expect = \"deny\"")]
+pub(crate) struct Test {
+    /// The folder
+    #[arg(value_name = "DIR", default_value = FOLDER)]
+    folder: PathBuf,
+    /// End with exit code 12 also when there are rules that match in no case
+    #[arg(long)]
+    require_coverage: bool,
+}
+
+#[derive(Serialize)]
+struct Tested<'a> {
+    ok: bool,
+    #[serde(flatten)]
+    rehearsal: &'a TestReport,
+}
+
+impl Test {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        check_folder(&self.folder)?;
+        let set = load(&self.folder, out)?;
+        let expectations = TestSuite::load(&self.folder).map_err(|errors| {
+            let message = format!("the expected decisions in `{}` cannot be used", self.folder.display());
+            Failure::new(Exit::PolicyInvalid, message).findings(&errors)
+        })?;
+        if expectations.is_empty() {
+            let message = format!("there is no case in `{}`, so nothing is tested", self.folder.display());
+            return Err(Failure::new(Exit::PolicyTestFailed, message).help("write expected decisions into *.test.toml"));
+        }
+        let working = out.working("putting the cases to the policies");
+        let rehearsal = TestReport::run(&set, &expectations);
+        drop(working);
+        let ok = rehearsal.passed() && (rehearsal.uncovered.is_empty() || !self.require_coverage);
+        out.verdict(&Tested { ok, rehearsal: &rehearsal }, || rehearsal.to_string())?;
+        Ok(if ok { Exit::Ok } else { Exit::PolicyTestFailed })
+    }
+}

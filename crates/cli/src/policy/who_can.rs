@@ -1,0 +1,70 @@
+//! `sealwire policy who-can`: the callers of one method.
+//! Never answers for a method that is not there: its name is probably mistyped.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use sealwire::policy::{AccessCell, CallerGroup, PolicySet};
+use serde::Serialize;
+
+use super::{FOLDER, cell_text, load};
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+
+/// List who can call a method, and by which rules
+///
+/// A caller is in several lines: that of anyone, those of its roles, that of its name. Nobody else can call it.
+/// `allowed` is every call in the caller's own name with parameters and claims of their types.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire policy who-can bank/transfer
+  sealwire policy who-can admin/drain-cache --dir /etc/sealwire/policies")]
+pub(crate) struct WhoCan {
+    /// The method
+    #[arg(value_name = "METHOD")]
+    method: String,
+    /// The folder of the policy files
+    #[arg(long, value_name = "DIR", default_value = FOLDER)]
+    dir: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    method: &'a str,
+    callers: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    callers: CallerGroup,
+    #[serde(flatten)]
+    cell: AccessCell,
+}
+
+impl WhoCan {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let set = load(&self.dir, out)?;
+        check_method(&set, &self.method)?;
+        let found = set.who_can(&self.method);
+        let entries = || found.iter().cloned().map(|(callers, cell)| Entry { callers, cell }).collect();
+        let answer = Answer { method: &self.method, callers: entries() };
+        out.verdict(&answer, || {
+            if found.is_empty() {
+                return format!("nobody can call {}", self.method);
+            }
+            found.iter().map(|(callers, cell)| cell_text(&callers.to_string(), cell)).collect()
+        })?;
+        Ok(Exit::Ok)
+    }
+}
+
+fn check_method(set: &PolicySet, method: &str) -> Result<(), Failure> {
+    if set.methods().contains(method) {
+        return Ok(());
+    }
+    let names: Vec<String> = set.methods().names().map(|name| format!("`{name}`")).collect();
+    let failure = Failure::input(format!("the policy files declare no method `{}`", method.escape_debug()));
+    let help = format!("declare it: `[method.\"…\"]`; there are {}", names.join(", "));
+    Err(failure.help(if names.is_empty() { "declare it: `[method.\"…\"]`".to_owned() } else { help }))
+}

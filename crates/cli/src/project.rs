@@ -1,0 +1,87 @@
+//! The folder of a service in development: its configuration, and the key that its tokens are issued with beside it.
+//! Never issues a token: it writes down the command that does.
+
+use std::path::{Path, PathBuf};
+
+use sealwire::auth::read_service_key;
+use sealwire::policy::PolicySet;
+use sealwire::wire::{Audience, ServicePublicKey};
+use sealwire::{Config, Name};
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::policy;
+
+/// The key of `sealwire keys new-token-key`, under the name that it has unless told otherwise.
+pub(crate) const TOKEN_KEY: &str = "token-key.json";
+
+/// A configuration, and where it is.
+pub(crate) struct Project {
+    pub(crate) config: Config,
+    pub(crate) audience: Audience,
+    folder: PathBuf,
+}
+
+impl Project {
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        let config = Config::load(path).or_fail(Exit::Input)?;
+        let audience = config.endpoint().or_fail(Exit::Input)?.audience().clone();
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Ok(Self { config, audience, folder: folder.to_owned() })
+    }
+
+    /// The key that agents with Ed25519 keys pin, if the service has one.
+    pub(crate) fn service_key(&self) -> Result<Option<ServicePublicKey>, Failure> {
+        let Some(path) = &self.config.keys.service_key else { return Ok(None) };
+        Ok(Some(read_service_key(path, &self.audience).or_fail(Exit::Input)?.public()))
+    }
+
+    /// The command by which the agent with these credentials gets a token with these roles, and the policies that know the
+    /// roles; `None` if whoever issues the service's tokens is not here.
+    pub(crate) fn token_command(
+        &self,
+        agent: &Name,
+        roles: &[String],
+        credentials: &Path,
+    ) -> Result<Option<(Vec<String>, PolicySet)>, Failure> {
+        let key = self.folder.join(TOKEN_KEY);
+        if !key.exists() {
+            if roles.is_empty() {
+                return Ok(None);
+            }
+            let failure = Failure::input(format!("there is no `{}`, so roles cannot be given here", key.display()));
+            return Err(failure.help("leave out `--role`: whoever issues the service's tokens gives roles"));
+        }
+        let (policies, _) =
+            PolicySet::load(&self.config.policy.folder, &policy::known_methods()).or_fail(Exit::PolicyInvalid)?;
+        policy::check_roles(&policies, roles)?;
+        // The command is run in the folder of the credentials. While that is this one, both can be moved together.
+        let of =
+            |path: &Path| path.parent().map(|folder| Path::new(".").join(folder)).and_then(|it| it.canonicalize().ok());
+        let is_here = of(credentials) == self.folder.canonicalize().ok();
+        let key = if is_here { PathBuf::from(TOKEN_KEY) } else { key.canonicalize().unwrap_or(key) };
+        let file = credentials.file_name().unwrap_or_default();
+        let mut command = vec![program(), "token".into(), "issue".into(), "--key".into(), text(&key)?];
+        let audience = self.config.tokens.audience.clone().unwrap_or_else(|| self.audience.to_string());
+        command.extend(["--subject".to_owned(), agent.to_string(), "--audience".to_owned(), audience]);
+        command.extend(roles.iter().flat_map(|role| ["--role".to_owned(), role.clone()]));
+        command.extend(["--cnf-creds".to_owned(), text(Path::new(file))?]);
+        Ok(Some((command, policies)))
+    }
+}
+
+/// How this command is called from elsewhere: by its name if that finds it, else by where it is.
+pub(crate) fn program() -> String {
+    const NAME: &str = "sealwire";
+    let Ok(own) = std::env::current_exe().and_then(|path| path.canonicalize()) else { return NAME.to_owned() };
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&folders).map(|folder| folder.join(NAME)).find(|path| path.is_file());
+    match found.and_then(|path| path.canonicalize().ok()) {
+        Some(found) if found == own => NAME.to_owned(),
+        _ => own.display().to_string(),
+    }
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| Failure::input(format!("`{}` is no UTF-8 text, and is to stand in a JSON file", path.display())))
+}

@@ -1,0 +1,260 @@
+//! `sealwire serve`: programs, or the demonstration methods, behind a configuration file.
+//! Never starts with a configuration, key or policy that has an error.
+
+mod check;
+pub(crate) mod quick;
+
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use sealwire::policy::{Finding, Methods, PolicySet};
+use sealwire::service::{BUILTIN_METHODS, BuildError, Router, Running, ServeError, ServeOptions, Service, State};
+use sealwire::{BackendConfig, Config, MethodName};
+use sealwire_backend::{Backends, Lock};
+use serde_json::json;
+
+use crate::demo_methods;
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files;
+use crate::output::Output;
+use crate::record::Recorder;
+use crate::runtime::{Signals, block_on};
+
+/// Put programs behind the bus, as a configuration file says
+///
+/// Each `[[backend]]` of the file is a program whose tools become methods (docs/backends.md). Without one in the file, the
+/// commands below serve one program, or the demonstration methods; everything else stands in the file all the same.
+///
+/// Runs until SIGTERM or SIGINT, then finishes what it has accepted and ends. That takes `limits.drain_s` (30) seconds and
+/// twenty more at most, whatever the broker and the programs do; a second signal ends it at once. Keys, token keys, denylist and
+/// policies are read again when they change. One line on stdout says that the service takes messages.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire serve --config sealwire.toml
+  sealwire serve --config sealwire.toml --check  # connect to nothing
+  sealwire serve --config sealwire.toml --record-decisions decisions.jsonl
+  sealwire serve stdio --method 'clock/now(zone: string)' -- python3 clock.py
+  sealwire serve mcp -- mcp-server-time
+  sealwire serve mcp --url https://tools.example/mcp
+  sealwire serve demo
+
+A small configuration:
+  environment = \"dev\"
+  service = \"demo\"
+  [nats]
+  urls = [\"nats://127.0.0.1:4222\"]
+  [keys]
+  ring = \"demo.ring.json\"
+  [[tokens.issuer]]
+  issuer = \"https://idp.example\"
+  jwks = \"jwks.json\"
+  [policy]
+  folder = \"policies\"")]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    options: Options,
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+/// What all that is served takes.
+#[derive(Args)]
+struct Options {
+    /// The configuration file
+    #[arg(long, global = true, value_name = "FILE", default_value = "sealwire.toml")]
+    config: PathBuf,
+    /// Check configuration, keys and policies, and end: also for a program of your own, with the methods that its policies
+    /// declare
+    #[arg(long, global = true)]
+    check: bool,
+    /// A file in which to keep this instance's id and state while it runs, for `sealwire ping --own`
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "check")]
+    state_file: Option<PathBuf>,
+    /// Add every decision of the policy to this file, as a line of JSON with the declared parameters only, for
+    /// `sealwire policy diff --replay`; never holds up a call: what the file is too slow for is left out and counted
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "check")]
+    record_decisions: Option<PathBuf>,
+}
+
+/// What is served instead of the backends of the file.
+#[derive(Subcommand)]
+enum What {
+    /// Serve the demonstration methods, as `sealwire dev` and the cluster do
+    #[command(after_help = "\
+Examples:
+  sealwire serve demo --config sealwire.toml")]
+    Demo,
+    Stdio(quick::Stdio),
+    Exec(quick::Exec),
+    Mcp(quick::Mcp),
+    Http(quick::Http),
+}
+
+impl Serve {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let Options { config: path, check, state_file, record_decisions } = self.options;
+        let mut config = Config::load(&path).or_fail(Exit::Input)?;
+        let is_demo = matches!(self.what, Some(What::Demo));
+        let is_named = self.what.is_some();
+        let mut given = match self.what {
+            None => std::mem::take(&mut config.backend),
+            Some(What::Demo) => Vec::new(),
+            Some(What::Stdio(quick)) => vec![quick.backend()?],
+            Some(What::Exec(quick)) => vec![quick.backend()?],
+            Some(What::Mcp(quick)) => vec![quick.backend()?],
+            Some(What::Http(quick)) => vec![quick.backend()?],
+        };
+        for backend in &mut given {
+            backend.files = config.files.clone();
+        }
+        if check {
+            return check::run(&config, &given, &lock_beside(&path), is_demo, out);
+        }
+        if given.is_empty() && !is_named {
+            let failure =
+                Failure::input(format!("`{}` has no `[[backend]]`: there is nothing to serve", path.display()));
+            return Err(failure.help(
+                "describe a program (docs/backends.md), or name one: sealwire serve stdio --method NAME -- COMMAND; \
+                 the demonstration methods are served by: sealwire serve demo",
+            ));
+        }
+        let recorder = record_decisions.as_deref().map(Recorder::open).transpose()?;
+        let signals = Signals::listen(Some(grace(&config) + Backends::STOPPING))?;
+        let outcome = block_on(async {
+            let backends = if given.is_empty() {
+                None
+            } else {
+                let lock = lock_beside(&path);
+                let Some(started) = signals.unless_stopped(Backends::start(&given, &lock)).await else { return Ok(()) };
+                Some(started.or_fail(Exit::Input)?)
+            };
+            let built = signals.unless_stopped(async {
+                match &backends {
+                    None => service(&config, demo_methods::router(), recorder.as_ref()).await,
+                    Some(backends) => {
+                        let (service, mut options) = service(&config, backends.router(), recorder.as_ref()).await?;
+                        options.description = format!("{} behind sealwire", names(&given));
+                        options.interrupted = Some(backends.down());
+                        Ok((service, options))
+                    }
+                }
+            });
+            let served = match built.await {
+                None => Ok(()),
+                Some(Err(failure)) => Err(failure),
+                Some(Ok((service, options))) => {
+                    serve(&service, &config, options, out, state_file.as_deref(), signals.stop()).await
+                }
+            };
+            if let Some(backends) = backends {
+                backends.stop().await;
+            }
+            served
+        })?;
+        recorder.map(Recorder::finish);
+        outcome.map(|()| Exit::Ok)
+    }
+}
+
+/// Where the approved definitions of tools are.
+pub(crate) fn lock_beside(config: &Path) -> PathBuf {
+    config.with_file_name(Lock::FILE)
+}
+
+fn names(backends: &[BackendConfig]) -> String {
+    backends.iter().map(|backend| backend.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// The policy of a configuration, for the demonstration methods.
+pub(crate) fn policy(config: &Config) -> Result<(PolicySet, Vec<Finding>), Failure> {
+    PolicySet::load(&config.policy.folder, &demo_methods()).or_fail(Exit::PolicyInvalid)
+}
+
+fn demo_methods() -> Methods {
+    let router = demo_methods::router();
+    let names = router.names().chain(BUILTIN_METHODS);
+    names.filter_map(|name| MethodName::new(name).ok()).collect()
+}
+
+/// The service of a configuration, with the demonstration methods.
+pub(crate) async fn demonstration(config: &Config) -> Result<(Service, ServeOptions), Failure> {
+    service(config, demo_methods::router(), None).await
+}
+
+/// The service of a configuration, with these methods.
+async fn service<S: Send + Sync + 'static>(
+    config: &Config,
+    methods: Router<S>,
+    recorder: Option<&Recorder>,
+) -> Result<(Service, ServeOptions), Failure> {
+    let (builder, mut options) = config.builder().await.or_fail(Exit::Input)?;
+    "The demonstration methods of sealwire".clone_into(&mut options.description);
+    let mut builder = builder.methods(methods);
+    if let Some(recorder) = recorder {
+        builder = builder.decisions(recorder.sink());
+    }
+    let service = builder.build().map_err(|error| match error {
+        BuildError::Policy(_) => Failure::of(Exit::PolicyInvalid, &error),
+        BuildError::Methods(_) => Failure::of(Exit::Input, &error),
+        error => Failure::of(Exit::Bug, &error),
+    })?;
+    Ok((service, options))
+}
+
+/// Serves until `shutdown`. Says once when the service takes messages, and keeps its state in a file if asked to.
+async fn serve(
+    service: &Service,
+    config: &Config,
+    options: ServeOptions,
+    out: &Output,
+    state_file: Option<&Path>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Failure> {
+    let (started, handle) = tokio::sync::oneshot::channel::<Running>();
+    let announce = async {
+        let Ok(running) = handle.await else { return Ok(()) };
+        let (audience, subject) = (service.endpoint().audience().to_string(), service.endpoint().subscription());
+        let (instance, mut state, mut said) = (running.instance(), running.state(), false);
+        loop {
+            let now = state.borrow_and_update().clone();
+            if let Some(path) = state_file {
+                files::write_public(path, &json!({ "instance": instance, "state": now.as_str() }).to_string())?;
+            }
+            if now == State::Ready && !said {
+                said = true;
+                let result = json!({ "ready": true, "audience": audience, "subject": subject, "instance": instance });
+                out.result(&result, || format!("{audience} takes messages on {subject}"))?;
+            }
+            if state.changed().await.is_err() {
+                return Ok(());
+            }
+        }
+    };
+    let mut serving = pin!(service.serve(&config.nats, options, |running| drop(started.send(running)), shutdown));
+    let served = tokio::select! {
+        served = &mut serving => served,
+        announced = announce => {
+            announced?;
+            serving.await
+        }
+    };
+    if let Some(path) = state_file {
+        // Where it cannot be removed it is of no use either: nobody answers under that id any more.
+        drop(std::fs::remove_file(path));
+    }
+    served.map_err(|error| {
+        let exit = match &error {
+            ServeError::Drain(_) => Exit::Timeout,
+            _ => Exit::Transport,
+        };
+        Failure::of(exit, &error)
+    })
+}
+
+/// How long after the first signal the process ends whatever hangs: the library's own bound, and time to tell.
+pub(crate) fn grace(config: &Config) -> Duration {
+    Duration::from_secs(config.limits.drain_s) + Service::LEAVING + Duration::from_secs(2)
+}

@@ -1,0 +1,80 @@
+//! `sealwire serve --check`: everything that a service would read, read once.
+//! Never connects to anything, and starts no program.
+
+use std::path::Path;
+
+use sealwire::policy::{Finding, Methods, PolicySet};
+use sealwire::service::BUILTIN_METHODS;
+use sealwire::{BackendConfig, Config, MethodName};
+use sealwire_backend::Lock;
+use serde_json::json;
+
+use super::demo_methods;
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::output::Output;
+use crate::policy::known_methods;
+
+/// Reads everything as the service would: this one, or one with the methods that the policies declare.
+pub(super) fn run(
+    config: &Config,
+    backends: &[BackendConfig],
+    lock: &Path,
+    demonstration: bool,
+    out: &Output,
+) -> Result<Exit, Failure> {
+    config.check().or_fail(Exit::Input)?;
+    let folder = &config.policy.folder;
+    let (policy, warnings, whose) = if !backends.is_empty() {
+        let (policy, warnings) = PolicySet::load(folder, &methods(backends, lock)?).or_fail(Exit::PolicyInvalid)?;
+        (policy, warnings, "")
+    } else if demonstration {
+        let (policy, warnings) = super::policy(config)?;
+        (policy, warnings, " for the demonstration's methods")
+    } else {
+        of_others(config, out)?
+    };
+    for warning in warnings {
+        out.warning(&warning.to_string());
+    }
+    let (audience, revision) = (format!("{}/{}", config.environment, config.service), policy.revision().to_string());
+    let result = json!({ "audience": audience, "policy": revision });
+    out.result(&result, || format!("{audience}: everything can be read; policy {revision}{whose}"))?;
+    Ok(Exit::Ok)
+}
+
+/// For a program of one's own, or for the demonstration's methods: whichever fits.
+fn of_others(config: &Config, out: &Output) -> Result<(PolicySet, Vec<Finding>, &'static str), Failure> {
+    let folder = &config.policy.folder;
+    let declared = PolicySet::load(folder, &known_methods());
+    let demonstration = PolicySet::load(folder, &demo_methods());
+    let ((policy, warnings), whose) = match (declared, demonstration) {
+        (Ok(declared), Ok(_)) => (declared, ""),
+        (Ok(declared), Err(errors)) => {
+            let first = errors.findings().first().map(ToString::to_string).unwrap_or_default();
+            out.warning(&format!(
+                "`sealwire serve demo` has the demonstration's methods and would not start with these policies, which are for a \
+                 program of your own ({})",
+                first.trim_end()
+            ));
+            (declared, " for the methods that its files declare")
+        }
+        (Err(_), Ok(demonstration)) => (demonstration, " for the demonstration's methods"),
+        // Whichever fits better is meant.
+        (Err(declared), Err(demonstration)) => {
+            let fits = declared.findings().len() <= demonstration.findings().len();
+            return Err(if fits { declared } else { demonstration }).or_fail(Exit::PolicyInvalid);
+        }
+    };
+    Ok((policy, warnings, whose))
+}
+
+/// What backends offer, as a policy is checked against it.
+fn methods(backends: &[BackendConfig], lock: &Path) -> Result<Methods, Failure> {
+    let lock = Lock::load(lock).or_fail(Exit::Input)?;
+    let builtin = BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok());
+    let offered = sealwire_backend::offered(backends, &lock).or_fail(Exit::Input)?;
+    Ok(offered.into_iter().fold(builtin.collect(), |methods: Methods, tool| match tool.declared {
+        Some(declared) => methods.with_params(tool.method, declared),
+        None => methods.with(tool.method),
+    }))
+}

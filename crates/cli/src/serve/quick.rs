@@ -1,0 +1,152 @@
+//! One program, described on the command line instead of in a file.
+//! Never takes less care than the file does: what is made here is a `[[backend]]`.
+
+use clap::Args;
+use sealwire::BackendConfig;
+use serde_json::{Map, Value, json};
+
+use crate::exit::{Exit, Failure, OrFail as _};
+
+/// Serve a program that reads and writes JSON-RPC 2.0, an object a line
+///
+/// The same as a `[[backend]]` of kind `stdio` (docs/backends.md), under the name `stdio`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire serve stdio --method clock/now -- python3 clock.py
+  sealwire serve stdio --method 'clock/now(zone: string, utc?: boolean)' \\
+      --method clock/zones -- python3 clock.py")]
+pub(super) struct Stdio {
+    /// A method of the program, with its parameters for rules on arguments: `NAME` or `NAME(PARAM: TYPE, PARAM?: TYPE)`
+    #[arg(long = "method", value_name = "METHOD", required = true, value_parser = method)]
+    methods: Vec<Value>,
+    /// How many processes share the calls
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    processes: u16,
+    /// The program and its arguments
+    #[arg(value_name = "COMMAND", required = true, last = true)]
+    command: Vec<String>,
+}
+
+impl Stdio {
+    pub(super) fn backend(&self) -> Result<BackendConfig, Failure> {
+        let Self { methods, processes, command } = self;
+        made(json!({
+            "name": "stdio", "kind": "stdio", "command": command, "processes": processes, "method": methods,
+        }))
+    }
+}
+
+/// Serve a command that runs for each call
+///
+/// The same as a `[[backend]]` of kind `exec` (docs/backends.md), under the name `exec`. No shell runs the command.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire serve exec --method 'clock/utc(when: string)' --text \\
+      -- date --utc '--date={when}'")]
+pub(super) struct Exec {
+    /// The method, with its parameters: `NAME` or `NAME(PARAM: TYPE, PARAM?: TYPE)`
+    #[arg(long = "method", value_name = "METHOD", value_parser = method)]
+    method: Value,
+    /// The command prints a text, and no JSON
+    #[arg(long)]
+    text: bool,
+    /// The command and its arguments, in which `{PARAM}` stands for a parameter
+    #[arg(value_name = "COMMAND", required = true, last = true)]
+    command: Vec<String>,
+}
+
+impl Exec {
+    pub(super) fn backend(&self) -> Result<BackendConfig, Failure> {
+        let (program, args) = self.command.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+        let mut method = self.method.clone();
+        if let Value::Object(method) = &mut method {
+            method.insert("args".to_owned(), json!(args));
+            method.insert("output".to_owned(), json!(if self.text { "text" } else { "json" }));
+        }
+        made(json!({ "name": "exec", "kind": "exec", "command": [program], "method": [method] }))
+    }
+}
+
+/// Serve a server of the Model Context Protocol
+///
+/// The same as a `[[backend]]` of kind `mcp` (docs/backends.md), under the name `mcp`. A tool can be called once its definition is
+/// approved, while the service runs or before: `sealwire tools approve -- COMMAND`, or with `--url`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire serve mcp -- mcp-server-time
+  sealwire serve mcp --prefix git -- mcp-server-git --repository .
+  sealwire serve mcp --url https://tools.example/mcp")]
+pub(crate) struct Mcp {
+    /// What the names of all its methods begin with, before a `/`
+    #[arg(long, value_name = "PREFIX")]
+    prefix: Option<String>,
+    /// The address of a server over HTTP: https, or http of this machine
+    #[arg(long, value_name = "URL", conflicts_with = "command", required_unless_present = "command")]
+    url: Option<String>,
+    /// The server and its arguments
+    #[arg(value_name = "COMMAND", last = true)]
+    command: Vec<String>,
+}
+
+impl Mcp {
+    pub(super) fn backend(self) -> Result<BackendConfig, Failure> {
+        mcp(self.command, self.url, self.prefix)
+    }
+}
+
+/// Serve a server that takes JSON-RPC 2.0 over HTTP
+///
+/// The same as a `[[backend]]` of kind `http` (docs/backends.md), under the name `http`. Streams, plain requests and credentials are
+/// described in the file.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire serve http http://127.0.0.1:8000/rpc \\
+      --method 'weather/now(city: string)' --method weather/cities")]
+pub(super) struct Http {
+    /// Where the server is: https://…, or http://… of this machine
+    #[arg(value_name = "URL")]
+    url: String,
+    /// A method of the server, with its parameters for rules on arguments: `NAME` or `NAME(PARAM: TYPE, PARAM?: TYPE)`
+    #[arg(long = "method", value_name = "METHOD", required = true, value_parser = method)]
+    methods: Vec<Value>,
+}
+
+impl Http {
+    pub(super) fn backend(&self) -> Result<BackendConfig, Failure> {
+        made(json!({ "name": "http", "kind": "http", "url": self.url, "method": self.methods }))
+    }
+}
+
+/// What `sealwire serve mcp` serves.
+pub(crate) fn mcp(command: Vec<String>, url: Option<String>, prefix: Option<String>) -> Result<BackendConfig, Failure> {
+    made(json!({ "name": "mcp", "kind": "mcp", "command": command, "url": url, "prefix": prefix }))
+}
+
+/// Read as the file is, so that nothing passes here that does not pass there.
+fn made(backend: Value) -> Result<BackendConfig, Failure> {
+    serde_json::from_value(backend).or_fail(Exit::Usage)
+}
+
+/// `math/add(a: integer, b?: integer)` as a `[[backend.method]]`.
+fn method(text: &str) -> Result<Value, String> {
+    let Some((name, rest)) = text.split_once('(') else { return Ok(json!({ "name": text.trim() })) };
+    let inside = rest.trim_end().strip_suffix(')').ok_or("the parameters end with `)`")?;
+    let mut params = Vec::new();
+    for param in inside.split(',').map(str::trim).filter(|param| !param.is_empty()) {
+        let (name, kind) = param.split_once(':').ok_or_else(|| format!("`{param}` has no type: write NAME: TYPE"))?;
+        let (name, optional) = match name.trim().strip_suffix('?') {
+            Some(name) => (name, true),
+            None => (name.trim(), false),
+        };
+        let mut described = Map::new();
+        described.insert("name".to_owned(), name.into());
+        described.insert("type".to_owned(), kind.trim().into());
+        described.insert("optional".to_owned(), optional.into());
+        params.push(Value::Object(described));
+    }
+    Ok(json!({ "name": name.trim(), "params": params }))
+}

@@ -1,0 +1,65 @@
+//! `sealwire nats-server`: a broker to try things with.
+//! Never listens beyond this machine, and is no way to run a broker in production.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::output::Output;
+use crate::runtime::{Signals, block_on};
+use sealwire_nats_server::{self as nats_server, Environment, Found, ServerOptions};
+
+/// Run a nats-server on this machine, without users: to try things with
+///
+/// Found on PATH, or fetched once and checked by its hash. Ends with Ctrl-C or SIGTERM; what JetStream stored is removed.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire nats-server
+  sealwire nats-server --port 4333")]
+pub(crate) struct Server {
+    /// The port on 127.0.0.1
+    #[arg(long, default_value_t = 4222)]
+    port: u16,
+}
+
+/// Finds a nats-server, or fetches one, and tells what takes time and what was passed over.
+pub(crate) fn found(out: &Output) -> Result<Found, Failure> {
+    let _working = out.working("getting a nats-server");
+    nats_server::find_in(&Environment::of_process(), &mut |note| out.note(&format!("note: {note}")))
+        .or_fail(Exit::Transport)
+}
+
+impl Server {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        // Said before a server is fetched for nothing.
+        if !nats_server::is_free(self.port) {
+            return Err(Failure::of(Exit::Input, &nats_server::RunError::PortInUse(self.port)));
+        }
+        let found = found(out)?;
+        let options = ServerOptions { port: Some(self.port), ..ServerOptions::default() };
+        let mut broker = nats_server::spawn(&found, &options).or_fail(Exit::Transport)?;
+        let signals = Signals::listen(None)?;
+        let url = broker.url();
+        out.result(&json!({ "url": url, "version": found.version.to_string() }), || {
+            format!("nats-server {} at {url}; Ctrl-C ends it", found.version)
+        })?;
+        let ended = block_on(signals.unless_stopped(async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                if let Some(status) = broker.ended() {
+                    return status;
+                }
+            }
+        }))?;
+        match ended {
+            None => Ok(Exit::Ok),
+            Some(status) => Err(Failure::new(
+                Exit::Transport,
+                format!("nats-server ended with {status}; the end of its log:\n{}", broker.log_end()),
+            )),
+        }
+    }
+}

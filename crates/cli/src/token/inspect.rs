@@ -1,0 +1,65 @@
+//! `sealwire token inspect`: what a token says, for people who debug one.
+//! Never verifies anything, and says so first.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use sealwire::auth::decode_untrusted;
+use serde_json::{Map, Value, json};
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files;
+use crate::output::Output;
+use crate::when;
+
+/// Show what a token says, WITHOUT verifying it
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire token inspect < planner.jwt
+  sealwire token inspect eyJhbGciOi…
+  sealwire token inspect --json < planner.jwt | jq .claims.roles")]
+pub(crate) struct Inspect {
+    /// The token; `-` or nothing reads it from stdin
+    #[arg(value_name = "TOKEN")]
+    token: Option<String>,
+}
+
+impl Inspect {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let token = files::argument_or_stdin(self.token, "the token")?;
+        let said = decode_untrusted(token.trim())
+            .or_fail(Exit::Input)
+            .map_err(|failure| failure.help("a token in a file is read from stdin: `sealwire token inspect < FILE`"))?;
+        let now_s = when::now_s();
+        let expired = said.claims.get("exp").and_then(Value::as_u64).map(|exp| exp <= now_s);
+        out.warning("nothing in this token was verified");
+        let result = json!({ "verified": false, "header": said.header, "claims": said.claims, "expired": expired });
+        out.result(&result, || text(&said.header, &said.claims, now_s))?;
+        Ok(Exit::Ok)
+    }
+}
+
+fn text(header: &Map<String, Value>, claims: &Map<String, Value>, now_s: u64) -> String {
+    let mut text = "NOT VERIFIED: anybody can write such a token; nothing below was checked\n\nheader\n".to_owned();
+    lines(&mut text, header, |_| None);
+    text.push_str("claims\n");
+    lines(&mut text, claims, |name| {
+        let time = claims.get(name).filter(|_| matches!(name, "iat" | "nbf" | "exp"))?.as_u64()?;
+        let over = if name == "exp" && time <= now_s { ", EXPIRED" } else { "" };
+        Some(format!("{}{over}", when::both(time, now_s)))
+    });
+    text
+}
+
+/// The members, and behind the values that `explain` knows more about, what that is.
+fn lines(text: &mut String, members: &Map<String, Value>, explain: impl Fn(&str) -> Option<String>) {
+    let width = members.keys().map(|name| name.chars().count()).max().unwrap_or(0).min(24);
+    for (name, value) in members {
+        // JSON text, so that a name or a value cannot break the line.
+        let name = name.escape_debug().to_string();
+        let explained = explain(&name).map(|more| format!("  {more}")).unwrap_or_default();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {name:width$}  {}{explained}", crate::term::safe_json(&value.to_string()));
+    }
+}

@@ -1,0 +1,78 @@
+//! `sealwire tools approve`: shows what is not approved, asks, and writes the lock file.
+//! Never approves what is not usable, nor without an answer.
+
+use std::io::{BufRead as _, IsTerminal as _};
+
+use clap::Args;
+use serde_json::json;
+
+use super::{Servers, diff};
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::output::Output;
+
+/// Approve definitions of tools, as servers give them now: each is shown, and asked for
+///
+/// What is approved is written to tools.lock.toml beside the configuration, and is in force at once in a service that runs. The
+/// servers are started for it, and ended.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire tools approve
+  sealwire tools approve --tool get_current_time -- mcp-server-time
+  sealwire tools approve --yes")]
+pub(crate) struct Approve {
+    /// This tool only; may be given several times
+    #[arg(long = "tool", value_name = "TOOL")]
+    tools: Vec<String>,
+    /// Do not ask: what is shown is approved
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    servers: Servers,
+}
+
+impl Approve {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let Self { tools: named, yes, servers } = self;
+        if !yes && !std::io::stdin().is_terminal() {
+            return Err(Failure::new(Exit::Usage, "nobody can be asked: stdin is no terminal")
+                .help("read `sealwire tools diff`, and then approve with --yes"));
+        }
+        let found = servers.ask()?;
+        if let Some(name) = named.iter().find(|name| !found.tools.iter().any(|tool| tool.definition.name == **name)) {
+            return Err(
+                Failure::input(format!("no server has a tool `{name}`")).help("`sealwire tools list` shows them")
+            );
+        }
+        let (mut approved, mut pins) = (Vec::new(), Vec::new());
+        for tool in &found.tools {
+            let Ok(pin) = &tool.definition.pin else { continue };
+            let name = &tool.definition.name;
+            let is_open = matches!(tool.says(), "new" | "changed");
+            if !is_open || !(named.is_empty() || named.contains(name)) {
+                continue;
+            }
+            out.note(&diff::text(tool, &found.lock));
+            if yes || agreed(out)? {
+                pins.push((tool.backend.clone(), name.clone(), pin.clone()));
+                approved.push(json!({ "backend": tool.backend, "tool": name, "digest": pin.digest }));
+            }
+        }
+        if !approved.is_empty() {
+            found.lock.amend(&found.path, pins).or_fail(Exit::Input)?;
+        }
+        let count = approved.len();
+        out.result(&json!({ "approved": approved }), || {
+            format!("{count} approved; {} has what is", found.path.display())
+        })?;
+        Ok(Exit::Ok)
+    }
+}
+
+fn agreed(out: &Output) -> Result<bool, Failure> {
+    out.note("Approve it? [y/N]");
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    read.map_err(|error| Failure::input(format!("stdin cannot be read: {error}")))?;
+    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}

@@ -1,0 +1,7 @@
+//! Programs behind the bus: `sealwire serve` with backends, called by an agent. docs/backends.md.
+
+mod exec;
+mod http;
+mod mcp;
+pub(crate) mod stage;
+mod stdio;

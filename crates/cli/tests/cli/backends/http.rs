@@ -1,0 +1,493 @@
+//! Kind `http`: an application made with FastAPI, and a server that answers what it should not.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use futures_util::StreamExt as _;
+use sealwire::rpc::Request;
+use sealwire_testkit::python::python;
+use sealwire_testkit::{free_port, root, within};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+
+use super::stage::{LONG, POLICY, Stage, code, prepared};
+
+const METHODS: &str = r#"
+[[backend.method]]
+name = "w/add"
+tool = "add"
+params = [{ name = "a", type = "integer" }, { name = "b", type = "integer" }]
+
+[[backend.method]]
+name = "w/shown"
+tool = "shown"
+
+[[backend.method]]
+name = "w/refuse"
+tool = "refuse"
+
+[[backend.method]]
+name = "w/none"
+
+[[backend.method]]
+name = "w/leave"
+tool = "leave"
+
+[[backend.method]]
+name = "w/hang"
+tool = "hang"
+
+[[backend.method]]
+name = "w/report"
+tool = "report"
+
+[[backend.method]]
+name = "w/count"
+tool = "count"
+stream = "/rpc/stream"
+
+[[backend.method]]
+name = "w/cut"
+tool = "cut"
+stream = "/rpc/stream"
+
+[[backend.method]]
+name = "w/fail"
+tool = "fail"
+stream = "/rpc/stream"
+
+[[backend.method]]
+name = "w/responses"
+tool = "responses"
+stream = "/rpc/stream"
+
+[[backend.method]]
+name = "w/hanging"
+tool = "hang"
+stream = "/rpc/stream"
+
+[[backend.method]]
+name = "w/weather"
+params = [
+  { name = "city", type = "string" }, { name = "units", type = "string", optional = true },
+  { name = "tag", type = "string", optional = true },
+]
+http = { path = "/weather/{city}", query = { units = "{units}" }, headers = { X-Tag = "{tag}" } }
+
+[[backend.method]]
+name = "w/order"
+params = [{ name = "number", type = "integer" }, { name = "items", type = "any" }]
+http = { verb = "POST", path = "/orders/{number}", body = '{"items": {items}, "by": "sealwire"}' }
+
+[[backend.method]]
+name = "w/forget"
+params = [{ name = "number", type = "integer" }]
+http = { verb = "DELETE", path = "/orders/{number}" }
+
+[[backend.method]]
+name = "w/words"
+output = "text"
+http = { path = "/words" }
+
+[[backend.method]]
+name = "w/status"
+params = [{ name = "status", type = "integer" }]
+http = { path = "/status/{status}" }
+"#;
+
+fn backend(port: u16, more: &str) -> String {
+    format!("[[backend]]\nname = \"w\"\nkind = \"http\"\nurl = \"http://127.0.0.1:{port}/rpc\"\n{more}\n{METHODS}")
+}
+
+/// Starts the application, which takes no calls yet.
+fn application(python: &Path, port: u16, folder: &Path) -> Child {
+    let program = root().join("crates/cli/tests/cli/backends/http/app.py");
+    let mut command = Command::new(python);
+    command.arg("-B").arg(program).arg(port.to_string()).arg(folder).stdin(Stdio::null());
+    command.kill_on_drop(true).spawn().unwrap()
+}
+
+async fn there(file: &Path) {
+    let there = async {
+        while !file.exists() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    within(LONG, there).await;
+}
+
+async fn fails(stage: &Stage, method: &str, params: Value) -> i32 {
+    match stage.call(method, params.clone()).await {
+        Ok(result) => panic!("{method} {params}: {result}"),
+        Err(error) => code(&error).unwrap_or_else(|| panic!("{error}")),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_application_is_called_streamed_and_cancelled_under_a_policy() {
+    let Some(python) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let _application = application(python, port, folder.path());
+    let policy = "[role.user]\nallow = [\"w/*\"]\n[rule.small]\nroles = [\"user\"]\ndeny = [\"w/add\"]\n\
+                  when.params.a = { min = 100 }\n[rule.europe]\nroles = [\"user\"]\ndeny = [\"w/weather\"]\n\
+                  when.params.city = { glob = \"Z*\" }\n";
+    let secret = folder.path().join("key.sh");
+    std::fs::write(&secret, "echo key-of-$SEALWIRE_AGENT; echo x >> runs\n").unwrap();
+    let more = format!(
+        "send_caller = true\nheaders = {{ X-Tenant = \"a\" }}\nhealth = \"/livez\"\n\
+         [[backend.credential]]\nscheme = \"Bearer\"\nowner = \"agent\"\ncommand = [\"sh\", {:?}]\n",
+        secret.to_str().unwrap()
+    );
+    let stage = Stage::new(policy, &backend(port, &more)).await;
+
+    assert_eq!(stage.call("w/add", json!({ "a": 2, "b": 3 })).await.unwrap(), json!(5));
+    assert_eq!(fails(&stage, "w/add", json!({ "a": 100, "b": 3 })).await, -32002);
+    assert_eq!(fails(&stage, "w/weather", json!({ "city": "Zurich" })).await, -32002);
+    let request = stage.client.request("tools").idempotency_key("pay-1");
+    let shown: Value = within(LONG, request.call("w/shown", json!({}))).await.unwrap();
+    for (name, value) in [
+        ("sealwire-agent", "planner"),
+        ("sealwire-subject", "planner"),
+        ("x-tenant", "a"),
+        ("authorization", "Bearer key-of-planner"),
+        ("content-type", "application/json"),
+    ] {
+        assert_eq!(shown[name], value, "{shown}");
+    }
+    // Somebody else's key of the same name is another one there.
+    let key = shown["idempotency-key"].as_str().unwrap();
+    assert!(key.len() == 32 && !key.contains("pay-1"), "{shown}");
+    assert!(!shown.to_string().contains("eyJ"), "no token: {shown}");
+    assert_eq!(stage.shell.read("runs").lines().count(), 1, "it is kept");
+
+    // What a server says of an error, and what it cannot say.
+    for (given, got) in
+        [(7, 7), (-32602, -32602), (-32603, -32603), (-32001, -32603), (-32004, -32603), (-32010, -32603)]
+    {
+        assert_eq!(fails(&stage, "w/refuse", json!({ "code": given })).await, got, "{given}");
+    }
+    let refused = stage.call("w/refuse", json!({ "code": 7 })).await.unwrap_err();
+    let refused = refused.remote().unwrap();
+    assert_eq!((refused.message(), refused.data().unwrap().get()), ("not today", r#"{"day":"Monday"}"#));
+    assert_eq!(fails(&stage, "w/none", json!({})).await, -32603);
+
+    // A stream that is the answer to a POST.
+    let told: Arc<Mutex<Vec<Request>>> = Arc::default();
+    let listener = Arc::clone(&told);
+    let request = stage.client.request("tools").on_notification(move |note| listener.lock().unwrap().push(note));
+    let mut report = request.stream::<Value>("w/report", json!({}));
+    assert_eq!(within(LONG, report.next()).await.unwrap().unwrap(), json!({ "half": 1 }));
+    assert!(within(LONG, report.next()).await.is_none());
+    assert_eq!(within(LONG, report.finish::<Value>()).await.unwrap(), json!({ "halves": 2 }));
+    let told: Vec<String> = told.lock().unwrap().iter().map(|note| note.method.clone()).collect();
+    assert!(told.contains(&"report/note".to_owned()), "{told:?}");
+    assert_eq!(stage.call("w/report", json!({})).await.unwrap(), json!({ "halves": 2 }));
+
+    // A stream of parts until `[DONE]`; who takes no frames gets them together.
+    let mut counted = stage.client.stream::<Value>("tools", "w/count", json!({ "to": 300 }));
+    for n in 1..=300 {
+        assert_eq!(within(LONG, counted.next()).await.unwrap().unwrap(), json!({ "n": n }));
+    }
+    assert!(within(LONG, counted.next()).await.is_none());
+    assert_eq!(within(LONG, counted.finish::<Value>()).await.unwrap(), Value::Null);
+    let together = stage.call("w/count", json!({ "to": 3 })).await.unwrap();
+    assert_eq!(together, json!([{ "n": 1 }, { "n": 2 }, { "n": 3 }]));
+    assert_eq!(stage.call("w/responses", json!({ "to": 0 })).await.unwrap(), json!([0, 1]));
+    assert_eq!(fails(&stage, "w/cut", json!({ "to": 3 })).await, -32004);
+    let failed = stage.call("w/fail", json!({ "to": 1 })).await.unwrap_err();
+    assert_eq!((code(&failed), failed.remote().unwrap().data().unwrap().get()), (Some(1), r#"{"why": "dry"}"#));
+
+    // Whoever gives up closes the connection.
+    for (method, file) in [("w/hang", "hang"), ("w/hanging", "stream")] {
+        let hanging = stage.client.stream::<Value>("tools", method, json!({ "to": 1 }));
+        there(&folder.path().join(format!("{file}-begun"))).await;
+        assert!(within(LONG, hanging.cancel()).await);
+        there(&folder.path().join(format!("{file}-cancelled"))).await;
+    }
+
+    // Plain requests.
+    let weather =
+        stage.call("w/weather", json!({ "city": "São Paulo?x=1#y", "units": "a&city=b", "tag": "t" })).await.unwrap();
+    let query = "units=a%26city%3Db";
+    assert_eq!(weather, json!({ "city": "São Paulo?x=1#y", "units": "a&city=b", "query": query, "tag": "t" }));
+    assert_eq!(stage.call("w/weather", json!(["Rome"])).await.unwrap()["query"], "");
+    for path in ["a/secret", "..", "a%2Fsecret", "", "a\\secret"] {
+        assert_eq!(fails(&stage, "w/weather", json!({ "city": path })).await, -32602, "{path}");
+    }
+    assert_eq!(fails(&stage, "w/weather", json!({ "city": "a", "tag": "x\r\nX-Admin: 1" })).await, -32602);
+    let missing = stage.call("w/weather", json!({ "city": "Atlantis" })).await.unwrap_err();
+    let data = missing.remote().unwrap().data().unwrap().get();
+    assert_eq!((code(&missing), data), (Some(1), r#"{"status":404,"body":{"detail":"no such city"}}"#));
+    let ordered = stage.call("w/order", json!({ "number": 7, "items": [{ "a": 1.50 }] })).await.unwrap();
+    assert_eq!(ordered, json!({ "number": 7, "body": { "items": [{ "a": 1.5 }], "by": "sealwire" } }));
+    assert_eq!(stage.call("w/forget", json!([7])).await.unwrap(), Value::Null);
+    assert_eq!(stage.call("w/words", json!([])).await.unwrap(), "some words\n");
+    for (status, got) in [(400, 1), (403, 1), (429, 1), (401, -32004), (407, -32004), (500, -32004), (503, -32004)] {
+        assert_eq!(fails(&stage, "w/status", json!([status])).await, got, "{status}");
+    }
+    let said = stage.end().await;
+    assert!(!said.contains("key-of-planner"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_application_that_is_killed_is_interrupted_and_found_again() {
+    let Some(python) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    // Nobody is there yet.
+    let mut stage = Stage::start(POLICY, &backend(port, "health = \"/livez\""), &["serve"]).await;
+    within(LONG, stage.client.wait_for("tools", LONG)).await.unwrap();
+    assert_eq!(fails(&stage, "w/add", json!([1, 1])).await, -32004);
+    // Then one that says that it is not well.
+    let unwell = folder.path().join("unwell");
+    std::fs::write(&unwell, "").unwrap();
+    let mut process = application(python, port, folder.path());
+    crate::process::says(&mut stage.stderr, "`/livez` answers with 503").await;
+    assert_eq!(fails(&stage, "w/add", json!([1, 1])).await, -32004);
+    std::fs::remove_file(unwell).unwrap();
+    crate::process::says(&mut stage.stdout, "takes messages").await;
+
+    let mut hanging = stage.client.stream::<Value>("tools", "w/hanging", json!({ "to": 1 }));
+    assert_eq!(within(LONG, hanging.next()).await.unwrap().unwrap(), json!({ "n": 1 }));
+    let lost = stage.client.stream::<Value>("tools", "w/hang", json!({}));
+    there(&folder.path().join("hang-begun")).await;
+    process.kill().await.unwrap();
+    assert_eq!(code(&within(LONG, hanging.finish::<Value>()).await.unwrap_err()), Some(-32004));
+    assert_eq!(code(&within(LONG, lost.finish::<Value>()).await.unwrap_err()), Some(-32004));
+    assert_eq!(fails(&stage, "w/add", json!([1, 1])).await, -32004);
+    crate::process::says(&mut stage.stderr, "the server is not there").await;
+
+    let _process = application(python, port, folder.path());
+    let back = async {
+        while let Err(error) = stage.call("w/add", json!([2, 2])).await {
+            assert_eq!(code(&error), Some(-32004), "{error}");
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    within(2 * LONG, back).await;
+    stage.end().await;
+}
+
+/// Answers each request of JSON-RPC with what its method asks for, and closes.
+async fn contrary() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut text = Vec::new();
+                let mut buffer = [0; 4096];
+                // Every request here ends with the brace of its only object.
+                while !text.ends_with(b"}") {
+                    match socket.read(&mut buffer).await {
+                        Ok(n) if n > 0 => text.extend_from_slice(&buffer[..n]),
+                        _ => return,
+                    }
+                }
+                let text = String::from_utf8(text).unwrap();
+                let call: Value = serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+                let (id, method) = (&call["id"], call["method"].as_str().unwrap());
+                let right = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"there"}}"#);
+                let error = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":9,"message":"no"}}}}"#);
+                let large = format!("data: \"{}\"\n\n", "x".repeat(600_000)).repeat(2);
+                let events = "200 OK\r\nContent-Type: text/event-stream";
+                let json = "200 OK\r\nContent-Type: application/json";
+                let (head, body) = match method {
+                    "right" => (json, right),
+                    "wrong-id" => (json, right.replace(&format!("\"id\":{id}"), "\"id\":4711")),
+                    "batch" => (json, format!("[{right}]")),
+                    "no-json" => (json, "there".to_owned()),
+                    "both" => (json, right.replace('}', ",\"error\":{\"code\":1,\"message\":\"\"}}")),
+                    "html" => ("200 OK\r\nContent-Type: text/html", right),
+                    "nothing" => ("204 No Content", String::new()),
+                    "error-500" => ("500 No\r\nContent-Type: application/json", error),
+                    "result-500" => ("500 No\r\nContent-Type: application/json", right),
+                    "gateway" => ("502 Bad Gateway\r\nContent-Type: text/html", "<html>hunter2".to_owned()),
+                    "redirect" => ("307 Temporary\r\nLocation: https://evil.example/rpc?hunter2", String::new()),
+                    "stream" => (events, format!("data: 1\n\ndata: {right}\n\n")),
+                    "stream-cut" => (events, format!("data: 1\n\ndata: {right}")),
+                    "stream-done" => (events, "data: 1\n\ndata: 2\n\ndata: [DONE]\n\n".to_owned()),
+                    "stream-wrong-id" => (events, "data: {\"jsonrpc\":\"2.0\",\"id\":0,\"result\":1}\n\n".to_owned()),
+                    "stream-question" => {
+                        (events, "data: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"ask\"}\n\n".to_owned())
+                    }
+                    "stream-words" => (events, "data: there\n\ndata: [DONE]\n\n".to_owned()),
+                    "stream-large" => (events, large.clone() + "data: [DONE]\n\n"),
+                    "stream-large-response" => (events, format!("{large}data: {right}\n\n")),
+                    "deep" => (json, right.replace("\"there\"", &nested(61))),
+                    "stream-empty" => (events, "data: [DONE]\n\n".to_owned()),
+                    "large" => (json, right.replace("there", &"x".repeat(1 << 20))),
+                    _ => return,
+                };
+                let answer = format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n{body}");
+                drop(socket.write_all(answer.as_bytes()).await);
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_none_is_an_error_and_costs_its_call_alone() {
+    let port = contrary().await;
+    let table = [
+        ("right", Ok(json!("there"))),
+        ("wrong-id", Err(-32004)),
+        ("batch", Err(-32004)),
+        ("no-json", Err(-32004)),
+        ("both", Err(-32004)),
+        ("html", Err(-32004)),
+        ("nothing", Err(-32004)),
+        ("error-500", Err(9)),
+        ("result-500", Err(-32004)),
+        ("gateway", Err(-32004)),
+        ("redirect", Err(-32004)),
+        ("stream", Ok(json!("there"))),
+        ("stream-cut", Err(-32004)),
+        ("stream-done", Ok(json!([1, 2]))),
+        ("stream-wrong-id", Err(-32004)),
+        ("stream-question", Err(-32004)),
+        ("stream-words", Err(-32004)),
+        ("stream-large", Err(-32004)),
+        ("stream-large-response", Ok(json!("there"))),
+        ("deep", Err(-32004)),
+        ("stream-empty", Ok(json!([]))),
+        ("large", Err(-32004)),
+        ("gone", Err(-32004)),
+    ];
+    let methods: String = table.iter().map(|(name, _)| format!("[[backend.method]]\nname = \"{name}\"\n")).collect();
+    let text = format!("[[backend]]\nname = \"x\"\nkind = \"http\"\nurl = \"http://localhost:{port}/\"\n{methods}");
+    let stage = Stage::new(POLICY, &text).await;
+    for (method, expected) in table {
+        let outcome = stage.call(method, json!({})).await;
+        assert_eq!(outcome.map_err(|error| code(&error).unwrap()), expected, "{method}");
+        assert_eq!(stage.call("right", json!({})).await.unwrap(), "there", "after {method}");
+    }
+    let said = stage.end().await;
+    assert!(said.contains("https://evil.example/rpc") && !said.contains("hunter2"), "{said}");
+}
+
+fn nested(levels: usize) -> String {
+    "[".repeat(levels) + &"]".repeat(levels)
+}
+
+/// Answers the request of each path with these bytes, and closes.
+async fn plain(answers: Vec<(&'static str, String)>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let Ok(byte) = socket.read_u8().await else { break };
+                head.push(byte);
+            }
+            let head = String::from_utf8(head).unwrap();
+            let answer = answers.iter().find(|(name, _)| head.starts_with(&format!("GET /{name} ")));
+            drop(socket.write_all(answer.map_or("", |(_, answer)| answer).as_bytes()).await);
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_answer_is_whole_and_readable_or_an_error_of_its_call_alone() {
+    let sized = |status: &str, body: &str| {
+        let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n");
+        format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())
+    };
+    let unsized_ = |status: &str, body: &str| {
+        format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{body}")
+    };
+    let events =
+        |body: &str| format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{body}");
+    let deepest: Value = serde_json::from_str(&nested(60)).unwrap();
+    let table = [
+        ("right", sized("200 OK", " 12 "), Ok(json!(12))),
+        ("twice", sized("200 OK", r#"{"a":1,"a":2}"#), Err(-32004)),
+        ("half-character", sized("200 OK", r#""\ud800""#), Err(-32004)),
+        ("deepest", sized("200 OK", &nested(60)), Ok(deepest)),
+        ("deep", sized("200 OK", &nested(61)), Err(-32004)),
+        ("parts", events("data: {\"a\":1,\"a\":2}\n\ndata: [DONE]\n\n"), Err(-32004)),
+        ("deep-parts", events(&format!("data: {}\n\ndata: [DONE]\n\n", nested(60))), Err(-32004)),
+        ("failed", events("event: error\ndata: {\"a\":1,\"a\":2}\n\n"), Err(1)),
+        ("refusal", sized("404 No", r#"{"a":1,"a":2}"#), Err(1)),
+        // Without a length or chunks, these may be the beginning of something else.
+        ("object", unsized_("200 OK", r#"{"a":1}"#), Ok(json!({ "a": 1 }))),
+        ("half-object", unsized_("200 OK", r#"{"a":1"#), Err(-32004)),
+        ("number", unsized_("200 OK", "12"), Err(-32004)),
+        ("nothing", unsized_("200 OK", ""), Err(-32004)),
+        ("no-content", unsized_("204 No Content", ""), Ok(Value::Null)),
+        ("half-refusal", unsized_("404 No", "12"), Err(1)),
+        ("text", unsized_("200 OK", "[half"), Err(-32004)),
+        ("whole-text", sized("200 OK", "[half"), Ok(json!("[half"))),
+    ];
+    let port = plain(table.iter().map(|(name, answer, _)| (*name, answer.clone())).collect()).await;
+    let mut text = format!("[[backend]]\nname = \"x\"\nkind = \"http\"\nurl = \"http://127.0.0.1:{port}/\"\n");
+    for (name, ..) in &table {
+        let output = if name.ends_with("text") { "output = \"text\"\n" } else { "" };
+        text += &format!("[[backend.method]]\nname = \"{name}\"\n{output}http = {{ path = \"/{name}\" }}\n");
+    }
+    let stage = Stage::new(POLICY, &text).await;
+    // All in one message: no answer makes another unreadable.
+    let mut batch = stage.client.batch("tools");
+    let calls: Vec<_> = table.iter().map(|(name, _, expected)| (name, batch.call(name, json!([])), expected)).collect();
+    let mut answers = within(LONG, batch.send()).await.unwrap();
+    for (name, call, expected) in calls {
+        let outcome = answers.take::<Value>(call);
+        let outcome = outcome.map_err(|error| {
+            let refused = error.remote().unwrap();
+            if ["refusal", "half-refusal"].contains(name) {
+                assert_eq!(refused.data().unwrap().get(), r#"{"status":404}"#);
+            }
+            refused.code()
+        });
+        assert_eq!(outcome, *expected, "{name}");
+    }
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_server_is_served_without_a_description_in_the_file() {
+    let url = format!("http://127.0.0.1:{}/", contrary().await);
+    let quick = ["serve", "http", &url, "--method", "right(a?: integer)", "--method", "gone"];
+    let stage = Stage::run("[role.user]\nallow = [\"right\"]\n", "", &quick).await;
+    assert_eq!(stage.call("right", json!([5])).await.unwrap(), "there");
+    assert_eq!(fails(&stage, "gone", json!({})).await, -32002);
+    stage.end().await;
+}
+
+#[test]
+fn servers_with_a_mistake_are_refused_with_what_to_do() {
+    let shell = prepared("nats://127.0.0.1:4222", POLICY, "");
+    let base = shell.read("sealwire.toml");
+    let with = |backend: &str, method: &str| {
+        let http = format!("[[backend]]\nname = \"a\"\nkind = \"http\"\n{backend}");
+        shell.write("sealwire.toml", &format!("{base}{http}\n[[backend.method]]\nname = \"a/b\"\n{method}"));
+        shell.run("serve --check")
+    };
+    let url = "url = \"http://127.0.0.1:1/rpc\"";
+    with(url, "").ok();
+    with("", "").fails(30, &["`url` is missing"]);
+    with("url = \"http://api.example/\"", "").fails(30, &["allow_plaintext"]);
+    with("url = \"http://api.example/\"\nallow_plaintext = true", "").ok();
+    with("url = \"https://u:hunter2@api.example/\"", "").fails(30, &["`credential`"]);
+    with("command = [\"x\"]", "").fails(30, &["for kinds that run a program"]);
+    with(&format!("{url}\nprefix = \"p\""), "").fails(30, &["`prefix`"]);
+    with(&format!("{url}\nhealth = \"livez\""), "").fails(30, &["is no path"]);
+    with(url, "args = []").fails(30, &["for kind `exec`"]);
+    with(url, "push = true").fails(30, &["`push`"]);
+    with(url, "output = \"text\"").fails(30, &["`output`"]);
+    with(url, "stream = \"/s?x\"").fails(30, &["is no path"]);
+    with(url, "stream = \"/s\"\nhttp = { path = \"/\" }").fails(30, &["`stream` or `http`"]);
+    with(url, "tool = \"x\"\nhttp = { path = \"/\" }").fails(30, &["`tool`"]);
+    with(url, "http = { path = \"/{x}\" }").fails(30, &["no parameter `x`"]);
+    let token = "[[backend.credential]]\nfile = \"token\"";
+    with(&format!("{url}\n{token}"), "").fails(30, &["token"]);
+    shell.write("token", "secret");
+    with(&format!("{url}\n{token}"), "").fails(30, &["chmod 600"]);
+}

@@ -1,0 +1,234 @@
+//! Servers over HTTP: made with published packages, and hostile ones.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use sealwire::rpc::{Request, RpcError};
+use sealwire_testkit::python::python;
+use sealwire_testkit::{free_port, root, within};
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+use super::super::stage::{LONG, POLICY, Stage, code};
+use super::known::until;
+use super::{approved, refused, text};
+use crate::process::{SIGTERM, heard, says, send};
+
+/// A server, once it takes connections.
+async fn started(program: &str, args: &[&str], port: u16) -> Option<Child> {
+    let program = root().join("crates/cli/tests/cli/backends/mcp").join(program);
+    let mut command = Command::new(python()?);
+    let server = command
+        .arg("-B")
+        .arg(program)
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let there = async {
+        while tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within(2 * LONG, there).await;
+    Some(server)
+}
+
+async fn made(package: &str, options: &[&str], port: u16) -> Option<Child> {
+    started("made.py", &[&[package, &port.to_string()], options].concat(), port).await
+}
+
+fn backend(name: &str, port: u16, more: &str) -> String {
+    format!(
+        "[[backend]]\nname = \"{name}\"\nkind = \"mcp\"\nprefix = \"{name}\"\nurl = \"http://127.0.0.1:{port}/mcp\"\n{more}\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_of_both_eras_are_called_streamed_asked_and_cancelled_over_http() {
+    let servers = [
+        ("modern", "mcp", &[][..]),
+        ("earlier", "mcp", &["earlier"][..]),
+        ("stateless", "fastmcp", &["earlier", "stateless", "json"][..]),
+    ];
+    let (mut text, mut policy, mut running) = (String::new(), POLICY.to_owned(), Vec::new());
+    let ports = servers.map(|_| free_port());
+    let all = servers.iter().zip(ports).map(|((_, package, options), port)| made(package, options, port));
+    for ((name, ..), (port, server)) in servers.iter().zip(ports.iter().zip(futures_util::future::join_all(all).await))
+    {
+        let Some(server) = server else { return };
+        running.push(server);
+        text += &backend(name, *port, "");
+        policy += &format!(
+            "[rule.small_{name}]\nroles = [\"user\"]\ndeny = [\"{name}/add\"]\nwhen.params.a = {{ min = 100 }}\n"
+        );
+    }
+    let stage = Stage::new(&policy, &text).await;
+    stage.shell.run("tools approve --yes").ok();
+
+    for (name, package, options) in servers {
+        let method = |tool: &str| format!("{name}/{tool}");
+        assert_eq!(approved(&stage, &method("add"), json!({ "a": 2, "b": 3 })).await, json!({ "result": 5 }));
+        assert_eq!(refused(stage.call(&method("add"), json!({ "a": 100, "b": 3 })).await).0, -32002);
+        assert_eq!(refused(stage.call(&method("count"), json!({ "to": "x" })).await).0, -32602);
+        assert_eq!(refused(stage.call(&method("large"), json!({})).await).0, -32004);
+
+        let told: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let listener = Arc::clone(&told);
+        let request = stage.client.request("tools").on_notification(move |note| listener.lock().unwrap().push(note));
+        let mut counted = request.stream::<Value>(&method("count"), json!({ "to": 3 }));
+        assert!(within(LONG, counted.next()).await.is_none());
+        assert_eq!(within(LONG, counted.finish::<Value>()).await.unwrap(), json!({ "result": "there" }));
+        let told = told.lock().unwrap().iter().map(|note| note.method.clone()).collect::<Vec<_>>();
+        // What answers in JSON has no place for it.
+        assert_eq!(told.contains(&"rpc.progress".to_owned()), !options.contains(&"json"), "{name}: {told:?}");
+
+        if !options.contains(&"stateless") {
+            let file = stage.shell.path(name);
+            let hanging = stage.client.stream::<Value>("tools", &method("hang"), json!({ "file": file }));
+            until(&file, "begun").await;
+            assert!(within(LONG, hanging.cancel()).await);
+            until(&file, "cancelled").await;
+        }
+        if package == "mcp" {
+            let asked = stage.client.request("tools").on_ask(|question: Request| async move {
+                assert_eq!(question.method, "elicitation/create");
+                Ok::<_, RpcError>(json!({ "action": "accept", "content": { "size": "large" } }))
+            });
+            let mut asked = asked.stream::<Value>(&method("order"), json!({}));
+            assert!(within(LONG, asked.next()).await.is_none());
+            assert_eq!(within(LONG, asked.finish::<Value>()).await.unwrap(), json!({ "result": "large" }));
+            let region = json!({ "region": "Zürich\r\nX: y" });
+            assert_eq!(stage.call(&method("where"), region.clone()).await.unwrap()["result"], region["region"]);
+
+            // What is approved is off when the server says that it has changed.
+            stage.call(&method("grow"), json!({})).await.unwrap();
+            let off = async {
+                loop {
+                    let outcome = stage.call(&method("add"), json!({ "a": 1, "b": 2 })).await;
+                    if outcome.is_err() {
+                        break refused(outcome);
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            };
+            assert_eq!(within(LONG, off).await.2, json!({ "tool": "changed" }), "{name}");
+        }
+    }
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_over_http_that_goes_away_is_found_again() {
+    let port = free_port();
+    let Some(mut server) = made("mcp", &["earlier"], port).await else { return };
+    let mut stage = Stage::new(POLICY, &backend("made", port, "")).await;
+    stage.shell.run("tools approve --yes").ok();
+    let add = json!({ "a": 1, "b": 2 });
+    approved(&stage, "made/add", add.clone()).await;
+
+    // A session that the server has ended: the call was not made, so it is made in the next one.
+    stage.call("made/forget", json!({})).await.unwrap();
+    says(&mut stage.stderr, "it has ended the session").await;
+    assert_eq!(stage.call("made/add", add.clone()).await.unwrap(), json!({ "result": 3 }));
+
+    // Killed in the middle.
+    let file = stage.shell.path("hang");
+    let hanging = stage.call("made/hang", json!({ "file": file }));
+    let killed = async {
+        until(&file, "begun").await;
+        server.kill().await.unwrap();
+    };
+    let (hanging, ()) = futures_util::future::join(hanging, killed).await;
+    assert_eq!(code(&hanging.unwrap_err()), Some(-32004));
+    says(&mut stage.stderr, "cannot be reached").await;
+    assert_eq!(code(&stage.call("made/add", add.clone()).await.unwrap_err()), Some(-32004));
+
+    send(SIGTERM, stage.service.id().unwrap());
+    within(LONG, stage.service.wait()).await.unwrap();
+
+    // A service starts without it, since it knows what was approved; and it is found again.
+    let mut again = Command::from(stage.shell.command(&["serve", "--json"]));
+    stage.service = again.env("PATH", std::env::var_os("PATH").unwrap_or_default()).kill_on_drop(true).spawn().unwrap();
+    let mut stdout = heard(stage.service.stdout.take().unwrap());
+    stage.stderr = heard(stage.service.stderr.take().unwrap());
+    says(&mut stage.stderr, "cannot be reached").await;
+    let _server = made("mcp", &["earlier"], port).await.unwrap();
+    let ready = within(LONG, stdout.wait_for(|said| said.contains("\"ready\":true"))).await.is_ok();
+    assert!(ready, "{}", *stage.stderr.borrow());
+    assert_eq!(approved(&stage, "made/add", add).await, json!({ "result": 3 }));
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_over_http_should_not_answer_costs_that_call_alone() {
+    let port = free_port();
+    let Some(_server) = started("hostile.py", &[&port.to_string()], port).await else { return };
+    let url = format!("http://127.0.0.1:{port}/mcp");
+    let mut stage = Stage::run(POLICY, "", &["serve", "mcp", "--url", &url]).await;
+    stage.shell.run(&format!("tools approve --yes --url {url}")).ok().says("21 approved");
+    assert_eq!(approved(&stage, "good", json!({})).await, text(&["good"]));
+    for (method, expected, why) in [
+        ("garbage", -32004, "its answer is not UTF-8"),
+        ("wrong_id", -32004, "an answer to what was not asked"),
+        ("page", -32004, "its answer is `text/html`"),
+        ("large", -32004, "more than 1 MiB"),
+        ("flood", -32004, "1000 events without any use"),
+        ("cut", -32004, "the stream has ended before its answer"),
+        ("ended", -32004, "the stream has ended before its answer"),
+        ("redirect", -32004, "redirects are not followed"),
+        ("denied", -32004, "it does not take the credentials"),
+        ("encoded", -32004, "content encoding"),
+        ("heads", -32004, ""),
+        ("nothing", -32004, "neither JSON nor a stream of events"),
+        ("pose", -32603, "I speak for Sealwire"),
+        ("refused", 7, ""),
+        ("missing", 8, ""),
+        ("unfound", -32004, ""),
+    ] {
+        let refused = refused(stage.call(method, json!({})).await);
+        assert_eq!(refused.0, expected, "{method}: {refused:?}");
+        says(&mut stage.stderr, why).await;
+        // Health is looked at meanwhile, and found well.
+        assert_eq!(stage.call("good", json!({})).await.unwrap(), text(&["good"]), "{method}");
+    }
+    let impatient = stage.client.request("tools").deadline(Duration::from_millis(500));
+    within(LONG, impatient.call::<Value>("silent", json!({}))).await.unwrap_err();
+    assert_eq!(stage.call("good", json!({})).await.unwrap(), text(&["good"]));
+
+    // One that does not say that it is there, for a while: what it works on goes on.
+    let mut stderr = stage.stderr.clone();
+    let slow = stage.call("slow", json!({}));
+    let sick = async {
+        assert_eq!(refused(stage.call("sick", json!({})).await).0, -32004);
+        let released = async {
+            while stage.call("release", json!({})).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        within(LONG, says(&mut stderr, "HTTP status 502")).await;
+        within(LONG, released).await;
+    };
+    let (slow, ()) = futures_util::future::join(slow, sick).await;
+    assert_eq!(slow.unwrap(), text(&["good"]));
+    let said = stage.end().await;
+    assert!(!said.contains("it has ended the session"), "{said}");
+    assert!(!said.contains("secret") && !said.contains("panicked"), "{said}");
+
+    let shell = super::super::stage::prepared("nats://127.0.0.1:4222", POLICY, "");
+    let base = shell.read("sealwire.toml");
+    for (keys, fault) in [
+        ("", "`command` or `url` is missing"),
+        ("url = \"https://a.example/mcp\"\ncommand = [\"x\"]", "write one of them"),
+        ("url = \"http://a.example/mcp\"", "is not https"),
+        ("url = \"https://a.example/mcp\"\nprocesses = 2", "`processes` is for kind `stdio`"),
+        ("command = [\"x\"]\nheaders = { X = \"y\" }", "`url` and what belongs to it"),
+    ] {
+        shell.write("sealwire.toml", &format!("{base}[[backend]]\nname = \"a\"\nkind = \"mcp\"\n{keys}\n"));
+        shell.run("serve --check").fails(30, &[fault]);
+    }
+}

@@ -1,0 +1,364 @@
+//! Kind `stdio`: programs that read and write lines, well-behaved and not.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use sealwire::rpc::{Request, RpcError};
+use sealwire_testkit::NatsServer;
+use sealwire_testkit::python::python;
+use sealwire_testkit::within;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::stage::{LONG, POLICY, Stage, code, prepared};
+use crate::process::{SIGKILL, says, send};
+
+/// The program with these methods; `name` on the bus is `t/name`.
+fn backend(python: &Path, more: &str, methods: &[&str]) -> String {
+    let program = sealwire_testkit::root().join("crates/cli/tests/cli/backends/program.py");
+    let mut text = format!(
+        "[[backend]]\nname = \"program\"\nkind = \"stdio\"\n\
+         command = [\"{}\", \"-B\", \"{}\", \"--ticks\"]\n{more}\n",
+        python.display(),
+        program.display()
+    );
+    for method in methods {
+        write!(text, "[[backend.method]]\nname = \"t/{method}\"\ntool = \"{method}\"\n").unwrap();
+    }
+    text
+}
+
+pub(super) fn alive(pid: u64) -> bool {
+    // A zombie is gone, too.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+pub(super) async fn gone(pid: u64) {
+    let gone = async {
+        while alive(pid) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within(LONG, gone).await;
+}
+
+fn pids(value: &Value) -> Vec<u64> {
+    value.as_array().unwrap().iter().map(|pid| pid.as_u64().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tools_of_a_program_are_methods_under_policies() {
+    let Some(python) = python() else { return };
+    let policy = "[role.user]\nallow = [\"t/*\"]\n[rule.small]\nroles = [\"user\"]\ndeny = [\"t/echo\"]\n\
+                  when.params.amount = { min = 100 }\n";
+    let mut text = backend(
+        python,
+        "env = { COLOUR = \"blue\" }\nsend_caller = true",
+        &["refuse", "who", "env", "later", "job", "ask", "wait", "cancelled", "nothing"],
+    );
+    text += "[[backend.method]]\nname = \"t/echo\"\ntool = \"echo\"\n\
+             params = [{ name = \"amount\", type = \"integer\" }, { name = \"to\", type = \"string\", optional = true }]\n\
+             [[backend.method]]\nname = \"t/ticks\"\ntool = \"tick\"\npush = true\n";
+    let stage = Stage::new(policy, &text).await;
+
+    assert_eq!(stage.call("t/echo", json!({ "amount": 5 })).await.unwrap(), json!({ "amount": 5 }));
+    assert_eq!(stage.call("t/echo", json!([5, "alice"])).await.unwrap(), json!([5, "alice"]), "as it came");
+    let denied = stage.call("t/echo", json!({ "amount": 100 })).await.unwrap_err();
+    assert_eq!(code(&denied), Some(-32002), "{denied}");
+    // The policy, whose rule needs the amount, and not the program.
+    let wrong = stage.call("t/echo", json!({ "amount": "5" })).await.unwrap_err();
+    assert_eq!(code(&wrong), Some(-32602), "{wrong}");
+
+    let refused = stage.call("t/refuse", json!([])).await.unwrap_err();
+    let refused = refused.remote().unwrap();
+    assert_eq!((refused.code(), refused.message()), (42, "not today"));
+    assert_eq!(refused.data().unwrap().get(), r#"{"day": "Monday"}"#);
+    // A code that speaks for Sealwire's own checks is none of a program's.
+    assert_eq!(code(&stage.call("t/nothing", json!([])).await.unwrap_err()), Some(-32603));
+    let caller = json!({ "agent": "planner", "subject": "planner" });
+    assert_eq!(stage.call("t/who", json!([])).await.unwrap(), caller);
+    let env = stage.call("t/env", json!([])).await.unwrap();
+    let names: Vec<&String> = env.as_object().unwrap().keys().filter(|name| !name.starts_with("LC_")).collect();
+    assert_eq!((&names[..], &env["COLOUR"]), (&[&"COLOUR".into(), &"HOME".into(), &"PATH".into()][..], &json!("blue")));
+
+    // What it sends on the way: parts, progress, a notification; and a question.
+    let told: Arc<Mutex<Vec<Request>>> = Arc::default();
+    let listener = Arc::clone(&told);
+    let request = stage.client.request("tools").on_notification(move |note| listener.lock().unwrap().push(note));
+    let mut parts = request.stream::<String>("t/job", json!([]));
+    for word in ["Once", "upon", "a time"] {
+        assert_eq!(within(LONG, parts.next()).await.unwrap().unwrap(), word);
+    }
+    assert_eq!(within(LONG, parts.finish::<String>()).await.unwrap(), "Once upon a time");
+    let told = told.lock().unwrap().iter().map(|note| String::from_utf8(note.to_bytes()).unwrap()).collect::<Vec<_>>();
+    let progress =
+        r#"{"jsonrpc":"2.0","method":"rpc.progress","params":{"progress":1.0,"total":3.0,"message":"on it"}}"#;
+    assert_eq!(told, [progress, r#"{"jsonrpc":"2.0","method":"job/began","params":{"by":"me"}}"#]);
+    // Without frames there is the result alone.
+    assert_eq!(stage.call("t/job", json!([])).await.unwrap(), "Once upon a time");
+    let asked = stage.client.request("tools").on_ask(|question: Request| async move {
+        assert_eq!(question.method, "which");
+        Ok::<_, RpcError>(2)
+    });
+    let mut asked = asked.stream::<Value>("t/ask", json!([]));
+    assert!(within(LONG, asked.next()).await.is_none());
+    assert_eq!(within(LONG, asked.finish::<Value>()).await.unwrap(), 2);
+
+    // What belongs to no call is pushed.
+    let mut ticks = stage.client.subscribe::<Value>("tools", "t/ticks", json!([]));
+    let first = within(LONG, ticks.next()).await.unwrap().unwrap()["n"].as_u64().unwrap();
+    assert_eq!(within(LONG, ticks.next()).await.unwrap().unwrap(), json!({ "n": first + 1 }));
+    assert!(within(LONG, ticks.cancel()).await);
+
+    // A call that nobody waits for any more is told to the program.
+    let mut waiting = stage.client.stream::<Value>("tools", "t/wait", json!([]));
+    assert_eq!(within(LONG, waiting.next()).await.unwrap().unwrap(), "waiting");
+    assert!(within(LONG, waiting.cancel()).await);
+    let told = async { while stage.call("t/cancelled", json!([])).await.unwrap() == json!([]) {} };
+    within(LONG, told).await;
+
+    // Text with ends of lines in it is one message, and the caller's text is none of its own to the program.
+    let inner = r#"{"jsonrpc":"2.0","method":"exit","params":[],"id":1}"#;
+    let params = RawValue::from_string(format!("[1,\r\n{inner}\n]")).unwrap();
+    let same = within(LONG, stage.client.call::<Value>("tools", "t/later", &params)).await.unwrap();
+    assert_eq!(same[1]["method"], "exit");
+
+    // A thousand at once, answered in whatever order.
+    let calls = (0..1_000).map(|number| {
+        let stage = &stage;
+        async move { assert_eq!(stage.call("t/later", json!([number])).await.unwrap(), json!([number])) }
+    });
+    join_all(calls).await;
+    let said = stage.end().await;
+    assert!(said.contains("stderr: it has begun"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_breaks_off_is_started_again_and_the_service_goes_on() {
+    let Some(python) = python() else { return };
+    let methods = ["echo", "exit", "stuck", "endless", "deaf", "wait"];
+    let mut stage = Stage::new(POLICY, &backend(python, "timeout_s = 5", &methods)).await;
+    // Five starts a minute are allowed: the first, and one after each of these.
+    for (method, told) in [
+        ("t/exit", "it has ended with code 3"),
+        ("t/stuck", "calls have waited for 5 s, and none was answered"),
+        ("t/endless", "a line without an end"),
+    ] {
+        // Each goes on ticking meanwhile.
+        let (one, other) = (stage.call("t/wait", json!([])), stage.call(method, json!([])));
+        let (one, other) = futures_util::future::join(one, other).await;
+        // Whoever else waits is told as well.
+        assert_eq!((code(&one.unwrap_err()), code(&other.unwrap_err())), (Some(-32004), Some(-32004)), "{method}");
+        stage.comes_back("t/echo", json!([method])).await;
+        says(&mut stage.stderr, told).await;
+    }
+    // It goes on printing, and reads nothing.
+    assert_eq!(code(&stage.call("t/deaf", json!([])).await.unwrap_err()), Some(-32004));
+    stage.comes_back("t/echo", json!(["deaf"])).await;
+    let said = stage.end().await;
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_call_may_stay_unanswered() {
+    let Some(python) = python() else { return };
+    // Without ticks: nothing is heard of it but answers.
+    let text = backend(python, "timeout_s = 1", &["ignored", "cancelled"]).replace(", \"--ticks\"", "");
+    let mut stage = Stage::new(POLICY, &text).await;
+    let waiting = stage.client.stream::<Value>("tools", "t/ignored", json!([]));
+    says(&mut stage.stderr, "it is ignored").await;
+    assert!(within(LONG, waiting.cancel()).await);
+    // Twice as long as a call may take.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let told = stage.call("t/cancelled", json!([])).await.unwrap();
+    assert_eq!(told.as_array().unwrap().len(), 1, "it was told, and is the same process");
+    let said = stage.end().await;
+    assert!(!said.contains("calls have waited"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_with_hundreds_of_slow_calls_keeps_nobody_else_waiting() {
+    let Some(python) = python() else { return };
+    let stage = Stage::new(POLICY, &backend(python, "in_flight = 4", &["wait", "echo"])).await;
+    let quiet = stage.agent("quiet").await;
+    // Its share of the places is taken, for as long as it waits.
+    let mut held: Vec<_> = (0..2).map(|_| stage.client.stream::<Value>("tools", "t/wait", json!([]))).collect();
+    for stream in &mut held {
+        assert_eq!(within(LONG, stream.next()).await.unwrap().unwrap(), "waiting");
+    }
+    let long = || stage.client.request("tools").deadline(Duration::from_secs(30));
+    let loud: Vec<_> = (0..200)
+        .map(|_| {
+            let request = long();
+            tokio::spawn(async move { request.call::<Value>("t/wait", json!([])).await })
+        })
+        .collect();
+    // Calls are taken in their order: all but a few of these are there when this one is answered.
+    let asked: Value = within(LONG, long().call("rpc.can", json!({ "method": "t/echo" }))).await.unwrap();
+    assert!(asked.to_string().contains("true"), "{asked}");
+    for number in 0..20 {
+        let request = quiet.request("tools").deadline(Duration::from_secs(20));
+        let answer: Value = within(LONG, request.call("t/echo", json!([number]))).await.unwrap();
+        assert_eq!(answer, json!([number]));
+    }
+    loud.iter().for_each(tokio::task::JoinHandle::abort);
+    drop(held);
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_program_prints_grows_and_leaves_behind_is_bounded() {
+    let Some(python) = python() else { return };
+    let methods = ["echo", "noise", "garbage", "flood", "parts", "forked", "leak", "files", "usurp"];
+    let text = backend(python, "memory_mib = 256\nopen_files = 64", &methods);
+    let server = NatsServer::start().await;
+    let shell = prepared(&server.url(), POLICY, &text);
+    // A child that is no program of a backend.
+    let command = shell.command_after("sleep 600 >/dev/null 2>&1 & echo $! > inherited;", &["serve"]);
+    let mut stage = Stage::of(server, shell, command, &std::env::var("PATH").unwrap()).await.ready().await;
+    let inherited: u64 = stage.shell.read("inherited").trim().parse().unwrap();
+
+    assert_eq!(stage.call("t/noise", json!([])).await.unwrap(), "noisy");
+    says(&mut stage.stderr, "stderr: line\\u{1b}[2J of noise").await;
+    assert_eq!(stage.call("t/garbage", json!([])).await.unwrap(), "after the garbage");
+    says(&mut stage.stderr, "a line was left out").await;
+    let leaked = stage.call("t/leak", json!([])).await.unwrap_err();
+    assert_eq!(code(&leaked), Some(7), "{leaked}");
+    assert!(stage.call("t/files", json!([])).await.unwrap().as_u64().unwrap() < 64);
+
+    // Whoever does not take what is sent loses its own call, and nothing else.
+    let mut slow = stage.client.request("tools").stream::<String>("t/parts", json!([]));
+    for _ in 0..20 {
+        assert_eq!(stage.call("t/echo", json!(["meanwhile"])).await.unwrap(), json!(["meanwhile"]));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let lost = async {
+        loop {
+            match slow.next().await.unwrap() {
+                Ok(part) => assert_eq!(part.len(), 10_000),
+                Err(error) => break error,
+            }
+        }
+    };
+    assert_eq!(code(&within(LONG, lost).await), Some(-32603));
+
+    let left = pids(&stage.call("t/forked", json!([])).await.unwrap());
+    assert!(left.iter().all(|pid| alive(*pid)));
+    assert_eq!(code(&stage.call("t/flood", json!([])).await.unwrap_err()), Some(-32004));
+    stage.comes_back("t/echo", json!(["again"])).await;
+    for pid in left {
+        gone(pid).await;
+    }
+    // Whoever kills the guard leaves nothing behind either.
+    assert_eq!(code(&stage.call("t/usurp", json!([])).await.unwrap_err()), Some(-32004));
+    says(&mut stage.stderr, " alone").await;
+    let said = stage.stderr.borrow().clone();
+    let left = said.split("left ").filter_map(|rest| rest.split_once(" alone")?.0.parse().ok()).next().unwrap();
+    gone(left).await;
+    stage.comes_back("t/echo", json!(["once more"])).await;
+    assert!(alive(inherited));
+    send(SIGKILL, u32::try_from(inherited).unwrap());
+    let said = stage.end().await;
+    assert!(said.contains("1000 lines without any use"), "{said}");
+    // The log has a few lines of two hundred thousand.
+    assert!(said.lines().count() < 1_000, "{}", said.lines().count());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_of_a_program_outlives_the_service_however_that_ends() {
+    let Some(python) = python() else { return };
+    let text = backend(python, "processes = 2", &["forked"]);
+    for signal in [SIGKILL, crate::process::SIGTERM] {
+        let mut stage = Stage::new(POLICY, &text).await;
+        // Two processes take turns, each with a daemon of its own.
+        let mut left = pids(&stage.call("t/forked", json!([])).await.unwrap());
+        left.extend(pids(&stage.call("t/forked", json!([])).await.unwrap()));
+        assert_eq!(left.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
+        send(signal, stage.service.id().unwrap());
+        within(LONG, stage.service.wait()).await.unwrap();
+        for pid in left {
+            gone(pid).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_program_is_not_there_calls_are_refused_at_once_and_the_service_is_not_ready() {
+    let Some(python) = python() else { return };
+    let text = "[[backend]]\nname = \"broken\"\nkind = \"stdio\"\ncommand = [\"/bin/sh\", \"-c\", \"echo x >> starts\"]\n\
+                [[backend.method]]\nname = \"broken/do\"\n";
+    let text = backend(python, "", &["echo"]) + text;
+    let mut stage = Stage::start(POLICY, &text, &["serve", "--state-file", "state.json"]).await;
+    within(LONG, stage.client.wait_for("tools", LONG)).await.unwrap();
+    let began = Instant::now();
+    // By the service, at once: one that waited for the program would end with its deadline.
+    for _ in 0..20 {
+        let error = stage.call("broken/do", json!([])).await.unwrap_err();
+        assert_eq!(code(&error), Some(-32004), "{error}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // The others go on.
+    assert_eq!(stage.call("t/echo", json!([1])).await.unwrap(), json!([1]));
+    // One in a minute more than five would be too many, and the test takes none.
+    let starts = stage.shell.read("starts").lines().count();
+    assert!((1..=5).contains(&starts) || began.elapsed() > LONG, "{starts}");
+    let ping = stage.shell.run("ping --config sealwire.toml --own state.json --within 30s");
+    ping.fails_with(20, "interrupted");
+    assert!(!stage.stdout.borrow().contains("takes messages"), "it is not ready");
+    says(&mut stage.stderr, "it has ended with code 0").await;
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_program_is_served_without_a_description_in_the_file() {
+    let Some(python) = python() else { return };
+    let program = sealwire_testkit::root().join("crates/cli/tests/cli/backends/program.py");
+    let (python, program) = (python.to_str().unwrap(), program.to_str().unwrap());
+    let policy = "[role.user]\n[rule.small]\nroles = [\"user\"]\nallow = [\"echo\"]\nwhen.params.amount = { min = 0, max = 5 }\n";
+    let quick =
+        ["serve", "--json", "stdio", "--method", "echo(amount: integer, to?: string)", "--", python, "-B", program];
+    let stage = Stage::run(policy, "", &quick).await;
+    let ready: Value = serde_json::from_str(&stage.stdout.borrow()).unwrap();
+    assert_eq!((&ready["ready"], &ready["audience"]), (&json!(true), &json!("dev/tools")));
+    assert_eq!(stage.call("echo", json!([5])).await.unwrap(), json!([5]));
+    assert_eq!(code(&stage.call("echo", json!([6])).await.unwrap_err()), Some(-32002));
+    stage.end().await;
+}
+
+#[test]
+fn descriptions_with_a_mistake_are_refused_with_what_to_do() {
+    let shell = prepared("nats://127.0.0.1:4222", POLICY, "");
+    let base = shell.read("sealwire.toml");
+    let help = ["has no `[[backend]]`", "docs/backends.md", "sealwire serve demo"];
+    shell.run("serve").fails(30, &help);
+    let with = |text: &str| {
+        shell.write("sealwire.toml", &format!("{base}{text}"));
+        shell.run("serve --check")
+    };
+    let stdio = "[[backend]]\nname = \"a\"\nkind = \"stdio\"\n";
+    let method = "[[backend.method]]\nname = \"a/b\"\n";
+    with(&format!("{stdio}command = [\"x\"]\n{method}")).ok();
+    with(stdio).fails(30, &["backend `a`: `command` names no program"]);
+    with(&format!("{stdio}command = [\"x\"]\n")).fails(30, &["`[[backend.method]]`"]);
+    with(&format!("{stdio}comand = [\"x\"]\n")).fails(30, &["sealwire.toml`, line", "unknown member"]);
+    with(&format!("{stdio}command = [\"x\"]\nprocesses = 65\n{method}")).fails(30, &["write 1 to 64"]);
+    with(&format!("{stdio}command = [\"x\"]\n{method}{stdio}command = [\"x\"]\n{method}")).fails(30, &["rename one"]);
+    with(&format!("{stdio}command = [\"x\"]\npass_env = [\"A=B\"]\n{method}")).fails(30, &["no name of a variable"]);
+    with(&format!("{stdio}command = [\"x\"]\n{method}{method}"))
+        .fails(30, &["`a/b` is taken by method 1 of backend `a`: rename"]);
+    with(&format!("{stdio}command = [\"x\"]\n[[backend.method]]\nname = \"rpc.x\"\n")).fails(30, &["rpc"]);
+    let twice = "params = [{ name = \"x\", type = \"any\" }, { name = \"x\", type = \"any\" }]\n";
+    with(&format!("{stdio}command = [\"x\"]\n{method}{twice}")).fails(30, &["two parameters `x`"]);
+    // The policy is judged by what the backends offer.
+    shell.write("policies/tools.toml", "[role.user]\nallow = [\"a/c\"]\n");
+    with(&format!("{stdio}command = [\"x\"]\n{method}")).fails(11, &["a/c"]);
+    // No program of one's own, and none of the demonstration.
+    shell.run("serve demo").fails(30, &["only `sealwire serve` runs"]);
+    shell.run("serve stdio --method a(b -- x").fails(2, &["the parameters end with `)`"]);
+    shell.run("serve stdio --method a/b -- x").fails(30, &[]);
+}

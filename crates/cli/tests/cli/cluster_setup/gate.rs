@@ -1,0 +1,204 @@
+//! A set-up, one broker that has its users and limits, and services that run from its files, without TLS.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use async_nats::{Client, ConnectOptions};
+
+use crate::shell::Shell;
+use sealwire_testkit::raw::RawConnection;
+use sealwire_testkit::{NatsServer, SOON, within};
+
+/// A set-up, and one broker that has its users.
+pub(crate) struct Gate {
+    pub(crate) shell: Shell,
+    pub(crate) server: NatsServer,
+}
+
+impl Gate {
+    pub(crate) async fn open() -> Self {
+        let shell = Shell::new();
+        shell.run("setup cluster --out .").ok();
+        let server = NatsServer::start_with(&config(&shell)).await;
+        Self { shell, server }
+    }
+
+    /// The same with a broker that admits anybody to anything: what is left is what the replicas check themselves.
+    pub(crate) async fn open_to_all() -> Self {
+        let shell = Shell::new();
+        shell.run("setup cluster --out .").ok();
+        Self { shell, server: NatsServer::start().await }
+    }
+
+    /// The nkey seed of a broker user: an agent, `tools`, `service NAME` or `guard NAME`.
+    pub(crate) fn seed(&self, user: &str) -> String {
+        let agent = |folder: &str| {
+            let credentials = self.shell.read_json(&format!("{folder}/{user}.creds.json"));
+            credentials["nats"]["nkey_seed"].as_str().unwrap().to_owned()
+        };
+        match user.split_once(' ') {
+            Some((kind @ ("service" | "guard"), name)) => self.shell.read(&format!("{name}/{kind}.nkey")),
+            _ if user == "tools" => self.shell.read("operator/tools.nkey"),
+            _ if user == "planner" => agent("planner"),
+            _ => agent("operator"),
+        }
+    }
+
+    pub(crate) async fn raw(&self, user: &str) -> RawConnection {
+        RawConnection::connect_as(&self.server.url(), &self.seed(user)).await.unwrap()
+    }
+
+    /// A client whose inboxes are where its permissions say.
+    pub(crate) async fn client(&self, user: &str) -> Client {
+        let inbox = match user.split_once(' ') {
+            Some(("service", name)) => format!("_SVC.{name}.replica.test"),
+            Some((_, name)) => format!("_SVC.{name}.guard.test"),
+            None => format!("_INBOX.{user}"),
+        };
+        let options = ConnectOptions::with_nkey(self.seed(user)).custom_inbox_prefix(inbox);
+        within(SOON, options.connect(self.server.url())).await.unwrap()
+    }
+
+    /// What the broker lets a user do, of subjects to publish to and to subscribe.
+    pub(crate) async fn may(&self, user: &str, publish: &[&str], subscribe: &[&str]) -> (Vec<String>, Vec<String>) {
+        let mut raw = self.raw(user).await;
+        let (mut publishes, mut subscribes) = (Vec::new(), Vec::new());
+        for subject in publish {
+            raw.publish(subject, None, b"{}").await;
+            if is_permitted(&raw.flush().await, subject) {
+                publishes.push((*subject).to_owned());
+            }
+        }
+        for subject in subscribe {
+            raw.subscribe(subject, None).await;
+            let permitted = is_permitted(&raw.flush().await, subject);
+            raw.send(format!("UNSUB {}\r\n", subject.len()).as_bytes()).await;
+            if permitted {
+                subscribes.push((*subject).to_owned());
+            }
+        }
+        (publishes, subscribes)
+    }
+
+    /// A service's configuration, with this broker in place of the three.
+    pub(crate) fn configure(&self, service: &str) -> String {
+        let cluster = r#"["tls://nats-1:4222", "tls://nats-2:4222", "tls://nats-3:4222"]"#;
+        let config = self.shell.read(&format!("{service}/sealwire.toml"));
+        let config =
+            config.replace(cluster, &format!("[\"{}\"]", self.server.url())).replace("tls_ca = \"ca.pem\"\n", "");
+        let here = format!("{service}/here.toml");
+        self.shell.write(&here, &config.replace("replicas = 3", "replicas = 1"));
+        self.shell.set_mode(&here, 0o600);
+        for policy in
+            std::fs::read_dir(sealwire_testkit::root().join("policies")).unwrap().map(|entry| entry.unwrap().path())
+        {
+            let name = policy.file_name().unwrap().to_str().unwrap().to_owned();
+            self.shell.write(&format!("policies/{name}"), &std::fs::read_to_string(&policy).unwrap());
+        }
+        here
+    }
+
+    /// A replica of a service. Ready when this returns.
+    pub(crate) fn serve(&self, service: &str, state: &str) -> Served {
+        let config = self.configure(service);
+        let served = self.start(&config, state);
+        let ping = format!("ping --config {config} --own {state}");
+        let deadline = Instant::now() + 3 * SOON;
+        while self.shell.run(&ping).code != 0 {
+            assert!(Instant::now() < deadline, "not ready: {:?}", self.shell.run(&ping));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        served
+    }
+
+    /// A replica that may refuse to start.
+    pub(crate) fn start(&self, config: &str, state: &str) -> Served {
+        let mut command = self.shell.command(&["serve", "demo", "--config", config, "--state-file", state]);
+        let log = std::fs::File::create(self.shell.path(&format!("{state}.log"))).unwrap();
+        Served(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
+    }
+
+    /// What a replica has logged.
+    pub(crate) fn log(&self, state: &str) -> String {
+        self.shell.read(&format!("{state}.log"))
+    }
+
+    /// Waits until a replica has logged this.
+    pub(crate) fn wait_for_log(&self, state: &str, words: &str) {
+        let deadline = Instant::now() + 2 * SOON;
+        while !self.log(state).contains(words) {
+            assert!(Instant::now() < deadline, "no `{words}` in {}", self.log(state));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The planner's credentials, for this broker.
+    pub(crate) fn planner(&self) -> String {
+        let mut credentials = self.shell.read_json("planner/planner.creds.json");
+        credentials["nats"]["urls"] = serde_json::json!([self.server.url()]);
+        credentials["nats"].as_object_mut().unwrap().remove("tls_ca");
+        self.shell.write("planner/here.creds.json", &credentials.to_string());
+        self.shell.set_mode("planner/here.creds.json", 0o600);
+        "planner/here.creds.json".to_owned()
+    }
+}
+
+/// The users of a set-up, and the limits of the shipped brokers.
+pub(crate) fn config(shell: &Shell) -> String {
+    let shipped = std::fs::read_to_string(sealwire_testkit::root().join("deploy/nats.conf")).unwrap();
+    let limits: Vec<&str> = shipped.lines().filter(|line| line.starts_with("max_")).collect();
+    assert!(limits.len() >= 3, "{limits:?}");
+    format!("{}\n{}", limits.join("\n"), shell.read("nats-1/users.conf"))
+}
+
+/// A running command, which is killed when it is dropped, if it has not ended before.
+pub(crate) struct Served(pub(crate) Child);
+
+impl Served {
+    pub(crate) fn terminate(&mut self) {
+        // By the process's own id, while it is ours: it has not been waited for.
+        let pid = self.0.id().to_string();
+        assert!(std::process::Command::new("kill").arg(&pid).status().unwrap().success());
+        assert!(self.0.wait().unwrap().success(), "drained");
+    }
+}
+
+impl Served {
+    /// The exit code, once it has ended by itself.
+    pub(crate) fn ends(&mut self, within: Duration) -> Option<i32> {
+        let deadline = Instant::now() + within;
+        while Instant::now() < deadline {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        None
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.0.id().to_string();
+        assert!(std::process::Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[track_caller]
+pub(crate) fn is_permitted(errors: &[String], what: &str) -> bool {
+    match errors {
+        [] => true,
+        [error] if error.contains("Permissions Violation") => false,
+        errors => panic!("{what}: {errors:?}"),
+    }
+}
+
+pub(crate) fn owned(subjects: &[&str]) -> Vec<String> {
+    subjects.iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,323 @@
+//! docker-compose.yml as it stands: up, watched, brokers and replicas killed, restarted, scaled, a key rotated, down.
+//!
+//! The base images are stand-ins made of this machine's packages, see the file `stand-ins`; the image of the project is
+//! built from them by the project's own Dockerfile. Where there is no Docker engine, one line says so; with CI=true that
+//! is a failure. Progress and figures are written past the test harness, so that they show in the log of a run that passes.
+
+mod enrol;
+mod pages;
+mod stack;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use pages::Pages;
+use sealwire_testkit::{files_below, root};
+use serde_json::Value;
+use stack::{Kind, Load, Stack, say};
+
+const ALL_BROKERS: [&str; 3] = ["nats-1", "nats-2", "nats-3"];
+
+/// `cargo test -- --skip takes_minutes` leaves it out.
+mod takes_minutes {
+    use super::*;
+
+    /// One test: what costs time is to have it all running.
+    #[test]
+    fn compose_set_up_holds_through_kills_restarts_and_scaling() {
+        let Some(stack) = Stack::up() else { return };
+        started_in_order(&stack);
+        hardened(&stack);
+        encrypted_and_replicated(&stack);
+        let mut pages = Pages::read();
+        agent_is_answered(&stack, &mut pages);
+        enrol::agent_enrols_by_its_public_key(&stack, &pages);
+        let mut load = Load::default();
+        load.add(&rolling_restart_loses_nothing(&stack, &mut pages));
+        load.add(&killed_replica_costs_what_it_had_in_flight(&stack, &mut pages));
+        load.add(&restarted_brokers_cost_no_call_its_answer(&stack, &mut pages));
+        load.add(&killed_broker_is_missed_by_nobody(&stack, &mut pages));
+        load.add(&killed_leader_is_replaced(&stack));
+        load.add(&scaled_up_without_a_pause(&stack, &mut pages));
+        key_is_rotated(&stack, &mut pages);
+        executed_once(&stack, &load);
+        pages.run(&stack, "docker compose down --volumes");
+        pages.finish();
+        stack.down();
+    }
+}
+
+/// Secrets, then brokers, then the service, then the agent: each when the one before it is ready.
+fn started_in_order(stack: &Stack) {
+    let state = |service: &str, replica, pointer: &str| {
+        let state = stack.inspect(service, replica);
+        state.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("{service}: {pointer}")).to_owned()
+    };
+    let init = state("init", 1, "/State/FinishedAt");
+    assert_eq!(stack.inspect("init", 1)["State"]["ExitCode"], 0);
+    let replicas: Vec<String> = (1..=2).map(|replica| state("demo", replica, "/State/StartedAt")).collect();
+    for broker in ALL_BROKERS {
+        let started = state(broker, 1, "/State/StartedAt");
+        assert!(init < started, "{broker} started at {started}, the secrets were there at {init}");
+        assert_eq!(state(broker, 1, "/State/Health/Status"), "healthy");
+        assert!(replicas.iter().all(|replica| started < *replica));
+    }
+    let agent = state("planner", 1, "/State/StartedAt");
+    for (replica, started) in (1..).zip(&replicas) {
+        assert_eq!(state("demo", replica, "/State/Health/Status"), "healthy");
+        assert!(*started < agent);
+    }
+}
+
+/// Nobody is root, nothing but its volumes can be written, nothing is published.
+fn hardened(stack: &Stack) {
+    let containers = [("init", 1), ("nats-1", 1), ("nats-2", 1), ("nats-3", 1), ("demo", 1), ("demo", 2), ("bank", 1)];
+    for (service, replica) in containers.into_iter().chain([("issuer", 1), ("planner", 1)]) {
+        let found = stack.inspect(service, replica);
+        let host = &found["HostConfig"];
+        assert_eq!(found["Config"]["User"], "65532:65532", "{service}");
+        assert_eq!(host["ReadonlyRootfs"], true, "{service}");
+        assert_eq!(host["Privileged"], false, "{service}");
+        assert_eq!(host["CapDrop"], serde_json::json!(["ALL"]), "{service}");
+        assert_eq!(host["SecurityOpt"], serde_json::json!(["no-new-privileges:true"]), "{service}");
+        assert!(host["PortBindings"].as_object().is_none_or(serde_json::Map::is_empty), "{service}");
+        assert!(host["Memory"].as_u64().unwrap() > 0 && host["PidsLimit"].as_u64().unwrap() > 0, "{service}");
+    }
+    let network: Value = serde_json::from_str(&stack.docker(&["network", "inspect", &stack.name("bus")])).unwrap();
+    assert_eq!(network[0]["Internal"], true);
+    // No shell, no package manager: nothing to run but the command itself.
+    assert!(!stack.try_docker(&["exec", &stack.container("demo", 1), "sh", "-c", "true"]).0);
+}
+
+fn encrypted_and_replicated(stack: &Stack) {
+    for broker in ALL_BROKERS {
+        let figures = stack.monitor(broker, "varz");
+        assert_eq!((&figures["tls_required"], &figures["cluster"]["tls_required"]), (&true.into(), &true.into()));
+        assert_eq!(figures["cluster"]["tls_verify"], true);
+        assert_eq!(figures["max_payload"], 262_144);
+    }
+    // The brokers are asked one after the other: a guard that moves meanwhile is seen at two.
+    let connections = stack.wait_for("one connection of each replica's guard", || {
+        let of = |broker| stack.monitor(broker, "connz?auth=true")["connections"].as_array().unwrap().clone();
+        let all: Vec<Value> = ALL_BROKERS.into_iter().flat_map(of).collect();
+        let guards = all.iter().filter(|connection| connection["account"] != "SEALWIRE").count();
+        (guards == 3).then_some(all)
+    });
+    // Three for each replica (agents, answers, guard) and the agent's.
+    assert!(connections.len() >= 10, "{}", connections.len());
+    for connection in &connections {
+        assert_eq!(connection["tls_version"], "1.3", "{connection}");
+        assert!(connection["authorized_user"].as_str().unwrap().starts_with('U'), "{connection}");
+        let account = connection["account"].as_str().unwrap();
+        assert!(["SEALWIRE", "GUARD_demo", "GUARD_bank"].contains(&account), "{connection}");
+    }
+    let users: BTreeSet<&str> =
+        connections.iter().map(|connection| connection["authorized_user"].as_str().unwrap()).collect();
+    assert_eq!(users.len(), 5, "two services, their guards and the agent each have their own");
+    for account in ["GUARD_demo", "GUARD_bank"] {
+        let stream = guard_stream(stack, account);
+        assert_eq!(
+            (&stream["config"]["num_replicas"], &stream["config"]["storage"]),
+            (&3.into(), &"memory".into()),
+            "{account}"
+        );
+    }
+    say(&format!(
+        "three brokers, {} connections, all with TLS 1.3 and an own user; guard stream with 3 copies",
+        connections.len()
+    ));
+}
+
+/// The one stream of a guard's account, as a broker describes it.
+fn guard_stream(stack: &Stack, account: &str) -> Value {
+    let figures = stack.monitor("nats-1", "jsz?accounts=true&streams=true&config=true");
+    let accounts = figures["account_details"].as_array().unwrap();
+    let found =
+        accounts.iter().find(|found| found["name"] == account).unwrap_or_else(|| panic!("{account}: {figures}"));
+    let streams = found["stream_detail"].as_array().unwrap();
+    assert_eq!(streams.len(), 1, "{streams:?}");
+    streams[0].clone()
+}
+
+fn agent_is_answered(stack: &Stack, pages: &mut Pages) {
+    stack.wait_for("the agent's calls", || {
+        (stack.log("planner").lines().filter(|line| line.contains("  5  ")).count() >= 3).then_some(())
+    });
+    assert!(pages.run(stack, "docker compose ps").contains("healthy"));
+    for logs in ["logs --tail", "logs --follow"] {
+        let shown = pages.run(stack, logs);
+        assert!(shown.contains("  5  ") && shown.contains("message_id="), "{shown}");
+    }
+    say(&format!("the agent's log: {}", stack.log("planner").lines().last().unwrap_or_default().trim()));
+    let ping = pages.run(stack, "operator ping");
+    assert!(ping.contains("2 of 2 take messages"), "{ping}");
+    let called = pages.run(stack, "operator/teller.creds.json");
+    assert!(called.contains(r#""amount":500"#), "{called}");
+    for denied in ["operator/auditor.creds.json", "policy explain"] {
+        let (code, said) = pages.try_run(stack, denied);
+        assert_eq!(code, Some(10), "{said}");
+    }
+}
+
+fn rolling_restart_loses_nothing(stack: &Stack, pages: &mut Pages) -> Load {
+    let load = stack.load();
+    std::thread::sleep(Duration::from_secs(1));
+    pages.run(stack, "deploy/rolling-restart");
+    std::thread::sleep(Duration::from_secs(1));
+    let load = load.finish();
+    say(&format!("rolling restart under load: {load}"));
+    nothing_lost(&load);
+    assert!(load.results() > 500, "{load}");
+    load
+}
+
+/// Whatever was accepted was answered. On a machine that stalls, the guard may refuse a few calls instead.
+fn nothing_lost(load: &Load) {
+    let failures: Vec<(Kind, &str)> = load.failures().collect();
+    assert!(failures.iter().all(|(kind, _)| *kind == Kind::Refused), "{failures:?}");
+    assert!(failures.len() <= load.results() / 100, "{failures:?}");
+}
+
+fn killed_replica_costs_what_it_had_in_flight(stack: &Stack, pages: &mut Pages) -> Load {
+    let load = stack.load();
+    std::thread::sleep(Duration::from_secs(1));
+    let killed = load.now();
+    pages.run(stack, "docker kill");
+    std::thread::sleep(Duration::from_secs(3));
+    let load = load.finish();
+    say(&format!("replica killed under load: {load}"));
+    // Each worker has one call in flight; the next one goes to the other replica.
+    assert!(load.failures().count() <= 2 * load.workers, "{:?}", load.failures().collect::<Vec<_>>());
+    assert!(load.results_after(killed + Duration::from_secs(2)) > 50, "{load}");
+    pages.run(stack, "docker compose up --detach");
+    stack.wait_healthy("demo", 1);
+    stack.wait_healthy("demo", 2);
+    load
+}
+
+/// A broker that is told to stop hands over what it leads. Its clients find another one.
+fn restarted_brokers_cost_no_call_its_answer(stack: &Stack, pages: &mut Pages) -> Load {
+    let load = stack.load();
+    pages.run(stack, "for broker in");
+    let load = load.finish();
+    say(&format!("rolling restart of the brokers under load: {load}"));
+    // While clients look for another broker, and the guard for its stream, calls are refused. Hardly any is lost in between.
+    let lost = load.failures().filter(|(kind, _)| *kind != Kind::Refused).count();
+    assert!(lost <= 2 * load.workers, "{:?}", load.failures().collect::<Vec<_>>());
+    assert!(load.results() > 500, "{load}");
+    load
+}
+
+/// Until the clients have found another broker, and the guard another leader if it was that one, calls are refused.
+fn killed_broker_is_missed_by_nobody(stack: &Stack, pages: &mut Pages) -> Load {
+    let load = stack.load();
+    std::thread::sleep(Duration::from_secs(1));
+    let killed = load.now();
+    pages.run(stack, "docker compose kill nats-1");
+    load.wait_for_results_since(killed + Duration::from_secs(1), 100, Duration::from_secs(40));
+    pages.run(stack, "docker compose start nats-1");
+    stack.wait_healthy("nats-1", 1);
+    let load = load.finish();
+    say(&format!("nats-1 killed and started again under load: {load}"));
+    only_refused_or_unknown(&load);
+    load
+}
+
+/// Refused before anything was done, or not known; never a wrong answer.
+fn only_refused_or_unknown(load: &Load) {
+    for (kind, text) in load.failures() {
+        assert!(matches!(kind, Kind::Refused | Kind::Unknown), "{kind:?} {text}");
+    }
+}
+
+/// The worst node to lose: the one that leads the guard's stream. Until another one does, nobody can say what was seen
+/// before, and everything is refused. The agent keeps its connection or finds another broker.
+fn killed_leader_is_replaced(stack: &Stack) -> Load {
+    let stream = guard_stream(stack, "GUARD_demo");
+    let leader = stream.pointer("/cluster/leader").unwrap().as_str().unwrap().to_owned();
+    let load = stack.load();
+    std::thread::sleep(Duration::from_secs(1));
+    let killed = load.now();
+    stack.docker(&["kill", &stack.container(&leader, 1)]);
+    load.wait_for_results_since(killed + Duration::from_secs(1), 100, Duration::from_secs(40));
+    let load = load.finish();
+    let recovered = load.last_failure().map_or(Duration::ZERO, |last| last.saturating_sub(killed));
+    say(&format!(
+        "{leader}, the guard's leader, killed under load: {load}; last failure {:.1} s after",
+        recovered.as_secs_f64()
+    ));
+    only_refused_or_unknown(&load);
+    stack.docker(&["start", &stack.container(&leader, 1)]);
+    stack.wait_healthy(&leader, 1);
+    load
+}
+
+fn scaled_up_without_a_pause(stack: &Stack, pages: &mut Pages) -> Load {
+    let load = stack.load();
+    pages.run(stack, "--scale demo=3");
+    stack.wait_healthy("demo", 3);
+    assert!(stack.log("init").contains("the set-up in /sealwire stays"), "secrets are made at the first start only");
+    let ping = stack.ping(3);
+    let load = load.finish();
+    say(&format!("scaled to 3 under load: {load}"));
+    assert!(ping.contains("3 of 3 take messages"), "{ping}");
+    nothing_lost(&load);
+    load
+}
+
+fn key_is_rotated(stack: &Stack, pages: &mut Pages) {
+    let rotated = pages.run(stack, "keys rotate");
+    assert!(rotated.contains("planner signs with planner.k2 from now on"), "{rotated}");
+    stack.wait_for("the replicas to read the new ring", || {
+        (stack.log("demo").matches("key ring").count() >= 3).then_some(())
+    });
+    pages.run(stack, "docker compose restart issuer planner");
+    pages.run(stack, "keys retire");
+    let listed = pages.run(stack, "keys list");
+    let old = listed.lines().find(|line| line.contains("planner.k1")).expect("listed");
+    assert!(old.contains("retired"), "{listed}");
+    let before = stack.log("planner").lines().count();
+    stack.wait_for("answers under the new key", || {
+        (stack.log("planner").lines().skip(before).filter(|line| line.contains("  5  ")).count() >= 3).then_some(())
+    });
+    say("key rotated: the agent is answered under planner.k2");
+}
+
+/// Each replica logs each message that it executed.
+fn executed_once(stack: &Stack, load: &Load) {
+    let log = stack.log("demo");
+    let ids: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("agent=planner") && line.contains("method=math/add") && line.contains("allowed"))
+        .filter_map(|line| line.split("message_id=").nth(1)?.split_whitespace().next())
+        .collect();
+    let distinct: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(distinct.len(), ids.len(), "executed twice");
+    assert!(ids.len() >= load.results(), "{} executions for {} answers", ids.len(), load.results());
+    say(&format!("{} executions, none twice, for {} answered calls of the load", ids.len(), load.results()));
+}
+
+/// The stand-in of the toolchain compiles nothing, so what a real one would miss is looked for here.
+#[test]
+fn what_the_source_includes_is_in_the_build_context() {
+    let ignore = std::fs::read_to_string(root().join(".dockerignore")).unwrap();
+    let sent: BTreeSet<&str> = ignore.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    for needed in ["Cargo.toml", "Cargo.lock", "src", "crates"] {
+        assert!(sent.contains(needed), "{needed}");
+    }
+    let root = root();
+    let mut included = 0;
+    for folder in ["src", "crates/cli/src", "crates/nats-server/src"] {
+        for source in files_below(&root.join(folder)) {
+            let text = std::fs::read_to_string(&source).unwrap();
+            for file in text.split("include_str!(\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+                included += 1;
+                // Links in the package lead out of it, so that it can be published with what it includes.
+                let file = source.parent().unwrap().join(file).canonicalize().unwrap();
+                let name = file.strip_prefix(root).unwrap().components().next().unwrap().as_os_str().to_str().unwrap();
+                assert!(sent.contains(name), "{} includes {}", source.display(), file.display());
+            }
+        }
+    }
+    assert!(included > 1, "the search finds what it looks for");
+}

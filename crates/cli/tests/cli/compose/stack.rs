@@ -1,0 +1,390 @@
+//! The running set-up, what is done to it from outside, and callers inside it.
+//! Never touches a container, network or volume of another project.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A line in the log of the test run, also when the test passes: the harness takes only what `println!` writes.
+pub(crate) fn say(text: &str) {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    let seconds = BEGAN.get_or_init(Instant::now).elapsed().as_secs();
+    let _ = writeln!(std::io::stderr().lock(), "compose {seconds:>3} s: {text}");
+}
+
+/// The set-up under a project name of its own. Dropping it removes all of it.
+pub(crate) struct Stack {
+    tool: Vec<&'static str>,
+    project: String,
+    image: String,
+    began: Instant,
+    is_down: bool,
+    _alone: File,
+}
+
+impl Stack {
+    /// Builds and starts everything; `None`, and a line in the log, where there is no Docker.
+    pub(crate) fn up() -> Option<Self> {
+        let Some(tool) = compose_tool() else {
+            let why = "NOT RUN: no Docker engine with a compose tool, so docker-compose.yml is not tested here";
+            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{why}");
+            say(why);
+            return None;
+        };
+        let alone = alone();
+        let project = format!("{PROJECTS}{}", std::process::id());
+        let image = format!("sealwire:{project}");
+        let stack = Self { tool, project, image, began: Instant::now(), is_down: false, _alone: alone };
+        // The very version that the compose file names, whatever is installed.
+        let environment = sealwire_testkit::nats_server::Environment {
+            path: None,
+            named: None,
+            ..sealwire_testkit::nats_server::Environment::of_process()
+        };
+        let server = sealwire_testkit::nats_server::find_in(&environment, &mut |note| say(note)).unwrap();
+        let mut stand_ins = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/compose/stand-ins"));
+        stand_ins.arg(env!("CARGO_BIN_EXE_sealwire")).arg(server.path);
+        run(&mut stand_ins);
+        stack.compose(&["build", "init"]);
+        let size = |image: &str| stack.docker(&["image", "inspect", "--format", "{{ .Size }}", image]);
+        let megabytes = |image: &str| size(image).trim().parse::<f64>().unwrap() / 1e6;
+        let (own, broker) = (megabytes(&stack.image), megabytes("nats:2.15.1-alpine"));
+        say(&format!(
+            "{:.1} s for the images: sealwire {own:.0} MB (unoptimized build), broker {broker:.0} MB (stand-in)",
+            stack.began.elapsed().as_secs_f64()
+        ));
+        let began = Instant::now();
+        stack.compose(&["up", "--detach"]);
+        say(&format!("up and healthy after {:.1} s", began.elapsed().as_secs_f64()));
+        Some(stack)
+    }
+
+    /// Removes everything, and sees that it is gone.
+    pub(crate) fn down(mut self) {
+        self.remove();
+        let label = format!("label=com.docker.compose.project={}", self.project);
+        for what in [&["ps", "--all"][..], &["volume", "ls"], &["network", "ls"]] {
+            let args: Vec<&str> = what.iter().copied().chain(["--quiet", "--filter", &label]).collect();
+            assert_eq!(self.docker(&args).trim(), "", "{what:?} after down");
+        }
+        say(&format!("down; {:.0} s in all", self.began.elapsed().as_secs_f64()));
+    }
+
+    fn remove(&mut self) {
+        if !std::mem::replace(&mut self.is_down, true) {
+            // Also when the test has failed: nothing may stay, and there is nobody to tell.
+            let _ = self.command(&["down", "--volumes", "--remove-orphans", "--timeout", "3"]).output();
+            // Under the names of real images they would surprise whoever builds next.
+            let list =
+                Command::new("docker").args(["image", "ls", "--quiet", "--filter", "label=sealwire.stand-in"]).output();
+            let ids = list.map(|list| String::from_utf8_lossy(&list.stdout).into_owned()).unwrap_or_default();
+            let _ = Command::new("docker").args(["image", "rm", "--force"]).args(ids.split_whitespace()).output();
+        }
+    }
+
+    /// What a container of the project is called.
+    pub(crate) fn container(&self, service: &str, replica: u32) -> String {
+        let names = self.containers(service, &format!("label=com.docker.compose.container-number={replica}"));
+        assert_eq!(names.len(), 1, "{service} {replica}: {names:?}");
+        names[0].clone()
+    }
+
+    fn containers(&self, service: &str, filter: &str) -> Vec<String> {
+        let project = format!("label=com.docker.compose.project={}", self.project);
+        let service = format!("label=com.docker.compose.service={service}");
+        let filters = [&project, &service, "label=com.docker.compose.oneoff=False", filter];
+        let filters = filters.into_iter().flat_map(|filter| ["--filter", filter]);
+        let args: Vec<&str> = ["ps", "--all", "--format", "{{ .Names }}"].into_iter().chain(filters).collect();
+        self.docker(&args).split_whitespace().map(ToOwned::to_owned).collect()
+    }
+
+    /// A network or volume of the project.
+    pub(crate) fn name(&self, of: &str) -> String {
+        format!("{}_{of}", self.project)
+    }
+
+    pub(crate) fn inspect(&self, service: &str, replica: u32) -> Value {
+        let text = self.docker(&["inspect", &self.container(service, replica)]);
+        serde_json::from_str::<Value>(&text).unwrap()[0].take()
+    }
+
+    /// What a broker says about itself.
+    pub(crate) fn monitor(&self, broker: &str, page: &str) -> Value {
+        let url = format!("http://127.0.0.1:8222/{page}");
+        let text = self.docker(&["exec", &self.container(broker, 1), "wget", "-q", "-O", "-", &url]);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Everything that the containers of a service have logged.
+    pub(crate) fn log(&self, service: &str) -> String {
+        let mut text = String::new();
+        for container in self.containers(service, "label=com.docker.compose.project") {
+            let output = Command::new("docker").args(["logs", &container]).output().unwrap();
+            text.push_str(&String::from_utf8_lossy(&output.stdout));
+            text.push_str(&String::from_utf8_lossy(&output.stderr));
+        }
+        text
+    }
+
+    /// What the replicas say when they are asked, through the broker, whether there are so many that take messages.
+    pub(crate) fn ping(&self, at_least: u32) -> String {
+        let ping = ["sealwire", "ping", "--config", "/sealwire/demo/sealwire.toml", "--at-least"];
+        let (container, at_least) = (self.container("demo", 1), at_least.to_string());
+        self.docker(&[&["exec", &container], &ping[..], &[&at_least]].concat())
+    }
+
+    pub(crate) fn wait_healthy(&self, service: &str, replica: u32) {
+        let what = format!("{service} {replica} to be healthy");
+        self.wait_for(&what, || {
+            (self.inspect(service, replica)["State"]["Health"]["Status"] == "healthy").then_some(())
+        });
+    }
+
+    pub(crate) fn wait_for<T>(&self, what: &str, mut try_it: impl FnMut() -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(found) = try_it() {
+                return found;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "waited a minute for {what}");
+            std::thread::sleep(Duration::from_millis(250));
+        }
+    }
+
+    pub(crate) fn compose(&self, args: &[&str]) -> String {
+        run(&mut self.command(args))
+    }
+
+    pub(crate) fn docker(&self, args: &[&str]) -> String {
+        run(Command::new("docker").args(args))
+    }
+
+    pub(crate) fn try_docker(&self, args: &[&str]) -> (bool, String) {
+        let output = Command::new("docker").args(args).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.tool[0]);
+        command.args(&self.tool[1..]).args(args).envs(self.environment());
+        command
+    }
+
+    /// With these the tool and the scripts of the project mean this set-up.
+    pub(crate) fn environment(&self) -> [(&str, &OsStr); 2] {
+        [("COMPOSE_PROJECT_NAME", self.project.as_ref()), ("SEALWIRE_IMAGE", self.image.as_ref())]
+    }
+
+    /// Callers beside the agent, with its credentials, one call at a time each.
+    pub(crate) fn load(&self) -> Running {
+        let container = self.container("planner", 1);
+        let (stop, lines) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let began = Instant::now();
+        let worker = |_| {
+            let (container, stop, lines) = (container.clone(), Arc::clone(&stop), Arc::clone(&lines));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    call(&container, |line| lines.lock().unwrap().push((began.elapsed(), read(line))));
+                }
+            })
+        };
+        let workers = (0..WORKERS).map(worker).collect();
+        Running { stop, lines, workers, began }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.is_down {
+            let logs = self.command(&["logs", "--no-color", "--tail", "40"]).output();
+            say(&logs.map(|logs| String::from_utf8_lossy(&logs.stdout).into_owned()).unwrap_or_default());
+        }
+        self.remove();
+    }
+}
+
+/// A round of calls from within the agent's container. Lines come while it runs.
+fn call(container: &str, mut each: impl FnMut(&str)) {
+    let call = ["sealwire", "call", "--creds", "/sealwire/planner/planner.creds.json", "--deadline", "3s", "--json"];
+    let often = ["--every", "20ms", "--times", "100", "demo", "math/add", "[2,3]"];
+    let mut command = Command::new("docker");
+    command.args(["exec", container]).args(call).args(often).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        each(&line);
+    }
+    child.wait().unwrap();
+}
+
+/// What one call came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// The right result.
+    Result,
+    /// The service, or a hint, says that this delivery was not executed.
+    Refused,
+    /// No answer: whether it was executed is not known.
+    Unknown,
+    /// Anything that should never be.
+    Wrong,
+}
+
+fn read(line: &str) -> (Kind, String) {
+    let said: Value = serde_json::from_str(line).unwrap_or_default();
+    let kind = if said["result"] == 5 {
+        Kind::Result
+    } else if let Some(code) = said["error"]["rpc"]["code"].as_i64() {
+        if matches!(code, -32011 | -32014) { Kind::Refused } else { Kind::Wrong }
+    } else {
+        // Exit codes: 20 the broker or nobody listening, 22 a hint, 23 the deadline.
+        match said["error"]["exit"].as_i64() {
+            Some(20 | 22) => Kind::Refused,
+            Some(23) => Kind::Unknown,
+            _ => Kind::Wrong,
+        }
+    };
+    (kind, line.to_owned())
+}
+
+type Lines = Vec<(Duration, (Kind, String))>;
+
+/// Callers at work.
+pub(crate) struct Running {
+    stop: Arc<AtomicBool>,
+    lines: Arc<Mutex<Lines>>,
+    workers: Vec<JoinHandle<()>>,
+    began: Instant,
+}
+
+impl Running {
+    /// The time, as the lines have it.
+    pub(crate) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Waits until so many calls have been answered after `since` without a failure in between.
+    pub(crate) fn wait_for_results_since(&self, since: Duration, results: usize, patience: Duration) {
+        let began = Instant::now();
+        loop {
+            let lines = self.lines.lock().unwrap();
+            let good = |(at, (kind, _)): &&(Duration, (Kind, String))| *at > since && *kind == Kind::Result;
+            let in_a_row = lines.iter().rev().take_while(good).count();
+            drop(lines);
+            if in_a_row >= results {
+                return;
+            }
+            assert!(began.elapsed() < patience, "{in_a_row} results in a row after {patience:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    pub(crate) fn finish(self) -> Load {
+        self.stop.store(true, Ordering::Relaxed);
+        let workers = self.workers.len();
+        self.workers.into_iter().for_each(|worker| worker.join().unwrap());
+        Load { lines: std::mem::take(&mut self.lines.lock().unwrap()), workers }
+    }
+}
+
+/// What became of all calls of a phase.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    lines: Lines,
+    pub(crate) workers: usize,
+}
+
+impl Load {
+    pub(crate) fn results(&self) -> usize {
+        self.lines.iter().filter(|(_, (kind, _))| *kind == Kind::Result).count()
+    }
+
+    pub(crate) fn results_after(&self, time: Duration) -> usize {
+        self.lines.iter().filter(|(at, (kind, _))| *at > time && *kind == Kind::Result).count()
+    }
+
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (Kind, &str)> {
+        let failed = self.lines.iter().filter(|(_, (kind, _))| *kind != Kind::Result);
+        failed.map(|(_, (kind, line))| (*kind, line.as_str()))
+    }
+
+    pub(crate) fn last_failure(&self) -> Option<Duration> {
+        self.lines.iter().filter(|(_, (kind, _))| *kind != Kind::Result).map(|(at, _)| *at).max()
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.lines.extend(other.lines.iter().cloned());
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |kind| self.failures().filter(|(found, _)| *found == kind).count();
+        write!(
+            f,
+            "{} calls: {} answered, {} refused unexecuted, {} without an answer",
+            self.lines.len(),
+            self.results(),
+            count(Kind::Refused),
+            count(Kind::Unknown)
+        )
+    }
+}
+
+const WORKERS: usize = 4;
+
+/// What the projects of this test are called, before the process id.
+const PROJECTS: &str = "sealwire-test-";
+
+/// Waits until no other run of this test is at work, since the stand-ins are everybody's, and removes what a run that was
+/// killed has left. The lock is the kernel's, so it does not outlive its process.
+fn alone() -> File {
+    let path = std::env::temp_dir().join("sealwire-compose-test.lock");
+    // Somebody else's can be locked, too.
+    let lock = File::create(&path).or_else(|_| File::open(&path)).unwrap();
+    lock.lock().unwrap();
+    let filter = format!("name={PROJECTS}");
+    for (list, remove) in [
+        (&["ps", "--all", "--quiet"][..], &["rm", "--force"][..]),
+        (&["volume", "ls", "--quiet"], &["volume", "rm"]),
+        (&["network", "ls", "--quiet"], &["network", "rm"]),
+    ] {
+        let left = run(Command::new("docker").args(list).args(["--filter", &filter]));
+        let left: Vec<&str> = left.split_whitespace().collect();
+        if !left.is_empty() {
+            run(Command::new("docker").args(remove).args(left));
+        }
+    }
+    lock
+}
+
+/// `docker compose`, or the older `docker-compose`, with an engine behind it.
+fn compose_tool() -> Option<Vec<&'static str>> {
+    let works = |program: &str, args: &[&str]| {
+        let output = Command::new(program).args(args).stdin(Stdio::null()).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    if !cfg!(target_os = "linux") || !works("docker", &["version", "--format", "{{ .Server.Version }}"]) {
+        return None;
+    }
+    if works("docker", &["compose", "version"]) {
+        return Some(vec!["docker", "compose"]);
+    }
+    works("docker-compose", &["version"]).then(|| vec!["docker-compose"])
+}
+
+/// Runs to the end and returns stdout.
+#[track_caller]
+fn run(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{command:?}\n{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}

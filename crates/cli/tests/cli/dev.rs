@@ -1,0 +1,367 @@
+//! `sealwire dev`: one at a time in a folder, which it keeps; more agents; its broker's end is its own.
+
+mod streams;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::process::{SIGINT, SIGKILL, SIGSTOP, SIGTERM, children, heard, says, send, spawn, whole};
+use crate::shell::{Ran, Shell};
+use sealwire_testkit::{SOON, within};
+use tokio::process::Child;
+use tokio::sync::watch;
+
+struct Dev {
+    child: Child,
+    stdout: watch::Receiver<String>,
+    stderr: watch::Receiver<String>,
+}
+
+impl Dev {
+    /// Starts it with these words, and waits until the service takes messages.
+    async fn start(shell: &Shell, words: &[&str]) -> Self {
+        let mut child = spawn(shell, &[&["dev"], words].concat());
+        let (stdout, stderr) = (heard(child.stdout.take().unwrap()), heard(child.stderr.take().unwrap()));
+        let mut dev = Self { child, stdout, stderr };
+        says(&mut dev.stdout, "Ctrl-C ends it").await;
+        dev
+    }
+
+    fn id(&self) -> u32 {
+        self.child.id().unwrap()
+    }
+
+    /// Its nats-server.
+    fn broker(&self) -> u32 {
+        *children(self.id()).first().unwrap()
+    }
+
+    async fn stop(mut self) {
+        send(SIGTERM, self.id());
+        assert_eq!(self.ended().await, Some(0), "{}", self.said());
+    }
+
+    async fn ended(&mut self) -> Option<i32> {
+        within(Duration::from_secs(30), self.child.wait()).await.unwrap().code()
+    }
+
+    fn said(&self) -> String {
+        format!("{}{}", *self.stdout.borrow(), *self.stderr.borrow())
+    }
+}
+
+fn add(shell: &Shell, agent: &str) -> Ran {
+    let creds = format!("sealwire-dev/{agent}.creds.json");
+    shell.run_args(&["call", "--creds", &creds, "demo", "math/add", "[2, 3]"])
+}
+
+/// Every file of the folder and what is in it.
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = sealwire_testkit::files_below(folder).into_iter();
+    files.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_dev_in_one_folder_is_refused_and_harms_nothing() {
+    let shell = Shell::new();
+    let dev = Dev::start(&shell, &[]).await;
+    let ring = shell.read("sealwire-dev/ring.json");
+    for words in ["dev", "dev --fresh"] {
+        let mut second = shell.command(&words.split(' ').collect::<Vec<_>>());
+        let second = second.env("SEALWIRE_NATS_SERVER", &sealwire_testkit::found().path).output().unwrap();
+        let said = String::from_utf8(second.stderr).unwrap();
+        assert_eq!(second.status.code(), Some(30), "{said}");
+        assert!(said.contains(&format!("(process {})", dev.id())) && said.contains("--folder"), "{said}");
+    }
+    assert_eq!(shell.read("sealwire-dev/ring.json"), ring);
+    assert_eq!(add(&shell, "planner").ok().stdout, "5\n");
+    // Another folder is another matter.
+    let other = Dev::start(&shell, &["--folder", "other"]).await;
+    other.stop().await;
+    dev.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_in_use_is_told_in_one_line_before_anything_is_touched() {
+    let shell = Shell::new();
+    Dev::start(&shell, &[]).await.stop().await;
+    let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let mut before = contents(&shell.path("sealwire-dev"));
+    for args in [&["dev", "--port", &port][..], &["dev", "--fresh", "--port", &port], &["nats-server", "--port", &port]]
+    {
+        let ran = shell.run_args(args).fails(30, &[&format!("port {port} of 127.0.0.1 is in use"), "--port"]);
+        assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+    }
+    let mut after = contents(&shell.path("sealwire-dev"));
+    // Whose the folder was last.
+    let mark = shell.path("sealwire-dev/.sealwire-dev").display().to_string();
+    assert!(before.remove(&mark).is_some() && after.remove(&mark).is_some());
+    assert_eq!(before, after);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_the_folder_is_kept_unless_a_fresh_start_is_asked_for() {
+    let shell = Shell::new();
+    let first = Dev::start(&shell, &[]).await;
+    assert!(!first.said().contains("--fresh"), "there is nothing yet to begin anew: {}", first.said());
+    first.stop().await;
+    let policy = format!("{}# edited\n", shell.read("sealwire-dev/policies/math.toml"));
+    shell.write("sealwire-dev/policies/math.toml", &policy);
+    let names = ["planner.creds.json", "ring.json", "token-key.json", "service-key.json", "sealwire.toml"];
+    let kept = || names.map(|name| shell.read(&format!("sealwire-dev/{name}")));
+    let before = kept();
+
+    let again = Dev::start(&shell, &[]).await;
+    assert!(again.said().contains("`--fresh` makes new ones"), "{}", again.said());
+    assert_eq!(kept(), before, "the port is the same, too");
+    assert_eq!(shell.read("sealwire-dev/policies/math.toml"), policy);
+    add(&shell, "planner").ok();
+    again.stop().await;
+
+    // On another port, credentials differ by that alone.
+    let free = sealwire_testkit::free_port().to_string();
+    let moved = Dev::start(&shell, &["--port", &free]).await;
+    assert!(shell.read("sealwire-dev/planner.creds.json").contains(&format!(":{free}\"")));
+    assert_eq!(shell.read("sealwire-dev/ring.json"), before[1]);
+    add(&shell, "planner").ok();
+    moved.stop().await;
+
+    let fresh = Dev::start(&shell, &["--fresh"]).await;
+    assert!(kept()[..4].iter().zip(&before).all(|(now, then)| now != then), "nothing of the old one");
+    assert!(!shell.read("sealwire-dev/policies/math.toml").contains("# edited"));
+    assert!(!shell.path("sealwire-dev/.new").exists());
+    add(&shell, "planner").ok();
+    fresh.stop().await;
+}
+
+/// A start that was killed while it made its files leaves nothing that the next one takes for complete.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_half_made_folder_is_made_anew() {
+    let shell = Shell::new();
+    Dev::start(&shell, &[]).await.stop().await;
+    std::fs::remove_file(shell.path("sealwire-dev/agents.json")).unwrap();
+    std::fs::remove_file(shell.path("sealwire-dev/ring.json")).unwrap();
+    std::fs::create_dir(shell.path("sealwire-dev/.new")).unwrap();
+    shell.run("dev add-agent indexer").fails(30, &["is not the folder of a `sealwire dev`"]);
+    let dev = Dev::start(&shell, &[]).await;
+    add(&shell, "planner").ok();
+    dev.stop().await;
+    // And what nobody of us made is left alone.
+    shell.write("mine/letter.txt", "dear diary");
+    shell.run("dev --folder mine --fresh").fails(30, &["did not write"]);
+    assert_eq!(std::fs::read_dir(shell.path("mine")).unwrap().count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_can_be_added_whether_dev_runs_or_not() {
+    let shell = Shell::new();
+    shell.run("dev add-agent indexer").fails(30, &["is not the folder of a `sealwire dev`", "start"]);
+    let dev = Dev::start(&shell, &[]).await;
+    assert!(dev.said().contains("sealwire dev add-agent"), "{}", dev.said());
+
+    shell.run("dev add-agent indexer --role calculatr").fails(30, &["`calculatr`", "calculator"]);
+    shell.run("dev add-agent service").fails(30, &["user of the broker"]);
+    let ran = shell.run("dev add-agent indexer --role calculator").ok();
+    assert!(ran.stdout.contains("the broker and the service know it"), "{ran:?}");
+    assert_eq!(add(&shell, "indexer").ok().stdout, "5\n");
+    add(&shell, "planner").ok();
+    let ran = shell.run("dev add-agent signer --role calculator --alg eddsa --json").ok();
+    assert_eq!(ran.json()["running"], true);
+    assert_eq!(add(&shell, "signer").ok().stdout, "5\n", "the service's key is pinned");
+    shell.run("dev add-agent indexer --role teller").fails(30, &["already", "indexer.creds.json"]);
+    shell
+        .run_args(&["call", "--creds", "sealwire-dev/indexer.creds.json", "demo", "math/reset"])
+        .fails(10, &["-32002"]);
+    assert!(!dev.said().contains("connection to the broker is lost"), "the others stay: {}", dev.said());
+    dev.stop().await;
+
+    let ran = shell.run("dev add-agent later --role calculator").ok();
+    assert!(ran.stdout.contains("from the next"), "{ran:?}");
+    let again = Dev::start(&shell, &[]).await;
+    for agent in ["indexer", "signer", "later"] {
+        add(&shell, agent).ok();
+    }
+    assert!(again.said().contains("yours"), "{}", again.said());
+    // Tokens, credentials and the ring are nobody else's business.
+    for name in ["later.creds.json", "later.jwt", "ring.json"] {
+        assert_eq!(shell.mode(&format!("sealwire-dev/{name}")), 0o600, "{name}");
+    }
+    again.stop().await;
+}
+
+/// Each line that is printed below "Next", typed as it stands.
+fn type_next(shell: &Shell, said: &str, role: &str) -> Vec<std::process::Output> {
+    let lines = said.lines().skip_while(|line| !line.contains("Next")).filter_map(|line| line.strip_prefix("  "));
+    let typed = lines.map(|line| {
+        let mut bash = std::process::Command::new("bash");
+        let bin = Path::new(env!("CARGO_BIN_EXE_sealwire")).parent().unwrap();
+        bash.args(["-c", &line.replace("ROLE", role)]).current_dir(shell.path(""));
+        bash.env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())).output().unwrap()
+    });
+    typed.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_printed_for_a_new_agent_is_not_denied() {
+    let shell = Shell::new();
+    let dev = Dev::start(&shell, &[]).await;
+    for (agent, role) in [("adder", "calculator"), ("cashier", "teller")] {
+        let ran = shell.run(&format!("dev add-agent {agent} --role {role}")).ok();
+        let typed = type_next(&shell, &ran.stdout, role);
+        assert_eq!(typed.len(), 1, "{ran:?}");
+        assert!(typed[0].status.success(), "{ran:?} {typed:?}");
+    }
+    let ran = shell.run("dev add-agent idle").ok();
+    assert!(ran.stdout.contains("idle has no role") && ran.stdout.contains("calculator"), "{ran:?}");
+    // Who is denied can name the message, of which the service's log has the rule.
+    let denied = add(&shell, "idle").fails(10, &["with message_id "]).stderr;
+    let id = denied.split("message_id ").nth(1).unwrap().split(',').next().unwrap();
+    let began = Instant::now();
+    while !dev.said().lines().any(|line| line.contains(&format!("message_id={id}")) && line.contains("decision")) {
+        assert!(id.len() == 22 && began.elapsed() < SOON, "{id}: {}", dev.said());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let typed = type_next(&shell, &ran.stdout, "calculator");
+    assert!(typed.len() == 2 && typed.iter().all(|typed| typed.status.success()), "{ran:?} {typed:?}");
+    let began = Instant::now();
+    while add(&shell, "idle").code != 0 {
+        assert!(began.elapsed() < SOON, "the role is granted: {}", dev.said());
+    }
+    dev.stop().await;
+}
+
+/// As `keys new-agent` alone makes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_the_broker_does_not_know_is_named() {
+    let shell = Shell::new();
+    let dev = Dev::start(&shell, &[]).await;
+    let url = shell.read_json("sealwire-dev/planner.creds.json")["nats"]["urls"][0].as_str().unwrap().to_owned();
+    shell
+        .run(&format!("keys new-agent ghost --service dev/demo=sealwire-dev/ring.json --url {url}"))
+        .fails(30, &["is the folder of a `sealwire dev`", "help: sealwire dev add-agent ghost --role ROLE\n"]);
+    shell
+        .run("keys new-agent ghost --config sealwire-dev/sealwire.toml --role calculator")
+        .fails(30, &["help: sealwire dev add-agent ghost --role ROLE\n"]);
+    assert_eq!(shell.files(), ["sealwire-dev"], "nothing was made");
+    for line in ["keys add-agent ghost", "setup add-agent ghost", "add-agent ghost"] {
+        shell.run(line).fails(2, &["there is `sealwire dev add-agent`"]);
+    }
+    shell.run("setup remove-agent ghost --out sealwire-dev").fails(30, &["sealwire dev add-agent NAME"]);
+    shell.run(&format!("keys new-agent ghost --service dev/demo=ghost.ring.json --url {url}")).ok();
+    let issue = "token issue --key sealwire-dev/token-key.json --audience dev/demo --subject ghost --out ghost.jwt";
+    shell.run(issue).ok();
+    let ran = shell.run("call --creds ghost.creds.json demo math/add [1,2]");
+    let ran = ran.fails(20, &["the agent `ghost`", "sealwire dev add-agent ghost"]);
+    assert!(!ran.stderr.contains("async_nats"), "{ran:?}");
+    // And that is the way out.
+    shell.run("dev add-agent ghost --role calculator").ok();
+    assert_eq!(add(&shell, "ghost").ok().stdout, "5\n");
+    dev.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_password_of_the_broker_is_printed() {
+    let shell = Shell::new();
+    let dev = Dev::start(&shell, &[]).await;
+    let ran = shell.run("dev add-agent indexer --role calculator").ok();
+    let said = format!("{}{}{}", dev.said(), ran.stdout, ran.stderr);
+    let mut secrets = vec![shell.read("sealwire-dev/nats.password"), shell.read("sealwire-dev/tools.password")];
+    for agent in ["planner", "teller", "operator", "auditor", "indexer"] {
+        let creds = shell.read_json(&format!("sealwire-dev/{agent}.creds.json"));
+        secrets.push(creds["nats"]["password"].as_str().unwrap().to_owned());
+        for member in ["secret", "seed"] {
+            secrets.extend(creds["key"][member].as_str().map(str::to_owned));
+        }
+    }
+    assert_eq!(secrets.len(), 2 + 5 * 2);
+    for secret in secrets {
+        assert!(secret.trim().len() > 16 && !said.contains(secret.trim()), "a secret was printed");
+    }
+    dev.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dev_ends_with_its_broker_and_says_so_once() {
+    let shell = Shell::new();
+    let mut dev = Dev::start(&shell, &[]).await;
+    let broker = dev.broker();
+    send(SIGKILL, broker);
+    let killed = Instant::now();
+    assert_eq!(dev.ended().await, Some(20), "{}", dev.said());
+    assert!(killed.elapsed() < SOON, "{:?}", killed.elapsed());
+    whole(&mut dev.stderr).await;
+    let told = "error: nats-server ended with signal: 9 (SIGKILL), and so does this";
+    assert_eq!(dev.said().matches(told).count(), 1, "{}", dev.said());
+    assert_eq!(dev.said().matches("nats-server").count(), 1, "{}", dev.said());
+    assert!(dev.said().lines().count() < 60, "{}", dev.said());
+    // And what it had is still there.
+    let again = Dev::start(&shell, &[]).await;
+    add(&shell, "planner").ok();
+    again.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dev_stops_within_its_bound_whatever_its_broker_does() {
+    let one = async |fault: Option<i32>, signal: i32, twice: bool| {
+        let shell = Shell::new();
+        let mut dev = Dev::start(&shell, &[]).await;
+        let (id, broker) = (dev.id(), dev.broker());
+        if let Some(fault) = fault {
+            send(fault, broker);
+        }
+        send(signal, id);
+        if twice {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            send(signal, id);
+        }
+        let code = dev.ended().await;
+        // Beyond its bound it would end with another code.
+        match (fault, twice) {
+            // Whatever was seen first.
+            (Some(SIGKILL), _) => assert!(matches!(code, Some(0 | 20)), "{code:?}"),
+            (Some(_), true) => assert_eq!(code, Some(128 + signal)),
+            _ => assert_eq!(code, Some(0), "{}", dev.said()),
+        }
+        // Its broker goes with it, silent or not.
+        let gone = Instant::now();
+        while Path::new(&format!("/proc/{broker}")).exists() {
+            assert!(gone.elapsed() < SOON, "the broker outlived it");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let cases = [
+        (None, SIGINT, false),
+        (None, SIGTERM, false),
+        (Some(SIGKILL), SIGTERM, false),
+        (Some(SIGSTOP), SIGINT, false),
+        (Some(SIGSTOP), SIGTERM, false),
+        (Some(SIGSTOP), SIGTERM, true),
+    ];
+    futures_util::future::join_all(cases.map(|(fault, signal, twice)| one(fault, signal, twice))).await;
+}
+
+/// What somebody else has put there is neither followed nor changed.
+#[test]
+fn a_folder_is_judged_before_anything_in_it_is_touched() {
+    use std::os::unix::fs::{chown, symlink};
+    let shell = Shell::new();
+    shell.write("victim", "precious");
+    std::fs::create_dir(shell.path("mine")).unwrap();
+    shell.set_mode("mine", 0o755);
+    symlink(shell.path("victim"), shell.path("mine/.sealwire-dev")).unwrap();
+    shell.run("dev --folder mine").fails(30, &["did not write"]);
+    shell.run("dev add-agent indexer --folder mine").fails(30, &["is not the folder of a `sealwire dev`"]);
+    assert_eq!((shell.read("victim").as_str(), shell.mode("mine")), ("precious", 0o755));
+    std::fs::remove_file(shell.path("mine/.sealwire-dev")).unwrap();
+    shell.set_mode("mine", 0o777);
+    shell.run("dev --folder mine").fails(30, &["can be written by others", "chmod go-w"]);
+    assert_eq!(shell.mode("mine"), 0o777);
+    shell.set_mode("mine", 0o755);
+    if chown(shell.path("mine"), Some(12_345), None).is_ok() {
+        shell.run("dev --folder mine").fails(30, &["belongs to user 12345"]);
+        assert_eq!(shell.mode("mine"), 0o755);
+    }
+    assert_eq!(std::fs::read_dir(shell.path("mine")).unwrap().count(), 0);
+}

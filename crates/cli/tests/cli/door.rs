@@ -1,0 +1,286 @@
+//! `sealwire mcp`: services as a server of MCP, for clients that nobody here wrote, and for what goes wrong. docs/doors.md.
+
+mod raw;
+
+use std::path::Path;
+use std::time::Duration;
+
+use sealwire_testkit::python::python;
+use sealwire_testkit::{free_port, root, within};
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
+
+use self::raw::Raw;
+use crate::backends::stage::{LONG, Stage, prepared};
+
+const POLICY: &str = r#"
+[method."bank/transfer"]
+params = [{ name = "to", type = "string" }, { name = "amount", type = "integer" }, { name = "note", type = "string", optional = true }]
+
+[role.user]
+allow = ["math/add", "job/run", "text/echo", "clock/ticks"]
+[role.clerk]
+allow = ["log/append", "audit/read"]
+
+[rule.small]
+roles = ["user"]
+allow = ["bank/transfer"]
+when.params.amount = { max = 100 }
+"#;
+
+async fn demo() -> Stage {
+    Stage::run(POLICY, "", &["serve", "demo"]).await
+}
+
+/// The command for an agent of the stage.
+fn command(stage: &Stage, agent: &str) -> Vec<String> {
+    let credentials = stage.shell.path(&format!("{agent}.creds.json")).display().to_string();
+    ["mcp", "--creds", &credentials, "--service", "tools", "--refresh", "1s"].map(str::to_owned).to_vec()
+}
+
+/// Another agent, with this role.
+fn enrol(stage: &Stage, agent: &str, role: &str) {
+    let url = stage.shell.read_json("planner.creds.json")["nats"]["urls"][0].as_str().unwrap().to_owned();
+    stage.shell.run(&format!("keys new-agent {agent} --service dev/tools=ring.json --url {url}")).ok();
+    let bound = format!("--subject {agent} --cnf-kid {agent}.k1 --out {agent}.jwt --role {role}");
+    stage.shell.run(&format!("token issue --key token-key.json --audience dev/tools {bound}")).ok();
+    let told = stage.shell.run(&format!("discover --creds {agent}.creds.json --wait 60s --json tools")).ok().json();
+    assert!(told["methods"].is_array(), "{told}");
+}
+
+/// What clients of others got, one after the other.
+async fn clients(python: &Path, task: &str, names: &str, door: &[String]) -> Vec<Value> {
+    let script = root().join("crates/cli/tests/cli/door/client.py");
+    let mut command = tokio::process::Command::new(python);
+    command.arg("-B").arg(script).args([task, names]).arg(env!("CARGO_BIN_EXE_sealwire")).args(door);
+    let output = within(3 * LONG, command.kill_on_drop(true).output()).await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn published_clients_call_what_their_agent_may() {
+    let Some(python) = python() else { return };
+    let stage = demo().await;
+    enrol(&stage, "clerk", "clerk");
+    let found = clients(python, "demo", "auto,legacy,2026-07-28,fastmcp", &command(&stage, "planner")).await;
+    assert_eq!(found.len(), 4);
+    for found in &found {
+        assert_eq!(found["tools"], json!(["bank_transfer", "job_run", "math_add", "text_echo"]), "{found}");
+        let sum = if found["version"] == "2026-07-28" { json!(5) } else { json!({ "result": 5 }) };
+        let is_fast = found["client"] == "fastmcp";
+        assert!(is_fast || found["added"] == json!([false, sum, ["5"]]), "{found}");
+        assert_eq!(found["added"][2], json!(["5"]));
+        assert_eq!(found["denied"][0], true, "{found}");
+        assert!(found["denied"][2][0].as_str().unwrap().contains("permission denied"), "{found}");
+        let told = found["progress"].as_array().unwrap();
+        assert!(told.contains(&json!([3.0, 3.0, "working"])), "{found}");
+        if !is_fast {
+            assert_eq!(found["parts"][2], json!(["one by one"]));
+            assert!(told.iter().any(|told| told[2] == "one " || told[2] == "by "), "{found}");
+            assert_eq!(found["cancelled"], true);
+            assert!(found["unknown"].as_str().unwrap().contains("Unknown tool"), "{found}");
+        }
+    }
+    let versions: Vec<_> = found.iter().map(|found| found["version"].as_str().unwrap_or_default()).collect();
+    assert_eq!(versions[..3], ["2026-07-28", "2025-11-25", "2026-07-28"]);
+
+    // Whoever cancels at the client has cancelled at the service.
+    let mut clerk = Raw::start(&command(&stage, "clerk"), Some("2025-06-18")).await;
+    assert_eq!(clerk.tools().await, ["audit_read", "log_append"]);
+    let ended = async {
+        loop {
+            let audit = clerk.call("audit_read", json!({})).await;
+            let text = audit["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+            if text.matches("job/run: ended before step").count() == 3 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within(LONG, ended).await;
+    clerk.end().await;
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_of_mcp_behind_the_bus_is_one_at_the_door() {
+    let Some(python) = python() else { return };
+    let server = root().join("crates/cli/tests/cli/backends/mcp/server.py");
+    let backend = format!(
+        "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\ncommand = [\"{}\", \"-B\", \"{}\", \"modern\", \"server.log\"]\n",
+        python.display(),
+        server.display()
+    );
+    let stage = Stage::new("[role.user]\nallow = [\"*\"]\n", &backend).await;
+    let mut modern = Raw::start(&command(&stage, "planner"), None).await;
+    assert_eq!(modern.tools().await, Vec::<String>::new(), "nothing is approved");
+    modern.listen().await;
+    stage.shell.run("tools approve --yes").ok();
+    within(LONG, modern.note("notifications/tools/list_changed")).await;
+    let names = modern.tools().await;
+    assert!(names.contains(&"t_add".to_owned()) && !names.iter().any(|name| name.contains("read")), "{names:?}");
+
+    for found in clients(python, "ask", "auto,legacy", &command(&stage, "planner")).await {
+        assert!(found["asked"].to_string().contains("large"), "{found}");
+        assert_eq!((&found["resource"], &found["resources"]), (&json!("the first"), &json!(["test://one"])));
+        assert_eq!(found["prompt"], "cats");
+    }
+
+    // Its results and errors are what they were; SPEC.md §25.3 for the question that nobody can be asked.
+    let sum = modern.call("t_add", json!({ "a": 1, "b": 2 })).await;
+    assert_eq!(sum["result"]["structuredContent"], json!({ "sum": 3 }), "{sum}");
+    let echo = modern.call("t_echo", json!({ "text": "hi", "count": 2 })).await;
+    assert_eq!(echo["result"]["content"].as_array().unwrap().len(), 2, "{echo}");
+    let failed = modern.call("t_fail", json!({})).await;
+    assert_eq!(
+        (&failed["result"]["isError"], &failed["result"]["content"][0]["text"]),
+        (&json!(true), &json!("there is no such city"))
+    );
+    let unasked = modern.call("t_ask", json!({})).await;
+    assert!(unasked["result"]["content"][0]["text"].as_str().unwrap().contains("cancel"), "{unasked}");
+    assert_eq!(modern.ask("resources/read", json!({ "uri": "test://two" })).await["error"]["code"], -32602);
+    assert_eq!(modern.ask("prompts/list", json!({})).await["error"]["code"], -32603, "the server knows none");
+    assert_eq!(modern.ask("resources/list", json!({ "cursor": "9:x" })).await["error"]["code"], -32602);
+
+    // A call that asks waits for its client, and for nobody else.
+    modern.forms = true;
+    let asks = modern.call("t_ask", json!({})).await;
+    assert_eq!(
+        (&asks["result"]["resultType"], &asks["result"]["inputRequests"]["question"]["method"]),
+        (&json!("input_required"), &json!("elicitation/create")),
+        "{asks}"
+    );
+    let state = &asks["result"]["requestState"];
+    let answer = json!({ "question": { "action": "accept", "content": { "size": "small" } } });
+    let other = json!({ "name": "t_fail", "arguments": {}, "requestState": state, "inputResponses": answer });
+    assert_eq!(modern.ask("tools/call", other.clone()).await["error"]["code"], -32602);
+    let again = modern.call("t_ask", json!({})).await;
+    let same = json!({ "name": "t_ask", "arguments": {}, "requestState": again["result"]["requestState"], "inputResponses": answer });
+    let done = modern.ask("tools/call", same.clone()).await;
+    assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("small"), "{done}");
+    assert_eq!(modern.ask("tools/call", same).await["error"]["code"], -32602, "once");
+    modern.end().await;
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_is_said_and_what_is_too_much_refused() {
+    let mut stage = demo().await;
+    let door = command(&stage, "planner");
+    let mut modern = Raw::start(&door, None).await;
+    assert_eq!(modern.discovered["supportedVersions"], json!(["2026-07-28"]));
+    for (line, code) in [
+        ("{", -32700),
+        ("[]", -32600),
+        (r#"[{"jsonrpc":"2.0","id":1,"method":"tools/list"}]"#, -32600),
+        (r#"{"jsonrpc":"1.0","id":1,"method":"tools/list"}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"a","method":"b"}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#, -32602),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#,
+            -32602,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2099-01-01"}}}"#,
+            -32022,
+        ),
+    ] {
+        modern.write(line).await;
+        assert_eq!(modern.next().await["error"]["code"], code, "{line}");
+    }
+    assert_eq!(modern.ask("tools/none", json!({})).await["error"]["code"], -32601);
+    assert_eq!(modern.ask("ping", json!({})).await["error"]["code"], -32601, "not in this revision");
+    for (params, code) in [
+        (json!({ "name": "none" }), -32602),
+        (json!({}), -32602),
+        (json!({ "name": "math_add", "arguments": [1, 2] }), -32602),
+        (json!({ "name": "clock_ticks", "arguments": {} }), -32602),
+    ] {
+        assert_eq!(modern.ask("tools/call", params.clone()).await["error"]["code"], code, "{params}");
+    }
+    let wrong = modern.call("math_add", json!({ "a": "x" })).await;
+    assert_eq!(wrong["result"]["isError"], true, "{wrong}");
+    assert_eq!(wrong["result"]["_meta"]["dev.sealwire/error"]["code"], -32602, "{wrong}");
+    // What the policy leaves of the amount, the model reads beforehand.
+    let tools = modern.ask("tools/list", json!({})).await;
+    let transfer =
+        tools["result"]["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "bank_transfer").unwrap();
+    assert_eq!(transfer["inputSchema"]["properties"]["amount"], json!({ "type": "integer", "maximum": 100 }));
+    assert_eq!((&tools["result"]["cacheScope"], &tools["result"]["ttlMs"]), (&json!("private"), &json!(1000)));
+
+    // One id twice, and more than its bound; the end of the input ends all of it.
+    let job = |id: u64| {
+        modern.request(json!(id), "tools/call", json!({ "name": "job_run", "arguments": { "steps": 5_999 } }))
+    };
+    let jobs: Vec<String> = (1_000..1_032).map(job).collect();
+    let (twice, more) = (job(1_000), job(1_032));
+    for line in jobs.iter().chain([&twice, &more]) {
+        modern.write(line).await;
+    }
+    let refused = [modern.next().await, modern.next().await];
+    assert!(refused[0]["error"]["message"].as_str().unwrap().contains("id"), "{refused:?}");
+    assert!(refused[1]["error"]["message"].as_str().unwrap().contains("32 requests"), "{refused:?}");
+    modern.end().await;
+
+    // Another policy, other tools; who has shaken hands hears of it.
+    let mut legacy = Raw::start(&door, Some("2025-03-26")).await;
+    assert!(legacy.tools().await.contains(&"math_add".to_owned()));
+    let plain = legacy.call("math_add", json!({ "a": 1, "b": 2 })).await;
+    assert_eq!(plain["result"], json!({ "content": [{ "type": "text", "text": "3" }] }), "as that revision has it");
+    stage.shell.write("policies/tools.toml", "[role.user]\nallow = [\"math/mul\"]\n");
+    within(LONG, legacy.note("notifications/tools/list_changed")).await;
+    assert_eq!(legacy.tools().await, ["math_mul"]);
+    assert_eq!(legacy.ask("ping", json!({})).await["result"], json!({}));
+
+    legacy.end().await;
+
+    // A broker that goes away under way, and comes back. What the service refuses as stale meanwhile ends with its deadline.
+    let short = [door.clone(), vec!["--deadline".to_owned(), "5s".to_owned()]].concat();
+    let mut legacy = Raw::start(&short, Some("2025-11-25")).await;
+    assert_eq!(legacy.tools().await, ["math_mul"]);
+    stage.server.kill().await;
+    let away = async {
+        loop {
+            let away = legacy.call("math_mul", json!({ "a": 2, "b": 3 })).await;
+            if away["result"]["isError"] == true {
+                break away["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+            }
+        }
+    };
+    let away = within(LONG, away).await;
+    assert!(away.contains("nothing was sent"), "{away}");
+    stage.server.restart().await;
+    let back = async {
+        while legacy.call("math_mul", json!({ "a": 2, "b": 3 })).await["result"]["content"][0]["text"] != "6" {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    within(2 * LONG, back).await;
+    legacy.end().await;
+
+    let mut long = Raw::spawn(&door);
+    long.write(&"x".repeat((1 << 20) + 1)).await;
+    let status = within(LONG, long.child.wait()).await.unwrap();
+    let mut said = String::new();
+    long.child.stderr.take().unwrap().read_to_string(&mut said).await.unwrap();
+    assert!(status.code() == Some(30) && said.contains("1 MiB"), "{status} {said}");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_is_away_is_told_and_never_waited_for() {
+    let shell = prepared(&format!("nats://127.0.0.1:{}", free_port()), "", "");
+    let credentials = shell.path("planner.creds.json").display().to_string();
+    let door = ["mcp", "--creds", &credentials, "--service", "tools"].map(str::to_owned);
+    for version in [None, Some("2025-11-25")] {
+        let mut raw = Raw::start(&door, version).await;
+        let tools = within(LONG, raw.ask("tools/list", json!({}))).await;
+        assert_eq!(tools["error"]["code"], -32603, "{tools}");
+        assert!(tools["error"]["message"].as_str().unwrap().contains("cannot be reached"), "{tools}");
+        raw.end().await;
+    }
+    shell.run(&format!("mcp --creds {credentials}")).fails(2, &["which services"]);
+}

@@ -1,0 +1,171 @@
+//! A client that writes lines and reads lines, and holds every one of them against the published schema.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use jsonschema::Validator;
+use sealwire_testkit::{root, within};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::backends::stage::LONG;
+
+pub(super) struct Raw {
+    pub(super) child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: Lines<BufReader<ChildStdout>>,
+    /// `None`: 2026-07-28.
+    legacy: Option<String>,
+    ids: u64,
+    /// Whether people can be asked.
+    pub(super) forms: bool,
+    pub(super) discovered: Value,
+    notes: Vec<Value>,
+    schemas: BTreeMap<String, Validator>,
+}
+
+impl Raw {
+    pub(super) fn spawn(door: &[String]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+        command.args(door).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().unwrap();
+        let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()).lines());
+        let (discovered, notes, schemas) = (Value::Null, Vec::new(), BTreeMap::new());
+        Self { child, stdin, stdout, legacy: None, ids: 0, forms: false, discovered, notes, schemas }
+    }
+
+    /// With this revision of those with a handshake, or without one.
+    pub(super) async fn start(door: &[String], legacy: Option<&str>) -> Self {
+        let mut raw = Self::spawn(door);
+        raw.legacy = legacy.map(ToOwned::to_owned);
+        let Some(version) = legacy else {
+            let discovered = raw.ask("server/discover", json!({})).await;
+            raw.discovered = discovered["result"].clone();
+            return raw;
+        };
+        let hello =
+            json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": { "name": "raw", "version": "1" } });
+        let answer = raw.ask("initialize", hello).await;
+        assert_eq!(answer["result"]["protocolVersion"], version, "{answer}");
+        raw.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+        raw
+    }
+
+    pub(super) fn request(&self, id: Value, method: &str, mut params: Value) -> String {
+        if self.legacy.is_none() {
+            let capabilities = if self.forms { json!({ "elicitation": {} }) } else { json!({}) };
+            params["_meta"] = json!({
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": capabilities,
+            });
+        }
+        json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
+    }
+
+    pub(super) async fn write(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().unwrap();
+        // A door that has ended takes no more.
+        drop(stdin.write_all(format!("{line}\n").as_bytes()).await);
+    }
+
+    /// The next line that is no notification.
+    pub(super) async fn next(&mut self) -> Value {
+        loop {
+            let line = within(LONG, self.stdout.next_line()).await.unwrap().expect("the door has ended");
+            let message: Value = serde_json::from_str(&line).unwrap();
+            if message.get("id").is_none() && message.get("method").is_some() {
+                self.fits("ServerNotification", &message);
+                self.notes.push(message);
+                continue;
+            }
+            return message;
+        }
+    }
+
+    pub(super) async fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.ids += 1;
+        let line = self.request(json!(self.ids), method, params);
+        self.write(&line).await;
+        let answer = self.next().await;
+        assert_eq!(answer["id"], json!(self.ids), "{answer}");
+        if answer.get("error").is_some() {
+            self.fits("JSONRPCErrorResponse", &answer);
+        } else if let Some(kind) = result_of(method, &answer["result"]) {
+            self.fits(kind, &answer["result"]);
+        }
+        answer
+    }
+
+    pub(super) async fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        self.ask("tools/call", json!({ "name": tool, "arguments": arguments })).await
+    }
+
+    pub(super) async fn tools(&mut self) -> Vec<String> {
+        let listed = self.ask("tools/list", json!({})).await;
+        let tools = listed["result"]["tools"].as_array().unwrap_or_else(|| panic!("{listed}"));
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Subscribes to changes of the list.
+    pub(super) async fn listen(&mut self) {
+        let line = self.request(
+            json!("listening"),
+            "subscriptions/listen",
+            json!({ "notifications": { "toolsListChanged": true } }),
+        );
+        self.write(&line).await;
+        let granted = self.note("notifications/subscriptions/acknowledged").await;
+        assert_eq!(granted["params"]["notifications"], json!({ "toolsListChanged": true }));
+    }
+
+    /// Waits for a notification.
+    pub(super) async fn note(&mut self, method: &str) -> Value {
+        loop {
+            if let Some(at) = self.notes.iter().position(|note| note["method"] == method) {
+                return self.notes.remove(at);
+            }
+            let line = self.stdout.next_line().await.unwrap().expect("the door has ended");
+            let message: Value = serde_json::from_str(&line).unwrap();
+            assert!(message.get("id").is_none(), "{message}");
+            self.fits("ServerNotification", &message);
+            self.notes.push(message);
+        }
+    }
+
+    /// Closes its input, and waits until it has ended in order.
+    pub(super) async fn end(mut self) {
+        drop(self.stdin.take());
+        let status = within(LONG, self.child.wait()).await.unwrap();
+        assert!(status.success(), "{status}");
+    }
+
+    fn fits(&mut self, kind: &str, value: &Value) {
+        // The published schemas of the older ones say no less of what is sent here.
+        let revision = if self.legacy.is_some() { "2025-11-25" } else { "2026-07-28" };
+        let validator = self.schemas.entry(kind.to_owned()).or_insert_with(|| {
+            let path = root().join(format!("crates/cli/tests/cli/backends/mcp/{revision}.json"));
+            let mut schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+            schema["$ref"] = json!(format!("#/$defs/{kind}"));
+            jsonschema::options().offline().build(&schema).unwrap()
+        });
+        let wrong: Vec<String> = validator.iter_errors(value).map(|error| error.to_string()).collect();
+        assert!(wrong.is_empty(), "{kind}: {value}\n{wrong:?}");
+    }
+}
+
+/// What the schema calls the result of a request.
+fn result_of(method: &str, result: &Value) -> Option<&'static str> {
+    Some(match method {
+        "initialize" => "InitializeResult",
+        "server/discover" => "DiscoverResult",
+        "tools/list" => "ListToolsResult",
+        "tools/call" if result["resultType"] == "input_required" => "InputRequiredResult",
+        "tools/call" => "CallToolResult",
+        "resources/list" => "ListResourcesResult",
+        "resources/read" => "ReadResourceResult",
+        "prompts/list" => "ListPromptsResult",
+        "prompts/get" => "GetPromptResult",
+        _ => return None,
+    })
+}

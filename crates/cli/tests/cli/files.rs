@@ -1,0 +1,229 @@
+//! What the command leaves on the disk, and of itself: nothing that others on the machine can read.
+//! Each is run with a umask that grants everything.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::shell::Shell;
+
+/// Runs `sealwire` below a shell that takes no right away from new files.
+fn with_open_umask(shell: &Shell, args: &[&str]) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", r#"umask 000; exec "$@""#, "sh", env!("CARGO_BIN_EXE_sealwire")]).args(args);
+    command.current_dir(shell.path("home")).env_clear();
+    command.env("HOME", shell.path("home")).env("TMPDIR", shell.path("tmp"));
+    command.env("PATH", "/usr/bin:/bin").env("SEALWIRE_NATS_SERVER", &sealwire_testkit::found().path);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Everything below a folder, without following links.
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    // What has gone meanwhile holds nothing.
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(below(&path));
+        }
+        found.push(path);
+    }
+    found
+}
+
+/// Fails for anything with a right for group or others. Returns how many files and folders there were.
+#[track_caller]
+fn none_is_open(folder: &Path) -> usize {
+    let found = below(folder);
+    for path in &found {
+        // What has gone meanwhile was looked at by nobody.
+        let Ok(metadata) = std::fs::symlink_metadata(path) else { continue };
+        let mode = metadata.permissions().mode() & 0o7777;
+        assert!(mode & 0o077 == 0, "{} has mode {mode:04o}", path.display());
+    }
+    found.len()
+}
+
+fn shell() -> Shell {
+    let shell = Shell::new();
+    for folder in ["home", "tmp"] {
+        std::fs::create_dir(shell.path(folder)).unwrap();
+    }
+    shell
+}
+
+/// Ends the command however the test ends.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn nothing_that_the_development_set_up_writes_is_open_to_others() {
+    let shell = shell();
+    let mut dev = Ended(with_open_umask(&shell, &["dev"]).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(dev.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("takes messages"), "{line}");
+
+    let made = none_is_open(&shell.path("home"));
+    assert!(made > 20, "only {made} files and folders in the folder of `sealwire dev`");
+    let temporary: Vec<String> = below(&shell.path("tmp")).iter().map(|path| path.display().to_string()).collect();
+    none_is_open(&shell.path("tmp"));
+    assert!(temporary.iter().any(|path| path.ends_with("server.conf")), "{temporary:?}");
+
+    // Neither can its memory become a file.
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", dev.0.id())).unwrap_or_default();
+    if cfg!(target_os = "linux") {
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
+    }
+}
+
+#[test]
+fn nothing_that_the_demonstration_writes_is_open_to_others() {
+    let shell = shell();
+    let mut demo = Ended(with_open_umask(&shell, &["demo"]).stdout(Stdio::null()).spawn().unwrap());
+    let mut most = 0;
+    // It takes some seconds, and removes everything in the end: looked at while it is there.
+    while demo.0.try_wait().unwrap().is_none() {
+        most = most.max(none_is_open(&shell.path("tmp")));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(demo.0.wait().unwrap().success());
+    assert!(most > 20, "at most {most} files and folders were seen");
+    assert!(below(&shell.path("tmp")).is_empty(), "{:?}", below(&shell.path("tmp")));
+}
+
+#[test]
+fn nothing_that_the_tools_write_is_open_to_others() {
+    let shell = shell();
+    let run = |line: &str| {
+        let output = with_open_umask(&shell, &line.split(' ').collect::<Vec<_>>()).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    };
+    run("keys new-token-key https://issuer.example");
+    run(
+        "keys new-agent planner --service dev/math=math.ring.json --url nats://127.0.0.1:4222 --token-file planner.jwt",
+    );
+    run("keys new-service dev/math");
+    run("token issue --key token-key.json --subject planner --audience dev/math --out planner.jwt");
+    run("token revoke --sub planner --denylist denylist.json");
+    run("keys revoke planner.k1 --ring math.ring.json --denylist denylist.json");
+    run("setup cluster --out cluster");
+    assert!(none_is_open(&shell.path("home")) > 20);
+}
+
+/// What is for everybody has the rights that the user's own umask leaves.
+#[test]
+fn manual_pages_follow_the_umask() {
+    let shell = Shell::new();
+    for (umask, folder, file) in [("022", 0o755, 0o644), ("027", 0o750, 0o640), ("077", 0o700, 0o600)] {
+        let script = format!(r#"umask {umask}; exec "$0" man man{umask}/man1"#);
+        let made = Command::new("/bin/sh")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_sealwire")])
+            .current_dir(shell.path(""))
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        assert_eq!(shell.mode(&format!("man{umask}")), folder);
+        assert_eq!(shell.mode(&format!("man{umask}/man1")), folder);
+        let pages = below(&shell.path(&format!("man{umask}/man1")));
+        assert!(pages.len() > 40, "{pages:?}");
+        for page in pages {
+            let mode = std::fs::metadata(&page).unwrap().permissions().mode() & 0o7777;
+            assert_eq!(mode, file, "{}", page.display());
+        }
+    }
+}
+
+#[test]
+fn a_replaced_file_keeps_its_readers_and_nobody_else_may_write_it() {
+    let shell = shell();
+    let revoke = |subject: &str| {
+        let args = ["token", "revoke", "--sub", subject, "--denylist", "denylist.json"];
+        let output = with_open_umask(&shell, &args).output().unwrap();
+        (output.status.success(), shell.mode("home/denylist.json"))
+    };
+    assert_eq!(revoke("planner"), (true, 0o600));
+    for mode in [0o644, 0o640] {
+        shell.set_mode("home/denylist.json", mode);
+        assert_eq!(revoke("teller"), (true, mode));
+    }
+    // What others could have put into it would be ours from then on.
+    shell.set_mode("home/denylist.json", 0o666);
+    let before = shell.read("home/denylist.json");
+    assert_eq!(revoke("auditor"), (false, 0o666));
+    assert_eq!(shell.read("home/denylist.json"), before);
+}
+
+/// Whoever may write where a file is expected could keep a command waiting for ever.
+#[test]
+fn a_pipe_in_the_place_of_a_file_keeps_no_command_waiting() {
+    let shell = Shell::new();
+    shell.write("policies/math.toml", "[role.calc]\nallow = [\"math/*\"]\n[method.\"math/add\"]\n");
+    std::fs::create_dir(shell.path("odd")).unwrap();
+    for name in ["pipe", "odd/pipe.toml"] {
+        assert!(Command::new("mkfifo").args(["-m", "600"]).arg(shell.path(name)).status().unwrap().success());
+    }
+    shell.run("keys new-token-key https://issuer.example").ok();
+    shell.run("keys new-agent planner --service dev/math=math.ring.json").ok();
+    for (line, code, words) in [
+        ("call --creds pipe math math/add", 30, "`pipe` is no regular file"),
+        ("keys list pipe", 30, "`pipe` is no regular file"),
+        ("keys grant pipe --service dev/math=math.ring.json", 30, "`pipe` is no regular file"),
+        ("keys grant planner.creds.json --service dev/bank=pipe", 30, "`pipe` is no regular file"),
+        ("keys accept planner.creds.json pipe", 30, "`pipe` is no regular file"),
+        (
+            "keys new-agent robot --service dev/bank=bank --user robot --password-file pipe",
+            30,
+            "`pipe` is no regular file",
+        ),
+        ("token issue --key pipe --subject planner --audience dev/math", 30, "`pipe` is no regular file"),
+        ("token revoke --denylist pipe --sub planner", 30, "`pipe` is no regular file"),
+        ("policy explain --token pipe --method math/add", 30, "`pipe` is no regular file"),
+        ("policy check odd", 11, "is not a regular file"),
+        ("policy fmt odd --check", 11, "is not a regular file"),
+        ("serve --config pipe --check", 30, "`pipe` is no regular file"),
+    ] {
+        let mut child = Ended(shell.command(&line.split(' ').collect::<Vec<_>>()).spawn().unwrap());
+        let began = std::time::Instant::now();
+        let ended = loop {
+            match child.0.try_wait().unwrap() {
+                Some(status) => break status,
+                None => assert!(began.elapsed() < sealwire_testkit::SOON, "{line}: still waiting"),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        };
+        let (mut out, mut err) = (child.0.stdout.take().unwrap(), child.0.stderr.take().unwrap());
+        let said = std::io::read_to_string(&mut out).unwrap() + &std::io::read_to_string(&mut err).unwrap();
+        assert!(ended.code() == Some(code) && said.contains(words), "{line}: {ended}, {said}");
+    }
+    // What is handed over open is meant, whatever it is.
+    let key = std::fs::read(shell.path("token-key.json")).unwrap();
+    let args = ["token", "issue", "--key", "/dev/stdin", "--subject", "planner", "--audience", "dev/math"];
+    assert_eq!(shell.run_with_stdin(&args, &key).ok().stdout.matches('.').count(), 2);
+}
+
+/// A disk that is full, as a limit on the size of files.
+#[test]
+fn what_could_not_be_written_is_not_in_the_way() {
+    let shell = shell();
+    let words = ["keys", "new-agent", "planner", "--service", "dev/math=ring.json"];
+    let full = r#"trap '' XFSZ; ulimit -f 0; exec "$@""#;
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", full, "sh", env!("CARGO_BIN_EXE_sealwire")]).args(words);
+    let output = command.current_dir(shell.path("home")).env_clear().output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(30), "{said}");
+    assert!(said.contains("File too large"), "{said}");
+    assert!(!shell.path("home/planner.creds.json").exists());
+    let again = with_open_umask(&shell, &words).output().unwrap();
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+}

@@ -1,0 +1,190 @@
+//! `sealwire init`: what it makes, and what it refuses without touching anything. `../readme.rs` runs the project.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use crate::process;
+use crate::shell::Shell;
+use sealwire_testkit::{NatsServer, free_port};
+use serde_json::Value;
+
+#[test]
+fn a_new_project_holds_all_that_its_service_and_client_need() {
+    let shell = Shell::new();
+    let port = free_port();
+    let made = shell.run(&format!("init hello --port {port} --json")).ok();
+    let result: Value = serde_json::from_str(&made.stdout).unwrap();
+    assert_eq!((&result["service"], &result["agent"]), (&"math".into(), &"planner".into()));
+    assert_eq!(result["run"][0], format!("sealwire nats-server --port {port}"));
+
+    // The programs are the examples, which are built with the tests.
+    for (program, example) in [("service", "hello_service"), ("client", "hello_client")] {
+        let example = std::fs::read_to_string(sealwire_testkit::root().join(format!("examples/{example}.rs"))).unwrap();
+        assert_eq!(shell.read(&format!("hello/src/bin/{program}.rs")), example);
+    }
+    shell.run("policy check hello/policies --warnings-are-errors").ok();
+    shell.run("policy test hello/policies --require-coverage").ok();
+    shell.run("serve --check --config hello/sealwire.toml").ok();
+    for secret in ["planner.creds.json", "ring.json", "service-key.json", "token-key.json"] {
+        assert_eq!(shell.mode(&format!("hello/{secret}")), 0o600, "{secret}");
+        let ignored = shell.read("hello/.gitignore");
+        assert!(ignored.lines().any(|line| secret.ends_with(line.trim_start_matches('*'))), "{secret}");
+    }
+    // Nothing beside what the lock names has to be fetched. What only other platforms need was never fetched here.
+    let rustc = Command::new("rustc").arg("-vV").output().unwrap();
+    let host = String::from_utf8(rustc.stdout).unwrap();
+    let host = host.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let metadata = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--format-version", "1", "--filter-platform", host])
+        .current_dir(shell.path("hello"))
+        .output()
+        .unwrap();
+    assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
+    let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let own = metadata["packages"].as_array().unwrap().iter().find(|package| package["name"] == "sealwire-math");
+    let targets = own.unwrap()["targets"].as_array().unwrap().iter().map(|target| target["name"].as_str().unwrap());
+    assert_eq!(targets.collect::<Vec<_>>(), ["client", "service"]);
+}
+
+#[test]
+fn the_project_s_token_renews_itself_and_names_its_key() {
+    let shell = Shell::new();
+    shell.run(&format!("init hello --port {}", free_port())).ok();
+    let command = &shell.read_json("hello/planner.creds.json")["token_command"];
+    let words: Vec<&str> = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    // Run as the client does: in the folder of the credentials.
+    let printed = Command::new(words[0]).args(&words[1..]).current_dir(shell.path("hello")).output().unwrap();
+    let token = String::from_utf8(printed.stdout).unwrap();
+    let said = shell.run(&format!("token inspect {} --json", token.trim())).ok().stdout;
+    let claims = &serde_json::from_str::<Value>(&said).unwrap()["claims"];
+    assert_eq!((&claims["sub"], &claims["aud"]), (&"planner".into(), &"dev/math".into()), "{said}");
+    assert_eq!((&claims["roles"][0], &claims["cnf"]["kid"]), (&"calculator".into(), &"planner.k1".into()), "{said}");
+}
+
+/// `serve` has other methods than the project, whose files say which those are.
+#[test]
+fn a_project_s_files_are_checked_for_what_it_is() {
+    let shell = Shell::new();
+    shell.run(&format!("init . --port {}", free_port())).ok();
+    let check = "serve --check --config sealwire.toml";
+    let checked = shell.run(check).ok();
+    assert!(!checked.stdout.contains("methods") && checked.stderr.is_empty(), "{checked:?}");
+    let policy = shell.read("policies/math.toml");
+    shell.write("policies/math.toml", &policy.replace("math/add", "math/root"));
+    let checked = shell.run(check).ok();
+    assert!(checked.stdout.contains("for the methods that its files declare"), "{checked:?}");
+    let said = ["`sealwire serve demo` has the demonstration's methods", "unknown method `math/root`"];
+    assert!(said.iter().all(|said| checked.stderr.contains(said)), "{checked:?}");
+    // A mistake is told by the project's methods.
+    shell.write("policies/math.toml", &format!("{policy}\n[role.x]\nallow = [\"math/ad\"]\n"));
+    let wrong = shell.run(check).fails(11, &["math/ad`", "did you mean `math/add`"]);
+    assert!(!wrong.stderr.contains("demonstration"), "{wrong:?}");
+    // What declares nothing is for the demonstration.
+    shell.write("policies/math.toml", "[role.calculator]\nallow = [\"math/mul\"]\n");
+    assert!(shell.run(check).ok().stdout.contains("for the demonstration's methods"));
+}
+
+/// Each of the names is the other one's in the templates.
+#[test]
+fn a_project_has_the_names_that_it_is_given() {
+    let shell = Shell::new();
+    shell.run(&format!("init --service planner --agent math x --port {}", free_port())).ok();
+    assert!(shell.read("x/sealwire.toml").contains("service = \"planner\""));
+    assert!(shell.read("x/src/bin/service.rs").contains("\"planner/add\""));
+    let client = shell.read("x/src/bin/client.rs");
+    assert!(client.contains("math.creds.json") && client.contains("\"planner\", \"planner/add\""), "{client}");
+    shell.run("policy test x/policies --require-coverage").ok();
+    assert_eq!(shell.read_json("x/math.creds.json")["service_keys"]["planner"][0]["kid"], "svc:dev/planner:1");
+}
+
+#[test]
+fn what_is_refused_leaves_everything_as_it_was() {
+    let shell = Shell::new();
+    shell.write("mine/notes.txt", "keep");
+    shell
+        .run(&format!("init mine --port {}", free_port()))
+        .fails(30, &["`notes.txt` is in it", "nothing was written", "sealwire init FOLDER"]);
+    assert_eq!(std::fs::read_dir(shell.path("mine")).unwrap().count(), 1);
+
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let use_it = format!("--url nats://127.0.0.1:{port}");
+    shell.run(&format!("init hello --port {port}")).fails(30, &["in use", "nothing was written", "--port", &use_it]);
+    assert!(!shell.path("hello").exists());
+    let made = shell.run(&format!("init hello {use_it}")).ok();
+    assert!(!made.stdout.contains("nats-server"), "a broker is there: {}", made.stdout);
+    assert!(!shell.read("hello/README.md").contains("sealwire nats-server --"));
+
+    shell.run(&format!("init half --service rpc --port {}", free_port())).fails(30, &["the library's own"]);
+    // What is found out when much is written already.
+    shell.run("init half --url http://127.0.0.1").fails(30, &["no broker address"]);
+    assert!(!shell.path("half").exists());
+    std::fs::create_dir(shell.path("half")).unwrap();
+    std::fs::create_dir(shell.path("half/.git")).unwrap();
+    shell.run("init half --url http://127.0.0.1").fails(30, &["no broker address"]);
+    assert_eq!(std::fs::read_dir(shell.path("half")).unwrap().count(), 1, "what was there before");
+    shell.run(&format!("init half --port {}", free_port())).ok();
+}
+
+/// `keys new-agent --config`: what else it needs stands in the project.
+#[test]
+fn an_agent_is_added_by_the_service_s_configuration() {
+    let shell = Shell::new();
+    shell.run(&format!("init . --port {}", free_port())).ok();
+    let agent = "keys new-agent indexer --config sealwire.toml --alg eddsa";
+    shell.run(&format!("{agent} --role calculater")).fails(30, &["`calculater`", "there are: calculator"]);
+    assert!(!shell.path("indexer.creds.json").exists());
+    let added = shell.run(&format!("{agent} --role calculator")).ok();
+    assert!(!added.stdout.contains("keys pin"), "the service's key is pinned: {}", added.stdout);
+    let credentials = shell.read_json("indexer.creds.json");
+    assert_eq!(credentials["service_keys"]["math"][0]["kid"], "svc:dev/math:1");
+    assert_eq!(credentials["nats"]["urls"], shell.read_json("planner.creds.json")["nats"]["urls"]);
+    assert!(shell.run("keys list ring.json").ok().stdout.contains("indexer.k1"));
+
+    // In another folder the command finds the token key all the same.
+    std::fs::create_dir(shell.path("elsewhere")).unwrap();
+    shell.run("keys new-agent far --config sealwire.toml --out elsewhere/far.creds.json").ok();
+    let command = shell.read_json("elsewhere/far.creds.json")["token_command"].to_string();
+    assert!(command.contains(&shell.path("token-key.json").canonicalize().unwrap().display().to_string()), "{command}");
+
+    // Whatever else the configuration says.
+    let config = shell.read("sealwire.toml").replace("service = \"math\"", "service = \"math\"\nprefix = \"corp.rpc\"");
+    shell.write("sealwire.toml", &config.replace("[tokens]", "[tokens]\naudience = \"urn:math\""));
+    shell.run("keys new-agent other --config sealwire.toml").ok();
+    let credentials = shell.read_json("other.creds.json");
+    assert_eq!(credentials["prefix"], "corp.rpc");
+    assert!(credentials["token_command"].to_string().contains("\"--audience\",\"urn:math\""), "{credentials}");
+
+    std::fs::remove_file(shell.path("token-key.json")).unwrap();
+    shell.run("keys new-agent late --config sealwire.toml --role calculator").fails(30, &["token-key.json", "--role"]);
+    shell.run("keys new-agent late --config sealwire.toml").ok();
+    assert_eq!(shell.read_json("late.creds.json")["token_file"], "late.jwt");
+}
+
+/// What `keys new-agent` prints, typed at once: a service that runs does not know the key yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_printed_for_a_new_agent_works_at_once() {
+    let server = NatsServer::start_with("jetstream: enabled").await;
+    let shell = Shell::new();
+    shell.run(&format!("init . --url {}", server.url())).ok();
+    // The demonstration has a method of that name, too.
+    let mut service = process::spawn(&shell, &["serve", "demo", "--config", "sealwire.toml"]);
+    process::says(&mut process::heard(service.stdout.take().unwrap()), "takes messages").await;
+    let typed = |line: &str| {
+        let words = line.trim().trim_start_matches("sealwire ").replace("'{…}'", "[2,3]");
+        shell.run(&words)
+    };
+    for number in 0..3 {
+        let said = shell.run(&format!("keys new-agent a{number} --config sealwire.toml --role calculator")).ok().stdout;
+        assert_eq!(typed(said.lines().last().unwrap()).ok().stdout, "5\n", "{said}");
+        let said = shell.run(&format!("keys new-agent b{number} --config sealwire.toml")).ok().stdout;
+        assert!(said.contains(&format!("b{number} has no role, and no policy lets it call anything")), "{said}");
+        assert!(said.contains("policies (calculator)") && said.contains("roles = [\"calculator\"]"), "{said}");
+        let ping = said.lines().find(|line| line.contains("sealwire ping")).unwrap();
+        assert!(typed(ping).ok().stdout.contains("math is there"), "{said}");
+    }
+    // Where somebody else issues the tokens, roles are what he says.
+    let said = shell.run("keys new-agent far --service dev/math=other.json").ok().stdout;
+    assert!(said.contains("token issue --key token-key.json --subject far --role ROLE"), "{said}");
+    service.kill().await.unwrap();
+}

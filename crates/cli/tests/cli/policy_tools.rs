@@ -1,0 +1,404 @@
+//! `sealwire policy test`, `matrix`, `who-can`, `can`, `diff`, `fmt` and `schema`, the recording of decisions, and the
+//! reviewer's script that uses them.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Command;
+
+use crate::shell::{Ran, Shell};
+use sealwire::Name;
+use sealwire::auth::Caller;
+use sealwire::policy::{DecisionRecord, Methods, PolicySet, Question};
+use sealwire_testkit::NatsServer;
+use serde_json::{Value, json};
+
+const RULES: &str = r#"[method."bank/transfer"]
+params = [{ name = "to", type = "string" }, { name = "amount", type = "integer" }]
+
+[method."bank/balance"]
+
+[role.teller]
+description = "Moves money."
+
+[rule.transfers]
+roles = ["teller"]
+allow = ["bank/transfer"]
+when.params.amount = { max = 5000 }
+
+[rule.balances]
+everyone = true
+allow = ["bank/balance"]
+
+[agent."till"]
+roles = ["teller"]
+"#;
+
+const CASES: &str = r#"[caller.tom]
+roles = ["teller"]
+
+[[case]]
+name = "within the limit"
+caller = "tom"
+method = "bank/transfer"
+params = ["alice", 5000]
+expect = "allow"
+rule = "transfers"
+
+[[case]]
+name = "over the limit"
+caller = "tom"
+method = "bank/transfer"
+params = { to = "alice", amount = 5001 }
+expect = "deny"
+"#;
+
+fn shell() -> Shell {
+    let shell = Shell::new();
+    shell.write("policies/bank.toml", RULES);
+    shell.write("policies/bank.test.toml", CASES);
+    shell
+}
+
+#[track_caller]
+fn says(ran: &Ran, code: i32, words: &[&str]) {
+    assert_eq!(ran.code, code, "{ran:?}");
+    for word in words {
+        assert!(ran.stdout.contains(word), "no `{word}` in {ran:?}");
+    }
+}
+
+#[test]
+fn expected_decisions_are_put_to_the_policies() {
+    let shell = shell();
+    let summary = "2 cases, 0 failed; 1 of 2 rules exercised";
+    says(&shell.run("policy test"), 0, &[summary, "not exercised by any case: `balances` (bank.toml:14)"]);
+    says(&shell.run("policy test policies --require-coverage"), 12, &[summary]);
+    let tested = shell.run("policy test --json --require-coverage");
+    assert_eq!((tested.code, &tested.json()["ok"], &tested.json()["cases"]), (12, &json!(false), &json!(2)));
+
+    // A limit that somebody raised.
+    shell.write("policies/bank.toml", &RULES.replace("max = 5000", "max = 9000"));
+    let failed = shell.run("policy test");
+    let question = "tom (teller) calls bank/transfer {\"to\":\"alice\",\"amount\":5001}";
+    says(
+        &failed,
+        12,
+        &[
+            "FAIL over the limit (bank.test.toml:12)",
+            question,
+            "\n- deny\n+ allow: allowed by `transfers` (bank.toml:9)",
+        ],
+    );
+    let tested = shell.run("policy test --json").json();
+    assert_eq!((&tested["ok"], &tested["failures"][0]["name"]), (&json!(false), &json!("over the limit")));
+
+    shell.write("policies/bank.test.toml", &CASES.replace("\"tom\"", "\"tim\""));
+    shell.run("policy test").fails(11, &["bank.test.toml:6", "tim"]);
+    shell.write("policies/bank.toml", &RULES.replace("allow = [", "alow = ["));
+    shell.run("policy test").fails(11, &["bank.toml:11", "alow"]);
+    shell.run("policy test nowhere").fails(30, &["nowhere"]);
+}
+
+#[test]
+fn folder_without_cases_or_without_policies_fails() {
+    let shell = Shell::new();
+    shell.write("policies/bank.toml", RULES);
+    shell.run("policy test").fails(12, &["there is no case in `policies`", "*.test.toml"]);
+    shell.run("policy test --require-coverage").fails(12, &["there is no case"]);
+
+    shell.write("tables/bank.test.toml", CASES);
+    let ran = shell.run("policy check tables");
+    says(&ran, 11, &["tables: expected decisions, but no policy", "everything is denied"]);
+    let ran = shell.run("policy check tables --json");
+    assert_eq!((ran.code, &ran.json()["ok"]), (11, &json!(false)));
+    shell.write("tables/bank.toml", RULES);
+    shell.run("policy check tables").ok();
+}
+
+#[test]
+fn every_command_gives_scripts_the_findings_one_by_one() {
+    let shell = shell();
+    shell.write("policies/bank.toml", &RULES.replace("allow = [", "alow = ["));
+    for command in ["test", "matrix", "who-can bank/transfer", "explain --agent tom --method bank/transfer"] {
+        let ran = shell.run(&format!("policy {command} --json"));
+        assert_eq!(ran.code, 11, "{ran:?}");
+        let error: Value = serde_json::from_str(&ran.stderr).unwrap();
+        let error = &error["error"];
+        assert_eq!(error["message"], "`policies` cannot be used", "{command}");
+        let first = &error["findings"][0];
+        assert_eq!((&first["file"], &first["severity"]), (&json!("bank.toml"), &json!("error")), "{command}: {error}");
+        assert!(first["line"].as_u64().unwrap() > 0 && first["message"].is_string(), "{command}: {error}");
+    }
+    shell.write("policies/bank.toml", RULES);
+    shell.write("policies/bank.test.toml", "[[case]]\ncaller = \"nobody\"\n");
+    let ran = shell.run("policy test --json");
+    let error: Value = serde_json::from_str(&ran.stderr).unwrap();
+    assert_eq!(error["error"]["findings"][0]["line"], 2, "{error}");
+}
+
+#[test]
+fn reviewers_see_who_can_call_what() {
+    let shell = shell();
+    says(&shell.run("policy matrix"), 0, &["anyone  role teller  agent till", "\nbank/balance   yes "]);
+    let by_roles = shell.run("policy matrix --by roles --json").ok().json();
+    assert_eq!(by_roles["callers"], json!(["anyone", { "role": "teller" }]));
+    assert_eq!(by_roles["rows"][1]["cells"].as_array().unwrap().len(), 2);
+    assert_eq!(by_roles["rows"][1]["cells"][1]["access"], "conditional");
+    let by_agents = shell.run("policy matrix --by agents --json").ok().json();
+    assert_eq!(by_agents["callers"], json!(["anyone", { "agent": "till" }]));
+
+    says(&shell.run("policy matrix --html matrix.html"), 0, &["matrix.html"]);
+    let page = shell.read("matrix.html");
+    assert!(page.starts_with("<!doctype html>") && page.contains("bank/transfer"), "{page}");
+    says(&shell.run("policy matrix --html no/such/folder.html"), 30, &[]);
+
+    says(
+        &shell.run("policy who-can bank/transfer"),
+        0,
+        &["conditional  role teller\n    allow by `transfers` (bank.toml:9) if `amount` is at most 5000\n"],
+    );
+    let who = shell.run("policy who-can bank/balance --json").ok().json();
+    assert_eq!((&who["callers"][0]["callers"], &who["callers"][0]["access"]), (&json!("anyone"), &json!("allowed")));
+    shell.run("policy who-can bank/tranfer").fails(30, &["bank/tranfer", "`bank/transfer`"]);
+
+    says(&shell.run("policy can till"), 0, &["allowed      bank/balance", "conditional  bank/transfer"]);
+    let other = shell.run("policy can other").ok();
+    assert!(other.stderr.contains("no file names agent other") && !other.stdout.contains("transfer"), "{other:?}");
+    let subject = shell.run("policy can alice@example.com").ok();
+    assert!(subject.stdout.contains("bank/balance"), "a subject need not be a name: {subject:?}");
+    let role = shell.run("policy can --role teller --dir policies --json").ok().json();
+    assert_eq!(role["methods"].as_array().unwrap().len(), 3, "{role}");
+    shell.run("policy can --role tellr").fails(30, &["tellr", "role teller"]);
+    shell.run("policy can").fails(2, &["AGENT"]);
+    shell.run("policy can till --role teller").fails(2, &["--role"]);
+}
+
+/// A `*` gives away `rpc.explain` too, whether or not a file speaks of it.
+#[test]
+fn tools_know_the_methods_that_every_service_has() {
+    let shell = Shell::new();
+    shell.write("policies/a.toml", "[role.root]\nallow = [\"*\"]\n[role.asker]\nallow = [\"rpc.can\"]\n");
+    says(&shell.run("policy check"), 0, &[", 0 methods, and 3 of every service"]);
+    let matrix = "method        anyone  role asker  role root\nrpc.can       -       yes         yes\n\
+                  rpc.discover  yes     yes         yes\nrpc.explain   -       -           yes\n";
+    says(&shell.run("policy matrix"), 0, &[matrix]);
+    says(&shell.run("policy who-can rpc.explain"), 0, &["allowed      role root"]);
+    shell.write(
+        "new/a.toml",
+        "[role.root]\nallow = [\"*\"]\ndeny = [\"rpc.explain\"]\n[role.asker]\nallow = [\"rpc.*\"]\n",
+    );
+    let changes = [
+        "- rpc.explain role root: allowed -> denied",
+        "+ rpc.explain role asker: denied -> conditional",
+        "now deny by `role.root.deny` (a.toml:3) if the caller has the role `root`",
+    ];
+    says(&shell.run("policy diff policies new"), 0, &changes);
+}
+
+/// What a service with these policies would have recorded.
+fn record(shell: &Shell, policies: &str, amounts: &[i64]) -> String {
+    let (set, _) = PolicySet::load(&shell.path(policies), &Methods::from_files()).unwrap();
+    let caller = Caller::new(Name::new("tom").unwrap(), ["teller".to_owned()]);
+    let mut lines = String::new();
+    for amount in amounts {
+        let params = serde_json::value::to_raw_value(&json!({ "to": "alice", "amount": amount })).unwrap();
+        let now_ms = 1_767_614_400_000;
+        let question = Question { caller: &caller, method: "bank/transfer", params: Some(&params), now_ms };
+        let record = DecisionRecord::new(&set, &question, &set.decide(&question));
+        lines.push_str(&format!("{}\n", serde_json::to_string(&record).unwrap()));
+    }
+    lines
+}
+
+#[test]
+fn diff_says_what_changes_and_which_recorded_calls_come_out_differently() {
+    let shell = shell();
+    shell.write("new/bank.toml", &RULES.replace("max = 5000", "max = 1000"));
+    shell.write("decisions.jsonl", &record(&shell, "policies", &[500, 2_000, 9_000]));
+
+    let words = ["bank/transfer role teller: conditional, differently", "`transfers` (allow) limit lowered: "];
+    says(&shell.run("policy diff policies new"), 0, &words);
+    says(&shell.run("policy diff policies new --exit-code"), 13, &words);
+    says(&shell.run("policy diff policies policies --exit-code"), 0, &["nobody can do more or less than before"]);
+
+    // A rule that the matrix shows in the same words as before.
+    shell.write("others/bank.toml", &RULES.replace("max = 5000 }", "max = 5000 }\ndelegated = \"also\""));
+    let other = shell.run("policy diff policies others --exit-code");
+    says(&other, 13, &["+ bank/transfer role teller", "`transfers` (allow) is now for calls on behalf of others, too"]);
+    shell.write("others/bank.toml", &RULES.replace("max = 5000 }", "max = 5000 }\nmode = \"shadow\""));
+    shell.write("others2/bank.toml", &RULES.replace("max = 5000 }", "max = 6000 }\nmode = \"shadow\""));
+    let other = shell.run("policy diff others others2 --exit-code");
+    says(&other, 13, &["1 rule changed in ways that this list does not show:\n    `transfers`: conditions"]);
+    assert!(!other.stdout.contains("nobody can"), "{other:?}");
+
+    let replayed = shell.run("policy diff policies new --replay decisions.jsonl");
+    let line = "line 2: tom bank/transfer\n  - allow (allowed_by) by `transfers`\n  + deny: no rule allows it\n";
+    says(&replayed, 0, &[words[0], line, "3 calls: 1 would come out differently, 0 cannot be told, 0 unreadable"]);
+    assert!(!replayed.stdout.contains("line 1:") && !replayed.stdout.contains("line 3:"), "{replayed:?}");
+    let replayed = shell.run("policy diff policies new --replay decisions.jsonl --exit-code --json");
+    assert_eq!((replayed.code, &replayed.json()["same"]), (13, &json!(false)));
+    assert_eq!(replayed.json()["replay"]["different"][0]["line"], 2);
+
+    // With a recording, the exit code is about the calls that were made.
+    shell.write("decisions.jsonl", &record(&shell, "policies", &[500, 9_000]));
+    says(&shell.run("policy diff policies new --replay decisions.jsonl --exit-code"), 0, &["2 calls: 0 would"]);
+    shell.write("decisions.jsonl", "{\"at_ms\":");
+    says(&shell.run("policy diff policies new --replay decisions.jsonl --exit-code"), 13, &["line 1: not a recorded"]);
+    shell.run("policy diff policies new --replay nothing.jsonl").fails(30, &["nothing.jsonl"]);
+    shell.run("policy diff nowhere new").fails(30, &["nowhere"]);
+    shell.write("new/bank.toml", "[role.x]\nalow = []\n");
+    shell.run("policy diff policies new").fails(11, &["bank.toml:2"]);
+}
+
+#[test]
+fn method_that_no_file_declares_is_replayed_as_the_service_had_it() {
+    let shell = Shell::new();
+    shell.write("policies/a.toml", "[role.teller]\nallow = [\"*\"]\n");
+    let methods = Methods::from_files().with(sealwire::MethodName::new("x/y").unwrap());
+    let (set, _) = PolicySet::load(&shell.path("policies"), &methods).unwrap();
+    let caller = Caller::new(Name::new("tom").unwrap(), ["teller".to_owned()]);
+    let question = Question { caller: &caller, method: "x/y", params: None, now_ms: 1 };
+    let record = DecisionRecord::new(&set, &question, &set.decide(&question));
+    shell.write("decisions.jsonl", &serde_json::to_string(&record).unwrap());
+    let replayed = shell.run("policy diff policies policies --replay decisions.jsonl --exit-code");
+    says(&replayed, 0, &["1 calls: 0 would come out differently, 0 cannot be told"]);
+}
+
+#[test]
+fn files_are_laid_out_in_one_way() {
+    let shell = shell();
+    says(&shell.run("policy fmt --check"), 0, &["2 files, 0 would be laid out, 0 failed"]);
+    let untidy = RULES.replace("[\"teller\"]", "[ \"teller\", ]");
+    shell.write("policies/bank.toml", &untidy);
+    shell.write("policies/more/x.cedar", "permit(principal,action,resource)when{context.delegated};");
+    shell.write("policies/.hidden.toml", "a=1");
+    shell.write("policies/README.md", "a=1");
+    shell.set_mode("policies/bank.toml", 0o640);
+    says(&shell.run("policy fmt --check"), 13, &["bank.toml: would be laid out", "more/x.cedar: would be"]);
+    assert_eq!(shell.read("policies/bank.toml"), untidy, "--check changes nothing");
+
+    let outcome = shell.run("policy fmt --json").ok().json();
+    assert_eq!(outcome, json!({ "files": 3, "changed": ["bank.toml", "more/x.cedar"], "failed": [] }));
+    assert_eq!(shell.read("policies/bank.toml"), RULES);
+    assert_eq!(shell.mode("policies/bank.toml"), 0o640);
+    assert_eq!((shell.read("policies/.hidden.toml"), shell.read("policies/README.md")), ("a=1".into(), "a=1".into()));
+    assert_eq!(std::fs::read_dir(shell.path("policies")).unwrap().count(), 5, "no other file is left behind");
+    says(&shell.run("policy fmt"), 0, &["3 files, 0 laid out, 0 failed"]);
+
+    shell.write("policies/bank.toml", "[role");
+    shell.write("policies/more/x.cedar", "permit(principal,action,resource)when{context.delegated};");
+    says(&shell.run("policy fmt"), 11, &["bank.toml: cannot be laid out", "more/x.cedar: laid out", "1 failed"]);
+    assert_eq!(shell.read("policies/bank.toml"), "[role");
+}
+
+#[test]
+fn editors_get_the_schemas() {
+    let shell = Shell::new();
+    for (command, member) in [("policy schema", "rule"), ("policy schema --tests", "case")] {
+        let schema: Value = serde_json::from_str(&shell.run(command).ok().stdout).unwrap();
+        assert!(schema["properties"][member].is_object(), "{command}: {schema}");
+        assert_eq!(shell.run(&format!("{command} --json")).ok().json(), schema);
+    }
+}
+
+#[test]
+fn reviewers_path_is_one_script() {
+    let shell = Shell::new();
+    let root = sealwire_testkit::root();
+    for entry in std::fs::read_dir(root.join("policies")).unwrap() {
+        let path = entry.unwrap().path();
+        let (name, text) = (path.file_name().unwrap().to_str().unwrap(), std::fs::read_to_string(&path).unwrap());
+        shell.write(&format!("in-use/{name}"), &text);
+        shell.write(&format!("proposed/{name}"), &text);
+    }
+    shell.write("decisions.jsonl", &record(&shell, "in-use", &[1_000, 4_000, 200_000]));
+    let review = || {
+        let mut script = Command::new(root.join("docs/review.sh"));
+        script.args(["in-use", "proposed", "decisions.jsonl"]).current_dir(shell.path(""));
+        let output = script.env("SEALWIRE", env!("CARGO_BIN_EXE_sealwire")).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    };
+    let steps = ["== check", "== fmt", "== test", "== matrix", "== diff", "== replay"];
+    says(&review(), 0, &steps);
+    says(&review(), 0, &["nobody can do more or less than before", "3 calls: 0 would come out differently"]);
+    assert!(shell.read("matrix.html").contains("bank/transfer"));
+
+    // A lower limit for pocket money: its own expectations are behind, then a call that was made is denied.
+    let lower = |name: &str, old: &str, new: &str| {
+        let text = shell.read(&format!("proposed/{name}"));
+        assert!(text.contains(old), "{text}");
+        shell.write(&format!("proposed/{name}"), &text.replace(old, new));
+    };
+    lower("bank.toml", "max = 50_00", "max = 20_00");
+    let ran = review();
+    says(&ran, 12, &["FAIL 50.00 at night", "1 failed"]);
+    assert!(!ran.stdout.contains("== matrix"), "{ran:?}");
+    lower("bank.test.toml", "amount = 50_00 }", "amount = 20_00 }");
+    lower("bank.toml", "max = 1_000_00", "max = 30_00");
+    lower("bank.test.toml", "amount = 1_000_00", "amount = 30_00");
+    lower("bank.test.toml", "amount = 500_00", "amount = 15_00");
+    lower("bank.toml", "min = 500_00", "min = 15_00");
+    let ran = review();
+    says(&ran, 13, &steps);
+    says(
+        &ran,
+        13,
+        &["`small-transfers` (allow) limit lowered: ", "line 2: tom bank/transfer", "1 would come out differently"],
+    );
+
+    lower("bank.toml", "[rule.small-transfers]", "[rule.small-transfers]\nallows = 1");
+    says(&review(), 11, &["bank.toml:10: error", "allows"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn decisions_of_a_service_are_recorded_and_replayed() {
+    let server = NatsServer::start().await;
+    let (shell, url) = (shell(), server.url());
+    shell.run("keys new-token-key https://dev.example").ok();
+    shell.run("keys new-service dev/demo").ok();
+    shell.run(&format!("keys new-agent tom --alg hs256 --service dev/demo=demo.ring.json --url {url}")).ok();
+    let bound = "--subject tom --cnf-kid tom.k1 --out tom.jwt --role teller";
+    shell.run(&format!("token issue --key token-key.json --audience dev/demo {bound}")).ok();
+    let config = format!(
+        "environment = \"dev\"\nservice = \"demo\"\n[nats]\nurls = [\"{url}\"]\n[keys]\nring = \"demo.ring.json\"\n\
+         service_key = \"demo.service-key.json\"\n[[tokens.issuer]]\nissuer = \"https://dev.example\"\n\
+         jwks = \"jwks.json\"\n[policy]\nfolder = \"policies\"\n[replay]\nskew_s = 0\n"
+    );
+    shell.write("demo.toml", &config);
+    let serve = ["serve", "demo", "--config", "demo.toml", "--record-decisions", "decisions.jsonl"];
+
+    shell.write("decisions.jsonl", "");
+    shell.set_mode("decisions.jsonl", 0o644);
+    shell.run_args(&serve).fails(30, &["decisions.jsonl", "chmod 600"]);
+    std::fs::remove_file(shell.path("decisions.jsonl")).unwrap();
+
+    let mut service = shell.command(&serve).spawn().unwrap();
+    let mut stdout = BufReader::new(service.stdout.take().unwrap());
+    let mut ready = String::new();
+    stdout.read_line(&mut ready).unwrap();
+    if !ready.contains("takes messages") {
+        let mut said = String::new();
+        service.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        panic!("{ready}{said}");
+    }
+    let call = |params: &str| shell.run_args(&["call", "--creds", "tom.creds.json", "demo", "bank/transfer", params]);
+    call(r#"{"to":"alice","amount":2000}"#).ok();
+    assert_eq!(call(r#"["alice",9000]"#).code, 10);
+    assert_eq!(call(r#"{"to":"alice","amount":"1"}"#).code, 21);
+    let killed = Command::new("kill").args(["-TERM", &service.id().to_string()]).status().unwrap();
+    assert!(killed.success() && service.wait().unwrap().success());
+
+    assert_eq!(shell.mode("decisions.jsonl"), 0o600);
+    let recorded = shell.read("decisions.jsonl");
+    let records: Vec<Value> = recorded.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let verdicts: Vec<_> = records.iter().map(|record| (&record["verdict"], &record["params"]["amount"])).collect();
+    let expected = [(&json!("allow"), &json!(2000)), (&json!("deny"), &json!(9000)), (&json!("deny"), &Value::Null)];
+    assert_eq!(verdicts, expected, "{recorded}");
+    shell.never_said(shell.read("tom.jwt").trim());
+    assert!(!recorded.contains(shell.read("tom.jwt").trim()), "no token in {recorded}");
+
+    says(&shell.run("policy diff policies policies --replay decisions.jsonl --exit-code"), 0, &["3 calls: 0 would"]);
+    shell.write("new/bank.toml", &RULES.replace("max = 5000", "max = 1000"));
+    let replayed = shell.run("policy diff policies new --replay decisions.jsonl --exit-code");
+    says(&replayed, 13, &["line 1: tom bank/transfer", "3 calls: 1 would come out differently"]);
+}

@@ -1,0 +1,62 @@
+//! Commands that run until they are told to stop: what they print as it comes, and signals.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+use crate::shell::Shell;
+
+/// Starts `sealwire` with these words. It ends with the test at the latest.
+pub(crate) fn spawn(shell: &Shell, args: &[&str]) -> Child {
+    let mut command = Command::from(shell.command(args));
+    // What else the environment holds is not the command's business, but where to find a nats-server is.
+    command.env("SEALWIRE_NATS_SERVER", &sealwire_testkit::found().path);
+    command.kill_on_drop(true).spawn().unwrap()
+}
+
+/// What a process prints, as it comes.
+pub(crate) fn heard(stream: impl AsyncRead + Unpin + Send + 'static) -> watch::Receiver<String> {
+    let (tell, told) = watch::channel(String::new());
+    tokio::spawn(async move {
+        let mut lines = BufReader::new(stream).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            tell.send_modify(|said| said.extend([&line, "\n"]));
+        }
+    });
+    told
+}
+
+/// Waits until it has printed this.
+pub(crate) async fn says(said: &mut watch::Receiver<String>, what: &str) {
+    let wait = said.wait_for(|said| said.contains(what));
+    let heard = matches!(tokio::time::timeout(Duration::from_secs(60), wait).await, Ok(Ok(_)));
+    assert!(heard, "`{what}` was not said: {}", *said.borrow());
+}
+
+/// All that a process has printed which has ended: its last lines may still be in the pipe.
+pub(crate) async fn whole(said: &mut watch::Receiver<String>) -> String {
+    let rest = async { while said.changed().await.is_ok() {} };
+    // Somebody else may hold the pipe open.
+    drop(tokio::time::timeout(Duration::from_secs(2), rest).await);
+    said.borrow().clone()
+}
+
+pub(crate) const SIGINT: i32 = 2;
+pub(crate) const SIGKILL: i32 = 9;
+pub(crate) const SIGTERM: i32 = 15;
+pub(crate) const SIGSTOP: i32 = 19;
+
+pub(crate) fn send(signal: i32, process: u32) {
+    let killed = std::process::Command::new("kill").args([format!("-{signal}"), process.to_string()]).status();
+    assert!(killed.unwrap().success());
+}
+
+/// The processes that `parent` started and that still run, the oldest first.
+pub(crate) fn children(parent: u32) -> Vec<u32> {
+    let output = std::process::Command::new("pgrep").args(["-P", &parent.to_string()]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(|line| line.parse().unwrap()).collect()
+}

@@ -1,0 +1,101 @@
+//! The agent's connection, made when it is first needed.
+//! Never keeps a caller waiting for a broker that is away.
+
+use std::time::Duration;
+
+use sealwire::client::{Client, ClientError, Credentials, MessageId};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+
+/// One agent on the bus, whether the broker is there or not.
+#[derive(Debug)]
+pub struct Bus {
+    credentials: Credentials,
+    client: Mutex<Option<Client>>,
+}
+
+/// The bus cannot be reached. Nothing was sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Away {
+    /// The first connection did not come about.
+    #[error("the broker cannot be reached, nothing was sent: {0}")]
+    Connect(#[from] ClientError),
+    /// The connection is lost, and being made again.
+    #[error("the broker cannot be reached, nothing was sent: call again once it is back")]
+    Lost,
+}
+
+/// How long a caller waits for the broker.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a call that was sent may be without a connection: brokers hand over, and what a service has sent meanwhile comes again.
+const HAND_OVER: Duration = Duration::from_secs(20);
+
+/// Completes when a call has been without a broker for too long; whether it was sent.
+pub(crate) async fn gone(client: &Client, id: &MessageId) -> bool {
+    let mut since = None;
+    loop {
+        sleep(Duration::from_millis(250)).await;
+        if client.stats().connected {
+            since = None;
+            continue;
+        }
+        let away = since.get_or_insert_with(Instant::now).elapsed();
+        let sent = id.get().is_some();
+        if away >= if sent { HAND_OVER } else { PATIENCE } {
+            return sent;
+        }
+    }
+}
+
+impl Bus {
+    /// The agent of these credentials; nothing is connected yet.
+    #[must_use]
+    pub fn new(credentials: Credentials) -> Self {
+        Self { credentials, client: Mutex::new(None) }
+    }
+
+    /// The name of the agent.
+    #[must_use]
+    pub fn agent(&self) -> String {
+        self.credentials.agent().to_string()
+    }
+
+    /// A client that is connected.
+    ///
+    /// # Errors
+    /// `Away`, after some seconds at most.
+    ///
+    /// Cancel safe.
+    pub async fn client(&self) -> Result<Client, Away> {
+        let client = {
+            let connecting = async {
+                let mut client = self.client.lock().await;
+                match &*client {
+                    Some(client) => Ok(client.clone()),
+                    None => Ok(client.insert(Client::connect(self.credentials.clone()).await?).clone()),
+                }
+            };
+            timeout(PATIENCE, connecting).await.unwrap_or(Err(Away::Lost))?
+        };
+        let connected = async {
+            while !client.stats().connected {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(PATIENCE, connected).await.map_err(|_| Away::Lost)?;
+        Ok(client)
+    }
+
+    /// Ends the connection, within a short time.
+    pub async fn close(&self) {
+        let closing = async {
+            if let Some(client) = &*self.client.lock().await {
+                client.close().await;
+            }
+        };
+        // What was given up is cancelled at the services; a broker that is silent takes nothing.
+        drop(timeout(Duration::from_millis(500), closing).await);
+    }
+}

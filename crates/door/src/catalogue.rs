@@ -1,0 +1,168 @@
+//! What the agent may call of its services, under names that callers of a door can use.
+//! Never has two methods under one name, and never a name that depends on the order of services.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use sealwire::client::MethodInfo;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use crate::bus::Bus;
+
+/// The services that a door leads to.
+#[derive(Debug)]
+pub(crate) struct Services {
+    pub(crate) bus: Bus,
+    names: Vec<String>,
+}
+
+/// What they offered when they were asked last.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Offer {
+    pub(crate) tools: BTreeMap<String, Arc<Tool>>,
+    /// Methods that are requests of MCP itself, in the order of services and names.
+    pub(crate) relayed: Vec<Arc<Tool>>,
+    /// Why some of the services are not in it.
+    pub(crate) missing: Vec<String>,
+}
+
+/// One method.
+#[derive(Debug)]
+pub(crate) struct Tool {
+    pub(crate) service: String,
+    pub(crate) method: MethodInfo,
+    pub(crate) mcp: Extension,
+}
+
+/// What a backend that is a server of MCP says beside OpenRPC.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Extension {
+    #[serde(default)]
+    pub(crate) title: Option<String>,
+    #[serde(default)]
+    pub(crate) annotations: Option<serde_json::Map<String, serde_json::Value>>,
+    /// The method is this request.
+    #[serde(default)]
+    pub(crate) request: Option<String>,
+    /// `content`: the result is that of a tool of MCP.
+    #[serde(default)]
+    pub(crate) result: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Extended {
+    #[serde(rename = "x-mcp", default)]
+    mcp: Extension,
+}
+
+impl Services {
+    pub(crate) fn new(bus: Bus, names: Vec<String>) -> Self {
+        Self { bus, names }
+    }
+
+    /// Asks them all what the agent may call.
+    ///
+    /// # Errors
+    /// None of them says anything; why.
+    pub(crate) async fn offer(&self) -> Result<Offer, String> {
+        let client = self.bus.client().await.map_err(|error| error.to_string())?;
+        let asked = self.names.iter().map(|service| client.discover(service));
+        let mut offer = Offer::default();
+        let mut all: Vec<Tool> = Vec::new();
+        for (service, found) in self.names.iter().zip(join_all(asked).await) {
+            match found {
+                Ok(found) => all.extend(found.methods.into_iter().map(|method| Tool::new(service, method))),
+                Err(error) => offer.missing.push(format!("`{service}`: {error}")),
+            }
+        }
+        if offer.missing.len() == self.names.len() {
+            return Err(offer.missing.join("; "));
+        }
+        let (relayed, tools): (Vec<Tool>, Vec<Tool>) = all.into_iter().partition(|tool| tool.mcp.request.is_some());
+        offer.relayed = relayed.into_iter().map(Arc::new).collect();
+        offer.tools = named(tools, self.names.len() > 1);
+        Ok(offer)
+    }
+}
+
+/// These by the names that callers use. Nobody calls a subscription.
+fn named(tools: Vec<Tool>, many: bool) -> BTreeMap<String, Arc<Tool>> {
+    let mut by_name: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
+    for tool in tools.into_iter().filter(|tool| !tool.method.is_subscription) {
+        by_name.entry(tool_name(many, &tool)).or_default().push(tool);
+    }
+    let mut named = BTreeMap::new();
+    for (name, tools) in by_name {
+        let shared = tools.len() > 1;
+        for tool in tools {
+            let own = if shared { with_digest(&name, &tool.origin()) } else { name.clone() };
+            named.insert(own, Arc::new(tool));
+        }
+    }
+    named
+}
+
+impl Tool {
+    fn new(service: &str, method: MethodInfo) -> Self {
+        let extended = method.document.as_deref().and_then(|text| serde_json::from_str::<Extended>(text.get()).ok());
+        Self { service: service.to_owned(), mcp: extended.map(|extended| extended.mcp).unwrap_or_default(), method }
+    }
+
+    /// What no other has.
+    fn origin(&self) -> String {
+        format!("{} {}", self.service, self.method.name)
+    }
+}
+
+/// The longest name that all clients take.
+const MAX_NAME: usize = 64;
+
+/// The name of a method for callers that take 1 to 64 of `A-Z a-z 0-9 _ -`: `math_add` of `math/add`, and `demo__math_add` where
+/// there are several services. What is too long, or would have the name of another, ends in a digest of what it is.
+fn tool_name(many: bool, tool: &Tool) -> String {
+    let method = tool.method.name.replace(['/', '.'], "_");
+    let name = if many { format!("{}__{method}", tool.service) } else { method };
+    if name.len() <= MAX_NAME { name } else { with_digest(&name, &tool.origin()) }
+}
+
+fn with_digest(name: &str, of: &str) -> String {
+    let digest: String = Sha256::digest(of.as_bytes()).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let kept: String = name.chars().take(MAX_NAME - digest.len() - 1).collect();
+    format!("{kept}_{digest}")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn tool(service: &str, method: &str) -> Tool {
+        let text = format!(r#"{{"name":"{method}","x-params":{{}},"result":{{"schema":{{}}}}}}"#);
+        Tool::new(service, serde_json::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn names_are_such_as_all_clients_take_and_each_is_of_one_method() {
+        let names = |tools: Vec<Tool>, many| {
+            named(tools, many).into_iter().map(|(name, tool)| (name, tool.method.name.clone())).collect::<Vec<_>>()
+        };
+        let pair = |name: &str, method: &str| (name.to_owned(), method.to_owned());
+        assert_eq!(names(vec![tool("demo", "math/add")], false), [pair("math_add", "math/add")]);
+        assert_eq!(names(vec![tool("demo", "math.add")], true), [pair("demo__math_add", "math.add")]);
+        let long = format!("m/{}", "x".repeat(100));
+        let all = names(vec![tool("demo", "a/b"), tool("demo", "a_b"), tool("demo", &long)], false);
+        assert_eq!(all.len(), 3);
+        for (name, _) in &all {
+            assert!(
+                name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte)),
+                "{name}"
+            );
+        }
+        assert!(all.iter().all(|(name, _)| name != "a_b"), "neither has the name that both would have: {all:?}");
+        // Whatever else there is.
+        let alone = names(vec![tool("demo", &long)], false);
+        assert!(all.contains(&alone[0]));
+    }
+}

@@ -1,0 +1,9 @@
+//! Doors: callers that do not speak Sealwire come in as an agent of the door's credentials.
+//! Never decides what a service decides, and never makes up a result.
+
+mod bus;
+mod catalogue;
+pub mod mcp;
+pub mod stdio;
+
+pub use bus::Bus;

@@ -1,0 +1,515 @@
+//! One call of a tool: parts and progress on the way, questions to the people at the client, and what it comes to.
+//! Never says that a call did nothing where that is not known.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use sealwire::client::{CallStream, Client, ClientError, MessageId};
+use sealwire::rpc::{Request, RpcError, code};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use super::message::{Asked, Capabilities, Era, Fault, Id, Members, Outcome, members, notification, raw};
+use super::{Door, State};
+use crate::bus::{Away, gone};
+use crate::catalogue::Tool;
+
+/// The largest result, in bytes: what a model can read is far less.
+const MAX_RESULT: usize = 4 << 20;
+/// At most so often is a client told of progress.
+const PROGRESS: Duration = Duration::from_millis(50);
+/// The longest text of a progress, in characters.
+const PROGRESS_TEXT: usize = 1_000;
+/// Calls that wait for what the client finds out, and for how long.
+const PARKED: usize = 16;
+const PARKED_FOR: Duration = Duration::from_secs(600);
+
+/// What the client says to a question: a result, or the text of an error.
+pub(super) type QuestionReply = Result<Box<RawValue>, String>;
+
+/// A call under way.
+pub(super) struct Ongoing {
+    tool: Arc<Tool>,
+    client: Client,
+    id: MessageId,
+    /// What was asked for: only the same may go on with it.
+    arguments: String,
+    /// Until its result is taken.
+    stream: Option<CallStream<Box<RawValue>>>,
+    notes: mpsc::UnboundedReceiver<Request>,
+    questions: mpsc::Receiver<Question>,
+    parts: Vec<Box<RawValue>>,
+    part_bytes: usize,
+}
+
+/// A question of the method, on its way to people.
+struct Question {
+    params: Value,
+    reply: oneshot::Sender<Value>,
+}
+
+/// A call that goes on when its client comes back with answers.
+pub(super) struct Parked {
+    ongoing: Ongoing,
+    question: Question,
+    since: Instant,
+}
+
+/// What a call has come to.
+enum Step {
+    Ended(Result<Box<RawValue>, ClientError>),
+    Asks(Question),
+    TooLarge,
+    /// Without a broker for too long; whether it was sent.
+    Gone(bool),
+}
+
+/// `rpc.progress`.
+#[derive(Deserialize)]
+struct Progress {
+    progress: f64,
+    total: Option<f64>,
+    message: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Text<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    text: &'a str,
+}
+
+impl<'a> Text<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { kind: "text", text }
+    }
+}
+
+/// The result of a tool of MCP, as a backend hands it on.
+#[derive(Deserialize)]
+struct Content {
+    content: Option<Box<RawValue>>,
+    #[serde(rename = "structuredContent")]
+    structured: Option<Box<RawValue>>,
+}
+
+impl State {
+    pub(super) fn forget_parked(&mut self) {
+        self.parked.retain(|_, parked| parked.since.elapsed() < PARKED_FOR);
+    }
+}
+
+impl Door {
+    pub(super) async fn call(&self, era: Era, asked: Asked, capabilities: &Capabilities) -> Outcome {
+        let Some(name) = &asked.name else { return Err(Fault::params("`name` is missing")) };
+        let arguments = asked.arguments.as_deref().map_or("{}", RawValue::get).to_owned();
+        if !arguments.starts_with('{') {
+            return Err(Fault::params("`arguments` must be an object"));
+        }
+        let mut ongoing = match &asked.state {
+            Some(state) => self.resumed(state, &arguments, name, asked.responses.unwrap_or_default())?,
+            None => {
+                let tool = self.tool(name).await?;
+                let client = match self.services.bus.client().await {
+                    Ok(client) => client,
+                    Err(away) => return Ok(failed(era, &away.to_string())),
+                };
+                self.begin(&client, tool, &arguments, capabilities.forms())?
+            }
+        };
+        let step = self.go_on(&mut ongoing, era, asked.meta.progress.as_ref()).await;
+        match step {
+            Step::Ended(Ok(result)) => Ok(succeeded(era, &ongoing.tool, &result)),
+            Step::Ended(Err(error)) => refused(era, &ongoing.tool, &error),
+            Step::TooLarge => Ok(failed(era, "the result has more than 4 MiB")),
+            Step::Gone(false) => Ok(failed(era, &Away::Lost.to_string())),
+            Step::Gone(true) => {
+                let message = "the connection to the broker was lost during the call";
+                Err(Fault::internal(message).with(json!({ "outcome": "unknown" })))
+            }
+            Step::Asks(question) => self.park(ongoing, question),
+        }
+    }
+
+    /// The tool of this name, as it was offered last: the service decides. One that is not known may be new.
+    async fn tool(&self, name: &str) -> Result<Arc<Tool>, Fault> {
+        if let Some(tool) = self.offered(name) {
+            return Ok(tool);
+        }
+        self.offer(super::FRESH).await?;
+        let unknown = || Fault::params(format!("Unknown tool: {}", name.chars().take(128).collect::<String>()));
+        self.offered(name).ok_or_else(unknown)
+    }
+
+    fn offered(&self, name: &str) -> Option<Arc<Tool>> {
+        self.state().offer.as_ref().and_then(|(_, offer)| offer.tools.get(name).map(Arc::clone))
+    }
+
+    fn begin(&self, client: &Client, tool: Arc<Tool>, arguments: &str, asks: bool) -> Result<Ongoing, Fault> {
+        let params = RawValue::from_string(arguments.to_owned()).map_err(|error| Fault::params(error.to_string()))?;
+        // Bounded by the window of the call: no more of them come before these are read.
+        let (note, notes) = mpsc::unbounded_channel();
+        let (ask, questions) = mpsc::channel(1);
+        let id = MessageId::default();
+        let mut request = client
+            .request(&tool.service)
+            .note_id(&id)
+            .deadline(self.options.deadline)
+            .max_bytes(MAX_RESULT)
+            .on_notification(move |told| drop(note.send(told)));
+        if asks {
+            request = request.on_ask(move |question| {
+                let ask = ask.clone();
+                async move { put(question, &ask).await }
+            });
+        }
+        let stream = request.stream(&tool.method.name, &params);
+        Ok(Ongoing {
+            tool,
+            client: client.clone(),
+            id,
+            arguments: arguments.to_owned(),
+            stream: Some(stream),
+            notes,
+            questions,
+            parts: Vec::new(),
+            part_bytes: 0,
+        })
+    }
+
+    /// Goes on until the call ends, or asks what only another request of the client can answer.
+    async fn go_on(&self, ongoing: &mut Ongoing, era: Era, token: Option<&Id>) -> Step {
+        let mut telling = Telling { door: self, token, told: None, last: 0.0, held: None, steps: 0.0 };
+        let mut asked: Option<AskedClient<'_>> = None;
+        let Ongoing { tool, client, id, stream, notes, questions, parts, part_bytes, .. } = ongoing;
+        let mut gone = std::pin::pin!(gone(client, id));
+        loop {
+            tokio::select! {
+                biased;
+                Some(note) = notes.recv() => telling.note(&note),
+                answer = answer_of(&mut asked), if asked.is_some() => {
+                    if let Some(asked) = asked.take() {
+                        asked.answer(answer);
+                    }
+                }
+                Some(question) = questions.recv(), if asked.is_none() => {
+                    match era {
+                        Era::Modern => return Step::Asks(question),
+                        Era::Legacy(_) => asked = Some(self.ask(question).await),
+                    }
+                }
+                sent = &mut gone => return Step::Gone(sent),
+                part = next(stream) => match part {
+                    Some(Ok(part)) => {
+                        telling.part(&part);
+                        if tool.method.is_stream {
+                            *part_bytes += part.get().len() + 1;
+                            if *part_bytes > MAX_RESULT {
+                                return Step::TooLarge;
+                            }
+                            parts.push(part);
+                        }
+                    }
+                    Some(Err(error)) => return Step::Ended(Err(error)),
+                    None => break,
+                },
+            }
+        }
+        while let Ok(note) = notes.try_recv() {
+            telling.note(&note);
+        }
+        telling.flush();
+        let Some(stream) = stream.take() else { return Step::Ended(Err(ClientError::Ended)) };
+        let result = tokio::select! {
+            result = stream.finish::<Box<RawValue>>() => result,
+            sent = &mut gone => return Step::Gone(sent),
+        };
+        Step::Ended(result.map(|result| if tool.method.is_stream { raw(parts) } else { result }))
+    }
+
+    /// Asks the people at a client that takes requests.
+    async fn ask(&self, question: Question) -> AskedClient<'_> {
+        let (reply, replied) = oneshot::channel();
+        let id = {
+            let mut state = self.state();
+            state.asked += 1;
+            let id = format!("question-{}", state.asked);
+            state.questions.insert(id.clone(), reply);
+            id
+        };
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": ELICIT, "params": question.params });
+        self.out.send(&request).await;
+        AskedClient { door: self, id, question: Some(question), replied }
+    }
+
+    /// Keeps a call until its client comes back with answers.
+    fn park(&self, ongoing: Ongoing, question: Question) -> Outcome {
+        let asked = json!({ QUESTION: { "method": ELICIT, "params": question.params } });
+        let token;
+        {
+            let mut state = self.state();
+            state.forget_parked();
+            if state.parked.len() >= PARKED {
+                return Err(Fault::internal(format!("{PARKED} calls wait for answers: give them first")));
+            }
+            state.asked += 1;
+            // Of this process alone: another one does not know the call.
+            token = format!("{:x}-{}", self.started_ns, state.asked);
+            state.parked.insert(token.clone(), Parked { ongoing, question, since: Instant::now() });
+        }
+        let kind = ("resultType", "input_required".into());
+        Ok(raw(&members([kind, ("inputRequests", asked), ("requestState", token.into())])))
+    }
+
+    /// The call that its client comes back for.
+    fn resumed(
+        &self,
+        state: &str,
+        arguments: &str,
+        name: &str,
+        mut responses: Map<String, Value>,
+    ) -> Result<Ongoing, Fault> {
+        let gone = || Fault::params("this `requestState` is not known, or was used: call the tool again");
+        let parked = self.state().parked.remove(state).ok_or_else(gone)?;
+        let is_same = self.offered(name).is_some_and(|tool| {
+            (&tool.service, &tool.method.name) == (&parked.ongoing.tool.service, &parked.ongoing.tool.method.name)
+        });
+        if !is_same || parked.ongoing.arguments != arguments {
+            return Err(gone());
+        }
+        let answer = responses.remove(QUESTION).unwrap_or_else(|| json!({ "action": "cancel" }));
+        // The call may have ended meanwhile, which is told in its place.
+        drop(parked.question.reply.send(answer));
+        Ok(parked.ongoing)
+    }
+}
+
+const ELICIT: &str = "elicitation/create";
+/// The name of the one question that is put at a time.
+const QUESTION: &str = "question";
+
+/// A question to a client, which is withdrawn if nobody waits for the answer any more.
+struct AskedClient<'a> {
+    door: &'a Door,
+    id: String,
+    question: Option<Question>,
+    replied: oneshot::Receiver<QuestionReply>,
+}
+
+impl AskedClient<'_> {
+    fn answer(mut self, reply: QuestionReply) {
+        if let Some(question) = self.question.take() {
+            let answer = reply.ok().and_then(|reply| serde_json::from_str(reply.get()).ok());
+            drop(question.reply.send(answer.unwrap_or_else(|| json!({ "action": "cancel" }))));
+        }
+    }
+}
+
+impl Drop for AskedClient<'_> {
+    fn drop(&mut self) {
+        let was_open = self.door.state().questions.remove(&self.id).is_some();
+        if was_open {
+            self.door.out.send_now(&notification("notifications/cancelled", &json!({ "requestId": self.id })));
+        }
+    }
+}
+
+async fn next(stream: &mut Option<CallStream<Box<RawValue>>>) -> Option<Result<Box<RawValue>, ClientError>> {
+    match stream {
+        Some(stream) => stream.next().await,
+        None => None,
+    }
+}
+
+async fn answer_of(asked: &mut Option<AskedClient<'_>>) -> QuestionReply {
+    match asked {
+        Some(asked) => (&mut asked.replied).await.unwrap_or_else(|_| Err(String::new())),
+        None => std::future::pending().await,
+    }
+}
+
+/// Hands a question of the method on to people; everything but a form is refused.
+async fn put(question: Request, ask: &mpsc::Sender<Question>) -> Result<Value, RpcError> {
+    if question.method != ELICIT {
+        return Err(RpcError::application(NOT_ASKED, "people at this client are asked by `elicitation/create` only"));
+    }
+    let params = question.params.as_ref().and_then(|params| serde_json::from_str(params.raw().get()).ok());
+    let params: Value = params.filter(is_form).ok_or_else(|| {
+        RpcError::invalid_params("a question has a `message`, and a `requestedSchema` of an object of plain values")
+    })?;
+    let (reply, replied) = oneshot::channel();
+    let cancelled = || json!({ "action": "cancel" });
+    if ask.send(Question { params, reply }).await.is_err() {
+        return Ok(cancelled());
+    }
+    Ok(replied.await.unwrap_or_else(|_| cancelled()))
+}
+
+/// The code for a question that cannot be put.
+const NOT_ASKED: i32 = 1;
+
+/// Whether clients can show it.
+fn is_form(params: &Value) -> bool {
+    let schema = params.get("requestedSchema");
+    let properties = schema.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
+    let plain = |schema: &Value| {
+        let kind = schema.get("type").and_then(Value::as_str);
+        kind.is_some_and(|kind| ["string", "number", "integer", "boolean", "array"].contains(&kind))
+    };
+    params.get("message").is_some_and(Value::is_string)
+        && params.get("mode").is_none_or(|mode| mode == "form")
+        && schema.is_some_and(|schema| schema.get("type").is_some_and(|kind| kind == "object"))
+        && properties.is_some_and(|properties| properties.values().all(plain))
+}
+
+/// Tells the client how far a call is, if it wants to know: ever more, and not too often.
+struct Telling<'a> {
+    door: &'a Door,
+    token: Option<&'a Id>,
+    told: Option<Instant>,
+    last: f64,
+    held: Option<Value>,
+    steps: f64,
+}
+
+impl Telling<'_> {
+    fn note(&mut self, note: &Request) {
+        let params = note.params.as_ref().map(|params| params.raw());
+        if note.method == "rpc.progress"
+            && let Some(Ok(progress)) = params.map(|params| serde_json::from_str::<Progress>(params.get()))
+        {
+            self.tell(progress.progress, progress.total, progress.message);
+        }
+    }
+
+    fn part(&mut self, part: &RawValue) {
+        self.steps += 1.0;
+        let text = serde_json::from_str::<String>(part.get()).unwrap_or_else(|_| part.get().to_owned());
+        self.tell(self.steps, None, Some(text));
+    }
+
+    fn tell(&mut self, progress: f64, total: Option<f64>, message: Option<String>) {
+        let Some(token) = self.token else { return };
+        if progress <= self.last {
+            return;
+        }
+        self.last = progress;
+        let mut params = Map::new();
+        params.insert("progressToken".to_owned(), json!(token));
+        params.insert("progress".to_owned(), json!(progress));
+        params.extend(total.map(|total| ("total".to_owned(), json!(total))));
+        let message = message.map(|text| text.chars().take(PROGRESS_TEXT).collect::<String>());
+        params.extend(message.map(|message| ("message".to_owned(), message.into())));
+        self.held = Some(notification("notifications/progress", &Value::Object(params)));
+        if self.told.is_none_or(|told| told.elapsed() >= PROGRESS) {
+            self.flush();
+        }
+    }
+
+    /// Sends what was held back.
+    fn flush(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.told = Some(Instant::now());
+            self.door.out.send_now(&held);
+        }
+    }
+}
+
+/// The schema of what a tool returns, if it says so.
+pub(super) fn output_schema(era: Era, tool: &Tool) -> Option<Value> {
+    let schema: Value = serde_json::from_str(tool.method.result.schema.get()).ok()?;
+    let members = schema.as_object().filter(|members| !members.is_empty())?;
+    if tool.mcp.result.is_some() {
+        return None;
+    }
+    if !era.wants_objects() || members.get("type").is_some_and(|kind| kind == "object") {
+        return Some(schema);
+    }
+    // References would not lead anywhere in another place.
+    let moves = !tool.method.result.schema.get().contains("\"$");
+    moves.then(|| json!({ "type": "object", "properties": { "result": schema }, "required": ["result"] }))
+}
+
+/// A result.
+fn succeeded(era: Era, tool: &Tool, result: &RawValue) -> Box<RawValue> {
+    if tool.mcp.result.as_deref() == Some("content")
+        && let Ok(Content { content: Some(content), structured }) = serde_json::from_str(result.get())
+    {
+        let mut all = Members::new();
+        all.insert("content".to_owned(), content);
+        all.extend(
+            structured.filter(|_| era.has_structured_content()).map(|value| ("structuredContent".to_owned(), value)),
+        );
+        return era.result(all, None);
+    }
+    let text = serde_json::from_str::<String>(result.get()).unwrap_or_else(|_| result.get().to_owned());
+    let mut all = Members::new();
+    all.insert("content".to_owned(), raw(&[Text::new(&text)]));
+    if era.has_structured_content() {
+        #[derive(Serialize)]
+        struct Wrapped<'a> {
+            result: &'a RawValue,
+        }
+        let is_object = result.get().starts_with('{');
+        let structured = if is_object || !era.wants_objects() { result.to_owned() } else { raw(&Wrapped { result }) };
+        all.insert("structuredContent".to_owned(), structured);
+    }
+    era.result(all, None)
+}
+
+/// What a model can do something about.
+fn failed(era: Era, text: &str) -> Box<RawValue> {
+    let mut all = Members::new();
+    all.insert("content".to_owned(), raw(&[Text::new(text)]));
+    all.insert("isError".to_owned(), raw(&true));
+    era.result(all, None)
+}
+
+/// An error, as clients of MCP know them.
+fn refused(era: Era, tool: &Tool, error: &ClientError) -> Outcome {
+    let ClientError::Remote(remote) = error else { return unsaid(era, error) };
+    let data = remote.data().map(|data| serde_json::from_str::<Value>(data.get()).unwrap_or_default());
+    let retry = data.as_ref().and_then(|data| data.get("retry_after_ms")).and_then(Value::as_u64);
+    let text = match (remote.code(), retry) {
+        (code::METHOD_NOT_FOUND, _) => return Err(Fault::params(format!("Unknown tool: {}", tool.method.name))),
+        (code::STALE | code::REPLAYED, _) => return unsaid(era, error),
+        (code::PERMISSION_DENIED, _) => "permission denied: not with these arguments".to_owned(),
+        (_, Some(ms)) => format!("{}: retry after {ms} ms", remote.message()),
+        _ => remote.message().to_owned(),
+    };
+    let content = data.as_ref().and_then(|data| data.get("content")).filter(|_| tool.mcp.result.is_some());
+    let mut all = Members::new();
+    match content {
+        // A tool of MCP has said so itself.
+        Some(content) if content.is_array() => drop(all.insert("content".to_owned(), raw(content))),
+        _ => drop(all.insert("content".to_owned(), raw(&[Text::new(&text)]))),
+    }
+    all.insert("isError".to_owned(), raw(&true));
+    let mut said = json!({ "code": remote.code(), "message": remote.message() });
+    if let (Some(said), Some(data)) = (said.as_object_mut(), data) {
+        said.insert("data".to_owned(), data);
+    }
+    all.insert("_meta".to_owned(), raw(&json!({ "dev.sealwire/error": said })));
+    Ok(era.result(all, None))
+}
+
+/// An error that the service has not said.
+fn unsaid(era: Era, error: &ClientError) -> Outcome {
+    match error {
+        ClientError::Disconnected { .. }
+        | ClientError::Connect(_)
+        | ClientError::Busy { .. }
+        | ClientError::TooManyStreams { .. } => Ok(failed(era, &error.to_string())),
+        ClientError::ResultTooLarge { .. } => Ok(failed(era, &error.to_string())),
+        _ => Err(Fault::internal(error.to_string()).with(json!({ "outcome": "unknown" }))),
+    }
+}
+
+impl From<Away> for Fault {
+    fn from(away: Away) -> Self {
+        Self::internal(away.to_string())
+    }
+}

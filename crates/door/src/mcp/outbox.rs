@@ -1,0 +1,123 @@
+//! What waits to be written to the client.
+//! Never more than its bounds: whoever has something to say waits, and a client that reads nothing is given up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::timeout;
+
+/// The most messages and bytes that wait.
+const MESSAGES: usize = 256;
+const BYTES: usize = 16 << 20;
+/// How long the client may read nothing at all.
+const STALLED: Duration = Duration::from_secs(60);
+
+/// A line for the client. Its room is given back when it is dropped.
+#[derive(Debug)]
+pub struct Line {
+    text: Vec<u8>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Line {
+    /// The text, with its end.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Outbox {
+    lines: mpsc::Sender<Line>,
+    room: Arc<Semaphore>,
+    stalled: watch::Sender<bool>,
+}
+
+impl Outbox {
+    pub(super) fn new() -> (Self, mpsc::Receiver<Line>) {
+        let (lines, written) = mpsc::channel(MESSAGES);
+        let outbox = Self { lines, room: Arc::new(Semaphore::new(BYTES)), stalled: watch::Sender::new(false) };
+        (outbox, written)
+    }
+
+    /// Queues a message, when there is room for it.
+    pub(super) async fn send(&self, message: &impl Serialize) {
+        let text = line(message);
+        let sending = async {
+            let room = Arc::clone(&self.room).acquire_many_owned(permits(text.len())).await;
+            if let Ok(room) = room {
+                // Nobody reads any more when the door closes.
+                drop(self.lines.send(Line { text, _room: room }).await);
+            }
+        };
+        if timeout(STALLED, sending).await.is_err() {
+            self.stalled.send_replace(true);
+        }
+    }
+
+    /// Queues what is not worth waiting for.
+    pub(super) fn send_now(&self, message: &impl Serialize) {
+        let text = line(message);
+        if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(permits(text.len())) {
+            drop(self.lines.try_send(Line { text, _room: room }));
+        }
+    }
+
+    /// Completes when the client has read nothing for too long, or nothing is written any more.
+    pub(super) async fn stalled(&self) {
+        let mut stalled = self.stalled.subscribe();
+        tokio::select! {
+            _ = stalled.wait_for(|stalled| *stalled) => {}
+            () = self.lines.closed() => {}
+        }
+    }
+}
+
+fn line(message: &impl Serialize) -> Vec<u8> {
+    // Maps with keys that are no texts, and nothing else, cannot be written.
+    let mut text = serde_json::to_vec(message).unwrap_or_default();
+    text.push(b'\n');
+    text
+}
+
+/// What is larger than all the room takes all of it.
+fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes.min(BYTES)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_is_given_up_and_holds_no_more_than_the_bounds() {
+        let (outbox, mut lines) = Outbox::new();
+        for _ in 0..MESSAGES {
+            outbox.send(&"x").await;
+        }
+        outbox.send_now(&"left out");
+        // Nobody takes anything for a minute.
+        outbox.send(&"waits").await;
+        outbox.stalled().await;
+        assert_eq!(lines.recv().await.unwrap().text(), b"\"x\"\n");
+
+        let (outbox, mut lines) = Outbox::new();
+        let half = "x".repeat(BYTES / 2);
+        outbox.send(&half).await;
+        outbox.send_now(&half);
+        let waiting = tokio::spawn({
+            let outbox = outbox.clone();
+            async move { outbox.send(&half).await }
+        });
+        tokio::time::sleep(STALLED / 2).await;
+        assert!(!waiting.is_finished(), "there is room for one of them only");
+        assert!(lines.recv().await.unwrap().text().len() > BYTES / 2);
+        waiting.await.unwrap();
+        drop(lines);
+        outbox.stalled().await;
+    }
+}

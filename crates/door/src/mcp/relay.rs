@@ -1,0 +1,141 @@
+//! Resources and prompts of servers of MCP behind the bus: requests of the protocol that are methods of a service.
+//! Never says where a resource is that none of them knows.
+
+use std::sync::Arc;
+
+use sealwire::client::{ClientError, MessageId};
+use sealwire::rpc::code;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::Door;
+use super::message::{Asked, Era, Fault, Members, Outcome, raw};
+use crate::bus::gone;
+use crate::catalogue::Tool;
+
+/// As long as an offer is believed for requests that follow one another.
+const RECENT: std::time::Duration = std::time::Duration::from_secs(10);
+
+impl Door {
+    /// Hands a request on to the method that it is.
+    pub(super) async fn relay(&self, era: Era, request: &str, asked: &Asked) -> Outcome {
+        let offer = self.offer(RECENT).await?;
+        let methods: Vec<Arc<Tool>> =
+            offer.relayed.iter().filter(|tool| tool.mcp.request.as_deref() == Some(request)).cloned().collect();
+        let ttl_ms = Some(self.ttl_ms());
+        let Some(list) = listed(request) else {
+            let result = match request {
+                "resources/read" => self.read(era, &methods, asked).await?,
+                _ => self.prompt(&methods, asked).await?,
+            };
+            return Ok(era.result(result, ttl_ms.filter(|_| request == "resources/read")));
+        };
+        // Page by page, and one method after the other: `1:` and the cursor that it gave.
+        let (at, inner) = match asked.cursor.as_deref().map(|cursor| cursor.split_once(':')) {
+            None => (0, None),
+            Some(Some((at, inner))) if at.parse::<usize>().is_ok_and(|at| at < methods.len()) => {
+                (at.parse().unwrap_or_default(), Some(inner).filter(|inner| !inner.is_empty()))
+            }
+            Some(_) => return Err(Fault::params("`cursor` is not known")),
+        };
+        let Some(tool) = methods.get(at) else { return Ok(era.result(only(list, raw(&json!([]))), ttl_ms)) };
+        let params = inner.map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
+        let mut result = self.ask_service(tool, &params).await.map_err(|error| fault(&error))?;
+        if methods.len() > 1 && list == "prompts" {
+            label(&mut result, tool);
+        }
+        let next = result.get("nextCursor").and_then(|next| serde_json::from_str::<String>(next.get()).ok());
+        let next = match next {
+            Some(next) => Some(format!("{at}:{next}")),
+            None => (at + 1 < methods.len()).then(|| format!("{}:", at + 1)),
+        };
+        result.remove("nextCursor");
+        result.extend(next.map(|next| ("nextCursor".to_owned(), raw(&next))));
+        result.entry(list.to_owned()).or_insert_with(|| raw(&json!([])));
+        Ok(era.result(result, ttl_ms))
+    }
+
+    /// Of several servers, the first one that has it.
+    async fn read(&self, era: Era, methods: &[Arc<Tool>], asked: &Asked) -> Result<Members, Fault> {
+        let Some(uri) = &asked.uri else { return Err(Fault::params("`uri` is missing")) };
+        for tool in methods {
+            match self.ask_service(tool, &json!({ "uri": uri })).await {
+                Err(ClientError::Remote(error)) if error.code() == code::INVALID_PARAMS => {}
+                found => return found.map_err(|error| fault(&error)),
+            }
+        }
+        let code = if era == Era::Modern { -32602 } else { -32002 };
+        Err(Fault::new(code, "Resource not found").with(json!({ "uri": uri })))
+    }
+
+    async fn prompt(&self, methods: &[Arc<Tool>], asked: &Asked) -> Result<Members, Fault> {
+        let Some(name) = &asked.name else { return Err(Fault::params("`name` is missing")) };
+        let named = match methods {
+            [only] => Some((only, name.as_str())),
+            several => several.iter().find_map(|tool| Some((tool, name.strip_prefix(&prefix(tool))?))),
+        };
+        let Some((tool, name)) = named else { return Err(Fault::params("Unknown prompt")) };
+        let mut params = Map::new();
+        params.insert("name".to_owned(), name.into());
+        let arguments = asked.arguments.as_deref().and_then(|text| serde_json::from_str::<Value>(text.get()).ok());
+        params.extend(arguments.map(|arguments| ("arguments".to_owned(), arguments)));
+        self.ask_service(tool, &Value::Object(params)).await.map_err(|error| fault(&error))
+    }
+
+    async fn ask_service(&self, tool: &Tool, params: &Value) -> Result<Members, ClientError> {
+        let client = self.services.bus.client().await.map_err(|_| ClientError::Closed)?;
+        let request = client.request(&tool.service).deadline(self.options.deadline);
+        let id = MessageId::default();
+        let call = request.note_id(&id).stream::<Box<RawValue>>(&tool.method.name, params);
+        tokio::select! {
+            result = call.finish() => result,
+            sent = gone(&client, &id) => Err(if sent { ClientError::ConnectionLost } else { ClientError::Closed }),
+        }
+    }
+}
+
+/// The member of the result that is a list, if the request is for one.
+fn listed(request: &str) -> Option<&'static str> {
+    match request {
+        "resources/list" => Some("resources"),
+        "resources/templates/list" => Some("resourceTemplates"),
+        "prompts/list" => Some("prompts"),
+        _ => None,
+    }
+}
+
+fn only(name: &str, value: Box<RawValue>) -> Members {
+    [(name.to_owned(), value)].into()
+}
+
+/// What the names of a server's prompts begin with beside those of others: `demo__clock__`.
+fn prefix(tool: &Tool) -> String {
+    let path = tool.method.name.rsplit_once("prompts/").map_or("", |(path, _)| path);
+    format!("{}__{}_", tool.service, path.replace(['/', '.'], "_"))
+}
+
+fn label(result: &mut Members, tool: &Tool) {
+    let prompts = result.get("prompts").and_then(|prompts| serde_json::from_str::<Vec<Value>>(prompts.get()).ok());
+    let Some(mut prompts) = prompts else { return };
+    for prompt in &mut prompts {
+        let name = prompt.get("name").and_then(Value::as_str).map(|name| format!("{}{name}", prefix(tool)));
+        if let (Some(members), Some(name)) = (prompt.as_object_mut(), name) {
+            members.insert("name".to_owned(), name.into());
+        }
+    }
+    result.insert("prompts".to_owned(), raw(&prompts));
+}
+
+fn fault(error: &ClientError) -> Fault {
+    match error {
+        ClientError::Remote(error) => match error.code() {
+            code::INVALID_PARAMS | code::METHOD_NOT_FOUND => Fault::params(error.message().to_owned()),
+            code::INTERNAL_ERROR | code::TIMEOUT | code::DEPENDENCY_FAILED => {
+                Fault::internal(error.message().to_owned())
+            }
+            _ => Fault::of_service(error),
+        },
+        ClientError::Closed => Fault::internal("the broker cannot be reached, nothing was sent"),
+        error => Fault::internal(error.to_string()).with(json!({ "outcome": "unknown" })),
+    }
+}

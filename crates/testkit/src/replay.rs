@@ -1,0 +1,18 @@
+//! What the tests of replay guards offer.
+//! Never signed: a guard is asked after the proof has held.
+
+use sealwire::auth::Nonce;
+use sealwire::{Clock as _, SystemClock};
+
+/// A message issued now.
+#[derive(Debug, Clone, Copy)]
+pub struct Message {
+    pub nonce: Nonce,
+    pub iat: u64,
+}
+
+impl Message {
+    pub fn new() -> Self {
+        Self { nonce: Nonce::random(), iat: SystemClock.now_s() }
+    }
+}

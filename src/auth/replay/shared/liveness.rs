@@ -1,0 +1,93 @@
+//! Whether a connection is the one it was, and whether anybody is at its other end.
+//! Never asks: it looks at what the client library counts.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_nats::Statistics;
+use tokio::time::Instant;
+
+/// A connection that is one and the same as long as it does not break.
+#[derive(Debug, Clone)]
+pub(super) struct ConnectionEpoch {
+    statistics: Arc<Statistics>,
+    /// How often the client had connected when the verification began.
+    connects: u64,
+}
+
+impl ConnectionEpoch {
+    pub(super) fn new(statistics: Arc<Statistics>) -> Self {
+        let connects = statistics.connects.load(Ordering::SeqCst);
+        Self { statistics, connects }
+    }
+
+    pub(super) fn is_unbroken(&self) -> bool {
+        self.statistics.connects.load(Ordering::SeqCst) == self.connects
+    }
+
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.statistics, &other.statistics) && self.connects == other.connects
+    }
+}
+
+/// For how long nothing at all has come from the broker.
+pub(super) struct IdleDetector {
+    /// Bytes that had come in when that was last looked at.
+    heard: u64,
+    since: Instant,
+}
+
+impl IdleDetector {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { heard: 0, since: now }
+    }
+
+    /// Whether it has lasted too long at `now`, when `heard` bytes have come in altogether.
+    pub(super) fn is_long(&mut self, heard: u64, now: Instant) -> bool {
+        if heard != self.heard {
+            *self = Self { heard, since: now };
+        }
+        now.saturating_duration_since(self.since) > SILENT_AFTER
+    }
+}
+
+/// A broker that is there answers pings, whether the stream has a leader or not. Two of them, and something for a busy
+/// machine; and less than an election takes, so that nobody waits for a guard that sits at a dead broker.
+const SILENT_AFTER: Duration = Duration::from_secs(3);
+
+/// How often the broker is asked for a sign of life.
+pub(super) const PING_EVERY: Duration = Duration::from_millis(1_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_was_made_again_is_another_one() {
+        let statistics = Arc::new(Statistics::default());
+        statistics.connects.store(1, Ordering::SeqCst);
+        let before = ConnectionEpoch::new(Arc::clone(&statistics));
+        assert!(before.is_unbroken() && before.is(&before.clone()));
+        statistics.connects.store(2, Ordering::SeqCst);
+        assert!(!before.is_unbroken());
+        let after = ConnectionEpoch::new(statistics);
+        assert!(after.is_unbroken() && !before.is(&after));
+        let rebuilt = Arc::new(Statistics::default());
+        rebuilt.connects.store(2, Ordering::SeqCst);
+        assert!(!after.is(&ConnectionEpoch::new(rebuilt)), "another client that connected as often");
+    }
+
+    #[test]
+    fn a_broker_is_silent_when_nothing_at_all_came_for_long() {
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        let mut silence = IdleDetector::new(start);
+        assert!(!silence.is_long(100, after(2_900)));
+        assert!(!silence.is_long(100, after(5_900)), "counted from when it was heard");
+        assert!(silence.is_long(100, after(5_901)));
+        assert!(!silence.is_long(106, after(5_950)), "the answer to a ping is a sign of life");
+        assert!(silence.is_long(106, after(9_000)));
+        assert!(IdleDetector::new(start).is_long(0, after(3_001)), "a broker that never said anything");
+    }
+}

@@ -1,0 +1,480 @@
+//! The store of outcomes for all replicas: one message for each key in a stream beside the guard's. Never takes silence, or an
+//! answer that it does not understand, for a yes.
+//!
+//! An entry is made by a publication that expects nothing under its subject, and replaced by one that expects the sequence
+//! number that is there; the stream does one of them for any number that ask. A publication without an answer is asked again;
+//! what is read then is this one's own if the contents are equal, since no two are.
+//!
+//! The stream has the guard's connection and permissions. A task finds, makes and looks at it once a second, apart from the
+//! guard's own, so that what ails this one stops no call without a key.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_nats::{Client, HeaderMap};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::{AdmitError, Outage};
+use super::check::Shared;
+use super::in_flight::InFlightLimiter;
+use super::publish_check::{INSUFFICIENT_RESOURCES, MEMORY_EXCEEDED, STORE_FAILED};
+use super::stream::{self, ApiError, Info, StreamError};
+use super::{SharedConfig, fit, outcome_fit};
+use crate::auth::outcomes::{Amount, Claimed, Ledger, OutcomeKey, OutcomeStore, OutcomeStoreError};
+
+/// What [`super::SharedGuard::outcomes`] hands out.
+pub(super) struct SharedOutcomes {
+    shared: Arc<Shared>,
+    enabled: AtomicBool,
+    wake: Notify,
+    /// The stream, once it is found and as it should be.
+    stream: ArcSwap<Option<Found>>,
+    /// What this replica has stored.
+    ledger: Mutex<Ledger>,
+    flight: InFlightLimiter,
+}
+
+struct Found {
+    name: String,
+    /// What was in it when it was looked at.
+    used: Amount,
+}
+
+/// What the broker says to a publication.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Stored {
+        sequence: u64,
+    },
+    /// The subject does not have the sequence number that was expected, or is just being written.
+    Other,
+    Refused(OutcomeStoreError),
+    /// It may have been stored.
+    Silence,
+}
+
+impl SharedOutcomes {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            enabled: AtomicBool::new(false),
+            wake: Notify::new(),
+            stream: ArcSwap::from_pointee(None),
+            ledger: Mutex::default(),
+            flight: InFlightLimiter::new(IN_FLIGHT, IN_FLIGHT_PER_AGENT),
+        }
+    }
+
+    /// Looks at the stream again and again, until `stop` says so or its sender is gone. Does nothing while nobody needs it.
+    pub(super) async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let mut said = None;
+        let watching = async {
+            loop {
+                if self.enabled.load(Ordering::SeqCst) {
+                    let error = self.look().await.err();
+                    if error.is_some() {
+                        self.stream.store(Arc::new(None));
+                    }
+                    let now = error.map(|error| self.shared.explained(&error.detail));
+                    if now != said {
+                        match &now {
+                            Some(reason) => tracing::warn!(
+                                target: "sealwire::replay", reason, "outcomes cannot be stored: calls with an idempotency key are refused"
+                            ),
+                            None => tracing::info!(target: "sealwire::replay", "outcomes can be stored"),
+                        }
+                        said = now;
+                    }
+                    let _ = timeout(LOOK_EVERY, self.wake.notified()).await;
+                    sleep(LEAST_PAUSE).await;
+                } else {
+                    self.wake.notified().await;
+                }
+            }
+        };
+        tokio::select! {
+            () = watching => {}
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
+        self.stream.store(Arc::new(None));
+    }
+
+    async fn look(&self) -> Result<(), StreamError> {
+        let client = self.client().map_err(|outage| StreamError::new(outage, outage.to_string()))?;
+        let config = &self.shared.config;
+        let known = self.stream.load().as_ref().as_ref().map(|found| found.name.clone());
+        let name = match known {
+            Some(name) => name,
+            None => locate(&client, config).await?,
+        };
+        let Some(info) = stream::look(&client, &name).await? else {
+            return Err(StreamError::new(Outage::StreamReplaced, format!("stream `{name}` is gone")));
+        };
+        check(&info, config)?;
+        let number = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        let used = Amount { entries: number(info.state.messages), bytes: number(info.state.bytes) };
+        self.ledger().sweep(Instant::now());
+        self.stream.store(Arc::new(Some(Found { name, used })));
+        Ok(())
+    }
+
+    /// The guard's client, while the guard itself is up.
+    fn client(&self) -> Result<Client, Outage> {
+        self.shared.link.load().up().map(|up| up.jetstream.client())
+    }
+
+    fn ready(&self) -> Result<(Client, String, Amount), OutcomeStoreError> {
+        let client = self.client().map_err(|_| OutcomeStoreError::Unavailable)?;
+        match self.stream.load().as_ref() {
+            Some(Found { name, used }) => Ok((client, name.clone(), *used)),
+            None => Err(OutcomeStoreError::Unavailable),
+        }
+    }
+
+    /// Whether the agent may store `more` bytes, and one more entry if `new`. The others' replicas are taken to hold as much of it
+    /// as this one, since the broker gives each the same part of its messages.
+    fn admit(&self, key: &OutcomeKey, new: bool, more: usize, used: Amount) -> Result<(), OutcomeStoreError> {
+        let config = &self.shared.config;
+        let bound = |most: i64| usize::try_from(most).unwrap_or(usize::MAX);
+        // A quarter of the bytes is for the outcomes of calls that run already.
+        let bytes = if new { config.outcome_bytes / 4 * 3 } else { config.outcome_bytes };
+        let bound = Amount { entries: bound(config.max_outcomes), bytes: bound(bytes) };
+        let others = self.shared.peers().values().filter(|ago| **ago < PEER_IS_THERE).count();
+        let ledger = self.ledger();
+        let free = bound.saturating_sub(used.max(ledger.total()));
+        if (new && free.entries == 0) || more > free.bytes {
+            return Err(OutcomeStoreError::Full);
+        }
+        if ledger.admits(key.agent(), new, more, free, others + 1) { Ok(()) } else { Err(OutcomeStoreError::AgentFull) }
+    }
+
+    async fn claim(&self, key: &OutcomeKey, content: Bytes, keep: Duration) -> Result<Claimed, OutcomeStoreError> {
+        let (client, stream, used) = self.ready()?;
+        let _permit = self.enter(key)?;
+        // What is there already is told whatever the room, and no room is reason not to ask.
+        let room = self.admit(key, true, size(key, &content), used);
+        let began = Instant::now();
+        loop {
+            let answer = match room {
+                Ok(()) => publish(&client, &self.shared.config, &stream, key, 0, &content, keep).await,
+                Err(_) => Answer::Other,
+            };
+            match answer {
+                Answer::Stored { sequence } => {
+                    self.ledger().set(key, size(key, &content), Instant::now() + keep);
+                    return Ok(Claimed::New { revision: sequence });
+                }
+                Answer::Refused(error) => return Err(self.failed(error)),
+                Answer::Silence => {}
+                Answer::Other => match (read(&client, &self.shared.config, &stream, key).await, room) {
+                    (Ok(Some((revision, held))), _) if held == content => {
+                        self.ledger().set(key, size(key, &content), Instant::now() + keep);
+                        return Ok(Claimed::New { revision });
+                    }
+                    (Ok(Some((revision, held))), _) => return Ok(Claimed::Held { revision, content: held }),
+                    (Ok(None), Err(error)) => return Err(error),
+                    // It ended between the two questions, or is on its way to the copies.
+                    (Ok(None) | Err(()), _) => {}
+                },
+            }
+            if began.elapsed() + AGAIN > ASK_FOR {
+                return Err(self.failed(OutcomeStoreError::Unavailable));
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    async fn replace(
+        &self,
+        key: &OutcomeKey,
+        revision: u64,
+        content: Bytes,
+        keep: Duration,
+    ) -> Result<u64, OutcomeStoreError> {
+        let (client, stream, used) = self.ready()?;
+        if size(key, &content) > outcome_fit::MAX_ENTRY || content.len() + HEADERS > client.server_info().max_payload {
+            return Err(OutcomeStoreError::TooLarge);
+        }
+        let more = size(key, &content).saturating_sub(self.ledger().bytes_of(key));
+        if more > 0 {
+            self.admit(key, false, more, used)?;
+        }
+        let began = Instant::now();
+        loop {
+            match publish(&client, &self.shared.config, &stream, key, revision, &content, keep).await {
+                Answer::Stored { sequence } => {
+                    self.ledger().set(key, size(key, &content), Instant::now() + keep);
+                    return Ok(sequence);
+                }
+                Answer::Refused(error) => return Err(self.failed(error)),
+                Answer::Silence => {}
+                Answer::Other => match read(&client, &self.shared.config, &stream, key).await {
+                    Ok(Some((sequence, held))) if held == content => {
+                        self.ledger().set(key, size(key, &content), Instant::now() + keep);
+                        return Ok(sequence);
+                    }
+                    Ok(Some((sequence, _))) if sequence == revision => {}
+                    Ok(_) => return Err(OutcomeStoreError::Taken),
+                    Err(()) => {}
+                },
+            }
+            if began.elapsed() + AGAIN > ASK_FOR {
+                return Err(self.failed(OutcomeStoreError::Unavailable));
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    fn enter<'a>(&'a self, key: &'a OutcomeKey) -> Result<super::in_flight::InFlightPermit<'a>, OutcomeStoreError> {
+        self.flight.enter(key.agent(), 0).map_err(|refused| match refused {
+            AdmitError::OwnerFull { .. } => OutcomeStoreError::AgentFull,
+            _ => OutcomeStoreError::Full,
+        })
+    }
+
+    /// Has the stream looked at, where it may not be what it was.
+    fn failed(&self, error: OutcomeStoreError) -> OutcomeStoreError {
+        if error == OutcomeStoreError::Unavailable {
+            self.wake.notify_one();
+        }
+        error
+    }
+
+    /// Nothing between lock and unlock can panic halfway.
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OutcomeStore for SharedOutcomes {
+    fn enable(&self) {
+        self.enabled.store(true, Ordering::SeqCst);
+        self.wake.notify_one();
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn claim<'a>(
+        &'a self,
+        key: &'a OutcomeKey,
+        content: Bytes,
+        keep: Duration,
+    ) -> BoxFuture<'a, Result<Claimed, OutcomeStoreError>> {
+        Box::pin(self.claim(key, content, keep))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        key: &'a OutcomeKey,
+        revision: u64,
+        content: Bytes,
+        keep: Duration,
+    ) -> BoxFuture<'a, Result<u64, OutcomeStoreError>> {
+        Box::pin(self.replace(key, revision, content, keep))
+    }
+}
+
+impl fmt::Debug for SharedOutcomes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stream = self.stream.load();
+        f.debug_struct("SharedOutcomes")
+            .field("stream", &stream.as_ref().as_ref().map(|found| &found.name))
+            .finish_non_exhaustive()
+    }
+}
+
+/// The name of the stream; it is made if there is none.
+async fn locate(client: &Client, config: &SharedConfig) -> Result<String, StreamError> {
+    let mut found = find(client, config).await?;
+    if found.is_none() {
+        stream::create(client, config, outcome_fit::wanted).await?;
+        found = find(client, config).await?;
+    }
+    found.ok_or_else(|| StreamError::new(Outage::StreamReplaced, "the stream of outcomes is not there yet"))
+}
+
+/// Replicas that start together at a single server can each make one. The oldest stays.
+async fn find(client: &Client, config: &SharedConfig) -> Result<Option<String>, StreamError> {
+    let subject = config.outcome_subject(">");
+    let mut own = Vec::new();
+    for name in stream::names(client, &subject).await? {
+        if !outcome_fit::is_own(&name, config) {
+            let earlier = if fit::is_own(&name, config) { ", as earlier versions made it" } else { "" };
+            let detail = format!(
+                "stream `{}` takes {subject}{earlier}. Stop all replicas and remove it; the service makes its own",
+                crate::name::shown(&name)
+            );
+            return Err(StreamError::new(Outage::StreamUnfit, detail));
+        }
+        if let Some(info) = stream::look(client, &name).await? {
+            check(&info, config)?;
+            own.push((info.created_ms()?, name));
+        }
+    }
+    stream::keep_oldest(client, own, "stream of outcomes").await
+}
+
+/// Whether the stream is exactly as this service makes it.
+fn check(info: &Info, config: &SharedConfig) -> Result<(), StreamError> {
+    let wrong = outcome_fit::differences(&info.config, config, info.copies(config)?);
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let name = info.shown_name();
+    let wrong = wrong.join("; ");
+    let detail = format!(
+        "stream `{name}` cannot keep outcomes: {wrong}. Stop all replicas and remove it, with the outcomes in it; the service \
+         makes its own"
+    );
+    Err(StreamError::new(Outage::StreamUnfit, detail))
+}
+
+/// Stores `content` if the last sequence number of the key is `expected`, 0 for none.
+async fn publish(
+    client: &Client,
+    config: &SharedConfig,
+    stream: &str,
+    key: &OutcomeKey,
+    expected: u64,
+    content: &Bytes,
+    keep: Duration,
+) -> Answer {
+    let mut headers = HeaderMap::new();
+    headers.insert("Nats-Expected-Stream", stream);
+    headers.insert("Nats-Expected-Last-Subject-Sequence", expected.to_string().as_str());
+    let keep_s = keep.as_secs() + u64::from(keep.subsec_nanos() > 0);
+    headers.insert("Nats-TTL", keep_s.max(1).to_string().as_str());
+    let asked = client.request_with_headers(subject(config, key), headers, content.clone());
+    match timeout(config.answer_within, asked).await {
+        Ok(Ok(answer)) if answer.status.is_none() => understood(&answer.payload, stream, expected),
+        // Nobody listens to a stream without a leader: it was not stored.
+        _ => Answer::Silence,
+    }
+}
+
+fn understood(answer: &[u8], stream: &str, expected: u64) -> Answer {
+    #[derive(Deserialize)]
+    struct Told {
+        #[serde(default)]
+        error: Option<Code>,
+        #[serde(default)]
+        stream: String,
+        #[serde(default)]
+        seq: u64,
+        #[serde(default)]
+        duplicate: bool,
+    }
+    #[derive(Deserialize)]
+    struct Code {
+        #[serde(default)]
+        err_code: u64,
+    }
+    let refused = match serde_json::from_slice::<Told>(answer) {
+        Ok(Told { error: Some(Code { err_code }), .. }) => err_code,
+        Ok(told) if told.stream == stream && told.seq > expected && !told.duplicate => {
+            return Answer::Stored { sequence: told.seq };
+        }
+        Ok(_) | Err(_) => return Answer::Refused(OutcomeStoreError::Unavailable),
+    };
+    match refused {
+        WRONG_LAST | WRONG_LAST_NOW => Answer::Other,
+        STORE_FAILED | INSUFFICIENT_RESOURCES | MEMORY_EXCEEDED => Answer::Refused(OutcomeStoreError::Full),
+        TOO_LARGE => Answer::Refused(OutcomeStoreError::TooLarge),
+        code => {
+            tracing::debug!(target: "sealwire::replay", code, "an outcome was not stored");
+            Answer::Refused(OutcomeStoreError::Unavailable)
+        }
+    }
+}
+
+/// The entry of a key and its sequence number, if there is one.
+async fn read(
+    client: &Client,
+    config: &SharedConfig,
+    stream: &str,
+    key: &OutcomeKey,
+) -> Result<Option<(u64, Bytes)>, ()> {
+    let subject = subject(config, key);
+    let asked = json!({ "last_by_subj": subject });
+    match stream::ask::<stream::Got>(client, &format!("STREAM.MSG.GET.{stream}"), &asked).await {
+        Ok(stream::Got { message }) if message.subject == subject => {
+            message.content().map(|content| Some((message.seq, content.into()))).ok_or(())
+        }
+        Err(ApiError { code: stream::NO_MESSAGE, .. }) => Ok(None),
+        Ok(_) | Err(_) => Err(()),
+    }
+}
+
+fn subject(config: &SharedConfig, key: &OutcomeKey) -> String {
+    config.outcome_subject(&format!("{}.{}", key.agent(), key.digest()))
+}
+
+/// What the broker counts for an entry: subject, headers and content.
+fn size(key: &OutcomeKey, content: &Bytes) -> usize {
+    content.len() + key.agent().as_str().len() + key.digest().len() + HEADERS
+}
+
+/// The subject's beginning, the three headers, and the broker's own 16 bytes, with room to spare.
+const HEADERS: usize = 512;
+
+/// How many entries are claimed at a time, in all and for one agent.
+const IN_FLIGHT: usize = 1_024;
+const IN_FLIGHT_PER_AGENT: usize = 128;
+
+/// For how long a question without an answer is repeated, and the pause between two.
+const ASK_FOR: Duration = Duration::from_secs(2);
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// How often the stream is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
+
+/// A replica leaves a trace more than once a second.
+const PEER_IS_THERE: Duration = Duration::from_secs(10);
+
+/// `JSStreamWrongLastSequenceErrF`.
+const WRONG_LAST: u64 = 10_071;
+/// `JSStreamWrongLastSequenceConstantErr`: in a cluster, another one is on its way to the copies.
+const WRONG_LAST_NOW: u64 = 10_164;
+/// `JSStreamMessageExceedsMaximumErr`.
+const TOO_LARGE: u64 = 10_054;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_plain_acknowledgement_of_the_stream_is_taken_for_a_yes() {
+        let told = |text: &str| understood(text.as_bytes(), "RO_1", 4);
+        assert_eq!(told(r#"{"stream":"RO_1","seq":5}"#), Answer::Stored { sequence: 5 });
+        for strange in [
+            r#"{"stream":"RO_1","seq":4}"#,
+            r#"{"stream":"RO_2","seq":5}"#,
+            r#"{"stream":"RO_1","seq":5,"duplicate":true}"#,
+            r#"{"error":{"err_code":10060}}"#,
+            r#"{"error":{}}"#,
+            "{}",
+            "",
+        ] {
+            assert_eq!(told(strange), Answer::Refused(OutcomeStoreError::Unavailable), "{strange}");
+        }
+        for (code, answer) in [
+            (WRONG_LAST, Answer::Other),
+            (WRONG_LAST_NOW, Answer::Other),
+            (STORE_FAILED, Answer::Refused(OutcomeStoreError::Full)),
+            (TOO_LARGE, Answer::Refused(OutcomeStoreError::TooLarge)),
+        ] {
+            assert_eq!(told(&format!(r#"{{"error":{{"code":400,"err_code":{code}}}}}"#)), answer);
+        }
+    }
+}

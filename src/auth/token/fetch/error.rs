@@ -1,0 +1,73 @@
+//! Why keys could not be fetched. Never holds a query string.
+
+use std::time::Duration;
+
+use super::super::json::JsonFault;
+use super::super::keys::{KeySetError, MAX_SET_LEN};
+use crate::name::shown;
+
+/// Keys could not be fetched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// The address is none that keys are fetched from.
+    #[error("`{url}` {why}")]
+    Address {
+        /// The address, without its query.
+        url: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The trust anchors cannot be used.
+    #[error("trust anchors (`tls_ca`): {0}")]
+    Anchors(String),
+    /// No connection, or it broke.
+    #[error("`{url}`: {cause}")]
+    Connection {
+        /// The address, without its query.
+        url: String,
+        /// What the system, TLS or HTTP said.
+        cause: String,
+    },
+    /// No answer in time.
+    #[error("`{url}`: no whole answer within {limit:?}")]
+    Slow {
+        /// The address, without its query.
+        url: String,
+        /// The bound.
+        limit: Duration,
+    },
+    /// Another answer than 200.
+    #[error("`{url}` answers with status {status}{}", if (300..400).contains(status) { ": redirects are not followed, configure the address that it leads to" } else { "" })]
+    Status {
+        /// The address, without its query.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// The answer is longer than 256 KiB, or no text.
+    #[error("`{url}`: the answer is longer than {MAX_SET_LEN} bytes, or not UTF-8")]
+    Body {
+        /// The address, without its query.
+        url: String,
+    },
+    /// The discovery document is no strict JSON object.
+    #[error("`{url}`: the document {fault}")]
+    Document {
+        /// The address, without its query.
+        url: String,
+        /// What is wrong.
+        fault: JsonFault,
+    },
+    /// The discovery document is of another issuer.
+    #[error("`{url}` is the document of the issuer `{}`: configure exactly that, or another address", shown(.found))]
+    Issuer {
+        /// The address, without its query.
+        url: String,
+        /// What the document says.
+        found: String,
+    },
+    /// The keys were refused.
+    #[error(transparent)]
+    Keys(#[from] KeySetError),
+}

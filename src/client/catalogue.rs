@@ -1,0 +1,122 @@
+//! Which methods of a service the agent may call, as the service itself says: `rpc.discover`.
+//! Never takes more than its bounds from a service, whatever that says.
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::Client;
+use super::error::{ClientError, ProtocolError};
+
+/// The methods of a service that an agent may call.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Catalogue {
+    /// The service's audience.
+    pub title: String,
+    /// Changes when the service's policy does.
+    pub version: String,
+    /// The methods, by name.
+    pub methods: Vec<MethodInfo>,
+}
+
+/// One method, as [`Client::discover`] finds it.
+#[derive(Debug, Clone, Deserialize)]
+#[non_exhaustive]
+pub struct MethodInfo {
+    /// The method.
+    pub name: String,
+    /// What it does, in its author's words.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// The parameters by name, as the JSON Schema (2020-12) of an object, within the bounds of the policy. The policy decides
+    /// again when the method is called.
+    #[serde(rename = "x-params")]
+    pub params: Box<RawValue>,
+    /// The result.
+    pub result: MethodResult,
+    /// Whether the result comes in parts, for callers that take frames.
+    #[serde(rename = "x-stream", default)]
+    pub is_stream: bool,
+    /// Whether there is no result: one subscribes to it.
+    #[serde(rename = "x-subscription", default)]
+    pub is_subscription: bool,
+    /// Whether a call with an idempotency key runs once.
+    #[serde(rename = "x-idempotent", default)]
+    pub is_idempotent: bool,
+    /// The whole method object of OpenRPC, as it came.
+    #[serde(skip)]
+    pub document: Option<Box<RawValue>>,
+}
+
+/// What a method returns.
+#[derive(Debug, Clone, Deserialize)]
+#[non_exhaustive]
+pub struct MethodResult {
+    /// Its JSON Schema (2020-12).
+    pub schema: Box<RawValue>,
+}
+
+#[derive(Serialize)]
+struct Asked<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    info: Info,
+    methods: Vec<Box<RawValue>>,
+    #[serde(rename = "x-next", default)]
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    title: String,
+    version: String,
+}
+
+impl Client {
+    /// The most methods of a service that [`Client::discover`] takes.
+    pub const DISCOVERED: usize = 10_000;
+    /// The most bytes of them.
+    pub const DISCOVERED_BYTES: usize = 16 << 20;
+
+    /// The methods of a service that this agent may call: always, or with some parameters. Each page of them has the deadline of
+    /// the client's calls.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. [`ProtocolError::Catalogue`] if the service says more than is taken, or something else.
+    ///
+    /// Cancel safe.
+    pub async fn discover(&self, service: &str) -> Result<Catalogue, ClientError> {
+        let wrong = || ClientError::Protocol(ProtocolError::Catalogue);
+        let mut catalogue = Catalogue::default();
+        let (mut cursor, mut bytes) = (None::<String>, 0);
+        loop {
+            // With frames, a page may be larger than a message.
+            let page = self.request(service).stream::<IgnoredAny>("rpc.discover", Asked { cursor: cursor.as_deref() });
+            let Page { info, methods, next } = page.finish().await?;
+            (catalogue.title, catalogue.version) = (info.title, info.version);
+            for document in methods {
+                let mut method: MethodInfo = serde_json::from_str(document.get()).map_err(|_| wrong())?;
+                bytes += document.get().len();
+                let in_order = catalogue.methods.last().is_none_or(|last| last.name < method.name);
+                if !in_order || bytes > Self::DISCOVERED_BYTES || catalogue.methods.len() >= Self::DISCOVERED {
+                    return Err(wrong());
+                }
+                method.document = Some(document);
+                catalogue.methods.push(method);
+            }
+            // Else it would never end.
+            if next.is_some() && next.as_deref() != catalogue.methods.last().map(|last| last.name.as_str()) {
+                return Err(wrong());
+            }
+            if next.is_none() || next == cursor {
+                return Ok(catalogue);
+            }
+            cursor = next;
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Control of calls that are under way: signed with a fresh token, and cancelled when nobody waits any more.
+//! Never waits for a connection: what could not be said is said once it is back, or not at all.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Inner;
+use super::link::{Link, NotPublished};
+use super::pending::Expected;
+use crate::name::Name;
+use crate::wire::{ControlOp, HeaderBlock, SignedControl};
+
+/// Why a control message was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotSent {
+    /// There is no connection, no token, or no room at the moment.
+    Now,
+    /// The broker takes no message so large.
+    TooLarge,
+}
+
+impl Inner {
+    /// Tells the service what is to happen to a call: the replica that runs it, or all of them.
+    ///
+    /// Cancel safety: a dropped future may or may not have sent it.
+    pub(super) async fn control(
+        &self,
+        expected: &Expected,
+        replica: Option<&str>,
+        op: &ControlOp,
+        payload: &[u8],
+    ) -> Result<(), NotSent> {
+        let deadline = Instant::now() + SENT_WITHIN;
+        let token = self.token(deadline).await.map_err(|_| NotSent::Now)?;
+        let bus = self.link.session().ok_or(NotSent::Now)?;
+        let (service, call) = (&expected.service, &expected.expectation);
+        let replica = replica.and_then(|replica| Name::new(replica).ok());
+        let subject = service.endpoint.control_subject(self.credentials.agent(), replica.as_ref(), call.message_id());
+        let authorization = service.signer.sign_control(&SignedControl {
+            subject: &subject,
+            payload,
+            token: token.as_str(),
+            now_ms: service.now_ms(self.options.clock.now_ms()),
+            valid_s: self.options.valid_s,
+            call,
+            counter: expected.counter.fetch_add(1, Ordering::Relaxed) + 1,
+            op,
+        });
+        let headers = HeaderBlock::of(&[("Authorization", &authorization)]);
+        // Without a reply subject: whoever may publish in an inbox could say there that nobody listens.
+        match Link::publish(&bus, &subject, "", &headers, payload, deadline).await {
+            Ok(()) => {
+                expected.renew_token_s.store(token.renew_s(), Ordering::Relaxed);
+                Ok(())
+            }
+            Err(NotPublished::TooLarge { .. }) => Err(NotSent::TooLarge),
+            Err(NotPublished::Disconnected | NotPublished::DeadlineExceeded) => Err(NotSent::Now),
+        }
+    }
+
+    /// Whether there is a newer token than the service was shown for this call, which ends with the token.
+    ///
+    /// Cancel safety: nothing is lost.
+    pub(super) async fn has_newer_token(&self, expected: &Expected) -> bool {
+        let shown = expected.renew_token_s.load(Ordering::Relaxed);
+        if self.options.clock.now_s() < shown {
+            return false;
+        }
+        let token = self.token(Instant::now() + SENT_WITHIN).await;
+        token.is_ok_and(|token| token.renew_s() > shown)
+    }
+
+    /// Tells the services of everything that is under way that nobody waits any more, once.
+    pub(super) async fn cancel_all(&self) {
+        let all = async {
+            for (expected, replica) in self.pending.cancellable() {
+                if self.control(&expected, replica.as_deref(), &ControlOp::Cancel, b"").await.is_err() {
+                    break;
+                }
+            }
+        };
+        drop(timeout(SENT_WITHIN, all).await);
+    }
+}
+
+/// Cancels a call, and says so again until it has ended or its deadline has passed: the first one may overtake the request,
+/// which finds no call to cancel.
+///
+/// It holds the client until the first one is sent, and lets it go then.
+pub(super) async fn cancel(
+    client: Arc<Inner>,
+    expected: Arc<Expected>,
+    replica: impl Fn() -> Option<String> + Send,
+    ended: impl Future<Output = ()> + Send,
+    deadline: Instant,
+) {
+    let Ok(_place) = Arc::clone(&client.cancellations).try_acquire_owned() else { return };
+    let weak = Arc::downgrade(&client);
+    let (mut client, mut ended, mut pause) = (Some(client), pin!(ended), CANCEL_AGAIN);
+    while !expected.uncontrolled.load(Ordering::Relaxed) && Instant::now() < deadline {
+        let Some(inner) = client.take().or_else(|| weak.upgrade()) else { return };
+        let sent = inner.control(&expected, replica().as_deref(), &ControlOp::Cancel, b"").await;
+        if sent.is_ok() && Arc::strong_count(&inner) == 1 {
+            // The connection goes with it, and what is not written is lost.
+            if let Some(bus) = inner.link.session() {
+                drop(timeout(SENT_WITHIN, bus.flush()).await);
+            }
+        }
+        drop(inner);
+        tokio::select! {
+            () = &mut ended => return,
+            () = sleep(pause) => pause *= 2,
+        }
+    }
+}
+
+/// How long sending one may take.
+const SENT_WITHIN: Duration = Duration::from_secs(2);
+
+/// How soon a cancellation is repeated; doubled each time.
+const CANCEL_AGAIN: Duration = Duration::from_millis(250);

@@ -1,0 +1,346 @@
+//! Streams: what a method sends while it runs, as a [`Stream`] of items and then a result, and subscriptions.
+//! Never gives an item or a result out that is not the next of one signed stream.
+
+mod answers;
+mod driver;
+mod parts;
+
+use std::fmt;
+use std::future::pending;
+use std::marker::PhantomData;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::Stream;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use super::Client;
+use super::attachment::serving;
+use super::control::cancel;
+use super::error::{ClientError, InvalidRequest};
+use super::exchange::MessageId;
+use super::incoming::{Incoming, Limits};
+use super::request::{RequestBuilder, decode, request};
+use super::stop_signal::{CONFIRMED_WITHIN, StopSignal};
+use crate::rpc::{Id, Request};
+use driver::Driver;
+use parts::{Part, Parts};
+
+/// What a method sends while it runs: a [`Stream`] of items, and then the result. Made by [`Client::stream`] and
+/// [`RequestBuilder::stream`].
+///
+/// The call is sent at once, not when it is first polled. Each item is given out once, in order, as soon as all before it
+/// are there; whoever takes them slowly slows the method down. An error is the last thing it gives. Dropping it cancels the
+/// call at the service; [`CallStream::cancel`] also waits until that is done.
+///
+/// ```no_run
+/// use futures_util::StreamExt as _;
+/// # use sealwire::client::{Client, ClientError};
+/// # async fn example(client: Client) -> Result<(), ClientError> {
+/// let mut words = client.stream::<String>("writer", "writer/tell", ["a story"]);
+/// while let Some(word) = words.next().await {
+///     print!("{}", word?);
+/// }
+/// let tokens_used: u64 = words.finish().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a stream that is dropped is cancelled"]
+pub struct CallStream<T> {
+    parts: Parts,
+    item: PhantomData<fn() -> T>,
+}
+
+/// What a service pushes until nobody listens any more: a [`Stream`] of the parameters of its notifications. Made by
+/// [`Client::subscribe`] and [`RequestBuilder::subscribe`].
+///
+/// It is held under a lease, which is renewed for as long as this exists, so a caller that dies does not keep the service at
+/// work. It ends when the service says so, as when it is stopped: then `None` comes, and it can be subscribed to again. An
+/// error is the last thing it gives. Dropping it ends it at the service.
+///
+/// ```no_run
+/// use futures_util::StreamExt as _;
+/// # use sealwire::client::{Client, ClientError};
+/// # #[derive(serde::Deserialize)]
+/// # struct Tick { at: u64 }
+/// # async fn example(client: Client) -> Result<(), ClientError> {
+/// let mut ticks = client.subscribe::<Tick>("clock", "clock/ticks", ());
+/// while let Some(tick) = ticks.next().await {
+///     println!("{}", tick?.at);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a subscription that is dropped has ended"]
+pub struct Subscription<T> {
+    parts: Parts,
+    missed: u64,
+    item: PhantomData<fn() -> T>,
+}
+
+impl Client {
+    /// Calls a method that sends items of type `T` while it runs; as of [`RequestBuilder::stream`]. The deadline is that of
+    /// the client's calls: [`Client::request`] gives more time.
+    pub fn stream<T: DeserializeOwned>(&self, service: &str, method: &str, params: impl Serialize) -> CallStream<T> {
+        self.request(service).stream(method, params)
+    }
+
+    /// Subscribes to what a method of a service pushes; as of [`RequestBuilder::subscribe`].
+    pub fn subscribe<T: DeserializeOwned>(
+        &self,
+        service: &str,
+        method: &str,
+        params: impl Serialize,
+    ) -> Subscription<T> {
+        self.request(service).subscribe(method, params)
+    }
+}
+
+impl RequestBuilder {
+    /// Calls a method that sends items of type `T` while it runs. Any method may be called so: one that sends none gives
+    /// its result only, and may give a larger one than fits a message.
+    ///
+    /// The deadline is for all of it, to the last item. What cannot be sent is the stream's only item, an error.
+    pub fn stream<T: DeserializeOwned>(self, method: &str, params: impl Serialize) -> CallStream<T> {
+        CallStream { parts: self.parts(method, &params, None), item: PhantomData }
+    }
+
+    /// Subscribes to what a method pushes, under the [lease](RequestBuilder::lease); the deadline is of no account.
+    /// What cannot be sent is the subscription's only item, an error.
+    pub fn subscribe<T: DeserializeOwned>(mut self, method: &str, params: impl Serialize) -> Subscription<T> {
+        let lease = self.stream.lease;
+        self = self.deadline(lease);
+        Subscription { parts: self.parts(method, &params, Some(lease)), missed: 0, item: PhantomData }
+    }
+
+    fn parts(mut self, method: &str, params: &impl Serialize, lease: Option<Duration>) -> Parts {
+        let on_ask = serving(std::mem::take(&mut self.attached), self.stream.on_ask.clone());
+        let id = Id::from(self.client.next_id());
+        let now = Instant::now();
+        let limits = Limits { window: self.stream.window, lease };
+        let deadline = now + lease.unwrap_or(self.deadline);
+        let incoming = Arc::new(Incoming::new(limits, &self.service, deadline, now));
+        let (stop, stopped) = oneshot::channel();
+        let (client, message_id) = (self.client.clone(), self.id.clone().unwrap_or_default());
+        let mut parts = Parts {
+            incoming: Arc::clone(&incoming),
+            id: id.clone(),
+            message_id: message_id.clone(),
+            on_notification: self.stream.on_notification.clone(),
+            max_bytes: self.stream.max_bytes,
+            place: None,
+            stop: Some((stop, client.clone())),
+            ready: Default::default(),
+            text: Vec::new(),
+            outcome: None,
+            is_over: false,
+        };
+        match self.prepare(method, params, id, lease, &message_id) {
+            Ok((place, outgoing)) => {
+                parts.place = Some(place);
+                let inner = &client.0;
+                let driver = Driver::new(inner, incoming, outgoing, stopped, on_ask);
+                drop(inner.runtime.spawn(driver.run()));
+            }
+            Err(error) => incoming.finish(Err(error), true),
+        }
+        parts
+    }
+
+    fn prepare(
+        &self,
+        method: &str,
+        params: &impl Serialize,
+        id: Id,
+        lease: Option<Duration>,
+        message_id: &MessageId,
+    ) -> Result<(tokio::sync::OwnedSemaphorePermit, super::exchange::OutgoingMessage), ClientError> {
+        let window = self.stream.window;
+        if !(1..=MAX_WINDOW).contains(&window) {
+            return Err(InvalidRequest::Window(window).into());
+        }
+        if let Some(lease) = lease.filter(|lease| !LEASES.contains(lease)) {
+            return Err(InvalidRequest::Lease(lease).into());
+        }
+        let request = request(method, params, Some(id))?;
+        let mut outgoing = self.build(Some(method), request.to_bytes().into())?;
+        outgoing.window = Some(window);
+        outgoing.detached = false;
+        outgoing.id = Some(message_id.clone());
+        let streams = &self.client.0.streams;
+        let place = Arc::clone(streams).try_acquire_owned().map_err(|_| {
+            if streams.is_closed() {
+                ClientError::Closed
+            } else {
+                ClientError::TooManyStreams { limit: super::MAX_STREAMS }
+            }
+        })?;
+        Ok((place, outgoing))
+    }
+}
+
+impl<T> CallStream<T> {
+    /// The id of its message, under which the service's log has it; `None` as long as nothing was sent.
+    #[must_use]
+    pub fn message_id(&self) -> Option<String> {
+        self.parts.message_id.get()
+    }
+
+    /// Waits for the result, and decodes it. Items that were not taken are passed over; notifications and questions among
+    /// them are not.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; [`ClientError::Remote`] is the service's own error, [`ClientError::Ended`] stands for the one
+    /// that the stream gave as its last item.
+    ///
+    /// Cancel safety: dropping the future drops the stream, and so cancels the call.
+    pub async fn finish<R: DeserializeOwned>(mut self) -> Result<R, ClientError> {
+        self.parts.finish().await
+    }
+
+    /// As [`CallStream::finish`]. Stopped before, it is cancelled at the service, and what the service answers is waited for.
+    pub(super) async fn finish_unless<R: DeserializeOwned>(mut self, stop: &StopSignal) -> Result<R, ClientError> {
+        let (incoming, id) = (Arc::clone(&self.parts.incoming), self.parts.message_id.clone());
+        let client = self.parts.stop.as_ref().map(|(_, client)| Arc::clone(&client.0));
+        let mut finishing = pin!(self.parts.finish());
+        tokio::select! {
+            biased;
+            outcome = &mut finishing => return outcome,
+            () = stop.came() => {}
+        }
+        let (Some(client), Some(id)) = (client, id.get()) else { return Err(ClientError::Cancelled { sent: false }) };
+        let unconfirmed = || Err(ClientError::Cancelled { sent: true });
+        let mut under_way = client.pending.cancellable().into_iter();
+        let expected = under_way.find(|(expected, _)| expected.expectation.message_id() == id);
+        let cancelling = async {
+            match expected {
+                Some((expected, _)) => {
+                    let deadline = incoming.deadline();
+                    cancel(client, expected, || incoming.replica(), pending(), deadline).await;
+                }
+                // It has just ended.
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = timeout(CONFIRMED_WITHIN, finishing) => outcome.unwrap_or_else(|_| unconfirmed()),
+            () = cancelling => unconfirmed(),
+        }
+    }
+
+    /// Cancels the call at the service, and waits until it says that it has ended, for 5 s at most. `false` if it has not
+    /// said so: then it goes on being told until the deadline, as after a drop.
+    ///
+    /// Cancel safety: dropping the future cancels all the same.
+    pub async fn cancel(mut self) -> bool {
+        self.parts.cancel().await
+    }
+}
+
+impl<T: DeserializeOwned> Stream for CallStream<T> {
+    type Item = Result<T, ClientError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let parts = &mut self.parts;
+        loop {
+            return match std::task::ready!(parts.poll_part(context)) {
+                Some(Part::Item(item)) => Poll::Ready(Some(decode(&item))),
+                Some(Part::Note(note)) => {
+                    parts.notify(note);
+                    continue;
+                }
+                None => Poll::Ready(parts.take_error().map(Err)),
+            };
+        }
+    }
+}
+
+impl<T> Subscription<T> {
+    /// The id of its message, under which the service's log has it; `None` as long as nothing was sent.
+    #[must_use]
+    pub fn message_id(&self) -> Option<String> {
+        self.parts.message_id.get()
+    }
+
+    /// How many notifications the service has left out so far, because they came faster than they were taken, as it says.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// Waits for the end, and decodes what the service says of it. What was not taken is passed over.
+    ///
+    /// # Errors
+    /// As of [`CallStream::finish`].
+    ///
+    /// Cancel safety: dropping the future drops the subscription, and so ends it.
+    pub async fn finish<R: DeserializeOwned>(mut self) -> Result<R, ClientError> {
+        self.parts.finish().await
+    }
+
+    /// Ends the subscription; as of [`CallStream::cancel`].
+    ///
+    /// Cancel safety: dropping the future ends it all the same.
+    pub async fn cancel(mut self) -> bool {
+        self.parts.cancel().await
+    }
+
+    /// A notification that is about the subscription itself.
+    fn told(&mut self, note: Request) {
+        #[derive(serde::Deserialize)]
+        struct Missed {
+            n: u64,
+        }
+        if note.method == "rpc.missed" {
+            let missed = note.params.as_ref().and_then(|params| serde_json::from_str(params.raw().get()).ok());
+            self.missed = self.missed.saturating_add(missed.map_or(0, |Missed { n }| n));
+        }
+        self.parts.notify(note);
+    }
+}
+
+impl<T: DeserializeOwned> Stream for Subscription<T> {
+    type Item = Result<T, ClientError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            return match std::task::ready!(self.parts.poll_part(context)) {
+                Some(Part::Item(item)) => Poll::Ready(Some(decode(&item))),
+                Some(Part::Note(note)) if note.method.starts_with("rpc.") => {
+                    self.told(note);
+                    continue;
+                }
+                Some(Part::Note(note)) => {
+                    let params = note.params.as_ref().map_or(RawValue::NULL, |params| params.raw());
+                    Poll::Ready(Some(decode(params)))
+                }
+                None => Poll::Ready(self.parts.take_error().map(Err)),
+            };
+        }
+    }
+}
+
+impl<T> fmt::Debug for CallStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallStream").field("message_id", &self.message_id()).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Subscription<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription").field("message_id", &self.message_id()).finish_non_exhaustive()
+    }
+}
+
+/// The protocol's largest window.
+const MAX_WINDOW: u64 = 1024;
+
+/// The protocol's longest deadline, and what leaves time to renew it.
+const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(600);

@@ -1,0 +1,233 @@
+//! Looks after one stream while the application takes its time: sends the request, tells the service what was taken, asks
+//! for what is missing, answers questions, and cancels what nobody takes any more.
+//! Never keeps the client alive, but to cancel.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::answers::{Answers, AskAnswer};
+use crate::client::Inner;
+use crate::client::answer::Answer;
+use crate::client::control::{NotSent, cancel};
+use crate::client::error::ClientError;
+use crate::client::exchange::{MAX_ATTEMPTS, OutgoingMessage, pause, retry_delay};
+use crate::client::incoming::{Duty, Incoming};
+use crate::client::pending::StreamWaiter;
+use crate::client::stream_options::Asked;
+use crate::wire::ControlOp;
+
+pub(super) struct Driver {
+    client: Weak<Inner>,
+    incoming: Arc<Incoming>,
+    outgoing: OutgoingMessage,
+    /// Nobody takes the stream any more.
+    stopped: oneshot::Receiver<Arc<Inner>>,
+    on_ask: Option<Asked>,
+    answers: Answers,
+}
+
+/// How one sending of the request went.
+enum Followed {
+    /// Nothing is left to do.
+    Done,
+    /// An ordinary answer, before any frame.
+    Answered(Result<Answer, ClientError>),
+    /// The service may be at work for nobody.
+    Cancel,
+}
+
+impl Driver {
+    pub(super) fn new(
+        client: &Arc<Inner>,
+        incoming: Arc<Incoming>,
+        outgoing: OutgoingMessage,
+        stopped: oneshot::Receiver<Arc<Inner>>,
+        on_ask: Option<Asked>,
+    ) -> Self {
+        let client = Arc::downgrade(client);
+        Self { client, incoming, outgoing, stopped, on_ask, answers: Answers::default() }
+    }
+
+    pub(super) async fn run(mut self) {
+        let deadline = self.incoming.deadline();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let Some(opened) = self.open(deadline).await else { return };
+            let waiter = match opened {
+                Ok(waiter) => waiter,
+                Err(error) => return self.incoming.finish(Err(error), true),
+            };
+            match self.follow(&waiter).await {
+                Followed::Done => return,
+                Followed::Cancel => return self.cancel(&waiter).await,
+                Followed::Answered(outcome) => {
+                    let delay = if self.outgoing.idempotent { retry_delay(&outcome) } else { None };
+                    let pause = delay.map(|least| least.max(pause(attempts)));
+                    let may_run = may_run(&outcome);
+                    match pause.filter(|pause| attempts < MAX_ATTEMPTS && Instant::now() + *pause < deadline) {
+                        Some(pause) => {
+                            // With a key, the service gives the next one the outcome of this one.
+                            if may_run && self.outgoing.idempotency_key.is_none() {
+                                self.abandon(waiter);
+                            }
+                            sleep(pause).await;
+                        }
+                        None => {
+                            self.incoming.finish(outcome, !may_run);
+                            if may_run {
+                                self.cancel(&waiter).await;
+                            }
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends the request. `None` if nobody wants it any more.
+    async fn open(&mut self, deadline: Instant) -> Option<Result<StreamWaiter, ClientError>> {
+        let client = self.client.upgrade()?;
+        let opening = client.open(&self.outgoing, &self.incoming, deadline);
+        tokio::select! {
+            biased;
+            // Nothing was sent: what is handed to the connection is the end of opening.
+            _ = &mut self.stopped => None,
+            opened = opening => Some(opened),
+        }
+    }
+
+    /// Does what is to be done, until the stream is over.
+    async fn follow(&mut self, waiter: &StreamWaiter) -> Followed {
+        loop {
+            while let Some(ask) = self.incoming.next_ask() {
+                self.answers.begin(ask, self.on_ask.clone());
+            }
+            self.send_answers_again(waiter).await;
+            let until = match self.incoming.duty(Instant::now()) {
+                Duty::Over { known: true } => {
+                    // Else the service keeps the last frames for us. If this is lost, it does so for 10 s.
+                    if let Some(ack) = self.incoming.last() {
+                        let op = ControlOp::Ack { ack, window: None, timeout_ms: None };
+                        let _ = self.control(waiter, &op, b"").await;
+                    }
+                    return Followed::Done;
+                }
+                Duty::Over { known: false } => return Followed::Cancel,
+                Duty::Answered(answer) => return Followed::Answered(answer),
+                Duty::Again(ack) => {
+                    // Asked for again in a while, if that helps. Where frames were lost, answers may be, too.
+                    self.answers.suspect(Instant::now());
+                    let _ = self.control(waiter, &ControlOp::Again { ack }, b"").await;
+                    continue;
+                }
+                Duty::Ack(ack, lease) => {
+                    let timeout_ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+                    let sent = self.control(waiter, &ControlOp::Ack { ack, window: None, timeout_ms }, b"").await;
+                    if sent.is_ok() {
+                        self.incoming.told(ack, lease, Instant::now());
+                        continue;
+                    }
+                    Instant::now() + TRY_AGAIN
+                }
+                Duty::Wait(until) => {
+                    // A stream that has nothing to say outlives a token by showing the next one. Signs of life wake us.
+                    if self.shows_token(waiter).await {
+                        continue;
+                    }
+                    until
+                }
+            };
+            let until = self.answers.next_due().map_or(until, |due| due.min(until));
+            tokio::select! {
+                () = self.incoming.changed() => {}
+                () = sleep_until(until) => {}
+                Some(answer) = self.answers.made() => {
+                    self.incoming.answered_ask();
+                    self.send_answer(waiter, answer).await;
+                }
+            }
+        }
+    }
+
+    /// Shows the service a newer token, if there is one.
+    async fn shows_token(&mut self, waiter: &StreamWaiter) -> bool {
+        let (Some(client), Some(ack)) = (self.client.upgrade(), self.incoming.taken()) else { return false };
+        if !client.has_newer_token(&waiter.expected).await {
+            return false;
+        }
+        let shown = self.control(waiter, &ControlOp::Ack { ack, window: None, timeout_ms: None }, b"").await.is_ok();
+        if shown {
+            self.incoming.told(ack, None, Instant::now());
+        }
+        shown
+    }
+
+    async fn control(&mut self, waiter: &StreamWaiter, op: &ControlOp, payload: &[u8]) -> Result<(), NotSent> {
+        let client = self.client.upgrade().ok_or(NotSent::Now)?;
+        client.control(&waiter.expected, self.incoming.replica().as_deref(), op, payload).await
+    }
+
+    async fn send_answer(&mut self, waiter: &StreamWaiter, answer: AskAnswer) {
+        let (answer, is_sent) = self.try_answer(waiter, answer).await;
+        self.answers.keep(answer, is_sent, self.incoming.last(), Instant::now());
+    }
+
+    /// Sends what the service may not have got. Only the end says that it has.
+    async fn send_answers_again(&mut self, waiter: &StreamWaiter) {
+        // As of now: sending may take longer than the time until the same one is due once more.
+        let now = Instant::now();
+        while let Some(answer) = self.answers.due(self.incoming.last(), now) {
+            let (answer, is_sent) = self.try_answer(waiter, answer).await;
+            if !is_sent {
+                return;
+            }
+            self.answers.resent(&answer, Instant::now());
+        }
+    }
+
+    /// The answer that went, or is to go, and whether it went.
+    async fn try_answer(&mut self, waiter: &StreamWaiter, mut answer: AskAnswer) -> (AskAnswer, bool) {
+        let op = ControlOp::Answer { ask: answer.ask.clone() };
+        let mut sent = self.control(waiter, &op, &answer.payload).await;
+        if sent == Err(NotSent::TooLarge) {
+            answer = answer.too_large();
+            sent = self.control(waiter, &op, &answer.payload).await;
+        }
+        (answer, sent.is_ok())
+    }
+
+    /// Has the service end one sending of the request, while another one takes its place.
+    fn abandon(&self, waiter: StreamWaiter) {
+        let Some(client) = self.client.upgrade() else { return };
+        let (incoming, deadline) = (waiter.abandon(), self.incoming.deadline());
+        let runtime = client.runtime.clone();
+        drop(runtime.spawn(async move {
+            let expected = Arc::clone(&waiter.expected);
+            cancel(client, expected, || None, incoming.ended(), deadline).await;
+        }));
+    }
+
+    /// Has the service end what nobody takes any more.
+    async fn cancel(&mut self, waiter: &StreamWaiter) {
+        // Whoever holds the stream holds the client as well, or has just lent it.
+        let lent = self.stopped.try_recv().ok();
+        let Some(client) = lent.or_else(|| self.client.upgrade()) else { return };
+        let incoming = &self.incoming;
+        let (expected, deadline) = (Arc::clone(&waiter.expected), incoming.deadline());
+        cancel(client, expected, || incoming.replica(), incoming.ended(), deadline).await;
+    }
+}
+
+/// Whether the service may be at work although the wait is over: nobody has signed that it is not.
+fn may_run(outcome: &Result<Answer, ClientError>) -> bool {
+    // The broker says the one over our own connection: the message went nowhere. The other comes with a signed refusal.
+    !matches!(outcome, Ok(_) | Err(ClientError::Forbidden { .. } | ClientError::Clock { .. }))
+}
+
+/// What could not be sent is tried again after this, unless something happens before.
+const TRY_AGAIN: Duration = Duration::from_millis(250);

@@ -1,0 +1,135 @@
+//! Why there is no configuration, or nothing can be built of it. Never quotes the file.
+
+use std::path::PathBuf;
+
+use super::issuer::IssuerFault;
+use super::reference::OutOfRange;
+use crate::auth::{
+    DenylistError, KeyRingError, KeySetError, NonceLimitsError, OpenError, ServiceKeyError, ServiceKeyMissing,
+    SharedOpenError, WindowError,
+};
+use crate::files::SecretFileError;
+use crate::nats::BusError;
+use crate::wire::EndpointError;
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("`{}`: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("`{}`, line {line}, column {column}: {reason}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// From 1.
+        column: usize,
+        /// Which member, and what was expected. Nothing of the file: it may hold a password.
+        reason: String,
+    },
+    /// Others could have written a file, or could read a secret.
+    #[error(transparent)]
+    Trust(#[from] SecretFileError),
+    /// A number is out of its range.
+    #[error("`{}`: {error}", path.display())]
+    Range {
+        /// The file.
+        path: PathBuf,
+        /// Which number, and what its range is.
+        error: OutOfRange,
+    },
+    /// A member names a file that is not there. Not the name: whoever mistook the member wrote the secret itself.
+    #[error("`{member}` names a file that is not there{}", made_by(member))]
+    Missing {
+        /// The member.
+        member: String,
+    },
+    /// The broker's settings.
+    #[error("`[{section}]`: {error}")]
+    Bus {
+        /// `nats` or `replay.nats`.
+        section: &'static str,
+        /// What is wrong.
+        error: BusError,
+    },
+    /// The prefixes.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The time window.
+    #[error(transparent)]
+    Window(#[from] WindowError),
+    /// The nonce bounds.
+    #[error(transparent)]
+    NonceLimits(#[from] NonceLimitsError),
+    /// The replay guard.
+    #[error(transparent)]
+    Guard(#[from] OpenError),
+    /// The shared replay guard.
+    #[error(transparent)]
+    SharedGuard(#[from] SharedOpenError),
+    /// The key ring.
+    #[error(transparent)]
+    Ring(#[from] KeyRingError),
+    /// The key ring has more agents than the replay guard has room for: some would be refused for no fault of theirs.
+    #[error(
+        "the key ring has {agents} agents and the replay guard room for {room}: raise `agents` in `[replay]`, and `total` \
+         with it"
+    )]
+    Agents {
+        /// In the ring.
+        agents: usize,
+        /// [`ReplayConfig::agents`](crate::ReplayConfig::agents).
+        room: usize,
+    },
+    /// The service key.
+    #[error(transparent)]
+    ServiceKey(#[from] ServiceKeyError),
+    /// The service key is missing.
+    #[error(transparent)]
+    ServiceKeyMissing(#[from] ServiceKeyMissing),
+    /// The shared guard without a service key: what another replica says about its guard could not be believed.
+    #[error(
+        "`[replay] guard = \"shared\"` needs `service_key` in `[keys]`, with which replicas sign what they tell each other: \
+         make one with `sealwire keys new-service {0}`"
+    )]
+    UnsignedReplicas(String),
+    /// The token keys.
+    #[error(transparent)]
+    TokenKeys(#[from] KeySetError),
+    /// The denylist.
+    #[error(transparent)]
+    Denylist(#[from] DenylistError),
+    /// What is said about an issuer cannot be used.
+    #[error(transparent)]
+    Issuer(#[from] IssuerFault),
+    /// There are backends, and whoever builds a service of this does not run them.
+    #[error(
+        "the configuration has `[[backend]]`, which only `sealwire serve` runs: take it out for a program of your own"
+    )]
+    Backends,
+    /// No issuer.
+    #[error("no `[[tokens.issuer]]`: without one, no access token can be accepted")]
+    NoIssuer,
+}
+
+/// What makes the file that a member names.
+fn made_by(member: &str) -> &'static str {
+    match member {
+        "keys.ring" => "; `sealwire keys new-agent` makes it",
+        "keys.service_key" => "; `sealwire keys new-service` makes it",
+        "keys.denylist" => "; `sealwire token revoke` makes it, and one that says `{}` revokes nothing",
+        _ if member.ends_with(".jwks") => {
+            "; the issuer publishes it, and `sealwire keys new-token-key` makes one to try with"
+        }
+        _ => "",
+    }
+}

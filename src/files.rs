@@ -1,0 +1,22 @@
+//! Files that decide something or hold secrets: who could have written them, and who else can read them.
+//! Knows nothing of what is in them.
+
+mod error;
+#[cfg(unix)]
+mod group;
+mod open;
+mod secret;
+mod trust;
+#[cfg_attr(not(unix), path = "files/names.rs")]
+mod walk;
+
+pub use error::SecretFileError;
+pub(crate) use error::is_missing;
+pub use secret::{check_folder, open_public, read_public, read_secret, write_secret};
+pub(crate) use secret::{read_open, read_trusted};
+pub(crate) use trust::Content;
+pub use trust::FileTrust;
+pub(crate) use walk::{Entry, Folder};
+
+#[cfg(all(test, unix))]
+mod tests;

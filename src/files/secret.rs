@@ -1,0 +1,146 @@
+//! Files that hold secrets: read only when nobody else can read them, written for their owner alone.
+//! Never prints what is in them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::path::Path;
+
+use zeroize::Zeroizing;
+
+use super::Folder;
+use super::error::{MAX_BYTES, SecretFileError};
+use super::trust::{Content, FileTrust};
+
+/// Reads a text that only its owner may read, and only we or root could have written: see [`FileTrust`].
+///
+/// # Errors
+/// [`SecretFileError::Open`] when group or others have any right, [`SecretFileError::Foreign`] and
+/// [`SecretFileError::Writable`] when somebody else could have put it there, [`SecretFileError::TooLarge`] above 64 MiB,
+/// and [`SecretFileError::Io`].
+pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretFileError> {
+    FileTrust::default().read_secret(path)
+}
+
+/// Reads a text that is no secret, and that only we or root could have written: see [`FileTrust`].
+///
+/// # Errors
+/// As of [`read_secret`], but for [`SecretFileError::Open`].
+pub fn read_public(path: &Path) -> Result<String, SecretFileError> {
+    FileTrust::default().read_public(path)
+}
+
+/// As [`read_public`], for what is no text, or not read here.
+///
+/// # Errors
+/// As of [`read_public`].
+pub fn open_public(path: &Path) -> Result<File, SecretFileError> {
+    FileTrust::default().open(path, Content::Public)
+}
+
+/// Whether nobody but us and root could have put anything into this folder: see [`FileTrust`].
+///
+/// # Errors
+/// [`SecretFileError::Foreign`] and [`SecretFileError::Writable`] if somebody could, and [`SecretFileError::Io`].
+pub fn check_folder(path: &Path) -> Result<(), SecretFileError> {
+    Folder::open(path, Some(&FileTrust::default())).map(drop)
+}
+
+/// Reads a text that nobody but those in `trust` could have written, and of a secret, nobody else read.
+pub(crate) fn read_trusted(
+    path: &Path,
+    content: Content,
+    trust: &FileTrust,
+) -> Result<Zeroizing<String>, SecretFileError> {
+    read_open(path, &trust.open(path, content)?)
+}
+
+/// Reads the text of a file that was opened, and judged.
+pub(crate) fn read_open(path: &Path, file: &File) -> Result<Zeroizing<String>, SecretFileError> {
+    let io = |error| SecretFileError::Io { path: path.to_owned(), error };
+    let metadata = file.metadata().map_err(io)?;
+    if metadata.len() > MAX_BYTES {
+        return Err(SecretFileError::TooLarge { path: path.to_owned() });
+    }
+    let mut text =
+        Zeroizing::new(String::with_capacity(usize::try_from(metadata.len()).unwrap_or(0).saturating_add(1)));
+    // Of a pipe that we were given nobody knows the length.
+    file.take(MAX_BYTES.saturating_add(1)).read_to_string(&mut text).map_err(io)?;
+    if u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_BYTES {
+        return Err(SecretFileError::TooLarge { path: path.to_owned() });
+    }
+    Ok(text)
+}
+
+/// Writes a text with mode 0600. With `replace`, an existing file is replaced in one step and keeps being readable
+/// until then; without, an existing file is an error.
+///
+/// # Errors
+/// [`SecretFileError::Exists`] and [`SecretFileError::Io`], after which nothing is left of the file.
+pub fn write_secret(path: &Path, text: &str, replace: bool) -> Result<(), SecretFileError> {
+    let io = |error| SecretFileError::Io { path: path.to_owned(), error };
+    if !replace {
+        let mut file = create_new(path).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => SecretFileError::Exists { path: path.to_owned() },
+            _ => io(error),
+        })?;
+        return file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| {
+            // Half a file would be in the way of the next try, and is ours.
+            drop(std::fs::remove_file(path));
+            io(error)
+        });
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let beside = path.with_file_name(name);
+    let written = create_new(&beside)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|error| {
+        // What could not be moved into place must not stay behind: it holds secrets.
+        drop(std::fs::remove_file(&beside));
+        io(error)
+    })
+}
+
+fn create_new(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        options.mode(0o600);
+    }
+    options.open(path)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_secret_that_others_can_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.creds.json");
+        write_secret(&path, "secret", false).unwrap();
+        assert_eq!(read_secret(&path).unwrap().as_str(), "secret");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        for mode in [0o640, 0o604, 0o620, 0o777] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let error = read_secret(&path).unwrap_err().to_string();
+            assert!(error.contains("chmod 600"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_existing_secret_is_not_overwritten_unless_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        write_secret(&path, "one", false).unwrap();
+        assert!(matches!(write_secret(&path, "two", false), Err(SecretFileError::Exists { .. })));
+        write_secret(&path, "three", true).unwrap();
+        assert_eq!(read_secret(&path).unwrap().as_str(), "three");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,119 @@
+//! The few pieces of JOSE that messages, tokens and key files share: base64url, digests, thumbprints, strict integers.
+//! Never accepts two texts for one value.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Deserializer};
+use sha2::{Digest, Sha256};
+
+/// base64url without padding (RFC 7515 §2).
+pub(crate) fn b64(bytes: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// The same, at the end of a text.
+pub(crate) fn b64_to(bytes: impl AsRef<[u8]>, text: &mut String) {
+    URL_SAFE_NO_PAD.encode_string(bytes, text);
+}
+
+/// Decodes canonical, unpadded base64url; `None` for anything else.
+///
+/// The engine refuses padding, foreign characters and non-zero trailing bits: a value must have one text only, because
+/// digests are taken over texts.
+pub(crate) fn unb64(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok()
+}
+
+/// Decodes exactly `N` bytes.
+pub(crate) fn unb64_array<const N: usize>(text: &str) -> Option<[u8; N]> {
+    // The length is known beforehand, so an over-long text is not even decoded.
+    if text.len() != (N * 4).div_ceil(3) {
+        return None;
+    }
+    unb64(text)?.try_into().ok()
+}
+
+/// SHA-256.
+pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// The base64url of a digest, without an allocation.
+pub(crate) fn b64_digest(digest: &[u8; 32]) -> [u8; 43] {
+    let mut text = [0; 43];
+    let written = URL_SAFE_NO_PAD.encode_slice(digest, &mut text);
+    debug_assert_eq!(written, Ok(43), "32 bytes are 43 characters");
+    text
+}
+
+/// base64url(SHA-256(bytes)), as the claims `ath`, `dig` and `req` carry it.
+pub(crate) fn sha256_b64(bytes: &[u8]) -> String {
+    b64(sha256(bytes))
+}
+
+/// The thumbprint of an Ed25519 public key (RFC 7638, members `crv`, `kty`, `x` in this order: RFC 8037 §2).
+pub(crate) fn ed25519_thumbprint(x: &str) -> String {
+    sha256_b64(format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#).as_bytes())
+}
+
+/// The largest integer a JOSE part may hold: 2^53 - 1 (RFC 8259 §6, interoperable range).
+pub(crate) const MAX_INTEGER: u64 = (1 << 53) - 1;
+
+/// A JSON integer from 0 to 2^53 - 1; a fraction or an exponent is refused, also where its value would be whole.
+pub(crate) fn integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    // serde_json hands `1.0` and `1e3` to visit_f64, which u64 refuses.
+    let value = u64::deserialize(deserializer)?;
+    if value > MAX_INTEGER {
+        return Err(serde::de::Error::custom("integer above 2^53-1"));
+    }
+    Ok(value)
+}
+
+/// As [`integer`], for a member that may be absent. `null` is refused.
+pub(crate) fn optional_integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    integer(deserializer).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SPEC.md §4.
+    #[test]
+    fn base64url_is_canonical() {
+        assert_eq!(unb64("AAECAwQFBgcICQoLDA0ODw").map(|b| b.len()), Some(16));
+        // The last character carries four unused bits: only the text with zero bits is canonical.
+        for text in ["AAECAwQFBgcICQoLDA0ODx", "AA==", "AA=", "A", "AA AA", "AA\n", "A Q", "AQ ", "A+/A"] {
+            assert_eq!(unb64(text), None, "{text}");
+        }
+    }
+
+    /// SPEC.md §4.
+    #[test]
+    fn lengths_are_exact() {
+        assert_eq!(unb64_array::<1>("AQ"), Some([1]));
+        assert_eq!(unb64_array::<2>("AQ"), None);
+    }
+
+    #[test]
+    fn thumbprint_is_that_of_rfc_8037() {
+        // RFC 8037 appendix A.2 (the key) and A.3 (its thumbprint).
+        let thumbprint = ed25519_thumbprint("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo");
+        assert_eq!(thumbprint, "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k");
+    }
+
+    /// SPEC.md §4.
+    #[test]
+    fn integers_have_one_text() {
+        #[derive(Deserialize)]
+        struct One {
+            #[serde(deserialize_with = "integer")]
+            n: u64,
+        }
+        let parse = |text: &str| serde_json::from_str::<One>(text).ok().map(|one| one.n);
+        assert_eq!(parse(r#"{"n":9007199254740991}"#), Some(MAX_INTEGER));
+        for bad in ["9007199254740992", "1.0", "1e3", "-1", "-0", "\"1\"", "null", "01", "18446744073709551616"] {
+            assert_eq!(parse(&format!("{{\"n\":{bad}}}")), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Log-in by nkey: an Ed25519 seed as NATS writes it, which signs the broker's nonce.
+//! Never part of an error: neither the seed nor what is wrong with it.
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use data_encoding::BASE32_NOPAD;
+use zeroize::Zeroizing;
+
+use crate::jose::b64;
+
+/// What the letter `S` of a seed and the letter `U` of a user are as the upper five bits of a byte.
+const SEED: u8 = 18 << 3;
+const USER: u8 = 20 << 3;
+
+/// The key of a broker's user.
+pub(super) struct NKey(Ed25519KeyPair);
+
+impl NKey {
+    /// Reads a user's seed, `SU…`: two bytes that say so, the 32 bytes of the seed, and their CRC-16.
+    pub(super) fn from_seed(text: &str) -> Option<Self> {
+        let bytes = Zeroizing::new(BASE32_NOPAD.decode(text.as_bytes()).ok()?);
+        let (body, checksum) = bytes.split_last_chunk::<2>()?;
+        let (kind, seed) = body.split_first_chunk::<2>()?;
+        // A seed's first five bits say that it is one; the next eight, over both bytes, whose.
+        let is_users = *kind == [SEED | USER >> 5, USER << 3];
+        if seed.len() != 32 || !is_users || crc16(body) != u16::from_le_bytes(*checksum) {
+            return None;
+        }
+        Ed25519KeyPair::from_seed_unchecked(seed).ok().map(Self)
+    }
+
+    /// The public half, `U…`, by which the broker knows the user.
+    pub(super) fn public(&self) -> String {
+        let mut bytes = vec![USER];
+        bytes.extend_from_slice(self.0.public_key().as_ref());
+        bytes.extend_from_slice(&crc16(&bytes).to_le_bytes());
+        BASE32_NOPAD.encode(&bytes)
+    }
+
+    /// The broker's nonce, signed, as `CONNECT` has it.
+    pub(super) fn sign(&self, nonce: &str) -> String {
+        b64(self.0.sign(nonce.as_bytes()).as_ref())
+    }
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    /// The library that other clients and the server's own tools are held against.
+    #[test]
+    fn an_nkey_is_read_and_signs_as_nats_own_library_does() {
+        for _ in 0..200 {
+            let theirs = nkeys::KeyPair::new_user();
+            let ours = NKey::from_seed(&theirs.seed().unwrap()).unwrap();
+            assert_eq!(ours.public(), theirs.public_key());
+            let signed = theirs.sign(b"a nonce").unwrap();
+            assert_eq!(ours.sign("a nonce"), b64(&signed));
+        }
+    }
+
+    #[test]
+    fn what_is_no_seed_of_a_user_is_refused() {
+        let user = nkeys::KeyPair::new_user();
+        let seed = user.seed().unwrap();
+        let other = |position: usize| {
+            let mut letters = seed.clone().into_bytes();
+            letters[position] = if letters[position] == b'A' { b'B' } else { b'A' };
+            String::from_utf8(letters).unwrap()
+        };
+        // Each letter counts.
+        for position in 0..seed.len() {
+            assert!(NKey::from_seed(&other(position)).is_none(), "{position}");
+        }
+        let account = nkeys::KeyPair::new_account().seed().unwrap();
+        let lower = seed.to_lowercase();
+        for wrong in [
+            "",
+            "S",
+            "SU",
+            &seed[1..],
+            &seed[..57],
+            &format!("{seed}A"),
+            &format!("{seed}="),
+            &format!(" {seed}"),
+            &lower,
+            &account,
+            &user.public_key(),
+            "SÜ",
+        ] {
+            assert!(NKey::from_seed(wrong).is_none(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Rules as Cedar policies.
+//! Never pastes text into a policy: everything is built as structure, so a name in a file cannot become code.
+
+use cedar_policy::pst;
+
+use super::expr;
+use super::names::{ACTION, AGENT, ROLE};
+use super::references::References;
+use crate::policy::model::{CallerMatch, Condition, Delegation, Effect, ExprRef, Rule};
+
+/// A Cedar policy could not be built from a rule. A defect of ours, reported as an error of the file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BuildError {
+    #[error(transparent)]
+    Policy(#[from] pst::PstConstructionError),
+    #[error(transparent)]
+    Set(#[from] Box<cedar_policy::PolicySetError>),
+    #[error(transparent)]
+    Schema(#[from] Box<cedar_policy::SchemaError>),
+}
+
+/// How much of a rule goes into its policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Everything: for the whole set.
+    Full,
+    /// All but the methods: for one method, where they are known to match.
+    Sliced,
+    /// As `Sliced`, and without the conditions on parameters: for what can be said without looking at them.
+    WithoutArgs,
+}
+
+/// The rule as a Cedar policy of the same name; `None` for a rule of which nothing certain is left without arguments.
+pub(crate) fn policy(rule: &Rule, scope: Scope) -> Result<Option<cedar_policy::Policy>, BuildError> {
+    let action = match scope {
+        Scope::Sliced | Scope::WithoutArgs => pst::ActionConstraint::Any,
+        Scope::Full => pst::ActionConstraint::In(
+            rule.methods.iter().map(|method| uid(ACTION, &method.value.to_string())).collect::<Result<_, _>>()?,
+        ),
+    };
+    let mut clauses = Vec::new();
+    let principal = match rule.callers.as_slice() {
+        [CallerMatch::Everyone] => pst::PrincipalConstraint::Any,
+        [CallerMatch::Role(name)] => pst::PrincipalConstraint::In(pst::EntityOrSlot::Entity(uid(ROLE, name)?)),
+        [CallerMatch::Agent(name)] => pst::PrincipalConstraint::Eq(pst::EntityOrSlot::Entity(uid(AGENT, name)?)),
+        several => {
+            clauses.push(pst::Clause::When(who(several)?));
+            pst::PrincipalConstraint::Any
+        }
+    };
+    for part in delegation(rule).iter().chain(&rule.conditions) {
+        if scope == Scope::WithoutArgs && reads_params(part) {
+            // Without its condition a deny rule would deny too much to say anything; an allow rule may allow more.
+            if rule.effect == Effect::Deny {
+                return Ok(None);
+            }
+            continue;
+        }
+        clauses.push(pst::Clause::When(part.expr.clone()));
+    }
+    let effect = match rule.effect {
+        Effect::Allow => pst::Effect::Permit,
+        Effect::Deny => pst::Effect::Forbid,
+    };
+    let template = pst::Template::new(rule.id.name(), effect, principal, action, pst::ResourceConstraint::Any);
+    finished(template.try_with_clauses(clauses)?).map(Some)
+}
+
+pub(crate) fn reads_params(part: &Condition) -> bool {
+    References::of([&part.expr]).context(&["params"])
+}
+
+fn finished(template: pst::Template) -> Result<cedar_policy::Policy, BuildError> {
+    let policy = pst::StaticPolicy::try_from(template).map_err(pst::PstConstructionError::from)?;
+    Ok(cedar_policy::Policy::from_pst(pst::Policy::Static(policy))?)
+}
+
+/// A policy that holds exactly when one condition does: for finding out which part of a rule failed.
+pub(crate) fn probe(id: &str, condition: ExprRef) -> Result<cedar_policy::Policy, BuildError> {
+    let template = pst::Template::new(
+        id,
+        pst::Effect::Permit,
+        pst::PrincipalConstraint::Any,
+        pst::ActionConstraint::Any,
+        pst::ResourceConstraint::Any,
+    );
+    finished(template.try_with_clauses([pst::Clause::When(condition)])?)
+}
+
+/// Everything that must hold for a rule to match a call of its methods, in the order of evaluation: who calls, for whom, and
+/// its conditions.
+pub(crate) fn parts(rule: &Rule) -> Result<Vec<Condition>, BuildError> {
+    Ok([callers_condition(rule)?].into_iter().chain(delegation(rule)).chain(rule.conditions.iter().cloned()).collect())
+}
+
+/// Which callers a rule is about, as a condition and in words.
+pub(crate) fn callers_condition(rule: &Rule) -> Result<Condition, BuildError> {
+    let words: Vec<String> = rule.callers.iter().map(ToString::to_string).collect();
+    Ok(Condition::new(words.join(" or "), who(&rule.callers)?, &rule.at))
+}
+
+/// What a rule demands of calls on behalf of others.
+pub(crate) fn delegation(rule: &Rule) -> Option<Condition> {
+    let delegated = expr::path(pst::Var::Context, &["delegated".into()]);
+    let (words, condition) = match rule.delegation {
+        Delegation::Also => return None,
+        Delegation::Never => ("the agent calls in its own name", expr::not(delegated)),
+        Delegation::Only => ("the agent calls on behalf of another", delegated),
+    };
+    Some(Condition::new(words, condition, &rule.at))
+}
+
+fn who(who: &[CallerMatch]) -> Result<ExprRef, BuildError> {
+    let principal = || expr::path(pst::Var::Principal, &[]);
+    let (mut roles, mut agents, mut any) = (Vec::new(), Vec::new(), Vec::new());
+    for whom in who {
+        match whom {
+            CallerMatch::Everyone => any.push(expr::boolean(true)),
+            CallerMatch::Role(name) => roles.push(entity(uid(ROLE, name)?)),
+            CallerMatch::Agent(name) => agents.push(entity(uid(AGENT, name)?)),
+            CallerMatch::Agents(glob) => any.push(expr::like(expr::path(pst::Var::Principal, &["name".into()]), glob)),
+        }
+    }
+    // A set holds entities of one type only.
+    for named in [agents, roles].into_iter().filter(|named| !named.is_empty()) {
+        any.insert(0, expr::binary(pst::BinaryOp::In, principal(), expr::set(named)));
+    }
+    Ok(expr::any(any))
+}
+
+fn uid(kind: &str, name: &str) -> Result<pst::EntityUID, BuildError> {
+    Ok(pst::EntityUID { ty: pst::EntityType::from_name(pst::Name::unqualified(kind)?), eid: name.into() })
+}
+
+fn entity(uid: pst::EntityUID) -> ExprRef {
+    std::sync::Arc::new(pst::Expr::Literal(pst::Literal::EntityUID(uid)))
+}

@@ -1,0 +1,163 @@
+//! Small pieces of Cedar expressions, and what an expression looks at.
+//! Never evaluates one.
+
+use std::sync::Arc;
+
+use cedar_policy::pst::{self, BinaryOp, Expr, Literal, NonEmpty, PatternElem, SmolStr, UnaryOp, Var};
+
+use crate::policy::model::ExprRef;
+
+/// `context.<path>` or `principal.<path>`.
+pub(crate) fn path(var: Var, path: &[SmolStr]) -> ExprRef {
+    path.iter().fold(Arc::new(Expr::Var(var)), |expr, attr| Arc::new(Expr::GetAttr { expr, attr: attr.clone() }))
+}
+
+/// `<expr>.<attr>`.
+pub(crate) fn attribute(expr: ExprRef, attr: &str) -> ExprRef {
+    Arc::new(Expr::GetAttr { expr, attr: attr.into() })
+}
+
+/// `<expr> has <attr>`.
+pub(crate) fn has(expr: ExprRef, attr: &SmolStr) -> ExprRef {
+    Arc::new(Expr::HasAttr { expr, attrs: NonEmpty::new(attr.clone()) })
+}
+
+pub(crate) fn binary(op: BinaryOp, left: ExprRef, right: ExprRef) -> ExprRef {
+    Arc::new(Expr::BinaryOp { op, left, right })
+}
+
+pub(crate) fn not(expr: ExprRef) -> ExprRef {
+    Arc::new(Expr::UnaryOp { op: UnaryOp::Not, expr })
+}
+
+/// All of them, in order.
+pub(crate) fn all(parts: impl IntoIterator<Item = ExprRef>) -> ExprRef {
+    balanced(&parts.into_iter().collect::<Vec<_>>(), BinaryOp::And).unwrap_or_else(|| boolean(true))
+}
+
+/// Any of them, in order.
+pub(crate) fn any(parts: impl IntoIterator<Item = ExprRef>) -> ExprRef {
+    balanced(&parts.into_iter().collect::<Vec<_>>(), BinaryOp::Or).unwrap_or_else(|| boolean(false))
+}
+
+/// A tree as flat as can be. Whoever walks through an expression does so recursively, and a list in a file can be long.
+fn balanced(parts: &[ExprRef], operator: BinaryOp) -> Option<ExprRef> {
+    match parts {
+        [] => None,
+        [one] => Some(one.clone()),
+        several => {
+            let (left, right) = several.split_at(several.len() / 2);
+            Some(binary(operator, balanced(left, operator)?, balanced(right, operator)?))
+        }
+    }
+}
+
+pub(crate) fn boolean(value: bool) -> ExprRef {
+    Arc::new(Expr::Literal(Literal::Bool(value)))
+}
+
+pub(crate) fn integer(value: i64) -> ExprRef {
+    Arc::new(Expr::Literal(Literal::Long(value)))
+}
+
+pub(crate) fn string(value: &str) -> ExprRef {
+    Arc::new(Expr::Literal(Literal::String(value.into())))
+}
+
+pub(crate) fn set(values: impl IntoIterator<Item = ExprRef>) -> ExprRef {
+    Arc::new(Expr::Set(values.into_iter().collect()))
+}
+
+/// `<expr> like <glob>`, where `*` stands for any text.
+pub(crate) fn like(expr: ExprRef, glob: &str) -> ExprRef {
+    let pattern = glob.chars().map(|c| if c == '*' { PatternElem::Wildcard } else { PatternElem::Char(c) }).collect();
+    Arc::new(Expr::Like { expr, pattern })
+}
+
+/// The operands of the outermost `&&`s, in order. Cedar evaluates them in this order and stops at the first that does
+/// not hold, so each may be a clause of its own.
+pub(crate) fn conjuncts(expr: &ExprRef) -> Vec<ExprRef> {
+    match expr.as_ref() {
+        Expr::BinaryOp { op: BinaryOp::And, left, right } => {
+            let mut parts = conjuncts(left);
+            parts.extend(conjuncts(right));
+            parts
+        }
+        _ => vec![expr.clone()],
+    }
+}
+
+/// An expression as Cedar text, without the parentheses that Cedar puts around the whole.
+pub(crate) fn text(expr: &Expr) -> String {
+    let template = pst::Template::new(
+        "text",
+        pst::Effect::Permit,
+        pst::PrincipalConstraint::Any,
+        pst::ActionConstraint::Any,
+        pst::ResourceConstraint::Any,
+    );
+    match template.try_with_clauses([pst::Clause::When(Arc::new(expr.clone()))]) {
+        Ok(template) => {
+            let text = template.to_string();
+            text.split_once("when {")
+                .and_then(|(_, rest)| rest.rsplit_once('}'))
+                .map_or_else(|| text.clone(), |(inner, _)| one_line(inner))
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The text with its layout taken out: what stands in quotes stays as it is.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    let (mut quoted, mut escaped, mut gap) = (false, false, false);
+    for character in text.trim().chars() {
+        if !quoted && character.is_whitespace() {
+            gap = true;
+            continue;
+        }
+        if std::mem::take(&mut gap) {
+            line.push(' ');
+        }
+        if character == '"' && !escaped {
+            quoted = !quoted;
+        }
+        escaped = quoted && character == '\\' && !escaped;
+        line.push(character);
+    }
+    line
+}
+
+/// The condition of a policy text.
+#[cfg(test)]
+pub(crate) fn parsed(text: &str) -> ExprRef {
+    let policy: cedar_policy::Policy =
+        format!("permit(principal, action, resource) when {{ {text} }};").parse().unwrap();
+    let pst = policy.to_pst().unwrap();
+    match pst.body().clauses().first().unwrap() {
+        pst::Clause::When(expr) | pst::Clause::Unless(expr) => expr.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn texts_keep_what_stands_in_quotes() {
+        for text in [r#"context.a == "a  b""#, r#"context.a == "\"  \\""#, r#"context.a == "  " && context.b == "x""#] {
+            assert!(super::text(&parsed(text)).contains(text.rsplit(" == ").next().unwrap()), "{text}");
+        }
+        assert_eq!(super::text(&parsed(r#"context.a == "a  b""#)), r#"context.a == "a  b""#);
+        assert_eq!(super::text(&parsed(r#"context.a == "\"  \\""#)), r#"context.a == "\"  \\""#);
+    }
+
+    #[test]
+    fn conjunctions_fall_apart_and_texts_read_as_written() {
+        let parts = conjuncts(&parsed("context.a && (context.b || context.c) && context.d == 1"));
+        let texts: Vec<String> = parts.iter().map(|part| text(part)).collect();
+        assert_eq!(texts, ["context.a", "context.b || context.c", "context.d == 1"]);
+    }
+}

@@ -1,0 +1,31 @@
+//! From checked rules to decisions.
+//!
+//! When it is loaded, a `set` compiles its rules into the policies of each `method`, which holds them by their callers
+//! (`caller_index`); what all of them stand on is the checked policy itself. The `store` exchanges whole sets. For
+//! each call, `arguments` reads the declared parameters out of its bytes, `context` puts what the rules look at into
+//! Cedar's context, the method asks Cedar for each party, and the answers become one `decision`. A `record` is that
+//! decision with its question, for a log.
+//!
+//! Never uses `explain` or `tools`: a decision needs neither.
+
+mod arguments;
+mod bounds;
+mod caller_index;
+mod context;
+mod decision;
+mod method;
+mod party;
+mod reach;
+mod record;
+mod set;
+mod store;
+
+pub(crate) use bounds::narrow;
+pub(crate) use context::{ContextShape, datetime};
+pub use decision::{Decision, Question, Reason, Shadow, Verdict};
+pub(crate) use method::{CallFacts, MethodPolicies};
+pub(crate) use party::{Party, parties};
+pub use reach::Reach;
+pub use record::{DecisionRecord, ShadowRecord, StreamRecord};
+pub use set::PolicySet;
+pub use store::{PolicyStore, Reload};

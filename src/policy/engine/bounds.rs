@@ -1,0 +1,162 @@
+//! The plain bounds that rules put on single parameters, as keywords of JSON Schema.
+//! Never says less than a decision would allow: where a rule is not plain, nothing is narrowed.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value, json};
+
+use crate::policy::cedar::expr;
+use crate::policy::language::{Constraint, Literal, understood};
+use crate::policy::model::Rule;
+
+/// What a rule asks of single parameters, by their names.
+pub(super) type Bounds = BTreeMap<String, Vec<Constraint>>;
+
+/// The bounds of all rules of a set, each worked out when it is first asked for.
+#[derive(Debug, Default)]
+pub(super) struct RuleBounds(Vec<OnceLock<Bounds>>);
+
+impl RuleBounds {
+    pub(super) fn of(rules: &[Rule]) -> Self {
+        Self(rules.iter().map(|_| OnceLock::new()).collect())
+    }
+
+    pub(super) fn of_rule(&self, position: usize, rule: &Rule) -> Option<&Bounds> {
+        Some(self.0.get(position)?.get_or_init(|| bounds(rule)))
+    }
+}
+
+fn bounds(rule: &Rule) -> Bounds {
+    let mut bounds = Bounds::new();
+    let parts = rule.conditions.iter().flat_map(|condition| expr::conjuncts(&condition.expr));
+    for (path, constraint) in parts.filter_map(|part| understood(&part, true)) {
+        let Some(path) = path.strip_prefix("context.params.") else { continue };
+        let (name, constraint) = match (path.split_once('.'), constraint) {
+            (None, constraint) => (path, constraint),
+            // Lists are kept as a set and a size.
+            (Some((name, "size")), Constraint::Min(bound)) => (name, Constraint::MinSize(bound)),
+            (Some((name, "size")), Constraint::Max(bound)) => (name, Constraint::MaxSize(bound)),
+            _ => continue,
+        };
+        // Anything else is not a name as it stands.
+        if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+            bounds.entry(name.to_owned()).or_default().push(constraint);
+        }
+    }
+    bounds
+}
+
+/// What any of several rules leaves of each parameter.
+pub(super) fn union(rules: &[&Bounds]) -> Vec<(String, Map<String, Value>)> {
+    let Some((first, others)) = rules.split_first() else { return Vec::new() };
+    let named = first.keys().filter(|name| others.iter().all(|rule| rule.contains_key(*name)));
+    named
+        .filter_map(|name| {
+            let mut ways: Vec<Map<String, Value>> = Vec::new();
+            for way in rules.iter().filter_map(|rule| rule.get(name)).map(|constraints| keywords(constraints)) {
+                if !ways.contains(&way) {
+                    ways.push(way);
+                }
+            }
+            Some((name.clone(), either(ways)?))
+        })
+        .collect()
+}
+
+/// What fits one of these, and perhaps more; `None` for anything.
+fn either(mut ways: Vec<Map<String, Value>>) -> Option<Map<String, Value>> {
+    if ways.iter().any(Map::is_empty) || ways.len() > MOST_WAYS {
+        return None;
+    }
+    if ways.len() < 2 {
+        return ways.pop();
+    }
+    let only = |keys: &[&str]| ways.iter().all(|way| way.keys().all(|key| keys.contains(&key.as_str())));
+    if only(&["enum"]) {
+        let mut values: Vec<Value> = Vec::new();
+        for value in ways.iter().filter_map(|way| way.get("enum")?.as_array()).flatten() {
+            if !values.contains(value) {
+                values.push(value.clone());
+            }
+        }
+        return (values.len() <= MOST_VALUES).then(|| Map::from_iter([("enum".to_owned(), values.into())]));
+    }
+    if only(&["minimum", "maximum"]) {
+        let bound = |key: &str| ways.iter().map(|way| way.get(key)?.as_i64()).collect::<Option<Vec<_>>>();
+        let (least, most) = (bound("minimum"), bound("maximum"));
+        let least = least.and_then(|bounds| bounds.into_iter().min()).map(|least| ("minimum".to_owned(), least.into()));
+        let most = most.and_then(|bounds| bounds.into_iter().max()).map(|most| ("maximum".to_owned(), most.into()));
+        let hull: Map<String, Value> = least.into_iter().chain(most).collect();
+        return (!hull.is_empty()).then_some(hull);
+    }
+    Some(Map::from_iter([("anyOf".to_owned(), ways.into_iter().map(Value::Object).collect())]))
+}
+
+/// All of them at once. What JSON Schema cannot say is left out.
+fn keywords(constraints: &[Constraint]) -> Map<String, Value> {
+    let mut all = Map::new();
+    for constraint in constraints {
+        let values = |values: &[Literal]| values.iter().map(value).collect::<Value>();
+        let (keyword, argument) = match constraint {
+            Constraint::Is(literal) => ("enum", json!([value(literal)])),
+            Constraint::In(literals) if literals.len() <= MOST_VALUES => ("enum", values(literals)),
+            Constraint::Not(literal) => ("not", json!({ "enum": [value(literal)] })),
+            Constraint::NotIn(literals) if literals.len() <= MOST_VALUES => {
+                ("not", json!({ "enum": values(literals) }))
+            }
+            Constraint::Min(bound) => ("minimum", (*bound).into()),
+            Constraint::Max(bound) => ("maximum", (*bound).into()),
+            Constraint::Glob(glob) => ("pattern", pattern(glob).into()),
+            Constraint::NotGlob(glob) => ("not", json!({ "pattern": pattern(glob) })),
+            Constraint::MinSize(bound) => ("minItems", (*bound).max(0).into()),
+            Constraint::MaxSize(bound) => ("maxItems", (*bound).max(0).into()),
+            _ => continue,
+        };
+        narrow(&mut all, keyword, argument);
+    }
+    all
+}
+
+/// Adds a keyword to those of a schema, so that both what was there and this hold.
+pub(crate) fn narrow(schema: &mut Map<String, Value>, keyword: &str, argument: Value) {
+    match schema.get(keyword) {
+        None => drop(schema.insert(keyword.to_owned(), argument)),
+        Some(known) if *known == argument => {}
+        Some(_) => {
+            let also = json!({ keyword: argument });
+            match schema.get_mut("allOf").and_then(Value::as_array_mut) {
+                Some(all) => all.push(also),
+                None => drop(schema.insert("allOf".to_owned(), json!([also]))),
+            }
+        }
+    }
+}
+
+fn value(literal: &Literal) -> Value {
+    match literal {
+        Literal::String(text) => text.clone().into(),
+        Literal::Integer(value) => (*value).into(),
+        Literal::Boolean(value) => (*value).into(),
+    }
+}
+
+/// A glob as a regular expression of ECMA 262, as JSON Schema has them.
+fn pattern(glob: &str) -> String {
+    let mut pattern = "^".to_owned();
+    for character in glob.chars() {
+        match character {
+            '*' => pattern.push_str(r"[\s\S]*"),
+            '^' | '$' | '\\' | '.' | '+' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '|' | '/' => {
+                pattern.extend(['\\', character]);
+            }
+            character => pattern.push(character),
+        }
+    }
+    pattern.push('$');
+    pattern
+}
+
+/// More ways or values than anybody reads are no help to whoever writes a call.
+const MOST_WAYS: usize = 16;
+const MOST_VALUES: usize = 256;

@@ -1,0 +1,141 @@
+//! The rules of one method by whom they are about, so that a decision evaluates those that can be about its caller.
+//! Never leaves out a rule that could match: what does not name its callers one by one is evaluated for everybody.
+
+use std::collections::HashMap;
+
+use cedar_policy::{Policy, PolicySet};
+
+use super::party::Party;
+use crate::auth::Caller;
+use crate::policy::cedar::BuildError;
+use crate::policy::model::{CallerMatch, Delegation, Effect, Rule};
+
+/// Rules about the same callers, ready to be evaluated.
+#[derive(Debug, Default)]
+pub(crate) struct RuleGroup {
+    pub(crate) enforced: PolicySet,
+    /// The enforced rules without their conditions on parameters; empty where no enforced rule of the method has any.
+    pub(crate) without_args: PolicySet,
+    /// Shadow rules that allow and shadow rules that deny: apart, because within one set a matching deny rule would
+    /// hide the matching allow rules.
+    pub(crate) shadows: [PolicySet; 2],
+    /// Those of the enforced rules that ask for nothing but their callers.
+    pub(crate) plain: Vec<PlainRule>,
+}
+
+/// A rule that matches every call of the callers its group is about, but for whether they call for another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlainRule {
+    /// Its place in the whole set.
+    pub(crate) position: usize,
+    pub(crate) effect: Effect,
+    delegation: Delegation,
+}
+
+impl PlainRule {
+    /// `None` for a rule that has to be evaluated: one with conditions, or with a `*` in an agent's name.
+    pub(crate) fn of(rule: &Rule, position: usize) -> Option<Self> {
+        let by_pattern = rule.callers.iter().any(|whom| matches!(whom, CallerMatch::Agents(_)));
+        let is_plain = rule.conditions.is_empty() && !rule.callers.is_empty() && !by_pattern;
+        is_plain.then_some(Self { position, effect: rule.effect, delegation: rule.delegation })
+    }
+
+    /// Whether it matches a call of this caller, whom its group is about.
+    pub(crate) fn matches(&self, caller: &Caller) -> bool {
+        match self.delegation {
+            Delegation::Also => true,
+            Delegation::Never => !caller.delegated,
+            Delegation::Only => caller.delegated,
+        }
+    }
+}
+
+/// All rules of a method. Each is in one group, however many callers it names.
+#[derive(Debug, Default)]
+pub(crate) struct CallerIndex {
+    groups: Vec<RuleGroup>,
+    by_callers: HashMap<Vec<CallerMatch>, usize>,
+    /// The group of the rules that are not only about roles and agents which they name.
+    everybody: Option<usize>,
+    by_role: HashMap<String, Vec<usize>>,
+    by_agent: HashMap<String, Vec<usize>>,
+}
+
+impl CallerIndex {
+    /// The group for rules about these callers.
+    fn about(&mut self, who: &[CallerMatch]) -> Option<&mut RuleGroup> {
+        let named = who.iter().all(|whom| matches!(whom, CallerMatch::Role(_) | CallerMatch::Agent(_)));
+        let mut callers = if named { who.to_vec() } else { Vec::new() };
+        callers.sort_unstable();
+        callers.dedup();
+        let place = match self.by_callers.get(&callers) {
+            Some(place) => *place,
+            None => {
+                let place = self.groups.len();
+                self.groups.push(RuleGroup::default());
+                for whom in &callers {
+                    match whom {
+                        CallerMatch::Role(name) => self.by_role.entry(name.clone()).or_default().push(place),
+                        CallerMatch::Agent(name) => self.by_agent.entry(name.clone()).or_default().push(place),
+                        CallerMatch::Everyone | CallerMatch::Agents(_) => {}
+                    }
+                }
+                if callers.is_empty() {
+                    self.everybody = Some(place);
+                }
+                self.by_callers.insert(callers, place);
+                place
+            }
+        };
+        self.groups.get_mut(place)
+    }
+
+    /// Takes an enforced rule, and what is left of it without its conditions on parameters.
+    pub(crate) fn add_enforced(
+        &mut self,
+        who: &[CallerMatch],
+        whole: Policy,
+        without_args: Option<Policy>,
+        plain: Option<PlainRule>,
+    ) -> Result<(), BuildError> {
+        let Some(group) = self.about(who) else { return Ok(()) };
+        group.plain.extend(plain);
+        group.enforced.add(whole).map_err(Box::new)?;
+        without_args.map_or(Ok(()), |policy| Ok(group.without_args.add(policy).map_err(Box::new)?))
+    }
+
+    /// Takes a shadow rule.
+    pub(crate) fn add_shadow(&mut self, who: &[CallerMatch], effect: Effect, policy: Policy) -> Result<(), BuildError> {
+        let Some(group) = self.about(who) else { return Ok(()) };
+        let [allowing, denying] = &mut group.shadows;
+        let shadows = if effect == Effect::Allow { allowing } else { denying };
+        Ok(shadows.add(policy).map_err(Box::new)?)
+    }
+
+    /// No enforced rule looks at a parameter, so none is ever evaluated without.
+    pub(crate) fn drop_without_args(&mut self) {
+        for group in &mut self.groups {
+            group.without_args = PolicySet::new();
+        }
+    }
+
+    /// The groups of all rules that can match a call of this party. Every other rule asks for a role that the party
+    /// has not, or for another name, before it asks for anything that could fail.
+    pub(crate) fn of(&self, party: &Party<'_>) -> Vec<&RuleGroup> {
+        let roles = party.roles.iter().filter_map(|role| self.by_role.get(*role)).flatten();
+        let agents = self.by_agent.get(party.name).into_iter().flatten();
+        let mut places: Vec<usize> = self.everybody.iter().chain(roles).chain(agents).copied().collect();
+        places.sort_unstable();
+        places.dedup();
+        places.into_iter().filter_map(|place| self.groups.get(place)).collect()
+    }
+
+    /// All groups, for comparison.
+    #[cfg(test)]
+    pub(crate) fn all(&self) -> Vec<&RuleGroup> {
+        self.groups.iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,390 @@
+//! The rules that can matter for one method, ready to be evaluated.
+//! Never holds a rule of another method, and never misses one of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cedar_policy::{Authorizer, Context, Entities, Entity, EntityUid, PolicyId, Request};
+
+use super::arguments;
+use super::caller_index::{CallerIndex, PlainRule, RuleGroup};
+use super::context::{ContextShape, expression};
+use super::decision::{Decision, Question, Reason, Shadow, Verdict};
+use super::party::Party;
+use crate::policy::cedar::{BuildError, References, Scope, compile, names};
+use crate::policy::language::CheckedPolicy;
+use crate::policy::model::{Effect, ExprRef, Mode, OPEN_TO_ALL, Param, Params, Rule, pattern};
+
+/// The part of a policy set that speaks about one method.
+#[derive(Debug)]
+pub(crate) struct MethodPolicies {
+    action: EntityUid,
+    /// The method and its groups, if a condition asks for them.
+    hierarchy: Option<Entity>,
+    pub(crate) by_caller: CallerIndex,
+    /// No rule asks for anything but its callers, so that a decision evaluates none.
+    is_plain: bool,
+    /// What the enforced rules look at, those about other callers included: whether a call must follow the declarations
+    /// never depends on who calls.
+    shape: ContextShape,
+    /// What the shadow rules look at: one by one, and together with the enforced ones.
+    shadow_shapes: Vec<(usize, ContextShape)>,
+    full_shape: ContextShape,
+    /// The position of each policy's rule in the whole set.
+    index: HashMap<PolicyId, usize>,
+    /// The roles that these rules ask for; a caller's other roles cannot matter here.
+    roles: HashMap<String, EntityUid>,
+    /// Declared parameters, if they are.
+    params: Option<Arc<[Param]>>,
+    /// What no rule denies is allowed.
+    pub(crate) open: bool,
+    /// Nothing is known about parameters, because no method has the name.
+    pub(crate) unregistered: bool,
+    pub(crate) rules: Vec<usize>,
+}
+
+/// What every party of one call has in common, worked out once.
+#[derive(Debug)]
+pub(crate) struct CallFacts<'a> {
+    pub(crate) question: &'a Question<'a>,
+    /// The declared parameters, if any rule looks at them.
+    pub(crate) params: Option<Result<Params, Reason>>,
+}
+
+impl MethodPolicies {
+    /// The policies of `action` from those rules that `matches` picks. For a name that no method has, `unregistered`: nothing
+    /// is known about its parameters.
+    pub(crate) fn new(
+        action: &str,
+        params: Option<Arc<[Param]>>,
+        unregistered: bool,
+        checked: &CheckedPolicy,
+        matches: impl Fn(&Rule) -> bool,
+    ) -> Result<Self, (usize, BuildError)> {
+        let mut policies = Self {
+            action: names::action(action),
+            hierarchy: None,
+            by_caller: CallerIndex::default(),
+            is_plain: true,
+            shape: ContextShape::default(),
+            shadow_shapes: Vec::new(),
+            full_shape: ContextShape::default(),
+            index: HashMap::new(),
+            roles: HashMap::new(),
+            params,
+            open: action == OPEN_TO_ALL,
+            unregistered,
+            rules: Vec::new(),
+        };
+        let scope = if unregistered { Scope::WithoutArgs } else { Scope::Sliced };
+        let mut enforced: Vec<ExprRef> = Vec::new();
+        let mut all: Vec<ExprRef> = Vec::new();
+        for (position, rule) in checked.rules.iter().enumerate().filter(|(_, rule)| matches(rule)) {
+            let failed = |error: BuildError| (position, error);
+            policies.rules.push(position);
+            let Some(policy) = compile::policy(rule, scope).map_err(failed)? else { continue };
+            let looks = looks(rule, unregistered).map_err(failed)?;
+            policies.index.insert(policy.id().clone(), position);
+            all.extend(looks.iter().cloned());
+            let plain = PlainRule::of(rule, position);
+            policies.is_plain &= plain.is_some() && rule.mode == Mode::Enforce;
+            if rule.mode == Mode::Shadow {
+                let shape =
+                    ContextShape::of(&References::of(&looks), policies.params.as_deref(), &checked.declarations);
+                policies.shadow_shapes.push((position, shape));
+                policies.by_caller.add_shadow(&rule.callers, rule.effect, policy).map_err(failed)?;
+                continue;
+            }
+            enforced.extend(looks);
+            let without_args = compile::policy(rule, Scope::WithoutArgs).map_err(failed)?;
+            policies.by_caller.add_enforced(&rule.callers, policy, without_args, plain).map_err(failed)?;
+        }
+        policies.shape =
+            ContextShape::of(&References::of(&enforced), policies.params.as_deref(), &checked.declarations);
+        let reads = References::of(&all);
+        policies.full_shape = ContextShape::of(&reads, policies.params.as_deref(), &checked.declarations);
+        if !policies.shape.params() {
+            policies.by_caller.drop_without_args();
+        }
+        policies.roles = reads.roles.iter().map(|name| (name.clone(), names::role(name))).collect();
+        if reads.action {
+            // For names that no method has, `action` is a group, and no group is part of itself.
+            let groups = pattern::groups_of(action).into_iter().map(|group| group.to_string());
+            let groups = groups.filter(|group| group != action).map(|group| names::action(&group)).collect();
+            policies.hierarchy = Some(Entity::new_no_attrs(policies.action.clone(), groups));
+        }
+        Ok(policies)
+    }
+
+    pub(crate) fn facts<'a>(&self, question: &'a Question<'a>) -> CallFacts<'a> {
+        let wanted = self.full_shape.params();
+        let params =
+            self.params.as_deref().filter(|_| wanted).map(|declared| arguments::bind(question.params, declared));
+        CallFacts { question, params }
+    }
+
+    /// Whether an enforced rule looks at a parameter, so that calls must follow the declarations.
+    pub(crate) fn looks_at_params(&self) -> bool {
+        self.shape.params()
+    }
+
+    /// What the rules say for one party.
+    pub(crate) fn decide(&self, facts: &CallFacts<'_>, party: &Party<'_>, checked: &CheckedPolicy) -> Decision {
+        let groups = self.by_caller.of(party);
+        if self.is_plain {
+            return self.decide_plainly(&groups, facts.question, checked);
+        }
+        self.decide_by(&groups, facts, party, checked)
+    }
+
+    /// What Cedar would say: each rule of these groups matches, but for whether the call is for another.
+    fn decide_plainly(&self, groups: &[&RuleGroup], question: &Question<'_>, checked: &CheckedPolicy) -> Decision {
+        let first = |effect| {
+            let rules = groups.iter().flat_map(|group| &group.plain);
+            let matching = rules.filter(|rule| rule.effect == effect && rule.matches(question.caller));
+            matching.map(|rule| rule.position).min()
+        };
+        match (first(Effect::Deny), first(Effect::Allow)) {
+            (Some(deny), _) => found(Some(deny), Verdict::Deny, Reason::ForbiddenBy, checked),
+            (None, Some(allow)) => found(Some(allow), Verdict::Allow, Reason::AllowedBy, checked),
+            (None, None) => self.unmatched(),
+        }
+    }
+
+    /// As [`MethodPolicies::decide`], by the rules of these groups, all of which Cedar evaluates.
+    pub(crate) fn decide_by(
+        &self,
+        groups: &[&RuleGroup],
+        facts: &CallFacts<'_>,
+        party: &Party<'_>,
+        checked: &CheckedPolicy,
+    ) -> Decision {
+        let Some(entities) = self.entities(party, checked) else { return Decision::deny(Reason::EvaluationError) };
+        let mut decision = self.decide_enforced(groups, facts, party, &entities, checked);
+        if !self.shadow_shapes.is_empty() {
+            decision.shadow = self.decide_shadow(groups, facts, party, &entities, &decision, checked);
+        }
+        decision
+    }
+
+    fn decide_enforced(
+        &self,
+        groups: &[&RuleGroup],
+        facts: &CallFacts<'_>,
+        party: &Party<'_>,
+        entities: &Entities,
+        checked: &CheckedPolicy,
+    ) -> Decision {
+        if let Some(fault) = self.shape.claim_fault(facts.question) {
+            return Decision::deny(fault);
+        }
+        let fault = facts.params.as_ref().and_then(|params| params.as_ref().err()).filter(|_| self.shape.params());
+        let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
+        let request = self.shape.context(facts.question, params).and_then(|context| self.request(party, context));
+        let Some(request) = request else { return Decision::deny(Reason::EvaluationError) };
+        let sets = groups.iter().map(|group| if fault.is_some() { &group.without_args } else { &group.enforced });
+        let decision = self.judge(sets, &request, entities, checked);
+        // Only those who might call the method with other parameters are told what is wrong with these.
+        match fault {
+            Some(fault) if decision.is_allow() => Decision::deny(fault.clone()),
+            _ => decision,
+        }
+    }
+
+    /// What each shadow rule would change.
+    fn decide_shadow(
+        &self,
+        groups: &[&RuleGroup],
+        facts: &CallFacts<'_>,
+        party: &Party<'_>,
+        entities: &Entities,
+        decision: &Decision,
+        checked: &CheckedPolicy,
+    ) -> Vec<Shadow> {
+        let mut would: Vec<(usize, Effect)> = Vec::new();
+        // A rule that looks at parameters makes them subject to their declaration, and so does one with claims.
+        for (position, shape) in &self.shadow_shapes {
+            let refused = shape.params() && matches!(facts.params, Some(Err(_)));
+            if refused || shape.claim_fault(facts.question).is_some() {
+                would.push((*position, Effect::Deny));
+            }
+        }
+        let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
+        let request = self.full_shape.context(facts.question, params).and_then(|context| self.request(party, context));
+        for shadow in groups.iter().flat_map(|group| &group.shadows).filter(|shadow| !shadow.is_empty()) {
+            let Some(request) = &request else { continue };
+            let response = Authorizer::new().is_authorized(request, shadow, entities);
+            let matched = response.diagnostics().reason().filter_map(|id| {
+                let position = *self.index.get(id)?;
+                Some((position, checked.rules.get(position)?.effect))
+            });
+            would.extend(matched);
+            // A rule that fails would deny, were it enforced.
+            would.extend(
+                response
+                    .diagnostics()
+                    .errors()
+                    .filter_map(|error| Some((*self.index.get(failed_policy(error))?, Effect::Deny))),
+            );
+        }
+        // What makes the call refused comes before what the rule would do if it were not.
+        would.sort_unstable_by_key(|(position, effect)| (*position, std::cmp::Reverse(*effect)));
+        would.dedup_by_key(|(position, _)| *position);
+        let faulty = self.shape.params() && matches!(facts.params, Some(Err(_)));
+        would
+            .into_iter()
+            .filter_map(|(position, effect)| {
+                let would = match (effect, decision.verdict, &decision.reason) {
+                    (Effect::Deny, Verdict::Allow, _) => Verdict::Deny,
+                    (Effect::Allow, Verdict::Deny, Reason::NoRule) if !faulty => Verdict::Allow,
+                    _ => return None,
+                };
+                Some(Shadow { rule: checked.rules.get(position)?.id.clone(), would })
+            })
+            .collect()
+    }
+
+    /// Which of these probes hold for one party, and which failed with what.
+    pub(crate) fn probe(
+        &self,
+        facts: &CallFacts<'_>,
+        party: &Party<'_>,
+        probes: &cedar_policy::PolicySet,
+        checked: &CheckedPolicy,
+    ) -> HashMap<PolicyId, Option<String>> {
+        let mut results = HashMap::new();
+        let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
+        let context = self.full_shape.context(facts.question, params);
+        let request = context.and_then(|context| self.request(party, context));
+        if let (Some(request), Some(entities)) = (request, self.entities(party, checked)) {
+            let response = Authorizer::new().is_authorized(&request, probes, &entities);
+            for id in response.diagnostics().reason() {
+                results.insert(id.clone(), None);
+            }
+            for error in response.diagnostics().errors() {
+                let cedar_policy::AuthorizationError::PolicyEvaluationError(error) = error;
+                results.insert(error.policy_id().clone(), Some(error.inner().to_string()));
+            }
+        }
+        results
+    }
+
+    fn request(&self, party: &Party<'_>, context: Context) -> Option<Request> {
+        let principal = names::agent(party.name);
+        Request::new(principal, self.action.clone(), names::this_service(), context, None).ok()
+    }
+
+    fn entities(&self, party: &Party<'_>, checked: &CheckedPolicy) -> Option<Entities> {
+        let principal = names::agent(party.name);
+        let parents = party.roles.iter().filter_map(|role| self.roles.get(*role)).cloned().collect();
+        let principal = if self.full_shape.principal {
+            let mut attributes = HashMap::new();
+            attributes.insert("name".to_owned(), cedar_policy::RestrictedExpression::new_string(party.name.to_owned()));
+            for (name, value) in checked.attributes.get(party.name).into_iter().flatten() {
+                attributes.insert(name.clone(), expression(value)?);
+            }
+            Entity::new(principal, attributes, parents).ok()?
+        } else {
+            Entity::new_no_attrs(principal, parents)
+        };
+        Entities::from_entities([principal].into_iter().chain(self.hierarchy.clone()), None).ok()
+    }
+
+    /// What these sets say together, as if they were one.
+    fn judge<'a>(
+        &self,
+        sets: impl Iterator<Item = &'a cedar_policy::PolicySet>,
+        request: &Request,
+        entities: &Entities,
+        checked: &CheckedPolicy,
+    ) -> Decision {
+        let Matched { failed, denying, allowing } = self.matched(sets, request, entities);
+        // Cedar skips a policy that fails. A skipped forbid would be an open door, so any failure denies.
+        let (matched, verdict, reason) = if !failed.is_empty() {
+            (failed, Verdict::Deny, Reason::EvaluationError)
+        } else if !denying.is_empty() {
+            (denying, Verdict::Deny, Reason::ForbiddenBy)
+        } else if !allowing.is_empty() {
+            (allowing, Verdict::Allow, Reason::AllowedBy)
+        } else {
+            return self.unmatched();
+        };
+        found(matched.into_iter().flatten().min().copied(), verdict, reason, checked)
+    }
+
+    /// No rule matches.
+    fn unmatched(&self) -> Decision {
+        if self.open {
+            return Decision { verdict: Verdict::Allow, rule: None, reason: Reason::Open, shadow: Vec::new() };
+        }
+        Decision::deny(Reason::NoRule)
+    }
+
+    fn matched<'a>(
+        &self,
+        sets: impl Iterator<Item = &'a cedar_policy::PolicySet>,
+        request: &Request,
+        entities: &Entities,
+    ) -> Matched<'_> {
+        let mut found = Matched::default();
+        for set in sets.filter(|set| !set.is_empty()) {
+            let response = Authorizer::new().is_authorized(request, set, entities);
+            let diagnostics = response.diagnostics();
+            found.failed.extend(diagnostics.errors().map(|error| self.index.get(failed_policy(error))));
+            let matched = diagnostics.reason().map(|id| self.index.get(id));
+            match response.decision() {
+                cedar_policy::Decision::Allow => found.allowing.extend(matched),
+                cedar_policy::Decision::Deny => found.denying.extend(matched),
+            }
+        }
+        found
+    }
+
+    /// The rules that allow this party some call of the method, whatever its parameters; `None` if there is no such call.
+    pub(crate) fn reached(
+        &self,
+        question: &Question<'_>,
+        party: &Party<'_>,
+        checked: &CheckedPolicy,
+    ) -> Option<Vec<usize>> {
+        let whole = !self.shape.params();
+        let groups = self.by_caller.of(party);
+        let sets = || groups.iter().map(|group| if whole { &group.enforced } else { &group.without_args });
+        if sets().all(cedar_policy::PolicySet::is_empty) || self.shape.claim_fault(question).is_some() {
+            return None;
+        }
+        let request = self.request(party, self.shape.context(question, None)?)?;
+        let Matched { failed, denying, allowing } = self.matched(sets(), &request, &self.entities(party, checked)?);
+        let allowed = failed.is_empty() && denying.is_empty() && !allowing.is_empty();
+        allowed.then(|| allowing.into_iter().flatten().copied().collect())
+    }
+}
+
+/// The rules that match, by what follows from that.
+#[derive(Default)]
+struct Matched<'a> {
+    failed: Vec<Option<&'a usize>>,
+    denying: Vec<Option<&'a usize>>,
+    allowing: Vec<Option<&'a usize>>,
+}
+
+/// The decision by the rule at this position.
+fn found(position: Option<usize>, verdict: Verdict, reason: Reason, checked: &CheckedPolicy) -> Decision {
+    let rule = position.and_then(|position| checked.rules.get(position));
+    if rule.is_none() && verdict.is_allow() {
+        return Decision::deny(Reason::EvaluationError);
+    }
+    Decision { verdict, rule: rule.map(|rule| rule.id.clone()), reason, shadow: Vec::new() }
+}
+
+/// Every expression of a rule that is evaluated.
+fn looks(rule: &Rule, without_args: bool) -> Result<Vec<ExprRef>, BuildError> {
+    let mut parts = compile::parts(rule)?;
+    parts.retain(|part| !without_args || !compile::reads_params(part));
+    Ok(parts.into_iter().map(|part| part.expr).collect())
+}
+
+fn failed_policy(error: &cedar_policy::AuthorizationError) -> &PolicyId {
+    let cedar_policy::AuthorizationError::PolicyEvaluationError(error) = error;
+    error.policy_id()
+}

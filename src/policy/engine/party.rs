@@ -1,0 +1,31 @@
+//! The parties for which a call is decided.
+//! Never lets one party have a role of the other.
+
+use crate::auth::Caller;
+use crate::policy::language::CheckedPolicy;
+use crate::policy::model::RoleSource;
+
+/// One of the names for which a call is judged: the agent, or the subject it acts for.
+#[derive(Debug)]
+pub(crate) struct Party<'a> {
+    pub(crate) name: &'a str,
+    /// Those of the token that are believed, those that files grant, and what they include. One may be there twice.
+    pub(crate) roles: Vec<&'a str>,
+}
+
+impl<'a> Party<'a> {
+    /// One of the parties of a call, with all the roles that count for it.
+    pub(crate) fn of(caller: &'a Caller, name: &'a str, checked: &'a CheckedPolicy) -> Self {
+        let known = |role: &str| checked.declarations.roles.get(role);
+        let believed = |role: &&String| known(role).is_none_or(|role| role.source != RoleSource::Files);
+        let held = checked.granted.get(name).into_iter().flatten().chain(caller.roles.iter().filter(believed));
+        let included = |role: &'a String| known(role).into_iter().flat_map(|role| &role.includes);
+        let roles = held.flat_map(|role| [role].into_iter().chain(included(role))).map(String::as_str).collect();
+        Self { name, roles }
+    }
+}
+
+/// The names for which a call is judged: the agent, and the subject if it acts for one.
+pub(crate) fn parties(caller: &Caller) -> impl Iterator<Item = &str> {
+    [Some(caller.agent.as_str()), caller.delegated.then_some(caller.subject.as_str())].into_iter().flatten()
+}

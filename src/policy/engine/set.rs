@@ -1,0 +1,300 @@
+//! One revision of a policy: loaded as a whole, asked many times.
+//! Never changes, never panics, and never lets one party of a delegated call stand in for the other.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use super::bounds::RuleBounds;
+use super::decision::{Decision, Question, Reason, Shadow, Verdict};
+use super::method::{CallFacts, MethodPolicies};
+use super::party::{Party, parties};
+use crate::auth::FileTrust;
+use crate::name::MethodName;
+use crate::policy::language::{CheckedPolicy, Folder, resolve};
+use crate::policy::model::{
+    Declarations, Finding, Location, Methods, Pattern, PolicyErrors, Report, Revision, Rule, Severity, pattern,
+};
+
+/// For reading policies, in bytes; reserved, and used only as far as needed. A policy at the bounds of `cedar_file` takes
+/// a tenth of it in an unoptimized build.
+const STACK: usize = 64 << 20;
+
+/// A checked and compiled policy folder.
+///
+/// Immutable: share it in an `Arc` and replace it whole.
+#[derive(Debug)]
+pub struct PolicySet {
+    checked: CheckedPolicy,
+    by_method: HashMap<MethodName, MethodPolicies>,
+    /// What the rules say about names that no method has, by the narrowest pattern with a star that matches the name.
+    unregistered: BTreeMap<Pattern, MethodPolicies>,
+    bounds: RuleBounds,
+}
+
+impl PolicySet {
+    /// Reads, checks and compiles a folder as a whole: every `*.toml` and `*.cedar` file in it and in its folders.
+    /// Files that end in `.test.toml` (expected decisions) or `.md`, and names that begin with a dot, are passed over.
+    ///
+    /// A folder without policy files gives the set that denies everything, with a warning.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the folder, with file, line and what to write instead. The operator who wrote the
+    /// files is to blame, or the one who mounted them.
+    pub fn load(dir: &Path, methods: &Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        Self::load_with(dir, [], methods)
+    }
+
+    /// As [`PolicySet::load`], with these texts beside the files, by file name: for trying out what may become one.
+    ///
+    /// # Errors
+    /// As [`PolicySet::load`].
+    pub fn load_with<'a>(
+        dir: &Path,
+        more: impl IntoIterator<Item = (&'a str, &'a str)>,
+        methods: &Methods,
+    ) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        let mut report = Report::default();
+        let mut folder = Folder::read(dir, None, &mut report);
+        if report.errors() > 0 {
+            return Err(report.into_errors());
+        }
+        folder.files.extend(more.into_iter().map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())));
+        Self::from_folder(&folder, methods, report, &dir.display().to_string())
+    }
+
+    /// As [`PolicySet::load`] for a service that starts: a folder that is missing or cannot be read gives the set that
+    /// denies everything, with its errors as the warnings. A running service keeps the set it has instead.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the files, as [`PolicySet::load`].
+    pub fn open(dir: &Path, methods: &Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        Self::open_trusted(dir, None, methods)
+    }
+
+    /// As [`PolicySet::open`]. With `trust`, what others could have written cannot be read.
+    pub(crate) fn open_trusted(
+        dir: &Path,
+        trust: Option<&FileTrust>,
+        methods: &Methods,
+    ) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        let mut report = Report::default();
+        let folder = Folder::read(dir, trust, &mut report);
+        if report.errors() > 0 {
+            let findings = report.into_errors().into_findings();
+            let why = findings.first().map(ToString::to_string).unwrap_or_default();
+            return Ok((Self::denying(why, methods.without_files()), findings));
+        }
+        Self::from_folder(&folder, methods, report, &dir.display().to_string())
+    }
+
+    /// As [`PolicySet::load`], from texts by file name: for trying out policies that are not on disk.
+    ///
+    /// # Errors
+    /// As [`PolicySet::load`].
+    pub fn from_texts<'a>(
+        files: impl IntoIterator<Item = (&'a str, &'a str)>,
+        methods: &Methods,
+    ) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        let files = files.into_iter().map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).collect();
+        Self::from_folder(&Folder { files }, methods, Report::default(), "memory")
+    }
+
+    pub(crate) fn from_folder(
+        folder: &Folder,
+        methods: &Methods,
+        mut report: Report,
+        name: &str,
+    ) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        if folder.files.is_empty() {
+            let why = format!("there is no policy file in `{name}`");
+            let mut warnings = report.finish()?;
+            warnings.push(Finding {
+                file: String::new(),
+                line: 0,
+                severity: Severity::Warning,
+                message: format!("{why}, so everything is denied"),
+                help: Some("write a `.toml` or `.cedar` file there".to_owned()),
+            });
+            return Ok((Self::denying(why, methods.without_files()), warnings));
+        }
+        let load = move || {
+            let loaded = resolve::check(folder, methods, &mut report);
+            // What has errors is not used, and compiling it would only tell of them again.
+            if report.errors() > 0 {
+                return Err(report.into_errors());
+            }
+            let set = Self::compile(loaded, &mut report);
+            report.finish().map(|warnings| (set, warnings))
+        };
+        // Parsers and checkers are recursive, and a thread of the runtime has room for some hundred levels only.
+        std::thread::scope(|scope| {
+            let thread =
+                std::thread::Builder::new().name("policy".to_owned()).stack_size(STACK).spawn_scoped(scope, load);
+            match thread.map(std::thread::ScopedJoinHandle::join) {
+                Ok(Ok(loaded)) => loaded,
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                Err(error) => {
+                    let mut report = Report::default();
+                    let nowhere = Location { file: "".into(), line: 0 };
+                    report.error(&nowhere, format!("no thread to check policies on: {error}"), "");
+                    Err(report.into_errors())
+                }
+            }
+        })
+    }
+
+    /// The set that denies everything, and why it is in use.
+    #[must_use]
+    pub fn deny_all(why: String) -> Self {
+        Self::denying(why, Methods::new())
+    }
+
+    fn denying(why: String, methods: Methods) -> Self {
+        let checked = CheckedPolicy {
+            revision: Revision::deny_all(why),
+            methods,
+            declarations: Declarations::default(),
+            attributes: HashMap::new(),
+            granted: HashMap::new(),
+            rules: Vec::new(),
+        };
+        Self { checked, by_method: HashMap::new(), unregistered: BTreeMap::new(), bounds: RuleBounds::default() }
+    }
+
+    /// Which policy this is: a digest of the content of its files.
+    #[must_use]
+    pub fn revision(&self) -> &Revision {
+        &self.checked.revision
+    }
+
+    /// The registered methods, those declared in files included.
+    #[must_use]
+    pub fn methods(&self) -> &Methods {
+        &self.checked.methods
+    }
+
+    /// Answers a question.
+    #[must_use]
+    pub fn decide(&self, question: &Question<'_>) -> Decision {
+        if self.revision().why().is_some() {
+            return Decision::deny(Reason::DenyAll);
+        }
+        match self.by_method.get(question.method) {
+            Some(policies) => self.decide_in(policies, &policies.facts(question)),
+            None => self.decide_unknown(question),
+        }
+    }
+
+    /// Every party of the call must be allowed.
+    pub(crate) fn decide_in(&self, policies: &MethodPolicies, facts: &CallFacts<'_>) -> Decision {
+        let caller = facts.question.caller;
+        let mut answer: Option<Decision> = None;
+        for name in parties(caller) {
+            let decision = policies.decide(facts, &Party::of(caller, name, &self.checked), &self.checked);
+            answer = Some(match answer {
+                None => decision,
+                Some(first) => combine_delegated(first, decision),
+            });
+        }
+        answer.unwrap_or_else(|| Decision::deny(Reason::NoRule))
+    }
+
+    /// A name that no method has. It is denied in any case; whether it would have been allowed tells the service
+    /// whether it may say that the method does not exist.
+    fn decide_unknown(&self, question: &Question<'_>) -> Decision {
+        let would_allow = MethodName::new(question.method).is_ok()
+            && self
+                .unregistered_for(question.method)
+                .is_some_and(|policies| self.decide_in(policies, &policies.facts(question)).is_allow());
+        Decision::deny(Reason::UnknownMethod { would_allow })
+    }
+
+    fn unregistered_for(&self, name: &str) -> Option<&MethodPolicies> {
+        pattern::groups_of(name).iter().rev().find_map(|group| self.unregistered.get(group))
+    }
+
+    pub(crate) fn policies_for(&self, method: &str) -> Option<&MethodPolicies> {
+        self.by_method.get(method).or_else(|| self.unregistered_for(method))
+    }
+
+    /// Whether some rule of the method has a condition on its arguments. Then a call must send the declared parameters
+    /// and nothing else.
+    #[must_use]
+    pub fn looks_at_params(&self, method: &str) -> bool {
+        self.by_method.get(method).is_some_and(MethodPolicies::looks_at_params)
+    }
+
+    /// `None` for a name that no method has.
+    pub(super) fn policies_of(&self, method: &str) -> Option<&MethodPolicies> {
+        self.by_method.get(method)
+    }
+
+    pub(super) fn bounds(&self) -> &RuleBounds {
+        &self.bounds
+    }
+
+    pub(crate) fn checked(&self) -> &CheckedPolicy {
+        &self.checked
+    }
+
+    fn compile(checked: CheckedPolicy, report: &mut Report) -> Self {
+        let mut by_method = HashMap::new();
+        for (name, method) in checked.methods.iter() {
+            let params = method.params().map(Into::into);
+            let policies =
+                MethodPolicies::new(name.as_str(), params, false, &checked, |rule| rule.is_about(name.as_str()));
+            if let Some(policies) = report_build_error(policies, &checked, report) {
+                by_method.insert(name.clone(), policies);
+            }
+        }
+        let patterns = checked.rules.iter().flat_map(|rule| &rule.methods).map(|pattern| &pattern.value);
+        let stars: BTreeSet<&Pattern> = patterns.filter(|pattern| !pattern.is_exact()).collect();
+        let mut unregistered = BTreeMap::new();
+        for star in stars {
+            // A pattern with a star that matches a name matches all of a narrower star around it too: stars nest.
+            let matches = |rule: &Rule| rule.methods.iter().any(|pattern| pattern.value.covers(star));
+            let policies = MethodPolicies::new(&star.to_string(), None, true, &checked, matches);
+            if let Some(policies) = report_build_error(policies, &checked, report) {
+                unregistered.insert(star.clone(), policies);
+            }
+        }
+        let bounds = RuleBounds::of(&checked.rules);
+        Self { checked, by_method, unregistered, bounds }
+    }
+}
+
+fn report_build_error(
+    policies: Result<MethodPolicies, (usize, crate::policy::cedar::compile::BuildError)>,
+    checked: &CheckedPolicy,
+    report: &mut Report,
+) -> Option<MethodPolicies> {
+    match policies {
+        Ok(policies) => Some(policies),
+        Err((position, error)) => {
+            let nowhere = Location { file: "".into(), line: 0 };
+            let at = checked.rules.get(position).map_or(&nowhere, |rule| &rule.at);
+            report.error(at, format!("cannot be compiled: {error}"), "");
+            None
+        }
+    }
+}
+
+/// A delegated call is allowed when the agent and its subject both are. The first refusal is the answer, but one for the
+/// parameters only if both could call the method with others; among two allowing rules the agent's is named.
+fn combine_delegated(agent: Decision, subject: Decision) -> Decision {
+    let verdict = if agent.is_allow() { subject.verdict } else { Verdict::Deny };
+    // A shadow rule matters if the call as a whole would come out differently with it.
+    let with =
+        |party: &Decision, hit: &Shadow| party.shadow.iter().find(|own| own.rule == hit.rule).map(|own| own.would);
+    let mut shadow: Vec<Shadow> = Vec::new();
+    for hit in agent.shadow.iter().chain(&subject.shadow) {
+        let allowed = [&agent, &subject].iter().all(|party| with(party, hit).unwrap_or(party.verdict).is_allow());
+        let would = if allowed { Verdict::Allow } else { Verdict::Deny };
+        if would != verdict && !shadow.iter().any(|known| known.rule == hit.rule) {
+            shadow.push(Shadow { rule: hit.rule.clone(), would });
+        }
+    }
+    let agent_stands_back = agent.is_allow() || agent.reason.is_about_params();
+    let decisive = if agent_stands_back && !subject.is_allow() { subject } else { agent };
+    Decision { shadow, ..decisive }
+}

@@ -1,0 +1,161 @@
+//! The policy in force, and its exchange when the folder changes.
+//! Never puts half a change in force, and never gives up a good policy for a bad one.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use super::set::PolicySet;
+use crate::auth::FileTrust;
+use crate::policy::language::Folder;
+use crate::policy::model::{Finding, Methods, PolicyErrors, Report, Revision};
+
+/// The policy of a folder that may change while it is in use.
+///
+/// Readers take the set with [`PolicyStore::current`] and keep it for a whole message: a set never changes, so no
+/// message sees two revisions. Whoever owns the store calls [`PolicyStore::poll`] now and then.
+#[derive(Debug)]
+pub struct PolicyStore {
+    dir: PathBuf,
+    trust: Option<FileTrust>,
+    methods: Methods,
+    current: ArcSwap<PolicySet>,
+    watch: Mutex<Watch>,
+}
+
+/// What the folder looked like when it was last read.
+#[derive(Debug)]
+struct Watch {
+    /// What was last tried, whether it could be used or not.
+    tried: Snapshot,
+    /// A snapshot that differed from it, and when it was first taken.
+    changed: Option<(Snapshot, u64)>,
+}
+
+/// The content of a folder, and whether it could be read: a folder that cannot be read is not an empty one.
+#[derive(Debug, PartialEq, Eq)]
+struct Snapshot {
+    content: Revision,
+    readable: bool,
+}
+
+/// What became of an attempt to exchange the policy.
+#[derive(Debug)]
+pub enum Reload {
+    /// The folder has the content that was last tried.
+    Unchanged,
+    /// The folder's content is in force.
+    Loaded {
+        /// Its revision.
+        revision: Revision,
+        /// What is doubtful in it.
+        warnings: Vec<Finding>,
+    },
+    /// The folder's content cannot be used; the policy that was in force stays.
+    Refused {
+        /// What is wrong with it.
+        errors: PolicyErrors,
+        /// The revision that stays.
+        kept: Revision,
+    },
+}
+
+/// How long the content must stay the same before it is put in force: longer than an editor or a deployment tool takes
+/// from one file to the next, shorter than an operator waits.
+const SETTLE_MS: u64 = 300;
+
+impl PolicyStore {
+    /// Loads the folder as [`PolicySet::open`] does.
+    ///
+    /// # Errors
+    /// As [`PolicySet::open`].
+    pub fn open(dir: &Path, methods: Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+        let (set, warnings) = PolicySet::open(dir, &methods)?;
+        let mut report = Report::default();
+        let content = match set.revision().why() {
+            None => set.revision().clone(),
+            Some(_) => Folder::read(dir, None, &mut report).revision(),
+        };
+        let tried = Snapshot { content, readable: report.errors() == 0 };
+        Ok((Self::new(dir, methods, Arc::new(set), tried), warnings))
+    }
+
+    /// Watches the folder for whoever has loaded it already: `current` is in force until the folder's content is another.
+    #[must_use]
+    pub fn resume(dir: &Path, current: Arc<PolicySet>) -> Self {
+        // If it denies everything because there was nothing to load, what is there now is tried.
+        let tried = Snapshot { content: current.revision().clone(), readable: true };
+        Self::new(dir, current.methods().without_files(), current, tried)
+    }
+
+    fn new(dir: &Path, methods: Methods, current: Arc<PolicySet>, tried: Snapshot) -> Self {
+        let watch = Mutex::new(Watch { tried, changed: None });
+        Self { dir: dir.to_owned(), trust: None, methods, current: ArcSwap::new(current), watch }
+    }
+
+    /// Refuses from now on what others than these could have written.
+    #[must_use]
+    pub fn believing(mut self, trust: FileTrust) -> Self {
+        self.trust = Some(trust);
+        self
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn current(&self) -> Arc<PolicySet> {
+        self.current.load_full()
+    }
+
+    /// Looks at the folder, and puts its content in force once it is another and has settled: two looks at least 300 ms
+    /// apart (by `now_ms`, milliseconds of any clock) saw the same.
+    pub fn poll(&self, now_ms: u64) -> Reload {
+        let mut report = Report::default();
+        let folder = Folder::read(&self.dir, self.trust.as_ref(), &mut report);
+        let seen = Snapshot { content: folder.revision(), readable: report.errors() == 0 };
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        if watch.tried == seen {
+            watch.changed = None;
+            return Reload::Unchanged;
+        }
+        match &watch.changed {
+            Some((before, since)) if *before == seen => {
+                if now_ms.saturating_sub(*since) < SETTLE_MS {
+                    return Reload::Unchanged;
+                }
+            }
+            _ => {
+                watch.changed = Some((seen, now_ms));
+                return Reload::Unchanged;
+            }
+        }
+        watch.changed = None;
+        self.exchange(&folder, report, &mut watch)
+    }
+
+    /// Puts the folder's content in force now.
+    pub fn reload(&self) -> Reload {
+        let mut report = Report::default();
+        let folder = Folder::read(&self.dir, self.trust.as_ref(), &mut report);
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        watch.changed = None;
+        self.exchange(&folder, report, &mut watch)
+    }
+
+    fn exchange(&self, folder: &Folder, report: Report, watch: &mut Watch) -> Reload {
+        watch.tried = Snapshot { content: folder.revision(), readable: report.errors() == 0 };
+        let loaded = if report.errors() > 0 {
+            Err(report.into_errors())
+        } else {
+            PolicySet::from_folder(folder, &self.methods, report, &self.dir.display().to_string())
+        };
+        match loaded {
+            Ok((set, warnings)) => {
+                let revision = set.revision().clone();
+                self.current.store(Arc::new(set));
+                Reload::Loaded { revision, warnings }
+            }
+            Err(errors) => Reload::Refused { errors, kept: self.current.load().revision().clone() },
+        }
+    }
+}

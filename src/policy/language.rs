@@ -1,0 +1,31 @@
+//! From the bytes of a folder to checked rules: `resolve::check` is the only way in.
+//!
+//! 1. `folder` reads every file, bounded.
+//! 2. `toml_file` reads roles, agents, methods, claims and attributes, through `table`, which knows lines and forgets
+//!    no key.
+//! 3. `resolve` puts the files together, and checks across them.
+//! 4. `rule_table` reads `[rule.NAME]` when the methods are known; its `when` and `unless` go through `when` and
+//!    `condition`. `cedar_file` reads Cedar. Both refuse what no call can have: `constraint` (nothing is left that a
+//!    condition admits), `comparable` (values that cannot be compared), `literals` (names that cannot be).
+//! 5. `lint` compares the rules with each other, and lets Cedar check their types.
+//!
+//! Never decides a call, and never lets a part of a folder through.
+
+mod cedar_file;
+mod comparable;
+mod condition;
+mod constraint;
+mod folder;
+mod lint;
+mod literals;
+pub(crate) mod resolve;
+mod rule_table;
+mod table;
+mod toml_file;
+pub(crate) mod when;
+
+pub(crate) use constraint::{Constraint, Literal, understood};
+pub(crate) use folder::Folder;
+pub(crate) use literals::ALGORITHMS;
+pub(crate) use resolve::CheckedPolicy;
+pub(crate) use table::{Raw, Source, Table, listed_or};

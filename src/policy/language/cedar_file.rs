@@ -1,0 +1,315 @@
+//! What a Cedar policy file says: each policy becomes a rule like any other.
+//! Never lets a policy apply to delegated calls that does not say so.
+
+use cedar_policy::ffi::DetailedError;
+use cedar_policy::{PolicyId, pst};
+
+use super::table::{Source, listed};
+use super::{literals, rule_table};
+use crate::policy::cedar::{ACTION, AGENT, ROLE, SERVICE, THIS, expr};
+use crate::policy::model::{
+    CallerMatch, Condition, Delegation, Effect, ExprRef, Located, Location, Mode, Pattern, Report, Rule, RuleId,
+    did_you_mean, shown,
+};
+
+/// The annotations that mean something here.
+const ANNOTATIONS: [&str; 4] = ["id", "description", "mode", "delegated"];
+
+/// Reads one file. What is wrong in it is reported, and what is right in it is still there.
+pub(crate) fn read(file: &str, text: &str, report: &mut Report) -> Vec<Rule> {
+    // As TOML files do, these may begin with a mark that some editors write.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let source = Source::new(file, text);
+    let mut rules = Vec::new();
+    for piece in pieces(text) {
+        let at = source.line(piece.start);
+        let Some(body) = text.get(piece.clone()) else { continue };
+        if let Some(excess) = excess(body) {
+            report.error(&at, excess, "write several policies instead, or a list and `.contains`");
+            continue;
+        }
+        match cedar_policy::Policy::parse(Some(PolicyId::new("policy")), body) {
+            Ok(policy) => rules.extend(rule(&policy, &at, report)),
+            Err(error) => {
+                let detail = DetailedError::from(&error);
+                let offset = detail.source_locations.first().map_or(0, |label| label.loc.start);
+                let message = if body.contains("?principal") || body.contains("?resource") {
+                    "templates are not supported".to_owned()
+                } else {
+                    first_line(&detail.message)
+                };
+                let help = detail.help.as_deref().map(first_line).unwrap_or_default();
+                report.error(&source.line(piece.start + offset), message, help);
+            }
+        }
+    }
+    rules
+}
+
+/// What a text has outside of strings and comments, and where; of a string the quotes are left.
+fn code(text: &str) -> impl Iterator<Item = (usize, char)> {
+    let mut characters = text.char_indices().peekable();
+    let mut in_string = false;
+    std::iter::from_fn(move || {
+        loop {
+            let (at, character) = characters.next()?;
+            match character {
+                '\\' if in_string => {
+                    characters.next();
+                }
+                '"' => {
+                    in_string = !in_string;
+                    return Some((at, character));
+                }
+                _ if in_string => {}
+                '/' if characters.peek().is_some_and(|(_, next)| *next == '/') => {
+                    while characters.next_if(|(_, next)| *next != '\n').is_some() {}
+                }
+                _ => return Some((at, character)),
+            }
+        }
+    })
+}
+
+/// Where each policy of a text begins and ends: at semicolons outside of strings and comments.
+fn pieces(text: &str) -> Vec<std::ops::Range<usize>> {
+    let (mut pieces, mut start) = (Vec::new(), None);
+    for (at, character) in code(text) {
+        if character == ';' {
+            pieces.push(start.take().unwrap_or(at)..at + 1);
+        } else if !character.is_whitespace() {
+            start.get_or_insert(at);
+        }
+    }
+    pieces.extend(start.map(|start| start..text.len()));
+    pieces
+}
+
+/// Parser, type checker and evaluator walk through a policy recursively: one that is nested without bound would end the
+/// process by its stack. What makes it so deep, if it is too deep.
+fn excess(body: &str) -> Option<String> {
+    let (mut depth, mut operators) = (0_usize, 0_usize);
+    let (mut word, mut sign) = (String::new(), false);
+    for (_, character) in code(body) {
+        if character.is_alphanumeric() || character == '_' {
+            word.push(character);
+            sign = false;
+            continue;
+        }
+        operators += usize::from(OPERATORS.contains(&word.as_str()));
+        word.clear();
+        let is_sign = "|&!-+*=<>.".contains(character);
+        operators += usize::from(is_sign && !sign);
+        sign = is_sign;
+        match character {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Some(format!("is nested deeper than {MAX_DEPTH} levels"));
+        }
+    }
+    (operators > MAX_OPERATORS).then(|| format!("has more than {MAX_OPERATORS} operators"))
+}
+
+/// Brackets in brackets; no policy that somebody can read has half as many.
+const MAX_DEPTH: usize = 32;
+/// Each may be one level more for whoever walks through the policy.
+const MAX_OPERATORS: usize = 300;
+/// The operators that are words.
+const OPERATORS: [&str; 5] = ["if", "in", "like", "has", "is"];
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+fn rule(policy: &cedar_policy::Policy, at: &Location, report: &mut Report) -> Option<Rule> {
+    let pst = match policy.to_pst() {
+        Ok(pst) => pst,
+        Err(error) => {
+            report.error(at, format!("cannot be read: {error}"), "");
+            return None;
+        }
+    };
+    let body = pst.body();
+    let annotation = |name: &str| body.annotations.get(name).map(|value| value.as_str());
+    check_annotations(body, at, report);
+    let name = annotation("id").map_or_else(|| format!("{}/{}", at.file, at.line), ToOwned::to_owned);
+    if annotation("id").is_some() {
+        rule_table::check_name(&Located { value: name.clone(), at: at.clone() }, report);
+    }
+    let effect = match body.effect {
+        pst::Effect::Permit => Effect::Allow,
+        pst::Effect::Forbid => Effect::Deny,
+    };
+    let mode = match annotation("mode") {
+        None | Some("enforce") => Mode::Enforce,
+        Some("shadow") => Mode::Shadow,
+        Some(other) => {
+            let message = format!("`@mode(\"{}\")` is not known", shown(other));
+            report.error(at, message, "write @mode(\"shadow\") or @mode(\"enforce\")");
+            Mode::Enforce
+        }
+    };
+    let delegation = match (annotation("delegated"), effect) {
+        (Some("never"), _) | (None, Effect::Allow) => Delegation::Never,
+        (Some("also"), _) | (None, Effect::Deny) => Delegation::Also,
+        (Some("only"), _) => Delegation::Only,
+        (Some(other), _) => {
+            let message = format!("`@delegated(\"{}\")` is not known", shown(other));
+            report.error(at, message, "write @delegated(\"never\"), @delegated(\"also\") or @delegated(\"only\")");
+            Delegation::Never
+        }
+    };
+    let who = whom(&body.principal, at, report)?;
+    check_resource(&body.resource, at, report);
+    let methods = methods(&body.action, at, report)?;
+    let mut parts = Vec::new();
+    for clause in body.clauses() {
+        let (pst::Clause::When(condition) | pst::Clause::Unless(condition)) = clause;
+        check_condition(condition, at, report);
+        match clause {
+            pst::Clause::When(condition) => parts.extend(expr::conjuncts(condition).into_iter().map(|part| {
+                let words = expr::text(&part);
+                Condition::new(words, part, at)
+            })),
+            pst::Clause::Unless(condition) => {
+                let words = format!("unless {}", expr::text(condition));
+                parts.push(Condition::new(words, expr::not(condition.clone()), at));
+            }
+        }
+    }
+    let written = Some(policy.new_id(PolicyId::new(&name)));
+    let description = annotation("description").map(ToOwned::to_owned);
+    let id = RuleId::new(&name, at);
+    Some(Rule {
+        id,
+        at: at.clone(),
+        description,
+        effect,
+        mode,
+        callers: vec![who],
+        methods,
+        delegation,
+        conditions: parts,
+        written,
+    })
+}
+
+/// An annotation that is nearly one of ours, or a value of one, would silently enforce what was meant as a trial.
+fn check_annotations(body: &pst::Template, at: &Location, report: &mut Report) {
+    for name in body.annotations.keys().filter(|name| !ANNOTATIONS.contains(&name.as_str())) {
+        let owner = match name.as_str() {
+            "shadow" | "enforce" => Some("mode"),
+            "never" | "also" | "only" => Some("delegated"),
+            _ => None,
+        };
+        let help = owner.map(|owner| format!("write `@{owner}(\"{name}\")`"));
+        if let Some(help) = help.or_else(|| did_you_mean(name, ANNOTATIONS)) {
+            report.error(at, format!("unknown annotation `@{}`", shown(name)), help);
+        } else {
+            let message = format!("the annotation `@{}` means nothing here", shown(name));
+            report.warning(at, message, format!("those with a meaning are {}", listed(&ANNOTATIONS)));
+        }
+    }
+}
+
+/// Conditions that Cedar accepts and that can only be a mistake here.
+fn check_condition(condition: &ExprRef, at: &Location, report: &mut Report) {
+    if let Some(entity) = literals::stray_entity(condition) {
+        report.error(
+            at,
+            format!("`{entity}` has no roles and no attributes here"),
+            "compare it with `principal`: `principal == Agent::\"planner\"`, `principal in Role::\"teller\"`",
+        );
+    }
+    for (message, help) in literals::impossible_values(condition) {
+        report.error(at, message, help);
+    }
+}
+
+fn whom(constraint: &pst::PrincipalConstraint, at: &Location, report: &mut Report) -> Option<CallerMatch> {
+    use pst::{EntityOrSlot::Entity, PrincipalConstraint as P};
+    let found = match constraint {
+        P::Any => Some(CallerMatch::Everyone),
+        P::Is(kind) if kind.to_string() == AGENT => Some(CallerMatch::Everyone),
+        P::Eq(Entity(uid)) | P::In(Entity(uid)) if uid.ty.to_string() == AGENT => {
+            Some(CallerMatch::Agent(uid.eid.to_string()))
+        }
+        P::In(Entity(uid)) if uid.ty.to_string() == ROLE => Some(CallerMatch::Role(uid.eid.to_string())),
+        P::IsIn(kind, Entity(uid)) if kind.to_string() == AGENT => match uid.ty.to_string().as_str() {
+            ROLE => Some(CallerMatch::Role(uid.eid.to_string())),
+            AGENT => Some(CallerMatch::Agent(uid.eid.to_string())),
+            _ => None,
+        },
+        _ => None,
+    };
+    if found.is_none() {
+        report.error(
+            at,
+            "the principal can never be that: it is always an agent",
+            "write `principal == Agent::\"planner\"` or `principal in Role::\"teller\"`",
+        );
+    }
+    found
+}
+
+fn check_resource(constraint: &pst::ResourceConstraint, at: &Location, report: &mut Report) {
+    use pst::{EntityOrSlot::Entity, ResourceConstraint as R};
+    let is_this = |uid: &pst::EntityUID| uid.ty.to_string() == SERVICE && uid.eid == THIS;
+    let fits = match constraint {
+        R::Any => true,
+        R::Is(kind) => kind.to_string() == SERVICE,
+        R::Eq(Entity(uid)) | R::In(Entity(uid)) => is_this(uid),
+        R::IsIn(kind, Entity(uid)) => kind.to_string() == SERVICE && is_this(uid),
+        _ => false,
+    };
+    if !fits {
+        let message = format!("the resource can never be that: it is always `{SERVICE}::\"{THIS}\"`");
+        report.error(at, message, "write `resource` alone");
+    }
+}
+
+fn methods(constraint: &pst::ActionConstraint, at: &Location, report: &mut Report) -> Option<Vec<Located<Pattern>>> {
+    let named: &[pst::EntityUID] = match constraint {
+        pst::ActionConstraint::Any => return Some(vec![Located { value: Pattern::All, at: at.clone() }]),
+        pst::ActionConstraint::Eq(uid) => std::slice::from_ref(uid),
+        pst::ActionConstraint::In(uids) => uids,
+    };
+    if named.is_empty() {
+        let help = "write `action in [Action::\"math/add\"]`, or `action` alone";
+        report.error(at, "the policy is about no action", help);
+    }
+    let mut patterns = Vec::new();
+    for uid in named {
+        let exact = matches!(constraint, pst::ActionConstraint::Eq(_));
+        match uid.eid.parse::<Pattern>() {
+            Ok(value) if uid.ty.to_string() == ACTION && (value.is_exact() || !exact) => {
+                patterns.push(Located { value, at: at.clone() });
+            }
+            Ok(_) if uid.ty.to_string() == ACTION => {
+                let help = format!("write `action in Action::\"{}\"`", shown(&uid.eid));
+                report.error(at, "no action is equal to a group of actions", help);
+            }
+            Ok(_) => report.error(at, format!("`{}` is not an action", uid.ty), "write `Action::\"math/add\"`"),
+            Err(error) => report.error(at, format!("`{}` is not a method pattern", shown(&uid.eid)), error.0),
+        }
+    }
+    (!patterns.is_empty()).then_some(patterns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pieces;
+
+    #[test]
+    fn policies_end_at_semicolons_outside_of_strings_and_comments() {
+        let text =
+            "// a; b\npermit(principal, action, resource) when { context.agent == \"a;\\\";\" };\n\nforbid(x); // y;\n";
+        let found: Vec<&str> = pieces(text).into_iter().filter_map(|range| text.get(range)).collect();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.first().is_some_and(|first| first.starts_with("permit") && first.ends_with("};")), "{found:?}");
+        assert_eq!(found.get(1).copied(), Some("forbid(x);"));
+    }
+}

@@ -1,0 +1,280 @@
+//! Checks of rules against each other and against Cedar's type checker.
+//! Never changes a rule: what it finds is for the operator.
+
+use std::collections::{BTreeSet, HashMap};
+
+use cedar_policy::ffi::DetailedError;
+use cedar_policy::pst::{BinaryOp, Expr, Literal};
+use cedar_policy::{ValidationMode, ValidationWarning, Validator};
+
+use super::{comparable, constraint};
+use crate::policy::cedar::{References, Scope, compile, expr, references, schema};
+use crate::policy::model::{
+    CallerMatch, Declarations, Effect, ExprRef, Location, Methods, Mode, Report, RoleSource, Rule, shown,
+};
+
+/// All checks.
+pub(crate) fn check(
+    rules: &[Rule],
+    methods: &Methods,
+    declarations: &Declarations,
+    granted: &HashMap<String, BTreeSet<String>>,
+    report: &mut Report,
+) {
+    names(rules, report);
+    failures(rules, report);
+    comparable::check(rules, methods, declarations, report);
+    negations_of_optional(rules, report);
+    open_below(rules, report);
+    unreachable_roles(declarations, granted, rules, report);
+    // The type checker repeats what was found so far in other words, so it speaks only when nothing was.
+    if report.errors() == 0 {
+        contradictions(rules, report);
+        types(rules, methods, declarations, report);
+        coverage(rules, methods, report);
+    }
+}
+
+fn names(rules: &[Rule], report: &mut Report) {
+    let mut seen: HashMap<&str, &Rule> = HashMap::new();
+    for rule in rules {
+        if let Some(first) = seen.insert(rule.id.name(), rule) {
+            let message = format!("two rules are named `{}`", shown(rule.id.name()));
+            report.error(&rule.at, message, format!("the first is at {}:{}", first.at.file, first.at.line));
+        }
+    }
+}
+
+fn contradictions(rules: &[Rule], report: &mut Report) {
+    for rule in rules {
+        let delegation = compile::delegation(rule);
+        let parts = delegation.iter().chain(&rule.conditions);
+        if let Some((subject, why)) = constraint::contradiction(parts.map(|part| &part.expr)) {
+            let help = if subject == "context.delegated" {
+                "a rule is for delegated calls only when it says `delegated` (in Cedar, `@delegated(\"also\")`)"
+            } else {
+                why
+            };
+            let message = format!("the rule `{}` can never hold: look at `{subject}`", rule.id.name());
+            report.error(&rule.at, message, help);
+        }
+    }
+}
+
+/// A rule that fails denies the call. For a deny rule that is right but never meant; for an allow rule it turns one
+/// caller's odd argument into a refusal by every rule.
+fn failures(rules: &[Rule], report: &mut Report) {
+    for rule in rules {
+        for why in rule.conditions.iter().filter_map(|part| references::can_fail(&part.expr)) {
+            let help = "compare without computing, for instance with a literal on one side";
+            match rule.effect {
+                Effect::Deny => report.error(&rule.at, format!("a deny rule that can fail: {why}"), help),
+                Effect::Allow => report.warning(&rule.at, format!("an allow rule that can fail: {why}"), help),
+            }
+        }
+    }
+}
+
+/// `deny … when note is not "x"` does not apply to a call without a note, which is rarely meant.
+fn negations_of_optional(rules: &[Rule], report: &mut Report) {
+    for rule in rules.iter().filter(|rule| rule.effect == Effect::Deny && rule.written.is_none()) {
+        for part in &rule.conditions {
+            let conjuncts = expr::conjuncts(&part.expr);
+            let guarded = conjuncts.len() > 1;
+            if guarded && conjuncts.last().is_some_and(|last| references::is_negation(last)) {
+                report.warning(
+                    &part.at,
+                    format!("`{}` denies only calls that have what \"{}\" asks about", rule.id.name(), part.text),
+                    "it is optional: to deny calls without it too, put the opposite under `unless`",
+                );
+            }
+        }
+    }
+}
+
+/// `allow … when amount is at most 5000` allows −5, too, which is rarely meant.
+fn open_below(rules: &[Rule], report: &mut Report) {
+    for rule in rules.iter().filter(|rule| rule.effect == Effect::Allow) {
+        let all: Vec<_> = rule.conditions.iter().flat_map(|part| expr::conjuncts(&part.expr)).collect();
+        let closed = |value: &Expr| {
+            all.iter().any(|asked| match asked.as_ref() {
+                Expr::BinaryOp { op: BinaryOp::GreaterEq | BinaryOp::Greater | BinaryOp::Eq, left, .. } => {
+                    **left == *value
+                }
+                Expr::BinaryOp { op: BinaryOp::Contains, right, .. } => **right == *value,
+                _ => false,
+            })
+        };
+        for part in &rule.conditions {
+            for asked in expr::conjuncts(&part.expr) {
+                let Expr::BinaryOp { op: BinaryOp::LessEq | BinaryOp::Less, left, right } = asked.as_ref() else {
+                    continue;
+                };
+                let Expr::Literal(Literal::Long(0..)) = right.as_ref() else { continue };
+                let value = expr::text(left);
+                // How many entries a list has is never negative.
+                let name = value.strip_prefix("context.params.").filter(|name| !name.ends_with(".size"));
+                if let Some(name) = name.filter(|_| !closed(left)) {
+                    let message = format!("`{}` allows every negative `{}`", rule.id.name(), shown(name));
+                    report.warning(&part.at, message, "add `min = 0` or `min = 1` beside `max`");
+                }
+            }
+        }
+    }
+}
+
+fn unreachable_roles(
+    declarations: &Declarations,
+    granted: &HashMap<String, BTreeSet<String>>,
+    rules: &[Rule],
+    report: &mut Report,
+) {
+    let reachable = |name: &str| {
+        declarations.roles.get(name).is_some_and(|role| role.source != RoleSource::Files)
+            || granted.values().any(|roles| roles.contains(name))
+    };
+    for (name, role) in &declarations.roles {
+        if !reachable(name) && !role.included_in.iter().any(|other| reachable(other)) {
+            let used = rules.iter().find(|rule| rule.callers.contains(&CallerMatch::Role(name.clone())));
+            let rule = used.map(|rule| format!(", so `{}` never applies", rule.id.name())).unwrap_or_default();
+            report.warning(
+                &role.at,
+                format!("no caller can ever hold the role `{}`{rule}", shown(name)),
+                "grant it to an agent (`[agent.\"…\"] roles = […]`), or let tokens carry it (`from = \"anywhere\"`)",
+            );
+        }
+    }
+}
+
+/// Cedar's own strict check of the whole set against the schema.
+fn types(rules: &[Rule], methods: &Methods, declarations: &Declarations, report: &mut Report) {
+    let mut set = cedar_policy::PolicySet::new();
+    let mut written = cedar_policy::PolicySet::new();
+    let mut by_name: HashMap<&str, &Rule> = HashMap::new();
+    for rule in rules {
+        by_name.insert(rule.id.name(), rule);
+        let added = compile::policy(rule, Scope::Full).and_then(|policy| match policy {
+            Some(policy) => Ok(set.add(policy).map_err(Box::new)?),
+            None => Ok(()),
+        });
+        let added = added.and_then(|()| match &rule.written {
+            Some(policy) => Ok(written.add(policy.clone()).map_err(Box::new)?),
+            None => Ok(()),
+        });
+        if let Err(error) = added {
+            report.error(&rule.at, format!("cannot be compiled: {error}"), "");
+        }
+    }
+    let schema = match schema::schema(methods, declarations) {
+        Ok(schema) => schema,
+        Err(error) => {
+            let at = Location { file: "".into(), line: 0 };
+            report.error(&at, format!("the schema of the methods cannot be built: {error}"), "");
+            return;
+        }
+    };
+    let validator = Validator::new(schema);
+    // What a Cedar file says is checked as it is written, so that Cedar's remarks are about that text. Then everything
+    // is checked as it is evaluated.
+    for set in [&written, &set] {
+        if report.errors() > 0 {
+            return;
+        }
+        let result = validator.validate(set, ValidationMode::Strict);
+        for error in result.validation_errors() {
+            let detail = DetailedError::from(error);
+            if let Some(rule) = by_name.get(AsRef::<str>::as_ref(error.policy_id())) {
+                let message = remark(&detail.message, rule);
+                report.error(&rule.at, message, detail.help.unwrap_or_default());
+            }
+        }
+        for warning in result.validation_warnings() {
+            let Some(rule) = by_name.get(AsRef::<str>::as_ref(warning.policy_id())) else { continue };
+            if matches!(warning, ValidationWarning::ImpossiblePolicy(_)) {
+                let message = format!("the rule `{}` can never hold", rule.id.name());
+                report.error(&rule.at, message, "its conditions contradict each other or the types of what they ask");
+            } else {
+                report.warning(&rule.at, remark(&warning.to_string(), rule), "");
+            }
+        }
+    }
+}
+
+/// Cedar's remark without the name of the policy, which the finding's place already tells.
+fn remark(text: &str, rule: &Rule) -> String {
+    let prefix = format!("for policy `{}`, ", rule.id.name());
+    text.strip_prefix(&prefix).unwrap_or(text).to_owned()
+}
+
+/// Rules that change nothing because another one covers them.
+fn coverage(rules: &[Rule], methods: &Methods, report: &mut Report) {
+    // Every rule is compared with every other one, so what each is about is looked up once.
+    let reach = |rule| {
+        let parts = compile::delegation(rule).into_iter().chain(rule.conditions.iter().cloned());
+        let methods = (0..).zip(methods.names()).filter(|(_, name)| rule.is_about(name.as_str()));
+        Reach { rule, methods: methods.map(|(at, _)| at).collect(), conditions: parts.map(|part| part.expr).collect() }
+    };
+    let rules: Vec<Reach<'_>> = rules.iter().map(reach).collect();
+    for (position, narrow) in rules.iter().enumerate() {
+        let cover = rules.iter().enumerate().find(|(other, wide)| {
+            *other != position
+                && wide.covers(narrow)
+                && (!narrow.covers(wide) || *other < position)
+                && (wide.rule.effect != narrow.rule.effect || !narrow.alone_looks(&rules))
+        });
+        let Some((_, Reach { rule: wide, .. })) = cover else { continue };
+        let rule = narrow.rule;
+        let message = match (wide.effect, rule.effect) {
+            (Effect::Deny, Effect::Allow) => {
+                format!("the rule `{}` never allows anything: `{}` denies all of it", rule.id.name(), wide.id.name())
+            }
+            _ => format!("the rule `{}` changes nothing: `{}` covers it", rule.id.name(), wide.id.name()),
+        };
+        report.warning(&rule.at, message, format!("see {}:{}", wide.at.file, wide.at.line));
+    }
+}
+
+/// A rule and the registered methods that it is about, as ascending positions.
+struct Reach<'a> {
+    rule: &'a Rule,
+    methods: Vec<usize>,
+    /// Everything that it asks beside who calls what.
+    conditions: Vec<ExprRef>,
+}
+
+impl Reach<'_> {
+    /// Whether calls of some method must follow the declarations of something because of this rule only. Then it refuses
+    /// calls that no other rule does, whatever it says about them.
+    fn alone_looks(&self, all: &[Reach<'_>]) -> bool {
+        let looks = |reach: &Reach<'_>| -> BTreeSet<Vec<String>> {
+            let reads = References::of(&reach.conditions);
+            let paths = reads.context_paths().filter_map(|path| match path {
+                [group, ..] if group == "params" => Some(vec![group.to_string()]),
+                [group, name, ..] if group == "claims" => Some(vec![group.to_string(), name.to_string()]),
+                _ => None,
+            });
+            paths.collect()
+        };
+        let own = looks(self);
+        let others = |method: &usize| -> BTreeSet<Vec<String>> {
+            let others = all.iter().filter(|other| !std::ptr::eq(other.rule, self.rule));
+            let others = others.filter(|other| other.rule.mode == Mode::Enforce);
+            others.filter(|other| other.methods.binary_search(method).is_ok()).flat_map(looks).collect()
+        };
+        !own.is_empty() && self.methods.iter().any(|method| !own.is_subset(&others(method)))
+    }
+
+    /// Whether `other` never makes a difference beside this one.
+    fn covers(&self, other: &Self) -> bool {
+        let (wide, rule) = (self.rule, other.rule);
+        let effects = wide.effect == rule.effect || (wide.effect == Effect::Deny && self.conditions.is_empty());
+        effects
+            // A shadow rule tells something as long as no enforced one does the same.
+            && wide.mode == Mode::Enforce
+            && rule.callers.iter().all(|whom| wide.callers.iter().any(|wider| wider.covers(whom)))
+            && other.methods.iter().all(|method| self.methods.binary_search(method).is_ok())
+            && self.conditions.iter().all(|condition| other.conditions.contains(condition))
+            && !(wide.methods.iter().all(|method| method.value.is_exact())
+                && rule.methods.iter().any(|method| !method.value.is_exact()))
+    }
+}

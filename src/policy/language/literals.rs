@@ -1,0 +1,94 @@
+//! What Cedar conditions write out: entities, and values that an attribute can never have.
+//! Never judges a whole condition: that is `constraint`'s work.
+
+use cedar_policy::pst::{BinaryOp, Expr, Literal, Var};
+
+use crate::auth::ProofAlgorithm;
+use crate::name::Name;
+use crate::policy::cedar::{AGENT, ROLE, children, is_principal};
+use crate::policy::model::{did_you_mean, hours, shown};
+
+/// The algorithms of proofs as conditions name them.
+pub(crate) const ALGORITHMS: [&str; 2] = [ProofAlgorithm::Hs256.as_str(), ProofAlgorithm::EdDsa.as_str()];
+
+/// Why `context.<attribute>` is never `text`, and what to write instead.
+///
+/// A rule that denies what cannot be never denies, so this is asked wherever such a value stands.
+pub(crate) fn impossible(attribute: &str, text: &str) -> Option<(String, String)> {
+    let shown = shown(text);
+    match attribute {
+        "algorithm" if !ALGORITHMS.contains(&text) => {
+            let help = did_you_mean(text, ALGORITHMS).unwrap_or_else(|| "write \"HS256\" or \"EdDSA\"".to_owned());
+            Some((format!("no message is signed with `{shown}`"), help))
+        }
+        "weekday" if !hours::DAYS.contains(&text) => {
+            Some((format!("no day is called `{shown}`"), "write mon, tue, wed, thu, fri, sat or sun".to_owned()))
+        }
+        "agent" if Name::new(text).is_err() => {
+            Some((format!("no agent is named `{shown}`"), "1 to 64 of A-Z a-z 0-9 _ - are allowed".to_owned()))
+        }
+        _ => None,
+    }
+}
+
+/// Everything in `expr` that is compared with a value that it can never have.
+pub(crate) fn impossible_values(expr: &Expr) -> Vec<(String, String)> {
+    let mut found: Vec<_> = children(expr).into_iter().flatten().flat_map(|child| impossible_values(child)).collect();
+    if let Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq | BinaryOp::Contains, left, right } = expr {
+        for (attribute, values) in [(left, right), (right, left)] {
+            let Some(attribute) = context_attribute(attribute) else { continue };
+            let values = match values.as_ref() {
+                Expr::Set(values) => values.as_slice(),
+                _ => std::slice::from_ref(values),
+            };
+            found.extend(values.iter().filter_map(|value| match value.as_ref() {
+                Expr::Literal(Literal::String(text)) => impossible(attribute, text),
+                _ => None,
+            }));
+        }
+    }
+    found
+}
+
+/// The attribute of `context.<attribute>`.
+fn context_attribute(expr: &Expr) -> Option<&str> {
+    match expr {
+        Expr::GetAttr { expr, attr } if matches!(expr.as_ref(), Expr::Var(Var::Context)) => Some(attr.as_str()),
+        _ => None,
+    }
+}
+
+/// The first agent or role in `expr` that is not compared with the principal.
+///
+/// A decision knows the roles and attributes of its caller only. Any other agent has none, so what is asked of it is
+/// always false, and fails where an attribute is read.
+pub(crate) fn stray_entity(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Literal(Literal::EntityUID(uid)) => {
+            let kind = uid.ty.to_string();
+            (kind == AGENT || kind == ROLE).then(|| uid.to_string())
+        }
+        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq | BinaryOp::In, left, right } if is_principal(left) => {
+            stray_beside_names(right)
+        }
+        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq | BinaryOp::Contains, left, right }
+            if is_principal(right) =>
+        {
+            stray_beside_names(left)
+        }
+        Expr::Is { expr, in_expr: Some(within), .. } if is_principal(expr) => stray_beside_names(within),
+        _ => children(expr).into_iter().flatten().find_map(|child| stray_entity(child)),
+    }
+}
+
+/// As [`stray_entity`] for what the principal is compared with: there the names of agents and roles have their place.
+fn stray_beside_names(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Literal(_) => None,
+        Expr::Set(values) => values.iter().find_map(|value| stray_beside_names(value)),
+        Expr::IfThenElse { cond, then_expr, else_expr } => {
+            stray_entity(cond).or_else(|| stray_beside_names(then_expr)).or_else(|| stray_beside_names(else_expr))
+        }
+        _ => stray_entity(expr),
+    }
+}

@@ -1,0 +1,318 @@
+//! From the content of a folder to a checked set of rules: merging, and everything that is checked across files.
+//! Never loads a part: one error anywhere and the folder is refused as a whole.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::folder::Folder;
+use super::table::Source;
+use super::toml_file::{AgentTable, RoleTable, Statements};
+use super::{cedar_file, lint, rule_table, toml_file};
+use crate::policy::cedar::References;
+use crate::policy::model::{
+    Attributes, CallerMatch, Declarations, Located, Location, Methods, Param, ParamType, Pattern, Report, Revision,
+    Role, RoleSource, Rule, did_you_mean, shown, unknown_role,
+};
+
+/// Everything that a folder says, checked: what all decisions stand on.
+#[derive(Debug)]
+pub(crate) struct CheckedPolicy {
+    pub(crate) revision: Revision,
+    pub(crate) methods: Methods,
+    pub(crate) declarations: Declarations,
+    pub(crate) attributes: Attributes,
+    /// The roles that files grant, by the name of the agent or subject.
+    pub(crate) granted: HashMap<String, BTreeSet<String>>,
+    /// Ordered by file and line; everything else refers to them by position.
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// The claims that the protocol itself gives a meaning to, and what to ask instead.
+const KNOWN_CLAIMS: [(&str, &str); 10] = [
+    ("sub", "ask `subject`"),
+    ("iss", "ask `issuer`"),
+    ("act", "ask `agent`, or write `delegated`"),
+    ("roles", "write `roles` in the rule"),
+    ("iat", "ask `token_age`"),
+    ("exp", "an expired token is refused before the policy is asked"),
+    ("nbf", "a token that is not valid yet is refused before the policy is asked"),
+    ("aud", "a token for another service is refused before the policy is asked"),
+    ("jti", "a token is revoked by its id, not by a rule"),
+    ("cnf", "a token for another key is refused before the policy is asked"),
+];
+
+/// Checks the content of a folder; `report` tells whether the result may be used.
+pub(crate) fn check(folder: &Folder, methods: &Methods, report: &mut Report) -> CheckedPolicy {
+    let mut texts = Vec::new();
+    for (name, content) in &folder.files {
+        match std::str::from_utf8(content) {
+            Ok(text) => texts.push((name.as_str(), text)),
+            Err(_) => {
+                let at = Location { file: name.as_str().into(), line: 0 };
+                report.error(&at, "is not UTF-8 text", "save it as UTF-8");
+            }
+        }
+    }
+    let sources: Vec<Source<'_>> =
+        texts.iter().filter(|(name, _)| name.ends_with(".toml")).map(|(name, text)| Source::new(name, text)).collect();
+    let documents: Vec<_> =
+        sources.iter().filter_map(|source| source.parse(report).map(|document| (source, document))).collect();
+    let mut all = Statements::default();
+    for (source, document) in &documents {
+        let one = toml_file::read(source, document, report);
+        all.roles.extend(one.roles);
+        all.agents.extend(one.agents);
+        all.methods.extend(one.methods);
+        all.claims.extend(one.claims);
+        all.attributes.extend(one.attributes);
+        all.lists.extend(one.lists);
+        all.rules.extend(one.rules);
+    }
+
+    let mut methods = methods.without_files();
+    declare_methods(&all, &mut methods, report);
+    let declarations = Declarations {
+        claims: declare_types("claim", &all.claims, report),
+        attributes: declare_types("attribute", &all.attributes, report),
+        roles: declare_roles(&all, report),
+    };
+    for (name, _) in &all.claims {
+        if let Some((_, help)) = KNOWN_CLAIMS.iter().find(|(known, _)| *known == name.value) {
+            report.error(&name.at, format!("`{}` is not a claim to be declared", name.value), *help);
+        }
+    }
+    let granted = grant_roles(&all, &declarations, report);
+    let attributes = agent_attributes(&all.agents, &declarations, report);
+
+    let mut rules = std::mem::take(&mut all.lists);
+    for (name, table) in std::mem::take(&mut all.rules) {
+        rules.extend(rule_table::read(&name, table, &methods, &declarations, report));
+    }
+    for (name, text) in texts.iter().filter(|(name, _)| name.ends_with(".cedar")) {
+        rules.extend(cedar_file::read(name, text, report));
+    }
+    rules.sort_by(|left, right| left.at.cmp(&right.at));
+    check_patterns(&rules, &methods, report);
+    check_roles(&rules, &declarations, report);
+    lint::check(&rules, &methods, &declarations, &granted, report);
+    CheckedPolicy { revision: folder.revision(), methods, declarations, attributes, granted, rules }
+}
+
+fn declare_methods(all: &Statements<'_>, methods: &mut Methods, report: &mut Report) {
+    let mut seen: HashMap<&str, &Location> = HashMap::new();
+    for table in &all.methods {
+        let name = &table.name;
+        if let Some(first) = seen.insert(name.value.as_str(), &name.at) {
+            report.error(
+                &name.at,
+                format!("the method `{}` is declared twice", name.value),
+                format!("the first is at {}:{}", first.file, first.line),
+            );
+            continue;
+        }
+        let Some(method) = methods.declared_in_file(&name.value) else {
+            unknown_method(&name.at, name.value.as_str(), methods, report);
+            continue;
+        };
+        method.description.clone_from(&table.description);
+        if let Some(params) = &table.params
+            && !method.declare(params.value.clone())
+        {
+            let listed: Vec<String> = method.params().unwrap_or_default().iter().map(Param::to_string).collect();
+            let message = format!("the parameters of `{}` are not those that the service declares", name.value);
+            report.error(&params.at, message, format!("the service has ({})", listed.join(", ")));
+        }
+    }
+    let mut in_subjects: HashMap<String, String> = HashMap::new();
+    for name in methods.names() {
+        if let Some(other) = in_subjects.insert(name.in_subject(), name.to_string()) {
+            let at = all
+                .methods
+                .iter()
+                .find(|table| table.name.value == *name)
+                .map_or(Location { file: "".into(), line: 0 }, |table| table.name.at.clone());
+            let message = format!("the methods `{other}` and `{name}` are the same in a subject");
+            report.error(&at, message, "rename one of them");
+        }
+    }
+}
+
+fn declare_types(
+    what: &str,
+    declared: &[(Located<String>, ParamType)],
+    report: &mut Report,
+) -> BTreeMap<String, ParamType> {
+    let mut types: BTreeMap<String, ParamType> = BTreeMap::new();
+    for (name, kind) in declared {
+        if what == "attribute" && name.value == "name" {
+            report.error(&name.at, "every agent has the attribute `name` already", "give it another name");
+        } else if types.get(&name.value).is_some_and(|known| known != kind) {
+            let message = format!("the {what} `{}` is declared with two types", shown(&name.value));
+            report.error(&name.at, message, "declare it once");
+        }
+        types.insert(name.value.clone(), kind.clone());
+    }
+    types
+}
+
+fn declare_roles(all: &Statements<'_>, report: &mut Report) -> BTreeMap<String, Role> {
+    let mut roles: BTreeMap<String, Role> = BTreeMap::new();
+    for role in &all.roles {
+        let (included_in, includes) = (BTreeSet::new(), BTreeSet::new());
+        let facts = Role { source: role.source, included_in, includes, at: role.name.at.clone() };
+        if let Some(first) = roles.get(&role.name.value) {
+            report.error(
+                &role.name.at,
+                format!("the role `{}` is described twice", shown(&role.name.value)),
+                format!("put it together with {}:{}", first.at.file, first.at.line),
+            );
+        } else {
+            roles.insert(role.name.value.clone(), facts);
+        }
+    }
+    let mut includes: HashMap<&str, Vec<&str>> = HashMap::new();
+    for role in &all.roles {
+        for part in &role.includes {
+            if let Some(known) = roles.get(&part.value) {
+                includes.entry(&role.name.value).or_default().push(&part.value);
+                check_sources(role, part, known.source, report);
+            } else {
+                unknown_role(&part.at, &part.value, roles.keys(), report);
+            }
+        }
+    }
+    for role in &all.roles {
+        let mut open: Vec<&str> = includes.get(role.name.value.as_str()).cloned().unwrap_or_default();
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        while let Some(part) = open.pop() {
+            if part == role.name.value {
+                let message = format!("the role `{}` includes itself", shown(&role.name.value));
+                report.error(&role.name.at, message, "take one of the `includes` out");
+                break;
+            }
+            if seen.insert(part) {
+                open.extend(includes.get(part).into_iter().flatten());
+                if let Some(part) = roles.get_mut(part) {
+                    part.included_in.insert(role.name.value.clone());
+                }
+            }
+        }
+        if let Some(whole) = roles.get_mut(&role.name.value) {
+            whole.includes = seen.into_iter().map(ToOwned::to_owned).collect();
+        }
+    }
+    roles
+}
+
+/// INVARIANT: a role of one source is included only by roles of that source, else these would be a way around it. That
+/// each single step obeys this is enough: no longer way leads from one source to the other.
+fn check_sources(whole: &RoleTable, part: &Located<String>, source: RoleSource, report: &mut Report) {
+    let (whence, from) = match source {
+        RoleSource::Files if whole.source != source => ("files", "files"),
+        RoleSource::Token if whole.source != source => ("tokens", "token"),
+        RoleSource::Anywhere | RoleSource::Files | RoleSource::Token => return,
+    };
+    let (whole, role) = (shown(&whole.name.value), shown(&part.value));
+    report.error(
+        &part.at,
+        format!("the role `{role}` comes from {whence} only, and `{whole}` would give it to others too"),
+        format!("write `from = \"{from}\"` for `{whole}`, or take it out of the `includes`"),
+    );
+}
+
+fn grant_roles(
+    all: &Statements<'_>,
+    declarations: &Declarations,
+    report: &mut Report,
+) -> HashMap<String, BTreeSet<String>> {
+    let mut seen: HashMap<&str, &Location> = HashMap::new();
+    let mut granted = HashMap::new();
+    for agent in &all.agents {
+        if let Some(first) = seen.insert(&agent.name.value, &agent.name.at) {
+            report.error(
+                &agent.name.at,
+                format!("the agent `{}` is described twice", shown(&agent.name.value)),
+                format!("put it together with {}:{}", first.file, first.line),
+            );
+        }
+        for role in &agent.roles {
+            match declarations.roles.get(&role.value) {
+                None => unknown_role(&role.at, &role.value, declarations.roles.keys(), report),
+                Some(known) if known.source == RoleSource::Token => report.error(
+                    &role.at,
+                    format!("the role `{}` comes from tokens only", shown(&role.value)),
+                    format!("change `from` at {}:{}", known.at.file, known.at.line),
+                ),
+                Some(_) => {}
+            }
+        }
+        granted.insert(agent.name.value.clone(), agent.roles.iter().map(|role| role.value.clone()).collect());
+    }
+    granted
+}
+
+fn agent_attributes(agents: &[AgentTable<'_>], declarations: &Declarations, report: &mut Report) -> Attributes {
+    let mut attributes = Attributes::new();
+    for agent in agents {
+        for (name, raw) in &agent.attributes {
+            let Some(kind) = declarations.attributes.get(&name.value) else {
+                let help = format!("declare it: `[attributes]` and `{} = \"string\"`", shown(&name.value));
+                let known = declarations.attributes.keys().map(String::as_str);
+                report.unknown(&name.at, "attribute", &name.value, known, help);
+                continue;
+            };
+            match toml_file::attribute(*raw, kind) {
+                Some(value) => {
+                    attributes.entry(agent.name.value.clone()).or_default().push((name.value.clone(), value));
+                }
+                None => {
+                    let message = format!("the attribute `{}` is of type {kind}", shown(&name.value));
+                    report.error(&raw.at(), message, format!("{} is not", raw.shown()));
+                }
+            }
+        }
+    }
+    attributes
+}
+
+/// A pattern that matches no registered method would silently never apply.
+fn check_patterns(rules: &[Rule], methods: &Methods, report: &mut Report) {
+    for pattern in rules.iter().flat_map(|rule| &rule.methods) {
+        if pattern.value == Pattern::All || methods.names().any(|name| pattern.value.matches(name.as_str())) {
+            continue;
+        }
+        if pattern.value.is_exact() {
+            unknown_method(&pattern.at, &pattern.value.to_string(), methods, report);
+        } else {
+            report.error(
+                &pattern.at,
+                format!("no registered method matches `{}`", pattern.value),
+                "remove it, or register the methods it is for",
+            );
+        }
+    }
+}
+
+/// The roles that Cedar files name; where TOML files name one, its line is known while they are read.
+fn check_roles(rules: &[Rule], declarations: &Declarations, report: &mut Report) {
+    for rule in rules.iter().filter(|rule| rule.written.is_some()) {
+        let named = rule.callers.iter().filter_map(|whom| match whom {
+            CallerMatch::Role(name) => Some(name.clone()),
+            _ => None,
+        });
+        let read = References::of(rule.conditions.iter().map(|part| &part.expr)).roles;
+        for name in named.chain(read) {
+            declarations.check_role(&rule.at, &name, report);
+        }
+    }
+}
+
+fn unknown_method(at: &Location, name: &str, methods: &Methods, report: &mut Report) {
+    let help = did_you_mean(name, methods.names().map(|name| name.as_str())).unwrap_or_else(|| {
+        if methods.is_open() {
+            format!("declare it: `[method.\"{name}\"]`")
+        } else {
+            "the service has no method of that name".to_owned()
+        }
+    });
+    report.error(at, format!("unknown method `{name}`"), help);
+}

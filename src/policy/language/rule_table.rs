@@ -1,0 +1,151 @@
+//! `[rule.NAME]`: who, which methods, on what conditions, and with what effect.
+//! Never fills in a missing part by guessing: a rule says whom it is about.
+
+use std::collections::BTreeMap;
+
+use super::table::Table;
+use super::toml_file::{description, patterns};
+use super::when;
+use crate::policy::model::{
+    CallerMatch, Declarations, Delegation, Effect, Located, Location, Methods, Mode, Param, Pattern, Report, Rule,
+    RuleId, shown,
+};
+
+/// Reads one rule; `None` when it does not say whom it is about or what it does.
+pub(crate) fn read(
+    name: &Located<String>,
+    mut table: Table<'_>,
+    methods: &Methods,
+    declarations: &Declarations,
+    report: &mut Report,
+) -> Option<Rule> {
+    check_name(name, report);
+    let description = description(&mut table, report);
+    let who = who(&mut table, &name.at, declarations, report);
+    let mode = table.choice(report, "mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)]);
+    let allow = patterns(&mut table, "allow", report);
+    let deny = patterns(&mut table, "deny", report);
+    let (effect, patterns) = match (allow.is_empty(), deny.is_empty()) {
+        (false, true) => (Effect::Allow, allow),
+        (true, false) => (Effect::Deny, deny),
+        (true, true) => {
+            let message = format!("the rule `{}` allows and denies nothing", shown(&name.value));
+            report.error(&name.at, message, "write `allow = [\"…\"]` or `deny = [\"…\"]`");
+            (Effect::Deny, Vec::new())
+        }
+        (false, false) => {
+            let message = format!("the rule `{}` both allows and denies", shown(&name.value));
+            report.error(&name.at, message, "make two rules of it");
+            (Effect::Deny, Vec::new())
+        }
+    };
+    let choices = [("never", Delegation::Never), ("also", Delegation::Also), ("only", Delegation::Only)];
+    let default = if effect == Effect::Deny { Delegation::Also } else { Delegation::Never };
+    let delegation = table.choice(report, "delegated", &choices).map_or(default, |choice| choice.value);
+
+    let (common, lacking) = common_params(&patterns, methods);
+    let fields = when::fields(&common, &declarations.claims, &declarations.attributes);
+    let mut parts = Vec::new();
+    if let Some(inner) = table.table(report, "when") {
+        parts.extend(when::read(inner, &fields, &lacking, report));
+    }
+    if let Some(inner) = table.table(report, "unless") {
+        let at = inner.at.clone();
+        parts.extend(when::negated(when::read(inner, &fields, &lacking, report), &at));
+    }
+    table.finish(report);
+    (!who.is_empty() && !patterns.is_empty()).then(|| Rule {
+        id: RuleId::new(&name.value, &name.at),
+        at: name.at.clone(),
+        description,
+        effect,
+        mode: mode.map(|mode| mode.value).unwrap_or_default(),
+        callers: who,
+        methods: patterns,
+        delegation,
+        conditions: parts,
+        written: None,
+    })
+}
+
+/// Names of rules stand in logs, metrics and permits: a word.
+pub(crate) fn check_name(name: &Located<String>, report: &mut Report) {
+    let plain = name.value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte));
+    if !(1..=64).contains(&name.value.len()) || !plain {
+        report.error(
+            &name.at,
+            format!("`{}` is not a name for a rule", shown(&name.value)),
+            "1 to 64 of A-Z a-z 0-9 _ - . / are allowed",
+        );
+    }
+    if ["role.", "agent."].iter().any(|prefix| name.value.starts_with(prefix)) {
+        report.error(
+            &name.at,
+            format!("the rule name `{}` is kept for the lists of roles and agents", shown(&name.value)),
+            "give it another name",
+        );
+    }
+}
+
+fn who(table: &mut Table<'_>, at: &Location, declarations: &Declarations, report: &mut Report) -> Vec<CallerMatch> {
+    let mut who: Vec<CallerMatch> = Vec::new();
+    for role in table.strings(report, "roles") {
+        declarations.check_role(&role.at, &role.value, report);
+        who.push(CallerMatch::Role(role.value));
+    }
+    for agent in table.strings(report, "agents") {
+        let star = agent.value.contains('*');
+        who.push(if star { CallerMatch::Agents(agent.value) } else { CallerMatch::Agent(agent.value) });
+    }
+    if let Some(flag) = table.flag(report, "everyone").filter(|flag| flag.value) {
+        if !who.is_empty() {
+            report.error(&flag.at, "`everyone` beside `roles` or `agents`", "leave one of them out");
+        }
+        who = vec![CallerMatch::Everyone];
+    }
+    if who.is_empty() {
+        report.error(
+            at,
+            "this rule does not say which callers it applies to",
+            "write `roles`, `agents` or `everyone = true`",
+        );
+    }
+    who
+}
+
+/// The parameters that all methods of the patterns have in common, and why others cannot be asked.
+fn common_params(patterns: &[Located<Pattern>], methods: &Methods) -> (Vec<Param>, BTreeMap<String, String>) {
+    let matching: Vec<_> = methods
+        .iter()
+        .filter(|(name, _)| patterns.iter().any(|pattern| pattern.value.matches(name.as_str())))
+        .collect();
+    let mut common = Vec::new();
+    let mut lacking = BTreeMap::new();
+    let all = matching.iter().flat_map(|(_, method)| method.params().unwrap_or_default());
+    for param in all {
+        if common.iter().any(|known: &Param| known.name() == param.name()) || lacking.contains_key(param.name()) {
+            continue;
+        }
+        let mut optional = false;
+        let mut why = None;
+        for (name, method) in &matching {
+            match method.params().unwrap_or_default().iter().find(|other| other.name() == param.name()) {
+                Some(other) if other.kind() == param.kind() => optional |= other.is_optional(),
+                Some(other) => {
+                    why = Some(format!("it is of type {} in one and {} in `{name}`", param.kind(), other.kind()));
+                }
+                None => why = Some(format!("`{name}` has none; list only the methods that have it")),
+            }
+        }
+        match why {
+            Some(why) => {
+                lacking.insert(param.name().to_owned(), why);
+            }
+            None => {
+                let param = Param::new(param.name(), param.kind().clone());
+                common.push(if optional { param.optional() } else { param });
+            }
+        }
+    }
+    (common, lacking)
+}

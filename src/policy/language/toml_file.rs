@@ -1,0 +1,276 @@
+//! What a TOML policy file declares: roles, agents, methods, claims and attributes. Its rules are handed on unread.
+//! Never checks one file against another: that is `resolve`'s work.
+
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::table::{Raw, Source, Table, listed_or};
+use crate::name::MethodName;
+use crate::policy::model::{
+    CallerMatch, Delegation, Effect, Located, Mode, Param, ParamType, Pattern, Report, RoleSource, Rule, RuleId,
+    TypedValue, shown,
+};
+
+/// The statements of one file or, appended, of many.
+#[derive(Debug, Default)]
+pub(crate) struct Statements<'a> {
+    pub(crate) roles: Vec<RoleTable>,
+    pub(crate) agents: Vec<AgentTable<'a>>,
+    pub(crate) methods: Vec<MethodTable>,
+    pub(crate) claims: Vec<(Located<String>, ParamType)>,
+    pub(crate) attributes: Vec<(Located<String>, ParamType)>,
+    /// The rules that the lists of roles and agents are.
+    pub(crate) lists: Vec<Rule>,
+    /// `[rule.NAME]`, unread: what they mean depends on the methods.
+    pub(crate) rules: Vec<(Located<String>, Table<'a>)>,
+}
+
+/// `[role.NAME]`.
+#[derive(Debug)]
+pub(crate) struct RoleTable {
+    pub(crate) name: Located<String>,
+    pub(crate) source: RoleSource,
+    /// The roles that whoever has this one has too.
+    pub(crate) includes: Vec<Located<String>>,
+}
+
+/// `[agent."NAME"]`.
+#[derive(Debug)]
+pub(crate) struct AgentTable<'a> {
+    pub(crate) name: Located<String>,
+    pub(crate) roles: Vec<Located<String>>,
+    pub(crate) attributes: Vec<(Located<String>, Raw<'a>)>,
+}
+
+/// `[method."NAME"]`.
+#[derive(Debug)]
+pub(crate) struct MethodTable {
+    pub(crate) name: Located<MethodName>,
+    pub(crate) description: Option<String>,
+    pub(crate) params: Option<Located<Vec<Param>>>,
+}
+
+/// Reads one file. What is wrong in it is reported, and what is right in it is still there.
+pub(crate) fn read<'a>(
+    source: &'a Source<'a>,
+    document: &'a Spanned<DeTable<'a>>,
+    report: &mut Report,
+) -> Statements<'a> {
+    let mut statements = Statements::default();
+    let mut root = Table::root(source, document.get_ref());
+    for (name, table) in root.tables(report, "role") {
+        role(name, table, &mut statements, report);
+    }
+    for (name, table) in root.tables(report, "agent") {
+        agent(name, table, &mut statements, report);
+    }
+    for (name, table) in root.tables(report, "method") {
+        method(name, table, &mut statements, report);
+    }
+    statements.claims = types("claims", &mut root, report);
+    statements.attributes = types("attributes", &mut root, report);
+    statements.rules = root.tables(report, "rule");
+    root.finish(report);
+    statements
+}
+
+fn role(name: Located<String>, mut table: Table<'_>, statements: &mut Statements<'_>, report: &mut Report) {
+    check_name("role", &name, report);
+    let whom = CallerMatch::Role(name.value.clone());
+    lists("role", &name, whom, &mut table, statements, report);
+    let choices = [("anywhere", RoleSource::Anywhere), ("files", RoleSource::Files), ("token", RoleSource::Token)];
+    let source = table.choice(report, "from", &choices).map(|source| source.value).unwrap_or_default();
+    let includes = table.strings(report, "includes");
+    table.finish(report);
+    statements.roles.push(RoleTable { name, source, includes });
+}
+
+fn agent<'a>(name: Located<String>, mut table: Table<'a>, statements: &mut Statements<'a>, report: &mut Report) {
+    check_name("agent", &name, report);
+    let roles = table.strings(report, "roles");
+    let whom = CallerMatch::Agent(name.value.clone());
+    lists("agent", &name, whom, &mut table, statements, report);
+    let attributes = table.table(report, "attributes").map(|table| table.entries()).unwrap_or_default();
+    table.finish(report);
+    statements.agents.push(AgentTable { name, roles, attributes });
+}
+
+fn method(name: Located<String>, mut table: Table<'_>, statements: &mut Statements<'_>, report: &mut Report) {
+    let description = description(&mut table, report);
+    let params = table.raw("params").map(|raw| Located { value: params(raw, "params", report), at: raw.at() });
+    table.finish(report);
+    match MethodName::new(&name.value) {
+        Ok(value) => {
+            statements.methods.push(MethodTable { name: Located { value, at: name.at }, description, params });
+        }
+        Err(error) => report.error(&name.at, error.to_string(), ""),
+    }
+}
+
+/// `params = [{ name = "to", type = "string" }, …]`, and the `fields` of an object.
+fn params(raw: Raw<'_>, key: &str, report: &mut Report) -> Vec<Param> {
+    let help = "write one table for each, in the order of their positions: `{ name = \"to\", type = \"string\" }`";
+    let Some(items) = raw.list() else {
+        report.error(&raw.at(), format!("`{key}` is {}", raw.kind()), help);
+        return Vec::new();
+    };
+    let mut params: Vec<Param> = Vec::new();
+    for item in items {
+        let Some(mut table) = item.table(format!("an entry of `{key}`")) else {
+            report.error(&item.at(), format!("`{key}` holds {}", item.kind()), help);
+            continue;
+        };
+        let _description = description(&mut table, report);
+        let name = table.string(report, "name");
+        let optional = table.flag(report, "optional").is_some_and(|flag| flag.value);
+        let fields = table.raw("fields");
+        let kind = table.string(report, "type");
+        table.finish(report);
+        let (Some(name), Some(kind)) = (name, kind) else {
+            report.error(&item.at(), format!("an entry of `{key}` has no name or no type"), help);
+            continue;
+        };
+        if !(1..=64).contains(&name.value.len()) || name.value.chars().any(char::is_control) {
+            let message = format!("`{}` is not a parameter name", shown(&name.value));
+            report.error(&name.at, message, "1 to 64 bytes without control characters are allowed");
+        }
+        if params.iter().any(|known| known.name() == name.value) {
+            report.error(&name.at, format!("the parameter `{}` is declared twice", shown(&name.value)), "");
+            continue;
+        }
+        let kind = match (kind.value.as_str(), fields) {
+            ("object", Some(fields)) => Some(ParamType::Object(self::params(fields, "fields", report))),
+            ("object", None) => {
+                let help = "write `fields = [{ name = …, type = … }]`, or `type = \"any\"`";
+                report.error(&kind.at, "an object without `fields`", help);
+                None
+            }
+            (other, fields) => {
+                if let Some(fields) = fields {
+                    report.error(
+                        &fields.at(),
+                        format!("a {} has no `fields`", shown(other)),
+                        "write `type = \"object\"`",
+                    );
+                }
+                param_type(&kind, report)
+            }
+        };
+        if let Some(kind) = kind {
+            let param = Param::new(name.value, kind);
+            params.push(if optional { param.optional() } else { param });
+        }
+    }
+    params
+}
+
+fn param_type(text: &Located<String>, report: &mut Report) -> Option<ParamType> {
+    let kind = ParamType::named(&text.value);
+    if kind.is_none() {
+        let mut names = ParamType::NAMES.to_vec();
+        names.push("object");
+        let help = format!("write {}", listed_or(&names));
+        report.unknown(&text.at, "type", &text.value, names, help);
+    }
+    kind
+}
+
+/// `[claims]` and `[attributes]`: names and types.
+fn types(key: &'static str, root: &mut Table<'_>, report: &mut Report) -> Vec<(Located<String>, ParamType)> {
+    let Some(table) = root.table(report, key) else { return Vec::new() };
+    let mut types = Vec::new();
+    for (name, value) in table.entries() {
+        let Some(text) = value.text() else {
+            let message = format!("the type of `{}` is {}", shown(&name.value), value.kind());
+            report.error(&value.at(), message, format!("write `{} = \"string\"`", shown(&name.value)));
+            continue;
+        };
+        if text == "object" {
+            let help = format!("write {}", listed_or(&ParamType::NAMES));
+            report.error(&value.at(), "claims and attributes have no type `object`", help);
+        } else if let Some(kind) = param_type(&Located { value: text.to_owned(), at: value.at() }, report) {
+            types.push((name, kind));
+        }
+    }
+    types
+}
+
+/// The `allow` and `deny` lists of a role or an agent: one rule each.
+fn lists(
+    kind: &str,
+    name: &Located<String>,
+    whom: CallerMatch,
+    table: &mut Table<'_>,
+    statements: &mut Statements<'_>,
+    report: &mut Report,
+) {
+    let description = description(table, report);
+    let choices = [("never", Delegation::Never), ("also", Delegation::Also)];
+    let delegation = table.choice(report, "delegated", &choices).map_or(Delegation::Never, |choice| choice.value);
+    for (key, effect) in [("allow", Effect::Allow), ("deny", Effect::Deny)] {
+        let at = table.line_of(key);
+        let methods = patterns(table, key, report);
+        if methods.is_empty() {
+            continue;
+        }
+        // A deny list that left out delegated calls would be a way around it.
+        let delegation = if effect == Effect::Deny { Delegation::Also } else { delegation };
+        statements.lists.push(Rule {
+            id: RuleId::new(&format!("{kind}.{}.{key}", name.value), &at),
+            delegation,
+            conditions: Vec::new(),
+            at,
+            description: description.clone(),
+            effect,
+            mode: Mode::Enforce,
+            callers: vec![whom.clone()],
+            methods,
+            written: None,
+        });
+    }
+}
+
+pub(crate) fn patterns(table: &mut Table<'_>, key: &'static str, report: &mut Report) -> Vec<Located<Pattern>> {
+    let mut patterns = Vec::new();
+    for text in table.strings(report, key) {
+        match Pattern::from_str(&text.value) {
+            Ok(value) => patterns.push(Located { value, at: text.at }),
+            Err(error) => {
+                report.error(&text.at, format!("`{}` is not a method pattern", shown(&text.value)), error.0);
+            }
+        }
+    }
+    patterns
+}
+
+pub(crate) fn description(table: &mut Table<'_>, report: &mut Report) -> Option<String> {
+    table.string(report, "description").map(|text| text.value)
+}
+
+/// A value of an agent's attribute, of its declared type.
+pub(crate) fn attribute(raw: Raw<'_>, kind: &ParamType) -> Option<TypedValue> {
+    match kind {
+        ParamType::String => raw.text().map(|text| TypedValue::String(text.to_owned())),
+        ParamType::Integer => raw.integer().map(TypedValue::Integer),
+        ParamType::Boolean => raw.boolean().map(TypedValue::Boolean),
+        ParamType::List(scalar) => {
+            let kind = scalar.as_param();
+            raw.list()?.into_iter().map(|raw| attribute(raw, &kind)).collect::<Option<_>>().map(TypedValue::List)
+        }
+        ParamType::Number | ParamType::Any | ParamType::Object(_) => None,
+    }
+}
+
+/// Role and agent names are compared with claims of tokens: 1 to 128 characters, none of them a control character.
+fn check_name(kind: &str, name: &Located<String>, report: &mut Report) {
+    let length = name.value.chars().count();
+    if !(1..=128).contains(&length) || name.value.chars().any(char::is_control) {
+        report.error(
+            &name.at,
+            format!("`{}` is not a name for {} {kind}", shown(&name.value), if kind == "agent" { "an" } else { "a" }),
+            "1 to 128 characters without control characters are allowed",
+        );
+    }
+}

@@ -1,0 +1,30 @@
+//! What the rest of `policy` speaks of. A `rule` is the one form that both languages come down to; it is about
+//! `pattern`s of `methods`, its conditions about declared `params` and the claims, attributes and roles of the
+//! `declarations`. A `value` is of a declared type, wherever it came from; `hours` are minutes of the week. A
+//! `finding` says what is wrong at a `location`, and a `revision` which files decided.
+//! Never reads a file, and never evaluates anything.
+
+mod declarations;
+mod finding;
+pub(crate) mod hours;
+mod location;
+mod methods;
+pub(crate) mod params;
+pub(crate) mod pattern;
+mod revision;
+mod rule;
+mod value;
+
+pub(crate) use declarations::{Attributes, Declarations, Role, RoleSource, unknown_role};
+pub use finding::{Finding, PolicyErrors, Severity};
+pub(crate) use finding::{Report, did_you_mean, shown};
+pub(crate) use hours::{DAY, WEEK};
+pub(crate) use location::{Located, Location};
+pub use methods::Methods;
+pub(crate) use methods::OPEN_TO_ALL;
+pub use params::{MAX_LIST, Param, ParamType, ScalarType};
+pub(crate) use pattern::{Pattern, groups_of, matches_glob};
+pub use revision::Revision;
+pub(crate) use rule::{CallerMatch, Condition, Delegation, ExprRef, Rule};
+pub use rule::{Effect, Mode, RuleId};
+pub(crate) use value::{Params, TypedValue, to_json};

@@ -1,0 +1,61 @@
+//! What rules may speak of beside methods and parameters: claims, attributes of agents, and roles.
+//! Never holds a word that no file declares.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::finding::{Report, shown};
+use super::location::Location;
+use super::params::ParamType;
+use super::value::TypedValue;
+
+/// The words that rules may use beside methods and parameters.
+#[derive(Debug, Default)]
+pub(crate) struct Declarations {
+    pub(crate) claims: BTreeMap<String, ParamType>,
+    pub(crate) attributes: BTreeMap<String, ParamType>,
+    pub(crate) roles: BTreeMap<String, Role>,
+}
+
+/// A role that a file describes.
+#[derive(Debug)]
+pub(crate) struct Role {
+    pub(crate) source: RoleSource,
+    /// The roles of which it is a part, directly or not.
+    pub(crate) included_in: BTreeSet<String>,
+    /// The roles that are parts of it, directly or not.
+    pub(crate) includes: BTreeSet<String>,
+    pub(crate) at: Location,
+}
+
+/// Where a role may come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum RoleSource {
+    #[default]
+    Anywhere,
+    /// Only policy files grant it; a token that claims it is not believed.
+    Files,
+    /// Only tokens carry it.
+    Token,
+}
+
+/// The attributes of agents that files state, by the agent's name.
+pub(crate) type Attributes = HashMap<String, Vec<(String, TypedValue)>>;
+
+impl Declarations {
+    /// A rule about a role that nobody described is a rule with a typing error in it.
+    pub(crate) fn check_role(&self, at: &Location, name: &str, report: &mut Report) {
+        if !self.roles.contains_key(name) {
+            unknown_role(at, name, self.roles.keys(), report);
+        }
+    }
+}
+
+pub(crate) fn unknown_role<'a>(
+    at: &Location,
+    name: &str,
+    known: impl Iterator<Item = &'a String>,
+    report: &mut Report,
+) {
+    let help = format!("describe it: `[role.\"{}\"]`", shown(name));
+    report.unknown(at, "role", name, known.map(String::as_str), help);
+}

@@ -1,0 +1,204 @@
+//! What is wrong or doubtful in a policy folder, and what to write instead.
+//! Never stops at the first: an operator gets everything in one go.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::location::Location;
+
+/// How much a [`Finding`] matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The folder is not loaded.
+    Error,
+    /// The folder is loaded, and something in it is probably not what was meant.
+    Warning,
+}
+
+/// One thing that is wrong or doubtful in a policy folder.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Finding {
+    /// The file, relative to the policy folder; empty when the finding is about the folder.
+    pub file: String,
+    /// The line, counted from 1; 0 when the finding is about the whole file.
+    pub line: u32,
+    /// Whether it keeps the folder from being loaded.
+    pub severity: Severity,
+    /// What is wrong.
+    pub message: String,
+    /// What to write instead, or where to look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.file.as_str(), self.line) {
+            ("", _) => {}
+            (file, 0) => write!(f, "{file}: ")?,
+            (file, line) => write!(f, "{file}:{line}: ")?,
+        }
+        let severity = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        write!(f, "{severity}: {}", self.message)?;
+        if let Some(help) = &self.help {
+            write!(f, "; {help}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A policy folder that cannot be used: everything found in it, errors first within each file and line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PolicyErrors {
+    findings: Vec<Finding>,
+}
+
+impl PolicyErrors {
+    /// Everything found, warnings included, ordered by file and line.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    pub(crate) fn into_findings(self) -> Vec<Finding> {
+        self.findings
+    }
+
+    /// How many of the findings are errors.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.findings.iter().filter(|finding| finding.severity == Severity::Error).count()
+    }
+}
+
+impl fmt::Display for PolicyErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, finding) in self.findings.iter().enumerate() {
+            if position > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{finding}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for PolicyErrors {}
+
+/// Collects findings while a folder is read.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    findings: Vec<Finding>,
+    errors: usize,
+}
+
+impl Report {
+    pub(crate) fn error(&mut self, at: &Location, message: impl Into<String>, help: impl Into<String>) {
+        self.push(Severity::Error, at, message.into(), help.into());
+    }
+
+    pub(crate) fn warning(&mut self, at: &Location, message: impl Into<String>, help: impl Into<String>) {
+        self.push(Severity::Warning, at, message.into(), help.into());
+    }
+
+    /// A name that is none of `known`: with the nearest of them, else with `help`.
+    pub(crate) fn unknown<'a>(
+        &mut self,
+        at: &Location,
+        kind: &str,
+        name: &str,
+        known: impl IntoIterator<Item = &'a str>,
+        help: impl Into<String>,
+    ) {
+        let help = did_you_mean(name, known).unwrap_or_else(|| help.into());
+        self.error(at, format!("unknown {kind} `{}`", shown(name)), help);
+    }
+
+    fn push(&mut self, severity: Severity, at: &Location, message: String, help: String) {
+        let help = (!help.is_empty()).then_some(help);
+        self.errors += usize::from(severity == Severity::Error);
+        self.findings.push(Finding { file: at.file.as_ref().to_owned(), line: at.line, severity, message, help });
+    }
+
+    /// How many errors there are so far.
+    pub(crate) fn errors(&self) -> usize {
+        self.errors
+    }
+
+    /// Everything, as errors.
+    pub(crate) fn into_errors(mut self) -> PolicyErrors {
+        self.findings.sort();
+        self.findings.dedup();
+        PolicyErrors { findings: self.findings }
+    }
+
+    /// The warnings, or everything if there is an error.
+    pub(crate) fn finish(mut self) -> Result<Vec<Finding>, PolicyErrors> {
+        self.findings.sort();
+        self.findings.dedup();
+        if self.errors() > 0 { Err(PolicyErrors { findings: self.findings }) } else { Ok(self.findings) }
+    }
+}
+
+/// A text from a policy file for a message: on one line, at most 80 characters. Quotes are as they are in the file.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    for character in text.chars().take(80) {
+        match character {
+            '"' | '\'' => shown.push(character),
+            _ => shown.extend(character.escape_debug()),
+        }
+    }
+    shown
+}
+
+/// ``did you mean `x`?`` for the nearest of `known`, or nothing when none is near.
+pub(crate) fn did_you_mean<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    // A third of the letters wrong is still recognisably the same word.
+    let limit = (text.chars().count() / 3).clamp(1, 4);
+    known
+        .into_iter()
+        .filter(|candidate| candidate.len() <= 128)
+        .map(|candidate| (distance(text, candidate), candidate))
+        .filter(|(distance, _)| *distance <= limit)
+        .min()
+        .map(|(_, candidate)| format!("did you mean `{candidate}`?"))
+}
+
+/// The edit distance of two texts (insertions, deletions, substitutions, in characters).
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (above, letter) in left.chars().take(128).enumerate() {
+        let mut diagonal = above;
+        let mut before = above + 1;
+        let mut next = vec![before];
+        for (other, over) in right.iter().zip(row.iter().skip(1)) {
+            let cost = diagonal + usize::from(letter != *other);
+            diagonal = *over;
+            before = cost.min(before + 1).min(over + 1);
+            next.push(before);
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names_are_suggested_and_far_ones_are_not() {
+        let known = ["bank/transfer", "bank/balance", "math/add"];
+        assert_eq!(did_you_mean("bank/transfr", known), Some("did you mean `bank/transfer`?".to_owned()));
+        assert_eq!(did_you_mean("log/append", known), None);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+    }
+}

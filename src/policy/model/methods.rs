@@ -1,0 +1,138 @@
+//! The methods that exist and their parameters, so that a policy can be checked against them.
+//! Never decides who may call them.
+
+use std::collections::BTreeMap;
+
+use super::params::Param;
+use crate::name::MethodName;
+
+/// The registered methods: what a policy may speak about.
+///
+/// A service takes them from its router ([`Methods::new`] and [`Methods::with`]): then a policy that names another
+/// method does not load. A tool that has no router starts from [`Methods::from_files`]: then the methods are those
+/// that the policy files themselves declare with `[method."…"]`.
+///
+/// ```
+/// use sealwire::MethodName;
+/// use sealwire::policy::{Methods, Param};
+///
+/// let transfer = MethodName::new("bank/transfer")?;
+/// let methods = Methods::new().with(MethodName::new("math/add")?).with_params(
+///     transfer,
+///     [Param::string("to"), Param::integer("amount"), Param::string("note").optional()],
+/// );
+/// assert!(methods.contains("math/add"));
+/// # Ok::<(), sealwire::NameError>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Methods {
+    known: BTreeMap<MethodName, Method>,
+    open: bool,
+}
+
+/// The one method that needs no rule, since it tells each caller only what the rules say of it. Rules may deny it.
+pub(crate) const OPEN_TO_ALL: &str = "rpc.discover";
+
+/// One method, as far as it is known.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Method {
+    pub(crate) description: Option<String>,
+    /// Declared by the service's author.
+    coded: Option<Vec<Param>>,
+    /// Declared in a policy file.
+    filed: Option<Vec<Param>>,
+    /// Known from a policy file only.
+    from_file: bool,
+}
+
+impl Method {
+    /// Its parameters by position, if they are declared.
+    pub(crate) fn params(&self) -> Option<&[Param]> {
+        self.coded.as_deref().or(self.filed.as_deref())
+    }
+
+    /// Takes the parameters from a file. `false` if the author declared others.
+    pub(crate) fn declare(&mut self, params: Vec<Param>) -> bool {
+        let agrees = self.coded.as_ref().is_none_or(|known| *known == params);
+        self.filed = Some(params);
+        agrees
+    }
+}
+
+impl Methods {
+    /// No methods yet, and files may not add any.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// No methods yet; every method that a policy file declares counts as registered.
+    #[must_use]
+    pub fn from_files() -> Self {
+        Self { open: true, ..Self::default() }
+    }
+
+    /// Registers a method. Its parameters may be declared in the policy files.
+    #[must_use]
+    pub fn with(mut self, name: MethodName) -> Self {
+        self.known.entry(name).or_default();
+        self
+    }
+
+    /// Registers a method with its parameters, in the order of their positions. A policy file that declares others for
+    /// it does not load.
+    #[must_use]
+    pub fn with_params(mut self, name: MethodName, params: impl IntoIterator<Item = Param>) -> Self {
+        self.known.entry(name).or_default().coded = Some(params.into_iter().collect());
+        self
+    }
+
+    /// Whether the method is registered.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.known.contains_key(name)
+    }
+
+    /// The registered names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &MethodName> {
+        self.known.keys()
+    }
+
+    /// The declared parameters of a method by position, if it is registered and they are declared.
+    #[must_use]
+    pub fn params(&self, name: &str) -> Option<&[Param]> {
+        self.known.get(name)?.params()
+    }
+
+    /// What is known without any policy file: what a folder is checked against, however often it is read.
+    pub(crate) fn without_files(&self) -> Self {
+        let known = self.known.iter().filter(|(_, method)| !method.from_file);
+        let known = known.map(|(name, method)| {
+            let coded = method.coded.clone();
+            (name.clone(), Method { coded, ..Method::default() })
+        });
+        Self { known: known.collect(), open: self.open }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&MethodName, &Method)> {
+        self.known.iter()
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// A method that a file declares; `None` if it is not registered and files may not register any.
+    pub(crate) fn declared_in_file(&mut self, name: &MethodName) -> Option<&mut Method> {
+        if !self.open {
+            return self.known.get_mut(name);
+        }
+        Some(self.known.entry(name.clone()).or_insert_with(|| Method { from_file: true, ..Method::default() }))
+    }
+}
+
+impl FromIterator<MethodName> for Methods {
+    fn from_iter<I: IntoIterator<Item = MethodName>>(names: I) -> Self {
+        names.into_iter().fold(Self::new(), Self::with)
+    }
+}

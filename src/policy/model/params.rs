@@ -1,0 +1,204 @@
+//! What parameters a method has: names, positions and types, declared once for handler and policy alike.
+//! Never guesses a type from a value.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// One declared parameter. Its place in the list is its position in a call with positional parameters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Param {
+    name: String,
+    #[serde(rename = "type", serialize_with = "display")]
+    kind: ParamType,
+    optional: bool,
+}
+
+impl Param {
+    /// A required parameter.
+    #[must_use]
+    pub fn new(name: impl Into<String>, kind: ParamType) -> Self {
+        Self { name: name.into(), kind, optional: false }
+    }
+
+    /// A required text.
+    #[must_use]
+    pub fn string(name: impl Into<String>) -> Self {
+        Self::new(name, ParamType::String)
+    }
+
+    /// A required whole number.
+    #[must_use]
+    pub fn integer(name: impl Into<String>) -> Self {
+        Self::new(name, ParamType::Integer)
+    }
+
+    /// A required truth value.
+    #[must_use]
+    pub fn boolean(name: impl Into<String>) -> Self {
+        Self::new(name, ParamType::Boolean)
+    }
+
+    /// A required number, fractions included.
+    #[must_use]
+    pub fn number(name: impl Into<String>) -> Self {
+        Self::new(name, ParamType::Number)
+    }
+
+    /// The same parameter, but a call may leave it out or send `null`.
+    #[must_use]
+    pub fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// The name in a call with named parameters.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The type.
+    #[must_use]
+    pub fn kind(&self) -> &ParamType {
+        &self.kind
+    }
+
+    /// Whether a call may leave it out or send `null`.
+    #[must_use]
+    pub fn is_optional(&self) -> bool {
+        self.optional
+    }
+
+    /// These as the members of one object, as a JSON Schema. `closed`: there are no others.
+    #[must_use]
+    pub fn object_schema(params: &[Self], closed: bool) -> Value {
+        let properties: Map<String, Value> =
+            params.iter().map(|param| (param.name.clone(), param.kind.schema())).collect();
+        let required: Vec<&str> = params.iter().filter(|param| !param.optional).map(Self::name).collect();
+        let mut schema = json!({ "type": "object", "properties": properties });
+        if let Value::Object(members) = &mut schema {
+            if !required.is_empty() {
+                members.insert("required".to_owned(), required.into());
+            }
+            if closed {
+                members.insert("additionalProperties".to_owned(), false.into());
+            }
+        }
+        schema
+    }
+}
+
+impl fmt::Display for Param {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}: {}", self.name, if self.optional { "?" } else { "" }, self.kind)
+    }
+}
+
+/// The type of a parameter, of a claim or of an agent's attribute.
+///
+/// Each type has one spelling in JSON: `1.0`, `1e9` and `"1"` are not integers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ParamType {
+    /// A JSON string.
+    String,
+    /// A JSON number without fraction and exponent that fits 64 bits with sign.
+    Integer,
+    /// `true` or `false`.
+    Boolean,
+    /// Any JSON number. Rules cannot put a condition on it, because fractions have no exact comparison: count in a
+    /// smaller unit and declare an integer.
+    Number,
+    /// Any JSON value. Rules cannot put a condition on it.
+    Any,
+    /// A JSON array of at most [`MAX_LIST`] values of one type.
+    List(ScalarType),
+    /// A JSON object with exactly these members; their order means nothing.
+    Object(Vec<Param>),
+}
+
+/// The type of the values in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScalarType {
+    /// A JSON string.
+    String,
+    /// As [`ParamType::Integer`].
+    Integer,
+    /// `true` or `false`.
+    Boolean,
+}
+
+/// The most values that a list parameter may hold where a policy looks at it. A rule about a longer list is a rule
+/// about a document, and comparing it would cost more than the call.
+pub const MAX_LIST: usize = 1024;
+
+impl ParamType {
+    /// As a JSON Schema.
+    #[must_use]
+    pub fn schema(&self) -> Value {
+        match self {
+            Self::String => json!({ "type": "string" }),
+            Self::Integer => json!({ "type": "integer" }),
+            Self::Boolean => json!({ "type": "boolean" }),
+            Self::Number => json!({ "type": "number" }),
+            Self::Any => json!({}),
+            Self::List(kind) => json!({ "type": "array", "items": kind.as_param().schema() }),
+            Self::Object(members) => Param::object_schema(members, true),
+        }
+    }
+
+    /// The type with this name in a policy file: `string`, `integer`, `boolean`, `number`, `any`, `string[]`,
+    /// `integer[]` or `boolean[]`.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "string" => Self::String,
+            "integer" => Self::Integer,
+            "boolean" => Self::Boolean,
+            "number" => Self::Number,
+            "any" => Self::Any,
+            "string[]" => Self::List(ScalarType::String),
+            "integer[]" => Self::List(ScalarType::Integer),
+            "boolean[]" => Self::List(ScalarType::Boolean),
+            _ => return None,
+        })
+    }
+
+    /// The names that [`ParamType::named`] knows.
+    pub(crate) const NAMES: [&'static str; 8] =
+        ["string", "integer", "boolean", "number", "any", "string[]", "integer[]", "boolean[]"];
+}
+
+impl ScalarType {
+    pub(crate) fn as_param(self) -> ParamType {
+        match self {
+            Self::String => ParamType::String,
+            Self::Integer => ParamType::Integer,
+            Self::Boolean => ParamType::Boolean,
+        }
+    }
+}
+
+impl fmt::Display for ParamType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::String => f.write_str("string"),
+            Self::Integer => f.write_str("integer"),
+            Self::Boolean => f.write_str("boolean"),
+            Self::Number => f.write_str("number"),
+            Self::Any => f.write_str("any"),
+            Self::List(scalar) => write!(f, "{}[]", scalar.as_param()),
+            Self::Object(fields) => {
+                f.write_str("{")?;
+                for (position, field) in fields.iter().enumerate() {
+                    write!(f, "{}{field}", if position > 0 { ", " } else { "" })?;
+                }
+                f.write_str("}")
+            }
+        }
+    }
+}
+
+fn display<T: fmt::Display, S: serde::Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}

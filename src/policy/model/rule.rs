@@ -1,0 +1,185 @@
+//! A rule as the files state it, whatever language it was written in.
+//! Never evaluates anything: Cedar does.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cedar_policy::pst::Expr;
+use serde::{Serialize, Serializer};
+
+use super::location::{Located, Location};
+use super::pattern::{Pattern, matches_glob};
+
+/// The name of a rule and where it stands.
+///
+/// Cloning is cheap: the texts are shared.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct RuleId {
+    name: Arc<str>,
+    file: Arc<str>,
+    line: u32,
+}
+
+impl RuleId {
+    pub(crate) fn new(name: &str, at: &Location) -> Self {
+        Self { name: name.into(), file: at.file.clone(), line: at.line }
+    }
+
+    /// The rule's name, unique in its policy set. The lists of a role are named `role.<role>.allow` and
+    /// `role.<role>.deny`, those of an agent `agent.<agent>.allow` and `agent.<agent>.deny`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file, relative to the policy folder.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The line in the file, counted from 1.
+    #[must_use]
+    pub fn line(&self) -> u32 {
+        self.line
+    }
+}
+
+impl fmt::Display for RuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` ({}:{})", self.name, self.file, self.line)
+    }
+}
+
+impl fmt::Debug for RuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for RuleId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut rule = serializer.serialize_struct("RuleId", 3)?;
+        rule.serialize_field("name", &*self.name)?;
+        rule.serialize_field("file", &*self.file)?;
+        rule.serialize_field("line", &self.line)?;
+        rule.end()
+    }
+}
+
+/// What a matching rule does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Effect {
+    /// It allows the call, unless another rule denies it.
+    Allow,
+    /// It denies the call, whatever other rules say.
+    Deny,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        })
+    }
+}
+
+/// Whether a rule takes part in verdicts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// It does.
+    #[default]
+    Enforce,
+    /// It is only evaluated and reported: for trying a rule out on real calls.
+    Shadow,
+}
+
+/// A rule. It matches a call when it is about the caller and the method and all of its parts hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Rule {
+    pub(crate) id: RuleId,
+    pub(crate) at: Location,
+    pub(crate) description: Option<String>,
+    pub(crate) effect: Effect,
+    pub(crate) mode: Mode,
+    /// Callers; any of them.
+    pub(crate) callers: Vec<CallerMatch>,
+    /// Methods; any of them.
+    pub(crate) methods: Vec<Located<Pattern>>,
+    /// Whether calls on behalf of others are meant.
+    pub(crate) delegation: Delegation,
+    /// The conditions beside who calls what and for whom; all of them, evaluated in this order.
+    pub(crate) conditions: Vec<Condition>,
+    /// The policy as a Cedar file has it, so that Cedar's own complaints point into that text.
+    pub(crate) written: Option<cedar_policy::Policy>,
+}
+
+impl Rule {
+    pub(crate) fn is_about(&self, method: &str) -> bool {
+        self.methods.iter().any(|pattern| pattern.value.matches(method))
+    }
+}
+
+/// One of the callers that a rule is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum CallerMatch {
+    Everyone,
+    Role(String),
+    Agent(String),
+    /// Agents whose name matches a pattern with `*`.
+    Agents(String),
+}
+
+impl CallerMatch {
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Everyone, _) => true,
+            (Self::Agents(glob), Self::Agent(name)) => matches_glob(glob, name),
+            _ => self == other,
+        }
+    }
+}
+
+impl fmt::Display for CallerMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everyone => f.write_str("anyone calls"),
+            Self::Role(name) => write!(f, "the caller has the role `{}`", name.escape_debug()),
+            Self::Agent(name) => write!(f, "the caller is `{}`", name.escape_debug()),
+            Self::Agents(glob) => write!(f, "the caller's name matches `{}`", glob.escape_debug()),
+        }
+    }
+}
+
+/// How a rule applies to calls that an agent makes on behalf of another subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delegation {
+    /// Only to calls in the agent's own name: what an allow rule says when it says nothing.
+    Never,
+    /// To both: what a deny rule says when it says nothing.
+    Also,
+    /// Only to calls on behalf of another.
+    Only,
+}
+
+/// A condition as Cedar has it.
+pub(crate) type ExprRef = Arc<Expr>;
+
+/// One condition of a rule.
+#[derive(Debug, Clone)]
+pub(crate) struct Condition {
+    /// What has to hold, as a sentence.
+    pub(crate) text: String,
+    pub(crate) expr: ExprRef,
+    pub(crate) at: Location,
+}
+
+impl Condition {
+    pub(crate) fn new(text: impl Into<String>, expr: ExprRef, at: &Location) -> Self {
+        Self { text: text.into(), expr, at: at.clone() }
+    }
+}

@@ -1,0 +1,44 @@
+//! A value of a declared type, whatever it was read from: an argument, a claim, or an attribute in a file.
+//! Never more than its declaration says: what has no type is only known to be there.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// A value of a declared type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TypedValue {
+    String(String),
+    Integer(i64),
+    Boolean(bool),
+    List(Vec<TypedValue>),
+    Object(BTreeMap<String, TypedValue>),
+    /// As the call spells it; rules cannot look at it.
+    Number(String),
+    /// There, and not looked at.
+    Any,
+}
+
+impl TypedValue {
+    /// The value for a record of the call. What is of type `any` is left out of it: only that it was there is told.
+    pub(crate) fn to_json(&self) -> Value {
+        match self {
+            Self::String(text) => text.as_str().into(),
+            Self::Integer(value) => (*value).into(),
+            Self::Boolean(value) => (*value).into(),
+            // Beyond what a number can hold here, its text says what the call had.
+            Self::Number(text) => serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into()),
+            Self::Any => "…".into(),
+            Self::List(values) => values.iter().map(Self::to_json).collect(),
+            Self::Object(fields) => Value::Object(to_json(fields)),
+        }
+    }
+}
+
+/// Parameters as the object of a call with named parameters.
+pub(crate) fn to_json(params: &Params) -> Map<String, Value> {
+    params.iter().map(|(name, value)| (name.clone(), value.to_json())).collect()
+}
+
+/// The declared parameters that a call has, by name.
+pub(crate) type Params = BTreeMap<String, TypedValue>;

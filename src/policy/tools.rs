@@ -1,0 +1,35 @@
+//! What reviewers use, and no decision needs: nothing else in this crate uses it but the command.
+//!
+//! - Who can call what: `caller_group` by `access`, where `partial` says what is certain when only a part of the caller is
+//!   known; `html` is the same as a page.
+//! - What changes: `diff` for callers, `structure` for rules as they are written; `replay` for calls that were
+//!   recorded.
+//! - Tests: a `test_suite` is what files expect, a `test_report` what came of it.
+//! - Files: `format` lays them out, `json_schema` is for editors, `export` writes the compiled policy as Cedar,
+//!   `unknown_names` are about names in a question.
+//!
+//! Never decides by itself: what a call gets is `engine`'s answer.
+
+mod access;
+mod caller_group;
+mod diff;
+mod export;
+mod format;
+mod html;
+mod json_schema;
+mod partial;
+mod replay;
+mod structure;
+mod test_report;
+mod test_suite;
+mod unknown_names;
+
+pub use access::{Access, AccessCell, CellRule, Matrix, MatrixRow};
+pub use caller_group::CallerGroup;
+pub use diff::{Change, Diff, Direction};
+pub use format::{FormatError, format};
+pub use json_schema::{json_schema, test_json_schema};
+pub use replay::{Replay, Replayed};
+pub use structure::RuleChange;
+pub use test_report::{Failure, TestReport};
+pub use test_suite::TestSuite;

@@ -1,0 +1,306 @@
+//! Who can call what, worked out from the rules without any call: for reviewers.
+//! Never replaces a decision: what depends on the call stays a condition, in words.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::caller_group::CallerGroup;
+use super::partial::KnownCaller;
+use crate::policy::cedar::{compile, references};
+use crate::policy::engine::PolicySet;
+use crate::policy::model::{Condition, Delegation, Effect, Mode, Revision, Rule, RuleId};
+
+/// Whether callers can call a method.
+///
+/// A caller is in several columns: that of anyone, one for each role that it has, and that of its name if files name
+/// it. What no rule allows in any of them is denied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Never by what is known of them: another role or name of the same caller may allow it.
+    Denied,
+    /// It depends on the call, or on what else the caller is.
+    Conditional,
+    /// Always in their own name, if parameters and claims are of their declared types.
+    Allowed,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Allowed => "allowed",
+            Self::Conditional => "conditional",
+            Self::Denied => "denied",
+        })
+    }
+}
+
+/// What callers can do with a method, and by which rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AccessCell {
+    /// The summary.
+    pub access: Access,
+    /// The enforced rules that are about these callers and this method.
+    pub rules: Vec<CellRule>,
+}
+
+/// One rule of a [`AccessCell`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CellRule {
+    /// The rule.
+    pub rule: RuleId,
+    /// What it does.
+    pub effect: Effect,
+    /// What must hold for it to apply; nothing if it always does.
+    pub conditions: Vec<String>,
+}
+
+impl fmt::Display for CellRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {}", self.effect, self.rule)?;
+        // A Cedar `unless` brings its own word.
+        let (unless, when): (Vec<&String>, Vec<&String>) =
+            self.conditions.iter().partition(|condition| condition.starts_with("unless "));
+        for (position, condition) in when.into_iter().enumerate() {
+            write!(f, " {} {condition}", if position == 0 { "if" } else { "and" })?;
+        }
+        for (position, condition) in unless.into_iter().enumerate() {
+            write!(f, "{} {condition}", if position == 0 { "" } else { " and" })?;
+        }
+        Ok(())
+    }
+}
+
+/// Every group of callers against every method.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Matrix {
+    /// The policy it was made from.
+    pub revision: Revision,
+    /// The columns.
+    pub callers: Vec<CallerGroup>,
+    /// The rows.
+    pub rows: Vec<MatrixRow>,
+}
+
+/// One method of a [`Matrix`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MatrixRow {
+    /// The method.
+    pub method: String,
+    /// Its description, if a file has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// One for each of [`Matrix::callers`].
+    pub cells: Vec<AccessCell>,
+}
+
+impl PolicySet {
+    /// All callers against all methods.
+    #[must_use]
+    pub fn matrix(&self) -> Matrix {
+        let callers = self.callers();
+        let rows = self
+            .methods()
+            .iter()
+            .map(|(name, method)| MatrixRow {
+                method: name.to_string(),
+                description: method.description.clone(),
+                cells: callers.iter().map(|callers| self.access(callers, name.as_str())).collect(),
+            })
+            .collect();
+        Matrix { revision: self.revision().clone(), callers, rows }
+    }
+
+    /// The callers that can call a method, always or under conditions. Nobody else can.
+    #[must_use]
+    pub fn who_can(&self, method: &str) -> Vec<(CallerGroup, AccessCell)> {
+        let cells = self.callers().into_iter().map(|callers| {
+            let cell = self.access(&callers, method);
+            (callers, cell)
+        });
+        cells.filter(|(_, cell)| cell.access != Access::Denied).collect()
+    }
+
+    /// The methods that some callers can call, always or under conditions.
+    #[must_use]
+    pub fn can(&self, callers: &CallerGroup) -> Vec<(String, AccessCell)> {
+        let cells = self.methods().names().map(|name| (name.to_string(), self.access(callers, name.as_str())));
+        cells.filter(|(_, cell)| cell.access != Access::Denied).collect()
+    }
+
+    /// What some callers can do with one method.
+    #[must_use]
+    pub fn access(&self, callers: &CallerGroup, method: &str) -> AccessCell {
+        self.effective_rules(callers, method).cell()
+    }
+
+    /// The enforced rules of a method that can matter to these callers.
+    pub(crate) fn effective_rules(&self, callers: &CallerGroup, method: &str) -> EffectiveRules<'_> {
+        let mut effective_rules = EffectiveRules::default();
+        let Some(policies) = self.methods().contains(method).then(|| self.policies_for(method)).flatten() else {
+            return effective_rules;
+        };
+        effective_rules.open = policies.open;
+        let checked = self.checked();
+        let known = KnownCaller::new(checked, policies, callers);
+        let closed_world = known.closed_world();
+        let rules = policies.rules.iter().filter_map(|position| checked.rules.get(*position));
+        let rules: Vec<&Rule> = rules.filter(|rule| rule.mode == Mode::Enforce).collect();
+        // In calls on behalf of others deny rules for calls in the own name do not apply, if anything allows those.
+        let for_others = |rule: &&Rule| rule.effect == Effect::Allow && rule.delegation != Delegation::Never;
+        let own_name_only = !rules.iter().any(for_others);
+        for rule in rules {
+            let Ok(who) = compile::callers_condition(rule) else { continue };
+            let parts = || [&who].into_iter().chain(&rule.conditions);
+            if parts().any(|part| known.evaluate(&part.expr) == Some(false)) {
+                continue;
+            }
+            let fails = parts().any(|part| references::can_fail(&part.expr).is_some());
+            // What a rule allows to other roles and names is told in their columns; what it denies them is told here,
+            // because these callers may be those, too. So is a rule that can fail, which denies.
+            let told_elsewhere = parts().any(|part| closed_world.evaluate(&part.expr) == Some(false))
+                && !parts().any(|part| known.is_named_in(&part.expr));
+            if rule.effect == Effect::Allow && told_elsewhere && !fails {
+                continue;
+            }
+            let open = |part: &&Condition| known.evaluate(&part.expr).is_none();
+            let delegation = compile::delegation(rule).filter(|_| match rule.delegation {
+                Delegation::Only => true,
+                Delegation::Never => rule.effect == Effect::Deny && !own_name_only,
+                Delegation::Also => false,
+            });
+            effective_rules.fails |= fails;
+            effective_rules.held.push(Residual {
+                rule,
+                who: Some(&who).filter(open).cloned(),
+                delegation,
+                parts: rule.conditions.iter().filter(open).cloned().collect(),
+            });
+        }
+        effective_rules
+    }
+}
+
+/// What the rules say to some callers about one method.
+#[derive(Debug, Default)]
+pub(crate) struct EffectiveRules<'a> {
+    pub(crate) held: Vec<Residual<'a>>,
+    /// Some rule may fail, which denies.
+    fails: bool,
+    /// What no rule denies is allowed.
+    open: bool,
+}
+
+/// A rule that can matter, with what is left of its conditions.
+#[derive(Debug)]
+pub(crate) struct Residual<'a> {
+    pub(crate) rule: &'a Rule,
+    who: Option<Condition>,
+    delegation: Option<Condition>,
+    parts: Vec<Condition>,
+}
+
+impl Residual<'_> {
+    pub(crate) fn cell_rule(&self) -> CellRule {
+        let conditions = self.asks().map(|part| part.text.clone()).collect();
+        CellRule { rule: self.rule.id.clone(), effect: self.rule.effect, conditions }
+    }
+
+    fn asks(&self) -> impl Iterator<Item = &Condition> {
+        self.who.iter().chain(&self.delegation).chain(&self.parts)
+    }
+
+    /// What is left, but for whom the call is made.
+    pub(crate) fn conditions(&self) -> impl Iterator<Item = &Condition> {
+        self.who.iter().chain(&self.parts)
+    }
+}
+
+impl EffectiveRules<'_> {
+    fn any(&self, effect: Effect) -> bool {
+        self.held.iter().any(|held| held.rule.effect == effect)
+    }
+
+    fn always(&self, effect: Effect) -> bool {
+        self.held.iter().any(|held| held.rule.effect == effect && held.asks().next().is_none())
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        if self.always(Effect::Deny) || !(self.open || self.any(Effect::Allow)) {
+            Access::Denied
+        } else if (self.open || self.always(Effect::Allow)) && !self.any(Effect::Deny) && !self.fails {
+            Access::Allowed
+        } else {
+            Access::Conditional
+        }
+    }
+
+    fn cell(&self) -> AccessCell {
+        AccessCell { access: self.access(), rules: self.held.iter().map(Residual::cell_rule).collect() }
+    }
+}
+
+/// The width of a terminal, which tables keep to.
+const LINE: usize = 80;
+
+/// What the words of the matrix mean. A caller in several columns must not take one `-` for the last word.
+const LEGEND: &str = "\
+yes: all calls in the caller's own name, parameters and claims of their types
+if:  under the conditions below, told once for callers who have the same
+-:   never, unless another role or the name of the same caller allows it";
+
+impl fmt::Display for Matrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widest = self.rows.iter().map(|row| row.method.len()).max().unwrap_or_default().max("method".len());
+        let headings: Vec<String> = self.callers.iter().map(ToString::to_string).collect();
+        let widths: Vec<usize> = headings.iter().map(|heading| heading.chars().count().max(3)).collect();
+        // As many columns side by side as a terminal shows, the others below.
+        let mut from = 0;
+        while from < widths.len().max(1) {
+            let mut line = widest;
+            let fits = widths.iter().skip(from).take_while(|width| {
+                line += 2 + **width;
+                line <= LINE
+            });
+            let columns = from..from + fits.count().max(1);
+            let line = |first: &str, cells: &mut dyn Iterator<Item = &str>| {
+                let cells = cells.zip(&widths).skip(columns.start).take(columns.len());
+                let cells = cells.map(|(cell, width)| format!("  {cell:width$}"));
+                format!("{first:widest$}{}", cells.collect::<String>()).trim_end().to_owned()
+            };
+            if from > 0 {
+                writeln!(f)?;
+            }
+            writeln!(f, "{}", line("method", &mut headings.iter().map(String::as_str)))?;
+            for row in &self.rows {
+                let words = row.cells.iter().map(|cell| match cell.access {
+                    Access::Allowed => "yes",
+                    Access::Conditional => "if",
+                    Access::Denied => "-",
+                });
+                writeln!(f, "{}", line(&row.method, &mut words.into_iter()))?;
+            }
+            from = columns.end;
+        }
+        writeln!(f, "\n{LEGEND}\nPolicy revision {}.", self.revision)?;
+        for row in &self.rows {
+            let mut shared: Vec<(Vec<String>, &AccessCell)> = Vec::new();
+            for (callers, cell) in self.callers.iter().zip(&row.cells) {
+                if cell.access == Access::Conditional {
+                    match shared.iter_mut().find(|(_, other)| *other == cell) {
+                        Some((all, _)) => all.push(callers.to_string()),
+                        None => shared.push((vec![callers.to_string()], cell)),
+                    }
+                }
+            }
+            for (callers, cell) in shared {
+                writeln!(f, "\n{}  {}", row.method, callers.join(", "))?;
+                for rule in &cell.rules {
+                    writeln!(f, "  {rule}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! What is certain about a condition when only a part of the caller is known.
+//! Never takes a role or a name that is not known for one that is not there: such a condition stays open.
+
+use std::collections::BTreeSet;
+
+use cedar_policy::pst::{BinaryOp, Expr, Literal, UnaryOp};
+
+use super::caller_group::CallerGroup;
+use crate::auth::Caller;
+use crate::name::Name;
+use crate::policy::cedar::{AGENT, ROLE, References, children, compile, is_principal};
+use crate::policy::engine::{MethodPolicies, Party, Question};
+use crate::policy::language::CheckedPolicy;
+use crate::policy::model::{ExprRef, RoleSource};
+
+/// Some callers of one method, and what is known of them.
+#[derive(Debug)]
+pub(crate) struct KnownCaller<'a> {
+    checked: &'a CheckedPolicy,
+    policies: &'a MethodPolicies,
+    /// The name, if they all have one.
+    name: Option<&'a str>,
+    /// The roles that they all have.
+    roles: BTreeSet<&'a str>,
+    /// They have nothing else: no other role, and no name that a rule names.
+    closed_world: bool,
+}
+
+impl<'a> KnownCaller<'a> {
+    pub(crate) fn new(checked: &'a CheckedPolicy, policies: &'a MethodPolicies, callers: &'a CallerGroup) -> Self {
+        let mut roles = BTreeSet::new();
+        let (name, given): (_, Vec<&str>) = match callers {
+            CallerGroup::Anyone => (None, Vec::new()),
+            // However they came by it: what only files grant is held by those to whom they grant it.
+            CallerGroup::Role(role) => (None, vec![role]),
+            CallerGroup::Agent(name) => {
+                (Some(name.as_str()), checked.granted.get(name).into_iter().flatten().map(String::as_str).collect())
+            }
+        };
+        for role in given {
+            let parts = checked.declarations.roles.get(role).into_iter().flat_map(|role| &role.includes);
+            roles.extend([role].into_iter().chain(parts.map(String::as_str)));
+        }
+        Self { checked, policies, name, roles, closed_world: false }
+    }
+
+    /// The same callers, if they have nothing but what is known.
+    pub(crate) fn closed_world(&self) -> Self {
+        let Self { checked, policies, name, .. } = *self;
+        Self { checked, policies, name, roles: self.roles.clone(), closed_world: true }
+    }
+
+    /// Whether a condition holds for all of them, or for none; `None` if that depends on the call or the caller.
+    pub(crate) fn evaluate(&self, expr: &Expr) -> Option<bool> {
+        match expr {
+            Expr::Literal(Literal::Bool(value)) => Some(*value),
+            Expr::UnaryOp { op: UnaryOp::Not, expr } => self.evaluate(expr).map(|value| !value),
+            Expr::BinaryOp { op: BinaryOp::And, left, right } => {
+                any([left, right].map(|side| self.evaluate(side).map(|value| !value))).map(|value| !value)
+            }
+            Expr::BinaryOp { op: BinaryOp::Or, left, right } => any([left, right].map(|side| self.evaluate(side))),
+            Expr::IfThenElse { cond, then_expr, else_expr } => match self.evaluate(cond) {
+                Some(true) => self.evaluate(then_expr),
+                Some(false) => self.evaluate(else_expr),
+                None => {
+                    let (first, second) = (self.evaluate(then_expr), self.evaluate(else_expr));
+                    first.filter(|_| first == second)
+                }
+            },
+            Expr::BinaryOp { op: BinaryOp::In, left, right } if is_principal(left) => self.eval_in(right),
+            Expr::BinaryOp { op: op @ (BinaryOp::Eq | BinaryOp::NotEq), left, right } => {
+                let other = match (is_principal(left), is_principal(right)) {
+                    (true, false) => Some(right),
+                    (false, true) => Some(left),
+                    _ => None,
+                };
+                match other.and_then(|other| named(other, AGENT)) {
+                    Some(name) => self.eval_eq(&name).map(|same| same == (*op == BinaryOp::Eq)),
+                    None => self.eval_leaf(expr),
+                }
+            }
+            Expr::Is { expr: subject, entity_type, in_expr: Some(within) }
+                if is_principal(subject) && entity_type.to_string() == AGENT =>
+            {
+                self.eval_in(within)
+            }
+            Expr::Is { expr: subject, entity_type, in_expr: None } if is_principal(subject) => {
+                Some(entity_type.to_string() == AGENT)
+            }
+            _ => self.eval_leaf(expr),
+        }
+    }
+
+    /// Whether an expression names something that these callers are known to be or to have.
+    pub(crate) fn is_named_in(&self, expr: &ExprRef) -> bool {
+        let reads = References::of([expr]);
+        reads.roles.iter().any(|role| self.roles.contains(role.as_str()))
+            || self.name.is_some_and(|name| reads.agents.contains(name))
+    }
+
+    fn eval_in(&self, expr: &Expr) -> Option<bool> {
+        if let Expr::Set(values) = expr {
+            return any(values.iter().map(|value| self.eval_in(value)));
+        }
+        match (named(expr, ROLE), named(expr, AGENT)) {
+            (Some(role), _) => self.eval_role(&role),
+            (None, Some(name)) => self.eval_eq(&name),
+            (None, None) => None,
+        }
+    }
+
+    fn eval_eq(&self, name: &str) -> Option<bool> {
+        match self.name {
+            Some(known) => Some(known == name),
+            None => self.closed_world.then_some(false),
+        }
+    }
+
+    fn eval_role(&self, role: &str) -> Option<bool> {
+        if self.roles.contains(role) {
+            return Some(true);
+        }
+        let roles = &self.checked.declarations.roles;
+        let from_token = |name: &str| roles.get(name).is_none_or(|role| role.source != RoleSource::Files);
+        // What files grant to a name is known, what its token carries is not.
+        let may_have =
+            || from_token(role) || roles.get(role).is_some_and(|role| role.included_in.iter().any(|by| from_token(by)));
+        if self.closed_world || (self.name.is_some() && !may_have()) { Some(false) } else { None }
+    }
+
+    /// What has no roles and names to be looked at is put to Cedar, if it asks nothing that is not known.
+    fn eval_leaf(&self, expr: &Expr) -> Option<bool> {
+        let expr = ExprRef::new(expr.clone());
+        let reads = References::of([&expr]);
+        let known = self.name.is_some() || !asks_principal(&expr);
+        if !known || reads.context_paths().next().is_some() || !reads.roles.is_empty() {
+            return None;
+        }
+        let mut probes = cedar_policy::PolicySet::new();
+        // The opposite is asked, too: what cannot be evaluated is neither.
+        probes.add(compile::probe("holds", expr.clone()).ok()?).ok()?;
+        probes.add(compile::probe("fails", crate::policy::cedar::expr::not(expr)).ok()?).ok()?;
+        // Nothing depends on it.
+        let caller = Caller::new(Name::new("nobody").ok()?, []);
+        let question = Question { caller: &caller, method: "", params: None, now_ms: 0 };
+        let party = Party { name: self.name.unwrap_or_default(), roles: self.roles.iter().copied().collect() };
+        let results = self.policies.probe(&self.policies.facts(&question), &party, &probes, self.checked);
+        let held = |id: &str| matches!(results.get(&cedar_policy::PolicyId::new(id)), Some(None));
+        match (held("holds"), held("fails")) {
+            (true, false) => Some(true),
+            (false, true) => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// Whether any of these is so; `None` if one that is not known decides.
+fn any(values: impl IntoIterator<Item = Option<bool>>) -> Option<bool> {
+    let values: Vec<Option<bool>> = values.into_iter().collect();
+    if values.contains(&Some(true)) {
+        return Some(true);
+    }
+    (!values.contains(&None)).then_some(false)
+}
+
+fn asks_principal(expr: &Expr) -> bool {
+    is_principal(expr) || children(expr).is_none_or(|children| children.into_iter().any(|child| asks_principal(child)))
+}
+
+/// The name of an entity of this kind, if `expr` is one.
+fn named(expr: &Expr, kind: &str) -> Option<String> {
+    match expr {
+        Expr::Literal(Literal::EntityUID(uid)) if uid.ty.to_string() == kind => Some(uid.eid.to_string()),
+        _ => None,
+    }
+}

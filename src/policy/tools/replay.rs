@@ -1,0 +1,222 @@
+//! What another policy would have decided about recorded calls.
+//! Never guesses: where the record lacks what the policy asks, the answer is that it cannot be told.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
+
+use crate::auth::{Caller, ProofAlgorithm, TokenFacts};
+use crate::policy::cedar::References;
+use crate::policy::engine::{Decision, DecisionRecord, PolicySet, Question, Reason, StreamRecord};
+use crate::policy::model::{Mode, Param, ParamType, Revision};
+
+/// Recorded decisions put to another policy.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Replay {
+    /// The policy that was asked.
+    pub revision: Revision,
+    /// How many calls were asked about.
+    pub calls: usize,
+    /// The calls that would come out differently.
+    pub different: Vec<Replayed>,
+    /// The calls of which that cannot be told, because the record lacks something that the policy asks.
+    pub unknown: Vec<Replayed>,
+    /// The lines that are no records, with what is wrong.
+    pub unreadable: Vec<(usize, String)>,
+}
+
+/// One recorded decision and what became of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Replayed {
+    /// The line of the recording, counted from 1.
+    pub line: usize,
+    /// What was recorded.
+    pub record: DecisionRecord,
+    /// What the policy decides.
+    pub now: Decision,
+    /// Why it cannot be told whether the call itself would be decided so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl Replay {
+    /// Puts every line of a recording to `set`.
+    #[must_use]
+    pub fn run(set: &PolicySet, recording: &str) -> Self {
+        let mut replay = Self {
+            revision: set.revision().clone(),
+            calls: 0,
+            different: Vec::new(),
+            unknown: Vec::new(),
+            unreadable: Vec::new(),
+        };
+        for (position, text) in recording.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
+            let line = position + 1;
+            let record: DecisionRecord = match serde_json::from_str(text) {
+                Ok(record) => record,
+                Err(error) => {
+                    replay.unreadable.push((line, error.to_string()));
+                    continue;
+                }
+            };
+            // No decision: it says how the call went on that one was made about.
+            if matches!(record.stream, Some(StreamRecord::Ended { .. })) {
+                continue;
+            }
+            replay.calls += 1;
+            let (now, why) = record.again(set);
+            let differs = now.verdict != record.verdict;
+            if why.is_some() {
+                replay.unknown.push(Replayed { line, record, now, why });
+            } else if differs {
+                replay.different.push(Replayed { line, record, now, why });
+            }
+        }
+        replay
+    }
+
+    /// Whether every call would certainly come out as it did.
+    #[must_use]
+    pub fn is_same(&self) -> bool {
+        self.different.is_empty() && self.unknown.is_empty() && self.unreadable.is_empty()
+    }
+}
+
+impl DecisionRecord {
+    /// What `set` decides about the recorded call, and, if that cannot be told, why: the record may lack something that the
+    /// policy asks for.
+    #[must_use]
+    pub fn again(&self, set: &PolicySet) -> (Decision, Option<String>) {
+        let caller = caller(self);
+        let why = lacks(set, self);
+        let declared = set.methods().params(&self.method).unwrap_or_default();
+        let params = self.params.as_ref().map(|params| spelled(params, declared));
+        let params: Option<Box<RawValue>> = params.as_ref().and_then(|params| to_raw_value(params).ok());
+        let question =
+            Question { caller: &caller, method: &self.method, params: params.as_deref(), now_ms: self.at_ms };
+        let decision = match &self.fault {
+            // Which parameter was wrong is not recorded; that one was, decides.
+            Some(fault) => decide_faulty(set, &question, Reason::ParamType(fault.clone())),
+            None => set.decide(&question),
+        };
+        (decision, why)
+    }
+}
+
+/// Who called.
+fn caller(record: &DecisionRecord) -> Caller {
+    Caller {
+        agent: record.agent.clone(),
+        subject: record.subject.clone().unwrap_or_else(|| record.agent.to_string()),
+        delegated: record.subject.is_some(),
+        roles: record.roles.clone(),
+        token: TokenFacts {
+            id: record.token_id.clone(),
+            issuer: record.issuer.clone(),
+            key: record.token_key.clone(),
+            issued_at: record.issued_at,
+            expires_at: record.expires_at,
+            claims: record.claims.clone(),
+        },
+        key: record.key.clone(),
+        algorithm: if record.algorithm == "EdDSA" { ProofAlgorithm::EdDsa } else { ProofAlgorithm::Hs256 },
+    }
+}
+
+/// As [`PolicySet::decide`], for parameters of which only the fault is known.
+fn decide_faulty(set: &PolicySet, question: &Question<'_>, fault: Reason) -> Decision {
+    match set.policies_for(question.method).filter(|policies| !policies.unregistered) {
+        Some(policies) => {
+            let mut facts = policies.facts(question);
+            facts.params = facts.params.map(|_| Err(fault));
+            set.decide_in(policies, &facts)
+        }
+        None => set.decide(question),
+    }
+}
+
+/// What the rules of the method ask for and the record does not have.
+fn lacks(set: &PolicySet, record: &DecisionRecord) -> Option<String> {
+    let policies = set.policies_for(&record.method)?;
+    let checked = set.checked();
+    let rules = policies.rules.iter().filter_map(|position| checked.rules.get(*position));
+    let parts = rules.filter(|rule| rule.mode == Mode::Enforce).flat_map(|rule| &rule.conditions);
+    let reads = References::of(parts.map(|part| &part.expr));
+    if record.known_claims.is_none() && ["id", "key"].iter().any(|name| reads.context(&["token", name])) {
+        return Some("the policy asks for the token's id or key, and the record has neither".to_owned());
+    }
+    let known = |claim: &String| {
+        record.claims.contains_key(claim) || record.known_claims.as_ref().is_some_and(|known| known.contains(claim))
+    };
+    let asked = |claim: &&String| reads.context(&["claims", claim]);
+    if let Some(claim) = checked.declarations.claims.keys().filter(asked).find(|claim| !known(claim)) {
+        return Some(format!("the policy asks for the claim `{}`, which was not recorded", claim.escape_debug()));
+    }
+    if set.looks_at_params(&record.method) {
+        let now = set.methods().params(&record.method).unwrap_or_default();
+        let before = record.declared.as_deref().unwrap_or_default();
+        // What was declared decides what a fault is, what was recorded and how positions were read. A call without
+        // fault had nothing else, so what else is optional now was not there.
+        let (same, more) = now.split_at_checked(before.len()).unwrap_or_default();
+        let fits = record.fault.is_none() && more.iter().all(Param::is_optional);
+        if record.declared.is_none() || DecisionRecord::declarations(same) != before || !(more.is_empty() || fits) {
+            return Some("the policy asks for parameters, and others were declared when it was recorded".to_owned());
+        }
+    }
+    None
+}
+
+/// The recorded parameters as a call would spell them. A number that is recorded as text is beyond what a number can hold
+/// here; no rule looks at it, so any other will do.
+fn spelled(params: &Map<String, Value>, declared: &[Param]) -> Map<String, Value> {
+    let kind = |name: &String| declared.iter().find(|param| param.name() == name).map(Param::kind);
+    let value = |name: &String, value: &Value| match (kind(name), value) {
+        (Some(ParamType::Number), Value::String(_)) => Value::from(0),
+        (Some(ParamType::Object(fields)), Value::Object(members)) => Value::Object(spelled(members, fields)),
+        _ => value.clone(),
+    };
+    params.iter().map(|(name, member)| (name.clone(), value(name, member))).collect()
+}
+
+impl fmt::Display for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for one in &self.different {
+            let record = &one.record;
+            let by = record.rule.as_ref().map(|rule| format!(" by `{rule}`")).unwrap_or_default();
+            writeln!(f, "line {}: {} {}", one.line, who(record), record.method.escape_debug())?;
+            writeln!(f, "  - {} ({}){by}", record.verdict, record.reason)?;
+            writeln!(f, "  + {}", one.now)?;
+        }
+        for one in &self.unknown {
+            writeln!(
+                f,
+                "line {}: {} {}: cannot be told: {}",
+                one.line,
+                who(&one.record),
+                one.record.method.escape_debug(),
+                one.why.as_deref().unwrap_or_default()
+            )?;
+        }
+        for (line, error) in &self.unreadable {
+            writeln!(f, "line {line}: not a recorded decision: {error}")?;
+        }
+        write!(
+            f,
+            "{} calls: {} would come out differently, {} cannot be told, {} unreadable lines (policy revision {})",
+            self.calls,
+            self.different.len(),
+            self.unknown.len(),
+            self.unreadable.len(),
+            self.revision
+        )
+    }
+}
+
+fn who(record: &DecisionRecord) -> String {
+    match &record.subject {
+        Some(subject) => format!("{} for {}", record.agent, subject.escape_debug()),
+        None => record.agent.to_string(),
+    }
+}

@@ -1,0 +1,182 @@
+//! Puts expected decisions to a policy: what fails and how, and which rules no case exercises.
+//! Never decides by itself: every answer is `PolicySet::explain`'s.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::test_suite::{Case, TestSuite};
+use crate::policy::engine::{Decision, PolicySet, Question, Verdict};
+use crate::policy::explain::{Explanation, Outcome, RuleExplanation};
+use crate::policy::model::{Effect, Finding, Mode, Revision, RuleId};
+
+/// The outcome of all cases.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TestReport {
+    /// The policy that was asked.
+    pub revision: Revision,
+    /// How many cases there are.
+    pub cases: usize,
+    /// Those that came out otherwise than expected.
+    pub failures: Vec<Failure>,
+    /// Expectations that name a rule which does not exist.
+    pub unknown_rules: Vec<String>,
+    /// Methods, roles and claims in the tables that the policy does not have.
+    pub mistakes: Vec<Finding>,
+    /// The rules that matched in some case.
+    pub covered: usize,
+    /// The rules that matched in none.
+    pub uncovered: Vec<RuleId>,
+}
+
+/// A case that came out otherwise than expected.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Failure {
+    /// The case's name.
+    pub name: String,
+    /// The table.
+    pub file: String,
+    /// The line of the case, counted from 1.
+    pub line: u32,
+    /// The question in one line.
+    pub question: String,
+    /// What was expected.
+    pub expected: String,
+    /// What was decided.
+    pub decision: Decision,
+    /// The rules that speak for the difference, with the conditions that failed.
+    pub grounds: Vec<RuleExplanation>,
+}
+
+impl TestReport {
+    /// Asks `set` every case.
+    #[must_use]
+    pub fn run(set: &PolicySet, expectations: &TestSuite) -> Self {
+        let mut matched: BTreeSet<String> = BTreeSet::new();
+        let mut failures = Vec::new();
+        for case in &expectations.cases {
+            let question = Question {
+                caller: &case.caller,
+                method: &case.method,
+                params: case.params.as_deref(),
+                now_ms: case.now_ms,
+            };
+            let explanation = set.explain(&question);
+            let held = explanation.parties.iter().flat_map(|party| &party.rules);
+            let held = held.filter(|rule| rule.outcome == Outcome::Held);
+            matched.extend(held.map(|rule| rule.rule.name().to_owned()));
+            if !as_expected(case, &explanation.decision) {
+                failures.push(failure(case, explanation));
+            }
+        }
+        let rules: Vec<&RuleId> = set.checked().rules.iter().map(|rule| &rule.id).collect();
+        let unknown =
+            expectations.named_rules().into_iter().filter(|name| !rules.iter().any(|rule| rule.name() == *name));
+        let uncovered: Vec<RuleId> =
+            rules.iter().filter(|rule| !matched.contains(rule.name())).map(|rule| (*rule).clone()).collect();
+        Self {
+            revision: set.revision().clone(),
+            cases: expectations.cases.len(),
+            failures,
+            mistakes: expectations.validate(set),
+            unknown_rules: unknown.map(ToOwned::to_owned).collect(),
+            covered: rules.len() - uncovered.len(),
+            uncovered,
+        }
+    }
+
+    /// Whether every case came out as expected, and the tables name only what there is.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.failures.is_empty() && self.unknown_rules.is_empty() && self.mistakes.is_empty()
+    }
+}
+
+fn as_expected(case: &Case, decision: &Decision) -> bool {
+    let rule = decision.rule.as_ref().map(RuleId::name);
+    decision.verdict == case.expect
+        && case.rule.as_ref().is_none_or(|expected| rule == Some(expected))
+        && case.reason.as_ref().is_none_or(|expected| decision.reason.label() == expected)
+}
+
+fn failure(case: &Case, explanation: Explanation) -> Failure {
+    let mut expected = case.expect.to_string();
+    if let Some(reason) = &case.reason {
+        expected.push_str(&format!(" ({reason})"));
+    }
+    if let Some(rule) = &case.rule {
+        expected.push_str(&format!(" by `{rule}`"));
+    }
+    let wanted_allow = case.expect == Verdict::Allow;
+    let rules = explanation.parties.into_iter().flat_map(|party| party.rules);
+    // The rule that should have decided; else those that stood between what was expected and what was decided.
+    let grounds = rules.filter(|rule| match &case.rule {
+        Some(expected) => rule.rule.name() == expected,
+        None => {
+            let held = rule.outcome == Outcome::Held;
+            let allows = rule.effect == Effect::Allow;
+            rule.mode == Mode::Enforce && if wanted_allow { allows != held } else { allows && held }
+        }
+    });
+    Failure {
+        name: case.name.clone(),
+        file: case.at.file.to_string(),
+        line: case.at.line,
+        question: question(case),
+        expected,
+        grounds: grounds.collect(),
+        decision: explanation.decision,
+    }
+}
+
+fn question(case: &Case) -> String {
+    let caller = &case.caller;
+    let mut text = caller.agent.to_string();
+    if !caller.roles.is_empty() {
+        let roles: Vec<&str> = caller.roles.iter().map(String::as_str).collect();
+        text.push_str(&format!(" ({})", roles.join(", ")));
+    }
+    if caller.delegated {
+        text.push_str(&format!(" for {}", caller.subject));
+    }
+    text.push_str(&format!(" calls {}", case.method));
+    if let Some(params) = &case.params {
+        let shown: String = params.get().chars().take(200).collect();
+        text.push_str(&format!(" {shown}"));
+    }
+    text
+}
+
+impl fmt::Display for TestReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for failure in &self.failures {
+            writeln!(f, "FAIL {} ({}:{})", failure.name, failure.file, failure.line)?;
+            writeln!(f, "  {}", failure.question)?;
+            writeln!(f, "- {}", failure.expected)?;
+            writeln!(f, "+ {}", failure.decision)?;
+            for rule in &failure.grounds {
+                write!(f, "{rule}")?;
+            }
+            writeln!(f)?;
+        }
+        for name in &self.unknown_rules {
+            writeln!(f, "FAIL a case expects the rule `{}`, which does not exist\n", name.escape_debug())?;
+        }
+        for mistake in &self.mistakes {
+            writeln!(f, "FAIL {mistake}\n")?;
+        }
+        for rule in &self.uncovered {
+            writeln!(f, "not exercised by any case: {rule}")?;
+        }
+        write!(
+            f,
+            "{} cases, {} failed; {} of {} rules exercised (policy revision {})",
+            self.cases,
+            self.failures.len() + self.unknown_rules.len() + self.mistakes.len(),
+            self.covered,
+            self.covered + self.uncovered.len(),
+            self.revision
+        )
+    }
+}

@@ -1,0 +1,370 @@
+//! Tables of expected decisions beside the policies: `*.test.toml`.
+//! Never asks a clock: a case has its own time, so a table that passes today passes tomorrow.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
+use toml::de::DeValue;
+
+use crate::auth::{Caller, ProofAlgorithm};
+use crate::name::Name;
+use crate::policy::engine::{PolicySet, Reason, Verdict};
+use crate::policy::language::{Folder, Raw, Source, Table, listed_or, when};
+use crate::policy::model::{Finding, Located, Location, PolicyErrors, Report, hours, shown};
+
+/// Expected decisions.
+#[derive(Debug, Clone, Default)]
+pub struct TestSuite {
+    pub(crate) cases: Vec<Case>,
+    /// The roles and claims of all callers.
+    roles: Vec<Located<String>>,
+    claims: Vec<Located<String>>,
+}
+
+/// One line of a table: a question and the answer that is expected.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) at: Location,
+    pub(crate) caller: Caller,
+    pub(crate) method: String,
+    method_at: Location,
+    pub(crate) params: Option<Box<RawValue>>,
+    pub(crate) now_ms: u64,
+    pub(crate) expect: Verdict,
+    pub(crate) rule: Option<String>,
+    pub(crate) reason: Option<String>,
+}
+
+/// When a case happens that says nothing else: Monday, 2026-01-05 12:00 UTC.
+const DEFAULT_TIME_MS: u64 = 1_767_614_400_000;
+/// Monday, 2026-01-05 00:00 UTC: the week of times like `"fri 14:00"`.
+const WEEK_MS: u64 = 1_767_571_200_000;
+
+impl TestSuite {
+    /// Reads every `*.test.toml` below a folder.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the tables, with file and line.
+    pub fn load(dir: &Path) -> Result<Self, PolicyErrors> {
+        let mut report = Report::default();
+        let folder = Folder::read_tests(dir, &mut report);
+        let texts = folder.files.iter().map(|(name, content)| (name.as_str(), String::from_utf8_lossy(content)));
+        let texts: Vec<_> = texts.collect();
+        Self::read(texts.iter().map(|(name, text)| (*name, text.as_ref())), report)
+    }
+
+    /// As [`TestSuite::load`], from texts by file name.
+    ///
+    /// # Errors
+    /// As [`TestSuite::load`].
+    pub fn from_texts<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, PolicyErrors> {
+        Self::read(files, Report::default())
+    }
+
+    /// How many cases there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.cases.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cases.is_empty()
+    }
+
+    /// The rules that are named in the expectations.
+    pub(crate) fn named_rules(&self) -> BTreeSet<&str> {
+        self.cases.iter().filter_map(|case| case.rule.as_deref()).collect()
+    }
+
+    /// The methods, roles and claims in the tables that `set` does not have. With a name that is mistyped a call is
+    /// denied whatever the rules say, and that tells nothing about them.
+    pub(crate) fn validate(&self, set: &PolicySet) -> Vec<Finding> {
+        let mut report = Report::default();
+        let declarations = &set.checked().declarations;
+        for role in self.roles.iter().filter(|role| !declarations.roles.contains_key(&role.value)) {
+            let help = format!("no rule asks for it: take it out, or describe it: `[role.\"{}\"]`", shown(&role.value));
+            report.unknown(&role.at, "role", &role.value, declarations.roles.keys().map(String::as_str), help);
+        }
+        for claim in self.claims.iter().filter(|claim| !declarations.claims.contains_key(&claim.value)) {
+            let help = "no rule can ask for it: take it out, or declare it under `[claims]`";
+            report.unknown(&claim.at, "claim", &claim.value, declarations.claims.keys().map(String::as_str), help);
+        }
+        for case in &self.cases {
+            if !set.methods().contains(&case.method) && case.reason.as_deref() != Some("unknown_method") {
+                let names = set.methods().names().map(|name| name.as_str());
+                let help = "declare it, or write `reason = \"unknown_method\"` if that is what is expected";
+                report.unknown(&case.method_at, "method", &case.method, names, help);
+            }
+        }
+        report.into_errors().into_findings()
+    }
+
+    fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, mut report: Report) -> Result<Self, PolicyErrors> {
+        let mut suite = Self::default();
+        for (file, text) in files {
+            let source = Source::new(file, text);
+            let Some(document) = source.parse(&mut report) else { continue };
+            let mut root = Table::root(&source, document.get_ref());
+            let mut callers = BTreeMap::new();
+            for (name, table) in root.tables(&mut report, "caller") {
+                if let Some(caller) = suite.caller(Some(&name), table, &mut report) {
+                    callers.insert(name.value, caller);
+                }
+            }
+            let listed = root.raw("case").map(|raw| (raw, raw.list()));
+            if let Some((raw, None)) = &listed {
+                report.error(&raw.at(), format!("`case` is {}", raw.kind()), "write `[[case]]`");
+            }
+            for raw in listed.and_then(|(_, list)| list).unwrap_or_default() {
+                match raw.table("`[[case]]`".to_owned()) {
+                    Some(table) => {
+                        let case = suite.case(table, raw.at(), &callers, &mut report);
+                        suite.cases.extend(case);
+                    }
+                    None => report.error(&raw.at(), format!("a case is {}", raw.kind()), "write `[[case]]`"),
+                }
+            }
+            root.finish(&mut report);
+        }
+        report.finish().map(|_| suite)
+    }
+}
+
+/// A caller and the age of its token in seconds, which becomes a time when the case has one.
+#[derive(Debug, Clone)]
+struct Template {
+    caller: Caller,
+    token_age_s: u64,
+}
+
+impl TestSuite {
+    fn caller(
+        &mut self,
+        name: Option<&Located<String>>,
+        mut table: Table<'_>,
+        report: &mut Report,
+    ) -> Option<Template> {
+        let agent = table.string(report, "agent");
+        let roles = table.strings(report, "roles");
+        let subject = table.string(report, "on_behalf_of");
+        let algorithms = [("HS256", ProofAlgorithm::Hs256), ("EdDSA", ProofAlgorithm::EdDsa)];
+        let algorithm = table.choice(report, "algorithm", &algorithms);
+        let age = table.string(report, "token_age");
+        let key = table.string(report, "key");
+        let issuer = table.string(report, "issuer");
+        let claims = table.table(report, "claims").map(|table| table.entries()).unwrap_or_default();
+        let at = table.at.clone();
+        table.finish(report);
+        self.roles.extend(roles.iter().cloned());
+        self.claims.extend(claims.iter().map(|(claim, _)| claim.clone()));
+        let Some(agent) = agent.as_ref().or(name) else {
+            report.error(&at, "a caller without `agent`", "write `agent = \"planner\"`");
+            return None;
+        };
+        let agent = match Name::new(&agent.value) {
+            Ok(agent) => agent,
+            Err(error) => {
+                report.error(&agent.at, error.to_string(), "");
+                return None;
+            }
+        };
+        let mut caller = Caller::new(agent, roles.into_iter().map(|role| role.value));
+        if let Some(subject) = subject {
+            caller.subject = subject.value;
+            caller.delegated = true;
+        }
+        if let Some(algorithm) = algorithm {
+            caller.algorithm = algorithm.value;
+        }
+        if let Some(key) = key {
+            caller.key = key.value;
+        }
+        if let Some(issuer) = issuer {
+            caller.token.issuer = issuer.value;
+        }
+        caller.token.claims =
+            claims.into_iter().filter_map(|(name, raw)| Some((name.value, json(raw, report)?))).collect();
+        let mut token_age_s = 0;
+        if let Some(age) = age {
+            match when::seconds(&age.value).and_then(|seconds| u64::try_from(seconds).ok()) {
+                Some(seconds) => token_age_s = seconds,
+                None => report.error(
+                    &age.at,
+                    format!("`{}` is not a duration", shown(&age.value)),
+                    "write \"90s\" or \"5m\"",
+                ),
+            }
+        }
+        Some(Template { caller, token_age_s })
+    }
+
+    fn case(
+        &mut self,
+        mut table: Table<'_>,
+        at: Location,
+        callers: &BTreeMap<String, Template>,
+        report: &mut Report,
+    ) -> Option<Case> {
+        let name = table.string(report, "name");
+        let caller = table.raw("caller");
+        let method = table.string(report, "method");
+        let params = table.raw("params");
+        let raw_params = table.string(report, "raw_params");
+        let time = table.raw("at");
+        let expect = table.choice(report, "expect", &[("allow", Verdict::Allow), ("deny", Verdict::Deny)]);
+        let rule = table.string(report, "rule");
+        let reason = table.string(report, "reason");
+        table.finish(report);
+        if let Some(reason) = reason.as_ref().filter(|reason| !Reason::LABELS.contains(&reason.value.as_str())) {
+            let help = format!("write {}", listed_or(&Reason::LABELS));
+            report.unknown(&reason.at, "reason", &reason.value, Reason::LABELS, help);
+        }
+
+        let template = match caller {
+            None => None,
+            Some(raw) => match (raw.text(), raw.table("`caller`".to_owned())) {
+                (Some(name), _) => {
+                    let found = callers.get(name).cloned();
+                    if found.is_none() {
+                        let help = format!("describe it: `[caller.{}]`", shown(name));
+                        report.unknown(&raw.at(), "caller", name, callers.keys().map(String::as_str), help);
+                        return None;
+                    }
+                    found
+                }
+                (None, Some(table)) => Some(self.caller(None, table, report)?),
+                (None, None) => None,
+            },
+        };
+        let (Some(mut template), Some(method), Some(expect)) = (template, method, expect) else {
+            report.error(&at, "a case without `caller`, `method` or `expect`", "write all three");
+            return None;
+        };
+        let now_ms = time.map_or(Some(DEFAULT_TIME_MS), |raw| read_time(raw, report))?;
+        template.caller.token.issued_at = (now_ms / 1000).saturating_sub(template.token_age_s);
+        template.caller.token.expires_at = template.caller.token.issued_at.saturating_add(3600);
+        let params = match (params, raw_params) {
+            (Some(params), Some(_)) => {
+                report.error(&params.at(), "both `params` and `raw_params`", "leave one of them out");
+                None
+            }
+            (Some(params), None) => match json(params, report)? {
+                value @ (Value::Object(_) | Value::Array(_)) => to_raw_value(&value).ok(),
+                _ => {
+                    let message = format!("`params` is {}, which no call can send", params.kind());
+                    report.error(&params.at(), message, "write `{ NAME = … }` or `[ … ]`");
+                    None
+                }
+            },
+            (None, Some(text)) => match RawValue::from_string(text.value) {
+                // JSON-RPC 2.0 §4.2: parameters are an object or an array.
+                Ok(raw) if raw.get().trim_start().starts_with(['{', '[']) => Some(raw),
+                Ok(_) => {
+                    let message = "`raw_params` is neither an object nor a list, which no call can send";
+                    report.error(&text.at, message, "write `{…}` or `[…]`");
+                    None
+                }
+                Err(error) => {
+                    report.error(&text.at, format!("`raw_params` is not JSON: {error}"), "");
+                    None
+                }
+            },
+            (None, None) => None,
+        };
+        Some(Case {
+            name: name.map_or_else(|| method.value.clone(), |name| name.value),
+            at,
+            caller: template.caller,
+            method: method.value,
+            method_at: method.at,
+            params,
+            now_ms,
+            expect: expect.value,
+            rule: rule.map(|rule| rule.value),
+            reason: reason.map(|reason| reason.value),
+        })
+    }
+}
+
+/// `2026-09-21T14:13:20Z`, or `"fri 14:00"` for the Friday of some week.
+fn read_time(raw: Raw<'_>, report: &mut Report) -> Option<u64> {
+    let found = match raw.value() {
+        DeValue::Datetime(time) => rfc3339(&time.to_string()),
+        DeValue::String(text) => week_time(text).or_else(|| rfc3339(text)),
+        _ => None,
+    };
+    if found.is_none() {
+        let help = "write `2026-09-21T14:13:20Z`, or \"fri 14:00\" (UTC)";
+        report.error(&raw.at(), format!("{} is not a time", raw.shown()), help);
+    }
+    found
+}
+
+fn rfc3339(text: &str) -> Option<u64> {
+    let time = time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).ok()?;
+    u64::try_from(time.unix_timestamp_nanos() / 1_000_000).ok()
+}
+
+fn week_time(text: &str) -> Option<u64> {
+    let (day, time) = text.split_once(' ')?;
+    let days = hours::days(day)?;
+    let [day] = days.as_slice() else { return None };
+    let (start, _) = hours::hours(&format!("{time}-24:00"))?;
+    let minutes = u64::try_from(*day).ok()? * u64::from(hours::DAY) + u64::from(start);
+    Some(WEEK_MS + minutes * 60_000)
+}
+
+/// A TOML value as JSON; a date or time becomes its text. `None`, with an error, for a number that would become another.
+fn json(raw: Raw<'_>, report: &mut Report) -> Option<Value> {
+    if let Some(values) = raw.list() {
+        let values: Vec<_> = values.into_iter().map(|value| json(value, report)).collect();
+        return values.into_iter().collect();
+    }
+    if let Some(table) = raw.table("a value".to_owned()) {
+        let members: Vec<_> =
+            table.entries().into_iter().map(|(name, value)| Some((name.value, json(value, report)?))).collect();
+        return members.into_iter().collect::<Option<Map<String, Value>>>().map(Value::Object);
+    }
+    let found = match raw.value() {
+        DeValue::String(text) => Some(text.as_ref().into()),
+        DeValue::Integer(_) => raw.integer().map(Value::from),
+        // JSON has no infinity; what is too large for a float becomes one.
+        DeValue::Float(number) => {
+            number.as_str().parse().ok().and_then(serde_json::Number::from_f64).map(Value::Number)
+        }
+        DeValue::Boolean(value) => Some((*value).into()),
+        DeValue::Datetime(time) => Some(time.to_string().into()),
+        DeValue::Array(_) | DeValue::Table(_) => None,
+    };
+    if found.is_none() {
+        let (why, help) = if raw.shown().trim_start_matches(['+', '-']).starts_with(['i', 'n']) {
+            ("is not a number in JSON", "write another")
+        } else {
+            let help = "in parameters, write it as JSON: `raw_params = '…'`";
+            ("does not fit into a JSON number here", help)
+        };
+        report.error(&raw.at(), format!("`{}` {why}", raw.shown()), help);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_a_week_are_of_that_week() {
+        assert_eq!(week_time("mon 00:00"), Some(WEEK_MS));
+        assert_eq!(week_time("sun 23:59"), Some(WEEK_MS + 7 * 86_400_000 - 60_000));
+        assert_eq!(hours::minute_of_week(DEFAULT_TIME_MS), 720);
+        assert_eq!(rfc3339("2026-01-05T12:00:00Z"), Some(DEFAULT_TIME_MS));
+        for bad in ["mon", "mon-fri 10:00", "mon 24:00", "mon 1:00", ""] {
+            assert_eq!(week_time(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The bytes of one attachment, part by part, from whoever called.
+//! Never asks before there is room for all of it, and never gives the room back while somebody holds the bytes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, FuturesUnordered};
+use futures_util::{FutureExt as _, StreamExt as _};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::{Attachment, AttachmentError, AttachmentLimits};
+use crate::jose::{b64, unb64};
+use crate::name::Name;
+use crate::service::parts::Parts;
+use crate::service::streams::FrameMemory;
+use crate::wire::WireLimits;
+
+/// The bytes of all attachments of a replica.
+#[derive(Debug)]
+pub(in crate::service) struct AttachmentMemory {
+    limits: AttachmentLimits,
+    /// Shared by agent as the memory of frames is.
+    memory: Arc<FrameMemory>,
+}
+
+/// How the attachments of one call are fetched.
+#[derive(Debug)]
+pub(in crate::service) struct CallAttachments {
+    all: Arc<AttachmentMemory>,
+    /// The bytes of one part.
+    part: usize,
+    /// Questions under way, of all attachments of the call.
+    turns: Semaphore,
+}
+
+/// Room that was taken.
+struct Room {
+    memory: Arc<FrameMemory>,
+    agent: Name,
+    bytes: usize,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.memory.give(&self.agent, self.bytes);
+    }
+}
+
+/// The bytes, which count for as long as somebody has them.
+struct Held {
+    bytes: Vec<u8>,
+    _room: Room,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Which bytes are asked for.
+#[derive(Serialize)]
+struct Question<'a> {
+    sha256: &'a str,
+    offset: usize,
+    length: usize,
+}
+
+/// The most bytes of one part: in base64url 128 KiB, which fits a request payload of 192 KiB, and 256 KiB with its headers.
+const PART: usize = 96 * 1024;
+/// The fewest, however small messages are.
+const LEAST_PART: usize = 768;
+/// More than an answer has beside the bytes.
+const AROUND: usize = 256;
+/// Questions of one call under way; with all their repetitions fewer than a call may have.
+const UNDER_WAY: usize = 4;
+/// How long an answer is waited for before the same is asked once more: it may be lost with a connection, and nobody says so.
+const PATIENCE: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(30)];
+/// How long room is waited for.
+const ROOM_WITHIN: Duration = Duration::from_secs(30);
+
+impl AttachmentMemory {
+    pub(in crate::service) fn new(limits: AttachmentLimits) -> Self {
+        Self { memory: Arc::new(FrameMemory::new(limits.in_all)), limits }
+    }
+
+    /// Takes room for all of an attachment, as soon as `agent` may have it.
+    async fn room(&self, agent: &Name, bytes: usize) -> Room {
+        loop {
+            let freed = self.memory.freed().notified();
+            let mut freed = std::pin::pin!(freed);
+            freed.as_mut().enable();
+            if self.memory.try_take(agent, bytes) {
+                return Room { memory: Arc::clone(&self.memory), agent: agent.clone(), bytes };
+            }
+            freed.await;
+        }
+    }
+}
+
+impl CallAttachments {
+    /// `room` is what a broker's message has room for beside the headers of an answer.
+    pub(in crate::service) fn new(all: &Arc<AttachmentMemory>, limits: &WireLimits, room: usize) -> Self {
+        let payload = limits.payload.min(room.saturating_sub(limits.authorization)).saturating_sub(AROUND);
+        let part = (payload / 4 * 3).clamp(LEAST_PART, PART);
+        Self { all: Arc::clone(all), part, turns: Semaphore::new(UNDER_WAY) }
+    }
+
+    /// All bytes of an attachment, once size and digest hold.
+    ///
+    /// Cancel safety: a dropped future gives its room back; answers that are under way are ignored.
+    pub(in crate::service) async fn fetch(
+        &self,
+        agent: &Name,
+        parts: &Parts,
+        wanted: &Attachment,
+    ) -> Result<Bytes, AttachmentError> {
+        if !parts.can_ask() {
+            return Err(AttachmentError::NoFrames);
+        }
+        let AttachmentLimits { each, in_all } = self.all.limits;
+        // An agent that is alone has half.
+        let limit = each.min(in_all / 2);
+        let size = usize::try_from(wanted.size).ok().filter(|size| *size <= limit);
+        let size = size.ok_or(AttachmentError::TooLarge { size: wanted.size, limit })?;
+        let no_room = || AttachmentError::NoRoom { size: wanted.size };
+        let room = timeout(ROOM_WITHIN, self.all.room(agent, size)).await.map_err(|_| no_room())?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(size).map_err(|_| no_room())?;
+        let mut digest = Sha256::new();
+        let offsets = (0..size).step_by(self.part);
+        // Boxed, since what borrows over an await in a stream is more than the compiler follows.
+        let asked = stream::iter(offsets).map(|offset| {
+            let length = self.part.min(size - offset);
+            self.part(parts, Question { sha256: &wanted.sha256, offset, length }).boxed()
+        });
+        let mut asked = asked.buffered(UNDER_WAY);
+        while let Some(part) = asked.next().await {
+            let part = part?;
+            digest.update(&part);
+            bytes.extend_from_slice(&part);
+        }
+        if b64(digest.finalize()) != wanted.sha256 {
+            return Err(AttachmentError::OtherDigest);
+        }
+        Ok(Bytes::from_owner(Held { bytes, _room: room }))
+    }
+
+    /// One part. What is not answered is asked again, and an answer to an earlier question is as good.
+    async fn part(&self, parts: &Parts, question: Question<'_>) -> Result<Vec<u8>, AttachmentError> {
+        // Never closed.
+        let _turn = self.turns.acquire().await;
+        let mut answers = FuturesUnordered::new();
+        for patience in PATIENCE {
+            answers.push(parts.ask::<String>("rpc.attachment", &question));
+            if let Ok(Some(answer)) = timeout(patience, answers.next()).await {
+                let bytes = unb64(&answer?).filter(|bytes| bytes.len() == question.length);
+                return bytes.ok_or(AttachmentError::OtherSize);
+            }
+        }
+        Err(AttachmentError::NotAnswered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SPEC.md §25.6.
+    #[test]
+    fn question_and_answer_fit_the_messages_that_there_are() {
+        let all = Arc::new(AttachmentMemory::new(AttachmentLimits::default()));
+        let part = |limits: &WireLimits, room| CallAttachments::new(&all, limits, room).part;
+        let limits = WireLimits::default();
+        assert_eq!(part(&limits, usize::MAX), PART);
+        assert_eq!(part(&limits, 256 * 1024), PART, "a broker's `max_payload` as recommended");
+        let small = part(&limits, 64 * 1024);
+        assert!(b64(vec![0; small]).len() + AROUND + limits.authorization <= 64 * 1024, "{small}");
+        assert!(small > 40 * 1024, "{small}");
+        let short = part(&WireLimits { payload: 8 * 1024, ..limits.clone() }, usize::MAX);
+        assert!(b64(vec![0; short]).len() + AROUND <= 8 * 1024 && short > 5 * 1024, "{short}");
+        assert_eq!(part(&limits, 1024), LEAST_PART);
+    }
+}

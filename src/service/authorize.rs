@@ -1,0 +1,82 @@
+//! The step from a call to a permitted call. The only place that makes a [`Permit`].
+//! Never lets a call through that the policy did not allow, and never one permit through twice.
+
+use super::Call;
+use crate::policy::{Decision, PolicySet, Question, Reason, Revision, RuleId};
+
+/// The proof that a policy allowed one call, and by which rule.
+///
+/// It cannot be cloned or made elsewhere, so each dispatch was decided by a policy, for this very call.
+#[derive(Debug)]
+pub struct Permit {
+    rule: Option<RuleId>,
+    revision: Revision,
+}
+
+impl Permit {
+    /// The rule that allowed the call.
+    #[must_use]
+    pub fn rule(&self) -> Option<&RuleId> {
+        self.rule.as_ref()
+    }
+
+    /// The revision of the policy that decided.
+    #[must_use]
+    pub fn revision(&self) -> &Revision {
+        &self.revision
+    }
+}
+
+/// A call that a policy allowed: what a method's implementation and the layers around it get to see.
+#[derive(Debug)]
+pub struct Permitted {
+    call: Call,
+    permit: Permit,
+}
+
+impl Permitted {
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// The permit.
+    #[must_use]
+    pub fn permit(&self) -> &Permit {
+        &self.permit
+    }
+
+    /// Takes both out, for dispatch.
+    pub(crate) fn into_parts(self) -> (Call, Permit) {
+        (self.call, self.permit)
+    }
+}
+
+/// The proof that a policy denied a call. It carries nothing that the caller may see.
+#[derive(Debug)]
+pub struct Denied(());
+
+impl PolicySet {
+    /// Decides `call` at `now_ms` (milliseconds since the Unix epoch).
+    ///
+    /// # Errors
+    /// The call and [`Denied`] when no rule allows it, a rule forbids it, or a rule could not be evaluated. The
+    /// [`Decision`] goes to the log and the counters in either case.
+    pub fn authorize(&self, call: Call, now_ms: u64) -> (Result<Permitted, (Call, Denied)>, Decision) {
+        let decision = self.decide(&Question {
+            caller: call.caller(),
+            method: call.method(),
+            params: call.params().map(crate::rpc::Params::raw),
+            now_ms,
+        });
+        let permitted = decision.is_allow() && !matches!(decision.reason, Reason::UnknownMethod { .. });
+        let outcome = if permitted {
+            let permit = Permit { rule: decision.rule.clone(), revision: self.revision().clone() };
+            Ok(Permitted { call, permit })
+        } else {
+            Err((call, Denied(())))
+        };
+        (outcome, decision)
+    }
+}

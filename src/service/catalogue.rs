@@ -1,0 +1,220 @@
+//! `rpc.discover`: the methods that a caller may call, as an OpenRPC document.
+//! Never tells of a method that the caller never may call, not even by what it leaves out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value, json};
+
+use super::description::{Described, Description, IDEMPOTENT, PARAMS, SHORTENED, STREAM, SUBSCRIPTION};
+use crate::auth::Caller;
+use crate::name::MethodName;
+use crate::policy::{Param, PolicySet, Reach, narrow};
+use crate::rpc::{Params, RpcError};
+
+/// All methods of a service, with what their author says of them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Catalogue(BTreeMap<String, Entry>);
+
+/// One method.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Entry {
+    pub(super) described: Option<Described>,
+    pub(super) answers: Answers,
+    pub(super) is_idempotent: bool,
+}
+
+/// How a method answers callers that take frames.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// With a result, perhaps with parts of it on the way.
+    #[default]
+    Result,
+    /// With a result that comes in parts.
+    Stream,
+    /// With notifications, until it is cancelled.
+    Subscription,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Discover {
+    /// `x-next` of the page before.
+    #[serde(default)]
+    cursor: Option<String>,
+}
+
+/// OpenRPC 1.3.
+#[derive(Serialize)]
+struct Document<'a> {
+    openrpc: &'static str,
+    info: Info<'a>,
+    methods: Vec<Box<RawValue>>,
+    #[serde(rename = "x-next", skip_serializing_if = "Option::is_none")]
+    next: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Info<'a> {
+    title: &'a str,
+    version: String,
+}
+
+impl Catalogue {
+    pub(super) fn new(entries: impl IntoIterator<Item = (String, Entry)>) -> Self {
+        Self(entries.into_iter().collect())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// One page, of `room` bytes at most, unless it has a single method.
+    pub(super) fn page(
+        &self,
+        service: &str,
+        caller: &Caller,
+        params: Option<&Params>,
+        policy: &PolicySet,
+        now_ms: u64,
+        room: usize,
+    ) -> Result<Box<RawValue>, RpcError> {
+        let Discover { cursor } = Params::decode(params)?;
+        if cursor.as_deref().is_some_and(|cursor| MethodName::new(cursor).is_err()) {
+            return Err(RpcError::invalid_params("`cursor` is what `x-next` of the page before says"));
+        }
+        // The name of a method that was told: nothing is said of those that were left out.
+        let rest = self.0.iter().skip_while(|(name, _)| cursor.as_ref().is_some_and(|cursor| *name <= cursor));
+        let (mut methods, mut bytes) = (Vec::new(), FRAME);
+        let (mut last, mut next) = ("", None);
+        for (name, entry) in rest {
+            let Some(reach) = policy.reach(caller, name, now_ms) else { continue };
+            let Some(text) = entry.told(name, policy, &reach, room.saturating_sub(FRAME))? else { continue };
+            if !methods.is_empty() && bytes + text.get().len() >= room {
+                next = Some(last);
+                break;
+            }
+            bytes += text.get().len() + 1;
+            last = name;
+            methods.push(text);
+        }
+        let info = Info { title: service, version: policy.revision().to_string() };
+        to_raw_value(&Document { openrpc: "1.3.2", info, methods, next }).map_err(RpcError::internal)
+    }
+}
+
+impl Entry {
+    /// `None` while it is not to be told of. What is longer than `room` is told in short.
+    fn told(
+        &self,
+        name: &str,
+        policy: &PolicySet,
+        reach: &Reach,
+        room: usize,
+    ) -> Result<Option<Box<RawValue>>, RpcError> {
+        let description = match &self.described {
+            None => Arc::default(),
+            Some(Described::Once(description)) => Arc::clone(description),
+            Some(Described::Now(describe)) => match describe() {
+                None => return Ok(None),
+                Some(description) if description.fault().is_some() => Arc::default(),
+                Some(description) => description,
+            },
+        };
+        let text = to_raw_value(&self.members(name, policy, reach, &description)).map_err(RpcError::internal)?;
+        if text.get().len() <= room {
+            return Ok(Some(text));
+        }
+        let mut short = self.members(name, policy, &Reach::default(), &Description::default());
+        short.insert("params".to_owned(), json!([]));
+        short.insert(PARAMS.to_owned(), json!({ "type": "object" }));
+        short.insert(SHORTENED.to_owned(), true.into());
+        to_raw_value(&short).map(Some).map_err(RpcError::internal)
+    }
+
+    /// A method object of OpenRPC.
+    fn members(&self, name: &str, policy: &PolicySet, reach: &Reach, about: &Description) -> Map<String, Value> {
+        let declared = policy.methods().params(name);
+        let closed = declared.is_some() && policy.looks_at_params(name);
+        let mut schema = match (&about.params, declared) {
+            (Some(schema), _) => schema.clone(),
+            (None, Some(declared)) => Param::object_schema(declared, closed),
+            (None, None) => json!({ "type": "object" }),
+        };
+        for (name, keywords) in reach.params() {
+            narrow_member(&mut schema, name, keywords);
+        }
+        let params: Vec<Value> = declared
+            .unwrap_or_default()
+            .iter()
+            .map(|param| {
+                let mut schema = param.kind().schema();
+                for (_, keywords) in reach.params().filter(|(name, _)| *name == param.name()) {
+                    narrow_all(&mut schema, keywords);
+                }
+                json!({ "name": param.name(), "required": !param.is_optional(), "schema": schema })
+            })
+            .collect();
+        let mut members = Map::new();
+        members.insert("name".to_owned(), name.into());
+        if let Some(text) = &about.text {
+            members.insert("description".to_owned(), text.as_str().into());
+        }
+        members.insert("params".to_owned(), params.into());
+        if about.params.is_some() && declared.is_none() {
+            members.insert("paramStructure".to_owned(), "by-name".into());
+        }
+        let result = about.result.clone().unwrap_or_else(|| json!({}));
+        members.insert("result".to_owned(), json!({ "name": "result", "schema": result }));
+        if !about.examples.is_empty() {
+            members.insert("examples".to_owned(), about.examples.iter().enumerate().map(example).collect());
+        }
+        members.insert(PARAMS.to_owned(), schema);
+        match self.answers {
+            Answers::Result => {}
+            Answers::Stream => drop(members.insert(STREAM.to_owned(), true.into())),
+            Answers::Subscription => drop(members.insert(SUBSCRIPTION.to_owned(), true.into())),
+        }
+        if self.is_idempotent {
+            members.insert(IDEMPOTENT.to_owned(), true.into());
+        }
+        members.extend(about.extensions.clone());
+        members
+    }
+}
+
+fn example((position, (params, result)): (usize, &(Value, Value))) -> Value {
+    let params: Vec<Value> =
+        params.as_object().into_iter().flatten().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    json!({
+        "name": format!("example {}", position.saturating_add(1)),
+        "params": params,
+        "result": { "name": "result", "value": result },
+    })
+}
+
+/// Narrows a member of an object, as far as the schema has it.
+fn narrow_member(schema: &mut Value, name: &str, keywords: &Map<String, Value>) {
+    let properties = schema.as_object_mut().map(|schema| schema.entry("properties").or_insert_with(|| json!({})));
+    if let Some(properties) = properties.and_then(Value::as_object_mut) {
+        narrow_all(properties.entry(name).or_insert_with(|| json!({})), keywords);
+    }
+}
+
+fn narrow_all(schema: &mut Value, keywords: &Map<String, Value>) {
+    match schema {
+        Value::Object(schema) => {
+            for (keyword, argument) in keywords {
+                narrow(schema, keyword, argument.clone());
+            }
+        }
+        // Anything goes.
+        Value::Bool(true) => *schema = Value::Object(keywords.clone()),
+        _ => {}
+    }
+}
+
+/// More than a document takes without its methods: title and cursor have 130 bytes at most, each, and the response its id.
+const FRAME: usize = 1_024;

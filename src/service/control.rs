@@ -1,0 +1,207 @@
+//! Control of calls under way, and whether they may go on (SPEC.md §25).
+//! Never answers control, and never reads more than the subject of what names no call of this replica.
+
+use std::sync::Arc;
+
+use super::Service;
+use super::streams::{CallKey, Controlled, Ending, OpenCall};
+use crate::auth::{AuthError, Caller};
+use crate::name::Name;
+use crate::policy::{DecisionRecord, Question, StreamRecord};
+use crate::rpc::Params;
+use crate::wire::{ControlEnvelope, ControlSubject, Delivery, EnvelopeError};
+
+/// A control message whose subject names a call that is under way here. Nothing else of it has been looked at.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    subject: ControlSubject,
+    pub(super) call: Arc<OpenCall>,
+}
+
+impl Wanted {
+    pub(super) fn agent(&self) -> &Name {
+        &self.subject.agent
+    }
+}
+
+/// Why a control message has no effect. Nobody is told.
+#[derive(Debug, thiserror::Error)]
+enum Ineffective {
+    #[error("{0}")]
+    Shape(EnvelopeError),
+    #[error("{0}")]
+    Auth(AuthError),
+    #[error("an older counter than of a message before")]
+    Old,
+    #[error("about frames or a question that there are not, or too often")]
+    Void,
+}
+
+impl Service {
+    /// Takes control of a call that is under way: acknowledgements, wishes for frames, cancellation, answers to questions.
+    /// Whatever is wrong with it, nothing is answered; see [`Counters::refusals`](super::Counters::refusals).
+    ///
+    /// Cancel safety: a dropped future may or may not have had the effect.
+    pub async fn control(&self, delivery: Delivery) {
+        if let Some(wanted) = self.wanted(&delivery) {
+            self.controlled(wanted, delivery).await;
+        }
+    }
+
+    /// The call that a control message is about, by its subject.
+    pub(super) fn wanted(&self, delivery: &Delivery) -> Option<Wanted> {
+        let subject = ControlSubject::parse(delivery.subject(), self.endpoint());
+        let wanted = subject.and_then(|subject| {
+            let key = CallKey { agent: subject.agent.clone(), nonce: subject.call };
+            let call = self.0.open.find(&key)?;
+            let is_ours = match (&subject.replica, call.frames()) {
+                (None, _) => true,
+                (Some(replica), Some(frames)) => frames.replica() == replica,
+                (Some(_), None) => false,
+            };
+            is_ours.then_some(Wanted { subject, call })
+        });
+        if wanted.is_none() {
+            self.0.counters.refused("control_unknown");
+        }
+        wanted
+    }
+
+    /// Judges it, and does what it says.
+    pub(super) async fn controlled(&self, wanted: Wanted, delivery: Delivery) {
+        let Wanted { subject, call } = wanted;
+        if let Err(ineffective) = self.judge_control(&subject, &call, delivery).await {
+            self.0.counters.refused("control_refused");
+            if let Some(suppressed) = self.0.lines.check(&("control", Some(subject.agent.clone()))) {
+                tracing::info!(
+                    target: "sealwire::refused",
+                    agent = %subject.agent,
+                    refusal = "control",
+                    reason = %ineffective,
+                    suppressed,
+                    "control without effect"
+                );
+            }
+        }
+    }
+
+    async fn judge_control(
+        &self,
+        subject: &ControlSubject,
+        call: &Arc<OpenCall>,
+        delivery: Delivery,
+    ) -> Result<(), Ineffective> {
+        let this = &*self.0;
+        let envelope = ControlEnvelope::decode(delivery, subject, &this.endpoint).map_err(Ineffective::Shape)?;
+        let Some(request) = call.request() else { return Err(Ineffective::Void) };
+        let permit = this.verifier.verify_control_permit(&envelope).await.map_err(Ineffective::Auth)?;
+        let (of, _, counter) = call.shown();
+        let control = this.verifier.authenticate_control(envelope, &of, request, counter, this.clock.now_s());
+        let control = control.map_err(Ineffective::Auth)?;
+        drop(permit);
+        let differs = control.caller.roles != of.roles || control.caller.token.claims != of.token.claims;
+        let shown = (control.caller, control.token);
+        let now_ms = this.clock.now_ms();
+        let done = call.control(shown, control.counter, control.issued_at, control.op, control.payload, now_ms);
+        match done {
+            Controlled::Old => return Err(Ineffective::Old),
+            Controlled::Void => return Err(Ineffective::Void),
+            Controlled::Done => {}
+        }
+        if differs && call.frames().is_some() {
+            let (caller, ..) = call.shown();
+            self.decide_again(call, &caller);
+        }
+        // Of a call that has ended, nobody else sends frames.
+        this.open.send_tail(call);
+        Ok(())
+    }
+
+    /// Looks whether the calls that may be answered with frames may go on: their keys and tokens, who was revoked, and, if
+    /// there is a new policy, whether it allows them. Lets go of what nobody can ask for any more. To be called four times a
+    /// second; `serve` does.
+    pub fn review(&self) {
+        let this = &*self.0;
+        let now_s = this.clock.now_s();
+        let policy = this.policy.load();
+        for call in this.open.streams() {
+            let (caller, token, _) = call.shown();
+            if call.never_ends() && this.open.is_draining() {
+                call.end(Ending::Draining);
+            } else if this.verifier.is_suspended() {
+                call.end(Ending::Suspended);
+            } else if let Err(error) = this.verifier.check_again(&caller.agent, &caller.key, &token, now_s) {
+                tracing::info!(
+                    target: "sealwire::call",
+                    agent = %caller.agent,
+                    reason = %error,
+                    "a call under way is ended"
+                );
+                call.end(Ending::Unauthenticated);
+            } else if !call.is_judged_under(policy.revision()) {
+                self.decide_again(&call, &caller);
+            }
+        }
+        this.open.tidy();
+    }
+
+    /// Ends the call if the policy in force does not allow it.
+    fn decide_again(&self, call: &OpenCall, caller: &Caller) {
+        let this = &*self.0;
+        // What has an end already is not denied as well.
+        if call.is_over() {
+            return;
+        }
+        // Not decided for the first time yet: that will be under a policy that is in force by then.
+        let Some(asked) = call.asked() else { return };
+        let policy = this.policy.load();
+        let question = Question {
+            caller,
+            method: &asked.method,
+            params: asked.params.as_ref().map(Params::raw),
+            now_ms: this.clock.now_ms(),
+        };
+        let decision = policy.decide(&question);
+        call.judged_under(policy.revision());
+        if decision.is_allow() {
+            return;
+        }
+        if let Some(sink) = &this.decisions {
+            let record = DecisionRecord {
+                call: Some(call.message_id().to_owned()),
+                stream: Some(StreamRecord::Denied {}),
+                ..DecisionRecord::new(&policy, &question, &decision)
+            };
+            call.records_end_of(record.clone());
+            sink(record);
+        }
+        tracing::info!(
+            target: "sealwire::call",
+            agent = %caller.agent,
+            decision = decision.reason.label(),
+            revision = %policy.revision(),
+            "a call under way is no longer allowed"
+        );
+        call.end(Ending::Denied);
+    }
+
+    /// Frames may have been lost with a connection. Their callers hear at once up to where there are some, and need not wait for
+    /// the next sign of life.
+    pub(super) fn remind_callers(&self) {
+        for call in self.0.open.streams() {
+            if let Some(frames) = call.frames() {
+                frames.remind();
+            }
+        }
+    }
+
+    /// Ends subscriptions, those under way and those to come; everything else goes on.
+    pub(super) fn end_subscriptions(&self) {
+        self.0.open.drain();
+        for call in self.0.open.streams() {
+            if call.never_ends() {
+                call.end(Ending::Draining);
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What a method sends while it runs: parts of its result, notifications, questions.
+//! Never sends anything to a caller that did not say that it takes frames.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::streams::{FrameError, OpenCall, Together};
+use crate::rpc::{Id, Limits, Request, Response, Responses, RpcError};
+use crate::wire::FrameKind;
+
+/// The way from a method to its caller while it runs.
+#[derive(Clone)]
+pub(super) struct Parts {
+    open: Arc<OpenCall>,
+    id: Id,
+}
+
+/// Parts of a result, on their way while the method runs; see
+/// [`Router::method_with_sink`](super::Router::method_with_sink). Cloning shares it.
+pub struct Sink<T> {
+    parts: Parts,
+    items: PhantomData<fn(T)>,
+}
+
+/// A question to the caller has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// The caller takes no questions: its call has no window for frames.
+    #[error("the caller cannot be asked: its call takes no frames")]
+    NoFrames,
+    /// As many questions of this call are open as may be.
+    #[error("too many questions of one call are open")]
+    TooMany,
+    /// The question was not sent.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The caller refused, or does not know the question.
+    #[error("the caller refused: {0}")]
+    Refused(RpcError),
+    /// The caller's answer is no JSON-RPC response to the question, or its result is of another type.
+    #[error("the caller's answer cannot be read: {0}")]
+    Malformed(String),
+}
+
+impl From<FrameError> for RpcError {
+    fn from(error: FrameError) -> Self {
+        Self::internal(error)
+    }
+}
+
+impl From<AskError> for RpcError {
+    fn from(error: AskError) -> Self {
+        Self::internal(error)
+    }
+}
+
+#[derive(Serialize)]
+struct Progress<'a> {
+    progress: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+}
+
+impl Parts {
+    pub(super) fn new(open: Arc<OpenCall>, id: Option<Id>) -> Self {
+        Self { open, id: id.unwrap_or_else(Id::null) }
+    }
+
+    /// One part of the result, as a response of its own.
+    fn item(&self, item: &impl Serialize) -> Result<Vec<u8>, RpcError> {
+        let result = to_raw_value(item).map_err(RpcError::internal)?;
+        Ok(Response::new(self.id.clone(), Ok(result)).to_bytes())
+    }
+
+    async fn send(&self, kind: FrameKind, mut payload: Vec<u8>) -> Result<(), FrameError> {
+        // It is kept until it is acknowledged, and counted by its length.
+        payload.shrink_to_fit();
+        let sent = match self.open.frames() {
+            Some(_) if self.open.is_over() => Err(FrameError::Ended),
+            Some(frames) => frames.send(kind, Bytes::from(payload)).await,
+            None => Ok(()),
+        };
+        if matches!(sent, Err(FrameError::Ended)) {
+            self.open.notice();
+        }
+        sent
+    }
+
+    /// Whether the caller takes questions.
+    pub(super) fn can_ask(&self) -> bool {
+        self.open.frames().is_some()
+    }
+
+    pub(super) fn progress(&self, progress: f64, total: Option<f64>, message: Option<&str>) {
+        let Some(frames) = self.open.frames().filter(|_| !self.open.is_over()) else { return };
+        if let Ok(note) = note("rpc.progress", &Progress { progress, total, message }) {
+            frames.offer(note);
+        }
+    }
+
+    /// The text is made before anything waits, so `params` need not live on.
+    pub(super) fn notify<T: Serialize + ?Sized>(
+        self,
+        method: &str,
+        params: &T,
+    ) -> impl Future<Output = Result<(), FrameError>> + Send + use<T> {
+        let note = self.open.frames().map(|_| note(method, params));
+        async move {
+            match note {
+                None => Ok(()),
+                Some(note) => self.send(FrameKind::Note, note?).await,
+            }
+        }
+    }
+
+    pub(super) async fn ask<R: DeserializeOwned>(
+        &self,
+        method: &str,
+        params: &(impl Serialize + ?Sized),
+    ) -> Result<R, AskError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let Some(frames) = self.open.frames() else { return Err(AskError::NoFrames) };
+        // Also while it waits for room: what was asked too much must not be asked.
+        let _place = self.open.may_ask().ok_or(AskError::TooMany)?;
+        let id = Id::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        let question = Request::new(method, params, Some(id.clone()));
+        let question = question.map_err(|error| FrameError::Json(error.to_string()))?;
+        let ended = || {
+            self.open.notice();
+            FrameError::Ended
+        };
+        let answer = frames.ask(Bytes::from(question.to_bytes()), |proof| self.open.ask(proof)).await?;
+        let answer = answer.ok_or_else(ended)?.await.map_err(|_| ended())?;
+        let malformed = |error: &dyn fmt::Display| AskError::Malformed(error.to_string());
+        match Responses::parse(&answer, &Limits::default()).map_err(|error| malformed(&error))? {
+            Responses::Single(response) if response.id == id => {
+                let result = response.outcome.map_err(AskError::Refused)?;
+                serde_json::from_str(result.get()).map_err(|error| malformed(&error))
+            }
+            _ => Err(malformed(&"it answers something else")),
+        }
+    }
+
+    /// Sends all items, or puts them into one array for a caller that takes no frames. The result of the call.
+    pub(super) async fn all<T: Serialize + Send>(
+        self,
+        items: impl Stream<Item = Result<T, RpcError>> + Send,
+    ) -> Result<Box<RawValue>, RpcError> {
+        if self.open.frames().is_some() { self.send_all(items).await } else { self.collect(items).await }
+    }
+
+    async fn send_all<T: Serialize + Send>(
+        &self,
+        items: impl Stream<Item = Result<T, RpcError>> + Send,
+    ) -> Result<Box<RawValue>, RpcError> {
+        let texts = items.map(|item| item.and_then(|item| self.item(&item)));
+        self.send_joined(FrameKind::Item, texts).await?;
+        to_raw_value(&()).map_err(RpcError::internal)
+    }
+
+    /// Sends each item as a notification.
+    pub(super) async fn notify_all(
+        &self,
+        notes: impl Stream<Item = Result<Vec<u8>, RpcError>> + Send,
+    ) -> Result<(), RpcError> {
+        self.send_joined(FrameKind::Note, notes).await
+    }
+
+    /// Sends these texts up to the first error. What has come meanwhile goes together: a writer under pressure has fewer frames
+    /// to sign, and no more to hold than one frame and the text behind it.
+    async fn send_joined(
+        &self,
+        kind: FrameKind,
+        texts: impl Stream<Item = Result<Vec<u8>, RpcError>> + Send,
+    ) -> Result<(), RpcError> {
+        let mut texts = std::pin::pin!(texts.fuse());
+        let mut behind = None;
+        loop {
+            let first = match behind.take() {
+                Some(text) => text,
+                None => match texts.next().await {
+                    Some(text) => text?,
+                    None => return Ok(()),
+                },
+            };
+            let mut together = Together::new(&first);
+            let mut failed = None;
+            while !together.is_full() && behind.is_none() && failed.is_none() {
+                match texts.next().now_or_never().flatten() {
+                    None => break,
+                    Some(Err(error)) => failed = Some(error),
+                    Some(Ok(text)) if together.has_room_for(&text) => together.push(&text),
+                    Some(Ok(text)) => behind = Some(text),
+                }
+            }
+            drop(first);
+            self.send(kind, together.into_payload()).await?;
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+    }
+
+    async fn collect<T: Serialize + Send>(
+        &self,
+        items: impl Stream<Item = Result<T, RpcError>> + Send,
+    ) -> Result<Box<RawValue>, RpcError> {
+        let mut items = std::pin::pin!(items);
+        let mut all = String::from("[");
+        while let Some(item) = items.next().await {
+            let text = to_raw_value(&item?).map_err(RpcError::internal)?;
+            if all.len() > 1 {
+                all.push(',');
+            }
+            all.push_str(text.get());
+            // More would be refused as this is: an answer above the limit becomes an error that says so.
+            if all.len() > self.open.answer_limit() {
+                break;
+            }
+        }
+        all.push(']');
+        RawValue::from_string(all).map_err(RpcError::internal)
+    }
+}
+
+/// The text of a notification.
+pub(super) fn note<T: Serialize + ?Sized>(method: &str, params: &T) -> Result<Vec<u8>, FrameError> {
+    let note = Request::new(method, params, None).map_err(|error| FrameError::Json(error.to_string()))?;
+    Ok(note.to_bytes())
+}
+
+impl<T: Serialize> Sink<T> {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self { parts, items: PhantomData }
+    }
+
+    /// Sends a part of the result. Waits while the caller has no room. Does nothing where the caller takes no frames.
+    ///
+    /// # Errors
+    /// [`FrameError`]; nothing is sent. [`FrameError::Ended`] is no fault of the method.
+    ///
+    /// Cancel safety: a dropped future has sent nothing.
+    pub fn send<'a>(&'a self, item: &T) -> impl Future<Output = Result<(), FrameError>> + Send + use<'a, T> {
+        let text = self.parts.open.frames().map(|_| self.parts.item(item));
+        let parts = &self.parts;
+        async move {
+            match text {
+                None => Ok(()),
+                Some(Err(error)) => Err(FrameError::Json(error.to_string())),
+                Some(Ok(text)) => parts.send(FrameKind::Item, text).await,
+            }
+        }
+    }
+}
+
+impl<T> Clone for Sink<T> {
+    fn clone(&self) -> Self {
+        Self { parts: self.parts.clone(), items: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for Sink<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sink").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,71 @@
+//! What is asked on the control connection, by replicas and on `$SRV`, and the answers to it.
+//! Never waits where it is read.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::discovery::{self, Answer, Request, Signatures};
+use super::questions::Questions;
+use super::shared::{Link, Shared};
+use crate::nats::{Event, Handler, Message, Session};
+use crate::service::replicas::Mailbox;
+
+/// The session that is up, and every change of it.
+pub(super) type Sessions = watch::Receiver<Option<Arc<Session>>>;
+
+/// What the connection hands its messages to.
+#[derive(Debug)]
+pub(super) struct ControlHandler {
+    pub(super) shared: Arc<Shared>,
+    /// Answers to this replica's own questions.
+    pub(super) mailbox: Mailbox,
+    pub(super) questions: Questions,
+}
+
+/// Nothing in here waits: the connection's own task calls it.
+impl Handler for ControlHandler {
+    fn message(&self, message: Message) {
+        let inbox = message.subject.strip_prefix(&self.shared.inbox());
+        if inbox.is_some_and(|rest| rest.starts_with('.')) {
+            self.mailbox.offer(message);
+        } else if let Some(request) = Request::read(self.shared.service.endpoint(), &message)
+            && !self.questions.push(request)
+        {
+            self.shared.unasked();
+        }
+    }
+
+    fn event(&self, event: Event) {
+        self.shared.heard(Link::Control, event);
+    }
+}
+
+impl ControlHandler {
+    /// Answers questions until it is aborted.
+    pub(super) async fn answer(self: Arc<Self>, mut sessions: Sessions) {
+        let mut signatures = Signatures::new(Instant::now());
+        loop {
+            tokio::select! {
+                biased;
+                changed = sessions.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    if let Some(session) = &*sessions.borrow_and_update() {
+                        self.shared.service.fit(session.max_payload());
+                        self.shared.service.remind_callers();
+                    }
+                }
+                request = self.questions.next() => {
+                    // Whoever asked has given up by the time there is another connection.
+                    let Some(session) = sessions.borrow().clone() else { continue };
+                    let Answer { to, headers, payload } = discovery::answer(&self.shared, request, &mut signatures);
+                    // A question that came over a connection which has ended is not asked any more.
+                    let _ = session.publish(&to, "", headers.as_bytes(), &payload).await;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a service's tasks share, and what the connections tell it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::options::ServeOptions;
+use super::state::{Health, State};
+use crate::log_limiter::KeyedLogLimiter;
+use crate::name::Name;
+use crate::nats::{self, BusConfig};
+use crate::service::Service;
+
+/// What a service's tasks share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) service: Service,
+    pub(super) bus: BusConfig,
+    pub(super) instance: String,
+    /// The instance, as callers address it.
+    pub(super) replica: Name,
+    pub(super) options: ServeOptions,
+    pub(super) state: watch::Sender<State>,
+    pub(super) started: time::OffsetDateTime,
+    pub(super) health: Health,
+    /// Of what others can bring about at the connections.
+    pub(super) lines: KeyedLogLimiter<(Link, &'static str)>,
+    /// What would interrupt the service, whether it has started or not.
+    pub(super) interruptions: Mutex<BTreeMap<Interruption, String>>,
+}
+
+/// The connections of a service, but its guard's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Link {
+    /// The one that agents reach.
+    Agents,
+    /// The one for answers, other replicas and `$SRV`.
+    Control,
+}
+
+impl Link {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Agents => "agents",
+            Self::Control => "control",
+        }
+    }
+}
+
+/// A task that is aborted with whoever holds this.
+#[derive(Debug)]
+pub(super) struct EndedWithUs(pub(super) JoinHandle<()>);
+
+impl Drop for EndedWithUs {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Shared {
+    /// When this instance started, in milliseconds since the Unix epoch.
+    pub(super) fn started_ms(&self) -> u64 {
+        u64::try_from(self.started.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
+    }
+
+    /// Where answers to this instance itself go: nobody else may publish there, nor hear what its guard is told.
+    pub(super) fn inbox(&self) -> String {
+        format!("{}.replica.{}", self.service.endpoint().service_inbox(), self.instance)
+    }
+
+    /// A question is not answered, or more than one.
+    pub(super) fn unasked(&self) {
+        self.health.unasked.fetch_add(1, Ordering::Relaxed);
+        if let Some(suppressed) = self.lines.check(&(Link::Control, "questions")) {
+            tracing::warn!(target: "sealwire::bus", suppressed, "too many questions: some are not answered");
+        }
+    }
+
+    /// Why messages would be of no use at the moment, or that this is over. The state follows, once the service has started.
+    pub(super) fn interrupt(&self, by: Interruption, reason: Option<String>) {
+        let mut interruptions = self.interruptions.lock().unwrap_or_else(PoisonError::into_inner);
+        match reason {
+            Some(reason) => drop(interruptions.insert(by, reason)),
+            None => drop(interruptions.remove(&by)),
+        }
+        let now = in_force(&interruptions);
+        // Under the lock: two that change something must not overtake each other.
+        self.state.send_if_modified(|state| {
+            let changes = matches!(state, State::Ready | State::Interrupted(_)) && *state != now;
+            if changes {
+                *state = now;
+            }
+            changes
+        });
+    }
+
+    /// The service has started.
+    pub(super) fn has_started(&self) {
+        let interruptions = self.interruptions.lock().unwrap_or_else(PoisonError::into_inner);
+        self.state.send_replace(in_force(&interruptions));
+    }
+
+    /// What happens to a connection.
+    pub(super) fn heard(&self, link: Link, event: nats::Event) {
+        let name = link.as_str();
+        match event {
+            nats::Event::Connected => {
+                self.health.reconnected.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(target: "sealwire::bus", connection = name, "connected");
+                if link == Link::Agents {
+                    self.interrupt(Interruption::Lost, None);
+                }
+            }
+            nats::Event::Disconnected(reason) => {
+                tracing::warn!(target: "sealwire::bus", connection = name, reason, "the connection to the broker is lost");
+                if link == Link::Agents {
+                    self.interrupt(Interruption::Lost, Some(LOST.to_owned()));
+                }
+            }
+            nats::Event::Moved => {
+                tracing::info!(target: "sealwire::bus", connection = name, "the broker is about to go: connected to another");
+            }
+            nats::Event::Failed(reason) => {
+                if let Some(suppressed) = self.lines.check(&(link, "failed")) {
+                    tracing::warn!(target: "sealwire::bus", connection = name, reason, suppressed, "not connected");
+                }
+            }
+            // As many as the broker likes, and it may be others that bring it to.
+            nats::Event::PublishForbidden(subject) | nats::Event::SubscribeForbidden(subject) => {
+                if let Some(suppressed) = self.lines.check(&(link, "forbidden")) {
+                    let subject = crate::name::shown(&subject);
+                    tracing::warn!(
+                        target: "sealwire::bus",
+                        connection = name,
+                        subject,
+                        suppressed,
+                        "the broker forbids this user a subject"
+                    );
+                }
+            }
+            nats::Event::Flooded(_) => self.unasked(),
+            nats::Event::Error(error) => {
+                if let Some(suppressed) = self.lines.check(&(link, "error")) {
+                    tracing::warn!(target: "sealwire::bus", connection = name, error, suppressed, "the broker reports an error");
+                }
+            }
+        }
+    }
+}
+
+/// Hands on what the application tells of itself.
+pub(super) async fn follow(shared: Arc<Shared>) {
+    let Some(mut told) = shared.options.interrupted.clone() else { return };
+    loop {
+        let reason = told.borrow_and_update().clone();
+        shared.interrupt(Interruption::Application, reason);
+        if told.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What can interrupt a service. The first one is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Interruption {
+    /// The connection that takes messages is lost.
+    Lost,
+    /// A file that takes rights away cannot be read.
+    Closed,
+    /// [`ServeOptions::interrupted`](super::ServeOptions::interrupted) says so.
+    Application,
+}
+
+fn in_force(interruptions: &BTreeMap<Interruption, String>) -> State {
+    interruptions.values().next().map_or(State::Ready, |reason| State::Interrupted(reason.clone()))
+}
+
+/// Why a service is interrupted that connects anew.
+const LOST: &str = "the connection to the broker is lost";

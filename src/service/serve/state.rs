@@ -1,0 +1,85 @@
+//! What can be seen of a service on a bus. Never a secret, and no text of a file.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+#[cfg(doc)]
+use super::watched::Watched;
+
+/// In what state a service on a bus is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Not yet taking messages, and why.
+    Starting(String),
+    /// Taking messages.
+    Ready,
+    /// For the moment not taking messages, and why.
+    Interrupted(String),
+    /// Finishing what was accepted.
+    Draining,
+    /// Done.
+    Stopped,
+}
+
+impl State {
+    /// One word, for the service's metadata on the bus.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Starting(_) => "starting",
+            Self::Ready => "ready",
+            Self::Interrupted(_) => "interrupted",
+            Self::Draining => "draining",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// What happened to the connections, all of which only grow, and the files that cannot be read.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// How often a connection to the broker was made again after it was lost.
+    pub reconnected: AtomicU64,
+    /// Questions of other replicas and on `$SRV` that were not answered, because too many waited. Of those that the
+    /// broker kept to itself, one is counted for each subject and second.
+    pub unasked: AtomicU64,
+    /// Messages for which the queue had no room, or not for this agent; as far as hints go, they were answered with one.
+    pub shed: AtomicU64,
+    /// Answers that could not be published.
+    pub unsent: AtomicU64,
+    /// See [`Health::refused_reloads`].
+    pub(super) reloads: Refusals,
+}
+
+impl Health {
+    /// The watched files whose present state is refused. What was read of them before is in force, unless they have
+    /// closed the service.
+    #[must_use]
+    pub fn refused_reloads(&self) -> Vec<RefusedReload> {
+        self.reloads.list()
+    }
+}
+
+/// Files whose change was refused; see [`Health::refused_reloads`](Health::refused_reloads).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RefusedReload {
+    /// Which: `key ring`, `denylist`, `token keys`, `service key` or `policy`, or an application's own.
+    pub what: &'static str,
+    /// When they were refused for the first time since they were last in force.
+    pub since: SystemTime,
+    /// Whether the service refuses everything until they can be read.
+    pub closed: bool,
+}
+
+/// What is refused at the moment, at most one for each [`Watched`].
+#[derive(Debug, Default)]
+pub(super) struct Refusals(pub(super) Mutex<BTreeMap<usize, RefusedReload>>);
+
+impl Refusals {
+    fn list(&self) -> Vec<RefusedReload> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}

@@ -1,0 +1,56 @@
+//! Why a call ends before its method does, and with what a subscription ends then.
+
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::rpc::RpcError;
+
+/// Why a call was ended before its method had answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Ending {
+    /// Its caller asked for it.
+    #[error("cancelled by the caller")]
+    Cancelled,
+    /// The key, the token or the subject was revoked, or the token has expired.
+    #[error("the key or the token of the call is no longer valid")]
+    Unauthenticated,
+    /// A newer policy, or the roles of a newer token, do not allow it.
+    #[error("no longer allowed by the policy")]
+    Denied,
+    /// Frames were not acknowledged for too long.
+    #[error("frames were not acknowledged for too long")]
+    Stalled,
+    /// What may have been revoked cannot be known at the moment.
+    #[error("nothing is admitted: a key ring or denylist could not be read for too long")]
+    Suspended,
+    /// There is no room to hold a large result while it is sent.
+    #[error("no room to hold the result while it is sent")]
+    NoRoom,
+    /// The service stops. Only subscriptions end for it.
+    #[error("the service stops")]
+    Draining,
+}
+
+impl Ending {
+    /// What a record of decisions calls it.
+    pub(in crate::service) fn label(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Denied => "denied",
+            Self::Stalled => "stalled",
+            Self::Suspended => "suspended",
+            Self::NoRoom => "no_room",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// The result of a subscription that ends before its caller wants it to: `{"closed": reason}`.
+pub(in crate::service) fn subscription_end(reason: &'static str) -> Result<Box<RawValue>, RpcError> {
+    #[derive(Serialize)]
+    struct Closed {
+        closed: &'static str,
+    }
+    to_raw_value(&Closed { closed: reason }).map_err(RpcError::internal)
+}

@@ -1,0 +1,383 @@
+//! One call under way: what can end it, until when it runs, and what its caller has shown since.
+//! Never takes control that is not newer than all before it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::sleep;
+
+use super::ending::Ending;
+use super::writer::FrameWriter;
+use crate::auth::{Caller, TokenText};
+use crate::clock::Clock;
+use crate::policy::{DecisionRecord, Revision};
+use crate::rpc::Params;
+use crate::wire::ControlOp;
+
+/// One call under way, or one whose last frames may still be asked for.
+#[derive(Debug)]
+pub(in crate::service) struct OpenCall {
+    /// The nonce of the message.
+    message_id: String,
+    /// The digest of the request's proof; `None` for what nobody can control, since it has no answer.
+    request: Option<[u8; 32]>,
+    shown: Mutex<Shown>,
+    deadline_ms: AtomicU64,
+    /// No lease reaches beyond this.
+    latest_ms: AtomicU64,
+    deadline_moved: Notify,
+    ending: OnceLock<Ending>,
+    /// Its message is answered, or given up.
+    is_over: AtomicBool,
+    /// It has an ending, or is over.
+    ended: Notify,
+    /// The method has asked whether the call was cancelled.
+    is_watched: AtomicBool,
+    /// The method was told that nobody waits for it: what it says from then on may be for that reason.
+    has_noticed: AtomicBool,
+    is_subscription: AtomicBool,
+    asks: Mutex<Option<Arc<Asked>>>,
+    judged: Mutex<Option<Revision>>,
+    /// The last decision about it that was recorded, if its end is to be recorded, too.
+    recorded: Mutex<Option<Box<DecisionRecord>>>,
+    frames: OnceLock<FrameWriter>,
+    /// Control messages that wait.
+    waiting: AtomicUsize,
+    /// Questions that wait for room or for their answer.
+    asking: AtomicUsize,
+    asked: Mutex<HashMap<String, oneshot::Sender<Bytes>>>,
+    /// The largest answer in one message, in bytes.
+    answer_limit: usize,
+}
+
+/// What the call asked for, for deciding it again.
+#[derive(Debug)]
+pub(in crate::service) struct Asked {
+    pub(in crate::service) method: Arc<str>,
+    pub(in crate::service) params: Option<Params>,
+}
+
+#[derive(Debug)]
+struct Shown {
+    caller: Arc<Caller>,
+    token: Arc<TokenText>,
+    /// The highest counter of a control message.
+    counter: u64,
+}
+
+/// What became of a control message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::service) enum Controlled {
+    Done,
+    /// Its counter is not above all before it.
+    Old,
+    /// It speaks of frames or questions that there never were, or comes too often.
+    Void,
+}
+
+/// How many control messages of one call may wait.
+const MAX_WAITING: usize = 32;
+/// How many questions to the caller may be open at a time.
+const MAX_ASKED: usize = 16;
+/// The furthest that a lease reaches, in milliseconds.
+const MAX_LEASE_MS: u64 = 600_000;
+
+impl OpenCall {
+    pub(in crate::service) fn new(
+        message_id: String,
+        request: Option<[u8; 32]>,
+        caller: Arc<Caller>,
+        token: TokenText,
+        deadline_ms: u64,
+        answer_limit: usize,
+    ) -> Self {
+        Self {
+            message_id,
+            request,
+            shown: Mutex::new(Shown { caller, token: Arc::new(token), counter: 0 }),
+            deadline_ms: AtomicU64::new(deadline_ms),
+            latest_ms: AtomicU64::new(u64::MAX),
+            deadline_moved: Notify::new(),
+            ending: OnceLock::new(),
+            is_over: AtomicBool::new(false),
+            ended: Notify::new(),
+            is_watched: AtomicBool::new(false),
+            has_noticed: AtomicBool::new(false),
+            is_subscription: AtomicBool::new(false),
+            asks: Mutex::default(),
+            judged: Mutex::default(),
+            recorded: Mutex::default(),
+            frames: OnceLock::new(),
+            waiting: AtomicUsize::new(0),
+            asking: AtomicUsize::new(0),
+            asked: Mutex::default(),
+            answer_limit,
+        }
+    }
+
+    pub(in crate::service) fn message_id(&self) -> &str {
+        &self.message_id
+    }
+
+    /// The digest of the request's proof.
+    pub(in crate::service) fn request(&self) -> Option<&[u8; 32]> {
+        self.request.as_ref()
+    }
+
+    pub(in crate::service) fn answer_limit(&self) -> usize {
+        self.answer_limit
+    }
+
+    /// From now on it answers with frames, if it needs any.
+    pub(in crate::service) fn answer_with(&self, writer: FrameWriter) -> &FrameWriter {
+        self.frames.get_or_init(|| writer)
+    }
+
+    /// Its frames, if its caller takes any.
+    pub(in crate::service) fn frames(&self) -> Option<&FrameWriter> {
+        self.frames.get()
+    }
+
+    /// What was decided about it, and under which revision of the policy.
+    pub(in crate::service) fn asks_for(&self, asked: Asked, revision: &Revision) {
+        *lock(&self.asks) = Some(Arc::new(asked));
+        self.judged_under(revision);
+    }
+
+    /// `None` before it was decided for the first time, and once it is over.
+    pub(in crate::service) fn asked(&self) -> Option<Arc<Asked>> {
+        lock(&self.asks).clone()
+    }
+
+    /// A decision about it was recorded, and its end will be.
+    pub(in crate::service) fn records_end_of(&self, record: DecisionRecord) {
+        *lock(&self.recorded) = Some(Box::new(record));
+    }
+
+    /// The last decision that was recorded, once.
+    pub(in crate::service) fn take_recorded(&self) -> Option<Box<DecisionRecord>> {
+        lock(&self.recorded).take()
+    }
+
+    pub(in crate::service) fn judged_under(&self, revision: &Revision) {
+        *lock(&self.judged) = Some(revision.clone());
+    }
+
+    /// Whether the last decision about it was made under this revision.
+    pub(in crate::service) fn is_judged_under(&self, revision: &Revision) -> bool {
+        lock(&self.judged).as_ref() == Some(revision)
+    }
+
+    /// The caller and the token, as they were shown last, and the highest counter.
+    pub(in crate::service) fn shown(&self) -> (Arc<Caller>, Arc<TokenText>, u64) {
+        let shown = lock(&self.shown);
+        (Arc::clone(&shown.caller), Arc::clone(&shown.token), shown.counter)
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub(in crate::service) fn deadline_ms(&self) -> u64 {
+        self.deadline_ms.load(Ordering::Relaxed).min(self.latest_ms.load(Ordering::Relaxed))
+    }
+
+    /// The deadline, which can only be moved to earlier times from now on.
+    pub(in crate::service) fn freeze_deadline(&self) -> u64 {
+        let deadline_ms = self.deadline_ms();
+        self.latest_ms.fetch_min(deadline_ms, Ordering::Relaxed);
+        deadline_ms
+    }
+
+    /// Waits until the deadline has passed, wherever it is moved to meanwhile.
+    pub(in crate::service) async fn deadline(&self, clock: &dyn Clock) {
+        loop {
+            let moved = self.deadline_moved.notified();
+            let mut moved = std::pin::pin!(moved);
+            moved.as_mut().enable();
+            let at = self.deadline_ms();
+            tokio::select! {
+                () = sleep(Duration::from_millis(at.saturating_sub(clock.now_ms()))) => {
+                    if self.deadline_ms() == at {
+                        return;
+                    }
+                }
+                () = moved => {}
+            }
+        }
+    }
+
+    /// Ends the call. Only the first reason counts.
+    pub(in crate::service) fn end(&self, ending: Ending) {
+        if self.ending.set(ending).is_ok() {
+            self.ended.notify_waiters();
+            // Nobody waits for them any more.
+            lock(&self.asked).clear();
+        }
+    }
+
+    pub(in crate::service) fn ending(&self) -> Option<Ending> {
+        self.ending.get().copied()
+    }
+
+    /// Its message is answered, or given up. What the application keeps of it holds nothing any more but its caller and itself.
+    pub(super) fn close(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.ended.notify_waiters();
+        lock(&self.asked).clear();
+        lock(&self.asks).take();
+    }
+
+    /// Whether nobody waits for its method any more.
+    pub(in crate::service) fn is_over(&self) -> bool {
+        self.ending().is_some() || self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Whether it may be answered with frames, and has neither ended nor said its last word.
+    pub(super) fn is_running_stream(&self) -> bool {
+        !self.is_over() && self.frames().is_some_and(|frames| !frames.is_ended())
+    }
+
+    /// Waits until the call is ended before its method has answered.
+    ///
+    /// Cancel safe.
+    pub(in crate::service) async fn ended(&self) -> Ending {
+        self.once(|| self.ending()).await
+    }
+
+    /// Waits until nobody waits for its method any more.
+    ///
+    /// Cancel safe.
+    pub(in crate::service) async fn over(&self) {
+        self.once(|| self.is_over().then_some(())).await;
+    }
+
+    async fn once<T>(&self, look: impl Fn() -> Option<T>) -> T {
+        loop {
+            let ended = self.ended.notified();
+            let mut ended = std::pin::pin!(ended);
+            ended.as_mut().enable();
+            if let Some(seen) = look() {
+                return seen;
+            }
+            ended.await;
+        }
+    }
+
+    /// The method wants to know when the call is ended: it gets the time to.
+    pub(in crate::service) fn watch(&self) {
+        self.is_watched.store(true, Ordering::Relaxed);
+    }
+
+    pub(in crate::service) fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed)
+    }
+
+    /// The method is told that nobody waits for it.
+    pub(in crate::service) fn notice(&self) {
+        self.has_noticed.store(true, Ordering::SeqCst);
+    }
+
+    pub(in crate::service) fn has_noticed(&self) -> bool {
+        self.has_noticed.load(Ordering::SeqCst)
+    }
+
+    /// It goes on until somebody ends it.
+    pub(in crate::service) fn is_a_subscription(&self) {
+        self.is_subscription.store(true, Ordering::Relaxed);
+    }
+
+    pub(in crate::service) fn never_ends(&self) -> bool {
+        self.is_subscription.load(Ordering::Relaxed)
+    }
+
+    /// A place for a control message that waits; `false` if there is none.
+    pub(in crate::service) fn may_wait(&self) -> bool {
+        let more = |waiting| (waiting < MAX_WAITING).then_some(waiting + 1);
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Gives the place back.
+    pub(in crate::service) fn waited(&self) {
+        let less = |waiting: usize| waiting.checked_sub(1);
+        let _ = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// A place for one more question, which may wait for room before it is asked; `None` if as many are open as may.
+    pub(in crate::service) fn may_ask(&self) -> Option<Asking<'_>> {
+        let more = |asking| (asking < MAX_ASKED).then_some(asking + 1);
+        self.asking.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok().map(|_| Asking(self))
+    }
+
+    /// Remembers a question to the caller, by the digest of its proof; `None` if the call is over.
+    pub(in crate::service) fn ask(&self, question: String) -> Option<oneshot::Receiver<Bytes>> {
+        let mut asked = lock(&self.asked);
+        asked.retain(|_, answer| !answer.is_closed());
+        // INVARIANT: whoever asks has a place, so what is left is bounded by these.
+        if self.is_over() {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        asked.insert(question, sender);
+        Some(receiver)
+    }
+
+    /// Does what its caller asks for. `issued_at` is when that was signed, in seconds since the Unix epoch.
+    pub(in crate::service) fn control(
+        &self,
+        (caller, token): (Arc<Caller>, TokenText),
+        counter: u64,
+        issued_at: u64,
+        op: ControlOp,
+        payload: Bytes,
+        now_ms: u64,
+    ) -> Controlled {
+        {
+            let mut shown = lock(&self.shown);
+            if counter <= shown.counter {
+                return Controlled::Old;
+            }
+            shown.counter = counter;
+            if caller.token.expires_at >= shown.caller.token.expires_at {
+                *shown = Shown { caller, token: Arc::new(token), counter };
+            }
+        }
+        let done = match op {
+            ControlOp::Cancel => {
+                self.end(Ending::Cancelled);
+                true
+            }
+            ControlOp::Ack { ack, window, timeout_ms } => {
+                let is_known = self.frames().is_some_and(|frames| frames.acknowledge(ack, window));
+                if let (true, Some(timeout_ms)) = (is_known, timeout_ms) {
+                    let until = issued_at.saturating_mul(1000).saturating_add(timeout_ms);
+                    self.deadline_ms.store(until.min(now_ms.saturating_add(MAX_LEASE_MS)), Ordering::Relaxed);
+                    self.deadline_moved.notify_one();
+                }
+                is_known
+            }
+            ControlOp::Again { ack } => self.frames().is_some_and(|frames| frames.again(ack)),
+            ControlOp::Answer { ask } => {
+                let asked = lock(&self.asked).remove(&ask);
+                asked.is_some_and(|asked| asked.send(payload).is_ok())
+            }
+        };
+        if done { Controlled::Done } else { Controlled::Void }
+    }
+}
+
+/// The place of a question; its end gives it back.
+#[derive(Debug)]
+pub(in crate::service) struct Asking<'c>(&'c OpenCall);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing between lock and unlock can panic halfway.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,346 @@
+//! Frames: the numbered, signed parts of an answer that is sent while its call runs (SPEC.md §25).
+//! Never numbers two frames alike, and never signs one after the end.
+
+use std::fmt::Write as _;
+
+use async_nats::Subject;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::headers::HeaderBlock;
+use super::proof::{ProofError, ProofHeader, SCHEME, object, some_string};
+use super::seal::{AUTHENTICATION_INFO, Binding, ReplyKey, Signing};
+use super::subject::ReplyTo;
+use crate::jose::{b64, b64_to, integer, sha256, unb64};
+use crate::nats::{PublishError, Session};
+
+/// What a frame takes beside its bytes: its place in a queue that may have grown to twice what it holds, and what the
+/// allocator keeps for two buffers. By our measurement 300 to 400 bytes (`tests/bus/streams/memory.rs`).
+const BESIDE: usize = 384;
+
+/// The type of a frame's proof.
+pub(crate) const FRAME_TYP: &str = "nats-rpc-v1-frame+jwt";
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FrameKind {
+    /// The call has begun. Always the first, number 0; empty.
+    Open,
+    /// A part of the result: a JSON-RPC response, or an array of some.
+    Item,
+    /// A JSON-RPC notification to the caller, or an array of some.
+    Note,
+    /// A JSON-RPC request to the caller.
+    Ask,
+    /// Bytes of the text of the response, which is too large for one message.
+    Piece,
+    /// The call is still running; empty. It repeats the number of the frame before.
+    Beat,
+    /// The JSON-RPC response, or its last bytes after pieces. Nothing comes after it.
+    End,
+}
+
+/// The claims of a frame's proof, exactly as the protocol names them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrameClaims {
+    /// `<environment>/<service>`.
+    pub iss: String,
+    /// The reply subject.
+    pub to: String,
+    /// When it was signed: whole seconds since the Unix epoch.
+    #[serde(deserialize_with = "integer")]
+    pub iat: u64,
+    /// base64url(SHA-256(proof of the request)).
+    pub req: String,
+    /// base64url(SHA-256(payload)).
+    pub dig: String,
+    /// Its number: 0 for [`FrameKind::Open`], then one more each; a [`FrameKind::Beat`] repeats the last.
+    #[serde(deserialize_with = "integer")]
+    pub seq: u64,
+    /// What it is.
+    pub knd: FrameKind,
+    /// The replica that runs the call.
+    pub rep: String,
+    /// Of [`FrameKind::End`] only: the digest of everything that was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_string")]
+    pub acc: Option<String>,
+}
+
+impl FrameKind {
+    /// As the claim `knd` has it.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Item => "item",
+            Self::Note => "note",
+            Self::Ask => "ask",
+            Self::Piece => "piece",
+            Self::Beat => "beat",
+            Self::End => "end",
+        }
+    }
+}
+
+impl FrameClaims {
+    pub(crate) fn parse(part: &str) -> Result<Self, ProofError> {
+        let bytes = unb64(part).ok_or(ProofError::Encoding)?;
+        let claims: Self = object(&bytes).ok_or(ProofError::Claims)?;
+        // `open` is what has the number 0, and `end` is what has the digest.
+        if (claims.knd == FrameKind::Open) != (claims.seq == 0 && claims.knd != FrameKind::Beat) {
+            return Err(ProofError::Claim("knd"));
+        }
+        if (claims.knd == FrameKind::End) != claims.acc.is_some() {
+            return Err(ProofError::Claim("acc"));
+        }
+        Ok(claims)
+    }
+}
+
+/// The digest of everything that a call has answered so far: whoever has the last one knows that nothing is missing.
+///
+/// It begins with the digest of the request's proof; each frame with content adds
+/// `SHA-256(digest || SHA-256(payload))`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RunningDigest([u8; 32]);
+
+impl RunningDigest {
+    /// Before the first frame; `request` is the digest of the request's proof.
+    pub(crate) fn of_request(request: [u8; 32]) -> Self {
+        Self(request)
+    }
+
+    /// The next frame's payload, by its digest.
+    pub(crate) fn add(&mut self, payload: &[u8; 32]) {
+        let mut both = [0; 64];
+        let (before, added) = both.split_at_mut(32);
+        before.copy_from_slice(&self.0);
+        added.copy_from_slice(payload);
+        self.0 = sha256(&both);
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        b64(self.0)
+    }
+}
+
+/// Signs the frames of one call, in their order. Made of the call's [`Binding`], so a call that has sent a frame cannot
+/// be answered in the ordinary way any more.
+#[derive(Debug)]
+pub(crate) struct FrameSealer {
+    reply: ReplyTo,
+    key: ReplyKey,
+    texts: Texts,
+    stem: Option<Stem>,
+    /// The number of the next frame that has one of its own.
+    next: u64,
+    digest: RunningDigest,
+    /// When the last frame was signed, seconds since the Unix epoch.
+    last_iat: u64,
+}
+
+/// What does not change from frame to frame: the header block up to the claims, and the claims between their values, as JSON.
+#[derive(Debug)]
+struct Texts {
+    head: String,
+    /// Where in it the proof begins.
+    proof_at: usize,
+    before_iat: String,
+    after_iat: String,
+    replica: String,
+}
+
+/// What the frames of one second begin with, encoded and fed to the MAC: most of each frame's proof.
+#[derive(Debug)]
+struct Stem {
+    iat: u64,
+    /// The header block, down to the last whole group of base64url.
+    block: String,
+    /// Up to two bytes of the claims that no whole group was made of.
+    rest: String,
+    signing: Signing,
+}
+
+/// A frame that may be published, as often as the caller asks for it.
+#[derive(Clone)]
+pub struct SealedFrame {
+    seq: u64,
+    kind: FrameKind,
+    /// Of [`FrameKind::Ask`] only: the digest of its proof, by which an answer names it.
+    question: Option<Box<str>>,
+    to: Subject,
+    headers: HeaderBlock,
+    payload: Bytes,
+}
+
+impl FrameSealer {
+    pub(crate) fn new(binding: Binding, replica: &str) -> Self {
+        let (reply, iss, request, key) = binding.into_parts();
+        let texts = Texts::new(&reply, iss.as_str(), &request, &key, replica);
+        let digest = RunningDigest::of_request(request);
+        Self { reply, key, texts, stem: None, next: 0, digest, last_iat: 0 }
+    }
+
+    /// How many frames have a number by now: what the next one will be.
+    pub(crate) fn next_seq(&self) -> u64 {
+        self.next
+    }
+
+    /// Opens the call's stream. Comes first.
+    pub(crate) fn open(&mut self, now_s: u64) -> SealedFrame {
+        debug_assert_eq!(self.next, 0, "opened once");
+        self.numbered(FrameKind::Open, Bytes::new(), now_s)
+    }
+
+    /// A frame with content. Not for [`FrameKind::End`]: see [`FrameSealer::end`].
+    pub(crate) fn content(&mut self, kind: FrameKind, payload: Bytes, now_s: u64) -> SealedFrame {
+        debug_assert!(matches!(kind, FrameKind::Item | FrameKind::Note | FrameKind::Ask | FrameKind::Piece));
+        debug_assert!(self.next > 0, "after `open`");
+        self.numbered(kind, payload, now_s)
+    }
+
+    /// A sign of life. Its time is later than that of every frame before it, so a repeated one is none.
+    pub(crate) fn beat(&mut self, now_s: u64) -> SealedFrame {
+        let iat = now_s.max(self.last_iat.saturating_add(1));
+        self.signed(FrameKind::Beat, self.next.saturating_sub(1), Bytes::new(), iat, false)
+    }
+
+    /// The last frame.
+    pub(crate) fn end(mut self, payload: Bytes, now_s: u64) -> SealedFrame {
+        self.numbered(FrameKind::End, payload, now_s)
+    }
+
+    fn numbered(&mut self, kind: FrameKind, payload: Bytes, now_s: u64) -> SealedFrame {
+        let seq = self.next;
+        self.next = self.next.saturating_add(1);
+        let iat = now_s.max(self.last_iat);
+        self.signed(kind, seq, payload, iat, kind != FrameKind::Open)
+    }
+
+    fn signed(&mut self, kind: FrameKind, seq: u64, payload: Bytes, iat: u64, counts: bool) -> SealedFrame {
+        let digest = sha256(&payload);
+        if counts {
+            self.digest.add(&digest);
+        }
+        self.last_iat = iat;
+        let stem = match self.stem.take() {
+            Some(stem) if stem.iat == iat => stem,
+            _ => self.texts.stem(iat, &self.key),
+        };
+        // The order of the claims is that of `FrameClaims`.
+        let mut claims = String::with_capacity(256);
+        claims.push_str(&stem.rest);
+        b64_to(digest, &mut claims);
+        let _ = write!(claims, r#"","seq":{seq},"knd":"{}","rep":{}"#, kind.as_str(), self.texts.replica);
+        if kind == FrameKind::End {
+            let _ = write!(claims, r#","acc":"{}""#, self.digest.to_text());
+        }
+        claims.push('}');
+        // With the separator, a MAC's text and the two line ends, exactly: frames are kept. That of Ed25519 grows once.
+        let mut block = String::with_capacity(stem.block.len() + (claims.len() * 4).div_ceil(3) + 48);
+        block.push_str(&stem.block);
+        b64_to(claims, &mut block);
+        let signature = stem.signing.sign(&self.key, &block, stem.block.len(), self.texts.proof_at);
+        block.push('.');
+        b64_to(signature, &mut block);
+        let question = (kind == FrameKind::Ask).then(|| {
+            let proof = block.get(self.texts.proof_at..).unwrap_or_default();
+            b64(sha256(proof.as_bytes())).into_boxed_str()
+        });
+        block.push_str("\r\n\r\n");
+        let headers = HeaderBlock::from(Bytes::from(block));
+        self.stem = Some(stem);
+        SealedFrame { seq, kind, question, to: self.reply.to_subject(), headers, payload }
+    }
+}
+
+impl Texts {
+    fn new(reply: &ReplyTo, iss: &str, request: &[u8; 32], key: &ReplyKey, replica: &str) -> Self {
+        // Names and subjects need no escaping; whatever they are, it is JSON.
+        let json = |text: &str| serde_json::to_string(text).unwrap_or_default();
+        let (algorithm, kid) = key.algorithm_and_kid();
+        let header = ProofHeader { algorithm, kid: kid.to_owned(), typ: FRAME_TYP.to_owned() }.encode();
+        let block = HeaderBlock::of(&[(AUTHENTICATION_INFO, &format!("{SCHEME} {header}."))]);
+        let head = String::from_utf8_lossy(block.as_bytes()).trim_end().to_owned();
+        Self {
+            proof_at: head.len() - header.len() - 1,
+            head,
+            before_iat: format!(r#"{{"iss":{},"to":{},"iat":"#, json(iss), json(reply.as_str())),
+            after_iat: format!(r#","req":"{}","dig":""#, b64(request)),
+            replica: json(replica),
+        }
+    }
+
+    fn stem(&self, iat: u64, key: &ReplyKey) -> Stem {
+        let claims = format!("{}{iat}{}", self.before_iat, self.after_iat);
+        let (whole, rest) = claims.split_at_checked(claims.len() - claims.len() % 3).unwrap_or((&claims, ""));
+        let mut block = self.head.clone();
+        b64_to(whole, &mut block);
+        let signing = key.begin(block.get(self.proof_at..).unwrap_or_default());
+        Stem { iat, rest: rest.to_owned(), block, signing }
+    }
+}
+
+impl SealedFrame {
+    /// Its number.
+    #[must_use]
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> FrameKind {
+        self.kind
+    }
+
+    /// Of a question: the digest of its proof.
+    pub(crate) fn question(&self) -> Option<&str> {
+        self.question.as_deref()
+    }
+
+    /// How many bytes are kept for it, and for keeping it.
+    pub(crate) fn len(&self) -> usize {
+        self.headers.len() + self.payload.len() + BESIDE
+    }
+
+    /// Where it goes.
+    #[must_use]
+    pub fn to(&self) -> &str {
+        self.to.as_str()
+    }
+
+    /// The header block.
+    #[must_use]
+    pub fn headers(&self) -> &HeaderBlock {
+        &self.headers
+    }
+
+    /// The payload.
+    #[must_use]
+    pub fn payload(&self) -> &Bytes {
+        &self.payload
+    }
+
+    /// Publishes it, for the first time or again.
+    ///
+    /// Cancel safety: a dropped future may or may not have queued the message.
+    pub(crate) async fn send(&self, session: &Session) -> Result<(), PublishError> {
+        session.publish(&self.to, "", self.headers.as_bytes(), &self.payload).await
+    }
+}
+
+/// Without signature and payload, which holds results.
+impl std::fmt::Debug for SealedFrame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SealedFrame")
+            .field("seq", &self.seq)
+            .field("kind", &self.kind)
+            .field("payload", &self.payload.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

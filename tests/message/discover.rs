@@ -1,0 +1,251 @@
+//! `rpc.discover`: each caller is told what it may call, and of nothing else. SPEC.md §18.1.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::stream;
+use sealwire::policy::{Param, ParamType, ScalarType};
+use sealwire::rpc::RpcError;
+use sealwire::service::{BuildError, Ctx, Description, QuotaLimits, Router, RouterError, ServiceLimits};
+use sealwire_testkit::desk::{Agent, Desk, call, code};
+use serde_json::{Value, json};
+
+async fn nothing(_: Ctx, _: Option<Value>) -> Result<(), RpcError> {
+    Ok(())
+}
+
+async fn numbers(_: Ctx, _: Option<Value>) -> Result<stream::Empty<Result<u8, RpcError>>, RpcError> {
+    Ok(stream::empty())
+}
+
+fn router() -> Router {
+    Router::new(())
+        .method("bank/pay", nothing)
+        .params(
+            "bank/pay",
+            [
+                Param::string("to"),
+                Param::integer("amount"),
+                Param::new("tags", ParamType::List(ScalarType::String)).optional(),
+            ],
+        )
+        .describe(
+            "bank/pay",
+            Description::new("Pays.")
+                .result(json!({ "type": "null" }))
+                .example(json!({ "amount": 1, "to": "bob" }), json!(null)),
+        )
+        .idempotent("bank/pay", Duration::from_secs(60))
+        .method("bank/close", nothing)
+        .stream("log/lines", numbers)
+        .subscription("log/ticks", numbers_of_notes)
+        .method("vault/open", nothing)
+}
+
+async fn numbers_of_notes(_: Ctx, _: Option<Value>) -> Result<stream::Empty<Result<[u8; 1], RpcError>>, RpcError> {
+    Ok(stream::empty())
+}
+
+const POLICY: &str = r#"
+[role.clerk]
+allow = ["log/*"]
+[role.boss]
+allow = ["*"]
+[role.closed]
+deny = ["rpc.discover"]
+
+[rule.small]
+roles = ["clerk"]
+allow = ["bank/pay"]
+when.params.amount = { min = 1, max = 100 }
+"#;
+
+async fn discover(desk: &Desk, agent: &Agent, params: Value) -> Result<Value, i64> {
+    let text = desk.ask(agent, &call("rpc.discover", &params.to_string())).await.unwrap();
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    code(&text).map_or_else(|| Ok(answer["result"].clone()), Err)
+}
+
+fn names(document: &Value) -> Vec<&str> {
+    document["methods"].as_array().unwrap().iter().map(|method| method["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn each_caller_is_told_what_it_may_call() {
+    let desk = Desk::open_with(router(), POLICY, ServiceLimits::default());
+    let (ann, bob) = (desk.agent("ann", &["clerk"]), desk.agent("bob", &["boss"]));
+    let clerks = discover(&desk, &ann, json!({})).await.unwrap();
+    assert_eq!(names(&clerks), ["bank/pay", "log/lines", "log/ticks"]);
+    assert!(!clerks.to_string().contains("vault"), "{clerks}");
+    assert_eq!(clerks["openrpc"], "1.3.2");
+    assert_eq!(
+        clerks["info"],
+        json!({ "title": "test/desk", "version": desk.service.policy().revision().to_string() })
+    );
+    let amount = json!({ "type": "integer", "minimum": 1, "maximum": 100 });
+    let tags = json!({ "type": "array", "items": { "type": "string" } });
+    assert_eq!(
+        clerks["methods"][0],
+        json!({
+            "name": "bank/pay",
+            "description": "Pays.",
+            "params": [
+                { "name": "to", "required": true, "schema": { "type": "string" } },
+                { "name": "amount", "required": true, "schema": amount },
+                { "name": "tags", "required": false, "schema": tags },
+            ],
+            "result": { "name": "result", "schema": { "type": "null" } },
+            "examples": [{
+                "name": "example 1",
+                "params": [{ "name": "amount", "value": 1 }, { "name": "to", "value": "bob" }],
+                "result": { "name": "result", "value": null },
+            }],
+            "x-params": {
+                "type": "object",
+                "properties": { "to": { "type": "string" }, "amount": amount, "tags": tags },
+                "required": ["to", "amount"],
+                "additionalProperties": false,
+            },
+            "x-idempotent": true,
+        })
+    );
+    assert_eq!(
+        (&clerks["methods"][1]["x-stream"], &clerks["methods"][2]["x-subscription"]),
+        (&json!(true), &json!(true))
+    );
+    assert_eq!(clerks["methods"][1]["x-params"], json!({ "type": "object" }), "nothing is declared");
+
+    let all = discover(&desk, &bob, json!({})).await.unwrap();
+    assert_eq!(names(&all), ["bank/close", "bank/pay", "log/lines", "log/ticks", "vault/open"]);
+    assert_eq!(all["methods"][1]["params"][1]["schema"], json!({ "type": "integer" }), "no bounds for the boss");
+
+    // Another policy, another answer.
+    desk.change_policy("[role.clerk]\nallow = [\"vault/*\"]\n");
+    assert_eq!(names(&discover(&desk, &ann, json!({})).await.unwrap()), ["vault/open"]);
+    assert!(names(&discover(&desk, &bob, json!({})).await.unwrap()).is_empty());
+}
+
+#[tokio::test]
+async fn everybody_may_ask_unless_a_rule_says_no() {
+    let desk = Desk::open_with(router(), POLICY, ServiceLimits::default());
+    let nobody = desk.agent("ann", &[]);
+    assert!(names(&discover(&desk, &nobody, json!({})).await.unwrap()).is_empty());
+    let closed = desk.agent("bob", &["boss", "closed"]);
+    assert_eq!(discover(&desk, &closed, json!({})).await, Err(-32002));
+    // On behalf of somebody: what both may call.
+    let for_bob = desk.agent_with("ann", |request| {
+        request.subject = "bob".to_owned();
+        request.actor = Some("ann".to_owned());
+    });
+    assert!(names(&discover(&desk, &for_bob, json!({})).await.unwrap()).is_empty(), "no rule is about such calls");
+    let rule = |agents: &str| format!("[rule.x]\nagents = [{agents}]\nallow = [\"log/*\"]\ndelegated = \"also\"\n");
+    desk.change_policy(&rule("\"ann\""));
+    assert!(names(&discover(&desk, &for_bob, json!({})).await.unwrap()).is_empty(), "only the agent may");
+    desk.change_policy(&rule("\"ann\", \"bob\""));
+    assert_eq!(names(&discover(&desk, &for_bob, json!({})).await.unwrap()), ["log/lines", "log/ticks"]);
+    // A subject that may not ask is not asked for.
+    desk.change_policy(&format!(
+        "{}[rule.y]\nagents = [\"bob\"]\ndeny = [\"rpc.discover\"]\n",
+        rule("\"ann\", \"bob\"")
+    ));
+    assert_eq!(discover(&desk, &for_bob, json!({})).await, Err(-32002));
+}
+
+#[tokio::test]
+async fn a_thousand_methods_come_in_pages_that_name_no_others() {
+    let name = |number: usize| format!("{}/m{number:04}", if number.is_multiple_of(2) { "even" } else { "odd" });
+    let mut router = (0..1_000).fold(Router::new(()), |router, number| {
+        let about = Description::new(format!("The method number {number}. {}", "It does what it does. ".repeat(20)));
+        router.method(&name(number), nothing).describe(&name(number), about)
+    });
+    // More than an answer without frames has room for.
+    let large = Description::new("Large.").extension("x-text", "x".repeat(250 * 1024));
+    router = router.method("even/large", nothing).describe("even/large", large);
+    let desk = Desk::open_with(router, "[role.clerk]\nallow = [\"even/*\"]\n", ServiceLimits::default());
+    let ann = desk.agent("ann", &["clerk"]);
+    let (mut found, mut pages, mut cursor) = (Vec::new(), 0, json!({}));
+    loop {
+        let text = desk.ask(&ann, &call("rpc.discover", &cursor.to_string())).await.unwrap();
+        assert!(text.len() <= 192 * 1024, "{}", text.len());
+        assert!(!text.contains("odd/"), "what is left out has no name in a cursor");
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        found.extend(names(&answer["result"]).into_iter().map(str::to_owned));
+        pages += 1;
+        let methods = answer["result"]["methods"].as_array().unwrap();
+        let large = methods.iter().find(|method| method["name"] == "even/large");
+        assert!(large.is_none_or(|large| large["x-shortened"] == true && large["x-text"] == Value::Null));
+        match answer["result"].get("x-next") {
+            Some(next) => cursor = json!({ "cursor": next }),
+            None => break,
+        }
+    }
+    assert_eq!((found.len(), pages), (501, 2));
+    assert!(found.is_sorted());
+    for wrong in [json!({ "cursor": "a//b" }), json!({ "cursor": 1 }), json!({ "more": 1 }), json!(["a", "b"])] {
+        assert_eq!(discover(&desk, &ann, wrong.clone()).await, Err(-32602), "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn a_large_catalogue_is_charged_to_who_asks() {
+    let router = (0..320).fold(Router::new(()), |router, number| router.method(&format!("m/n{number}"), nothing));
+    let quota = QuotaLimits { per_second: 1, burst: 50, ..QuotaLimits::default() };
+    let desk = Desk::open_with(router, "", ServiceLimits { quota, ..ServiceLimits::default() });
+    let (ann, bob) = (desk.agent("ann", &[]), desk.agent("bob", &[]));
+    // 21 each.
+    for _ in 0..2 {
+        assert!(discover(&desk, &ann, json!({})).await.is_ok());
+    }
+    assert_eq!(discover(&desk, &ann, json!({})).await, Err(-32013));
+    assert!(discover(&desk, &bob, json!({})).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_description_may_change_while_the_service_runs() {
+    let shown = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&shown);
+    let schema = json!({
+        "type": "object", "properties": { "n": { "$ref": "#/$defs/n" }, "any": true }, "$defs": { "n": { "type": "integer" } },
+    });
+    let router = Router::new(()).method("t/tool", nothing).params("t/tool", [Param::integer("n")]).describe_with(
+        "t/tool",
+        move || {
+            let about =
+                Description::new("A tool.").params(schema.clone()).extension("x-mcp", json!({ "title": "Tool" }));
+            asked.load(Ordering::Relaxed).then(|| Arc::new(about))
+        },
+    );
+    let policy = "[rule.x]\neveryone = true\nallow = [\"t/*\"]\nwhen.params.n = { max = 3 }\n";
+    let desk = Desk::open_with(router, policy, ServiceLimits::default());
+    let ann = desk.agent("ann", &[]);
+    let told = discover(&desk, &ann, json!({})).await.unwrap();
+    assert_eq!(told["methods"][0]["x-mcp"], json!({ "title": "Tool" }));
+    let n = &told["methods"][0]["x-params"]["properties"]["n"];
+    assert_eq!(n, &json!({ "$ref": "#/$defs/n", "maximum": 3 }), "its own schema, and the bound of the rule");
+    shown.store(false, Ordering::Relaxed);
+    assert!(names(&discover(&desk, &ann, json!({})).await.unwrap()).is_empty());
+}
+
+#[test]
+fn what_cannot_be_told_is_reported() {
+    let cases = [
+        Description::default().params(json!({ "type": "string" })),
+        Description::default().params(json!([])),
+        Description::default().result(json!("number")),
+        Description::default().example(json!([1]), json!(1)),
+        Description::default().extension("title", "x"),
+        Description::default().extension("x-params", "x"),
+        Description::new("x".repeat(Description::MAX_BYTES + 1)),
+    ];
+    for about in cases {
+        let router = Router::new(()).method("a/b", nothing).describe("a/b", about.clone());
+        let error = Desk::try_open(router).err().unwrap();
+        assert!(
+            matches!(&error, BuildError::Methods(wrong) if matches!(wrong[..], [RouterError::Description(..)])),
+            "{about:?}"
+        );
+    }
+    let error = Desk::try_open(Router::new(()).describe("a/b", Description::new("x"))).err().unwrap();
+    assert!(error.to_string().contains("register the method first"), "{error}");
+}

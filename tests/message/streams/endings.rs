@@ -1,0 +1,222 @@
+//! What is left of a call when it has ended: nothing that others wait for, and nothing that the application can keep
+//! (SPEC.md §15, §25).
+
+use std::time::Duration;
+
+use sealwire::policy::DecisionRecord;
+use sealwire::wire::ControlOp;
+use sealwire_testkit::desk::Setup;
+
+use super::*;
+
+/// SPEC.md §25: whoever judges control does not wait for frames of a call that has ended.
+#[tokio::test(start_paused = true)]
+async fn an_outlet_that_is_stuck_holds_up_nobody_who_judges_control() {
+    let (desk, _) = desk();
+    let mut caller = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/count", "[3]"), 32);
+    caller.finished().await;
+    caller.out.is_stuck.store(true, Ordering::SeqCst);
+    let began = tokio::time::Instant::now();
+    caller.control(ControlOp::Again { ack: Some(1) }).await;
+    assert_eq!(began.elapsed(), Duration::ZERO, "control was judged, and the frames are somebody else's matter");
+    // Whoever sends them does not give up at once.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    caller.out.is_stuck.store(false, Ordering::SeqCst);
+    caller.out.unstuck.notify_waiters();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let again: Vec<_> = caller.out.frames.lock().unwrap().drain(..).map(|frame| frame.seq()).collect();
+    assert_eq!(again, [2, 3, 4]);
+}
+
+/// What a method leaves behind.
+type Kept = Arc<Mutex<Vec<(Ctx<Shelf>, Sink<String>)>>>;
+
+#[derive(Clone, Default)]
+struct Shelf {
+    kept: Kept,
+    ended: Arc<AtomicUsize>,
+}
+
+/// A method that gives its context and its sink to a task, and answers.
+fn keeping() -> (Router<Shelf>, Shelf) {
+    let shelf = Shelf::default();
+    let router = Router::new(shelf.clone())
+        .method_with_sink("desk/keep", |ctx: Ctx<Shelf>, (bytes,): (usize,), sink: Sink<String>| async move {
+            for _ in 0..8 {
+                sink.send(&"x".repeat(bytes)).await?;
+            }
+            ctx.state().kept.lock().unwrap().push((ctx.clone(), sink.clone()));
+            let (task, state) = (ctx.clone(), ctx.state().clone());
+            tokio::spawn(async move {
+                task.cancelled().await;
+                state.ended.fetch_add(1, Ordering::SeqCst);
+            });
+            Ok::<_, RpcError>("done")
+        })
+        .method("desk/quick", |ctx: Ctx<Shelf>, (): ()| async move {
+            let state = ctx.state().clone();
+            tokio::spawn(async move {
+                ctx.cancelled().await;
+                assert!(ctx.is_cancelled());
+                state.ended.fetch_add(1, Ordering::SeqCst);
+            });
+            Ok::<_, RpcError>("done")
+        });
+    (router, shelf)
+}
+
+/// SPEC.md §15: what the application keeps of its calls keeps none of the bytes that were kept for their frames.
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_outlives_its_call_holds_no_frames() {
+    let (router, shelf) = keeping();
+    let streams = StreamLimits { bytes: 4 << 20, ..StreamLimits::default() };
+    let limits = ServiceLimits { streams, ..ServiceLimits::default() };
+    let desk = Arc::new(Desk::open_with(router, sealwire_testkit::desk::POLICY, limits));
+    // 800 KB each time, of which nothing is acknowledged; all of it together is far above what one agent may have kept.
+    for _ in 0..8 {
+        let mut caller = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/keep", "[100000]"), 32);
+        let (_, frames) = caller.finished().await;
+        assert_eq!(end(&frames)["result"], "done");
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        desk.service.review();
+    }
+    let kept: Vec<_> = shelf.kept.lock().unwrap().drain(..).collect();
+    assert_eq!(kept.len(), 8);
+    for (ctx, sink) in kept {
+        assert!(ctx.is_cancelled() && sink.send(&"more".to_owned()).await.is_err());
+    }
+}
+
+/// SPEC.md §25: a task that a method has left behind learns that the call is over, however it ended.
+#[tokio::test(start_paused = true)]
+async fn what_a_method_leaves_behind_learns_that_its_call_is_over() {
+    let (router, shelf) = keeping();
+    let desk = Arc::new(Desk::open(router));
+    let ann = desk.agent("ann", &["worker"]);
+    let ended = |count| {
+        let shelf = shelf.clone();
+        async move {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            assert_eq!(shelf.ended.load(Ordering::SeqCst), count);
+        }
+    };
+    desk.ask(&ann, &call("desk/quick", "[]")).await.unwrap();
+    ended(1).await;
+    let batch = format!("[{},{}]", call("desk/quick", "[]"), call("desk/quick", "[]"));
+    desk.ask(&ann, &batch).await.unwrap();
+    ended(3).await;
+    let notification = r#"{"jsonrpc":"2.0","method":"desk/quick","params":[]}"#;
+    assert!(desk.ask(&ann, notification).await.is_none());
+    ended(4).await;
+    Caller::call(&desk, ann, &call("desk/keep", "[1]"), 32).finished().await;
+    ended(5).await;
+}
+
+/// SPEC.md §25: a call that its replica gives up is not under way any more.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_given_up_is_let_go_of() {
+    let (desk, seen) = desk();
+    let mut caller =
+        Caller::call_for(&desk, desk.agent("ann", &["worker"]), &call("desk/ticks", "[]"), Some(9), 600_000);
+    assert!(!caller.settled_for(300).await.is_empty());
+    caller.task.abort();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(seen.dropped.load(Ordering::SeqCst), 1);
+    let unknown = caller.refused("control_unknown");
+    caller.control(ControlOp::Again { ack: None }).await;
+    assert_eq!(caller.refused("control_unknown"), unknown + 1, "nobody sends anything for it");
+    // Its nonce is new again as soon as the guard has forgotten it.
+    desk.clock.advance_ms(120_000);
+    let nonce = caller.letter.expectation.message_id().to_owned();
+    let ann = desk.agent("ann", &["worker"]);
+    let again = desk.letter_claiming(&ann, &call("desk/echo", "[]"), |claims| claims.jti.clone_from(&nonce));
+    assert_eq!(desk.offer(&again).await, None);
+}
+
+type Records = Arc<Mutex<Vec<DecisionRecord>>>;
+
+/// A desk that records its decisions.
+fn recorded<S: Send + Sync + 'static>(router: Router<S>) -> (Arc<Desk>, Records) {
+    let records = Records::default();
+    let sink = Arc::clone(&records);
+    let desk = Desk::open_as(Setup::default(), |service| {
+        service.methods(router).decisions(move |record| sink.lock().unwrap().push(record))
+    });
+    (Arc::new(desk), records)
+}
+
+/// SPEC.md §25: a call that has ended is not decided again, nor is anything recorded of it.
+#[tokio::test(start_paused = true)]
+async fn calls_that_have_ended_are_not_decided_again() {
+    let (desk, records) = recorded(router().0);
+    let mut caller = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/count", "[3]"), 32);
+    caller.finished().await;
+    let mut other = Caller::call(&desk, desk.agent("bob", &["worker"]), &call("desk/sleep", "[]"), 32);
+    other.settled_for(5).await;
+    let before = records.lock().unwrap().len();
+    desk.change_policy("[role.worker]\nallow = [\"desk/*\"]\ndeny = [\"desk/count\"]\n");
+    assert_eq!(records.lock().unwrap().len(), before, "its last frames may still be asked for");
+    caller.control(ControlOp::Again { ack: Some(1) }).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(caller.out.frames.lock().unwrap().len(), 3);
+}
+
+/// SPEC.md §25: the record of decisions shows how a stream began and how it ended, under the id of its call.
+#[tokio::test(start_paused = true)]
+async fn the_record_of_decisions_shows_where_a_stream_begins_and_ends() {
+    let (desk, records) = recorded(router().0);
+    let seen = |caller: &Caller| -> Vec<Value> {
+        let id = caller.letter.expectation.message_id();
+        let records = records.lock().unwrap();
+        let own = records.iter().filter(|record| record.call.as_deref() == Some(id));
+        own.map(|record| serde_json::to_value(record).unwrap()).collect()
+    };
+    let streams = |records: &[Value]| records.iter().map(|record| record["stream"].clone()).collect::<Vec<_>>();
+    let began = json!({ "event": "began" });
+    let ended = |by: &str, frames: u64| json!({ "event": "ended", "by": by, "frames": frames });
+
+    let mut count = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/count", "[3]"), 32);
+    count.finished().await;
+    let records_of_count = seen(&count);
+    assert_eq!(streams(&records_of_count), [began.clone(), ended("answered", 5)]);
+    let mut without = records_of_count.clone();
+    without.iter_mut().for_each(|record| {
+        let record = record.as_object_mut().unwrap();
+        record.remove("stream");
+        assert!(record.remove("at_ms").is_some());
+    });
+    assert_eq!(without[0], without[1], "the same caller, method, rule and verdict");
+
+    let mut cancelled = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/ticks", "[]"), 900);
+    cancelled.settled_for(15).await;
+    assert_eq!(streams(&seen(&cancelled)), std::slice::from_ref(&began));
+    cancelled.control(ControlOp::Cancel).await;
+    cancelled.finished().await;
+    assert_eq!(streams(&seen(&cancelled)), [began.clone(), ended("cancelled", 3)]);
+
+    let given_up = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/sleep", "[]"), 4);
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    given_up.task.abort();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(streams(&seen(&given_up)), [began.clone(), ended("given_up", 0)]);
+
+    let mut late = Caller::call_for(&desk, desk.agent("ann", &["worker"]), &call("desk/sleep", "[]"), Some(4), 1_000);
+    late.finished().await;
+    assert_eq!(streams(&seen(&late)), [began.clone(), ended("deadline", 2)]);
+
+    let mut denied = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/ticks", "[]"), 900);
+    denied.settled_for(15).await;
+    desk.change_policy("[role.worker]\nallow = [\"desk/*\"]\ndeny = [\"desk/ticks\"]\n");
+    denied.finished().await;
+    let records_of_denied = seen(&denied);
+    assert_eq!(streams(&records_of_denied), [began, json!({ "event": "denied" }), ended("denied", 3)]);
+    let verdicts: Vec<_> = records_of_denied.iter().map(|record| record["verdict"].clone()).collect();
+    assert_eq!(verdicts, ["allow", "deny", "deny"]);
+
+    // What takes no frames, and what is denied at once, has one record without a word about streams.
+    let mut refused = Caller::call(&desk, desk.agent("ann", &["worker"]), &call("desk/ticks", "[]"), 900);
+    refused.finished().await;
+    let mut plain = Caller::call_for(&desk, desk.agent("ann", &["worker"]), &call("desk/echo", "[1]"), None, 1_000);
+    plain.finished().await;
+    assert_eq!((streams(&seen(&refused)), streams(&seen(&plain))), (vec![Value::Null], vec![Value::Null]));
+}

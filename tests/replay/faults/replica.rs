@@ -1,0 +1,281 @@
+//! The replica's side of the fault test: a process that asks a guard, nearly always the shared one, about every offer that
+//! it reads.
+//! Never judges: it tells what the guard said, when, and how the guard stood before and after.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use sealwire::auth::{
+    AdmitError, LocalGuard, Nonce, NonceLimits, Outage, ReplayGuard, SharedConfig, SharedGuard, TimeFloor, Window,
+};
+use sealwire::{BusConfig, Clock, Name, SystemClock};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep};
+
+use super::stall::Waits;
+
+/// The longest life of a message: long enough that some copies are still alive when a lost leader has been replaced.
+pub(crate) const WINDOW_S: u64 = 20;
+pub(crate) const SKEW_S: u64 = 1;
+/// How long the guard's stream remembers, as the library has it: the window, twice the skew, and a minute.
+pub(crate) const MEMORY_S: u64 = WINDOW_S + 2 * SKEW_S + 60;
+
+/// The guard refuses more than 256 checks in flight of one owner. A service has a bound of its own; so has the replica.
+const IN_FLIGHT: usize = 250;
+
+/// A test's clock: the machine's, and what the test adds to it.
+#[derive(Debug, Default)]
+struct WrongClock(AtomicI64);
+
+impl Clock for WrongClock {
+    fn now_ms(&self) -> u64 {
+        SystemClock.now_ms().saturating_add_signed(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// What came of one offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Said {
+    Executed,
+    Replayed,
+    Stale,
+    Full,
+    /// There is no guard yet: the replica has just started.
+    NotOpen,
+    Unavailable(Cause),
+}
+
+/// [`Outage`] in an order, and as one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cause {
+    Unreachable,
+    Unanswered,
+    StreamReplaced,
+    Unverified,
+    Fenced,
+    StreamUnfit,
+    Unexpected,
+    ClockDiffers,
+    /// Nothing in this test may lead to any other.
+    Other,
+}
+
+impl Said {
+    const WORDS: [(&'static str, Self); 14] = [
+        ("executed", Self::Executed),
+        ("replayed", Self::Replayed),
+        ("stale", Self::Stale),
+        ("full", Self::Full),
+        ("not-open", Self::NotOpen),
+        ("unreachable", Self::Unavailable(Cause::Unreachable)),
+        ("unanswered", Self::Unavailable(Cause::Unanswered)),
+        ("stream-replaced", Self::Unavailable(Cause::StreamReplaced)),
+        ("unverified", Self::Unavailable(Cause::Unverified)),
+        ("fenced", Self::Unavailable(Cause::Fenced)),
+        ("stream-unfit", Self::Unavailable(Cause::StreamUnfit)),
+        ("unexpected", Self::Unavailable(Cause::Unexpected)),
+        ("clock-differs", Self::Unavailable(Cause::ClockDiffers)),
+        ("other", Self::Unavailable(Cause::Other)),
+    ];
+
+    pub(crate) fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, said)| *said == self).unwrap().0
+    }
+
+    pub(crate) fn from_word(word: &str) -> Self {
+        Self::WORDS.iter().find(|(name, _)| *name == word).unwrap_or_else(|| panic!("`{word}`")).1
+    }
+
+    fn of(answer: Result<(), AdmitError>) -> Self {
+        match answer {
+            Ok(()) => Self::Executed,
+            Err(AdmitError::Replayed) => Self::Replayed,
+            Err(AdmitError::Stale) => Self::Stale,
+            Err(AdmitError::OwnerFull { .. } | AdmitError::Full { .. }) => Self::Full,
+            Err(AdmitError::Unavailable(outage)) => Self::Unavailable(match outage {
+                Outage::Unreachable => Cause::Unreachable,
+                Outage::Unanswered => Cause::Unanswered,
+                Outage::StreamReplaced => Cause::StreamReplaced,
+                Outage::Unverified => Cause::Unverified,
+                Outage::Fenced => Cause::Fenced,
+                Outage::StreamUnfit => Cause::StreamUnfit,
+                Outage::Unexpected => Cause::Unexpected,
+                Outage::ClockDiffers => Cause::ClockDiffers,
+                _ => Cause::Other,
+            }),
+        }
+    }
+}
+
+/// What the tasks of a replica have in common.
+#[derive(Clone)]
+struct Desk {
+    guard: Arc<OnceLock<Box<dyn ReplayGuard>>>,
+    /// What is to be written to the test.
+    out: Arc<Mutex<String>>,
+    /// One line per execution, written by the time it has happened: a killed replica's executions count, too.
+    ledger: Arc<File>,
+}
+
+impl Desk {
+    fn say(&self, line: std::fmt::Arguments<'_>) {
+        let _ = writeln!(self.out.lock().unwrap(), "{line}");
+    }
+}
+
+/// Serves until the standard input ends, or somebody kills it.
+/// With a `floor` it has a local guard, and that state file.
+pub(crate) fn run(urls: &str, ledger: &Path, floor: Option<&Path>) {
+    let floor = floor.map(Path::to_owned);
+    let bus = BusConfig { urls: urls.split(',').map(String::from).collect(), ..BusConfig::default() };
+    let ledger = File::options().create(true).append(true).open(ledger).unwrap();
+    let desk = Desk { guard: Arc::default(), out: Arc::new(Mutex::new("\n".to_owned())), ledger: Arc::new(ledger) };
+    let to_write = desk.out.clone();
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(Duration::from_millis(2));
+            let text = std::mem::take(&mut *to_write.lock().unwrap());
+            if !text.is_empty() && std::io::stdout().write_all(text.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let (chunks, to_read) = mpsc::channel(4);
+    std::thread::spawn(move || read(&chunks));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(serve(bus, floor, desk, to_read));
+}
+
+/// Whole lines, and when they were read.
+struct Chunk {
+    received: Instant,
+    received_ms: u64,
+    lines: Vec<u8>,
+}
+
+fn read(chunks: &mpsc::Sender<Chunk>) {
+    let mut input = std::io::stdin().lock();
+    let (mut buffer, mut rest) = (vec![0; 64 * 1024], Vec::new());
+    while let Ok(length @ 1..) = input.read(&mut buffer) {
+        rest.extend_from_slice(&buffer[..length]);
+        let Some(end) = rest.iter().rposition(|byte| *byte == b'\n') else { continue };
+        let partial = rest.split_off(end + 1);
+        let lines = std::mem::replace(&mut rest, partial);
+        let chunk = Chunk { received: Instant::now(), received_ms: SystemClock.now_ms(), lines };
+        if chunks.blocking_send(chunk).is_err() {
+            return;
+        }
+    }
+}
+
+async fn serve(bus: BusConfig, floor: Option<PathBuf>, desk: Desk, mut chunks: mpsc::Receiver<Chunk>) {
+    let clock = Arc::new(WrongClock::default());
+    tokio::spawn(open(bus, floor, desk.clone(), clock.clone()));
+    tokio::spawn(watch(desk.clone()));
+    let places = Arc::new(Semaphore::new(IN_FLIGHT));
+    let owners: Vec<_> = (0..OWNERS).map(|owner| Name::new(&format!("o{owner}")).unwrap()).collect();
+    let owners: Arc<[Name]> = owners.into();
+    while let Some(chunk) = chunks.recv().await {
+        let lines = String::from_utf8(chunk.lines).unwrap();
+        for line in lines.lines() {
+            let mut words = line.split(' ');
+            let mut next = || words.next().unwrap();
+            let message: u64 = match next() {
+                "clock" => {
+                    clock.0.store(next().parse().unwrap(), Ordering::SeqCst);
+                    desk.say(format_args!("@c {} {}", SystemClock.now_ms(), clock.0.load(Ordering::SeqCst)));
+                    continue;
+                }
+                message => message.parse().unwrap(),
+            };
+            let (nonce, iat) = (Nonce::from_text(next()).unwrap(), next().parse().unwrap());
+            let place = places.clone().acquire_owned().await.unwrap();
+            let (desk, owners) = (desk.clone(), owners.clone());
+            tokio::spawn(async move {
+                let owner = &owners[(message % OWNERS) as usize];
+                answer(&desk, message, owner, nonce, iat, (chunk.received, chunk.received_ms)).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+async fn answer(desk: &Desk, message: u64, owner: &Name, nonce: Nonce, iat: u64, received: (Instant, u64)) {
+    let (received, received_ms) = received;
+    let (mut said, mut before, mut after) = (Said::NotOpen, 0, 0);
+    if let Some(guard) = desk.guard.get() {
+        before = guard.fence();
+        said = Said::of(guard.admit(owner, nonce, iat, iat + WINDOW_S, received).await);
+        after = guard.fence();
+    }
+    let now_ms = SystemClock.now_ms();
+    if said == Said::Executed {
+        (&*desk.ledger).write_all(format!("{message} {now_ms}\n").as_bytes()).unwrap();
+    }
+    desk.say(format_args!("@a {message} {} {received_ms} {now_ms} {before} {after}", said.word()));
+}
+
+/// Opens the guard, however long it takes.
+async fn open(bus: BusConfig, floor: Option<PathBuf>, desk: Desk, clock: Arc<WrongClock>) {
+    let guard: Box<dyn ReplayGuard> = match floor {
+        Some(floor) => {
+            let window = Window::new(WINDOW_S, SKEW_S).unwrap();
+            Box::new(LocalGuard::open(window, NonceLimits::default(), clock, &TimeFloor::File(floor)).unwrap())
+        }
+        None => Box::new(open_shared(bus, &desk, clock).await),
+    };
+    // As a service does when it has found nobody beside it whose guard is another one.
+    guard.serving();
+    desk.guard.set(guard).unwrap();
+}
+
+async fn open_shared(bus: BusConfig, desk: &Desk, clock: Arc<WrongClock>) -> SharedGuard {
+    let mut config = SharedConfig::new(Name::new("test").unwrap(), Name::new("math").unwrap());
+    config.window = Window::new(WINDOW_S, SKEW_S).unwrap();
+    // A loaded machine is not what this test is about.
+    config.answer_within = Duration::from_secs(1);
+    loop {
+        match SharedGuard::open(config.clone(), bus.clone(), clock.clone()).await {
+            Ok(opened) => return opened,
+            Err(error) => desk.say(format_args!("@e {} {error}", SystemClock.now_ms())),
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Tells whenever the guard changes its mind about its readiness, the reason or its fence, and when the machine forgot this
+/// process.
+async fn watch(desk: Desk) {
+    let (mut said_before, mut fence_before) = (None, 0);
+    let (mut looked_ms, mut waits) = (SystemClock.now_ms(), Waits::default());
+    loop {
+        let now_ms = SystemClock.now_ms();
+        if let Some((from_ms, to_ms)) = waits.waited(looked_ms + WATCH_MS, now_ms) {
+            desk.say(format_args!("@s {from_ms} {to_ms}"));
+        }
+        looked_ms = now_ms;
+        if let Some(guard) = desk.guard.get() {
+            let (why, fence) = (guard.not_ready(), guard.fence());
+            if fence != fence_before {
+                desk.say(format_args!("@f {now_ms} {fence}"));
+            }
+            // A reason that only counts down is the same one.
+            let said = why.as_ref().map(|why| why.replace(|c: char| c.is_ascii_digit(), ""));
+            if said_before.as_ref() != Some(&said) {
+                desk.say(format_args!("@r {now_ms} {} {}", u8::from(why.is_none()), why.as_deref().unwrap_or("")));
+            }
+            (said_before, fence_before) = (Some(said), fence);
+        }
+        sleep(Duration::from_millis(WATCH_MS)).await;
+    }
+}
+
+/// How many agents send. The test asks nothing of the bounds per agent.
+const OWNERS: u64 = 8;
+
+const WATCH_MS: u64 = 20;

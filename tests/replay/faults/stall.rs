@@ -1,0 +1,152 @@
+//! When a machine that has other work does not let a process run. Never takes what a fault does for the machine's doing: a
+//! wait during a fault is none.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sealwire::{Clock, SystemClock};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::history::{NODE_STALLED, Span, Trouble, overlap};
+
+/// Waits that were longer than they should be, of the last few seconds.
+#[derive(Debug, Default)]
+pub(crate) struct Waits(VecDeque<Span>);
+
+impl Waits {
+    /// Notes a wait that should take no time. All of them, if together they have become too much.
+    pub(crate) fn waited(&mut self, from_ms: u64, to_ms: u64) -> Option<Span> {
+        if to_ms.saturating_sub(from_ms) >= LATE_MS {
+            self.0.push_back((from_ms, to_ms));
+        }
+        while self.0.pop_front_if(|(_, to)| *to + WITHIN_MS < to_ms).is_some() {}
+        let late_ms: u64 = self.0.iter().map(|(from, to)| to - from).sum();
+        let (from, _) = *self.0.front()?;
+        (late_ms > STALL_MS).then_some((from, to_ms))
+    }
+}
+
+/// Adds a span to those before; one that begins at most `gap_ms` after the last is one with it.
+pub(crate) fn add(spans: &mut Vec<Span>, (from, to): Span, gap_ms: u64) {
+    match spans.last_mut() {
+        Some(last) if from <= last.1 + gap_ms => last.1 = to.max(last.1),
+        _ => spans.push((from, to)),
+    }
+}
+
+/// Asks nodes for signs of life all the time, and knows when one was late with it.
+pub(crate) struct Attendants {
+    stalls: Arc<Mutex<Vec<Span>>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Attendants {
+    pub(crate) fn of(ports: impl Iterator<Item = u16>) -> Self {
+        let stalls = Arc::<Mutex<Vec<Span>>>::default();
+        let attended = |port| {
+            let stalls = Arc::clone(&stalls);
+            tokio::spawn(async move {
+                loop {
+                    // It ends with the connection: a node that is killed keeps nobody waiting.
+                    let _ = attend(port, &stalls).await;
+                    sleep(EVERY).await;
+                }
+            })
+        };
+        let tasks = ports.map(attended).collect();
+        Self { stalls, tasks }
+    }
+
+    /// The stalls that are nobody's doing, given what was.
+    pub(crate) fn troubles(&self, done: &[Trouble], gap_ms: u64) -> Vec<Trouble> {
+        let mut stalls = self.stalls.lock().unwrap().clone();
+        stalls.retain(|(from, to)| {
+            !done.iter().any(|trouble| overlap((*from, *to), (trouble.span.0, trouble.span.1.saturating_add(gap_ms))))
+        });
+        stalls.sort_unstable();
+        let mut joined = Vec::new();
+        stalls.into_iter().for_each(|stall| add(&mut joined, stall, gap_ms));
+        joined.into_iter().map(|span| Trouble { what: NODE_STALLED, span, forgot_ms: None }).collect()
+    }
+}
+
+impl Drop for Attendants {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+async fn attend(port: u16, stalls: &Mutex<Vec<Span>>) -> std::io::Result<()> {
+    let mut node = BufReader::new(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?);
+    node.write_all(b"CONNECT {\"verbose\":false}\r\n").await?;
+    let (mut waits, mut line) = (Waits::default(), String::new());
+    loop {
+        sleep(EVERY).await;
+        let asked_ms = SystemClock.now_ms();
+        node.write_all(b"PING\r\n").await?;
+        while line != "PONG\r\n" {
+            line.clear();
+            if node.read_line(&mut line).await? == 0 {
+                return Ok(());
+            }
+            if line == "PING\r\n" {
+                node.write_all(b"PONG\r\n").await?;
+            }
+        }
+        line.clear();
+        if let Some(stall) = waits.waited(asked_ms, SystemClock.now_ms()) {
+            // Of several nodes: those of one come in order, which is put right at the end.
+            stalls.lock().unwrap().push(stall);
+        }
+    }
+}
+
+const EVERY: Duration = Duration::from_millis(20);
+
+/// For how long a guard may go without a look at its stream. A look is half a dozen questions one after the other, which begin
+/// 0.75 s after the last one, so that many short waits cost as much as a long one.
+const WITHIN_MS: u64 = 2_500;
+
+/// A process that did not run for so much of that was as good as paused, whoever did it.
+const STALL_MS: u64 = 500;
+
+/// Shorter waits are every machine's.
+const LATE_MS: u64 = 50;
+
+#[test]
+fn one_long_wait_is_a_stall_and_so_are_many_short_ones() {
+    let mut waits = Waits::default();
+    assert_eq!(waits.waited(1_000, 1_500), None);
+    assert_eq!(waits.waited(9_000, 9_501), Some((9_000, 9_501)));
+    let mut waits = Waits::default();
+    let found: Vec<_> = (0..20).filter_map(|n| waits.waited(n * 200, n * 200 + 60)).collect();
+    assert_eq!(found.first(), Some(&(0, 1_660)), "the ninth");
+    assert_eq!(found.last(), Some(&(1_400, 3_860)), "of the last seconds");
+    let mut waits = Waits::default();
+    assert!((0..100).all(|n| waits.waited(n * 60, n * 60 + 49).is_none()));
+    let mut spans = Vec::new();
+    [(0, 5), (5, 9), (20, 30), (21, 25)].into_iter().for_each(|span| add(&mut spans, span, 1));
+    assert_eq!(spans, [(0, 9), (20, 30)]);
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_run_is_late_and_what_was_done_to_it_is_no_stall() {
+    let mut node = sealwire_testkit::NatsServer::start().await;
+    let attendants = Attendants::of([node.port()].into_iter());
+    let late = async {
+        while attendants.troubles(&[], 0).is_empty() {
+            node.pause().await;
+            sleep(Duration::from_millis(700)).await;
+            node.resume().await;
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    sealwire_testkit::within(sealwire_testkit::SOON, late).await;
+    let pause = Trouble { what: "a node was paused", span: (0, u64::MAX), forgot_ms: None };
+    assert!(attendants.troubles(&[pause], 0).is_empty());
+}
