@@ -47,8 +47,7 @@ pub fn offered(configs: &[BackendConfig], lock: &Lock) -> Result<Vec<Tool>, Back
 fn named(configs: &[BackendConfig], lock: &Lock) -> Result<(Vec<Judged>, Arc<Names>), BackendFault> {
     let (judged, names) = judge(configs)?;
     let names = Arc::new(names);
-    let servers =
-        || judged.iter().filter_map(|judged| if let Judged::Mcp(server) = judged { Some(server) } else { None });
+    let servers = || judged.iter().filter_map(Judged::server);
     if let (Some(first), Some(changes)) = (servers().next(), changes()) {
         let wrong = |fault| BackendFault { backend: first.name.clone(), fault: format!("{fault}: rename that") };
         names.claim(&changes.method, "what `serve` tells of tools").map_err(wrong)?;
@@ -68,6 +67,21 @@ fn changes() -> Option<Tool> {
     Some(tool)
 }
 
+/// Starts the servers of MCP side by side, and waits until each has said what it can do: in the order of the file, in which they
+/// offer it then. If one cannot be served, none is left running.
+async fn servers(judged: &[Judged], pins: &Arc<Pins>, names: &Arc<Names>) -> Result<Vec<Mcp>, BackendFault> {
+    let described = judged.iter().filter_map(Judged::server);
+    let started = described.map(|it| Mcp::start(&it.place, mcp::Use::new(it, Arc::clone(pins), names)));
+    let servers: Vec<Mcp> = started.collect();
+    match futures_util::future::try_join_all(servers.iter().map(Mcp::settled)).await {
+        Ok(_) => Ok(servers),
+        Err(fault) => {
+            end(&servers).await;
+            Err(fault)
+        }
+    }
+}
+
 /// How the servers of MCP of a configuration describe their tools now, by the names of their backends. Each is started, asked, and
 /// ended.
 ///
@@ -77,18 +91,15 @@ pub async fn described(
     configs: &[BackendConfig],
     lock: &Lock,
 ) -> Result<BTreeMap<String, Vec<Definition>>, BackendFault> {
-    let mut all = BTreeMap::new();
     let (judged, names) = named(configs, lock)?;
-    for (judged, config) in judged.into_iter().zip(configs) {
-        if let Judged::Mcp(described) = judged {
-            let fault = |fault| BackendFault { backend: config.name.to_string(), fault };
-            let how = mcp::Use::new(&described, Arc::new(Pins::none()), &names);
-            let (server, _) = Mcp::start(&described.place, how).await.map_err(fault)?;
-            all.insert(config.name.to_string(), server.definitions());
-            server.stop().await;
-        }
-    }
-    Ok(all)
+    let mut servers = servers(&judged, &Arc::new(Pins::none()), &names).await?;
+    let described = servers.iter_mut().map(|server| {
+        server.offer();
+        (server.name().to_owned(), server.definitions())
+    });
+    let described = described.collect();
+    end(&servers).await;
+    Ok(described)
 }
 
 /// What each backend offers now, as a service would: its name, and its methods. Servers of MCP are started, asked, and ended.
@@ -96,25 +107,21 @@ pub async fn described(
 /// # Errors
 /// [`BackendFault`]: the operator's, or the server's.
 pub async fn catalogue(configs: &[BackendConfig], lock: &Lock) -> Result<Vec<(String, Vec<Tool>)>, BackendFault> {
-    let mut all = Vec::new();
-    let mut changes = changes();
     let (judged, names) = named(configs, lock)?;
+    let mut servers = servers(&judged, &Arc::new(Pins::none()), &names).await?;
+    let (mut all, mut changes, mut asked) = (Vec::new(), changes(), servers.iter_mut());
     for (judged, config) in judged.into_iter().zip(configs) {
         let tools = match judged {
             Judged::Stdio(StdioConfig { tools, pushes, .. }) => tools.into_iter().chain(pushes).collect(),
             Judged::Exec(ExecConfig { tools, .. }) | Judged::Http(HttpConfig { tools, .. }) => tools,
-            Judged::Mcp(described) => {
-                let fault = |fault| BackendFault { backend: config.name.to_string(), fault };
-                let how = mcp::Use::new(&described, Arc::new(Pins::none()), &names);
-                let (server, mut tools) = Mcp::start(&described.place, how).await.map_err(fault)?;
-                server.stop().await;
-                // One for all servers.
-                tools.extend(changes.take());
-                tools
+            Judged::Mcp(_) => {
+                // What is told of them is one method for all servers.
+                asked.next().map(Mcp::offer).into_iter().flatten().chain(changes.take()).collect()
             }
         };
         all.push((config.name.to_string(), tools));
     }
+    end(&servers).await;
     Ok(all)
 }
 
@@ -131,7 +138,8 @@ impl Backends {
     /// Starts them all, and keeps them running. `lock` is the file of approved definitions of tools.
     ///
     /// # Errors
-    /// [`BackendFault`]: the operator's, or that of a server of MCP that does not say what it can do; nothing is left running.
+    /// [`BackendFault`]: the operator's, or that of a server of MCP of which nothing is approved and that does not say what it can do;
+    /// nothing is left running.
     pub async fn start(configs: &[BackendConfig], lock: &Path) -> Result<Self, BackendFault> {
         let mut router = Router::new(());
         let (mut running, mut names) = (Vec::<Arc<dyn Backend>>::new(), Vec::new());
@@ -146,24 +154,17 @@ impl Backends {
         };
         let pinned = pins.clone().unwrap_or_else(|| Arc::new(Pins::none()));
         let (judged, claimed) = named(configs, &pinned.lock().borrow())?;
+        let mut servers = servers(&judged, &pinned, &claimed).await?.into_iter();
         for (judged, config) in judged.into_iter().zip(configs) {
-            let started = match judged {
-                Judged::Stdio(config) => Ok(stdio(router, config)),
-                Judged::Exec(config) => Ok(exec(router, config)),
-                Judged::Http(HttpConfig { how, tools }) => {
-                    let share = Share { in_flight: how.in_flight, timeout: how.timeout };
-                    let backend: Arc<dyn Backend> = Arc::new(Http::start(how));
-                    Ok((routed(router, &backend, share, tools), backend))
-                }
-                Judged::Mcp(config) => mcp(router, &config, &pinned, &claimed).await,
-            };
             let backend;
-            (router, backend) = match started {
-                Ok(started) => started,
-                Err(fault) => {
-                    end(&running).await;
-                    return Err(BackendFault { backend: config.name.to_string(), fault });
-                }
+            (router, backend) = match judged {
+                Judged::Stdio(config) => stdio(router, config),
+                Judged::Exec(config) => exec(router, config),
+                Judged::Http(config) => http(router, config),
+                Judged::Mcp(config) => match servers.next() {
+                    Some(server) => mcp(router, &config, server),
+                    None => continue,
+                },
             };
             names.push((config.name.to_string(), backend.health()));
             running.push(backend);
@@ -195,24 +196,26 @@ impl Backends {
     /// Ends them all, at the same time.
     pub async fn stop(self) {
         self.watching.iter().for_each(JoinHandle::abort);
-        end(&self.running).await;
+        end(self.running.iter().map(AsRef::as_ref)).await;
     }
 }
 
-async fn end(running: &[Arc<dyn Backend>]) {
-    futures_util::future::join_all(running.iter().map(|backend| backend.stop())).await;
+async fn end<'a, B: Backend + ?Sized + 'a>(running: impl IntoIterator<Item = &'a B>) {
+    futures_util::future::join_all(running.into_iter().map(Backend::stop)).await;
 }
 
-async fn mcp(
-    router: Router,
-    config: &McpConfig,
-    pins: &Arc<Pins>,
-    names: &Arc<Names>,
-) -> Result<(Router, Arc<dyn Backend>), String> {
-    let (server, tools) = Mcp::start(&config.place, mcp::Use::new(config, Arc::clone(pins), names)).await?;
+fn mcp(router: Router, config: &McpConfig, mut server: Mcp) -> (Router, Arc<dyn Backend>) {
+    let tools = server.offer();
     let backend: Arc<dyn Backend> = Arc::new(server);
     let share = Share { in_flight: config.in_flight, timeout: config.timeout };
-    Ok((routed(router, &backend, share, tools), backend))
+    (routed(router, &backend, share, tools), backend)
+}
+
+fn http(router: Router, config: HttpConfig) -> (Router, Arc<dyn Backend>) {
+    let HttpConfig { how, tools } = config;
+    let share = Share { in_flight: how.in_flight, timeout: how.timeout };
+    let backend: Arc<dyn Backend> = Arc::new(Http::start(how));
+    (routed(router, &backend, share, tools), backend)
 }
 
 fn exec(router: Router, config: ExecConfig) -> (Router, Arc<dyn Backend>) {

@@ -38,6 +38,13 @@ pub(crate) enum Judged {
     Http(HttpConfig),
 }
 
+impl Judged {
+    /// If it is a server of MCP.
+    pub(crate) fn server(&self) -> Option<&McpConfig> {
+        if let Self::Mcp(server) = self { Some(server) } else { None }
+    }
+}
+
 /// Kind `http`.
 #[derive(Debug)]
 pub(crate) struct HttpConfig {

@@ -37,7 +37,7 @@ pub(crate) use self::naming::owner;
 use self::session::{Capabilities, Members, Session};
 use self::shared::Shared;
 use crate::backend::{Backend, Call, Health};
-use crate::config::{McpConfig, Place};
+use crate::config::{BackendFault, McpConfig, Place};
 use crate::names::Names;
 use crate::pins::{Lock, Pin, Pins};
 use crate::tool::Tool;
@@ -98,6 +98,8 @@ pub(crate) fn offered(how: &Use, lock: &Lock) -> Vec<Tool> {
 
 /// How long a server may take to start, at least: it may have to be fetched first.
 const START: Duration = Duration::from_secs(60);
+/// How long a service waits for one whose tools are known already.
+const KNOWN: Duration = Duration::from_secs(10);
 
 /// A request that is a method of the same name.
 #[derive(Debug, Clone, Copy)]
@@ -116,12 +118,8 @@ const PLAIN: [Plain; 5] = [
 ];
 
 impl Mcp {
-    /// Starts the server, or reaches for it, until [`Backend::stop`], and waits until it has said what it can do. One at an address
-    /// that cannot be reached may come later, if tools of it are approved: what they are is known.
-    ///
-    /// # Errors
-    /// It does not, within a minute or the timeout of calls, or has ended twice; why.
-    pub(crate) async fn start(place: &Place, how: Use) -> Result<(Self, Vec<Tool>), String> {
+    /// Starts the server, or reaches for it, until [`Backend::stop`].
+    pub(crate) fn start(place: &Place, how: Use) -> Self {
         let shared = Arc::new(Shared::new(how.naming.clone(), how.timeout, Arc::clone(&how.pins)));
         let stop = watch::Sender::new(false);
         let mut stopped = stop.subscribe();
@@ -130,21 +128,29 @@ impl Mcp {
             Place::Process(launch) => tokio::spawn(reach::process(Arc::clone(&shared), launch.clone(), stopped)),
             Place::Address(server) => tokio::spawn(reach::address(Arc::clone(&shared), server.clone(), stopped)),
         };
-        let mut mcp = Self { shared, how, plain: BTreeMap::new(), task: Mutex::new(Some(task)), stop };
-        let is_known = mcp.how.pins.lock().borrow().pins(mcp.shared.name()).next().is_some();
-        if let Err(reason) = mcp.is_up().await
-            && !(is_known && matches!(place, Place::Address(_)))
-        {
-            mcp.stop().await;
-            return Err(reason);
+        Self { shared, how, plain: BTreeMap::new(), task: Mutex::new(Some(task)), stop }
+    }
+
+    /// Waits until it has said what it can do. One of whose tools some are approved may come later: what they are is known.
+    ///
+    /// # Errors
+    /// Nothing is approved, and it does not within a minute or the timeout of calls, or has ended twice; why.
+    pub(crate) async fn settled(&self) -> Result<(), BackendFault> {
+        let is_known = self.how.pins.lock().borrow().pins(self.name()).next().is_some();
+        let there = self.is_up(if is_known { KNOWN } else { self.how.timeout.max(START) }).await;
+        match there {
+            Err(reason) if is_known => {
+                let backend = self.name();
+                tracing::warn!(target: "sealwire::backend", backend, reason, "the service starts without it");
+                Ok(())
+            }
+            there => there.map_err(|fault| BackendFault { backend: self.name().to_owned(), fault }),
         }
-        let tools = mcp.offer();
-        Ok((mcp, tools))
     }
 
     /// Waits until the server is there. One may end once: when it is asked in a way that it does not know.
-    async fn is_up(&self) -> Result<(), String> {
-        let (patience, ends) = (self.how.timeout.max(START), &self.shared.ends);
+    async fn is_up(&self, patience: Duration) -> Result<(), String> {
+        let ends = &self.shared.ends;
         let mut health = self.shared.health.subscribe();
         let settled = health.wait_for(|health| *health == Health::Up || ends.load(Ordering::Relaxed) > 1);
         let settled = tokio::time::timeout(patience, settled).await.map(|settled| settled.map(|health| health.clone()));
@@ -155,10 +161,11 @@ impl Mcp {
         }
     }
 
-    /// What it offers, as methods.
-    fn offer(&mut self) -> Vec<Tool> {
+    /// What it offers, as methods: names that are taken by now are not its own.
+    pub(crate) fn offer(&mut self) -> Vec<Tool> {
         let (listed, capabilities) = {
-            let state = self.shared.state();
+            let mut state = self.shared.state();
+            self.shared.judge(&mut state);
             // What is not there yet may offer anything.
             let capabilities = state.session.as_ref().map_or(Capabilities::ALL, |session| session.capabilities);
             (Arc::clone(&state.tools), capabilities)
@@ -202,6 +209,11 @@ impl Mcp {
             }
         }
         tools
+    }
+
+    /// The name of the backend.
+    pub(crate) fn name(&self) -> &str {
+        self.shared.name()
     }
 
     /// What the server says of its tools now.

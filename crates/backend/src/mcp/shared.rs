@@ -219,14 +219,19 @@ impl Shared {
         state.standings = now;
     }
 
-    fn up(&self, session: &Arc<Session>, mut tools: BTreeMap<String, Definition>) {
-        self.naming.judge(&mut tools);
+    fn up(&self, session: &Arc<Session>, tools: BTreeMap<String, Definition>) {
         let mut state = self.state();
         (state.session, state.tools) = (Some(Arc::clone(session)), Arc::new(tools));
         // Its answer is a sign of life as well.
         state.faults = Faults::default();
-        self.tell(&mut state);
+        self.judge(&mut state);
         self.health.send_replace(Health::Up);
+    }
+
+    /// Which tools cannot be methods, since their names are somebody else's now.
+    pub(super) fn judge(&self, state: &mut State) {
+        self.naming.judge(Arc::make_mut(&mut state.tools));
+        self.tell(state);
     }
 
     /// Another reason why new calls are not made in this session, or one less.

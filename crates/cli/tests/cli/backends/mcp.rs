@@ -400,3 +400,40 @@ async fn a_server_that_cannot_be_served_is_told_at_the_start() {
         stage.shell.run("serve --check --config wrong.toml").fails(30, &[fault]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_start_side_by_side_and_have_their_names_in_the_order_of_the_file() {
+    let Some(python) = python() else { return };
+    // The first does nothing before the second has begun.
+    let server = |name: &str, first: &str| {
+        let text = backend(python, "legacy").replace("\"server\"", &format!("\"{name}\""));
+        let text = text.replace("server.log", &format!("{name}.log"));
+        let (text, _) = text.split_once("[[backend.method]]").unwrap();
+        text.replace("command = [", &format!("command = [\"sh\", \"-c\", '{first} exec \"$0\" \"$@\"', "))
+    };
+    let text = server("first", "while [ ! -e begun ]; do sleep 0.1; done;") + &server("second", ": > begun;");
+    let stage = Stage::new(POLICY, &text).await;
+    std::fs::remove_file(stage.shell.path("begun")).unwrap();
+    let listed = stage.shell.run("tools list").ok().stdout.clone();
+    assert!(listed.contains("new       first: echo"), "{listed}");
+    assert!(
+        listed.contains("unusable  second: echo: `t/echo` is taken by the tool `echo` of backend `first`"),
+        "{listed}"
+    );
+    std::fs::remove_file(stage.shell.path("begun")).unwrap();
+    stage.shell.run("policy skeleton new").ok();
+    assert!(
+        stage.shell.read("new/first.toml").contains("t/echo")
+            && !stage.shell.read("new/second.toml").contains("t/echo")
+    );
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_at_the_start_holds_up_no_other_and_no_fault() {
+    let hanging = "[[backend]]\nname = \"hanging\"\nkind = \"mcp\"\ntimeout_s = 600\ncommand = [\"sleep\", \"600\"]\n";
+    let broken = "[[backend]]\nname = \"broken\"\nkind = \"mcp\"\ncommand = [\"false\"]\n";
+    let mut stage = Stage::start(POLICY, &format!("{hanging}{broken}"), &["serve"]).await;
+    assert_eq!(within(LONG, stage.service.wait()).await.unwrap().code(), Some(30));
+    says(&mut stage.stderr, "backend `broken`: it has ended with code 1").await;
+}

@@ -232,3 +232,51 @@ async fn what_a_server_over_http_should_not_answer_costs_that_call_alone() {
         shell.run("serve --check").fails(30, &[fault]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_starts_without_known_servers_that_hang() {
+    let Some(python) = python() else { return };
+    let port = free_port();
+    let Some(mut server) = made("mcp", &["earlier"], port).await else { return };
+    // Far above what the test waits: only who does not wait for them is there in time.
+    let process = super::backend(python, "legacy").replace("kind =", "timeout_s = 600\nkind =");
+    let command = "[[backend]]\nname = \"clock\"\nkind = \"exec\"\ncommand = [\"date\"]\n\
+                   [[backend.method]]\nname = \"clock/now\"\noutput = \"text\"\n";
+    let backends = format!("{}{process}{command}", backend("made", port, "timeout_s = 600"));
+    let mut stage = Stage::new(POLICY, &backends).await;
+    stage.shell.run("tools approve --yes").ok();
+    let add = json!({ "a": 1, "b": 2 });
+    approved(&stage, "made/add", add.clone()).await;
+    send(SIGTERM, stage.service.id().unwrap());
+    within(LONG, stage.service.wait()).await.unwrap();
+
+    // One takes connections and says nothing, and the other says nothing either.
+    server.kill().await.unwrap();
+    let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let config = stage.shell.read("sealwire.toml");
+    let (before, after) = config.split_once("command = [").unwrap();
+    let (_, after) = after.split_once(']').unwrap();
+    stage.shell.write("sealwire.toml", &format!("{before}command = [\"sleep\", \"600\"]{after}"));
+    let mut again = Command::from(stage.shell.command(&["serve", "--state-file", "state.json"]));
+    stage.service = again.env("PATH", std::env::var_os("PATH").unwrap_or_default()).kill_on_drop(true).spawn().unwrap();
+    stage.stdout = heard(stage.service.stdout.take().unwrap());
+    stage.stderr = heard(stage.service.stderr.take().unwrap());
+    let there = async {
+        while stage.call("clock/now", json!({})).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    within(2 * LONG, there).await;
+    for method in ["made/add", "t/add", "t/prompts/get"] {
+        assert_eq!(refused(stage.call(method, json!({ "a": 1, "b": 2 })).await).0, -32004, "{method}");
+    }
+    says(&mut stage.stderr, "it has not said within 10 s what it can do").await;
+    stage.shell.run("ping --config sealwire.toml --own state.json --within 30s").fails_with(20, "interrupted");
+
+    // There at last, and none of the others is.
+    drop(listener);
+    let _server = made("mcp", &["earlier"], port).await.unwrap();
+    assert_eq!(approved(&stage, "made/add", add).await, json!({ "result": 3 }));
+    assert_eq!(refused(stage.call("t/add", json!({ "a": 1, "b": 2 })).await).0, -32004);
+    stage.end().await;
+}
