@@ -2,9 +2,10 @@
 //! Never believes a file that others could have written, nor a definition that its digest does not fit.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use sealwire::auth::{SecretFileError, read_public};
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,18 @@ pub enum LockError {
         /// The tool.
         tool: String,
     },
+    /// Somebody else keeps its folder locked.
+    #[error(
+        "`{}` stays as it is: the folder `{}` has been locked for {} s, by somebody else who approves or another process, which \
+         `fuser` names: end that, and approve again",
+        path.display(), folder.display(), LOCKED_FOR.as_secs()
+    )]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// Where it lies.
+        folder: PathBuf,
+    },
     /// It cannot be written.
     #[error("`{}` cannot be written: {error}", path.display())]
     Write {
@@ -65,6 +78,11 @@ pub enum LockError {
         error: std::io::Error,
     },
 }
+
+/// How long somebody else may approve meanwhile. That takes milliseconds; whoever may list a folder may lock it for ever.
+const LOCKED_FOR: Duration = Duration::from_secs(3);
+/// How often it is tried meanwhile.
+const AGAIN: Duration = Duration::from_millis(20);
 
 const HEAD: &str = "\
 # Tools whose definitions were approved. Written by `sealwire tools approve`; keep it with the configuration.
@@ -123,7 +141,8 @@ impl Lock {
     /// has become of others meanwhile stays.
     ///
     /// # Errors
-    /// [`LockError::Moved`] if the file says something else of one of them by now; as [`Lock::load`]; [`LockError::Write`].
+    /// [`LockError::Moved`] if the file says something else of one of them by now; [`LockError::Locked`] after three seconds; as
+    /// [`Lock::load`]; [`LockError::Write`].
     pub fn amend(
         &self,
         path: &Path,
@@ -133,7 +152,16 @@ impl Lock {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
         // Two that approve at a time do so one after the other. Released when it is closed.
         let turn = File::open(folder).map_err(wrong)?;
-        turn.lock().map_err(wrong)?;
+        let began = Instant::now();
+        while let Err(refused) = turn.try_lock() {
+            match refused {
+                TryLockError::Error(error) => return Err(wrong(error)),
+                TryLockError::WouldBlock if began.elapsed() < LOCKED_FOR => std::thread::sleep(AGAIN),
+                TryLockError::WouldBlock => {
+                    return Err(LockError::Locked { path: path.to_owned(), folder: folder.to_owned() });
+                }
+            }
+        }
         let mut now = Self::load(path)?;
         for (backend, tool, pin) in approved {
             if now.pin(&backend, &tool) != self.pin(&backend, &tool) {
@@ -220,6 +248,24 @@ mod tests {
         let moved = shown.amend(&path, approved("four", "4").into_iter().chain(approved("two", "2a"))).unwrap_err();
         assert!(matches!(&moved, LockError::Moved { tool, .. } if tool == "two"), "{moved}");
         assert_eq!(of_tools(&Lock::load(&path).unwrap()), ["one", "three"]);
+    }
+
+    #[test]
+    fn whoever_keeps_the_folder_locked_is_waited_for_and_not_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(Lock::FILE);
+        let other = File::open(folder.path()).unwrap();
+        other.lock().unwrap();
+        let refused = Lock::default().amend(&path, approved("one", "1")).unwrap_err();
+        assert!(matches!(&refused, LockError::Locked { .. }) && refused.to_string().contains("fuser"), "{refused}");
+        assert!(!path.exists());
+        let approving = std::thread::spawn({
+            let path = path.clone();
+            move || Lock::default().amend(&path, approved("one", "1"))
+        });
+        other.unlock().unwrap();
+        approving.join().unwrap().unwrap();
+        assert!(Lock::load(&path).unwrap().pin("b", "one").is_some());
     }
 
     #[test]
