@@ -5,7 +5,7 @@ mod proposal;
 mod records;
 mod seen;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -16,8 +16,8 @@ use serde::Serialize;
 use self::proposal::{Proposal, Written};
 use self::records::{Records, Unreadable};
 use super::{FOLDER, check_folder, known_methods, load_with};
-use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::write_new;
+use crate::exit::{Exit, Failure};
+use crate::files::{at, write_new};
 use crate::output::Output;
 
 /// Propose the narrowest rules that would have allowed recorded calls, for a person to review
@@ -108,11 +108,11 @@ struct Learned<'a> {
 impl Learn {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         check_folder(&self.policies)?;
+        let working = out.working("reading the recordings");
+        let (set, declared) = self.policy(out)?;
         if let Some(path) = &self.out {
             outside(path, &self.policies)?;
         }
-        let working = out.working("reading the recordings");
-        let (set, declared) = self.policy(out)?;
         let mut proposal = Proposal::new(&set, declared.as_ref(), self.by == By::Role);
         Records::open(&self.recordings)?.each(|place, record| {
             if let Ok(record) = record {
@@ -147,7 +147,7 @@ impl Learn {
 
     /// The policies with the methods that the recording services had, and the methods that files declare.
     fn policy(&self, out: &Output) -> Result<(PolicySet, Option<Methods>), Failure> {
-        let mut methods = std::collections::BTreeSet::new();
+        let mut methods = BTreeSet::new();
         Records::open(&self.recordings)?.each(|_, record| {
             if let Ok(record) = record
                 && record.reason != "unknown_method"
@@ -314,13 +314,34 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A proposal in the folder of a running service would be in force a second later.
+/// A proposal in the folder of a running service would be in force a second later, also where a link leads there.
 fn outside(path: &Path, policies: &Path) -> Result<(), Failure> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    let real = |path: &Path| path.canonicalize().or_fail(Exit::Input);
-    if real(folder)?.starts_with(real(policies)?) {
+    let folder = folder.canonicalize().map_err(|error| at(folder, &error))?;
+    if is_below(&folder, policies, &mut BTreeSet::new())? {
         let message = format!("`{}` is among the policies, where it would be in force unread", path.display());
         return Err(Failure::input(message).help("write the proposal elsewhere, read it, and then move it there"));
     }
     Ok(())
+}
+
+/// Whether a folder is this one, or any that is read with it.
+fn is_below(folder: &Path, policies: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<bool, Failure> {
+    let failed = |error| at(policies, &error);
+    let real = policies.canonicalize().map_err(failed)?;
+    if folder.starts_with(&real) {
+        return Ok(true);
+    }
+    // Links may lead in circles.
+    if !seen.insert(real) {
+        return Ok(false);
+    }
+    for entry in std::fs::read_dir(policies).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let is_read = !entry.file_name().as_encoded_bytes().starts_with(b".") && entry.path().is_dir();
+        if is_read && is_below(folder, &entry.path(), seen)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

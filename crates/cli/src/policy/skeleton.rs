@@ -118,7 +118,7 @@ impl File {
         let mut file = format!(
             "# What the backend `{}` (kind {kind}) offered when `sealwire policy skeleton` wrote this. Nothing is allowed. Take the `#`\n\
              # off the lines of a rule that you want, and off those of the role; put values of your own in place of the examples.\n\
-             # Lines that begin with `# ` are in the words of whoever wrote the program: claims, and no part of the policy.\n\n\
+             # Lines that begin with `# | ` are in the words of whoever wrote the program: claims, and no part of the policy.\n\n\
              #[role.{role}]\n#description = \"Whose tokens say so.\"\n",
             backend.name
         );
@@ -151,7 +151,7 @@ fn comment(tool: &Tool) -> String {
         lines.push("… and more".to_owned());
     }
     lines.extend(tool.remarks.iter().cloned());
-    lines.iter().map(|line| format!("# {}", shown(&line.replace('\n', " "))).trim_end().to_owned() + "\n").collect()
+    lines.iter().map(|line| format!("# | {}", shown(&line.replace('\n', " "))).trim_end().to_owned() + "\n").collect()
 }
 
 /// A condition of the parameter's type, to be replaced.

@@ -5,9 +5,10 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
+use sealwire::auth::{SecretFileError, open_public};
 use sealwire::policy::{DecisionRecord, StreamRecord};
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 
 /// What is read at most: some hours of a busy service.
 const MAX_RECORDS: usize = 1_000_000;
@@ -27,9 +28,15 @@ impl<'a> Records<'a> {
         let (mut files, mut bytes) = (Vec::new(), 0_u64);
         for path in paths {
             let at = |error| Failure::input(format!("`{}`: {error}", path.display()));
-            let file = File::open(path).map_err(at)?;
+            // What somebody else could have written would teach what they like.
+            let file = open_public(path).map_err(|error| distrusted(path, &error))?;
             let metadata = file.metadata().map_err(at)?;
-            check_mode(path, &metadata)?;
+            if !metadata.is_file() {
+                // A pipe that was handed over open.
+                let message =
+                    format!("`{}` is no regular file, and recordings are read more than once", path.display());
+                return Err(Failure::input(message));
+            }
             bytes = bytes.saturating_add(metadata.len());
             files.push((path.as_path(), file));
         }
@@ -77,18 +84,13 @@ fn too_much(bound: &str) -> Failure {
         .help("give fewer files, or a part of them: `tail -n 100000 decisions.jsonl > part.jsonl`")
 }
 
-/// What somebody else could have written would teach what they like.
-#[cfg(unix)]
-fn check_mode(path: &Path, metadata: &std::fs::Metadata) -> Result<(), Failure> {
-    use std::os::unix::fs::PermissionsExt as _;
-    if metadata.permissions().mode() & 0o022 == 0 {
-        return Ok(());
+fn distrusted(path: &Path, error: &SecretFileError) -> Failure {
+    let failure = Failure::of(Exit::Input, error);
+    match error {
+        SecretFileError::Foreign { .. } => failure.help(format!(
+            "if you trust who has written it, learn from a copy of your own: cp {} my-decisions.jsonl",
+            path.display()
+        )),
+        _ => failure,
     }
-    let message = format!("`{}` can be written by others, who could have put calls into it", path.display());
-    Err(Failure::input(message).help(format!("chmod go-w {}", path.display())))
-}
-
-#[cfg(not(unix))]
-fn check_mode(_path: &Path, _metadata: &std::fs::Metadata) -> Result<(), Failure> {
-    Ok(())
 }
