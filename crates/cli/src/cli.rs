@@ -12,7 +12,7 @@ use crate::exit::{self, Exit, Failure};
 use crate::logging::{self, LogFormat};
 use crate::output::Output;
 use crate::{
-    call, completions, config, demo, dev, init, keys, man, mcp, ping, policy, serve, server, setup, token, tools,
+    call, completions, config, demo, dev, door, init, keys, man, mcp, ping, policy, serve, server, setup, token, tools,
 };
 
 /// Secure JSON-RPC 2.0 over NATS: signed calls, replay protection, access policies, signed answers.
@@ -102,6 +102,7 @@ enum Command {
     Watch(call::stream::Watch),
     Discover(call::discover::Discover),
     Mcp(mcp::Mcp),
+    Door(door::Door),
     /// Keys of agents, services and token issuers: make, grant, pin, rotate, retire, revoke, list
     #[command(
         subcommand,
@@ -198,6 +199,7 @@ impl Command {
             Self::Watch(command) => command.run(out),
             Self::Discover(command) => command.run(out),
             Self::Mcp(command) => command.run(),
+            Self::Door(command) => command.run(out),
             Self::Keys(command) => command.run(out),
             Self::Token(command) => command.run(out),
             Self::Policy(command) => command.run(out),
@@ -213,7 +215,7 @@ impl Command {
     /// wrong. The client library would say a second time, and in its own words, what we are about to tell.
     fn log_level(&self) -> &'static str {
         match self {
-            Self::Dev(_) | Self::Serve(_) => "warn,sealwire=info,async_nats=off",
+            Self::Dev(_) | Self::Serve(_) | Self::Door(_) => "warn,sealwire=info,async_nats=off",
             // What `tools` shows is what the log would say of them.
             Self::Demo(_) | Self::NatsServer(_) | Self::Tools(_) => "error",
             Self::Ping(_)

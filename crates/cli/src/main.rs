@@ -9,6 +9,7 @@ mod config;
 mod demo;
 mod demo_methods;
 mod dev;
+mod door;
 mod exit;
 mod files;
 mod init;

@@ -88,6 +88,12 @@ impl Bus {
         Ok(client)
     }
 
+    /// Whether it is connected, as far as is known.
+    pub(crate) async fn is_up(&self) -> bool {
+        // Held for as long as a connection is being made.
+        self.client.try_lock().is_ok_and(|client| client.as_ref().is_some_and(|client| client.stats().connected))
+    }
+
     /// Ends the connection, within a short time.
     pub async fn close(&self) {
         let closing = async {

@@ -3,6 +3,7 @@
 
 mod bus;
 mod catalogue;
+pub mod http;
 pub mod mcp;
 pub mod stdio;
 

@@ -20,7 +20,7 @@ pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
 }
 
 /// Commands that need a broker, a service, or run on: who tests their JSON.
-const ELSEWHERE: [(&str, &str); 22] = [
+const ELSEWHERE: [(&str, &str); 23] = [
     ("call", "call.rs"),
     ("notify", "call.rs"),
     ("batch", "call.rs"),
@@ -34,6 +34,7 @@ const ELSEWHERE: [(&str, &str); 22] = [
     ("policy skeleton", "policy_learn.rs"),
     ("policy learn", "policy_learn.rs"),
     ("discover", "door.rs"),
+    ("door", "door_http.rs"),
     ("tools list", "backends"),
     ("tools diff", "backends"),
     ("tools approve", "backends"),

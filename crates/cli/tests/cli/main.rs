@@ -15,6 +15,7 @@ mod compose;
 mod configuration;
 mod dev;
 mod door;
+mod door_http;
 mod enrol;
 mod examples;
 mod files;

@@ -1,0 +1,75 @@
+//! `sealwire door`: services over HTTP, for callers that do not speak Sealwire.
+//! Never starts with a configuration that has an error, nor where more can reach it than its configuration allows.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use sealwire::client::Credentials;
+use sealwire_door::Bus;
+use sealwire_door::http::{Door as Http, DoorConfig};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::output::Output;
+use crate::runtime::{Signals, block_on};
+
+/// Be a door over HTTP: callers that do not speak Sealwire come in as an agent
+///
+/// JSON-RPC 2.0 is posted to /rpc/SERVICE. What comes in is signed as the door's agent and decided by the service; see docs/doors.md.
+///
+/// Runs until SIGTERM or SIGINT, then finishes what is under way and ends. That takes `drain_s` (30) seconds and a few more at most;
+/// a second signal ends it at once. One line on stdout says where it listens.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sealwire door --config door.toml
+
+A small configuration:
+  [door]
+  listen = \"127.0.0.1:8480\"
+  credentials = \"planner.creds.json\"
+  [[door.expose]]
+  service = \"demo\"
+
+  curl -d '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"math/add\",\"params\":[2,3]}' \\
+      -H 'content-type: application/json' http://127.0.0.1:8480/rpc/demo")]
+pub(crate) struct Door {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", default_value = "door.toml")]
+    config: PathBuf,
+    /// Check configuration and credentials, and end
+    #[arg(long)]
+    check: bool,
+}
+
+/// What ending takes beside the requests under way.
+const LEAVING: Duration = Duration::from_secs(5);
+
+impl Door {
+    pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
+        let config = DoorConfig::load(&self.config).or_fail(Exit::Input)?;
+        let credentials = Credentials::load(&config.credentials).or_fail(Exit::Input)?;
+        let (agent, listen) = (credentials.agent().to_string(), config.listen);
+        if self.check {
+            out.result(&json!({ "valid": true, "agent": agent, "listen": listen }), || {
+                format!("valid: {agent} would listen on {listen}")
+            })?;
+            return Ok(Exit::Ok);
+        }
+        let signals = Signals::listen(Some(config.drain() + LEAVING))?;
+        block_on(async {
+            let bound = TcpListener::bind(listen).await;
+            let listener = bound.map_err(|error| Failure::input(format!("`listen` is {listen}: {error}")))?;
+            let listens = listener.local_addr().map_err(|error| Failure::input(error.to_string()))?;
+            out.result(&json!({ "ready": true, "agent": agent, "listen": listens }), || {
+                format!("{agent} answers on http://{listens}")
+            })?;
+            let door = Arc::new(Http::new(config, Bus::new(credentials)));
+            let served = door.serve(listener, signals.stop()).await;
+            served.map(|()| Exit::Ok).map_err(|error| Failure::of(Exit::Timeout, &error))
+        })?
+    }
+}

@@ -1,0 +1,168 @@
+//! The door over HTTP: one listener, and dialects behind the same checks: limits, `Host` and `Origin`, who calls, how much.
+//! Never decides what a service decides, and hands nothing on that it has read otherwise than the service will.
+
+mod body;
+mod config;
+mod connections;
+mod gate;
+mod principal;
+mod refusal;
+mod rpc;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+
+pub use self::config::{DoorConfig, DoorConfigError, Expose, Identity};
+use self::connections::Body;
+use self::principal::{Admission, Principal};
+use self::refusal::Refusal;
+use crate::bus::Bus;
+
+/// A door over HTTP.
+#[derive(Debug)]
+pub struct Door {
+    config: DoorConfig,
+    bus: Bus,
+    admission: Admission,
+}
+
+/// Requests under way did not end in time: how many connections were cut off.
+#[derive(Debug, thiserror::Error)]
+#[error("requests were under way when the time to end them was over, on so many connections: {0}; they are cancelled")]
+pub struct CutOff(pub usize);
+
+/// How often the rates of callers that are quiet are forgotten, and a broker that is away is looked for.
+const TIDY: Duration = Duration::from_secs(5);
+
+impl Door {
+    /// The door of this configuration, by this agent.
+    #[must_use]
+    pub fn new(config: DoorConfig, bus: Bus) -> Self {
+        let admission = Admission::new(&config);
+        Self { config, bus, admission }
+    }
+
+    /// Answers on `listener` until `stop`; then requests under way have [`DoorConfig::drain`] to end, and what is left is cancelled at
+    /// the services.
+    ///
+    /// # Errors
+    /// `CutOff`.
+    ///
+    /// Cancel safety: dropping the future cuts all connections off.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<(), CutOff> {
+        let door = Arc::clone(&self);
+        let answer = move |request| {
+            let door = Arc::clone(&door);
+            async move { door.answer(request).await }
+        };
+        let serving = connections::serve(listener, self.config.connections, self.config.drain(), stop, answer);
+        let cut_off = tokio::select! {
+            cut_off = serving => cut_off,
+            () = self.tidy() => 0,
+        };
+        self.bus.close().await;
+        if cut_off == 0 { Ok(()) } else { Err(CutOff(cut_off)) }
+    }
+
+    /// Keeps connected what nobody uses yet, and forgets what nobody needs any more.
+    async fn tidy(&self) {
+        let mut was_away = false;
+        loop {
+            let away = self.bus.client().await.err();
+            if let Some(away) = away.as_ref().filter(|_| !was_away) {
+                tracing::warn!(target: "sealwire::door", %away, "not ready");
+            }
+            was_away = away.is_some();
+            sleep(TIDY).await;
+            self.admission.tidy();
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        let mut answer = match head.uri.path() {
+            "/livez" => health(&head, true),
+            "/readyz" => health(&head, self.bus.is_up().await),
+            _ => match gate::pass(&self.config, &head) {
+                Ok(origin) => {
+                    let mut answer = match gate::preflight(&head, origin.as_ref()) {
+                        Some(answer) => answer,
+                        None => self.route(&head, body).await.unwrap_or_else(Refusal::answer),
+                    };
+                    gate::shared_with(&mut answer, origin);
+                    answer
+                }
+                Err(refusal) => refusal.answer(),
+            },
+        };
+        let headers = answer.headers_mut();
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        answer
+    }
+
+    async fn route(&self, head: &Parts, body: Incoming) -> Result<Response<Body>, Refusal> {
+        let principal = self.principal(head)?;
+        let mut steps = head.uri.path().split('/').skip(1);
+        match (steps.next(), steps.next(), steps.next(), steps.next()) {
+            (Some("rpc"), Some(service), None, _) => {
+                let expose = self.exposed(service)?;
+                only(&head.method, Method::POST)?;
+                self.call(principal, expose, head, body).await
+            }
+            (Some("rpc"), Some(service), Some("openrpc.json"), None) => {
+                let expose = self.exposed(service)?;
+                only(&head.method, Method::GET)?;
+                self.openrpc(principal, expose).await
+            }
+            _ => Err(Refusal::not_found("there is nothing here")),
+        }
+    }
+
+    fn exposed(&self, service: &str) -> Result<&Expose, Refusal> {
+        let found = self.config.expose.iter().find(|expose| expose.service.as_str() == service);
+        found.ok_or_else(|| Refusal::not_found("no such service is exposed here"))
+    }
+
+    /// Who calls.
+    fn principal(&self, _head: &Parts) -> Result<Principal, Refusal> {
+        match self.config.identity {
+            Identity::Own => Ok(Principal::own(self.bus.agent())),
+        }
+    }
+}
+
+fn only(method: &Method, wanted: Method) -> Result<(), Refusal> {
+    if *method == wanted { Ok(()) } else { Err(Refusal::method(wanted)) }
+}
+
+/// Whether the process is there, or can do anything.
+fn health(head: &Parts, is_well: bool) -> Response<Body> {
+    let (status, text) = match (&head.method, is_well) {
+        (&(Method::GET | Method::HEAD), true) => (StatusCode::OK, "ok\n"),
+        (&(Method::GET | Method::HEAD), false) => (StatusCode::SERVICE_UNAVAILABLE, "the broker cannot be reached\n"),
+        _ => (StatusCode::METHOD_NOT_ALLOWED, "GET\n"),
+    };
+    let mut answer = answered(status, "text/plain; charset=utf-8", text);
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
+    answer
+}
+
+/// An answer with this text.
+fn answered(status: StatusCode, kind: &'static str, text: impl Into<bytes::Bytes>) -> Response<Body> {
+    use http_body_util::BodyExt as _;
+    let mut answer = Response::new(http_body_util::Full::new(text.into()).boxed());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}

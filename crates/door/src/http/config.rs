@@ -1,0 +1,246 @@
+//! `[door]`: the configuration file of a door over HTTP.
+//! Never takes a file that others could have written, and guesses nothing: what is not known is an error.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sealwire::auth::{SecretFileError, read_public};
+use sealwire::{MethodName, Name};
+use serde::Deserialize;
+
+/// A door over HTTP: where it listens, as whom it calls, and which services it leads to. docs/doors.md has every key.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct DoorConfig {
+    /// Where it listens; a loopback address. Port 0 is any that is free.
+    pub listen: SocketAddr,
+    /// The credentials file of its agent.
+    pub credentials: PathBuf,
+    /// Who callers are.
+    #[serde(default)]
+    pub identity: Identity,
+    /// Names that `Host` may have, beside those of loopback.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+    /// Origins of pages that may call, beside those of loopback; browsers are told so.
+    #[serde(default)]
+    pub origins: Vec<String>,
+    /// Connections at a time.
+    #[serde(default = "usual::connections")]
+    pub connections: usize,
+    /// Calls of one caller per second, sustained; each entry of a batch counts.
+    #[serde(default = "usual::per_second")]
+    pub per_second: u32,
+    /// Calls of one caller at once.
+    #[serde(default = "usual::burst")]
+    pub burst: u32,
+    /// Requests of one caller under way.
+    #[serde(default = "usual::in_flight")]
+    pub in_flight: u32,
+    /// How long requests under way may take to end when the door is stopped, in seconds.
+    #[serde(default = "usual::drain_s")]
+    pub drain_s: u64,
+    /// Which services it leads to.
+    pub expose: Vec<Expose>,
+}
+
+/// Who callers are to the services.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, tag = "mode", rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Identity {
+    /// All of them are the door's agent. For listeners that only this machine reaches.
+    #[default]
+    Own,
+}
+
+/// `[[door.expose]]`: a service that the door leads to.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Expose {
+    /// The service.
+    pub service: Name,
+    /// Methods that may be called, or beginnings of their names with `*` behind; the policy decides below that.
+    #[serde(default = "usual::methods")]
+    pub methods: Vec<String>,
+    /// How long a call may take, in seconds.
+    #[serde(default = "usual::timeout_s")]
+    pub timeout_s: u64,
+}
+
+impl Expose {
+    /// How long a call may take.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_s)
+    }
+
+    /// Whether the door hands on calls of this method.
+    #[must_use]
+    pub fn allows(&self, method: &str) -> bool {
+        self.methods.iter().any(|allowed| match allowed.strip_suffix('*') {
+            Some(beginning) => method.starts_with(beginning),
+            None => method == allowed,
+        })
+    }
+}
+
+/// A file that is no configuration of a door.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DoorConfigError {
+    /// It cannot be read, or others could have written it.
+    #[error(transparent)]
+    File(#[from] SecretFileError),
+    /// It is no TOML, or has a key that is none, or lacks one.
+    #[error("`{}`, line {line}: {reason}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// A value cannot be.
+    #[error("`{}`: {reason}", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// Which, and why.
+        reason: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    door: DoorConfig,
+}
+
+impl DoorConfig {
+    /// Reads the file. Relative paths in it are relative to its folder.
+    ///
+    /// # Errors
+    /// See [`DoorConfigError`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, DoorConfigError> {
+        let path = path.as_ref();
+        let text = read_public(path)?;
+        let File { mut door } = toml::from_str(&text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            DoorConfigError::Format { path: path.to_owned(), line, reason: error.message().replace('\n', ", ") }
+        })?;
+        door.check().map_err(|reason| DoorConfigError::Value { path: path.to_owned(), reason })?;
+        door.credentials = path.parent().unwrap_or_else(|| Path::new("")).join(&door.credentials);
+        Ok(door)
+    }
+
+    /// How long requests under way may take to end.
+    #[must_use]
+    pub fn drain(&self) -> Duration {
+        Duration::from_secs(self.drain_s)
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let Self { listen, identity, hosts, origins, expose, .. } = self;
+        match identity {
+            // Whoever reaches the listener is the agent.
+            Identity::Own if !listen.ip().is_loopback() => {
+                return Err(format!(
+                    "`listen` is {listen}, which other machines reach: with `identity = {{ mode = \"own\" }}` every caller \
+                     is the door's agent, so it must be a loopback address, such as 127.0.0.1:{}",
+                    listen.port()
+                ));
+            }
+            Identity::Own => {}
+        }
+        within("connections", self.connections as u64, 1, 65_536)?;
+        within("per_second", self.per_second.into(), 1, 1_000_000)?;
+        within("burst", self.burst.into(), 1, 1_000_000)?;
+        within("in_flight", self.in_flight.into(), 1, 65_536)?;
+        within("drain_s", self.drain_s, 1, 600)?;
+        for host in hosts {
+            host.make_ascii_lowercase();
+            if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte)) {
+                return Err(format!("`hosts` has `{host}`: write the name alone, such as `door.example`"));
+            }
+        }
+        for origin in origins {
+            let rest = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+            if rest.is_none_or(|rest| rest.is_empty() || rest.contains(['/', '*', ' ', '@'])) {
+                return Err(format!(
+                    "`origins` has `{origin}`: write one as browsers do, such as `https://app.example`"
+                ));
+            }
+            origin.make_ascii_lowercase();
+        }
+        if expose.is_empty() {
+            return Err("there is no `[[door.expose]]`: it leads nowhere".to_owned());
+        }
+        for (position, exposed) in expose.iter().enumerate() {
+            let service = &exposed.service;
+            if expose.iter().take(position).any(|other| other.service == *service) {
+                return Err(format!("`{service}` is exposed twice"));
+            }
+            within("timeout_s", exposed.timeout_s, 1, 600)?;
+            if exposed.methods.is_empty() {
+                return Err(format!("`methods` of `{service}` is empty: nothing could be called"));
+            }
+            for method in &exposed.methods {
+                let is_known = match method.strip_suffix('*') {
+                    // The rest of a name that begins so.
+                    Some(beginning) => MethodName::new(&format!("{beginning}x")).is_ok(),
+                    None => MethodName::new(method).is_ok(),
+                };
+                if !is_known {
+                    return Err(format!("`methods` of `{service}` has `{method}`, which no method can be called"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn within(key: &str, value: u64, least: u64, most: u64) -> Result<(), String> {
+    if (least..=most).contains(&value) { Ok(()) } else { Err(format!("`{key}` is {value}: write {least} to {most}")) }
+}
+
+/// What a file without the key means.
+mod usual {
+    pub(super) fn connections() -> usize {
+        1_024
+    }
+
+    pub(super) fn per_second() -> u32 {
+        50
+    }
+
+    pub(super) fn burst() -> u32 {
+        100
+    }
+
+    /// Of 192 KiB each, 24 MiB.
+    pub(super) fn in_flight() -> u32 {
+        128
+    }
+
+    /// As of services.
+    pub(super) fn drain_s() -> u64 {
+        30
+    }
+
+    pub(super) fn methods() -> Vec<String> {
+        vec!["*".to_owned()]
+    }
+
+    pub(super) fn timeout_s() -> u64 {
+        60
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
+use super::*;
+
+const LEAST: &str = "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"a.json\"\n[[door.expose]]\nservice = \"math\"\n";
+
+fn read(text: &str) -> Result<DoorConfig, String> {
+    let File { mut door } = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+    door.check().map(|()| door)
+}
+
+#[test]
+fn what_is_left_out_has_a_meaning_and_what_is_wrong_is_said() {
+    let door = read(LEAST).unwrap();
+    assert_eq!((door.identity, door.connections, door.per_second, door.in_flight), (Identity::Own, 1_024, 50, 128));
+    assert_eq!(door.expose[0].timeout(), Duration::from_secs(60));
+    assert!(door.expose[0].allows("rpc.discover"));
+    for (from, to, said) in [
+        ("127.0.0.1:0", "0.0.0.0:8480", "other machines reach"),
+        ("127.0.0.1:0", "[::]:8480", "other machines reach"),
+        ("127.0.0.1:0", "192.168.1.7:8480", "other machines reach"),
+        ("a.json\"\n", "a.json\"\nhosts = [\"a.example:80\"]\n", "write the name alone"),
+        ("a.json\"\n", "a.json\"\norigins = [\"*\"]\n", "write one as browsers do"),
+        ("a.json\"\n", "a.json\"\norigins = [\"https://a.example/\"]\n", "write one as browsers do"),
+        ("a.json\"\n", "a.json\"\nconnections = 0\n", "write 1 to 65536"),
+        ("a.json\"\n", "a.json\"\nper_second = 0\n", "write 1 to"),
+        ("a.json\"\n", "a.json\"\nidentity = { mode = \"any\" }\n", "unknown variant"),
+        ("a.json\"\n", "a.json\"\nlistn = 1\n", "unknown field"),
+        ("\"math\"\n", "\"math\"\ntimeout_s = 601\n", "write 1 to 600"),
+        ("\"math\"\n", "\"math\"\nmethods = []\n", "nothing could be called"),
+        ("\"math\"\n", "\"math\"\nmethods = [\"a b\"]\n", "no method can be called"),
+        ("\"math\"\n", "\"math\"\nmethods = [\"a/*/b\"]\n", "no method can be called"),
+        ("\"math\"\n", "\"math\"\n[[door.expose]]\nservice = \"math\"\n", "exposed twice"),
+        ("[[door.expose]]\nservice = \"math\"\n", "expose = []\n", "leads nowhere"),
+    ] {
+        let error = read(&LEAST.replace(from, to)).unwrap_err();
+        assert!(error.contains(said), "{to}: {error}");
+    }
+    assert!(read(&LEAST.replace("127.0.0.1:0", "[::1]:8480")).is_ok());
+}
+
+#[test]
+fn methods_are_named_or_begin_so() {
+    let some = read(&LEAST.replace("\"math\"\n", "\"math\"\nmethods = [\"math/*\", \"ping\"]\n")).unwrap();
+    let allowed = ["math/add", "math/a/b", "ping"];
+    let others = ["math", "mathx", "ping/x", "rpc.discover", "Math/add", ""];
+    assert!(allowed.iter().all(|method| some.expose[0].allows(method)));
+    assert!(others.iter().all(|method| !some.expose[0].allows(method)));
+}
+
+/// docs/doors.md has every key, and what it says of those that are left out is so.
+#[test]
+fn the_page_has_every_key_and_its_example_is_one() {
+    let page = include_str!("../../../../../docs/doors.md");
+    let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let door = read(example).unwrap();
+    assert_eq!((door.listen.port(), door.expose[0].timeout_s), (8480, 30));
+    let error = toml::from_str::<File>(&example.replace("[door]\n", "[door]\nx = 1\n")).err().unwrap();
+    let of_service = toml::from_str::<File>(&example.replace("timeout_s", "x")).err().unwrap();
+    // serde names them all.
+    let named = format!("{} {}", error.message(), of_service.message());
+    let keys = named.split('`').skip(1).step_by(2);
+    let mut described = 0;
+    for key in
+        keys.filter(|key| !["x", "expose"].contains(key) && key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+    {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
+        let row = row.unwrap_or_else(|| panic!("`{key}` is not on the page"));
+        let cell = row.trim_end_matches(" |").rsplit("| ").next().unwrap().trim_matches('`');
+        let section = if ["service", "methods", "timeout_s"].contains(&key) { "\"math\"\n" } else { "a.json\"\n" };
+        if cell != "*required*" {
+            let written = read(&LEAST.replace(section, &format!("{section}{key} = {cell}\n"))).unwrap();
+            assert_eq!(format!("{written:?}"), format!("{:?}", read(LEAST).unwrap()), "{key}");
+        }
+        described += 1;
+    }
+    assert_eq!(described, 13);
+}

@@ -1,0 +1,447 @@
+//! Connections: how many there are, how long one may be silent, and their end.
+//! Never lets those that do nothing keep out those that do: when all places are taken, the one that has waited longest goes.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::{Future, pending};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::combinators::BoxBody;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+/// The body of an answer.
+pub(crate) type Body = BoxBody<Bytes, Infallible>;
+
+/// How long a connection may be between two requests. Longer than clients keep one that they do not use.
+const IDLE: Duration = Duration::from_secs(60);
+/// How long the head of a request may take, from its first byte.
+const HEAD: Duration = Duration::from_secs(10);
+/// The most bytes of the head of a request.
+const HEAD_BYTES: usize = 16 << 10;
+/// How long a connection that was told to go may take.
+const LEAVING: Duration = Duration::from_secs(1);
+/// How many are told at a time that there is no place; others hear nothing.
+const TURNED_AWAY: usize = 64;
+/// What the operating system does not give now it may give then.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Takes connections from `listener` until `stop`, and answers each request with `answer`; then those under way have `drain` to end.
+/// Returns how many had to be cut off.
+pub(crate) async fn serve<A, F>(
+    listener: TcpListener,
+    most: usize,
+    drain: Duration,
+    stop: impl Future<Output = ()>,
+    answer: A,
+) -> usize
+where
+    A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
+    let connections = Arc::new(Connections::default());
+    let places = Arc::new(Semaphore::new(most));
+    let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
+    let stopping = watch::Sender::new(false);
+    let mut tasks = JoinSet::new();
+    let mut stop = pin!(stop);
+    loop {
+        let socket = tokio::select! {
+            biased;
+            () = &mut stop => break,
+            Some(_) = tasks.join_next() => continue,
+            accepted = listener.accept() => match accepted {
+                Ok((socket, _)) => socket,
+                // Files of the process are used up, most likely: those there are go on.
+                Err(error) => {
+                    tracing::warn!(target: "sealwire::door", %error, "no connection can be taken");
+                    sleep(ACCEPT_AGAIN).await;
+                    continue;
+                }
+            },
+        };
+        let place = match Arc::clone(&places).try_acquire_owned() {
+            Ok(place) => Some(place),
+            Err(_) if connections.evict() => {
+                timeout(LEAVING, Arc::clone(&places).acquire_owned()).await.ok().and_then(Result::ok)
+            }
+            Err(_) => None,
+        };
+        match place {
+            Some(place) => {
+                let stopping = stopping.subscribe();
+                tasks.spawn(connection(socket, place, Arc::clone(&connections), stopping, answer.clone()));
+            }
+            None => {
+                if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
+                    tasks.spawn(turn_away(socket, place));
+                }
+            }
+        }
+    }
+    drop(listener);
+    stopping.send_replace(true);
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    drop(timeout(drain, ended).await);
+    tasks.len()
+}
+
+async fn connection<A, F>(
+    socket: TcpStream,
+    place: OwnedSemaphorePermit,
+    connections: Arc<Connections>,
+    mut stopping: watch::Receiver<bool>,
+    answer: A,
+) where
+    A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
+    let _place = place;
+    // Answers are small, and waited for.
+    drop(socket.set_nodelay(true));
+    let presence = Arc::new(Presence::new(connections));
+    let service = {
+        let presence = Arc::clone(&presence);
+        service_fn(move |request| {
+            let begun = Busy::new(&presence).map(|busy| (busy, answer(request)));
+            async move {
+                // Its connection is about to be ended: nothing is begun.
+                let Some((busy, answering)) = begun else { return pending().await };
+                let answer = answering.await;
+                // Until all of the answer is handed over.
+                Ok::<_, Infallible>(answer.map(|body| Held { body, _busy: busy }))
+            }
+        })
+    };
+    let io = TokioIo::new(Watched { socket, presence: Arc::clone(&presence) });
+    let mut serving = http1::Builder::new();
+    serving.header_read_timeout(None).max_header_size(HEAD_BYTES);
+    let mut serving = pin!(serving.serve_connection(io, service));
+    let mut is_stopping = false;
+    loop {
+        tokio::select! {
+            // What went wrong is its client's business.
+            _ = &mut serving => return,
+            () = presence.overdue() => return,
+            _ = stopping.wait_for(|stopping| *stopping), if !is_stopping => {
+                is_stopping = true;
+                serving.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// Says that there is no place.
+async fn turn_away(mut socket: TcpStream, _place: OwnedSemaphorePermit) {
+    const FULL: &[u8] =
+        b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let telling = async {
+        socket.write_all(FULL).await?;
+        socket.shutdown().await?;
+        // A connection that is closed with something unread is reset, and the client may not see why.
+        let mut unread = [0; 1_024];
+        while socket.read(&mut unread).await? > 0 {}
+        Ok::<_, io::Error>(())
+    };
+    drop(timeout(LEAVING, telling).await);
+}
+
+/// Those that wait for a request, the one that has waited longest first.
+#[derive(Debug, Default)]
+struct Connections(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    turns: u64,
+    /// By the turn in which each began to wait.
+    waiting: BTreeMap<u64, watch::Sender<Phase>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// Between two requests, or before the first.
+    Idle(Instant),
+    /// The head of a request has begun.
+    Head(Instant),
+    /// A request is being answered.
+    Busy,
+    /// It has to make room.
+    Evicted,
+}
+
+impl Connections {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the connection that has waited longest; `false` if none waits.
+    fn evict(&self) -> bool {
+        let Some((_, phase)) = self.lock().waiting.pop_first() else { return false };
+        phase.send_replace(Phase::Evicted);
+        true
+    }
+}
+
+/// What a connection is doing.
+#[derive(Debug)]
+struct Presence {
+    connections: Arc<Connections>,
+    phase: watch::Sender<Phase>,
+    /// Its place among those that wait.
+    turn: Mutex<Option<u64>>,
+}
+
+impl Presence {
+    fn new(connections: Arc<Connections>) -> Self {
+        let presence =
+            Self { connections, phase: watch::Sender::new(Phase::Idle(Instant::now())), turn: Mutex::default() };
+        presence.wait();
+        presence
+    }
+
+    /// Waits for a request, from now on.
+    fn wait(&self) {
+        let mut all = self.connections.lock();
+        all.turns += 1;
+        let turn = all.turns;
+        all.waiting.insert(turn, self.phase.clone());
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(turn);
+        self.phase.send_replace(Phase::Idle(Instant::now()));
+    }
+
+    /// Does not wait any more.
+    fn leave(&self, phase: Phase) {
+        let mut all = self.connections.lock();
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let was_waiting = turn.is_some_and(|turn| all.waiting.remove(&turn).is_some());
+        // Evicted, it is not busy again.
+        if was_waiting {
+            self.phase.send_replace(phase);
+        }
+    }
+
+    fn read(&self) {
+        self.phase.send_if_modified(|phase| {
+            let begins = matches!(phase, Phase::Idle(_));
+            if begins {
+                *phase = Phase::Head(Instant::now());
+            }
+            begins
+        });
+    }
+
+    /// An answer is still on its way.
+    fn written(&self) {
+        self.phase.send_if_modified(|phase| {
+            let is_idle = matches!(phase, Phase::Idle(_));
+            if is_idle {
+                *phase = Phase::Idle(Instant::now());
+            }
+            is_idle
+        });
+    }
+
+    /// Completes when the connection has waited too long, or has to make room.
+    async fn overdue(&self) {
+        let mut phase = self.phase.subscribe();
+        loop {
+            let until = match *phase.borrow_and_update() {
+                Phase::Idle(since) => Some(since + IDLE),
+                Phase::Head(since) => Some(since + HEAD),
+                Phase::Busy => None,
+                Phase::Evicted => return,
+            };
+            let changed = phase.changed();
+            match until {
+                Some(until) => {
+                    if timeout_at(until, changed).await.is_err() {
+                        return;
+                    }
+                }
+                None => {
+                    if changed.await.is_err() {
+                        return pending().await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.leave(Phase::Evicted);
+    }
+}
+
+/// A request under way; its end lets the connection wait again.
+struct Busy(Arc<Presence>);
+
+impl Busy {
+    /// `None` if the connection has to make room.
+    fn new(presence: &Arc<Presence>) -> Option<Self> {
+        presence.leave(Phase::Busy);
+        let is_busy = matches!(*presence.phase.borrow(), Phase::Busy);
+        is_busy.then(|| Self(Arc::clone(presence)))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.wait();
+    }
+}
+
+/// The body of an answer, and with it the request under way.
+struct Held {
+    body: Body,
+    _busy: Busy,
+}
+
+impl hyper::body::Body for Held {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A socket that tells when something comes and goes.
+struct Watched {
+    socket: TcpStream,
+    presence: Arc<Presence>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.socket).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.presence.read();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write(context, bytes);
+        if written.is_ready() {
+            self.presence.written();
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write_vectored(context, buffers);
+        if written.is_ready() {
+            self.presence.written();
+        }
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn idle(presence: &Arc<Presence>) -> tokio::task::JoinHandle<Duration> {
+        let (presence, since) = (Arc::clone(presence), Instant::now());
+        tokio::spawn(async move {
+            presence.overdue().await;
+            since.elapsed()
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_closed_that_says_nothing_or_never_ends_to_say_it() -> Result<(), tokio::task::JoinError> {
+        let connections = Arc::new(Connections::default());
+        let presence = Arc::new(Presence::new(Arc::clone(&connections)));
+        assert_eq!(idle(&presence).await?, IDLE);
+        drop(presence);
+        // Byte after byte.
+        let presence = Arc::new(Presence::new(Arc::clone(&connections)));
+        let overdue = idle(&presence);
+        for _ in 0..9 {
+            sleep(Duration::from_secs(1)).await;
+            presence.read();
+        }
+        assert_eq!(overdue.await?, Duration::from_secs(1) + HEAD, "from the first one");
+        drop(presence);
+        // An answer that is on its way, however long that takes.
+        let presence = Arc::new(Presence::new(Arc::clone(&connections)));
+        let overdue = idle(&presence);
+        let busy = Busy::new(&presence);
+        sleep(10 * IDLE).await;
+        drop(busy);
+        for _ in 0..9 {
+            sleep(IDLE / 2).await;
+            presence.written();
+        }
+        assert_eq!(overdue.await?, 10 * IDLE + 9 * (IDLE / 2) + IDLE);
+        drop(presence);
+        assert!(connections.lock().waiting.is_empty(), "nothing is left of those that have ended");
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_one_that_has_waited_longest_makes_room_and_begins_nothing() {
+        let connections = Arc::new(Connections::default());
+        let [first, second, third] = [(); 3].map(|()| Arc::new(Presence::new(Arc::clone(&connections))));
+        let busy = Busy::new(&second);
+        assert!(busy.is_some());
+        drop(Busy::new(&first));
+        assert!(connections.evict());
+        third.overdue().await;
+        assert!(Busy::new(&third).is_none() && Busy::new(&first).is_some());
+        drop(first);
+        assert!(!connections.evict(), "the second one is at work");
+        drop(busy);
+        assert!(connections.evict());
+    }
+}

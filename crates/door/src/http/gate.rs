@@ -1,0 +1,126 @@
+//! The head of a request: whether it is one that can be read in one way only, meant for this door, and from a page that may call.
+//! Never looks at who calls.
+
+use std::net::IpAddr;
+
+use hyper::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION,
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
+    ORIGIN, TRANSFER_ENCODING, VARY, VIA,
+};
+use hyper::http::request::Parts;
+use hyper::http::uri::Authority;
+use hyper::{Method, Response, StatusCode};
+
+use super::answered;
+use super::config::{DoorConfig, Identity};
+use super::connections::Body;
+use super::refusal::Refusal;
+
+/// The most bytes of path and query.
+const URL_BYTES: usize = 4 << 10;
+
+/// Fields of which two would leave open which one counts.
+const SINGLE: [HeaderName; 7] = [HOST, CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, AUTHORIZATION, ORIGIN, EXPECT];
+
+/// What somebody on the way adds. Then not only this machine reaches the listener.
+const OF_PROXIES: [HeaderName; 4] =
+    [FORWARDED, VIA, HeaderName::from_static("x-forwarded-for"), HeaderName::from_static("x-real-ip")];
+
+/// What a page of another origin may send.
+const SENT_BY_PAGES: &str = "authorization, content-type, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id";
+
+/// Lets a request pass; with the origin of the page that it comes from, if browsers are to be told that it may read the answer.
+pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderValue>, Refusal> {
+    let headers = &head.headers;
+    if head.uri.path_and_query().is_some_and(|target| target.as_str().len() > URL_BYTES) {
+        return Err(Refusal::bad(StatusCode::URI_TOO_LONG, "the address has more than 4 KiB"));
+    }
+    // RFC 9112 §3.2.2: its authority would stand for `Host`.
+    if head.uri.authority().is_some() {
+        return Err(Refusal::bad(StatusCode::BAD_REQUEST, "this is no proxy: write the path alone").closing());
+    }
+    // RFC 9112 §6.3 has a length beside it be ignored: who is on the way may have seen it otherwise.
+    if headers.contains_key(TRANSFER_ENCODING) {
+        return Err(Refusal::bad(StatusCode::LENGTH_REQUIRED, "a body needs `Content-Length`").closing());
+    }
+    for name in &SINGLE {
+        single(headers, name)?;
+    }
+    if config.identity == Identity::Own
+        && let Some(name) = OF_PROXIES.iter().find(|name| headers.contains_key(*name))
+    {
+        let message = format!("`{name}`: this door is for callers of its own machine, and not behind a proxy");
+        return Err(Refusal::bad(StatusCode::FORBIDDEN, message));
+    }
+    let Some(host) = single(headers, &HOST)? else {
+        return Err(Refusal::bad(StatusCode::BAD_REQUEST, "`Host` is missing"));
+    };
+    // Else a page whose name resolves to this machine would be of the door's own origin.
+    if !authority_name(host).is_some_and(|name| is_loopback(&name) || config.hosts.contains(&name)) {
+        return Err(Refusal::bad(StatusCode::FORBIDDEN, "`Host` is none of the names of this door"));
+    }
+    let Some(origin) = single(headers, &ORIGIN)? else { return Ok(None) };
+    let lower = origin.to_ascii_lowercase();
+    if config.origins.contains(&lower) {
+        return Ok(headers.get(ORIGIN).cloned());
+    }
+    let name = lower.strip_prefix("http://").or_else(|| lower.strip_prefix("https://")).and_then(authority_name);
+    if name.is_some_and(|name| is_loopback(&name)) {
+        return Ok(None);
+    }
+    Err(Refusal::bad(StatusCode::FORBIDDEN, "pages of this `Origin` may not call"))
+}
+
+/// The value of a field that may be there once.
+pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(Refusal::bad(StatusCode::BAD_REQUEST, format!("`{name}` is there more than once")).closing());
+    }
+    match value.to_str() {
+        Ok(value) => Ok(Some(value)),
+        Err(_) => Err(Refusal::bad(StatusCode::BAD_REQUEST, format!("`{name}` is no text"))),
+    }
+}
+
+/// The name of an authority, in lower case.
+fn authority_name(authority: &str) -> Option<String> {
+    let parsed: Authority = authority.parse().ok().filter(|_| !authority.contains('@'))?;
+    Some(parsed.host().to_ascii_lowercase())
+}
+
+fn is_loopback(name: &str) -> bool {
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The answer to a browser that asks whether a page may call.
+pub(super) fn preflight(head: &Parts, origin: Option<&HeaderValue>) -> Option<Response<Body>> {
+    let asks = head.method == Method::OPTIONS && head.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+    if !asks || origin.is_none() {
+        return None;
+    }
+    let mut answer = answered(StatusCode::NO_CONTENT, "text/plain", "");
+    let headers = answer.headers_mut();
+    headers.remove(CONTENT_TYPE);
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE"));
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(SENT_BY_PAGES));
+    headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    Some(answer)
+}
+
+/// Lets the page read the answer.
+pub(super) fn shared_with(answer: &mut Response<Body>, origin: Option<HeaderValue>) {
+    let headers = answer.headers_mut();
+    headers.append(VARY, HeaderValue::from_static("origin"));
+    if let Some(origin) = origin {
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(
+            ACCESS_CONTROL_EXPOSE_HEADERS,
+            HeaderValue::from_static("retry-after, www-authenticate, mcp-session-id"),
+        );
+    }
+}

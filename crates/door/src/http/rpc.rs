@@ -1,0 +1,212 @@
+//! JSON-RPC 2.0 over HTTP: what is posted is signed as it is, byte for byte, and what the service has signed is the answer.
+//! Never sends a message that it has not understood, and never a part of one.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::http::request::Parts;
+use hyper::{Response, StatusCode};
+use sealwire::client::{Catalogue, Client, ClientError, MessageId};
+use sealwire::rpc::{self, Id, Limits, Request, Responses, code};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::config::Expose;
+use super::connections::Body;
+use super::principal::Principal;
+use super::refusal::Refusal;
+use super::{Door, answered, body};
+use crate::bus::gone;
+
+/// What a message asks for.
+enum Asked {
+    /// An answer: to the call of this id, or to a batch.
+    Answer(Option<Id>),
+    /// Nothing. Each of these is a message of its own.
+    Nothing(Vec<Bytes>),
+}
+
+impl Door {
+    /// `POST /rpc/<service>`.
+    pub(super) async fn call(
+        &self,
+        principal: Principal,
+        expose: &Expose,
+        head: &Parts,
+        incoming: Incoming,
+    ) -> Result<Response<Body>, Refusal> {
+        let started = Instant::now();
+        let admitted = self.admission.admit(&principal)?;
+        let text = body::json(head, incoming).await?;
+        let id = MessageId::default();
+        let answer = self.handed_on(&principal, expose, text, &id).await;
+        let status = match &answer {
+            Ok(answer) => answer.status(),
+            Err(refusal) => refusal.status,
+        };
+        tracing::info!(
+            target: "sealwire::door",
+            caller = principal.as_str(),
+            service = %expose.service,
+            status = status.as_u16(),
+            code = answer.as_ref().err().map(|refusal| refusal.code),
+            message_id = id.get(),
+            duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            "request"
+        );
+        drop(admitted);
+        answer
+    }
+
+    async fn handed_on(
+        &self,
+        principal: &Principal,
+        expose: &Expose,
+        text: Bytes,
+        id: &MessageId,
+    ) -> Result<Response<Body>, Refusal> {
+        let asked = self.judged(principal, expose, &text)?;
+        let call = match &asked {
+            Asked::Answer(call) => call.as_ref(),
+            Asked::Nothing(_) => None,
+        };
+        let client =
+            self.bus.client().await.map_err(|_| {
+                Refusal::unavailable("the broker cannot be reached, nothing was sent: try again").of(call)
+            })?;
+        let sending = async {
+            match &asked {
+                Asked::Answer(call) => {
+                    let request = client.request(expose.service.as_str()).deadline(expose.timeout()).note_id(id);
+                    let answer = request.send_raw(text).await.map_err(|error| failed(expose, &error))?;
+                    verified(answer, call.as_ref())
+                }
+                Asked::Nothing(messages) => notified(&client, expose, messages, id).await,
+            }
+        };
+        let outcome = tokio::select! {
+            outcome = sending => outcome,
+            sent = gone(&client, id) => Err(match sent {
+                true => Refusal::unknown("the connection to the broker was lost during the call"),
+                false => Refusal::unavailable("the broker cannot be reached, nothing was sent: try again"),
+            }),
+        };
+        outcome.map_err(|refusal| refusal.of(call))
+    }
+
+    /// Reads a message as the service will, and charges for it.
+    fn judged(&self, principal: &Principal, expose: &Expose, text: &[u8]) -> Result<Asked, Refusal> {
+        let unknown = || Refusal::new(StatusCode::OK, code::METHOD_NOT_FOUND, "Method not found");
+        match rpc::Body::parse(text, &Limits::default()).map_err(|error| Refusal::of_text(&error))? {
+            rpc::Body::Single(Err(invalid)) => match &invalid.outcome {
+                Err(error) => Err(Refusal::of_text(error).of(Some(&invalid.id))),
+                Ok(_) => Err(Refusal::bad(StatusCode::BAD_REQUEST, "Invalid Request")),
+            },
+            rpc::Body::Single(Ok(request)) => {
+                let is_allowed = expose.allows(&request.method);
+                match request.id {
+                    Some(id) if is_allowed => Ok(Asked::Answer(Some(id))),
+                    Some(id) => Err(unknown().of(Some(&id))),
+                    // JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a Notification".
+                    None if is_allowed => Ok(Asked::Nothing(vec![Bytes::copy_from_slice(text)])),
+                    None => Ok(Asked::Nothing(Vec::new())),
+                }
+            }
+            rpc::Body::Batch(entries) => {
+                // The first one is charged already.
+                self.admission.charge(principal, entries.len().saturating_sub(1))?;
+                let requests = entries.iter().filter_map(|entry| entry.as_ref().ok());
+                // What is signed is the whole of it, so no part can be left out.
+                if !requests.clone().all(|request| expose.allows(&request.method)) {
+                    return Err(unknown());
+                }
+                let is_silent = entries.iter().all(|entry| entry.as_ref().is_ok_and(Request::is_notification));
+                Ok(match is_silent {
+                    // Nobody would answer all of it, and nobody could be waited for.
+                    true => Asked::Nothing(requests.map(|request| request.to_bytes().into()).collect()),
+                    false => Asked::Answer(None),
+                })
+            }
+        }
+    }
+
+    /// `GET /rpc/<service>/openrpc.json`: what the agent may call there.
+    pub(super) async fn openrpc(&self, principal: Principal, expose: &Expose) -> Result<Response<Body>, Refusal> {
+        #[derive(Serialize)]
+        struct Document<'a> {
+            openrpc: &'static str,
+            info: Info<'a>,
+            methods: Vec<&'a RawValue>,
+        }
+        #[derive(Serialize)]
+        struct Info<'a> {
+            title: &'a str,
+            version: &'a str,
+        }
+        let _admitted = self.admission.admit(&principal)?;
+        let client = self
+            .bus
+            .client()
+            .await
+            .map_err(|_| Refusal::unavailable("the broker cannot be reached, nothing was sent: try again"))?;
+        let found = client.discover(expose.service.as_str()).await;
+        let Catalogue { title, version, methods, .. } = found.map_err(|error| failed(expose, &error))?;
+        let document = Document {
+            openrpc: "1.3.2",
+            info: Info { title: &title, version: &version },
+            methods: methods
+                .iter()
+                .filter(|method| expose.allows(&method.name))
+                .filter_map(|method| method.document.as_deref())
+                .collect(),
+        };
+        // Every part of it is JSON.
+        Ok(answered(StatusCode::OK, "application/json", serde_json::to_vec(&document).unwrap_or_default()))
+    }
+}
+
+/// The answer that a service has signed, unless it speaks of the door's message and not of the caller's.
+fn verified(answer: String, call: Option<&Id>) -> Result<Response<Body>, Refusal> {
+    let is_of_call = match Responses::parse(answer.as_bytes(), &Limits::default()) {
+        Ok(Responses::Single(response)) => {
+            let refused = response.outcome.as_ref().err().map(sealwire::RpcError::code);
+            if matches!(refused, Some(code::UNAUTHENTICATED | code::STALE | code::REPLAYED)) {
+                return Err(Refusal::unknown("the service does not take the door's message"));
+            }
+            // A refusal of the whole message has no id.
+            call.is_some_and(|call| *call == response.id) || (refused.is_some() && response.id.is_null())
+        }
+        Ok(Responses::Batch(_)) => call.is_none(),
+        Err(_) => false,
+    };
+    if is_of_call {
+        Ok(answered(StatusCode::OK, "application/json", answer))
+    } else {
+        Err(Refusal::unknown("the service's answer is no answer to this"))
+    }
+}
+
+/// Sends what nobody answers.
+async fn notified(
+    client: &Client,
+    expose: &Expose,
+    messages: &[Bytes],
+    id: &MessageId,
+) -> Result<Response<Body>, Refusal> {
+    let mut outcome = Ok(());
+    for message in messages {
+        let request = client.request(expose.service.as_str()).deadline(expose.timeout()).note_id(id);
+        outcome = outcome.and(request.publish_raw(message.clone()).await);
+    }
+    outcome.map_err(|error| failed(expose, &error))?;
+    let mut answer = answered(StatusCode::NO_CONTENT, "application/json", "");
+    answer.headers_mut().remove(hyper::header::CONTENT_TYPE);
+    Ok(answer)
+}
+
+/// What callers are not told, the log has.
+fn failed(expose: &Expose, error: &ClientError) -> Refusal {
+    tracing::warn!(target: "sealwire::door", service = %expose.service, %error, "no answer");
+    Refusal::of_call(error)
+}
