@@ -27,10 +27,13 @@ struct Plan {
     /// How long one case is asked in one round.
     span: Duration,
     loads: usize,
+    /// Methods with a rule each, to be loaded.
+    most: usize,
 }
 
-const MEASURE: Plan = Plan { sizes: [10, 100, 1000], rounds: 11, span: Duration::from_millis(20), loads: 7 };
-const TRY: Plan = Plan { sizes: [2, 5, 10], rounds: 1, span: Duration::ZERO, loads: 1 };
+const MEASURE: Plan =
+    Plan { sizes: [10, 100, 1000], rounds: 11, span: Duration::from_millis(20), loads: 7, most: 10_000 };
+const TRY: Plan = Plan { sizes: [2, 5, 10], rounds: 1, span: Duration::ZERO, loads: 1, most: 20 };
 
 fn main() {
     // Cargo says `--bench` when it measures, and nothing when it tests.
@@ -240,5 +243,8 @@ fn loads(plan: &Plan, rows: &[Row]) -> String {
         let cells = rounds.iter().map(|rounds| format!("{:.1} ms", median(rounds.iter().copied()) / 1e6));
         writeln!(text, "| {} | {} |", row.name, cells.collect::<Vec<_>>().join(" | ")).unwrap();
     }
+    let most = rules(plan.most, Others::Methods, true);
+    let took = median((0..plan.loads).map(|_| time(Duration::ZERO, || drop(black_box(load(black_box(&most)))))));
+    writeln!(text, "\n{} rules of as many methods, with conditions: {:.2} s", plan.most, took / 1e9).unwrap();
     text
 }

@@ -21,7 +21,7 @@ pub(crate) use finding::{Report, did_you_mean, shown};
 pub(crate) use hours::{DAY, WEEK};
 pub(crate) use location::{Located, Location};
 pub use methods::Methods;
-pub(crate) use methods::OPEN_TO_ALL;
+pub(crate) use methods::{Method, OPEN_TO_ALL};
 pub use params::{MAX_LIST, Param, ParamType, ScalarType};
 pub(crate) use pattern::{Pattern, groups_of, matches_glob};
 pub use revision::Revision;

@@ -6,20 +6,27 @@ use serde_json::{Map, Value, json};
 
 use super::compile::BuildError;
 use super::names::{AGENT, ROLE, SERVICE};
-use crate::policy::model::{Declarations, Methods, Param, ParamType, Pattern, groups_of};
+use crate::name::MethodName;
+use crate::policy::model::{Declarations, Method, Param, ParamType, Pattern, groups_of};
 
-/// The schema that every policy is checked against: one action per registered method, in one group per prefix.
-pub(crate) fn schema(methods: &Methods, declarations: &Declarations) -> Result<Schema, BuildError> {
+/// The schema that policies are checked against: one action for each of these methods, in one group per prefix.
+pub(crate) fn schema<'m>(
+    methods: impl Iterator<Item = (&'m MethodName, &'m Method)>,
+    declarations: &Declarations,
+) -> Result<Schema, BuildError> {
     Ok(Schema::from_json_value(schema_json(methods, declarations)).map_err(Box::new)?)
 }
 
 /// The schema in Cedar's JSON format.
-pub(crate) fn schema_json(methods: &Methods, declarations: &Declarations) -> Value {
+pub(crate) fn schema_json<'m>(
+    methods: impl Iterator<Item = (&'m MethodName, &'m Method)>,
+    declarations: &Declarations,
+) -> Value {
     let mut actions = Map::new();
     let member =
         |groups: &[Pattern]| -> Vec<Value> { groups.iter().map(|group| json!({ "id": group.to_string() })).collect() };
     actions.insert("*".to_owned(), json!({}));
-    for (name, method) in methods.iter() {
+    for (name, method) in methods {
         let groups = groups_of(name.as_str());
         let mut wider = Vec::new();
         for group in &groups {

@@ -52,14 +52,14 @@ pub(crate) struct CallFacts<'a> {
 }
 
 impl MethodPolicies {
-    /// The policies of `action` from those rules that `matches` picks. For a name that no method has, `unregistered`: nothing
-    /// is known about its parameters.
+    /// The policies of `action` from the rules at these positions, in ascending order. For a name that no method has,
+    /// `unregistered`: nothing is known about its parameters.
     pub(crate) fn new(
         action: &str,
         params: Option<Arc<[Param]>>,
         unregistered: bool,
         checked: &CheckedPolicy,
-        matches: impl Fn(&Rule) -> bool,
+        rules: Vec<usize>,
     ) -> Result<Self, (usize, BuildError)> {
         let mut policies = Self {
             action: names::action(action),
@@ -74,14 +74,13 @@ impl MethodPolicies {
             params,
             open: action == OPEN_TO_ALL,
             unregistered,
-            rules: Vec::new(),
+            rules,
         };
         let scope = if unregistered { Scope::WithoutArgs } else { Scope::Sliced };
         let mut enforced: Vec<ExprRef> = Vec::new();
         let mut all: Vec<ExprRef> = Vec::new();
-        for (position, rule) in checked.rules.iter().enumerate().filter(|(_, rule)| matches(rule)) {
+        for (position, rule) in policies.rules.iter().filter_map(|at| Some((*at, checked.rules.get(*at)?))) {
             let failed = |error: BuildError| (position, error);
-            policies.rules.push(position);
             let Some(policy) = compile::policy(rule, scope).map_err(failed)? else { continue };
             let looks = looks(rule, unregistered).map_err(failed)?;
             policies.index.insert(policy.id().clone(), position);

@@ -238,11 +238,17 @@ impl PolicySet {
     }
 
     fn compile(checked: CheckedPolicy, report: &mut Report) -> Self {
+        let mut about: HashMap<&MethodName, Vec<usize>> = HashMap::new();
+        for (position, rule) in checked.rules.iter().enumerate() {
+            for name in checked.methods.matching_any(&rule.methods).into_keys() {
+                about.entry(name).or_default().push(position);
+            }
+        }
         let mut by_method = HashMap::new();
         for (name, method) in checked.methods.iter() {
             let params = method.params().map(Into::into);
-            let policies =
-                MethodPolicies::new(name.as_str(), params, false, &checked, |rule| rule.is_about(name.as_str()));
+            let rules = about.remove(name).unwrap_or_default();
+            let policies = MethodPolicies::new(name.as_str(), params, false, &checked, rules);
             if let Some(policies) = report_build_error(policies, &checked, report) {
                 by_method.insert(name.clone(), policies);
             }
@@ -252,8 +258,9 @@ impl PolicySet {
         let mut unregistered = BTreeMap::new();
         for star in stars {
             // A pattern with a star that matches a name matches all of a narrower star around it too: stars nest.
-            let matches = |rule: &Rule| rule.methods.iter().any(|pattern| pattern.value.covers(star));
-            let policies = MethodPolicies::new(&star.to_string(), None, true, &checked, matches);
+            let covers = |rule: &Rule| rule.methods.iter().any(|pattern| pattern.value.covers(star));
+            let rules = (0..).zip(&checked.rules).filter(|(_, rule)| covers(rule)).map(|(at, _)| at).collect();
+            let policies = MethodPolicies::new(&star.to_string(), None, true, &checked, rules);
             if let Some(policies) = report_build_error(policies, &checked, report) {
                 unregistered.insert(star.clone(), policies);
             }

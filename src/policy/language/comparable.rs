@@ -67,8 +67,8 @@ impl Incomparable {
 
 fn in_context(path: &[SmolStr], rule: &Rule, methods: &Methods, declarations: &Declarations) -> Option<Incomparable> {
     let params = |rest: &[SmolStr]| {
-        let about = methods.iter().filter(|(name, _)| rule.is_about(name.as_str()));
-        about.filter_map(|(_, method)| method.params()).find_map(|params| member(params, rest))
+        let about = methods.matching_any(&rule.methods);
+        about.values().filter_map(|method| method.params()).find_map(|params| member(params, rest))
     };
     let claims = || declarations.claims.iter().find_map(|(name, kind)| look(kind, &[]).map(|it| it.within(name)));
     match path.split_first() {

@@ -277,7 +277,7 @@ fn agent_attributes(agents: &[AgentTable<'_>], declarations: &Declarations, repo
 /// A pattern that matches no registered method would silently never apply.
 fn check_patterns(rules: &[Rule], methods: &Methods, report: &mut Report) {
     for pattern in rules.iter().flat_map(|rule| &rule.methods) {
-        if pattern.value == Pattern::All || methods.names().any(|name| pattern.value.matches(name.as_str())) {
+        if pattern.value == Pattern::All || methods.matching(&pattern.value).next().is_some() {
             continue;
         }
         if pattern.value.is_exact() {

@@ -115,13 +115,10 @@ fn who(table: &mut Table<'_>, at: &Location, declarations: &Declarations, report
 
 /// The parameters that all methods of the patterns have in common, and why others cannot be asked.
 fn common_params(patterns: &[Located<Pattern>], methods: &Methods) -> (Vec<Param>, BTreeMap<String, String>) {
-    let matching: Vec<_> = methods
-        .iter()
-        .filter(|(name, _)| patterns.iter().any(|pattern| pattern.value.matches(name.as_str())))
-        .collect();
+    let matching = methods.matching_any(patterns);
     let mut common = Vec::new();
     let mut lacking = BTreeMap::new();
-    let all = matching.iter().flat_map(|(_, method)| method.params().unwrap_or_default());
+    let all = matching.values().flat_map(|method| method.params().unwrap_or_default());
     for param in all {
         if common.iter().any(|known: &Param| known.name() == param.name()) || lacking.contains_key(param.name()) {
             continue;

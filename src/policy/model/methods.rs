@@ -2,8 +2,11 @@
 //! Never decides who may call them.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
+use super::location::Located;
 use super::params::Param;
+use super::pattern::Pattern;
 use crate::name::MethodName;
 
 /// The registered methods: what a policy may speak about.
@@ -116,6 +119,22 @@ impl Methods {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&MethodName, &Method)> {
         self.known.iter()
+    }
+
+    /// The methods that a pattern matches, in the order of their names; takes no longer the more others there are.
+    pub(crate) fn matching<'m>(&'m self, pattern: &'m Pattern) -> impl Iterator<Item = (&'m MethodName, &'m Method)> {
+        let from = match pattern {
+            Pattern::All => Bound::Unbounded,
+            Pattern::Below(prefix) => Bound::Excluded(prefix.as_str()),
+            Pattern::Exact(name) => Bound::Included(name.as_str()),
+        };
+        let names = self.known.range::<str, _>((from, Bound::Unbounded));
+        names.take_while(|(name, _)| pattern.matches(name.as_str()))
+    }
+
+    /// The methods that any of these patterns matches.
+    pub(crate) fn matching_any<'m>(&'m self, patterns: &'m [Located<Pattern>]) -> BTreeMap<&'m MethodName, &'m Method> {
+        patterns.iter().flat_map(|pattern| self.matching(&pattern.value)).collect()
     }
 
     pub(crate) fn is_open(&self) -> bool {

@@ -118,12 +118,6 @@ pub(crate) struct Rule {
     pub(crate) written: Option<cedar_policy::Policy>,
 }
 
-impl Rule {
-    pub(crate) fn is_about(&self, method: &str) -> bool {
-        self.methods.iter().any(|pattern| pattern.value.matches(method))
-    }
-}
-
 /// One of the callers that a rule is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum CallerMatch {
