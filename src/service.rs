@@ -56,7 +56,7 @@ pub use builder::{BuildError, Builder, Ready, WantsMethods, WantsPolicy, WantsVe
 pub use builtin::BUILTIN_METHODS;
 use calls::Calls;
 pub use calls::{Call, Message};
-use catalogue::Catalogue;
+use catalogue::{BYTES_PER_CALL, Catalogue, METHODS_PER_CALL};
 pub use counters::{Counters, MethodCounters, ShadowCounters};
 pub use description::Description;
 pub use fair::Bounds as TurnBounds;
@@ -446,9 +446,6 @@ impl Drop for RecordedEnd<'_> {
     }
 }
 
-/// As many decisions cost about as much as a call.
-const METHODS_PER_CALL: usize = 16;
-
 /// How large a page of `rpc.discover` is for callers that take frames, in bytes.
 const PAGE: usize = 1 << 20;
 
@@ -544,7 +541,7 @@ impl Inner {
             }
             // Nothing starts once the message has expired or its deadline has passed.
             Ok(_) if now_ms >= message.start_before_ms => Err(self.entry_error(&Refusal::Deadline)).into(),
-            Ok(permitted) => match self.builtin(&permitted, &message, policy, now_ms) {
+            Ok(permitted) => match self.builtin(&permitted, &message, policy, now_ms).await {
                 Some(outcome) => outcome.into(),
                 None => self.run_once(permitted, &message, now_ms).await,
             },
@@ -576,21 +573,32 @@ impl Inner {
     }
 
     /// The answer of a method that every service has.
-    fn builtin(&self, permitted: &Permitted, message: &Message, policy: &PolicySet, now_ms: u64) -> Option<Outcome> {
+    async fn builtin(
+        &self,
+        permitted: &Permitted,
+        message: &Message,
+        policy: &PolicySet,
+        now_ms: u64,
+    ) -> Option<Outcome> {
+        let agent = &message.caller.agent;
+        let refused = |quota| self.entry_error(&Refusal::Quota(quota));
         // A decision for each method: those of a large service cost their caller as much as so many calls.
-        if permitted.call().method() == builtin::DISCOVER
-            && let Err(quota) =
-                self.quotas.charge_further(&message.caller.agent, self.catalogue.len() / METHODS_PER_CALL)
-        {
-            return Some(Err(self.entry_error(&Refusal::Quota(quota))));
+        let is_listing = permitted.call().method() == builtin::DISCOVER;
+        let decisions = if is_listing { self.catalogue.len() / METHODS_PER_CALL } else { 0 };
+        if let Err(quota) = self.quotas.charge_further(agent, decisions) {
+            return Some(Err(refused(quota)));
         }
+        let charge = |bytes| {
+            let texts = self.quotas.charge_after(agent, decisions, bytes / BYTES_PER_CALL);
+            texts.map_err(refused)
+        };
         let about = builtin::About {
             verifier: &self.verifier,
             catalogue: &self.catalogue,
             title: self.endpoint.audience().as_str(),
             room: if message.open.frames().is_some() { PAGE } else { self.response_limit() },
         };
-        builtin::answer(permitted, policy, about, now_ms)
+        builtin::answer(permitted, policy, about, now_ms, charge).await
     }
 
     /// Runs the method, unless it is declared idempotent and was run before under the same key.

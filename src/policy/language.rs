@@ -24,7 +24,7 @@ mod table;
 mod toml_file;
 pub(crate) mod when;
 
-pub(crate) use constraint::{Constraint, Literal, understood};
+pub(crate) use constraint::{Constraint, Literal, contradiction, understood};
 pub(crate) use folder::Folder;
 pub(crate) use literals::ALGORITHMS;
 pub(crate) use resolve::CheckedPolicy;

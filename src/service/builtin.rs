@@ -9,7 +9,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 use super::authorize::Permitted;
-use super::catalogue::Catalogue;
+use super::catalogue::{Asked, Catalogue};
 use crate::auth::{Caller, Verifier};
 use crate::name::{MethodName, Name};
 use crate::policy::{Explanation, PolicySet, Question, Verdict};
@@ -104,19 +104,21 @@ pub(super) struct About<'a> {
     pub(super) room: usize,
 }
 
-/// The answer, if the permitted call is of a built-in method.
-pub(super) fn answer(
+/// The answer, if the permitted call is of a built-in method. `charge` is told how many bytes will be written, where these are many.
+pub(super) async fn answer(
     permitted: &Permitted,
     policy: &PolicySet,
     service: About<'_>,
     now_ms: u64,
+    charge: impl Fn(usize) -> Result<(), RpcError>,
 ) -> Option<Result<Box<RawValue>, RpcError>> {
     let About { verifier, catalogue, title, room } = service;
     match permitted.call().method() {
         CAN => Some(can(permitted, policy, now_ms)),
         DISCOVER => {
             let call = permitted.call();
-            Some(catalogue.page(title, call.caller(), call.params(), policy, now_ms, room))
+            let asked = Asked { title, caller: call.caller(), params: call.params(), now_ms, room };
+            Some(catalogue.page(asked, policy, charge).await)
         }
         EXPLAIN => Some(explain(permitted, policy, verifier, now_ms)),
         _ => None,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -15,15 +16,17 @@ use crate::policy::{Param, PolicySet, Reach, narrow};
 use crate::rpc::{Params, RpcError};
 
 /// All methods of a service, with what their author says of them.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Catalogue(BTreeMap<String, Entry>);
 
 /// One method.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) described: Option<Described>,
     pub(super) answers: Answers,
     pub(super) is_idempotent: bool,
+    /// How long what was said of it last was.
+    pub(super) bytes: AtomicUsize,
 }
 
 /// How a method answers callers that take frames.
@@ -36,6 +39,18 @@ pub(super) enum Answers {
     Stream,
     /// With notifications, until it is cancelled.
     Subscription,
+}
+
+/// Who asks what.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    /// The service's audience.
+    pub(super) title: &'a str,
+    pub(super) caller: &'a Caller,
+    pub(super) params: Option<&'a Params>,
+    pub(super) now_ms: u64,
+    /// How many bytes a page may have, unless it has a single method.
+    pub(super) room: usize,
 }
 
 #[derive(Deserialize)]
@@ -71,27 +86,42 @@ impl Catalogue {
         self.0.len()
     }
 
-    /// One page, of `room` bytes at most, unless it has a single method.
-    pub(super) fn page(
+    /// One page. `charge` is told how many bytes it may have before they are
+    /// written.
+    pub(super) async fn page(
         &self,
-        service: &str,
-        caller: &Caller,
-        params: Option<&Params>,
+        asked: Asked<'_>,
         policy: &PolicySet,
-        now_ms: u64,
-        room: usize,
+        charge: impl Fn(usize) -> Result<(), RpcError>,
     ) -> Result<Box<RawValue>, RpcError> {
+        let Asked { title, caller, params, now_ms, room } = asked;
         let Discover { cursor } = Params::decode(params)?;
         if cursor.as_deref().is_some_and(|cursor| MethodName::new(cursor).is_err()) {
             return Err(RpcError::invalid_params("`cursor` is what `x-next` of the page before says"));
         }
         // The name of a method that was told: nothing is said of those that were left out.
         let rest = self.0.iter().skip_while(|(name, _)| cursor.as_ref().is_some_and(|cursor| *name <= cursor));
+        let (mut reached, mut expected) = (Vec::new(), 0_usize);
+        for (position, (name, entry)) in rest.enumerate() {
+            if position % METHODS_PER_CALL == METHODS_PER_CALL - 1 {
+                // Others have waited for as long as a call takes.
+                tokio::task::yield_now().await;
+            }
+            if let Some(reach) = policy.reach(caller, name, now_ms) {
+                expected = expected.saturating_add(entry.bytes.load(Ordering::Relaxed));
+                reached.push((name, entry, reach));
+            }
+        }
+        charge(expected.min(room))?;
         let (mut methods, mut bytes) = (Vec::new(), FRAME);
-        let (mut last, mut next) = ("", None);
-        for (name, entry) in rest {
-            let Some(reach) = policy.reach(caller, name, now_ms) else { continue };
+        let (mut last, mut next, mut worked) = ("", None, 0);
+        for (name, entry, reach) in reached {
             let Some(text) = entry.told(name, policy, &reach, room.saturating_sub(FRAME))? else { continue };
+            worked += text.get().len();
+            if worked >= BYTES_PER_CALL {
+                worked = 0;
+                tokio::task::yield_now().await;
+            }
             if !methods.is_empty() && bytes + text.get().len() >= room {
                 next = Some(last);
                 break;
@@ -100,7 +130,7 @@ impl Catalogue {
             last = name;
             methods.push(text);
         }
-        let info = Info { title: service, version: policy.revision().to_string() };
+        let info = Info { title, version: policy.revision().to_string() };
         to_raw_value(&Document { openrpc: "1.3.2", info, methods, next }).map_err(RpcError::internal)
     }
 }
@@ -124,6 +154,7 @@ impl Entry {
             },
         };
         let text = to_raw_value(&self.members(name, policy, reach, &description)).map_err(RpcError::internal)?;
+        self.bytes.store(text.get().len(), Ordering::Relaxed);
         if text.get().len() <= room {
             return Ok(Some(text));
         }
@@ -215,6 +246,11 @@ fn narrow_all(schema: &mut Value, keywords: &Map<String, Value>) {
         _ => {}
     }
 }
+
+/// As many decisions cost about as much as a call ...
+pub(super) const METHODS_PER_CALL: usize = 16;
+/// ... and as many bytes that are written.
+pub(super) const BYTES_PER_CALL: usize = 16 * 1024;
 
 /// More than a document takes without its methods: title and cursor have 130 bytes at most, each, and the response its id.
 const FRAME: usize = 1_024;

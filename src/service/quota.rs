@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
@@ -82,6 +83,8 @@ pub(super) struct Quotas {
     copies: DefaultKeyedRateLimiter<Name>,
     clock: DefaultClock,
     burst: NonZeroU32,
+    /// In which a call becomes free.
+    interval: Duration,
     in_flight: Arc<InFlight>,
     bound: u32,
 }
@@ -107,6 +110,7 @@ impl Quotas {
             copies: RateLimiter::dashmap(Quota::per_second(COPIES_PER_SECOND)),
             clock: DefaultClock::default(),
             burst,
+            interval: quota.replenish_interval(),
             in_flight: Arc::default(),
             bound: limits.in_flight.max(1),
         }
@@ -141,9 +145,23 @@ impl Quotas {
 
     /// Charges the further calls of a message whose first one is charged; all of them or none.
     pub(super) fn charge_further(&self, agent: &Name, calls: usize) -> Result<(), QuotaExceeded> {
-        // Together with the one that is charged already no more than the burst, else the message could never pass.
-        let calls = u32::try_from(calls).unwrap_or(u32::MAX).min(self.burst.get() - 1);
-        NonZeroU32::new(calls).map_or(Ok(()), |calls| self.charge(agent, calls, QuotaScope::Entries))
+        self.charge_after(agent, 0, calls)
+    }
+
+    /// The same, for one of which `charged` further ones are charged as well. Who comes again is charged for all of them again: that
+    /// is what a refusal has him wait for.
+    pub(super) fn charge_after(&self, agent: &Name, charged: usize, calls: usize) -> Result<(), QuotaExceeded> {
+        // Together with those that are charged already no more than the burst, else the message could never pass.
+        let most = self.burst.get() - 1;
+        let charged = u32::try_from(charged).unwrap_or(u32::MAX).min(most);
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX).min(most - charged);
+        let Some(calls) = NonZeroU32::new(calls) else { return Ok(()) };
+        self.charge(agent, calls, QuotaScope::Entries).map_err(|mut exceeded| {
+            let again = self.interval.saturating_mul(charged);
+            let again = u64::try_from(again.as_millis()).unwrap_or(u64::MAX);
+            exceeded.retry_after_ms = exceeded.retry_after_ms.saturating_add(again);
+            exceeded
+        })
     }
 
     /// Charges at most as many calls as the burst.
@@ -257,6 +275,19 @@ mod tests {
         assert_eq!(told(&agents[0]), 25);
         // Unless both fell into one bucket, which is one chance in a thousand for each.
         assert!(told(&agents[1]) + told(&agents[2]) >= 25);
+    }
+
+    #[test]
+    fn what_is_charged_in_two_steps_passes_once_both_have_been_waited_for() {
+        let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 20, ..QuotaLimits::default() });
+        let agent = Name::new("a").unwrap();
+        assert!(quotas.charge_further(&agent, 5).is_ok() && quotas.charge_further(&agent, 10).is_ok());
+        let exceeded = quotas.charge_after(&agent, 10, 100).unwrap_err();
+        // 9 more, of which 5 are free, and the 10 before them once more.
+        assert!((10_000..=14_000).contains(&exceeded.retry_after_ms), "{exceeded:?}");
+        let other = Name::new("b").unwrap();
+        assert!(quotas.charge_further(&other, 10).is_ok() && quotas.charge_after(&other, 10, 9).is_ok());
+        assert!(quotas.charge_after(&other, 100, 100).is_ok(), "no more than the burst for one message");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -374,6 +375,7 @@ impl<S: Send + Sync + 'static> Router<S> {
                 described: self.described.get(name).cloned(),
                 answers: self.in_parts.get(name).copied().unwrap_or_default(),
                 is_idempotent: self.idempotent.contains_key(name),
+                bytes: AtomicUsize::default(),
             };
             (name.clone(), entry)
         }))

@@ -152,6 +152,54 @@ async fn everybody_may_ask_unless_a_rule_says_no() {
     assert_eq!(discover(&desk, &for_bob, json!({})).await, Err(-32002));
 }
 
+/// SPEC.md §18.1.
+#[tokio::test]
+async fn what_a_rule_about_arguments_denies_altogether_is_not_told() {
+    let policy = |conditions: &str| {
+        format!(
+            "[role.clerk]\n[role.guest]\n[agent.ann]\n\
+             [rule.small]\nroles = [\"clerk\"]\nallow = [\"bank/pay\"]\nwhen.params.amount = {{ min = 1, max = 100 }}\n\
+             when.params.to = {{ in = [\"bob\", \"eve\"] }}\n[rule.none]\ndeny = [\"bank/pay\"]\n{conditions}\n"
+        )
+    };
+    let everyone = "everyone = true\n";
+    for (conditions, is_told) in [
+        (format!("{everyone}when.params.amount = {{ min = 0 }}"), false),
+        (format!("{everyone}when.params.amount = {{ max = 100 }}"), false),
+        (format!("{everyone}when.params.to = {{ not_in = [\"carl\"] }}"), false),
+        (
+            format!(
+                "{everyone}when.params.amount = {{ min = 0 }}\nwhen.params.to = {{ in = [\"bob\", \"dan\", \"eve\"] }}"
+            ),
+            false,
+        ),
+        ("roles = [\"clerk\"]\nwhen.params.amount = { min = 1 }".to_owned(), false),
+        ("agents = [\"ann\"]\nwhen.params.amount = { min = 1 }".to_owned(), false),
+        // Something is left, or it is about somebody else, or at some times only.
+        (format!("{everyone}when.params.amount = {{ min = 2 }}"), true),
+        (format!("{everyone}when.params.to = \"bob\""), true),
+        (format!("{everyone}when.params.amount = {{ min = 0 }}\nwhen.params.to = \"bob\""), true),
+        ("roles = [\"guest\"]\nwhen.params.amount = { min = 1 }".to_owned(), true),
+        ("agents = [\"bert\"]\nwhen.params.amount = { min = 1 }".to_owned(), true),
+        (format!("{everyone}delegated = \"only\"\nwhen.params.amount = {{ min = 1 }}"), true),
+        (format!("{everyone}when.params.amount = {{ min = 1 }}\nwhen.params.tags = {{ present = true }}"), true),
+    ] {
+        let desk = Desk::open_with(router(), policy(&conditions).leak(), ServiceLimits::default());
+        let ann = desk.agent("ann", &["clerk"]);
+        // Twice: what was worked out is remembered.
+        for _ in 0..2 {
+            let told = discover(&desk, &ann, json!({})).await.unwrap();
+            assert_eq!(names(&told), if is_told { &["bank/pay"][..] } else { &[] }, "{conditions}");
+        }
+        let mut allowed = false;
+        for (to, amount) in [("bob", 1), ("bob", 100), ("eve", 1), ("eve", 100)] {
+            let text = desk.ask(&ann, &call("bank/pay", &json!({ "to": to, "amount": amount }).to_string())).await;
+            allowed |= code(&text.unwrap()) != Some(-32002);
+        }
+        assert_eq!(allowed, is_told, "the policy says so as well: {conditions}");
+    }
+}
+
 #[tokio::test]
 async fn a_thousand_methods_come_in_pages_that_name_no_others() {
     let name = |number: usize| format!("{}/m{number:04}", if number.is_multiple_of(2) { "even" } else { "odd" });
@@ -199,6 +247,46 @@ async fn a_large_catalogue_is_charged_to_who_asks() {
     }
     assert_eq!(discover(&desk, &ann, json!({})).await, Err(-32013));
     assert!(discover(&desk, &bob, json!({})).await.is_ok());
+}
+
+#[tokio::test]
+async fn long_descriptions_are_charged_to_who_is_told_them() {
+    let about = Description::new("x".repeat(2_000));
+    let router = (0..160).fold(Router::new(()), |router, number| {
+        let name = format!("m/n{number}");
+        router.method(&name, nothing).describe(&name, about.clone())
+    });
+    let quota = QuotaLimits { per_second: 1, burst: 50, ..QuotaLimits::default() };
+    let policy = "[role.boss]\nallow = [\"*\"]\n[role.clerk]\nallow = [\"m/n1\"]\n";
+    let desk = Desk::open_with(router, policy, ServiceLimits { quota, ..ServiceLimits::default() });
+    let (boss, other, clerk) =
+        (desk.agent("ann", &["boss"]), desk.agent("bob", &["boss"]), desk.agent("eve", &["clerk"]));
+    // 11 for the decisions, and as many for a full page of 190 KB, once it is known that it is one.
+    assert!(names(&discover(&desk, &other, json!({})).await.unwrap()).len() > 80);
+    for _ in 0..2 {
+        assert!(discover(&desk, &boss, json!({})).await.is_ok());
+    }
+    assert_eq!(discover(&desk, &boss, json!({})).await, Err(-32013));
+    for _ in 0..4 {
+        assert_eq!(names(&discover(&desk, &clerk, json!({})).await.unwrap()), ["m/n1"]);
+    }
+}
+
+#[tokio::test]
+async fn a_long_answer_lets_others_go_on_meanwhile() {
+    let router = (0..320).fold(Router::new(()), |router, number| router.method(&format!("m/n{number}"), nothing));
+    let desk = Desk::open_with(router, "[role.boss]\nallow = [\"*\"]\n", ServiceLimits::default());
+    let boss = desk.agent("ann", &["boss"]);
+    let mut asked = std::pin::pin!(discover(&desk, &boss, json!({})));
+    let mut turns = 0;
+    let told = std::future::poll_fn(|context| {
+        turns += 1;
+        asked.as_mut().poll(context)
+    });
+    let told = told.await.unwrap();
+    assert_eq!(names(&told).len(), 320);
+    // One for each 16 decisions, and some for the texts.
+    assert!(turns >= 20, "{turns}");
 }
 
 #[tokio::test]

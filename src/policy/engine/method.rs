@@ -2,7 +2,7 @@
 //! Never holds a rule of another method, and never misses one of its own.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cedar_policy::{Authorizer, Context, Entities, Entity, EntityUid, PolicyId, Request};
 
@@ -11,9 +11,9 @@ use super::caller_index::{CallerIndex, PlainRule, RuleGroup};
 use super::context::{ContextShape, expression};
 use super::decision::{Decision, Question, Reason, Shadow, Verdict};
 use super::party::Party;
-use crate::policy::cedar::{BuildError, References, Scope, compile, names};
-use crate::policy::language::CheckedPolicy;
-use crate::policy::model::{Effect, ExprRef, Mode, OPEN_TO_ALL, Param, Params, Rule, pattern};
+use crate::policy::cedar::{BuildError, References, Scope, compile, expr, names};
+use crate::policy::language::{CheckedPolicy, contradiction};
+use crate::policy::model::{CallerMatch, Effect, ExprRef, Mode, OPEN_TO_ALL, Param, Params, Rule, pattern};
 
 /// The part of a policy set that speaks about one method.
 #[derive(Debug)]
@@ -41,7 +41,12 @@ pub(crate) struct MethodPolicies {
     /// Nothing is known about parameters, because no method has the name.
     pub(crate) unregistered: bool,
     pub(crate) rules: Vec<usize>,
+    /// Which rules deny all that which others allow: worked out when somebody asks.
+    taken: Mutex<HashMap<(usize, usize), bool>>,
 }
+
+/// How many pairs of rules are remembered for one method; others are compared anew.
+const MOST_PAIRS: usize = 1_024;
 
 /// What every party of one call has in common, worked out once.
 #[derive(Debug)]
@@ -75,6 +80,7 @@ impl MethodPolicies {
             open: action == OPEN_TO_ALL,
             unregistered,
             rules,
+            taken: Mutex::default(),
         };
         let scope = if unregistered { Scope::WithoutArgs } else { Scope::Sliced };
         let mut enforced: Vec<ExprRef> = Vec::new();
@@ -354,9 +360,43 @@ impl MethodPolicies {
         }
         let request = self.request(party, self.shape.context(question, None)?)?;
         let Matched { failed, denying, allowing } = self.matched(sets(), &request, &self.entities(party, checked)?);
-        let allowed = failed.is_empty() && denying.is_empty() && !allowing.is_empty();
-        allowed.then(|| allowing.into_iter().flatten().copied().collect())
+        if !failed.is_empty() || !denying.is_empty() {
+            return None;
+        }
+        let rule = |position: &usize| Some((*position, checked.rules.get(*position)?));
+        let others = groups.iter().filter(|_| !whole).flat_map(|group| group.enforced.policies());
+        let denying: Vec<_> = others
+            .filter(|policy| policy.effect() == cedar_policy::Effect::Forbid)
+            .filter_map(|policy| rule(self.index.get(policy.id())?))
+            // Of these alone it is certain that they are about this party.
+            .filter(|(_, deny)| !deny.callers.iter().any(|whom| matches!(whom, CallerMatch::Agents(_))))
+            .collect();
+        let allowing = allowing.into_iter().flatten().filter_map(rule);
+        let reached = allowing.filter(|allow| !denying.iter().any(|deny| self.takes_all(*deny, *allow)));
+        let reached: Vec<usize> = reached.map(|(position, _)| position).collect();
+        (!reached.is_empty()).then_some(reached)
     }
+
+    /// Whether a rule denies all that another allows, as far as their conditions are comparisons with literals.
+    fn takes_all(&self, (denying, deny): (usize, &Rule), (allowing, allow): (usize, &Rule)) -> bool {
+        let known = || self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let pair = (denying, allowing);
+        if let Some(taken) = known().get(&pair) {
+            return *taken;
+        }
+        let left = conditions(allow).chain([expr::not(expr::all(conditions(deny)))]).collect::<Vec<_>>();
+        let taken = contradiction(&left).is_some();
+        let mut known = known();
+        if known.len() < MOST_PAIRS {
+            known.insert(pair, taken);
+        }
+        taken
+    }
+}
+
+/// What a rule asks for beside its callers.
+fn conditions(rule: &Rule) -> impl Iterator<Item = ExprRef> + '_ {
+    compile::delegation(rule).into_iter().chain(rule.conditions.iter().cloned()).map(|condition| condition.expr)
 }
 
 /// The rules that match, by what follows from that.
