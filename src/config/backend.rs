@@ -72,6 +72,10 @@ pub struct BackendConfig {
     /// Whether requests say who calls, `{"agent": …, "subject": …}`: those of `stdio` as the member `caller`, those of `mcp` in
     /// `_meta` as `dev.sealwire/caller`; false. Never the token.
     pub send_caller: Option<bool>,
+    /// Of `http`: whether calls of one caller that come at the same time go to the server in one `POST`, as a batch of JSON-RPC;
+    /// false.
+    #[serde(default)]
+    pub batch: bool,
     /// Of `http`: a path at `url`'s origin that answers with a status of success while the server is there.
     pub health: Option<String>,
     /// What it offers.

@@ -130,8 +130,10 @@ pub(crate) fn judge(configs: &[BackendConfig]) -> Result<(Vec<Judged>, Names), B
                 ));
             }
             let of_requests = |method: &BackendMethodConfig| method.stream.is_some() || method.http.is_some();
-            if config.health.is_some() || config.method.iter().any(of_requests) {
-                return Err(wrong("`health`, `stream` and `http` of methods are for kind `http`".to_owned()));
+            if config.health.is_some() || config.batch || config.method.iter().any(of_requests) {
+                return Err(wrong(
+                    "`health`, `batch`, and `stream` and `http` of methods are for kind `http`".to_owned(),
+                ));
             }
         }
         judged.push(
@@ -302,6 +304,9 @@ fn requests(config: &BackendConfig) -> Result<HttpConfig, String> {
         ways.insert(tool.method.to_string(), way);
         tools.push(tool);
     }
+    if config.batch && !ways.values().any(|way| matches!(way, Way::Post)) {
+        return Err("`batch` is for methods that are asked for by JSON-RPC in a `POST`, and there is none".to_owned());
+    }
     let how = http::Use {
         name: config.name.to_string(),
         web: Web::new(config)?,
@@ -309,6 +314,7 @@ fn requests(config: &BackendConfig) -> Result<HttpConfig, String> {
         in_flight: config.in_flight.unwrap_or(BackendConfig::IN_FLIGHT),
         timeout: Duration::from_secs(config.timeout_s.unwrap_or(BackendConfig::TIMEOUT_S)),
         send_caller: config.send_caller.unwrap_or(false),
+        batch: config.batch,
         probe: config.health.as_deref().map(Way::path).transpose().map_err(|wrong| format!("`health`: {wrong}"))?,
     };
     Ok(HttpConfig { how, tools })

@@ -2,6 +2,7 @@
 //! Never hands a server the caller's token, and never asks twice for one call.
 
 mod answer;
+mod batch;
 mod rest;
 mod rpc;
 
@@ -24,6 +25,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use self::batch::Batches;
 pub(crate) use self::rest::Rest;
 use crate::backend::{Backend, Call, Health};
 use crate::web::{Reply, Request, Web, WebError, header_value};
@@ -49,6 +51,8 @@ pub(crate) struct Use {
     pub(crate) in_flight: usize,
     pub(crate) timeout: Duration,
     pub(crate) send_caller: bool,
+    /// Calls of one caller that come at the same time go in one `POST`.
+    pub(crate) batch: bool,
     /// The path that says whether it is there.
     pub(crate) probe: Option<String>,
 }
@@ -67,6 +71,7 @@ struct Shared {
     health: watch::Sender<Health>,
     /// A call has not reached it.
     missed: Notify,
+    batches: Batches,
 }
 
 /// How long to wait before asking again whether it is there: at first, and at most.
@@ -89,38 +94,39 @@ impl Http {
     /// Asks whether the server is there, until [`Backend::stop`].
     pub(crate) fn start(used: Use) -> Self {
         let health = Health::Down("it was not reached yet".to_owned());
-        let shared = Arc::new(Shared { used, health: watch::Sender::new(health), missed: Notify::new() });
+        let (health, missed, batches) = (watch::Sender::new(health), Notify::new(), Batches::default());
+        let shared = Arc::new(Shared { used, health, missed, batches });
         let watching = Arc::clone(&shared);
         let watching = tokio::spawn(async move { watching.watch().await });
         Self { shared, next: AtomicU64::new(1), watching: Mutex::new(Some(watching)) }
     }
 
-    async fn make(&self, call: &Call) -> Result<Box<RawValue>, RpcError> {
+    async fn make(&self, call: Call) -> Result<Box<RawValue>, RpcError> {
         match self.shared.used.ways.get(call.tool.method.as_str()) {
             None => Err(RpcError::internal("no way to ask for it")),
             Some(Way::Post) => self.post(call).await,
-            Some(Way::Stream(path)) => self.stream(call, path).await,
-            Some(Way::Rest(rest)) => self.rest(call, rest).await,
+            Some(Way::Stream(path)) => self.stream(&call, path).await,
+            Some(Way::Rest(rest)) => self.rest(&call, rest).await,
         }
     }
+}
 
-    /// Asks for a call.
-    async fn ask(&self, call: &Call, mut request: Request) -> Result<Reply, RpcError> {
-        if request.target.as_ref().is_some_and(|target| target.len() > LONGEST_TARGET) {
-            return Err(RpcError::invalid_params(format!(
-                "the parameters make more than {LONGEST_TARGET} bytes of a path"
-            )));
-        }
-        about(&mut request.headers, &call.ctx, self.shared.used.send_caller);
-        let reply = self.shared.used.web.send(&request, Some(call.ctx.caller())).await;
-        reply.map_err(|error| {
-            if matches!(error, WebError::Unreached { .. }) {
-                self.shared.set(Err(error.to_string()));
-                self.shared.missed.notify_one();
-            }
-            RpcError::dependency(error)
-        })
+/// Asks for a call.
+async fn ask(shared: &Shared, call: &Call, mut request: Request) -> Result<Reply, RpcError> {
+    if request.target.as_ref().is_some_and(|target| target.len() > LONGEST_TARGET) {
+        return Err(RpcError::invalid_params(format!(
+            "the parameters make more than {LONGEST_TARGET} bytes of a path"
+        )));
     }
+    about(&mut request.headers, &call.ctx, shared.used.send_caller);
+    let reply = shared.used.web.send(&request, Some(call.ctx.caller())).await;
+    reply.map_err(|error| {
+        if matches!(error, WebError::Unreached { .. }) {
+            shared.set(Err(error.to_string()));
+            shared.missed.notify_one();
+        }
+        RpcError::dependency(error)
+    })
 }
 
 /// What goes with every request for a call.
@@ -226,7 +232,7 @@ impl Backend for Http {
         async move {
             let timeout = self.shared.used.timeout;
             let late = || RpcError::dependency(format!("no answer within {} s", timeout.as_secs()));
-            tokio::time::timeout_at(call.until, self.make(&call)).await.unwrap_or_else(|_| Err(late()))
+            tokio::time::timeout_at(call.until, self.make(call)).await.unwrap_or_else(|_| Err(late()))
         }
         .boxed()
     }
@@ -243,6 +249,7 @@ impl Backend for Http {
                 watching.abort();
                 drop(watching.await);
             }
+            self.shared.batches.stop().await;
         }
         .boxed()
     }

@@ -104,6 +104,12 @@ pub(super) fn backend() -> Vec<Key> {
             false,
             "Whether requests say who calls, `{\"agent\": …, \"subject\": …}`: those of `stdio` as the member `caller`, those of `mcp` in `_meta` as `dev.sealwire/caller`. Never the token.",
         ),
+        Key::value(
+            "batch",
+            Flag,
+            false,
+            "Of `http`: whether calls of one caller that come within 5 ms go to the server in one `POST`, as a batch of JSON-RPC 2.0: 32 of them and 1 MiB at most.",
+        ),
         Key::none(
             "health",
             Text,

@@ -101,7 +101,7 @@ struct Refusal<'a> {
 }
 
 /// `application/json`, `application/problem+json`, …
-fn is_json(media: &str) -> bool {
+pub(super) fn is_json(media: &str) -> bool {
     media == "application/json" || (media.starts_with("application/") && media.ends_with("json"))
 }
 
@@ -217,7 +217,7 @@ fn failed(data: &str) -> RpcError {
 }
 
 /// An error of a server, which cannot speak for what the service says of backends and arguments itself.
-fn of_server(error: RpcError) -> RpcError {
+pub(super) fn of_server(error: RpcError) -> RpcError {
     if matches!(error.code(), -32768..=-32000 if !matches!(error.code(), -32602 | -32603)) {
         return RpcError::internal(error);
     }

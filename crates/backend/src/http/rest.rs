@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::rpc::VALUE;
-use super::{Http, Way, answer};
+use super::{Http, Way, answer, ask};
 use crate::arguments::{Piece, given, pieces, text};
 use crate::backend::Call;
 use crate::web::{Request, header_name, header_value};
@@ -228,7 +228,7 @@ fn parts_of_json(body: &str, params: &[Param]) -> Result<Vec<Piece>, String> {
 impl Http {
     pub(super) async fn rest(&self, call: &Call, rest: &Rest) -> Result<Box<RawValue>, RpcError> {
         let request = rest.fill(call.params.as_deref()).map_err(RpcError::invalid_params)?;
-        let reply = self.ask(call, request).await?;
+        let reply = ask(&self.shared, call, request).await?;
         answer::of_rest(reply, call, rest.text).await
     }
 }

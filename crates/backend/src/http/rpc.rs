@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::answer::{self, Ends};
-use super::{Http, Way};
+use super::{Http, Way, ask};
 use crate::backend::Call;
 use crate::web::Request;
 
@@ -29,12 +29,17 @@ struct Message<'a> {
 }
 
 impl Http {
-    pub(super) async fn post(&self, call: &Call) -> Result<Box<RawValue>, RpcError> {
+    pub(super) async fn post(&self, call: Call) -> Result<Box<RawValue>, RpcError> {
         let id = self.id();
         let message = Message { jsonrpc: "2.0", method: &call.tool.name, params: call.params.as_deref(), id: &id };
         let body = serde_json::to_vec(&message).map_err(RpcError::internal)?;
-        let reply = self.ask(call, Request::post(Bytes::from(body))).await?;
-        answer::of_rpc(reply, call, &id, Ends::Response).await
+        // What has an answer in parts, or a key of its own, cannot have a request with others.
+        let is_alone = call.ctx.takes_frames() || call.ctx.idempotency_key().is_some();
+        if self.shared.used.batch && !is_alone {
+            return self.shared.batches.make(&self.shared, id, body, call).await;
+        }
+        let reply = ask(&self.shared, &call, Request::post(Bytes::from(body))).await?;
+        answer::of_rpc(reply, &call, &id, Ends::Response).await
     }
 
     pub(super) async fn stream(&self, call: &Call, path: &str) -> Result<Box<RawValue>, RpcError> {
@@ -46,7 +51,7 @@ impl Http {
             target.push_str(&encoded(params.get()));
         }
         let request = Request { target: Some(target), ..Request::bare(Method::GET) };
-        let reply = self.ask(call, request).await?;
+        let reply = ask(&self.shared, call, request).await?;
         answer::of_rpc(reply, call, &id, Ends::Done).await
     }
 

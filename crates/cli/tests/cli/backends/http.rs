@@ -1,5 +1,7 @@
 //! Kind `http`: an application made with FastAPI, and a server that answers what it should not.
 
+mod batch;
+
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -477,6 +479,13 @@ fn servers_with_a_mistake_are_refused_with_what_to_do() {
     with("url = \"http://api.example/\"\nallow_plaintext = true", "").ok();
     with("url = \"https://u:hunter2@api.example/\"", "").fails(30, &["`credential`"]);
     with("command = [\"x\"]", "").fails(30, &["for kinds that run a program"]);
+    with(&format!("{url}\nbatch = true"), "").ok();
+    with(&format!("{url}\nbatch = true"), "stream = \"/s\"").fails(30, &["`batch` is for methods"]);
+    shell.write(
+        "stdio.toml",
+        &format!("{base}[[backend]]\nname = \"a\"\nkind = \"stdio\"\ncommand = [\"x\"]\nbatch = true\n"),
+    );
+    shell.run("serve --check --config stdio.toml").fails(30, &["`batch`", "for kind `http`"]);
     with(&format!("{url}\nprefix = \"p\""), "").fails(30, &["`prefix`"]);
     with(&format!("{url}\nhealth = \"livez\""), "").fails(30, &["is no path"]);
     with(url, "args = []").fails(30, &["for kind `exec`"]);

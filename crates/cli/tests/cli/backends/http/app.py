@@ -31,6 +31,8 @@ def livez() -> dict:
 @app.post("/rpc")
 async def rpc(request: Request) -> Response:
     call = await request.json()
+    if isinstance(call, list):
+        return await batch(call, request)
     method, params = call["method"], call.get("params", {})
 
     def answer(**outcome) -> JSONResponse:
@@ -39,6 +41,9 @@ async def rpc(request: Request) -> Response:
     if method == "add":
         # By position or by name.
         return answer(result=sum(params if isinstance(params, list) else params.values()))
+    if method == "slow":
+        # Only a batch is.
+        return answer(result=params)
     if method == "shown":
         return answer(result=shown(request))
     if method == "refuse":
@@ -67,6 +72,32 @@ async def rpc(request: Request) -> Response:
 
         return StreamingResponse(events(), media_type="text/event-stream")
     return answer(error={"code": -32601, "message": "no such method"})
+
+
+async def batch(calls: list, request: Request) -> Response:
+    head = request.headers
+    post = {"calls": len(calls), "bytes": len(await request.body()), "params": [call.get("params") for call in calls]}
+    post |= {"agent": head.get("sealwire-agent"), "key": head.get("authorization")}
+    with folder.joinpath("posts").open("a") as posts:
+        posts.write(json.dumps(post) + "\n")
+    methods = [call["method"] for call in calls]
+    for method in ("busy", "page"):
+        if method in methods:
+            error = {"jsonrpc": "2.0", "id": None, "error": {"code": 7, "message": "busy"}}
+            return JSONResponse(error) if method == "busy" else PlainTextResponse("oops", status_code=502)
+    while "slow" in methods and not folder.joinpath("go").exists():
+        if await request.is_disconnected():
+            note("batch-cancelled")
+            return Response()
+        await asyncio.sleep(0.02)
+    answers = []
+    for call in calls:
+        answer = {"jsonrpc": "2.0", "id": call["id"], "result": call.get("params")}
+        if call["method"] == "refuse":
+            answer = {"jsonrpc": "2.0", "id": call["id"], "error": {"code": 7, "message": "not today"}}
+        answers += {"lost": [], "twice": [answer, answer], "garbled": [{"id": call["id"]}]}.get(call["method"], [answer])
+    answers.append({"jsonrpc": "2.0", "id": 10**9, "result": "whose?"})
+    return JSONResponse(list(reversed(answers)))
 
 
 @app.get("/rpc/stream")
