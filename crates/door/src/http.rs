@@ -4,6 +4,7 @@
 mod body;
 mod config;
 mod connections;
+mod events;
 mod gate;
 mod principal;
 mod refusal;
@@ -118,6 +119,10 @@ impl Door {
                 only(&head.method, Method::POST)?;
                 self.call(principal, expose, head, body).await
             }
+            (Some("rpc"), Some(service), Some("stream"), None) => {
+                let expose = self.exposed(service)?;
+                self.stream(principal, expose, head, body).await
+            }
             (Some("rpc"), Some(service), Some("openrpc.json"), None) => {
                 let expose = self.exposed(service)?;
                 only(&head.method, Method::GET)?;
@@ -141,7 +146,7 @@ impl Door {
 }
 
 fn only(method: &Method, wanted: Method) -> Result<(), Refusal> {
-    if *method == wanted { Ok(()) } else { Err(Refusal::method(wanted)) }
+    if *method == wanted { Ok(()) } else { Err(Refusal::method(&[wanted])) }
 }
 
 /// Whether the process is there, or can do anything.
@@ -161,7 +166,7 @@ fn health(head: &Parts, is_well: bool) -> Response<Body> {
 /// An answer with this text.
 fn answered(status: StatusCode, kind: &'static str, text: impl Into<bytes::Bytes>) -> Response<Body> {
     use http_body_util::BodyExt as _;
-    let mut answer = Response::new(http_body_util::Full::new(text.into()).boxed());
+    let mut answer = Response::new(http_body_util::Full::new(text.into()).boxed_unsync());
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer

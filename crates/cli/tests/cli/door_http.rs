@@ -1,8 +1,10 @@
 //! `sealwire door`: services over HTTP, for clients that nobody here wrote, and for what goes wrong. docs/doors.md.
 
+mod events;
 mod wire;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -18,8 +20,7 @@ use crate::backends::stage::{LONG, Stage, prepared};
 use crate::process::{SIGTERM, heard, says, send, whole};
 use crate::shell::Shell;
 
-const POLICY: &str =
-    "[role.user]\nallow = [\"math/add\", \"job/run\", \"text/echo\", \"log/append\", \"audit/read\"]\n";
+const POLICY: &str = "[role.user]\nallow = [\"math/add\", \"job/run\", \"text/echo\", \"log/append\", \"audit/read\", \"clock/ticks\"]\n";
 
 /// So much that only its own test meets the bounds of rates.
 const FAST: &str = "per_second = 100000\nburst = 100000\n";
@@ -47,12 +48,16 @@ fn configure(shell: &Shell, door: &str, expose: &str) {
 impl Door {
     async fn start(shell: &Shell, door: &str, expose: &str) -> Self {
         configure(shell, door, expose);
+        Self::spawn(shell).await
+    }
+
+    /// By the configuration that is there.
+    async fn spawn(shell: &Shell) -> Self {
         let mut command = Command::from(shell.command(&["door", "--json"]));
         let mut child = command.kill_on_drop(true).spawn().unwrap();
         let (mut stdout, stderr) = (heard(child.stdout.take().unwrap()), heard(child.stderr.take().unwrap()));
         says(&mut stdout, "\"ready\":true").await;
         let said: Value = serde_json::from_str(stdout.borrow().lines().next().unwrap()).unwrap();
-        assert_eq!(said["agent"], "planner");
         Self { child, at: said["listen"].as_str().unwrap().parse().unwrap(), stderr }
     }
 
@@ -78,22 +83,27 @@ impl Door {
     }
 }
 
+/// What clients of others found.
+async fn clients(python: &Path, script: &str, door: &Door) -> Value {
+    let script = root().join("crates/cli/tests/cli/door_http").join(script);
+    let mut command = Command::new(python);
+    command.arg("-B").arg(script).arg(format!("http://{}", door.at));
+    let output = within(3 * LONG, command.kill_on_drop(true).output()).await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unchanged_clients_of_json_rpc_call_what_the_agent_may() {
     let Some(python) = python() else { return };
     let stage = demo().await;
     let door = Door::start(&stage.shell, FAST, "").await;
     door.is_ready(200).await;
-    let script = root().join("crates/cli/tests/cli/door_http/client.py");
-    let mut command = Command::new(python);
-    command.arg("-B").arg(script).arg(format!("http://{}", door.at));
-    let output = within(3 * LONG, command.kill_on_drop(true).output()).await.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = clients(python, "client.py", &door).await;
     let expected = json!({
         "added": [200, 5], "named": 5.5, "denied": [200, -32002], "wrong": [200, -32602], "told": [204, ""],
         "batch": [2, -32002, 2], "silent": [204, ""], "large": [413, -32015],
-        "methods": ["audit/read", "job/run", "log/append", "math/add", "text/echo"],
+        "methods": ["audit/read", "clock/ticks", "job/run", "log/append", "math/add", "text/echo"],
         "ready": 200, "kept": [1, 2, 3, 4, 5],
     });
     assert_eq!(found, expected);

@@ -39,6 +39,9 @@ pub struct DoorConfig {
     /// Requests of one caller under way.
     #[serde(default = "usual::in_flight")]
     pub in_flight: u32,
+    /// Streams of one caller that are open.
+    #[serde(default = "usual::streams")]
+    pub streams: u32,
     /// How long requests under way may take to end when the door is stopped, in seconds.
     #[serde(default = "usual::drain_s")]
     pub drain_s: u64,
@@ -162,6 +165,7 @@ impl DoorConfig {
         within("per_second", self.per_second.into(), 1, 1_000_000)?;
         within("burst", self.burst.into(), 1, 1_000_000)?;
         within("in_flight", self.in_flight.into(), 1, 65_536)?;
+        within("streams", self.streams.into(), 1, 256)?;
         within("drain_s", self.drain_s, 1, 600)?;
         for host in hosts {
             host.make_ascii_lowercase();
@@ -226,6 +230,11 @@ mod usual {
     /// Of 192 KiB each, 24 MiB.
     pub(super) fn in_flight() -> u32 {
         128
+    }
+
+    /// Half of what services allow an agent.
+    pub(super) fn streams() -> u32 {
+        32
     }
 
     /// As of services.

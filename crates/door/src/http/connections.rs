@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::combinators::BoxBody;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -24,12 +24,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// The body of an answer.
-pub(crate) type Body = BoxBody<Bytes, Infallible>;
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// How long a connection may be between two requests. Longer than clients keep one that they do not use.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long the head of a request may take, from its first byte.
 const HEAD: Duration = Duration::from_secs(10);
+/// How long an answer may wait for its client to read some of it.
+const UNREAD: Duration = Duration::from_secs(60);
+/// What is kept of an answer before more of it is asked for.
+const WRITE_BYTES: usize = 64 << 10;
 /// The most bytes of the head of a request.
 const HEAD_BYTES: usize = 16 << 10;
 /// How long a connection that was told to go may take.
@@ -128,7 +132,7 @@ async fn connection<A, F>(
     };
     let io = TokioIo::new(Watched { socket, presence: Arc::clone(&presence) });
     let mut serving = http1::Builder::new();
-    serving.header_read_timeout(None).max_header_size(HEAD_BYTES);
+    serving.header_read_timeout(None).max_header_size(HEAD_BYTES).max_buf_size(WRITE_BYTES);
     let mut serving = pin!(serving.serve_connection(io, service));
     let mut is_stopping = false;
     loop {
@@ -176,8 +180,8 @@ enum Phase {
     Idle(Instant),
     /// The head of a request has begun.
     Head(Instant),
-    /// A request is being answered.
-    Busy,
+    /// A request is being answered; since when its client has taken nothing of what there is.
+    Busy(Option<Instant>),
     /// It has to make room.
     Evicted,
 }
@@ -243,14 +247,18 @@ impl Presence {
         });
     }
 
-    /// An answer is still on its way.
-    fn written(&self) {
+    /// Some of an answer has gone out, or could not.
+    fn written(&self, has_gone: bool) {
         self.phase.send_if_modified(|phase| {
-            let is_idle = matches!(phase, Phase::Idle(_));
-            if is_idle {
-                *phase = Phase::Idle(Instant::now());
-            }
-            is_idle
+            let now = match phase {
+                // The rest of an answer that is handed over.
+                Phase::Idle(_) if has_gone => Phase::Idle(Instant::now()),
+                Phase::Busy(Some(_)) if has_gone => Phase::Busy(None),
+                Phase::Busy(None) if !has_gone => Phase::Busy(Some(Instant::now())),
+                _ => return false,
+            };
+            *phase = now;
+            true
         });
     }
 
@@ -261,7 +269,7 @@ impl Presence {
             let until = match *phase.borrow_and_update() {
                 Phase::Idle(since) => Some(since + IDLE),
                 Phase::Head(since) => Some(since + HEAD),
-                Phase::Busy => None,
+                Phase::Busy(unread) => unread.map(|since| since + UNREAD),
                 Phase::Evicted => return,
             };
             let changed = phase.changed();
@@ -293,8 +301,8 @@ struct Busy(Arc<Presence>);
 impl Busy {
     /// `None` if the connection has to make room.
     fn new(presence: &Arc<Presence>) -> Option<Self> {
-        presence.leave(Phase::Busy);
-        let is_busy = matches!(*presence.phase.borrow(), Phase::Busy);
+        presence.leave(Phase::Busy(None));
+        let is_busy = matches!(*presence.phase.borrow(), Phase::Busy(_));
         is_busy.then(|| Self(Arc::clone(presence)))
     }
 }
@@ -355,9 +363,7 @@ impl AsyncRead for Watched {
 impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write(context, bytes);
-        if written.is_ready() {
-            self.presence.written();
-        }
+        self.presence.written(written.is_ready());
         written
     }
 
@@ -375,9 +381,7 @@ impl AsyncWrite for Watched {
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write_vectored(context, buffers);
-        if written.is_ready() {
-            self.presence.written();
-        }
+        self.presence.written(written.is_ready());
         written
     }
 
@@ -418,12 +422,26 @@ mod tests {
         let overdue = idle(&presence);
         let busy = Busy::new(&presence);
         sleep(10 * IDLE).await;
+        // Some of it goes out, and then nothing for just not too long.
+        for _ in 0..3 {
+            presence.written(false);
+            presence.written(false);
+            sleep(UNREAD / 2).await;
+            presence.written(true);
+        }
         drop(busy);
         for _ in 0..9 {
             sleep(IDLE / 2).await;
-            presence.written();
+            presence.written(true);
         }
-        assert_eq!(overdue.await?, 10 * IDLE + 9 * (IDLE / 2) + IDLE);
+        assert_eq!(overdue.await?, 10 * IDLE + 3 * (UNREAD / 2) + 9 * (IDLE / 2) + IDLE);
+        drop(presence);
+        // An answer that nobody reads.
+        let presence = Arc::new(Presence::new(Arc::clone(&connections)));
+        let (overdue, busy) = (idle(&presence), Busy::new(&presence));
+        presence.written(false);
+        assert_eq!(overdue.await?, UNREAD);
+        drop(busy);
         drop(presence);
         assert!(connections.lock().waiting.is_empty(), "nothing is left of those that have ended");
         Ok(())

@@ -73,6 +73,20 @@ pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderVal
     Err(Refusal::bad(StatusCode::FORBIDDEN, "pages of this `Origin` may not call"))
 }
 
+/// Whether a call may be made by `GET`, which a page needs no leave for, nor any means but an image. Browsers say where a request to a
+/// loopback address comes from; nobody else does.
+pub(super) fn may_get(config: &DoorConfig, head: &Parts) -> Result<(), Refusal> {
+    let headers = &head.headers;
+    let is_named = headers.get(ORIGIN).and_then(|origin| origin.to_str().ok());
+    let is_named = is_named.is_some_and(|origin| config.origins.contains(&origin.to_ascii_lowercase()));
+    let host = single(headers, &HOST)?.and_then(authority_name);
+    let may = match single(headers, &HeaderName::from_static("sec-fetch-site"))? {
+        Some(site) => site == "same-origin" || is_named,
+        None => is_named || (!headers.contains_key(ORIGIN) && host.is_some_and(|name| is_loopback(&name))),
+    };
+    if may { Ok(()) } else { Err(Refusal::bad(StatusCode::FORBIDDEN, "pages of other origins may not call: use POST")) }
+}
+
 /// The value of a field that may be there once.
 pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).iter();

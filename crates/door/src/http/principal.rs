@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
@@ -32,17 +32,21 @@ pub(crate) struct Admission {
     rate: DefaultKeyedRateLimiter<Principal>,
     clock: DefaultClock,
     burst: NonZeroU32,
-    under_way: Arc<UnderWay>,
-    most: u32,
+    requests: Arc<Places>,
+    streams: Arc<Places>,
 }
 
-#[derive(Debug, Default)]
-struct UnderWay(Mutex<HashMap<Principal, u32>>);
-
-/// A request under way; its end gives the place back.
+/// So many places for each caller.
 #[derive(Debug)]
-pub(crate) struct Admitted {
-    under_way: Arc<UnderWay>,
+struct Places {
+    most: u32,
+    taken: Mutex<HashMap<Principal, u32>>,
+}
+
+/// A request or a stream under way; its end gives the place back.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Arc<Places>,
     principal: Principal,
 }
 
@@ -51,23 +55,23 @@ impl Admission {
         let positive = |number: u32| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
         let burst = positive(config.burst);
         let rate = RateLimiter::dashmap(Quota::per_second(positive(config.per_second)).allow_burst(burst));
-        let (clock, under_way) = (DefaultClock::default(), Arc::default());
-        Self { rate, clock, burst, under_way, most: config.in_flight }
+        let places = |most| Arc::new(Places { most, taken: Mutex::default() });
+        let (requests, streams) = (places(config.in_flight), places(config.streams));
+        Self { rate, clock: DefaultClock::default(), burst, requests, streams }
     }
 
     /// Takes a place for a request, and charges one call.
-    pub(crate) fn admit(&self, principal: &Principal) -> Result<Admitted, Refusal> {
-        let admitted = {
-            let mut counts = self.under_way.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = counts.entry(principal.clone()).or_insert(0);
-            if *count >= self.most {
-                return Err(Refusal::quota("too many requests of this caller are under way", 1));
-            }
-            *count += 1;
-            Admitted { under_way: Arc::clone(&self.under_way), principal: principal.clone() }
-        };
+    pub(crate) fn admit(&self, principal: &Principal) -> Result<Place, Refusal> {
+        let full = "too many requests of this caller are under way";
+        let place = Places::take(&self.requests, principal).ok_or_else(|| Refusal::quota(full, 1))?;
         self.charge(principal, 1)?;
-        Ok(admitted)
+        Ok(place)
+    }
+
+    /// Takes a place for a stream.
+    pub(crate) fn open_stream(&self, principal: &Principal) -> Result<Place, Refusal> {
+        let full = "too many streams of this caller are open";
+        Places::take(&self.streams, principal).ok_or_else(|| Refusal::quota(full, 1))
     }
 
     /// Charges calls: all of them or none.
@@ -92,13 +96,30 @@ impl Admission {
     }
 }
 
-impl Drop for Admitted {
+impl Places {
+    fn take(this: &Arc<Self>, principal: &Principal) -> Option<Place> {
+        let mut taken = this.lock();
+        // INVARIANT: who has nothing under way has no entry.
+        let count = taken.get(principal).copied().unwrap_or(0);
+        if count >= this.most {
+            return None;
+        }
+        taken.insert(principal.clone(), count + 1);
+        Some(Place { places: Arc::clone(this), principal: principal.clone() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, u32>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.under_way.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.principal) {
+        let mut taken = self.places.lock();
+        if let Some(count) = taken.get_mut(&self.principal) {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                counts.remove(&self.principal);
+                taken.remove(&self.principal);
             }
         }
     }

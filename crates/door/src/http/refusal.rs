@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 
 use hyper::header::{ALLOW, CONNECTION, HeaderName, HeaderValue, RETRY_AFTER};
-use hyper::{Method, Response, StatusCode};
+use hyper::{Method, StatusCode};
 use sealwire::client::ClientError;
-use sealwire::rpc::{Id, RpcError, code};
+use sealwire::rpc::{Id, Response, RpcError, code};
 use serde::Serialize;
 
 use super::answered;
@@ -69,10 +69,16 @@ impl Refusal {
         Self::bad(StatusCode::NOT_FOUND, message)
     }
 
-    pub(crate) fn method(allowed: Method) -> Self {
-        let mut refusal = Self::bad(StatusCode::METHOD_NOT_ALLOWED, format!("{allowed} is what there is"));
-        refusal.header = HeaderValue::from_str(allowed.as_str()).ok().map(|allowed| (ALLOW, allowed));
+    pub(crate) fn method(allowed: &[Method]) -> Self {
+        let allowed = allowed.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
+        let mut refusal = Self::bad(StatusCode::METHOD_NOT_ALLOWED, format!("what there is: {allowed}"));
+        refusal.header = HeaderValue::from_str(&allowed).ok().map(|allowed| (ALLOW, allowed));
         refusal
+    }
+
+    /// A method that the door does not hand on.
+    pub(crate) fn no_method() -> Self {
+        Self::new(StatusCode::OK, code::METHOD_NOT_FOUND, "Method not found")
     }
 
     /// More than the caller may use, for the next so many seconds.
@@ -91,6 +97,21 @@ impl Refusal {
         refusal
     }
 
+    /// The broker is away, and nothing was sent.
+    pub(crate) fn away() -> Self {
+        Self::unavailable("the broker cannot be reached, nothing was sent: try again")
+    }
+
+    /// The broker went away, and did not come back in time.
+    pub(crate) fn lost() -> Self {
+        Self::unknown("the connection to the broker was lost during the call")
+    }
+
+    /// The service speaks of the door's message, not of the caller's.
+    pub(crate) fn not_taken() -> Self {
+        Self::unknown("the service does not take the door's message")
+    }
+
     /// Nobody knows whether the call has run.
     pub(crate) fn unknown(message: impl Into<Cow<'static, str>>) -> Self {
         let mut refusal = Self::new(StatusCode::BAD_GATEWAY, code::INTERNAL_ERROR, message);
@@ -101,6 +122,14 @@ impl Refusal {
     /// A text that is no message of JSON-RPC.
     pub(crate) fn of_text(error: &RpcError) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error.code(), error.message().to_owned())
+    }
+
+    /// A request object that is none.
+    pub(crate) fn of_invalid(invalid: &Response) -> Self {
+        match &invalid.outcome {
+            Err(error) => Self::of_text(error).of(Some(&invalid.id)),
+            Ok(_) => Self::bad(StatusCode::BAD_REQUEST, "Invalid Request"),
+        }
     }
 
     /// A call that has no answer that can be trusted.
@@ -146,13 +175,18 @@ impl Refusal {
         self
     }
 
-    pub(crate) fn answer(self) -> Response<Body> {
-        let id = self.id.unwrap_or_else(Id::null);
-        let error =
-            Error { code: self.code, message: &self.message, data: self.outcome.map(|outcome| Data { outcome }) };
+    /// The error as a response of JSON-RPC.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        let null = Id::null();
+        let data = self.outcome.map(|outcome| Data { outcome });
+        let error = Error { code: self.code, message: &self.message, data };
+        let id = self.id.as_ref().unwrap_or(&null);
         // Nothing in it cannot be written.
-        let text = serde_json::to_vec(&Message { jsonrpc: "2.0", error, id: &id }).unwrap_or_default();
-        let mut answer = answered(self.status, "application/json", text);
+        serde_json::to_vec(&Message { jsonrpc: "2.0", error, id }).unwrap_or_default()
+    }
+
+    pub(crate) fn answer(self) -> hyper::Response<Body> {
+        let mut answer = answered(self.status, "application/json", self.text());
         answer.headers_mut().extend(self.header);
         if self.closes {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -88,8 +88,8 @@ impl Door {
         let outcome = tokio::select! {
             outcome = sending => outcome,
             sent = gone(&client, id) => Err(match sent {
-                true => Refusal::unknown("the connection to the broker was lost during the call"),
-                false => Refusal::unavailable("the broker cannot be reached, nothing was sent: try again"),
+                true => Refusal::lost(),
+                false => Refusal::away(),
             }),
         };
         outcome.map_err(|refusal| refusal.of(call))
@@ -97,17 +97,13 @@ impl Door {
 
     /// Reads a message as the service will, and charges for it.
     fn judged(&self, principal: &Principal, expose: &Expose, text: &[u8]) -> Result<Asked, Refusal> {
-        let unknown = || Refusal::new(StatusCode::OK, code::METHOD_NOT_FOUND, "Method not found");
         match rpc::Body::parse(text, &Limits::default()).map_err(|error| Refusal::of_text(&error))? {
-            rpc::Body::Single(Err(invalid)) => match &invalid.outcome {
-                Err(error) => Err(Refusal::of_text(error).of(Some(&invalid.id))),
-                Ok(_) => Err(Refusal::bad(StatusCode::BAD_REQUEST, "Invalid Request")),
-            },
+            rpc::Body::Single(Err(invalid)) => Err(Refusal::of_invalid(&invalid)),
             rpc::Body::Single(Ok(request)) => {
                 let is_allowed = expose.allows(&request.method);
                 match request.id {
                     Some(id) if is_allowed => Ok(Asked::Answer(Some(id))),
-                    Some(id) => Err(unknown().of(Some(&id))),
+                    Some(id) => Err(Refusal::no_method().of(Some(&id))),
                     // JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a Notification".
                     None if is_allowed => Ok(Asked::Nothing(vec![Bytes::copy_from_slice(text)])),
                     None => Ok(Asked::Nothing(Vec::new())),
@@ -119,7 +115,7 @@ impl Door {
                 let requests = entries.iter().filter_map(|entry| entry.as_ref().ok());
                 // What is signed is the whole of it, so no part can be left out.
                 if !requests.clone().all(|request| expose.allows(&request.method)) {
-                    return Err(unknown());
+                    return Err(Refusal::no_method());
                 }
                 let is_silent = entries.iter().all(|entry| entry.as_ref().is_ok_and(Request::is_notification));
                 Ok(match is_silent {
@@ -145,11 +141,7 @@ impl Door {
             version: &'a str,
         }
         let _admitted = self.admission.admit(&principal)?;
-        let client = self
-            .bus
-            .client()
-            .await
-            .map_err(|_| Refusal::unavailable("the broker cannot be reached, nothing was sent: try again"))?;
+        let client = self.bus.client().await.map_err(|_| Refusal::away())?;
         let found = client.discover(expose.service.as_str()).await;
         let Catalogue { title, version, methods, .. } = found.map_err(|error| failed(expose, &error))?;
         let document = Document {
@@ -172,7 +164,7 @@ fn verified(answer: String, call: Option<&Id>) -> Result<Response<Body>, Refusal
         Ok(Responses::Single(response)) => {
             let refused = response.outcome.as_ref().err().map(sealwire::RpcError::code);
             if matches!(refused, Some(code::UNAUTHENTICATED | code::STALE | code::REPLAYED)) {
-                return Err(Refusal::unknown("the service does not take the door's message"));
+                return Err(Refusal::not_taken());
             }
             // A refusal of the whole message has no id.
             call.is_some_and(|call| *call == response.id) || (refused.is_some() && response.id.is_null())
@@ -206,7 +198,7 @@ async fn notified(
 }
 
 /// What callers are not told, the log has.
-fn failed(expose: &Expose, error: &ClientError) -> Refusal {
+pub(super) fn failed(expose: &Expose, error: &ClientError) -> Refusal {
     tracing::warn!(target: "sealwire::door", service = %expose.service, %error, "no answer");
     Refusal::of_call(error)
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use sealwire_testkit::within;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::backends::stage::LONG;
 
@@ -53,6 +53,50 @@ impl Wire {
         }
         answer.body = self.read.drain(..length).collect();
         Some(answer)
+    }
+
+    /// The same with little room for what is not read.
+    pub(super) async fn narrow(door: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4_096).unwrap();
+        Self { socket: within(LONG, socket.connect(door)).await.unwrap(), read: Vec::new() }
+    }
+
+    /// The head of an answer whose body has no length, and then its chunks, one at a time.
+    pub(super) async fn head(&mut self) -> Answer {
+        let answer = self.answer().await.unwrap();
+        assert_eq!(answer.header("transfer-encoding"), Some("chunked"), "{answer:?}");
+        answer
+    }
+
+    /// The next event of a stream; `None` at its end. Comments are passed over.
+    pub(super) async fn event(&mut self) -> Option<String> {
+        loop {
+            let chunk = self.chunk().await?;
+            if let Some(data) = chunk.strip_prefix("data: ") {
+                return Some(data.trim_end_matches("\n\n").replace("\ndata: ", "\n"));
+            }
+            assert_eq!(chunk, ":\n\n");
+        }
+    }
+
+    async fn chunk(&mut self) -> Option<String> {
+        let (line, length) = loop {
+            if let Some(end) = self.read.windows(2).position(|bytes| bytes == b"\r\n") {
+                let line = std::str::from_utf8(&self.read[..end]).unwrap();
+                break (end + 2, usize::from_str_radix(line, 16).unwrap());
+            }
+            if !self.more().await {
+                return None;
+            }
+        };
+        while self.read.len() < line + length + 2 {
+            if !self.more().await {
+                return None;
+            }
+        }
+        let chunk: Vec<u8> = self.read.drain(..line + length + 2).skip(line).take(length).collect();
+        (length > 0).then(|| String::from_utf8(chunk).unwrap())
     }
 
     /// Whether the door closes the connection, and says nothing before.

@@ -73,5 +73,5 @@ fn the_page_has_every_key_and_its_example_is_one() {
         }
         described += 1;
     }
-    assert_eq!(described, 13);
+    assert_eq!(described, 14);
 }
