@@ -12,7 +12,9 @@ use std::future::Future;
 use std::hint::black_box;
 use std::pin::Pin;
 use std::process::Command;
+use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use sealwire::Clock as _;
 use sealwire::auth::{Caller, NonceLimits, TokenAlgorithm, TokenRules};
 use sealwire::policy::{Param, PolicySet, Question};
@@ -173,18 +175,17 @@ fn time(stage: &Stage) -> f64 {
     let _entered = runtime.enter();
     let mut step = (stage.prepare)(COUNTED * (ROUNDS + 1));
     let rounds = (0..=ROUNDS).map(|round| {
-        let before = spent_ns();
+        let before = spent();
         counted(&runtime, &mut step, round * COUNTED..(round + 1) * COUNTED);
-        spent_ns() - before
+        spent() - before
     });
     // The first one warms up.
-    rounds.skip(1).min().unwrap() as f64 / 1000.0 / (COUNTED * stage.entries) as f64
+    rounds.skip(1).min().unwrap().as_secs_f64() * 1e6 / (COUNTED * stage.entries) as f64
 }
 
-/// Nanoseconds on a processor so far, of this thread.
-fn spent_ns() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    text.split(' ').next().unwrap().parse().unwrap()
+/// Time on a processor so far, of this thread. Not from `/proc`, where some kernels count in their ticks.
+fn spent() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
 }
 
 /// A step that does not wait.
