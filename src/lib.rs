@@ -8,6 +8,10 @@
 #[cfg(not(any(feature = "client", feature = "service")))]
 compile_error!("sealwire needs the feature `client` or `service`, or both, which is the default");
 
+/// Public for the other crates of this workspace: no part of what this crate promises.
+#[cfg(feature = "service")]
+#[doc(hidden)]
+pub mod address;
 pub mod auth;
 #[cfg(feature = "client")]
 pub mod client;
@@ -28,6 +32,9 @@ pub mod rpc;
 #[cfg(feature = "service")]
 pub mod service;
 mod strict_json;
+/// Public for the other crates of this workspace: no part of what this crate promises.
+#[doc(hidden)]
+pub mod tls;
 pub mod wire;
 
 pub use clock::{Clock, ManualClock, SystemClock};

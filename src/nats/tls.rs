@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::files::{Content, FileTrust, read_trusted};
+use crate::tls;
 
 /// PEM files. Either of them asks for TLS, whatever the broker says.
 #[derive(Debug, Clone, Default)]
@@ -25,23 +24,12 @@ pub(crate) struct TlsFiles {
 
 /// Reads the files. Blocks.
 pub(super) fn connector(files: &TlsFiles) -> Result<TlsConnector, String> {
-    let mut roots = RootCertStore::empty();
-    if let Some(ca) = &files.ca {
-        for certificate in certificates(ca, &files.trust)? {
-            roots.add(certificate).map_err(|error| format!("`{}`: {error}", ca.display()))?;
-        }
-    } else {
-        let native = rustls_native_certs::load_native_certs();
-        roots.add_parsable_certificates(native.certs);
-        if roots.is_empty() {
-            return Err("this machine has no trust anchors: name the broker's in `tls_ca`".to_owned());
-        }
-    }
-    // Named here: rustls would ask for a process-wide choice, which belongs to the program.
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots);
+    let anchors = files.ca.as_ref().map(|ca| read_trusted(ca, Content::Public, &files.trust)).transpose();
+    let anchors = anchors.map_err(|error| error.to_string())?;
+    let config = tls::trusting(anchors.as_deref().map(String::as_str)).map_err(|fault| match &files.ca {
+        Some(ca) => format!("`{}`: {fault}", ca.display()),
+        None => fault.to_string(),
+    })?;
     let config = match &files.identity {
         None => config.with_no_client_auth(),
         Some((certificate, key)) => {
@@ -68,10 +56,5 @@ pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, String> {
 
 fn certificates(path: &Path, trust: &FileTrust) -> Result<Vec<CertificateDer<'static>>, String> {
     let pem = read_trusted(path, Content::Public, trust).map_err(|error| error.to_string())?;
-    let certificates = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
-    let certificates = certificates.map_err(|error| format!("`{}`: {error}", path.display()))?;
-    if certificates.is_empty() {
-        return Err(format!("`{}` holds no certificate", path.display()));
-    }
-    Ok(certificates)
+    tls::certificates(&pem).map_err(|fault| format!("`{}`: {fault}", path.display()))
 }

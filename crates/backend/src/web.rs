@@ -8,7 +8,6 @@ mod error;
 mod link;
 mod reply;
 mod sse;
-mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +19,11 @@ use hyper::header::{
 };
 use hyper::{Method, StatusCode};
 use sealwire::BackendConfig;
+use sealwire::address::Address;
 use sealwire::auth::Caller;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::rustls::ClientConfig;
 
-use self::address::Address;
 use self::credentials::{Credentials, Presented};
 use self::link::{Idle, Link};
 use crate::child::visible;
@@ -92,11 +91,11 @@ impl Web {
     /// What is wrong with them, and what to do.
     pub fn new(config: &BackendConfig) -> Result<Self, String> {
         let url = config.url.as_deref().ok_or("`url` is missing: write where the server is")?;
-        let address = Address::parse(url, config.allow_plaintext)?;
+        let address = address::parse(url, config.allow_plaintext)?;
         if !address.tls && config.tls_ca.is_some() {
             return Err("`tls_ca` is for addresses that begin with https://".to_owned());
         }
-        let tls = address.tls.then(|| tls::trusting(config)).transpose()?;
+        let tls = address.tls.then(|| address::trusting(config)).transpose()?;
         let mut headers = HeaderMap::new();
         for (name, value) in &config.headers {
             let (name, value) = header(name, value)?;
@@ -215,7 +214,7 @@ impl Web {
                 }
             }
         }
-        headers.insert(HOST, self.address.host_header()?);
+        headers.insert(HOST, self.address.authority.parse().map_err(|_| WebError::Target)?);
         Ok(message)
     }
 

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::rt::{Read, Write};
 use hyper_util::rt::TokioIo;
+use sealwire::address::Address;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -19,7 +20,6 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::address::Address;
 use super::error::WebError;
 use super::{MAX_FIELDS, MAX_HEAD};
 

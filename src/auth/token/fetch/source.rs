@@ -11,7 +11,8 @@ use super::super::json;
 use super::super::key::KeyRules;
 use super::super::keys::{KeySet, MAX_SET_LEN};
 use super::error::FetchError;
-use super::http::{self, Address, Got};
+use super::http::{self, Got};
+use crate::address::Address;
 
 /// Where the keys of one issuer are fetched from, and how.
 ///
@@ -56,7 +57,7 @@ impl KeySource {
     /// # Errors
     /// [`FetchError::Address`] and [`FetchError::Anchors`]; whoever configured them is to blame.
     pub fn jwks(rules: KeyRules, url: &str, anchors: Option<&str>, plain: bool) -> Result<Self, FetchError> {
-        Ok(Self::new(rules, Place::Keys(Address::parse(url, plain)?), http::trusting(anchors)?, plain))
+        Ok(Self::new(rules, Place::Keys(http::address(url, plain)?), http::trusting(anchors)?, plain))
     }
 
     /// The key set that an OpenID Connect discovery document names (`jwks_uri`). Without `url`, the document is where OpenID
@@ -71,7 +72,7 @@ impl KeySource {
         plain: bool,
     ) -> Result<Self, FetchError> {
         let usual = || format!("{}/.well-known/openid-configuration", rules.issuer.trim_end_matches('/'));
-        let address = Address::parse(&url.map_or_else(usual, str::to_owned), plain)?;
+        let address = http::address(&url.map_or_else(usual, str::to_owned), plain)?;
         Ok(Self::new(rules, Place::Discovery(address), http::trusting(anchors)?, plain))
     }
 
@@ -126,7 +127,7 @@ impl KeySource {
             other => return Err(FetchError::Issuer { url: url(), found: other.unwrap_or_default().to_owned() }),
         }
         let keys = text("jwks_uri").ok_or_else(|| FetchError::Address { url: url(), why: "names no jwks_uri" })?;
-        Address::parse(keys, self.plain)
+        http::address(keys, self.plain)
     }
 
     pub(super) fn read(&self, text: &str) -> Result<KeySet, FetchError> {
