@@ -200,6 +200,26 @@ async fn what_a_rule_about_arguments_denies_altogether_is_not_told() {
     }
 }
 
+/// SPEC.md §18.1: it may be named then.
+#[tokio::test]
+async fn more_rules_than_are_compared_cost_no_more() {
+    for (count, is_told) in [(20, false), (100, true)] {
+        let policy = (0..count).fold("[role.clerk]\n".to_owned(), |policy, n| {
+            let condition = format!("when.params.amount = {{ min = {}, max = {} }}\n", 10 * n, 10 * n + 5);
+            let rule = |effect: &str| {
+                format!("[rule.{effect}-{n}]\nroles = [\"clerk\"]\n{effect} = [\"bank/pay\"]\n{condition}")
+            };
+            policy + &rule("allow") + &rule("deny")
+        });
+        let desk = Desk::open_with(router(), policy.leak(), ServiceLimits::default());
+        let ann = desk.agent("ann", &["clerk"]);
+        for _ in 0..2 {
+            let told = discover(&desk, &ann, json!({})).await.unwrap();
+            assert_eq!(names(&told), if is_told { &["bank/pay"][..] } else { &[] }, "{count}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_thousand_methods_come_in_pages_that_name_no_others() {
     let name = |number: usize| format!("{}/m{number:04}", if number.is_multiple_of(2) { "even" } else { "odd" });

@@ -45,7 +45,7 @@ pub(crate) struct MethodPolicies {
     taken: Mutex<HashMap<(usize, usize), bool>>,
 }
 
-/// How many pairs of rules are remembered for one method; others are compared anew.
+/// How many pairs of rules are compared for one method, once each: it takes some microseconds.
 const MOST_PAIRS: usize = 1_024;
 
 /// What every party of one call has in common, worked out once.
@@ -377,19 +377,20 @@ impl MethodPolicies {
         (!reached.is_empty()).then_some(reached)
     }
 
-    /// Whether a rule denies all that another allows, as far as their conditions are comparisons with literals.
+    /// Whether a rule denies all that another allows, as far as their conditions are comparisons with literals; false where they are too
+    /// many to be compared.
     fn takes_all(&self, (denying, deny): (usize, &Rule), (allowing, allow): (usize, &Rule)) -> bool {
-        let known = || self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let pair = (denying, allowing);
-        if let Some(taken) = known().get(&pair) {
+        if let Some(taken) = known.get(&pair) {
             return *taken;
+        }
+        if known.len() >= MOST_PAIRS {
+            return false;
         }
         let left = conditions(allow).chain([expr::not(expr::all(conditions(deny)))]).collect::<Vec<_>>();
         let taken = contradiction(&left).is_some();
-        let mut known = known();
-        if known.len() < MOST_PAIRS {
-            known.insert(pair, taken);
-        }
+        known.insert(pair, taken);
         taken
     }
 }
