@@ -17,7 +17,7 @@ fn tree(features: &str) -> BTreeSet<String> {
 #[test]
 fn a_library_user_compiles_only_what_a_library_needs() {
     let whole = tree("client,service,policy-tools,shared-guard");
-    for command_only in ["clap", "rcgen", "tempfile", "tracing-subscriber", "sealwire-nats-server"] {
+    for command_only in ["clap", "hdrhistogram", "rcgen", "tempfile", "tracing-subscriber", "sealwire-nats-server"] {
         assert!(!whole.contains(command_only), "{command_only}");
     }
     let default = tree("default");

@@ -3,6 +3,7 @@
 
 mod attach;
 pub(crate) mod batch;
+pub(crate) mod bench;
 pub(crate) mod discover;
 pub(crate) mod notify;
 pub(crate) mod reach;

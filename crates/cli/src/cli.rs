@@ -100,6 +100,7 @@ enum Command {
     Batch(call::batch::Batch),
     Send(call::send::Send),
     Watch(call::stream::Watch),
+    Bench(call::bench::Bench),
     Discover(call::discover::Discover),
     Mcp(mcp::Mcp),
     Door(door::Door),
@@ -197,6 +198,7 @@ impl Command {
             Self::Batch(command) => command.run(out),
             Self::Send(command) => command.run(out),
             Self::Watch(command) => command.run(out),
+            Self::Bench(command) => command.run(out),
             Self::Discover(command) => command.run(out),
             Self::Mcp(command) => command.run(),
             Self::Door(command) => command.run(out),
@@ -225,6 +227,7 @@ impl Command {
             | Self::Batch(_)
             | Self::Send(_)
             | Self::Watch(_)
+            | Self::Bench(_)
             | Self::Discover(_)
             | Self::Mcp(_)
             | Self::Keys(_)

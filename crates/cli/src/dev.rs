@@ -93,11 +93,13 @@ impl Dev {
         if !kept {
             folder.fill()?;
         }
+        folder.admit_bench()?;
         let config = Some(folder.broker_config()?);
         let broker = nats_server::spawn(&found, &ServerOptions { config, port, ..ServerOptions::default() });
         let mut broker = broker.or_fail(Exit::Transport)?;
         let url = broker.url();
         folder.connect_to(&url)?;
+        folder.write_bench_login(&url)?;
         folder.refresh_tokens()?;
         let config = folder.config()?;
         let signals = Signals::listen(Some(serve::grace(&config)))?;
@@ -222,6 +224,7 @@ fn text(url: &str, place: &Folder, members: &[Member], kept: bool) -> String {
          \x20 sealwire watch {SERVICE} clock/ticks\n\
          \x20 sealwire call --creds {folder}/teller.creds.json {SERVICE} bank/transfer '{{\"to\": \"alice\", \"amount\": 5000}}'\n\
          \x20 sealwire policy explain --dir {folder}/policies --agent planner --role calculator --method math/reset\n\
+         \x20 sealwire bench {SERVICE} math/add '[2, 3]' --against bare\n\
          \x20 sealwire dev add-agent indexer --role calculator{elsewhere}\n\
          \x20 nats --server {url} --user {TOOLS_USER} --password \"$(cat {folder}/{TOOLS_USER}.password)\" \
          --inbox-prefix _INBOX.{TOOLS_USER} service ls     # if you have the nats command\n\

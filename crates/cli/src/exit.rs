@@ -185,6 +185,11 @@ impl Failure {
         &self.causes
     }
 
+    /// What to do about it.
+    pub(crate) fn help_text(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+
     /// What the process ends with.
     pub(crate) fn exit(&self) -> Exit {
         self.exit

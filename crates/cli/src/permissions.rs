@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use sealwire_bench::BARE_SUBJECTS;
+
 /// The subjects that a user may publish to and subscribe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Permissions {
@@ -45,6 +47,11 @@ impl Permissions {
     /// An operator's tools: they ask who is there.
     pub(crate) fn tools(tool: &str) -> Self {
         Self::new(["$SRV.>".to_owned()], [format!("_INBOX.{tool}.>")])
+    }
+
+    /// The bare requests of `sealwire bench`, and nothing that calls or answers go over.
+    pub(crate) fn bench() -> Self {
+        Self::new([BARE_SUBJECTS.to_owned()], [BARE_SUBJECTS.to_owned()])
     }
 
     /// Everything.

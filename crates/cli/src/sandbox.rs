@@ -48,6 +48,8 @@ pub(crate) struct Sandbox {
 pub(crate) const SERVICE_USER: &str = "service";
 /// The broker's user for the `nats` command.
 pub(crate) const TOOLS_USER: &str = "tools";
+/// The broker's user for the bare requests of `sealwire bench`. No agent has its name: it has a dot.
+pub(crate) const BENCH_USER: &str = "sealwire.bench";
 /// A broker's user who may do anything there, as whoever runs the broker can.
 pub(crate) const MALLORY: &str = "mallory";
 
@@ -88,7 +90,10 @@ impl Sandbox {
              [keys]\nring = \"ring.json\"\nservice_key = \"service-key.json\"\ndenylist = \"denylist.json\"\n\n\
              [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n\n\
              [policy]\nfolder = \"policies\"\n\n\
-             [replay]\nguard = \"local\"\nskew_s = 1\nstate = \"demo.floor\"\n"
+             [replay]\nguard = \"local\"\nskew_s = 1\nstate = \"demo.floor\"\n\
+             # `sealwire bench` is to measure the service, and not what one agent is granted of it.\n\
+             per_agent = 1000000\ntotal = 2000000\n\n\
+             [limits]\nagent_per_second = 1000000\nagent_burst = 1000000\nagent_in_flight = 4096\n"
         );
         self.write("sealwire.toml", &config)?;
         write_secret(&self.path("nats.password"), self.password(SERVICE_USER), true).or_fail(Exit::Input)?;
@@ -167,6 +172,7 @@ pub(crate) fn broker_config<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -
         let permissions = match user {
             SERVICE_USER => Permissions::service(SERVICE),
             TOOLS_USER => Permissions::tools(TOOLS_USER),
+            BENCH_USER => Permissions::bench(),
             MALLORY => Permissions::all(),
             agent => Permissions::agent(agent),
         };

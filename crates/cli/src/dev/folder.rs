@@ -5,15 +5,16 @@ use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use sealwire::auth::{TokenIssuer, check_folder, read_public, read_secret, write_secret};
+use sealwire::auth::{Nonce, TokenIssuer, check_folder, read_public, read_secret, write_secret};
 use sealwire::client::Credentials;
-use sealwire::{Config, Name};
+use sealwire::{BusConfig, Config, Name};
 use serde::{Deserialize, Serialize};
 
+use crate::call::bench::BARE_LOGIN;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{at, make_folder, restrict, write_public};
 use crate::parties::{self, AGENTS};
-use crate::sandbox::{SERVICE_USER, Sandbox, TOKEN_S, TOOLS_USER, broker_config};
+use crate::sandbox::{BENCH_USER, SERVICE_USER, Sandbox, TOKEN_S, TOOLS_USER, broker_config};
 
 /// The folder, which nobody else has until this is dropped.
 #[derive(Debug)]
@@ -149,9 +150,9 @@ impl Folder {
     /// The broker's users: the service, the tools, and every agent with the password of its credentials.
     pub(super) fn broker_config(&self) -> Result<String, Failure> {
         let mut users = Vec::new();
-        for (user, file) in [(SERVICE_USER, "nats.password".to_owned()), (TOOLS_USER, format!("{TOOLS_USER}.password"))]
-        {
-            let password = read_secret(&self.file(&file)).or_fail(Exit::Input)?;
+        let tools = format!("{TOOLS_USER}.password");
+        for (user, file) in [(SERVICE_USER, "nats.password"), (TOOLS_USER, &tools), (BENCH_USER, BENCH_PASSWORD)] {
+            let password = read_secret(&self.file(file)).or_fail(Exit::Input)?;
             users.push((user.to_owned(), password.trim().to_owned()));
         }
         for Member { agent, .. } in self.members()? {
@@ -168,6 +169,26 @@ impl Folder {
             }
         }
         Ok(broker_config(users.iter().map(|(user, password)| (user.as_str(), password.as_str()))))
+    }
+
+    /// Gives the bare requests of `sealwire bench` a password, if they have none: folders of earlier versions lack it.
+    pub(super) fn admit_bench(&self) -> Result<(), Failure> {
+        let file = self.file(BENCH_PASSWORD);
+        if file.exists() {
+            return Ok(());
+        }
+        write_secret(&file, &Nonce::random().to_text(), false).or_fail(Exit::Input)
+    }
+
+    /// Writes down as whom bare requests are made.
+    pub(super) fn write_bench_login(&self, url: &str) -> Result<(), Failure> {
+        let login = BusConfig {
+            user: Some(BENCH_USER.to_owned()),
+            password_file: Some(BENCH_PASSWORD.into()),
+            ..BusConfig::open(url)
+        };
+        let text = serde_json::to_string_pretty(&login).map_err(|error| Failure::of(Exit::Bug, &error))?;
+        write_secret(&self.file(BARE_LOGIN), &(text + "\n"), true).or_fail(Exit::Input)
     }
 
     /// Writes the broker's address into the configuration and the credentials, if it is another one now. All else in them
@@ -237,6 +258,8 @@ impl Folder {
 }
 
 const CONFIG: &str = "sealwire.toml";
+/// The password of bare requests.
+const BENCH_PASSWORD: &str = "bench.password";
 
 /// Whether a folder is that of a `sealwire dev`. A link is no mark: it would be written where it leads.
 pub(crate) fn is_marked(folder: &Path) -> bool {

@@ -11,7 +11,7 @@ use crate::shell::{Ran, Shell};
 use futures_util::StreamExt as _;
 use sealwire::Config;
 use sealwire::rpc::RpcError;
-use sealwire::service::{Ctx, State};
+use sealwire::service::{Ctx, Router, State};
 use sealwire_testkit::{NatsServer, SOON, within};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -26,7 +26,7 @@ deny = ["math/reset"]
 /// A broker, a service `dev/demo`, and the agent `planner` with its credentials, token and policy.
 pub(crate) struct Bench {
     pub(crate) shell: Shell,
-    server: NatsServer,
+    pub(crate) server: NatsServer,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
 }
@@ -38,6 +38,14 @@ async fn slow(_: Ctx<demo_methods::Demo>, (): ()) -> Result<(), RpcError> {
 
 impl Bench {
     pub(crate) async fn start() -> Self {
+        Self::start_with("", |router| router).await
+    }
+
+    /// With `more` below `[replay]` in the configuration, and other methods beside its own.
+    pub(crate) async fn start_with(
+        more: &str,
+        methods: impl FnOnce(Router<demo_methods::Demo>) -> Router<demo_methods::Demo>,
+    ) -> Self {
         let server = NatsServer::start().await;
         let shell = Shell::new();
         shell.run("keys new-token-key https://dev.example").ok();
@@ -52,14 +60,14 @@ impl Bench {
         let config = format!(
             "environment = \"dev\"\nservice = \"demo\"\n[nats]\nurls = [\"{}\"]\n[keys]\nring = \"demo.ring.json\"\n\
              service_key = \"demo.service-key.json\"\n[[tokens.issuer]]\nissuer = \"https://dev.example\"\n\
-             jwks = \"jwks.json\"\n[policy]\nfolder = \"policies\"\n[replay]\nskew_s = 0\n",
+             jwks = \"jwks.json\"\n[policy]\nfolder = \"policies\"\n[replay]\nskew_s = 0\n{more}",
             server.url()
         );
         shell.write("demo.toml", &config);
         let config = Config::load(shell.path("demo.toml")).unwrap();
         let (builder, options) = config.builder().await.unwrap();
-        let service =
-            builder.methods(streams::methods(demo_methods::router().method("test/slow", slow))).build().unwrap();
+        let router = methods(streams::methods(demo_methods::router().method("test/slow", slow)));
+        let service = builder.methods(router).build().unwrap();
         let (stop, stopped) = oneshot::channel();
         let (started, running) = oneshot::channel();
         let served = tokio::spawn(async move {

@@ -261,13 +261,61 @@ async fn an_agent_that_the_broker_does_not_know_is_named() {
     dev.stop().await;
 }
 
+/// Also where an earlier version made the folder.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_can_be_compared_with_bare_requests_whose_user_can_do_nothing_else() {
+    let shell = Shell::new();
+    Dev::start(&shell, &[]).await.stop().await;
+    for file in ["bench.password", "bench.nats.json"] {
+        std::fs::remove_file(shell.path("sealwire-dev").join(file)).unwrap();
+    }
+    let dev = Dev::start(&shell, &[]).await;
+    let words = ["demo", "math/add", "[2,3]", "--duration=1200ms", "--warmup=100ms", "--against=bare", "--json"];
+    let creds = ["bench", "--creds", "sealwire-dev/planner.creds.json"];
+    let told = shell.run_args(&[&creds[..], &words].concat()).ok().json();
+    let bare = &told["against"]["bare"];
+    assert!(bare["results"].as_u64() > Some(0) && bare["results"] == bare["calls"], "{told}");
+    // An agent's user may not.
+    let agent = &shell.read_json("sealwire-dev/planner.creds.json")["nats"];
+    shell.write("agent.nats.json", &agent.to_string());
+    shell.set_mode("agent.nats.json", 0o600);
+    let words = [&creds[..], &words[..6], &["--bare-login=agent.nats.json"]].concat();
+    let why =
+        ["does not let this user exchange bare requests", "publish and subscribe `sealwire-bench.>`", "--bare-login"];
+    shell.run_args(&words).fails(20, &why);
+    // And that of the bare requests reaches nobody else.
+    let login: sealwire::BusConfig = serde_json::from_str(&shell.read("sealwire-dev/bench.nats.json")).unwrap();
+    let password = shell.read("sealwire-dev/bench.password");
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let options = async_nats::ConnectOptions::with_user_and_password(login.user.unwrap(), password);
+    let options = options.event_callback(move |event| {
+        drop(tell.send(event.to_string()));
+        async {}
+    });
+    let client = within(SOON, options.connect(login.urls[0].as_str())).await.unwrap();
+    for subject in ["rpc.v1.demo.planner", "_INBOX.planner.x", "$SRV.PING", "rpc.v1-ctl.demo.planner.all.x"] {
+        within(SOON, client.publish(subject, "{}".into())).await.unwrap();
+        let refused = within(SOON, async {
+            loop {
+                let event = told.recv().await.unwrap().to_lowercase();
+                if event.contains("permissions violation") && event.contains(&subject.to_lowercase()) {
+                    break;
+                }
+            }
+        });
+        refused.await;
+    }
+    dev.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_password_of_the_broker_is_printed() {
     let shell = Shell::new();
     let dev = Dev::start(&shell, &[]).await;
     let ran = shell.run("dev add-agent indexer --role calculator").ok();
     let said = format!("{}{}{}", dev.said(), ran.stdout, ran.stderr);
-    let mut secrets = vec![shell.read("sealwire-dev/nats.password"), shell.read("sealwire-dev/tools.password")];
+    let mut secrets: Vec<String> =
+        ["nats", "tools", "bench"].map(|user| shell.read(&format!("sealwire-dev/{user}.password"))).into();
     for agent in ["planner", "teller", "operator", "auditor", "indexer"] {
         let creds = shell.read_json(&format!("sealwire-dev/{agent}.creds.json"));
         secrets.push(creds["nats"]["password"].as_str().unwrap().to_owned());
@@ -275,7 +323,7 @@ async fn no_password_of_the_broker_is_printed() {
             secrets.extend(creds["key"][member].as_str().map(str::to_owned));
         }
     }
-    assert_eq!(secrets.len(), 2 + 5 * 2);
+    assert_eq!(secrets.len(), 3 + 5 * 2);
     for secret in secrets {
         assert!(secret.trim().len() > 16 && !said.contains(secret.trim()), "a secret was printed");
     }

@@ -20,12 +20,13 @@ pub(crate) fn leaves(shell: &Shell, above: &str, found: &mut BTreeSet<String>) {
 }
 
 /// Commands that need a broker, a service, or run on: who tests their JSON.
-const ELSEWHERE: [(&str, &str); 23] = [
+const ELSEWHERE: [(&str, &str); 24] = [
     ("call", "call.rs"),
     ("notify", "call.rs"),
     ("batch", "call.rs"),
     ("send", "call.rs"),
     ("watch", "streams.rs"),
+    ("bench", "bench.rs"),
     ("serve", "backends"),
     ("serve demo", "policy_tools.rs"),
     ("serve stdio", "backends"),

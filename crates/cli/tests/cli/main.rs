@@ -8,6 +8,7 @@ mod process;
 mod shell;
 
 mod backends;
+mod bench;
 mod call;
 mod cluster_setup;
 mod completions;

@@ -1,0 +1,240 @@
+//! What `sealwire bench` says of what it has measured: to people, to scripts and in a picture.
+//! Never measures anything.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use sealwire::client::Credentials;
+use sealwire::rpc::code;
+use sealwire_bench::{Fault, Latency, Load, Measured, Report, Spread, curve};
+use serde_json::{Value, json};
+
+use super::super::exit;
+use super::Bench;
+use crate::exit::{Exit, Failure};
+
+/// A measurement, about to be told.
+pub(super) struct Told<'a> {
+    bench: &'a Bench,
+    credentials: &'a Credentials,
+    report: &'a Report,
+}
+
+/// The percentiles that are told, their names for scripts and for people.
+const PERCENTILES: [(f64, &str, &str); 4] =
+    [(0.5, "p50", "p50"), (0.9, "p90", "p90"), (0.99, "p99", "p99"), (0.999, "p99_9", "p99.9")];
+
+impl<'a> Told<'a> {
+    pub(super) fn new(bench: &'a Bench, credentials: &'a Credentials, report: &'a Report) -> Self {
+        Self { bench, credentials, report }
+    }
+
+    /// What the command ends with.
+    pub(super) fn exit(&self) -> Exit {
+        if self.report.stopped {
+            return Exit::Interrupted;
+        }
+        let failed = self.report.sealwire.as_ref().map(Measured::failed).unwrap_or_default();
+        failed.first().map_or(Exit::Ok, |failed| told(&failed.fault).exit())
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let Self { bench, credentials, report } = self;
+        let words = &bench.words;
+        let mut said = json!({
+            "service": words.service, "method": words.method,
+            "agent": credentials.agent(), "proof": credentials.key().algorithm().as_str(),
+            "in_flight": bench.load().in_flight(), "rate": bench.rate, "connections": bench.connections,
+            "batch": bench.batch, "stream": bench.stream, "payload": bench.payload,
+            "latency_from": if bench.rate.is_some() { "due" } else { "sent" },
+            "stopped": report.stopped,
+        });
+        if let Value::Object(said) = &mut said {
+            if let Some(Value::Object(measured)) = report.sealwire.as_ref().map(|measured| self.side(measured)) {
+                said.extend(measured);
+            }
+            if let Some(bare) = &report.bare {
+                let against = json!({
+                    "bare": self.side(bare), "throughput": report.throughput().map(ratio), "p50": report.p50().map(ratio),
+                });
+                said.insert("against".to_owned(), against);
+            }
+        }
+        said
+    }
+
+    fn side(&self, measured: &Measured) -> Value {
+        let errors = measured.failed().into_iter().map(|failed| {
+            let mut error = serde_json::to_value(told(&failed.fault).object()).unwrap_or_default();
+            if let Value::Object(error) = &mut error {
+                error.insert("count".to_owned(), failed.count.into());
+            }
+            error
+        });
+        let latency = measured.latency();
+        let mut latencies: serde_json::Map<String, Value> =
+            PERCENTILES.iter().map(|(share, name, _)| ((*name).to_owned(), micros(latency.at(*share)))).collect();
+        latencies.insert("max".to_owned(), micros(latency.max()));
+        let cpu: serde_json::Map<String, Value> =
+            measured.cpu_per_call().map(|(name, each)| (name.to_owned(), micros(each))).collect();
+        let mut said = json!({
+            "measured_s": measured.window().as_secs_f64(),
+            "calls": measured.calls(), "results": measured.results(), "errors": errors.collect::<Vec<_>>(),
+            "warmup_calls": measured.warmup(), "not_begun": measured.not_begun(), "given_up": measured.given_up(),
+            "calls_per_s": measured.per_second(), "latency_us": latencies, "cpu_us": cpu,
+        });
+        if let (Value::Object(said), true) = (&mut said, self.bench.stream) {
+            said.insert("items".to_owned(), measured.items().into());
+            said.insert("items_per_s".to_owned(), measured.items_per_second().into());
+        }
+        said
+    }
+
+    pub(super) fn text(&self) -> String {
+        let Self { bench, credentials, report } = self;
+        let (words, load) = (&bench.words, bench.load());
+        let mut text = format!(
+            "{} {} as {}, proofs {}; ",
+            words.service,
+            words.method,
+            credentials.agent(),
+            credentials.key().algorithm()
+        );
+        // Writing to a string cannot fail.
+        let _ = match load {
+            Load::InFlight(in_flight) => write!(text, "{in_flight} in flight"),
+            Load::Rate { per_second, in_flight } => {
+                write!(text, "{per_second} a second, at most {in_flight} in flight")
+            }
+        };
+        if let Some(calls) = bench.batch {
+            let _ = write!(text, ", {calls} calls in a message");
+        }
+        let plural = if bench.connections == 1 { "" } else { "s" };
+        let _ = writeln!(text, ", {} connection{plural}", bench.connections);
+        if report.stopped {
+            text.push_str("Stopped by a signal: this is what was measured until then.\n");
+        }
+        if let Some(measured) = &report.sealwire {
+            self.measured(&mut text, "", measured);
+        }
+        if let Some(bare) = &report.bare {
+            self.measured(&mut text, "bare: ", bare);
+        }
+        if let Some(Spread { median, min, max, pairs }) = report.throughput() {
+            let _ = write!(text, "\nof bare: {median:.2} of its calls a second ({min:.2} to {max:.2}");
+            let _ = match report.p50() {
+                Some(p50) => write!(text, "), {:.2} times its p50 ({:.2} to {:.2}", p50.median, p50.min, p50.max),
+                None => Ok(()),
+            };
+            let _ = writeln!(text, "), in {pairs} pairs of turns");
+        }
+        text
+    }
+
+    fn measured(&self, text: &mut String, side: &str, measured: &Measured) {
+        let (calls, results) = (measured.calls(), measured.results());
+        let failed = calls - results;
+        let _ = write!(
+            text,
+            "\n{side}{:.0} calls/s: {calls} calls in {:.1} s, {results} with a result, {failed} without\n",
+            measured.per_second(),
+            measured.window().as_secs_f64()
+        );
+        if self.bench.stream {
+            let _ =
+                writeln!(text, "  items    {:.0} a second, {} in all", measured.items_per_second(), measured.items());
+        }
+        if let Some(latencies) = latencies(measured.latency()) {
+            let from = if self.bench.rate.is_some() { ", from when each was due" } else { "" };
+            let _ = writeln!(text, "  latency  {latencies}{from}");
+        }
+        let cpu = measured.cpu_per_call().map(|(name, each)| match each {
+            Some(each) => format!("{name} {}", shown(each)),
+            None => format!("{name} not known"),
+        });
+        let cpu = cpu.collect::<Vec<_>>().join(", ");
+        if !cpu.is_empty() {
+            let _ = writeln!(text, "  CPU      a call costs {cpu}");
+        }
+        for failed in measured.failed() {
+            let told = told(&failed.fault);
+            let _ = writeln!(text, "  errors   {} times: {}", failed.count, told.object().message());
+            if let Some(help) = told.help_text() {
+                let _ = writeln!(text, "           {help}");
+            }
+        }
+        if measured.not_begun() > 0 {
+            let _ = writeln!(
+                text,
+                "  behind   {} calls were due and never begun: the service does not hold this rate, and the latencies lack theirs",
+                measured.not_begun()
+            );
+        }
+        if measured.given_up() > 0 {
+            let _ = writeln!(
+                text,
+                "  given up {} calls were under way when it was stopped; outcome unknown",
+                measured.given_up()
+            );
+        }
+    }
+
+    /// The latency curves.
+    pub(super) fn picture(&self) -> String {
+        let words = &self.bench.words;
+        let named = [("sealwire", &self.report.sealwire), ("bare NATS", &self.report.bare)];
+        let curves: Vec<(&str, &Latency)> =
+            named.into_iter().filter_map(|(name, side)| Some((name, side.as_ref()?.latency()))).collect();
+        curve(&format!("{} {}", words.service, words.method), &curves)
+    }
+}
+
+/// An error as other commands tell it.
+fn told(fault: &Fault) -> Failure {
+    match fault {
+        Fault::Call(error) => {
+            let failure = Failure::of(exit(error), &**error);
+            match error.remote() {
+                Some(rpc) if rpc.code() == code::QUOTA_EXCEEDED => failure.rpc(rpc.clone()).help(QUOTA),
+                Some(rpc) => failure.rpc(rpc.clone()),
+                None => failure,
+            }
+        }
+        Fault::Bare(error) => Failure::new(Exit::Transport, error.clone()),
+    }
+}
+
+/// What a fast machine comes upon before anything else.
+const QUOTA: &str = "what one agent may take is in the service's configuration: `limits.agent_per_second`, `agent_burst` and \
+    `agent_in_flight`, and `replay.per_agent`, the messages of some 30 s";
+
+fn ratio(spread: Spread) -> Value {
+    let Spread { median, min, max, pairs } = spread;
+    json!({ "median": median, "min": min, "max": max, "pairs": pairs })
+}
+
+fn micros(time: Option<Duration>) -> Value {
+    // To the nanosecond.
+    time.map_or(Value::Null, |time| (time.as_nanos() as f64 / 1_000.0).into())
+}
+
+fn latencies(latency: &Latency) -> Option<String> {
+    let mut text = String::new();
+    for (share, _, name) in PERCENTILES {
+        let _ = write!(text, "{name} {}, ", shown(latency.at(share)?));
+    }
+    Some(format!("{text}max {}", shown(latency.max()?)))
+}
+
+/// With three digits, as much as is kept.
+fn shown(time: Duration) -> String {
+    let micros = time.as_secs_f64() * 1e6;
+    let (value, unit) = match micros {
+        micros if micros < 1e3 => (micros, "µs"),
+        micros if micros < 1e6 => (micros / 1e3, "ms"),
+        micros => (micros / 1e6, "s"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}")
+}
