@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use sealwire::client::MethodInfo;
@@ -14,8 +15,16 @@ use crate::bus::Bus;
 /// The services that a door leads to.
 #[derive(Debug)]
 pub(crate) struct Services {
-    pub(crate) bus: Bus,
-    names: Vec<String>,
+    pub(crate) bus: Arc<Bus>,
+    exposed: Vec<Exposed>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Exposed {
+    pub(crate) service: String,
+    /// How long a call may take.
+    pub(crate) deadline: Duration,
 }
 
 /// What they offered when they were asked last.
@@ -32,6 +41,8 @@ pub(crate) struct Offer {
 #[derive(Debug)]
 pub(crate) struct Tool {
     pub(crate) service: String,
+    /// How long a call may take.
+    pub(crate) deadline: Duration,
     pub(crate) method: MethodInfo,
     pub(crate) mcp: Extension,
 }
@@ -58,8 +69,12 @@ struct Extended {
 }
 
 impl Services {
-    pub(crate) fn new(bus: Bus, names: Vec<String>) -> Self {
-        Self { bus, names }
+    pub(crate) fn new(bus: Arc<Bus>, exposed: Vec<Exposed>) -> Self {
+        Self { bus, exposed }
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.exposed.iter().map(|exposed| exposed.service.as_str())
     }
 
     /// Asks them all what the agent may call.
@@ -68,21 +83,21 @@ impl Services {
     /// None of them says anything; why.
     pub(crate) async fn offer(&self) -> Result<Offer, String> {
         let client = self.bus.client().await.map_err(|error| error.to_string())?;
-        let asked = self.names.iter().map(|service| client.discover(service));
+        let asked = self.names().map(|service| client.discover(service));
         let mut offer = Offer::default();
         let mut all: Vec<Tool> = Vec::new();
-        for (service, found) in self.names.iter().zip(join_all(asked).await) {
+        for (exposed, found) in self.exposed.iter().zip(join_all(asked).await) {
             match found {
-                Ok(found) => all.extend(found.methods.into_iter().map(|method| Tool::new(service, method))),
-                Err(error) => offer.missing.push(format!("`{service}`: {error}")),
+                Ok(found) => all.extend(found.methods.into_iter().map(|method| Tool::new(exposed, method))),
+                Err(error) => offer.missing.push(format!("`{}`: {error}", exposed.service)),
             }
         }
-        if offer.missing.len() == self.names.len() {
+        if offer.missing.len() == self.exposed.len() {
             return Err(offer.missing.join("; "));
         }
         let (relayed, tools): (Vec<Tool>, Vec<Tool>) = all.into_iter().partition(|tool| tool.mcp.request.is_some());
         offer.relayed = relayed.into_iter().map(Arc::new).collect();
-        offer.tools = named(tools, self.names.len() > 1);
+        offer.tools = named(tools, self.exposed.len() > 1);
         Ok(offer)
     }
 }
@@ -105,9 +120,10 @@ fn named(tools: Vec<Tool>, many: bool) -> BTreeMap<String, Arc<Tool>> {
 }
 
 impl Tool {
-    fn new(service: &str, method: MethodInfo) -> Self {
+    fn new(exposed: &Exposed, method: MethodInfo) -> Self {
         let extended = method.document.as_deref().and_then(|text| serde_json::from_str::<Extended>(text.get()).ok());
-        Self { service: service.to_owned(), mcp: extended.map(|extended| extended.mcp).unwrap_or_default(), method }
+        let mcp = extended.map(|extended| extended.mcp).unwrap_or_default();
+        Self { service: exposed.service.clone(), deadline: exposed.deadline, mcp, method }
     }
 
     /// What no other has.
@@ -140,7 +156,8 @@ mod tests {
 
     fn tool(service: &str, method: &str) -> Tool {
         let text = format!(r#"{{"name":"{method}","x-params":{{}},"result":{{"schema":{{}}}}}}"#);
-        Tool::new(service, serde_json::from_str(&text).unwrap())
+        let exposed = Exposed { service: service.to_owned(), deadline: Duration::from_secs(1) };
+        Tool::new(&exposed, serde_json::from_str(&text).unwrap())
     }
 
     #[test]

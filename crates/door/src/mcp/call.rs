@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::message::{Asked, Capabilities, Era, Fault, Id, Members, Outcome, members, notification, raw};
-use super::{Door, State};
+use super::outbox::Outbox;
+use super::server::{Asker, FRESH, Peer, Server, Waiting};
 use crate::bus::{Away, gone};
 use crate::catalogue::Tool;
 
@@ -53,6 +54,8 @@ struct Question {
 
 /// A call that goes on when its client comes back with answers.
 pub(super) struct Parked {
+    /// Whose it is.
+    peer: Arc<str>,
     ongoing: Ongoing,
     question: Question,
     since: Instant,
@@ -96,21 +99,21 @@ struct Content {
     structured: Option<Box<RawValue>>,
 }
 
-impl State {
+impl Waiting {
     pub(super) fn forget_parked(&mut self) {
         self.parked.retain(|_, parked| parked.since.elapsed() < PARKED_FOR);
     }
 }
 
-impl Door {
-    pub(super) async fn call(&self, era: Era, asked: Asked, capabilities: &Capabilities) -> Outcome {
+impl Server {
+    pub(super) async fn call(&self, peer: &Peer, era: Era, asked: Asked, capabilities: &Capabilities) -> Outcome {
         let Some(name) = &asked.name else { return Err(Fault::params("`name` is missing")) };
         let arguments = asked.arguments.as_deref().map_or("{}", RawValue::get).to_owned();
         if !arguments.starts_with('{') {
             return Err(Fault::params("`arguments` must be an object"));
         }
         let mut ongoing = match &asked.state {
-            Some(state) => self.resumed(state, &arguments, name, asked.responses.unwrap_or_default())?,
+            Some(state) => self.resumed(peer, state, &arguments, name, asked.responses.unwrap_or_default())?,
             None => {
                 let tool = self.tool(name).await?;
                 let client = match self.services.bus.client().await {
@@ -120,7 +123,7 @@ impl Door {
                 self.begin(&client, tool, &arguments, capabilities.forms())?
             }
         };
-        let step = self.go_on(&mut ongoing, era, asked.meta.progress.as_ref()).await;
+        let step = self.go_on(peer, &mut ongoing, era, asked.meta.progress.as_ref()).await;
         match step {
             Step::Ended(Ok(result)) => Ok(succeeded(era, &ongoing.tool, &result)),
             Step::Ended(Err(error)) => refused(era, &ongoing.tool, &error),
@@ -130,7 +133,7 @@ impl Door {
                 let message = "the connection to the broker was lost during the call";
                 Err(Fault::internal(message).with(json!({ "outcome": "unknown" })))
             }
-            Step::Asks(question) => self.park(ongoing, question),
+            Step::Asks(question) => self.park(peer, ongoing, question),
         }
     }
 
@@ -139,13 +142,9 @@ impl Door {
         if let Some(tool) = self.offered(name) {
             return Ok(tool);
         }
-        self.offer(super::FRESH).await?;
+        self.offer(FRESH).await?;
         let unknown = || Fault::params(format!("Unknown tool: {}", name.chars().take(128).collect::<String>()));
         self.offered(name).ok_or_else(unknown)
-    }
-
-    fn offered(&self, name: &str) -> Option<Arc<Tool>> {
-        self.state().offer.as_ref().and_then(|(_, offer)| offer.tools.get(name).map(Arc::clone))
     }
 
     fn begin(&self, client: &Client, tool: Arc<Tool>, arguments: &str, asks: bool) -> Result<Ongoing, Fault> {
@@ -157,7 +156,7 @@ impl Door {
         let mut request = client
             .request(&tool.service)
             .note_id(&id)
-            .deadline(self.options.deadline)
+            .deadline(tool.deadline)
             .max_bytes(MAX_RESULT)
             .on_notification(move |told| drop(note.send(told)));
         if asks {
@@ -181,8 +180,8 @@ impl Door {
     }
 
     /// Goes on until the call ends, or asks what only another request of the client can answer.
-    async fn go_on(&self, ongoing: &mut Ongoing, era: Era, token: Option<&Id>) -> Step {
-        let mut telling = Telling { door: self, token, told: None, last: 0.0, held: None, steps: 0.0 };
+    async fn go_on(&self, peer: &Peer, ongoing: &mut Ongoing, era: Era, token: Option<&Id>) -> Step {
+        let mut telling = Telling { out: &peer.out, token, told: None, last: 0.0, held: None, steps: 0.0 };
         let mut asked: Option<AskedClient<'_>> = None;
         let Ongoing { tool, client, id, stream, notes, questions, parts, part_bytes, .. } = ongoing;
         let mut gone = std::pin::pin!(gone(client, id));
@@ -198,7 +197,7 @@ impl Door {
                 Some(question) = questions.recv(), if asked.is_none() => {
                     match era {
                         Era::Modern => return Step::Asks(question),
-                        Era::Legacy(_) => asked = Some(self.ask(question).await),
+                        Era::Legacy(_) => asked = Some(self.ask(peer, question).await),
                     }
                 }
                 sent = &mut gone => return Step::Gone(sent),
@@ -231,34 +230,35 @@ impl Door {
     }
 
     /// Asks the people at a client that takes requests.
-    async fn ask(&self, question: Question) -> AskedClient<'_> {
+    async fn ask<'a>(&'a self, peer: &'a Peer, question: Question) -> AskedClient<'a> {
         let (reply, replied) = oneshot::channel();
         let id = {
-            let mut state = self.state();
-            state.asked += 1;
-            let id = format!("question-{}", state.asked);
-            state.questions.insert(id.clone(), reply);
+            let mut waiting = self.waiting();
+            waiting.asked += 1;
+            let id = format!("question-{}", waiting.asked);
+            waiting.questions.insert(id.clone(), Asker { peer: Arc::clone(&peer.name), reply });
             id
         };
         let request = json!({ "jsonrpc": "2.0", "id": id, "method": ELICIT, "params": question.params });
-        self.out.send(&request).await;
-        AskedClient { door: self, id, question: Some(question), replied }
+        peer.out.send(&request).await;
+        AskedClient { server: self, out: &peer.out, id, question: Some(question), replied }
     }
 
     /// Keeps a call until its client comes back with answers.
-    fn park(&self, ongoing: Ongoing, question: Question) -> Outcome {
+    fn park(&self, peer: &Peer, ongoing: Ongoing, question: Question) -> Outcome {
         let asked = json!({ QUESTION: { "method": ELICIT, "params": question.params } });
         let token;
         {
-            let mut state = self.state();
-            state.forget_parked();
-            if state.parked.len() >= PARKED {
+            let mut waiting = self.waiting();
+            waiting.forget_parked();
+            if waiting.parked.values().filter(|parked| parked.peer == peer.name).count() >= PARKED {
                 return Err(Fault::internal(format!("{PARKED} calls wait for answers: give them first")));
             }
-            state.asked += 1;
+            waiting.asked += 1;
             // Of this process alone: another one does not know the call.
-            token = format!("{:x}-{}", self.started_ns, state.asked);
-            state.parked.insert(token.clone(), Parked { ongoing, question, since: Instant::now() });
+            token = format!("{:x}-{}", self.started_ns, waiting.asked);
+            let peer = Arc::clone(&peer.name);
+            waiting.parked.insert(token.clone(), Parked { peer, ongoing, question, since: Instant::now() });
         }
         let kind = ("resultType", "input_required".into());
         Ok(raw(&members([kind, ("inputRequests", asked), ("requestState", token.into())])))
@@ -267,13 +267,22 @@ impl Door {
     /// The call that its client comes back for.
     fn resumed(
         &self,
+        peer: &Peer,
         state: &str,
         arguments: &str,
         name: &str,
         mut responses: Map<String, Value>,
     ) -> Result<Ongoing, Fault> {
         let gone = || Fault::params("this `requestState` is not known, or was used: call the tool again");
-        let parked = self.state().parked.remove(state).ok_or_else(gone)?;
+        let parked = {
+            let mut waiting = self.waiting();
+            // Others neither go on with it nor end it.
+            match waiting.parked.get(state) {
+                Some(parked) if parked.peer == peer.name => waiting.parked.remove(state),
+                _ => None,
+            }
+        };
+        let parked = parked.ok_or_else(gone)?;
         let is_same = self.offered(name).is_some_and(|tool| {
             (&tool.service, &tool.method.name) == (&parked.ongoing.tool.service, &parked.ongoing.tool.method.name)
         });
@@ -293,7 +302,8 @@ const QUESTION: &str = "question";
 
 /// A question to a client, which is withdrawn if nobody waits for the answer any more.
 struct AskedClient<'a> {
-    door: &'a Door,
+    server: &'a Server,
+    out: &'a Outbox,
     id: String,
     question: Option<Question>,
     replied: oneshot::Receiver<QuestionReply>,
@@ -310,9 +320,9 @@ impl AskedClient<'_> {
 
 impl Drop for AskedClient<'_> {
     fn drop(&mut self) {
-        let was_open = self.door.state().questions.remove(&self.id).is_some();
+        let was_open = self.server.waiting().questions.remove(&self.id).is_some();
         if was_open {
-            self.door.out.send_now(&notification("notifications/cancelled", &json!({ "requestId": self.id })));
+            self.out.send_now(&notification("notifications/cancelled", &json!({ "requestId": self.id })));
         }
     }
 }
@@ -367,7 +377,7 @@ fn is_form(params: &Value) -> bool {
 
 /// Tells the client how far a call is, if it wants to know: ever more, and not too often.
 struct Telling<'a> {
-    door: &'a Door,
+    out: &'a Outbox,
     token: Option<&'a Id>,
     told: Option<Instant>,
     last: f64,
@@ -413,7 +423,7 @@ impl Telling<'_> {
     fn flush(&mut self) {
         if let Some(held) = self.held.take() {
             self.told = Some(Instant::now());
-            self.door.out.send_now(&held);
+            self.out.send_now(&held);
         }
     }
 }

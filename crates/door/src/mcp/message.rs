@@ -10,11 +10,11 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
 /// The revision without a handshake.
-pub(super) const MODERN: &str = "2026-07-28";
+pub(crate) const MODERN: &str = "2026-07-28";
 
 /// Revisions that begin with `initialize`, the newest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Legacy {
+pub(crate) enum Legacy {
     V2025_03_26,
     V2025_06_18,
     V2025_11_25,
@@ -22,12 +22,12 @@ pub(super) enum Legacy {
 
 impl Legacy {
     /// The one that is asked for, or the newest.
-    pub(super) fn negotiated(asked: &str) -> Self {
+    pub(crate) fn negotiated(asked: &str) -> Self {
         let known = [Self::V2025_11_25, Self::V2025_06_18, Self::V2025_03_26];
         known.into_iter().find(|version| version.as_str() == asked).unwrap_or(Self::V2025_11_25)
     }
 
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::V2025_11_25 => "2025-11-25",
             Self::V2025_06_18 => "2025-06-18",
@@ -38,24 +38,24 @@ impl Legacy {
 
 /// The revision that one request is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Era {
+pub(crate) enum Era {
     Modern,
     Legacy(Legacy),
 }
 
 impl Era {
     /// Whether a tool may say what its result is like, and give it as JSON.
-    pub(super) fn has_structured_content(self) -> bool {
+    pub(crate) fn has_structured_content(self) -> bool {
         self != Self::Legacy(Legacy::V2025_03_26)
     }
 
     /// Whether such a result has to be an object.
-    pub(super) fn wants_objects(self) -> bool {
+    pub(crate) fn wants_objects(self) -> bool {
         self != Self::Modern
     }
 
     /// A result, as this revision has it; `ttl_ms`: of one that callers may keep for so long.
-    pub(super) fn result(self, mut members: Members, ttl_ms: Option<u64>) -> Box<RawValue> {
+    pub(crate) fn result(self, mut members: Members, ttl_ms: Option<u64>) -> Box<RawValue> {
         for member in ["resultType", "ttlMs", "cacheScope"] {
             members.remove(member);
         }
@@ -76,140 +76,160 @@ impl Era {
 }
 
 /// The members of an object whose values nobody here reads.
-pub(super) type Members = BTreeMap<String, Box<RawValue>>;
+pub(crate) type Members = BTreeMap<String, Box<RawValue>>;
 
 /// As JSON. What cannot be written is null, and there is no such thing here.
-pub(super) fn raw<T: Serialize + ?Sized>(value: &T) -> Box<RawValue> {
+pub(crate) fn raw<T: Serialize + ?Sized>(value: &T) -> Box<RawValue> {
     to_raw_value(value).unwrap_or_default()
 }
 
 /// An object of these members.
-pub(super) fn members<const N: usize>(pairs: [(&str, Value); N]) -> Members {
+pub(crate) fn members<const N: usize>(pairs: [(&str, Value); N]) -> Members {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), raw(&value))).collect()
 }
 
-pub(super) fn server_info() -> Value {
+pub(crate) fn server_info() -> Value {
     json!({ "name": "sealwire", "version": env!("CARGO_PKG_VERSION") })
 }
 
 /// A line.
 #[derive(Deserialize)]
-pub(super) struct Message<'a> {
+pub(crate) struct Message<'a> {
     #[serde(borrow)]
-    pub(super) jsonrpc: Option<Cow<'a, str>>,
+    pub(crate) jsonrpc: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    pub(super) id: Option<&'a RawValue>,
+    pub(crate) id: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) method: Option<Cow<'a, str>>,
+    pub(crate) method: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    pub(super) params: Option<&'a RawValue>,
+    pub(crate) params: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) result: Option<&'a RawValue>,
+    pub(crate) result: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) error: Option<&'a RawValue>,
+    pub(crate) error: Option<&'a RawValue>,
 }
 
 /// The id of a request: a string or an integer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Id {
+pub(crate) enum Id {
     Number(i64),
     Text(String),
 }
 
 /// What the door itself reads of a request's parameters.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     #[serde(rename = "_meta", default)]
-    pub(super) meta: Meta,
+    pub(crate) meta: Meta,
     #[serde(default)]
-    pub(super) cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
     #[serde(default)]
-    pub(super) name: Option<String>,
+    pub(crate) name: Option<String>,
     #[serde(default)]
-    pub(super) uri: Option<String>,
+    pub(crate) uri: Option<String>,
     #[serde(default)]
-    pub(super) arguments: Option<Box<RawValue>>,
+    pub(crate) arguments: Option<Box<RawValue>>,
     #[serde(rename = "inputResponses", default)]
-    pub(super) responses: Option<Map<String, Value>>,
+    pub(crate) responses: Option<Map<String, Value>>,
     #[serde(rename = "requestState", default)]
-    pub(super) state: Option<String>,
+    pub(crate) state: Option<String>,
     #[serde(default)]
-    pub(super) notifications: Wanted,
+    pub(crate) notifications: Wanted,
+}
+
+impl Asked {
+    pub(crate) fn read(params: Option<&RawValue>) -> Result<Self, Fault> {
+        let asked = params.map_or_else(|| Ok(Self::default()), |params| serde_json::from_str(params.get()));
+        asked.map_err(|error: serde_json::Error| Fault::params(error.to_string()))
+    }
+}
+
+/// What the client of a request can do if it says that it is in the revision without a handshake; `None` if it says nothing of one.
+pub(crate) fn modern(meta: &Meta) -> Result<Option<Capabilities>, Fault> {
+    match (&meta.version, &meta.capabilities) {
+        (Some(version), _) if version != MODERN => {
+            let data = json!({ "supported": [MODERN], "requested": version });
+            Err(Fault::new(-32022, "Unsupported protocol version").with(data))
+        }
+        (Some(_), Some(capabilities)) => Ok(Some(capabilities.clone())),
+        (Some(_), None) => Err(Fault::params("`io.modelcontextprotocol/clientCapabilities` is missing in `_meta`")),
+        (None, _) => Ok(None),
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Meta {
+pub(crate) struct Meta {
     #[serde(rename = "io.modelcontextprotocol/protocolVersion", default)]
-    pub(super) version: Option<String>,
+    pub(crate) version: Option<String>,
     #[serde(rename = "io.modelcontextprotocol/clientCapabilities", default)]
-    pub(super) capabilities: Option<Capabilities>,
+    pub(crate) capabilities: Option<Capabilities>,
     #[serde(rename = "progressToken", default)]
-    pub(super) progress: Option<Id>,
+    pub(crate) progress: Option<Id>,
 }
 
 #[derive(Debug, Default, Clone, Deserialize)]
-pub(super) struct Capabilities {
+pub(crate) struct Capabilities {
     #[serde(default)]
     elicitation: Option<Map<String, Value>>,
 }
 
 impl Capabilities {
     /// Whether people there can be shown a form. An empty object means just that.
-    pub(super) fn forms(&self) -> bool {
+    pub(crate) fn forms(&self) -> bool {
         self.elicitation.as_ref().is_some_and(|modes| modes.is_empty() || modes.contains_key("form"))
     }
 }
 
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     #[serde(rename = "toolsListChanged", default)]
-    pub(super) tools: bool,
+    pub(crate) tools: bool,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Initialize {
+pub(crate) struct Initialize {
     #[serde(rename = "protocolVersion")]
-    pub(super) version: String,
+    pub(crate) version: String,
     #[serde(default)]
-    pub(super) capabilities: Capabilities,
+    pub(crate) capabilities: Capabilities,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Cancelled {
+pub(crate) struct Cancelled {
     #[serde(rename = "requestId")]
-    pub(super) request: Id,
+    pub(crate) request: Id,
 }
 
 /// An error of JSON-RPC.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Fault {
-    pub(super) code: i32,
-    pub(super) message: String,
+pub(crate) struct Fault {
+    pub(crate) code: i32,
+    pub(crate) message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) data: Option<Value>,
+    pub(crate) data: Option<Value>,
 }
 
 impl Fault {
-    pub(super) fn new(code: i32, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: i32, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }
 
-    pub(super) fn with(mut self, data: Value) -> Self {
+    pub(crate) fn with(mut self, data: Value) -> Self {
         self.data = Some(data);
         self
     }
 
-    pub(super) fn params(message: impl Into<String>) -> Self {
+    pub(crate) fn params(message: impl Into<String>) -> Self {
         Self::new(-32602, message)
     }
 
-    pub(super) fn internal(message: impl Into<String>) -> Self {
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(-32603, message)
     }
 
     /// As a service said it, in a code that MCP leaves to others.
-    pub(super) fn of_service(error: &RpcError) -> Self {
+    pub(crate) fn of_service(error: &RpcError) -> Self {
         let code = match error.code() {
             code @ -32099..=-32000 => -code,
             code => code,
@@ -220,10 +240,10 @@ impl Fault {
 }
 
 /// What a request comes to.
-pub(super) type Outcome = Result<Box<RawValue>, Fault>;
+pub(crate) type Outcome = Result<Box<RawValue>, Fault>;
 
 #[derive(Serialize)]
-pub(super) struct Response<'a> {
+pub(crate) struct Response<'a> {
     jsonrpc: &'static str,
     id: Option<&'a Id>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -233,11 +253,11 @@ pub(super) struct Response<'a> {
 }
 
 impl<'a> Response<'a> {
-    pub(super) fn new(id: Option<&'a Id>, outcome: &'a Outcome) -> Self {
+    pub(crate) fn new(id: Option<&'a Id>, outcome: &'a Outcome) -> Self {
         Self { jsonrpc: "2.0", id, result: outcome.as_deref().ok(), error: outcome.as_ref().err() }
     }
 }
 
-pub(super) fn notification(method: &str, params: &Value) -> Value {
+pub(crate) fn notification(method: &str, params: &Value) -> Value {
     json!({ "jsonrpc": "2.0", "method": method, "params": params })
 }

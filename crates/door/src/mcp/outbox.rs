@@ -30,21 +30,21 @@ impl Line {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     lines: mpsc::Sender<Line>,
     room: Arc<Semaphore>,
     stalled: watch::Sender<bool>,
 }
 
 impl Outbox {
-    pub(super) fn new() -> (Self, mpsc::Receiver<Line>) {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Line>) {
         let (lines, written) = mpsc::channel(MESSAGES);
         let outbox = Self { lines, room: Arc::new(Semaphore::new(BYTES)), stalled: watch::Sender::new(false) };
         (outbox, written)
     }
 
     /// Queues a message, when there is room for it.
-    pub(super) async fn send(&self, message: &impl Serialize) {
+    pub(crate) async fn send(&self, message: &impl Serialize) {
         let text = line(message);
         let sending = async {
             let room = Arc::clone(&self.room).acquire_many_owned(permits(text.len())).await;
@@ -59,7 +59,7 @@ impl Outbox {
     }
 
     /// Queues what is not worth waiting for.
-    pub(super) fn send_now(&self, message: &impl Serialize) {
+    pub(crate) fn send_now(&self, message: &impl Serialize) {
         let text = line(message);
         if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(permits(text.len())) {
             drop(self.lines.try_send(Line { text, _room: room }));
@@ -67,7 +67,7 @@ impl Outbox {
     }
 
     /// Completes when the client has read nothing for too long, or nothing is written any more.
-    pub(super) async fn stalled(&self) {
+    pub(crate) async fn stalled(&self) {
         let mut stalled = self.stalled.subscribe();
         tokio::select! {
             _ = stalled.wait_for(|stalled| *stalled) => {}

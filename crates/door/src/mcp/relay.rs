@@ -8,15 +8,15 @@ use sealwire::rpc::code;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::Door;
 use super::message::{Asked, Era, Fault, Members, Outcome, raw};
+use super::server::Server;
 use crate::bus::gone;
 use crate::catalogue::Tool;
 
 /// As long as an offer is believed for requests that follow one another.
 const RECENT: std::time::Duration = std::time::Duration::from_secs(10);
 
-impl Door {
+impl Server {
     /// Hands a request on to the method that it is.
     pub(super) async fn relay(&self, era: Era, request: &str, asked: &Asked) -> Outcome {
         let offer = self.offer(RECENT).await?;
@@ -84,7 +84,7 @@ impl Door {
 
     async fn ask_service(&self, tool: &Tool, params: &Value) -> Result<Members, ClientError> {
         let client = self.services.bus.client().await.map_err(|_| ClientError::Closed)?;
-        let request = client.request(&tool.service).deadline(self.options.deadline);
+        let request = client.request(&tool.service).deadline(tool.deadline);
         let id = MessageId::default();
         let call = request.note_id(&id).stream::<Box<RawValue>>(&tool.method.name, params);
         tokio::select! {
