@@ -75,7 +75,8 @@ struct Who<'a> {
 const MODERN: &str = "2026-07-28";
 /// The newest first, which is the one that is offered.
 const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
-/// How long a server may take for `server/discover`: one of an earlier revision may say nothing to what it does not know.
+/// How long a server may take for `server/discover` before the handshake is tried as well: one of an earlier revision may say nothing to
+/// what it does not know, and one that is slow to start may answer still.
 const PROBE: Duration = Duration::from_secs(10);
 /// MCP 2026-07-28: the server does not speak the version that was asked for.
 const UNSUPPORTED_VERSION: i32 = -32022;
@@ -186,17 +187,16 @@ impl Session {
     /// Why that is not possible, for the log.
     pub(super) async fn open(conversation: Arc<Conversation>, probe: bool, patience: Duration) -> Result<Self, String> {
         let mut session = Self { conversation, era: Era::Modern, capabilities: Capabilities::default() };
+        let ended = |_| "it has ended".to_owned();
+        let mut discovery = None;
         if probe {
-            match tokio::time::timeout(PROBE.min(patience), session.discover()).await {
-                Ok(Ok(true)) => return Ok(session),
-                Ok(Err(Refusal::Server(error))) if error.code() == UNSUPPORTED_VERSION && !names_earlier(&error) => {
-                    return Err(format!("it speaks neither {MODERN} nor an earlier revision that is known: {error}"));
+            let asked = session.send("server/discover", Members::new(), None, For::Us).await.map_err(ended)?;
+            let asked = discovery.insert(asked);
+            if let Ok(answer) = tokio::time::timeout(PROBE.min(patience), answer(asked)).await {
+                if session.discovered(answer)? {
+                    return Ok(session);
                 }
-                Ok(Err(refusal @ (Refusal::Unreached(_) | Refusal::Status(401 | 403)))) => {
-                    return Err(refusal.to_string());
-                }
-                // MCP 2026-07-28, stdio and Streamable HTTP: anything but a modern error means the handshake of before.
-                Ok(Ok(false) | Err(_)) | Err(_) => {}
+                discovery = None;
             }
         }
         session.era = Era::Legacy;
@@ -204,18 +204,29 @@ impl Session {
         insert(&mut params, "protocolVersion", &LEGACY[0]);
         insert(&mut params, "capabilities", &ClientCapabilities { elicitation: Some(Elicitation { form: Empty {} }) });
         insert(&mut params, "clientInfo", &US);
-        let asked = tokio::time::timeout(patience, session.ask("initialize", params)).await;
-        let result = asked.map_err(|_| "it does not answer `initialize`".to_owned())?;
-        if let Err(Refusal::Server(error)) = &result
-            && probe
-            && error.code() == UNSUPPORTED_VERSION
-        {
-            // One that was slow to start has heard the first question, and is of the newer revision since.
-            session.era = Era::Modern;
-            if let Ok(Ok(true)) = tokio::time::timeout(patience, session.discover()).await {
-                return Ok(session);
+        let mut asked = session.send("initialize", params, None, For::Us).await.map_err(ended)?;
+        let first = async {
+            let Some(discovery) = &mut discovery else { return Ok(answer(&mut asked).await) };
+            tokio::select! {
+                biased;
+                found = answer(discovery) => Err(found),
+                settled = answer(&mut asked) => match settled {
+                    // It is of the newer revision since it has read the first question.
+                    Err(Refusal::Server(error)) if error.code() == UNSUPPORTED_VERSION => Err(answer(discovery).await),
+                    settled => Ok(settled),
+                },
             }
-        }
+        };
+        let late = |_| "it does not answer `initialize`".to_owned();
+        let result = match tokio::time::timeout(patience, first).await.map_err(late)? {
+            Err(found) => {
+                if session.discovered(found)? {
+                    return Ok(session);
+                }
+                tokio::time::timeout(patience, answer(&mut asked)).await.map_err(late)?
+            }
+            Ok(result) => result,
+        };
         let result = result.map_err(|refusal| match refusal {
             Refusal::Unreached(reason) => reason,
             refusal => format!("`initialize`: {refusal}"),
@@ -234,13 +245,24 @@ impl Session {
     }
 
     /// Whether the server speaks the newer revision, and what it offers then.
-    async fn discover(&mut self) -> Result<bool, Refusal> {
-        let result = self.ask("server/discover", Members::new()).await?;
+    ///
+    /// # Errors
+    /// It speaks nothing that is known, or not to us; why.
+    fn discovered(&mut self, answer: Answer) -> Result<bool, String> {
+        let result = match answer {
+            Ok(result) => result,
+            Err(Refusal::Server(error)) if error.code() == UNSUPPORTED_VERSION && !names_earlier(&error) => {
+                return Err(format!("it speaks neither {MODERN} nor an earlier revision that is known: {error}"));
+            }
+            Err(refusal @ (Refusal::Unreached(_) | Refusal::Status(401 | 403))) => return Err(refusal.to_string()),
+            // MCP 2026-07-28, stdio and Streamable HTTP: anything but a modern error means the handshake of before.
+            Err(_) => return Ok(false),
+        };
         let found = serde_json::from_str::<Discovered>(result.get()).ok();
         let found = found.filter(|found| found.supported_versions.iter().any(|version| version == MODERN));
-        let is_modern = found.is_some();
-        self.capabilities = found.map(|found| found.capabilities.into()).unwrap_or_default();
-        Ok(is_modern)
+        let Some(found) = found else { return Ok(false) };
+        (self.era, self.capabilities) = (Era::Modern, found.capabilities.into());
+        Ok(true)
     }
 
     pub(super) fn era(&self) -> Era {
@@ -327,9 +349,8 @@ impl Session {
 
     /// Asks for ourselves, and waits.
     pub(super) async fn ask(&self, method: &str, params: Members) -> Answer {
-        let gone = || Refusal::Broken("it has ended".to_owned());
-        let mut exchange = self.send(method, params, None, For::Us).await.map_err(|_| gone())?;
-        (&mut exchange.outcome).await.unwrap_or_else(|_| Err(gone()))
+        let sent = self.send(method, params, None, For::Us).await;
+        answer(&mut sent.map_err(|_| Refusal::Broken("it has ended".to_owned()))?).await
     }
 
     async fn send(
@@ -376,6 +397,11 @@ impl<'a> Who<'a> {
     fn of(caller: &'a Caller) -> Self {
         Self { agent: caller.agent.as_str(), subject: &caller.subject }
     }
+}
+
+/// Waits for the answer to a request that is made for ourselves.
+async fn answer(asked: &mut Exchange) -> Answer {
+    (&mut asked.outcome).await.unwrap_or_else(|_| Err(Refusal::Broken("it has ended".to_owned())))
 }
 
 /// Waits for the end of a request that is made for ourselves, if there is one, and forgets it; why it has no result.

@@ -91,7 +91,7 @@ async fn is_behind_the_bus(era: &str) {
     let mut changes = stage.client.subscribe::<Value>("tools", "tools/changes", json!([]));
     // One call later, the subscription is there.
     stage.call("t/prompts/get", json!({ "name": "p", "arguments": { "topic": "" } })).await.unwrap();
-    stage.shell.run("tools approve --yes").ok().says("16 approved");
+    stage.shell.run("tools approve --yes").ok().says("18 approved");
     let told = async {
         loop {
             let change = changes.next().await.unwrap().unwrap();
@@ -235,7 +235,7 @@ async fn a_changed_definition_turns_its_tool_off_until_it_is_approved() {
         stage.shell.run("tools approve --tool echo --yes").ok().says("1 approved");
         approved(&stage, "t/echo", json!({ "text": "hi" })).await;
         assert_eq!(refused(stage.call("t/add", json!({ "a": 1, "b": 2 })).await).0, -32004);
-        stage.shell.run("tools approve --yes").ok().says("15 approved");
+        stage.shell.run("tools approve --yes").ok().says("17 approved");
         approved(&stage, "t/add", json!({ "a": 1, "b": 2 })).await;
         stage.shell.run("tools diff --exit-code").ok().says("everything is approved");
 
@@ -344,6 +344,16 @@ async fn a_tool_whose_name_is_taken_is_unusable_and_the_others_go_on() {
         stage.shell.run("serve --check --config wrong.toml").fails(30, &[fault]);
     }
     stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_slow_to_start_or_says_nothing_to_what_it_does_not_know_is_served() {
+    let Some(python) = python() else { return };
+    let slow = backend(python, "modern").replace("kind =", "env = { SLOW = \"12\" }\nkind =");
+    let mute = backend(python, "mute").replace("\"server\"", "\"mute\"").replace("\"t\"", "\"mute\"");
+    let mute = mute.replace("server.log", "mute.log").split("[[backend.method]]").next().unwrap().to_owned();
+    let stage = Stage::start(POLICY, &format!("{slow}{mute}"), &["serve"]).await;
+    within(2 * LONG, async { stage.ready().await.end().await }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,11 +1,13 @@
 """A server of the Model Context Protocol over stdio, of the era that it is told, with what clients have to cope with.
 
-Usage: mcp_server.py modern|legacy|strict LOG
-LOG gets every line that was read. `strict` ends when anything comes ahead of the handshake.
+Usage: server.py modern|legacy|strict|mute LOG
+LOG gets every line that was read. `strict` ends when anything comes ahead of the handshake; `mute` says nothing to what it does not
+know. SLOW: how many seconds it takes to start.
 """
 import json
 import os
 import sys
+import time
 
 ERA, LOG = sys.argv[1], open(sys.argv[2], "a", encoding="utf-8")
 TEXT = {"type": "string"}
@@ -32,6 +34,8 @@ TOOLS = [
     tool("ask"),
     tool("wait"),
     tool("cancelled"),
+    tool("release"),
+    tool("spoil"),
     tool("who"),
     tool("grow"),
     tool("exit"),
@@ -43,7 +47,7 @@ QUESTION = {
     "message": "Which size?",
     "requestedSchema": {"type": "object", "properties": {"size": TEXT}},
 }
-CANCELLED, LISTENING, ASKED = [], [], {}
+CANCELLED, LISTENING, ASKED, SPOILT = [], [], {}, []
 GROWN = sys.argv[2] + ".grown"
 
 
@@ -66,6 +70,14 @@ def text(*lines, **more):
 
 def refuse(request, code, message, **more):
     send({"id": request["id"], "error": {"code": code, "message": message, **more}})
+
+
+def changed():
+    if ERA != "modern":
+        send({"method": "notifications/tools/list_changed"})
+    elif LISTENING:
+        meta = {"io.modelcontextprotocol/subscriptionId": LISTENING[0]}
+        send({"method": "notifications/tools/list_changed", "params": {"_meta": meta}})
 
 
 def call(request):
@@ -114,15 +126,20 @@ def call(request):
         ASKED[request["id"]] = request
     elif name == "cancelled":
         answer(request, text(*[str(one) for one in CANCELLED]))
+    elif name == "release":
+        for one in ASKED.values():
+            answer(one, text("released"))
+        answer(request, text(str(len(ASKED))))
+        ASKED.clear()
+    elif name == "spoil":
+        SPOILT.extend([1, 2])
+        changed()
+        answer(request, text("spoilt"))
     elif name == "who":
         answer(request, text(json.dumps(meta.get("dev.sealwire/caller"))))
     elif name == "grow":
         open(GROWN, "w", encoding="utf-8").close()
-        if ERA != "modern":
-            send({"method": "notifications/tools/list_changed"})
-        elif LISTENING:
-            meta = {"io.modelcontextprotocol/subscriptionId": LISTENING[0]}
-            send({"method": "notifications/tools/list_changed", "params": {"_meta": meta}})
+        changed()
         answer(request, text("grown"))
     elif name == "exit":
         sys.stdout.flush()
@@ -148,6 +165,9 @@ def handle(message):
         server = {"name": "test", "version": "1"}
         version = message["params"]["protocolVersion"]
         answer(message, {"protocolVersion": version, "capabilities": capabilities, "serverInfo": server})
+    elif method == "tools/list" and SPOILT:
+        SPOILT.pop()
+        refuse(message, -32603, "Not now")
     elif method == "tools/list":
         if os.path.exists(GROWN):
             TOOLS[0] = tool("echo", {"text": TEXT, "loud": {"type": "boolean"}}, ["text", "loud"])
@@ -174,10 +194,11 @@ def handle(message):
     elif method == "prompts/get":
         said = {"role": "user", "content": {"type": "text", "text": message["params"]["arguments"]["topic"]}}
         answer(message, {"messages": [said]})
-    else:
+    elif ERA != "mute":
         refuse(message, -32601, "Method not found")
 
 
+time.sleep(float(os.environ.get("SLOW", "0")))
 first = True
 for line in sys.stdin:
     LOG.write(line)
