@@ -45,8 +45,8 @@ pub struct Call {
     pub tool: Arc<Tool>,
     /// A JSON object or array, as it came; `None` if there are no parameters.
     pub params: Option<Box<RawValue>>,
-    /// Its place among the calls of the backend, which whoever works on it gives back.
-    pub turn: Turn,
+    /// Its place among the calls of the backend, for as long as anybody who works on it has this.
+    pub turn: Arc<Turn>,
     /// When the backend's patience ends.
     pub until: Instant,
 }
@@ -102,6 +102,7 @@ pub(crate) fn routed(
                 let late = |_| RpcError::dependency(format!("no turn within {} s", share.timeout.as_secs()));
                 let full = |full: NoRoom| RpcError::dependency(full).with_data(&json!({ "queue": "full" }));
                 let turn = turn.map_err(late)?.map_err(full)?;
+                let turn = Arc::new(turn);
                 strict(backend.call(Call { ctx, sink, tool, params, turn, until }).await)
             }
         });

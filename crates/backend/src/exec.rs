@@ -4,7 +4,7 @@
 mod template;
 
 use std::process::ExitStatus;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -87,7 +87,7 @@ impl Exec {
 /// A command, with its place among the others: dropped, it keeps that until it is gone.
 struct Running<'a> {
     exec: &'a Exec,
-    command: Option<(Child, Turn)>,
+    command: Option<(Child, Arc<Turn>)>,
 }
 
 impl Drop for Running<'_> {

@@ -11,6 +11,7 @@ use hyper::header::HeaderMap;
 use sealwire::RpcError;
 use sealwire::auth::Caller;
 use sealwire::rpc::{Body, Id, Limits, Request, Response, Responses};
+use sealwire::service::Turn;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -119,8 +120,11 @@ struct Open {
 struct Pending {
     since: Instant,
     made_for: For,
-    /// `None` if it was given up. It stays for a while: what is said without a name may be about it still.
+    /// `None` if it was given up. It stays for as long as a call may take: the server may work on it, and what is said without a name
+    /// may be about it still.
     waiting: Option<Waiting>,
+    /// Its caller's place among the calls of the backend.
+    _turn: Option<Arc<Turn>>,
 }
 
 #[derive(Debug)]
@@ -172,6 +176,8 @@ pub(super) struct Exchange {
     pub(super) outcome: oneshot::Receiver<Answer>,
     /// Whose credentials go with it.
     caller: Option<Caller>,
+    /// The server has it, or is about to read it.
+    is_sent: bool,
     /// What waits for an answer of its own, over HTTP.
     task: Option<JoinHandle<()>>,
 }
@@ -182,8 +188,6 @@ const EVENTS: usize = 64;
 const EVENT_BYTES: usize = 16 * 1024;
 /// How many characters of a server's own words are told of an error.
 const SHOWN: usize = 200;
-/// How many requests that were given up are remembered.
-const ABANDONED: usize = 1024;
 /// How long a server may say nothing before it is asked for a sign of life, at most.
 const IDLE: Duration = Duration::from_secs(15);
 
@@ -230,8 +234,8 @@ impl Conversation {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new request, not yet sent; `caller` is whose credentials go with it. `None` if the server is gone.
-    pub(super) fn begin(self: &Arc<Self>, made_for: For, caller: Option<Caller>) -> Option<Exchange> {
+    /// A new request, not yet sent, for a caller who has this place. `None` if the server is gone.
+    pub(super) fn begin(self: &Arc<Self>, made_for: For, of: Option<(&Caller, &Arc<Turn>)>) -> Option<Exchange> {
         let ((tell, events), (end, outcome)) = (mpsc::channel(EVENTS), oneshot::channel());
         let id = self.id();
         let mut open = self.open();
@@ -239,13 +243,14 @@ impl Conversation {
             return None;
         }
         let waiting = Some(Waiting { events: tell, outcome: end });
-        let since = Instant::now();
-        open.requests.insert(id, Pending { since, made_for, waiting });
+        let (since, (caller, turn)) =
+            (Instant::now(), of.map(|(caller, turn)| (caller.clone(), Arc::clone(turn))).unzip());
+        open.requests.insert(id, Pending { since, made_for, waiting, _turn: turn });
         drop(open);
         if made_for != For::News {
             lock(&self.silence).since.get_or_insert(since);
         }
-        Some(Exchange { conversation: Arc::clone(self), id, events, outcome, caller, task: None })
+        Some(Exchange { conversation: Arc::clone(self), id, events, outcome, caller, is_sent: false, task: None })
     }
 
     /// Has a message written that has no answer, when the server has read what is ahead of it.
@@ -476,16 +481,14 @@ impl Open {
         first.filter(|_| calls.next().is_none())
     }
 
-    /// Nobody waits for this request any more; `false` if it has been answered.
-    fn abandon(&mut self, id: u64) -> bool {
-        let Some(pending) = self.requests.get_mut(&id) else { return false };
-        pending.waiting = None;
-        let abandoned = || self.requests.iter().filter(|(_, pending)| pending.waiting.is_none());
-        if abandoned().count() > ABANDONED {
-            let oldest = abandoned().min_by_key(|(_, pending)| pending.since).map(|(id, _)| *id);
-            oldest.map(|id| self.requests.remove(&id));
+    /// Nobody waits for this request any more; what it was made for, unless it has been answered or the server has not got it.
+    fn abandon(&mut self, id: u64, is_sent: bool) -> Option<For> {
+        if !is_sent {
+            self.requests.remove(&id);
         }
-        true
+        let pending = self.requests.get_mut(&id)?;
+        pending.waiting = None;
+        Some(pending.made_for)
     }
 }
 
@@ -518,12 +521,14 @@ impl Exchange {
                 self.task = Some(http.ask(&self.conversation, self.id, (body, headers), self.caller.clone()));
             }
         }
+        self.is_sent = true;
     }
 
     /// Opens a stream of what the server says unasked.
     pub(super) fn listen(&mut self) {
         if let Link::Http(http) = &self.conversation.link {
             self.task = Some(http.listen(&self.conversation, self.id));
+            self.is_sent = true;
         }
     }
 
@@ -538,14 +543,7 @@ impl Drop for Exchange {
         let (id, is_over_http) = (self.id, self.conversation.http().is_some());
         let (made_for, is_over) = {
             let mut open = self.conversation.open();
-            let made_for = open.requests.get(&id).map(|pending| pending.made_for);
-            if is_over_http {
-                // Nothing can come for it any more.
-                open.requests.remove(&id);
-            } else {
-                open.abandon(id);
-            }
-            (made_for, open.over)
+            (open.abandon(id, self.is_sent), open.over)
         };
         // Once it is answered, the task is about to end.
         if let (Some(task), true) = (&self.task, made_for.is_some() || is_over) {

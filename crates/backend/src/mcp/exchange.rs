@@ -12,6 +12,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::conversation::{Event, Exchange, Refusal};
 use super::session::{About, Era, Members, Session, gone, insert};
+use crate::backend::Call;
 
 /// How often a server may want more input for one call (MCP 2026-07-28, multi round-trip requests).
 const ROUNDS: usize = 8;
@@ -59,7 +60,7 @@ impl From<RpcError> for End {
 /// Makes a request for a caller, to its end.
 pub(super) async fn make(
     session: &Session,
-    ctx: &Ctx,
+    Call { ctx, turn, .. }: &Call,
     method: &str,
     params: Members,
     headers: &HeaderMap,
@@ -69,6 +70,7 @@ pub(super) async fn make(
         takes_frames: ctx.takes_frames(),
         traceparent: ctx.traceparent(),
         caller: ctx.caller(),
+        turn,
         send_caller,
         headers,
     };

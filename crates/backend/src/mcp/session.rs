@@ -9,6 +9,7 @@ use std::time::Duration;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use sealwire::RpcError;
 use sealwire::auth::Caller;
+use sealwire::service::Turn;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::Instant;
@@ -59,6 +60,8 @@ pub(super) struct About<'a> {
     pub(super) traceparent: Option<&'a str>,
     /// Who calls.
     pub(super) caller: &'a Caller,
+    /// The place that the call has among those of the backend.
+    pub(super) turn: &'a Arc<Turn>,
     /// The server is told who calls.
     pub(super) send_caller: bool,
     /// What the tool wants to have in the head of the request, over HTTP.
@@ -360,8 +363,8 @@ impl Session {
         about: Option<&About<'_>>,
         made_for: For,
     ) -> Result<Exchange, RpcError> {
-        let caller = about.map(|about| about.caller.clone());
-        let mut exchange = self.conversation.begin(made_for, caller).ok_or_else(gone)?;
+        let of = about.map(|about| (about.caller, about.turn));
+        let mut exchange = self.conversation.begin(made_for, of).ok_or_else(gone)?;
         let (modern, asks) = (self.era == Era::Modern, about.is_some_and(|about| about.takes_frames));
         let who = |about: &&About<'_>| about.send_caller;
         let meta = Meta {

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::SystemTime;
 
 use sealwire::RpcError;
 use sealwire::rpc::{Id, Outcome, Response};
-use sealwire::service::{AskError, Ctx};
+use sealwire::service::AskError;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{mpsc, oneshot};
@@ -129,22 +128,15 @@ struct Caller<'a> {
 struct Abandoned<'a> {
     session: &'a Session,
     id: Id,
-    ctx: &'a Ctx,
+    /// When the backend's patience ends.
     until: Instant,
-}
-
-impl Abandoned<'_> {
-    /// Whether the call was waited for as long as it may be.
-    fn is_late(&self) -> bool {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        Instant::now() >= self.until || self.ctx.remaining(now_ms).is_zero()
-    }
+    /// The process has it, or is about to read it.
+    is_sent: bool,
 }
 
 impl Drop for Abandoned<'_> {
     fn drop(&mut self) {
-        if self.session.abandon(&self.id, self.is_late()) {
+        if self.session.abandon(&self.id, self.is_sent, Instant::now() >= self.until) {
             self.session.offer(cancel(&self.id));
         }
     }
@@ -154,8 +146,8 @@ impl Session {
     /// Makes a call. A dropped future has given it up.
     pub(super) async fn call(&self, call: Call) -> Outcome {
         let gone = || RpcError::dependency("the process has ended");
-        let (id, mut events, mut outcome) = self.begin().ok_or_else(gone)?;
-        let guard = Abandoned { session: self, id, ctx: &call.ctx, until: call.until };
+        let (id, mut events, mut outcome) = self.begin(Arc::clone(&call.turn)).ok_or_else(gone)?;
+        let mut guard = Abandoned { session: self, id, until: call.until, is_sent: false };
         let agent = &call.ctx.caller().agent;
         let line = Line {
             jsonrpc: "2.0",
@@ -165,6 +157,7 @@ impl Session {
             caller: self.send_caller.then(|| Caller { agent: agent.as_str(), subject: &call.ctx.caller().subject }),
         };
         self.write(serde_json::to_vec(&line).map_err(RpcError::internal)?).await;
+        guard.is_sent = true;
         loop {
             tokio::select! {
                 biased;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use sealwire::RpcError;
 use sealwire::rpc::{Body, Id, Limits, Outcome, Request, Response, Responses};
+use sealwire::service::Turn;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -32,7 +33,8 @@ pub(super) struct Session {
 
 #[derive(Debug, Default)]
 struct Calls {
-    /// By the id that the process knows. What nobody waits for any more stays for a while: its answer may come yet.
+    /// By the id that the process knows. What nobody waits for any more stays, with its place, for as long as a call may take: the
+    /// process may work on it, and its answer may come yet.
     open: HashMap<Id, Pending>,
     /// The process is gone.
     over: bool,
@@ -42,12 +44,23 @@ struct Calls {
 struct Pending {
     since: Instant,
     call: Option<OpenCall>,
-    /// Given up before its time: the program was told, and need not answer any more.
-    is_cancelled: bool,
+    state: State,
+    /// Its place among the calls of the backend, unless it is a question of ours.
+    _turn: Option<Arc<Turn>>,
 }
 
-/// How many calls that nobody waits for are remembered.
-const ABANDONED: usize = 1024;
+/// Whether an answer is owed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Owed,
+    /// Given up before its time: the process was told, and need not answer any more.
+    Cancelled,
+    /// A sign of life is owed.
+    Probe,
+}
+
+/// What a process is asked that owes no answer and says nothing: JSON-RPC 2.0 §5 has it answer what it does not know, too.
+const PROBE: &str = "rpc.ping";
 
 /// Whose a line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,28 +101,36 @@ impl Session {
     }
 
     /// A new call: its id, and where its answer and what comes before it arrive.
-    pub(super) fn begin(&self) -> Option<(Id, Events, oneshot::Receiver<Outcome>)> {
+    pub(super) fn begin(&self, turn: Arc<Turn>) -> Option<(Id, Events, oneshot::Receiver<Outcome>)> {
         let (call, events, outcome) = OpenCall::new();
-        let id = Id::from(self.next.fetch_add(1, Ordering::Relaxed));
+        let id = self.id();
         let mut calls = self.calls();
         if calls.over {
             return None;
         }
-        calls.open.insert(id.clone(), Pending { since: Instant::now(), call: Some(call), is_cancelled: false });
+        let pending = Pending { since: Instant::now(), call: Some(call), state: State::Owed, _turn: Some(turn) };
+        calls.open.insert(id.clone(), pending);
         Some((id, events, outcome))
     }
 
-    /// Nobody waits for this call any more, since it is `late` or for another reason; `false` if it has been answered.
-    pub(super) fn abandon(&self, id: &Id, late: bool) -> bool {
+    fn id(&self) -> Id {
+        Id::from(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Nobody waits for this call any more; whether the process is to be told: it has it, and has not answered. One that was waited for
+    /// as long as may be stays owed until it was there for as long, which is later where it has waited for its turn.
+    pub(super) fn abandon(&self, id: &Id, is_sent: bool, is_late: bool) -> bool {
         let mut calls = self.calls();
-        let Some(pending) = calls.open.get_mut(id) else { return false };
-        (pending.call, pending.is_cancelled) = (None, !late);
-        if calls.open.values().filter(|pending| pending.call.is_none()).count() > ABANDONED {
-            let left = calls.open.iter().filter(|(_, pending)| pending.call.is_none());
-            let oldest = left.min_by_key(|(_, pending)| pending.since).map(|(id, _)| id.clone());
-            oldest.map(|id| calls.open.remove(&id));
+        if !is_sent {
+            calls.open.remove(id);
+            return false;
         }
-        true
+        let Some(pending) = calls.open.get_mut(id) else { return false };
+        pending.call = None;
+        if !is_late {
+            pending.state = State::Cancelled;
+        }
+        !is_late
     }
 
     /// Has a line written when the process has read what is ahead of it.
@@ -158,12 +179,27 @@ impl Session {
         }
     }
 
-    /// Whether a call has waited too long with nothing heard meanwhile. A cancelled one may stay unanswered. Forgets what nobody waits for and is as old.
+    /// Whether a call that was not cancelled has waited too long, with nothing heard meanwhile. A cancelled one may stay unanswered; of
+    /// a process that says nothing after one of those, a sign of life is wanted. Forgets what nobody waits for and is as old.
     fn hangs(&self, heard: Instant) -> bool {
         let mut calls = self.calls();
         let late = |pending: &Pending| pending.since.elapsed() > self.timeout;
-        let hangs = calls.open.values().any(|pending| !pending.is_cancelled && late(pending) && pending.since > heard);
-        calls.open.retain(|_, pending| pending.call.is_some() || !late(pending));
+        let silent = |pending: &&Pending| late(pending) && pending.since > heard;
+        let hangs = calls.open.values().filter(silent).any(|pending| pending.state != State::Cancelled);
+        let is_doubtful = calls.open.values().any(|pending| silent(&pending));
+        calls.open.retain(|id, pending| {
+            let stays = pending.call.is_some() || !late(pending);
+            if !stays && pending.state == State::Owed {
+                self.offer(cancel(id));
+            }
+            stays
+        });
+        if is_doubtful && !calls.open.values().any(|pending| pending.state == State::Probe) {
+            let id = self.id();
+            // One that reads nothing cannot even be asked.
+            self.offer(format!(r#"{{"jsonrpc":"2.0","method":"{PROBE}","id":{}}}"#, id.as_json()).into_bytes());
+            calls.open.insert(id, Pending { since: Instant::now(), call: None, state: State::Probe, _turn: None });
+        }
         hangs
     }
 
@@ -189,7 +225,8 @@ impl Session {
         if let Some(call) = pending.call {
             call.end(response.outcome.map_err(of_program));
         }
-        Ok(Of::Call)
+        // Who answers that may have stopped to work on calls.
+        Ok(if pending.state == State::Probe { Of::Nobody } else { Of::Call })
     }
 
     /// A notification, or a question to the caller.
@@ -242,6 +279,7 @@ impl Session {
 
 /// How often a process is looked at that may hang: at least and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
 /// What a question gets that cannot be asked.
 pub(super) const NOT_ASKED: i32 = 1;
 
@@ -258,7 +296,7 @@ pub(super) fn cancel(id: &Id) -> Vec<u8> {
 /// The call under way, if it is the only one. One that was given up counts: it may be worked on still, and what is said of it is
 /// nobody else's.
 fn only(open: &HashMap<Id, Pending>) -> Option<Id> {
-    let mut all = open.iter();
+    let mut all = open.iter().filter(|(_, pending)| pending.state != State::Probe);
     let first = all.next().filter(|(_, pending)| pending.call.is_some())?;
     all.next().is_none().then(|| first.0.clone())
 }

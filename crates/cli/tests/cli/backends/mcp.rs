@@ -347,6 +347,29 @@ async fn a_tool_whose_name_is_taken_is_unusable_and_the_others_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_gives_its_calls_up_has_no_more_of_them_at_a_server_than_its_share() {
+    let Some(python) = python() else { return };
+    for era in ["modern", "legacy"] {
+        let text = backend(python, era).replace("kind =", "in_flight = 4\nkind =");
+        let stage = Stage::new(POLICY, &text).await;
+        stage.shell.run("tools approve --yes").ok();
+        approved(&stage, "t/pid", json!({})).await;
+        let quiet = stage.agent("quiet").await;
+        let ask = async |method: &str| within(LONG, quiet.call::<Value>("tools", method, json!({}))).await.unwrap();
+        for _ in 0..5 {
+            // The first two reach the server, which goes on with them.
+            let brief = stage.client.request("tools").deadline(Duration::from_millis(500));
+            within(LONG, brief.call::<Value>("t/wait", json!({}))).await.unwrap_err();
+            ask("t/pid").await;
+        }
+        assert_eq!(ask("t/release").await, self::text(&["2"]), "{era}");
+        // Its late answers give the places back.
+        stage.call("t/pid", json!({})).await.unwrap();
+        stage.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_slow_to_start_or_says_nothing_to_what_it_does_not_know_is_served() {
     let Some(python) = python() else { return };
     let slow = backend(python, "modern").replace("kind =", "env = { SLOW = \"12\" }\nkind =");

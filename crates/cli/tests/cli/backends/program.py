@@ -144,7 +144,15 @@ def run(message):
         say({"id": id, "result": cancelled})
     elif method == "rpc.cancel":
         cancelled.append(params["id"])
+    elif method == "held":
+        say({"id": id, "result": held})
+    elif method == "release":
+        for one in held:
+            say({"id": one, "result": "released"})
+        say({"id": id, "result": len(held)})
+        held.clear()
     elif method == "wait":
+        held.append(id)
         say({"method": "rpc.part", "params": {"id": id, "result": "waiting"}})
     elif method in ("later", "job", "ask", "forked", "leak", "files", "noise", "garbage", "flood", "parts", "usurp"):
         threading.Thread(target=globals()[method], args=(id, params), daemon=True).start()
@@ -152,7 +160,7 @@ def run(message):
         say({"error": {"code": -32601, "message": "Method not found"}, "id": id})
 
 
-cancelled = []
+cancelled, held = [], []
 if "--ticks" in sys.argv:
     threading.Thread(target=ticks, daemon=True).start()
 print("it has begun", file=sys.stderr, flush=True)

@@ -165,20 +165,76 @@ async fn a_program_that_breaks_off_is_started_again_and_the_service_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancelled_call_may_stay_unanswered() {
+async fn a_call_that_was_given_up_may_stay_unanswered_and_a_program_that_hangs_is_found() {
     let Some(python) = python() else { return };
     // Without ticks: nothing is heard of it but answers.
-    let text = backend(python, "timeout_s = 1", &["ignored", "cancelled"]).replace(", \"--ticks\"", "");
+    let text =
+        backend(python, "timeout_s = 2", &["echo", "ignored", "cancelled", "stuck"]).replace(", \"--ticks\"", "");
     let mut stage = Stage::new(POLICY, &text).await;
     let waiting = stage.client.stream::<Value>("tools", "t/ignored", json!([]));
     says(&mut stage.stderr, "it is ignored").await;
     assert!(within(LONG, waiting.cancel()).await);
-    // Twice as long as a call may take.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Nor need one whose caller waits for less than the backend does.
+    let impatient = |method: &'static str| {
+        let request = stage.client.request("tools").deadline(Duration::from_millis(500));
+        within(LONG, async move { request.call::<Value>(method, json!([])).await.unwrap_err() })
+    };
+    impatient("t/ignored").await;
+    // Longer than such calls are remembered, and a sign of life may take after that.
+    tokio::time::sleep(Duration::from_secs(6)).await;
     let told = stage.call("t/cancelled", json!([])).await.unwrap();
-    assert_eq!(told.as_array().unwrap().len(), 1, "it was told, and is the same process");
+    assert_eq!(told.as_array().unwrap().len(), 2, "it was told, and is the same process");
+
+    // One that does hang is found, though nobody waits for as long as that takes.
+    impatient("t/stuck").await;
+    says(&mut stage.stderr, "none was answered").await;
+    stage.comes_back("t/echo", json!(["again"])).await;
+
+    // So is one that says that it is there, and answers no call.
+    impatient("t/ignored").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(code(&stage.call("t/ignored", json!([])).await.unwrap_err()), Some(-32004));
+    let again = stage.stderr.wait_for(|said| said.matches("the program is not there").count() == 2);
+    let found = tokio::time::timeout(LONG, again).await.is_ok();
+    assert!(found, "{}", *stage.stderr.borrow());
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_gives_its_calls_up_has_no_more_of_them_in_the_program_than_its_share() {
+    let Some(python) = python() else { return };
+    let text = backend(python, "in_flight = 4", &["echo", "wait", "held", "release"]);
+    let stage = Stage::new(POLICY, &text).await;
+    let quiet = stage.agent("quiet").await;
+    let ask = async |method: &str| within(LONG, quiet.call::<Value>("tools", method, json!([]))).await.unwrap();
+    for _ in 0..2 {
+        let mut waiting = stage.client.stream::<Value>("tools", "t/wait", json!([]));
+        assert_eq!(within(LONG, waiting.next()).await.unwrap().unwrap(), "waiting");
+        assert!(within(LONG, waiting.cancel()).await);
+    }
+    // It goes on with both, and gets no third one, whether that is cancelled or comes to its deadline.
+    for _ in 0..3 {
+        let waiting = stage.client.stream::<Value>("tools", "t/wait", json!([]));
+        assert_eq!(ask("t/held").await.as_array().unwrap().len(), 2);
+        drop(waiting);
+        let brief = stage.client.request("tools").deadline(Duration::from_millis(500));
+        within(LONG, brief.call::<Value>("t/wait", json!([]))).await.unwrap_err();
+    }
+    assert_eq!(ask("t/held").await.as_array().unwrap().len(), 2);
+    // Its late answers give the places back.
+    assert_eq!(ask("t/release").await, 2);
+    assert_eq!(stage.call("t/echo", json!([1])).await.unwrap(), json!([1]));
+    stage.end().await;
+
+    // One that never answers keeps them for as long as a call may take.
+    let text = backend(python, "in_flight = 2\ntimeout_s = 3", &["echo", "wait"]);
+    let stage = Stage::new(POLICY, &text).await;
+    let mut waiting = stage.client.stream::<Value>("tools", "t/wait", json!([]));
+    assert_eq!(within(LONG, waiting.next()).await.unwrap().unwrap(), "waiting");
+    assert!(within(LONG, waiting.cancel()).await);
+    stage.comes_back("t/echo", json!([1])).await;
     let said = stage.end().await;
-    assert!(!said.contains("calls have waited"), "{said}");
+    assert!(!said.contains("the program is not there"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
