@@ -221,8 +221,8 @@ impl Mcp {
         self.shared.state().tools.values().cloned().collect()
     }
 
-    /// The session, another one than this, and what is listed.
-    async fn session(&self, lost: Option<&Arc<Session>>) -> Result<(Arc<Session>, Listed), RpcError> {
+    /// The session, another one than this, and what is listed; for a tool, once that is what the server has by its own word.
+    async fn session(&self, lost: Option<&Arc<Session>>, is_tool: bool) -> Result<(Arc<Session>, Listed), RpcError> {
         let mut health = self.shared.health.subscribe();
         loop {
             if *health.borrow_and_update() != Health::Up {
@@ -232,7 +232,12 @@ impl Mcp {
                 let state = self.shared.state();
                 let session = state.session.clone();
                 if let Some(session) = session.filter(|session| lost.is_none_or(|lost| !Arc::ptr_eq(lost, session))) {
-                    return Ok((session, Arc::clone(&state.tools)));
+                    if !is_tool || session.conversation().changes() == state.changes {
+                        return Ok((session, Arc::clone(&state.tools)));
+                    }
+                    if let Some(reason) = &state.unlisted {
+                        return Err(RpcError::dependency(format!("its tools have changed: {reason}")));
+                    }
                 }
             }
             if health.changed().await.is_err() {
@@ -242,14 +247,15 @@ impl Mcp {
     }
 
     async fn make(&self, call: Call) -> Result<Box<RawValue>, RpcError> {
-        let (session, listed) = self.session(None).await?;
+        let is_tool = !self.plain.contains_key(&call.tool.method);
+        let (session, listed) = self.session(None, is_tool).await?;
         match self.make_with(&session, &listed, &call).await {
             Err(End::Lost) => {}
             Err(End::Error(error)) => return Err(error),
             Ok(result) => return Ok(result),
         }
         // It was refused before anything was done. A server that ends each session at once is not asked for ever.
-        let (session, listed) = self.session(Some(&session)).await?;
+        let (session, listed) = self.session(Some(&session), is_tool).await?;
         self.make_with(&session, &listed, &call).await.map_err(|end| match end {
             End::Lost => RpcError::dependency(Refusal::Lost.to_string()),
             End::Error(error) => error,

@@ -32,8 +32,10 @@ pub(super) struct Conversation {
     open: Mutex<Open>,
     next: AtomicU64,
     silence: Arc<Mutex<Silence>>,
-    /// The server's tools are others now.
-    pub(super) changed: Notify,
+    /// Its tools are to be listed again.
+    pub(super) unsure: Notify,
+    /// How often its tools have become others, as it says or may not have said.
+    changes: AtomicU64,
 }
 
 /// How messages reach the server.
@@ -219,7 +221,8 @@ impl Conversation {
             open: Mutex::default(),
             next: AtomicU64::new(1),
             silence: Arc::default(),
-            changed: Notify::new(),
+            unsure: Notify::new(),
+            changes: AtomicU64::new(0),
         })
     }
 
@@ -288,6 +291,17 @@ impl Conversation {
     /// Whether it has.
     pub(super) fn was_lost(&self) -> bool {
         self.http().is_some_and(|http| http.was_lost())
+    }
+
+    /// The server's tools are others now, or may be.
+    pub(super) fn change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.unsure.notify_one();
+    }
+
+    /// How often they have become others: a listing that was asked for later has all of that.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// An id that no request has.
@@ -434,7 +448,7 @@ impl Conversation {
                     tracing::debug!(target: "sealwire::backend", backend, "it says: {said}");
                 }
             }
-            "notifications/tools/list_changed" => self.changed.notify_one(),
+            "notifications/tools/list_changed" => self.change(),
             // Nothing that we have asked for.
             _ => {}
         }

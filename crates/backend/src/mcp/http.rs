@@ -270,7 +270,7 @@ impl Http {
         {
             if error.code() == HEADER_MISMATCH {
                 // MCP 2026-07-28, Streamable HTTP: what the head must have may be something else now.
-                conversation.changed.notify_one();
+                conversation.unsure.notify_one();
             }
             return Refusal::Server(error);
         }

@@ -46,6 +46,10 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) session: Option<Arc<Session>>,
     pub(super) tools: Arc<BTreeMap<String, Definition>>,
+    /// How often they had changed when they were asked for: where it is more often by now, no tool is called by this listing.
+    pub(super) changes: u64,
+    /// Why they could not be listed again, the last time.
+    pub(super) unlisted: Option<String>,
     /// As last told.
     standings: BTreeMap<String, &'static str>,
     faults: Faults,
@@ -95,7 +99,7 @@ impl Shared {
             reason = session.hangs(self.timeout, |fault| {
                 if fault.is_none() {
                     // It may be another one now.
-                    conversation.changed.notify_one();
+                    conversation.change();
                 }
                 self.faulty(&session, |faults| faults.health = fault);
             }) => reason,
@@ -113,6 +117,7 @@ impl Shared {
             if listens && news.is_none() {
                 news = session.listen().await;
             }
+            let changes = session.conversation().changes();
             let tools = if session.capabilities.tools {
                 let tools = tokio::time::timeout(self.timeout, listing::tools(session)).await;
                 tools.unwrap_or_else(|_| Err("it does not answer `tools/list`".to_owned()))
@@ -122,13 +127,16 @@ impl Shared {
             let listed = tokio::time::Instant::now();
             let pause = match (tools, last) {
                 (Ok(tools), _) => {
-                    self.up(session, tools);
+                    self.up(session, tools, changes);
                     (last, wait) = (Some(listed), AGAIN);
                     LOOK
                 }
                 (Err(reason), None) => return reason,
-                // What is under way goes on, and so do calls of what was listed last, for a while.
+                // What is under way goes on, and so do calls of what was listed last, for a while, unless it has changed since.
                 (Err(reason), Some(last)) => {
+                    self.state().unlisted = Some(reason.clone());
+                    // Calls may wait for it.
+                    self.health.send_modify(|_| ());
                     if last.elapsed() > STALE {
                         self.faulty(session, |faults| faults.listing = Some(reason));
                     }
@@ -140,7 +148,7 @@ impl Shared {
             tokio::pin!(again);
             loop {
                 tokio::select! {
-                    () = session.conversation().changed.notified() => {
+                    () = session.conversation().unsure.notified() => {
                         tokio::time::sleep_until(listed + AGAIN).await;
                         break;
                     }
@@ -219,9 +227,10 @@ impl Shared {
         state.standings = now;
     }
 
-    fn up(&self, session: &Arc<Session>, tools: BTreeMap<String, Definition>) {
+    fn up(&self, session: &Arc<Session>, tools: BTreeMap<String, Definition>, changes: u64) {
         let mut state = self.state();
         (state.session, state.tools) = (Some(Arc::clone(session)), Arc::new(tools));
+        (state.changes, state.unlisted) = (changes, None);
         // Its answer is a sign of life as well.
         state.faults = Faults::default();
         self.judge(&mut state);

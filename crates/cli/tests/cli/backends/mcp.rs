@@ -240,17 +240,15 @@ async fn a_changed_definition_turns_its_tool_off_until_it_is_approved() {
         stage.shell.run("tools diff --exit-code").ok().says("everything is approved");
 
         stage.call("t/grow", json!({})).await.unwrap();
-        let off = async {
-            loop {
-                let outcome = stage.call("t/echo", json!({ "text": "hi" })).await;
-                if outcome.is_err() {
-                    break refused(outcome);
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        let off = within(LONG, off).await;
+        // At once: what comes after the server's word is judged by what it says then.
+        let off = refused(stage.call("t/echo", json!({ "text": "hi" })).await);
         assert_eq!((off.0, off.2), (-32004, json!({ "tool": "changed" })));
+        // While it does not say, no tool is called, and the rest goes on.
+        stage.call("t/spoil", json!({})).await.unwrap();
+        let off = refused(stage.call("t/add", json!({ "a": 1, "b": 2 })).await);
+        assert_eq!((off.0, off.2), (-32004, Value::Null));
+        stage.call("t/resources/list", json!({})).await.unwrap();
+        approved(&stage, "t/add", json!({ "a": 1, "b": 2 })).await;
         assert_eq!(stage.call("t/add", json!({ "a": 1, "b": 2 })).await.unwrap(), json!({ "sum": 3 }));
         let diff = stage.shell.run("tools diff").ok().stdout.clone();
         for line in [
