@@ -129,8 +129,20 @@ impl Web {
     ///
     /// Cancel safety: a dropped future closes its connection, and the server may or may not have got the request.
     pub async fn send(&self, request: &Request, caller: Option<&Caller>) -> Result<Reply, WebError> {
-        let place =
-            Arc::clone(&self.places).acquire_owned().await.map_err(|_| WebError::Broken("it is over".into()))?;
+        self.send_over(&self.places, request, caller).await
+    }
+
+    /// The same, over one of so many connections of their own: what is sent so holds up nothing else.
+    ///
+    /// # Errors
+    /// As of [`send`](Self::send).
+    pub async fn send_over(
+        &self,
+        places: &Arc<Semaphore>,
+        request: &Request,
+        caller: Option<&Caller>,
+    ) -> Result<Reply, WebError> {
+        let place = Arc::clone(places).acquire_owned().await.map_err(|_| WebError::Broken("it is over".into()))?;
         let presented = self.credentials.of(caller).await?;
         let reply = self.ask(request, &presented, place).await?;
         if reply.status() != StatusCode::UNAUTHORIZED {

@@ -257,10 +257,12 @@ impl Conversation {
     }
 
     /// Has a message written that has no answer, when the server has read what is ahead of it.
-    pub(super) async fn write(&self, message: Vec<u8>, caller: Option<&Caller>) {
+    ///
+    /// # Errors
+    /// It cannot be, or the server does not take it; why.
+    pub(super) async fn write(&self, message: Vec<u8>, caller: Option<&Caller>) -> Result<(), String> {
         match &self.link {
-            // Where it cannot be, the process is gone, and so is whoever waits for an answer.
-            Link::Lines(out) => drop(out.send(message).await),
+            Link::Lines(out) => out.send(message).await.map_err(|_| "it has ended".to_owned()),
             Link::Http(http) => http.tell(message, caller).await,
         }
     }
@@ -530,7 +532,7 @@ impl Exchange {
     /// Sends the request, with these header fields over HTTP.
     pub(super) async fn send(&mut self, body: Vec<u8>, headers: HeaderMap) {
         match &self.conversation.link {
-            Link::Lines(_) => self.conversation.write(body, None).await,
+            Link::Lines(_) => drop(self.conversation.write(body, None).await),
             Link::Http(http) => {
                 self.task = Some(http.ask(&self.conversation, self.id, (body, headers), self.caller.clone()));
             }
@@ -547,8 +549,11 @@ impl Exchange {
     }
 
     /// Answers a question that has come for the request.
-    pub(super) async fn reply(&self, message: Vec<u8>) {
-        self.conversation.write(message, self.caller.as_ref()).await;
+    ///
+    /// # Errors
+    /// The server has not taken the answer; why.
+    pub(super) async fn reply(&self, message: Vec<u8>) -> Result<(), String> {
+        self.conversation.write(message, self.caller.as_ref()).await
     }
 }
 

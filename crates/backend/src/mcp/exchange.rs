@@ -121,8 +121,10 @@ async fn forward(exchange: &Exchange, ctx: &Ctx, event: Event) -> Result<(), Rpc
         Event::Note { method, params } => ctx.notify(&method, &params).await?,
         Event::Ask { id, params, thinking } => {
             let answer = ask(ctx, "elicitation/create", &params).await;
-            exchange.reply(Response::new(id, Ok(answer)).to_bytes()).await;
+            let taken = exchange.reply(Response::new(id, Ok(answer)).to_bytes()).await;
             drop(thinking);
+            // It would wait for the answer for ever.
+            taken.map_err(|reason| RpcError::dependency(format!("the answer to its question: {reason}")))?;
         }
     }
     Ok(())

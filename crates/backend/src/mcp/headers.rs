@@ -86,6 +86,27 @@ pub(super) fn fields(mirrored: &Mirrored, arguments: &RawValue) -> Result<Header
     Ok(fields)
 }
 
+/// How many bytes a field with a caller's text may have, ...
+const FIELD: usize = 4 * 1024;
+/// ... and all of them together with their names: many a server takes 8 KiB of a head.
+const FIELDS: usize = 8 * 1024;
+
+/// Whether these fields, which callers have a part in, are no more than a server can be asked to take.
+///
+/// # Errors
+/// For the caller, which of them has too much.
+pub(super) fn bounded(fields: &HeaderMap) -> Result<(), RpcError> {
+    let mut bytes = 0;
+    for (name, value) in fields {
+        bytes += name.as_str().len() + value.len();
+        if value.len() > FIELD || bytes > FIELDS {
+            let more = format!("the header `{name}` would have more than {FIELD} bytes, or all of them {FIELDS}");
+            return Err(RpcError::invalid_params(more));
+        }
+    }
+    Ok(())
+}
+
 /// An integer, however it is written: JSON Schema takes 42.0 for one.
 fn integer(value: &Value) -> Option<i64> {
     #[expect(clippy::cast_possible_truncation, reason = "whole, and compared with what is exact in both")]
@@ -96,7 +117,8 @@ fn integer(value: &Value) -> Option<i64> {
 /// A text as the value of a field: as it is, or in Base64 where that would not arrive as it was, or be taken for such.
 pub(super) fn encoded(text: &str) -> HeaderValue {
     let is_plain = text.trim() == text && text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    let is_plain = is_plain && !(text.starts_with("=?base64?") && text.ends_with("?="));
+    // However it is written: not every reader knows the one way.
+    let is_plain = is_plain && !(text.to_ascii_lowercase().starts_with("=?base64?") && text.ends_with("?="));
     let written = if is_plain { text.to_owned() } else { format!("=?base64?{}?=", STANDARD.encode(text)) };
     // Both have nothing but visible ASCII and blanks.
     HeaderValue::from_str(&written).unwrap_or_else(|_| HeaderValue::from_static(""))
@@ -118,10 +140,33 @@ mod tests {
             (" padded ", "=?base64?IHBhZGRlZCA=?="),
             ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
             ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
+            ("=?Base64?literal?=", "=?base64?PT9CYXNlNjQ/bGl0ZXJhbD89?="),
             ("", ""),
         ] {
             assert_eq!(encoded(text), written);
         }
+    }
+
+    #[test]
+    fn callers_do_not_make_heads_that_no_server_takes() {
+        let of = |sizes: &[usize]| {
+            let fields = sizes.iter().enumerate().map(|(number, size)| {
+                let name = format!("mcp-param-{number}").parse::<HeaderName>().unwrap();
+                (name, encoded(&"x".repeat(*size)))
+            });
+            bounded(&HeaderMap::from_iter(fields)).map_err(|error| error.code())
+        };
+        assert_eq!((of(&[FIELD]), of(&[FIELD + 1])), (Ok(()), Err(-32602)));
+        // Names count as well.
+        assert_eq!((of(&[FIELD, FIELD - 22]), of(&[FIELD, FIELD - 21])), (Ok(()), Err(-32602)));
+        assert_eq!(of(&[0; 1_000]), Err(-32602));
+        // As it is sent, and not as it came.
+        assert_eq!(
+            bounded(&HeaderMap::from_iter([("mcp-name".parse().unwrap(), encoded(&"ü".repeat(1_600)))]))
+                .unwrap_err()
+                .code(),
+            -32602
+        );
     }
 
     #[test]

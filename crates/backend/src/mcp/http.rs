@@ -32,6 +32,8 @@ pub(super) struct Http {
     lost: watch::Sender<bool>,
     /// Messages that nobody waits for.
     told: Arc<Semaphore>,
+    /// Connections of messages that have no answer.
+    aside: Arc<Semaphore>,
 }
 
 /// What the handshake of the earlier revisions has settled.
@@ -51,6 +53,8 @@ const TELL: Duration = Duration::from_secs(10);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How many messages that nobody waits for are on their way; further ones are left out.
 const TOLD: usize = 32;
+/// Connections of messages that have no answer, beside those of calls: a server that leaves them unanswered holds up no call.
+const ASIDE: usize = 8;
 /// How long the end of a stream may take after its answer: then its connection can be used again.
 const REST: Duration = Duration::from_millis(100);
 /// How many events without any use, one after the other, a stream may have.
@@ -63,7 +67,8 @@ impl Http {
         let (web, of_callers) = (Arc::clone(&address.web), address.of_callers);
         let (given, agreed, doubt) = (Mutex::default(), OnceLock::new(), Notify::new());
         let (lost, told) = (watch::Sender::new(false), Arc::new(Semaphore::new(TOLD)));
-        Self { web, of_callers, given, agreed, doubt, lost, told }
+        let aside = Arc::new(Semaphore::new(ASIDE));
+        Self { web, of_callers, given, agreed, doubt, lost, told, aside }
     }
 
     /// The handshake has settled this.
@@ -119,13 +124,19 @@ impl Http {
         request
     }
 
-    /// Sends a message that has no answer; whether it was taken does not matter.
-    pub(super) async fn tell(&self, body: Vec<u8>, caller: Option<&Caller>) {
+    /// Sends a message that has no answer.
+    ///
+    /// # Errors
+    /// The server has not taken it; why.
+    pub(super) async fn tell(&self, body: Vec<u8>, caller: Option<&Caller>) -> Result<(), String> {
         let request = self.post(body, HeaderMap::new());
-        if let Ok(Ok(reply)) = tokio::time::timeout(TELL, self.web.send(&request, caller)).await {
-            // Read to its end, its connection can be used again.
-            drop(tokio::time::timeout(REST, reply.text()).await);
-        }
+        let sent = tokio::time::timeout(TELL, self.web.send_over(&self.aside, &request, caller)).await;
+        let reply = sent.map_err(|_| format!("not taken within {} s", TELL.as_secs()))?;
+        let reply = reply.map_err(|error| error.to_string())?;
+        let status = reply.status();
+        // Read to its end, its connection can be used again.
+        drop(tokio::time::timeout(REST, reply.text()).await);
+        if status.is_success() { Ok(()) } else { Err(Refusal::Status(status.as_u16()).to_string()) }
     }
 
     /// The same, with nobody waiting. Left out where many are on their way.
@@ -133,7 +144,8 @@ impl Http {
         if let Ok(place) = Arc::clone(&self.told).try_acquire_owned() {
             let http = Arc::clone(self);
             tokio::spawn(async move {
-                http.tell(body, caller.as_ref()).await;
+                // Nobody waits.
+                drop(http.tell(body, caller.as_ref()).await);
                 drop(place);
             });
         }

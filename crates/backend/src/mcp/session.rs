@@ -15,7 +15,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::Instant;
 
 use super::conversation::{Answer, Conversation, Exchange, For, Look, Refusal};
-use super::headers::encoded;
+use super::headers::{bounded, encoded};
 use super::http::VERSION;
 
 /// Parameters of a request, each as the text that came.
@@ -243,7 +243,9 @@ impl Session {
         if let Some(http) = session.conversation.http() {
             http.agree(version)?;
         }
-        session.conversation.write(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.to_vec(), None).await;
+        let initialized = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.to_vec();
+        // What comes of it is seen from what is asked next.
+        drop(session.conversation.write(initialized, None).await);
         Ok(session)
     }
 
@@ -363,6 +365,17 @@ impl Session {
         about: Option<&About<'_>>,
         made_for: For,
     ) -> Result<Exchange, RpcError> {
+        let mut headers = HeaderMap::new();
+        if self.era == Era::Modern && self.is_over_http() {
+            headers = about.map(|about| about.headers.clone()).unwrap_or_default();
+            let name = ["name", "uri"].iter().find_map(|name| params.get(*name));
+            if let (Some(name), true) = (name, NAMED.contains(&method)) {
+                headers.insert(NAME, encoded(&serde_json::from_str::<String>(name.get()).unwrap_or_default()));
+            }
+            bounded(&headers)?;
+            headers.insert(VERSION, HeaderValue::from_static(MODERN));
+            headers.insert(METHOD, encoded(method));
+        }
         let of = about.map(|about| (about.caller, about.turn));
         let mut exchange = self.conversation.begin(made_for, of).ok_or_else(gone)?;
         let (modern, asks) = (self.era == Era::Modern, about.is_some_and(|about| about.takes_frames));
@@ -379,16 +392,6 @@ impl Session {
         };
         if modern || asks || meta.traceparent.is_some() || meta.caller.is_some() {
             insert(&mut params, "_meta", &meta);
-        }
-        let mut headers = HeaderMap::new();
-        if modern && self.conversation.http().is_some() {
-            headers = about.map(|about| about.headers.clone()).unwrap_or_default();
-            headers.insert(VERSION, HeaderValue::from_static(MODERN));
-            headers.insert(METHOD, encoded(method));
-            let name = ["name", "uri"].iter().find_map(|name| params.get(*name));
-            if let (Some(name), true) = (name, NAMED.contains(&method)) {
-                headers.insert(NAME, encoded(&serde_json::from_str::<String>(name.get()).unwrap_or_default()));
-            }
         }
         let line = Line { jsonrpc: "2.0", id: exchange.id, method, params: &params };
         exchange.send(serde_json::to_vec(&line).map_err(RpcError::internal)?, headers).await;

@@ -1,17 +1,21 @@
-"""A server of the Model Context Protocol over HTTP, of an earlier revision, in one session, which answers calls in every way
-that it should not. Usage: hostile.py PORT"""
+"""A server of the Model Context Protocol over HTTP, of an earlier revision, in sessions, which answers calls in every
+way that it should not. Usage: hostile.py PORT"""
 
+import itertools
 import json
 import sys
 import threading
 import time
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 NAMES = [
     "good", "garbage", "wrong_id", "page", "large", "flood", "silent", "cut", "ended", "redirect", "pose", "refused", "denied",
-    "encoded", "heads", "nothing", "missing", "unfound", "slow", "sick", "release",
+    "encoded", "heads", "nothing", "missing", "unfound", "slow", "begun", "sick", "release", "end", "doomed", "made", "ask",
+    "pings", "spoil",
 ]
-BEGUN, RELEASED, SICK = threading.Event(), threading.Event(), []
+BEGUN, RELEASED, SICK, SPOILT = threading.Event(), threading.Event(), [], []
+NUMBERS, SESSIONS, MADE, CANCELLED = itertools.count(), set(), Counter(), set()
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 
 
@@ -49,8 +53,14 @@ class Handler(BaseHTTPRequestHandler):
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         method, id = message.get("method"), message.get("id")
         if method == "initialize":
+            session = f"s{next(NUMBERS)}"
+            SESSIONS.add(session)
             server = {"name": "hostile", "version": "1"}
-            self.answer(id, result={"protocolVersion": "2025-03-26", "capabilities": {"tools": {}}, "serverInfo": server}, session="one")
+            self.answer(id, result={"protocolVersion": "2025-03-26", "capabilities": {"tools": {}}, "serverInfo": server}, session=session)
+        elif id is not None and self.headers["Mcp-Session-Id"] not in SESSIONS:
+            self.say(404, "text/plain", "")
+        elif method == "tools/list" and SPOILT:
+            self.say(SPOILT.pop(), "text/plain", "")
         elif method == "tools/list":
             self.answer(id, result={"tools": TOOLS})
         elif method == "ping" and SICK:
@@ -58,7 +68,15 @@ class Handler(BaseHTTPRequestHandler):
         elif method == "ping":
             self.answer(id, result={})
         elif method == "tools/call":
+            MADE[message["params"]["name"]] += 1
             getattr(self, message["params"]["name"])(id)
+        elif method == "notifications/cancelled":
+            CANCELLED.add((self.headers["Mcp-Session-Id"], message["params"]["requestId"]))
+            self.say(202, "text/plain", "")
+        elif method is None and id == "question":
+            self.say(500, "text/plain", "")
+        elif method is None:
+            time.sleep(600)
         elif id is None:
             self.say(202, "text/plain", "")
         else:
@@ -127,6 +145,43 @@ class Handler(BaseHTTPRequestHandler):
         BEGUN.set()
         RELEASED.wait(600)
         self.good(id)
+
+    def begun(self, id):
+        BEGUN.wait(600)
+        self.good(id)
+
+    def event(self, **message):
+        self.wfile.write(f"data: {json.dumps({'jsonrpc': '2.0', **message})}\n\n".encode())
+
+    def end(self, id):
+        self.good(id)
+        SESSIONS.discard(self.headers["Mcp-Session-Id"])
+
+    def doomed(self, id):
+        SESSIONS.discard(self.headers["Mcp-Session-Id"])
+        self.say(404, "text/plain", "")
+
+    def made(self, id):
+        self.answer(id, result={"content": [], "structuredContent": MADE})
+
+    def ask(self, id):
+        self.stream()
+        self.event(id="question", method="elicitation/create", params={"message": "?", "requestedSchema": {"type": "object"}})
+        while (self.headers["Mcp-Session-Id"], id) not in CANCELLED:
+            time.sleep(0.05)
+        MADE["ask cancelled"] += 1
+
+    def pings(self, id):
+        self.stream()
+        for number in range(40):
+            self.event(id=f"ping{number}", method="ping")
+        self.event(id=id, result={"content": []})
+
+    def spoil(self, id):
+        self.stream()
+        SPOILT.extend([500, 500])
+        self.event(method="notifications/tools/list_changed")
+        self.event(id=id, result={"content": []})
 
     def sick(self, id):
         BEGUN.wait(600)

@@ -104,6 +104,12 @@ async fn servers_of_both_eras_are_called_streamed_asked_and_cancelled_over_http(
             assert_eq!(within(LONG, asked.finish::<Value>()).await.unwrap(), json!({ "result": "large" }));
             let region = json!({ "region": "Zürich\r\nX: y" });
             assert_eq!(stage.call(&method("where"), region.clone()).await.unwrap()["result"], region["region"]);
+            // The newer revision has it in the head as well, where no more has room.
+            let long = json!({ "region": "x".repeat(5_000) });
+            match (name, stage.call(&method("where"), long.clone()).await) {
+                ("modern", outcome) => assert_eq!(refused(outcome).0, -32602),
+                (_, outcome) => assert_eq!(outcome.unwrap()["result"], long["region"]),
+            }
 
             // What is approved is off when the server says that it has changed.
             stage.call(&method("grow"), json!({})).await.unwrap();
@@ -164,13 +170,106 @@ async fn a_server_over_http_that_goes_away_is_found_again() {
     stage.end().await;
 }
 
+/// A stage with the hostile server, approved; `None` without Python.
+async fn hostile(more: &str) -> Option<(Stage, Child)> {
+    let port = free_port();
+    let server = started("hostile.py", &[&port.to_string()], port).await?;
+    let stage = Stage::new(POLICY, &backend("h", port, more)).await;
+    stage.shell.run("tools approve --yes").ok();
+    approved(&stage, "h/good", json!({})).await;
+    Some((stage, server))
+}
+
+/// What the server has got, by the names of its tools.
+async fn got(stage: &Stage) -> Value {
+    stage.call("h/made", json!({})).await.unwrap()["structuredContent"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_a_session_that_the_server_ends_are_made_once_or_go_on() {
+    let Some((mut stage, _server)) = hostile("").await else { return };
+    let good = text(&["good"]);
+    // What is under way when the session ends goes on, on its own connection.
+    let slow = stage.call("h/slow", json!({}));
+    let others = async {
+        assert_eq!(stage.call("h/begun", json!({})).await.unwrap(), good);
+        stage.call("h/end", json!({})).await.unwrap();
+        assert_eq!(stage.call("h/good", json!({})).await.unwrap(), good, "in the next session");
+        stage.call("h/release", json!({})).await.unwrap();
+    };
+    let (slow, ()) = futures_util::future::join(slow, others).await;
+    assert_eq!(slow.unwrap(), good);
+    says(&mut stage.stderr, "it has ended the session").await;
+
+    // Many at once, while sessions end: each is made once.
+    let before = got(&stage).await;
+    for round in 1..=3 {
+        let calls = (0..20).map(|number| {
+            let (stage, good) = (&stage, &good);
+            async move {
+                if number == 7 {
+                    stage.call("h/end", json!({})).await.unwrap();
+                }
+                assert_eq!(&stage.call("h/good", json!({})).await.unwrap(), good);
+            }
+        });
+        futures_util::future::join_all(calls).await;
+        let now = got(&stage).await;
+        assert_eq!(now["good"].as_u64(), before["good"].as_u64().map(|good| good + 20 * round), "{before} {now}");
+    }
+
+    // One that ends each session with the call is not asked for ever.
+    let doomed = refused(stage.call("h/doomed", json!({})).await);
+    assert_eq!(doomed.0, -32004);
+    assert_eq!(stage.call("h/good", json!({})).await.unwrap(), good);
+    assert_eq!(got(&stage).await["doomed"], 2);
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_over_http_does_not_take_or_cannot_say_costs_no_other_call() {
+    let Some((stage, _server)) = hostile("in_flight = 6").await else { return };
+    let good = text(&["good"]);
+    // An answer that it does not take: it would wait for ever, and the caller with it.
+    let asked =
+        stage.client.request("tools").on_ask(|_: Request| async { Ok::<_, RpcError>(json!({ "action": "decline" })) });
+    let mut asked = asked.stream::<Value>("h/ask", json!({}));
+    assert_eq!(refused(within(LONG, asked.next()).await.unwrap()).0, -32004);
+    let told = async {
+        while got(&stage).await["ask cancelled"] != 1 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within(LONG, told).await;
+
+    // More than a few messages of ours that it leaves unanswered take no connection of a call. They are given up after ten seconds.
+    stage.call("h/pings", json!({})).await.unwrap();
+    let request = stage.client.request("tools").deadline(Duration::from_secs(8));
+    assert_eq!(within(LONG, request.call::<Value>("h/good", json!({}))).await.unwrap(), good);
+
+    // What its tools are it cannot say for a while.
+    stage.call("h/spoil", json!({})).await.unwrap();
+    assert_eq!(refused(stage.call("h/good", json!({})).await).0, -32004);
+    assert_eq!(approved(&stage, "h/good", json!({})).await, good);
+
+    // Who gives up what it may go on with has no more of that there than its share, which is three with the question before.
+    let quiet = stage.agent("quiet").await;
+    for _ in 0..4 {
+        let brief = stage.client.request("tools").deadline(Duration::from_millis(500));
+        within(LONG, brief.call::<Value>("h/silent", json!({}))).await.unwrap_err();
+    }
+    let got: Value = within(LONG, quiet.call("tools", "h/made", json!({}))).await.unwrap();
+    assert_eq!(got["structuredContent"]["silent"], 2);
+    stage.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_server_over_http_should_not_answer_costs_that_call_alone() {
     let port = free_port();
     let Some(_server) = started("hostile.py", &[&port.to_string()], port).await else { return };
     let url = format!("http://127.0.0.1:{port}/mcp");
     let mut stage = Stage::run(POLICY, "", &["serve", "mcp", "--url", &url]).await;
-    stage.shell.run(&format!("tools approve --yes --url {url}")).ok().says("21 approved");
+    stage.shell.run(&format!("tools approve --yes --url {url}")).ok().says("28 approved");
     assert_eq!(approved(&stage, "good", json!({})).await, text(&["good"]));
     for (method, expected, why) in [
         ("garbage", -32004, "its answer is not UTF-8"),
