@@ -52,6 +52,7 @@ fn backend(name: &str, port: u16, more: &str) -> String {
 async fn servers_of_both_eras_are_called_streamed_asked_and_cancelled_over_http() {
     let servers = [
         ("modern", "mcp", &[][..]),
+        ("newest", "fastmcp", &[][..]),
         ("earlier", "mcp", &["earlier"][..]),
         ("stateless", "fastmcp", &["earlier", "stateless", "json"][..]),
     ];
