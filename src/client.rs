@@ -46,7 +46,7 @@ pub use error::{ClientError, ErrorKind, HintKind, InvalidRequest, ProtocolError,
 pub use exchange::MessageId;
 pub use request::RequestBuilder;
 pub use stream::{CallStream, Subscription};
-pub use token::{CommandToken, FetchedToken, FileToken, StaticToken, TokenFault, TokenSource};
+pub use token::{CommandToken, FetchedToken, FileToken, StaticToken, TokenFault, TokenSource, Tokens};
 
 use crate::clock::{Clock, SystemClock};
 use known_service::KnownServices;
@@ -67,7 +67,7 @@ struct Inner {
     options: Options,
     link: Link,
     pending: Arc<Pending>,
-    tokens: TokenCache,
+    tokens: Arc<TokenCache>,
     services: KnownServices,
     /// One for each call under way.
     places: Semaphore,
@@ -118,6 +118,12 @@ impl Client {
     #[must_use]
     pub fn credentials(&self) -> &Credentials {
         &self.0.credentials
+    }
+
+    /// Tokens of this source, for requests that are not made with the agent's own. Nothing is fetched yet.
+    #[must_use]
+    pub fn tokens(&self, source: impl TokenSource) -> Tokens {
+        Tokens(Arc::new(TokenCache::new(Arc::new(source), Arc::clone(&self.0.options.clock))))
     }
 
     /// What it is doing and has seen.
@@ -199,7 +205,7 @@ impl ClientBuilder {
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Client, ClientError> {
         let Self { credentials, options } = self;
-        let tokens = TokenCache::new(credentials.tokens()?, Arc::clone(&options.clock));
+        let tokens = Arc::new(TokenCache::new(credentials.tokens()?, Arc::clone(&options.clock)));
         let pending = Arc::new(Pending::new(Arc::clone(&options.clock)));
         let link = Link::open(&credentials, Arc::clone(&pending)).await?;
         Ok(Client(Arc::new(Inner {

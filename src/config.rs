@@ -9,6 +9,7 @@ mod load;
 mod page;
 mod reference;
 mod schema;
+mod tokens;
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::Client;
 use super::error::{ClientError, ProtocolError};
+use super::request::RequestBuilder;
 
 /// The methods of a service that an agent may call.
 #[derive(Debug, Clone, Default)]
@@ -91,19 +92,32 @@ impl Client {
     ///
     /// Cancel safe.
     pub async fn discover(&self, service: &str) -> Result<Catalogue, ClientError> {
+        self.request(service).discover().await
+    }
+}
+
+impl RequestBuilder {
+    /// As [`Client::discover`], with the options of this request; each page has its deadline.
+    ///
+    /// # Errors
+    /// As of [`Client::discover`].
+    ///
+    /// Cancel safe.
+    pub async fn discover(self) -> Result<Catalogue, ClientError> {
         let wrong = || ClientError::Protocol(ProtocolError::Catalogue);
         let mut catalogue = Catalogue::default();
         let (mut cursor, mut bytes) = (None::<String>, 0);
         loop {
             // With frames, a page may be larger than a message.
-            let page = self.request(service).stream::<IgnoredAny>("rpc.discover", Asked { cursor: cursor.as_deref() });
+            let asked = Asked { cursor: cursor.as_deref() };
+            let page = self.clone().stream::<IgnoredAny>("rpc.discover", asked);
             let Page { info, methods, next } = page.finish().await?;
             (catalogue.title, catalogue.version) = (info.title, info.version);
             for document in methods {
                 let mut method: MethodInfo = serde_json::from_str(document.get()).map_err(|_| wrong())?;
                 bytes += document.get().len();
                 let in_order = catalogue.methods.last().is_none_or(|last| last.name < method.name);
-                if !in_order || bytes > Self::DISCOVERED_BYTES || catalogue.methods.len() >= Self::DISCOVERED {
+                if !in_order || bytes > Client::DISCOVERED_BYTES || catalogue.methods.len() >= Client::DISCOVERED {
                     return Err(wrong());
                 }
                 method.document = Some(document);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Inner;
+use super::exchange::token;
 use super::link::{Link, NotPublished};
 use super::pending::Expected;
 use crate::name::Name;
@@ -36,7 +37,7 @@ impl Inner {
         payload: &[u8],
     ) -> Result<(), NotSent> {
         let deadline = Instant::now() + SENT_WITHIN;
-        let token = self.token(deadline).await.map_err(|_| NotSent::Now)?;
+        let token = token(&expected.tokens, deadline).await.map_err(|_| NotSent::Now)?;
         let bus = self.link.session().ok_or(NotSent::Now)?;
         let (service, call) = (&expected.service, &expected.expectation);
         let replica = replica.and_then(|replica| Name::new(replica).ok());
@@ -71,7 +72,7 @@ impl Inner {
         if self.options.clock.now_s() < shown {
             return false;
         }
-        let token = self.token(Instant::now() + SENT_WITHIN).await;
+        let token = token(&expected.tokens, Instant::now() + SENT_WITHIN).await;
         token.is_ok_and(|token| token.renew_s() > shown)
     }
 

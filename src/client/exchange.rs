@@ -18,7 +18,7 @@ use super::known_service::KnownService;
 use super::link::{Link, NotPublished};
 use super::pending::{Expected, StreamWaiter, Waiter};
 use super::stop_signal::Stoppable;
-use super::token::{CachedToken, TokenFault};
+use super::token::{CachedToken, TokenCache, TokenFault};
 use crate::nats::Session;
 use crate::rpc::{Responses, RpcError, code};
 use crate::wire::{Expectation, HeaderBlock, Signed, SignedRequest};
@@ -41,6 +41,8 @@ pub(super) struct OutgoingMessage {
     pub(super) stop: Option<Stoppable>,
     /// Where its id goes, if anybody wants it.
     pub(super) id: Option<MessageId>,
+    /// Whose tokens it is sent with.
+    pub(super) tokens: Arc<TokenCache>,
 }
 
 /// The id of the last message that was sent for a request: `message_id` in the service's log. Clones share it.
@@ -90,7 +92,7 @@ impl Inner {
             *attempts += 1;
             let outcome = self.request_once(outgoing, deadline).await;
             if matches!(outcome, Err(ClientError::Hint { hint: HintKind::Unauthenticated })) {
-                self.tokens.invalidate_soon();
+                outgoing.tokens.invalidate_soon();
             }
             let is_stopped = outgoing.stop.as_ref().is_some_and(Stoppable::is_stopped);
             let delay = if outgoing.idempotent && !is_stopped { retry_delay(&outcome) } else { None };
@@ -146,7 +148,7 @@ impl Inner {
         let deadline = Instant::now() + outgoing.deadline;
         let _place = self.place(deadline).await?;
         loop {
-            let token = self.token(deadline).await?;
+            let token = token(&outgoing.tokens, deadline).await?;
             let bus = self.link.up(false, deadline).await?;
             let reply = if reply { self.link.reply().0 } else { String::new() };
             let signed = self.sign(outgoing, &reply, &token, self.options.clock.now_ms(), deadline);
@@ -188,7 +190,7 @@ impl Inner {
 
     /// Signs a message whose answer is waited for, once the connection is up.
     async fn prepare(&self, outgoing: &OutgoingMessage, deadline: Instant) -> Result<Prepared, ClientError> {
-        let token = self.token(deadline).await?;
+        let token = token(&outgoing.tokens, deadline).await?;
         let bus = self.link.up(true, deadline).await?;
         let (reply, reply_token) = self.link.reply();
         let own_ms = self.options.clock.now_ms();
@@ -208,11 +210,6 @@ impl Inner {
             Ok(Err(_)) => Err(ClientError::Closed),
             Err(_) => Err(ClientError::Busy { limit: self.options.in_flight }),
         }
-    }
-
-    pub(super) async fn token(&self, deadline: Instant) -> Result<Arc<CachedToken>, ClientError> {
-        let token = timeout_at(deadline, self.tokens.current()).await;
-        token.unwrap_or_else(|_| Err(Arc::new(TokenFault::Slow))).map_err(ClientError::Token)
     }
 
     fn sign(
@@ -264,6 +261,12 @@ impl Inner {
     }
 }
 
+/// The token in use, if there is one by then.
+pub(super) async fn token(tokens: &TokenCache, deadline: Instant) -> Result<Arc<CachedToken>, ClientError> {
+    let token = timeout_at(deadline, tokens.current()).await;
+    token.unwrap_or_else(|_| Err(Arc::new(TokenFault::Slow))).map_err(ClientError::Token)
+}
+
 impl OutgoingMessage {
     fn expected(&self, expectation: Expectation, own_ms: u64, token: &CachedToken) -> Expected {
         Expected {
@@ -274,6 +277,7 @@ impl OutgoingMessage {
             repeatable: self.idempotent,
             cancels: !self.detached,
             counter: AtomicU64::new(0),
+            tokens: Arc::clone(&self.tokens),
             renew_token_s: AtomicU64::new(token.renew_s()),
             uncontrolled: AtomicBool::new(false),
         }

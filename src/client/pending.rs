@@ -13,6 +13,7 @@ use super::answer::{Answer, hint};
 use super::error::{ClientError, ProtocolError};
 use super::incoming::{Incoming, Limits as StreamBounds, Verdict};
 use super::known_service::KnownService;
+use super::token::TokenCache;
 use crate::clock::Clock;
 use crate::log_limiter::LogLimiter;
 use crate::nats::Message;
@@ -56,6 +57,8 @@ pub(super) struct Expected {
     pub(super) cancels: bool,
     /// The counter of the last control message.
     pub(super) counter: AtomicU64,
+    /// Whose tokens it is controlled with.
+    pub(super) tokens: Arc<TokenCache>,
     /// Until when the newest token that the service was shown is good enough, in seconds since the Unix epoch.
     pub(super) renew_token_s: AtomicU64,
     /// The broker forbids this user to control it.

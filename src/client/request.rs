@@ -18,6 +18,7 @@ use super::error::{ClientError, InvalidRequest, ProtocolError};
 use super::exchange::{MessageId, OutgoingMessage};
 use super::stop_signal::{StopSignal, Stoppable};
 use super::stream_options::{StreamOptions, asked};
+use super::token::Tokens;
 use crate::name::MethodName;
 use crate::rpc::{Id, Outcome, Request, Responses, RpcError};
 use crate::wire::is_idempotency_key;
@@ -106,6 +107,7 @@ pub struct RequestBuilder {
     detached: bool,
     stop: Option<StopSignal>,
     pub(super) stream: StreamOptions,
+    tokens: Option<Tokens>,
     /// What the method may ask for.
     pub(super) attached: Vec<Attachment>,
 }
@@ -136,6 +138,7 @@ impl RequestBuilder {
             detached: false,
             stop: None,
             stream: StreamOptions::default(),
+            tokens: None,
             attached: Vec::new(),
         }
     }
@@ -167,6 +170,13 @@ impl RequestBuilder {
     /// Writes down the id of each message that is sent, for who looks it up in the service's log: a denial does not say why.
     pub fn note_id(mut self, id: &MessageId) -> Self {
         self.id = Some(id.clone());
+        self
+    }
+
+    /// Makes the request with these tokens instead of the agent's own: for an agent that acts on behalf of others, each of whom has a
+    /// token that names the agent as its actor. All that follows for the request, such as cancelling it, is done with them, too.
+    pub fn tokens(mut self, tokens: &Tokens) -> Self {
+        self.tokens = Some(tokens.clone());
         self
     }
 
@@ -347,6 +357,7 @@ impl RequestBuilder {
             detached: self.detached,
             stop: self.stop.clone().map(Stoppable::new),
             id: self.id.clone(),
+            tokens: Arc::clone(self.tokens.as_ref().map_or(&inner.tokens, |tokens| &tokens.0)),
         })
     }
 

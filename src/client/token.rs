@@ -147,6 +147,13 @@ impl fmt::Debug for CachedToken {
     }
 }
 
+/// The tokens that some requests of a client are made with instead of the agent's own: see
+/// [`RequestBuilder::tokens`](super::RequestBuilder::tokens). Made by [`Client::tokens`](super::Client::tokens).
+///
+/// The token in use is renewed in time, as the agent's own is. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Tokens(pub(super) Arc<TokenCache>);
+
 /// The token in use, renewed in time. Ends its refreshing when dropped.
 #[derive(Debug)]
 pub(super) struct TokenCache(Arc<Shared>);

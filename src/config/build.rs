@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Config, ConfigError, GuardKind, IssuerFault, ReplayConfig, issuer};
+use super::{Config, ConfigError, GuardKind, ReplayConfig};
 use crate::auth::{
-    Denylist, KeyRing, KeySet, KeySource, LocalGuard, NonceLimits, ReplayGuard, ServiceKeyMissing, Symmetric,
-    TimeFloor, TokenRules, TokenVerifier, Verifier, Window, read_trusted_service_key,
+    Denylist, KeyRing, KeySet, KeySource, LocalGuard, NonceLimits, ReplayGuard, ServiceKeyMissing, TimeFloor,
+    TokenVerifier, Verifier, Window, read_trusted_service_key,
 };
 #[cfg(feature = "shared-guard")]
 use crate::auth::{SharedConfig, SharedGuard};
@@ -31,40 +31,13 @@ impl Config {
             .with_limits(limits))
     }
 
-    fn symmetric(&self) -> Symmetric {
-        if self.tokens.accept_symmetric { Symmetric::Allowed } else { Symmetric::Refused }
-    }
-
     fn token_keys(&self) -> Result<KeySet, ConfigError> {
-        if self.tokens.issuer.is_empty() {
-            return Err(ConfigError::NoIssuer);
-        }
-        let files = self.tokens.issuer.iter().filter_map(|issuer| Some((issuer, issuer.jwks.as_ref()?)));
-        let mut sets = Vec::new();
-        for (issuer, file) in files {
-            let set = KeySet::read_trusted_file(file, &issuer.key_rules(self.symmetric()), &self.files)?;
-            for key in set.left_out().take(16) {
-                tracing::warn!(
-                    target: "sealwire::reload",
-                    resource = "token keys",
-                    issuer = issuer.issuer,
-                    key = crate::name::shown(&key.key),
-                    reason = %key.fault,
-                    "key left out"
-                );
-            }
-            sets.push(set);
-        }
-        if sets.is_empty() { Ok(KeySet::default()) } else { Ok(KeySet::merge(sets)?) }
+        self.tokens.keys(&self.files)
     }
 
     /// Where keys are fetched from, for issuers whose keys are no file.
     fn key_sources(&self) -> Result<Vec<KeySource>, ConfigError> {
-        issuer::check_all(&self.tokens.issuer)?;
-        let symmetric = self.symmetric();
-        let sources =
-            self.tokens.issuer.iter().filter_map(|issuer| issuer.key_source(symmetric, &self.files).transpose());
-        Ok(sources.collect::<Result<_, IssuerFault>>()?)
+        self.tokens.key_sources(&self.files)
     }
 
     fn denylist(&self) -> Result<Denylist, ConfigError> {
@@ -139,17 +112,10 @@ impl Config {
     }
 
     fn token_verifier(&self, endpoint: &Endpoint) -> Result<TokenVerifier, ConfigError> {
-        let mut rules = TokenRules::new(self.tokens.audience.as_deref().unwrap_or(endpoint.audience().as_str()));
-        rules.leeway_s = self.tokens.leeway_s.unwrap_or(rules.leeway_s);
-        rules.max_lifetime_s = self.tokens.max_lifetime_s.unwrap_or(rules.max_lifetime_s);
-        rules.require_cnf = self.tokens.require_cnf;
-        rules.accept_plain_jwt_typ = self.tokens.accept_plain_jwt_typ;
-        rules.symmetric = self.symmetric();
         let audience = |template: &str| {
             template.replace("{environment}", self.environment.as_str()).replace("{service}", self.service.as_str())
         };
-        rules.issuers =
-            self.tokens.issuer.iter().map(|issuer| (issuer.issuer.clone(), issuer.rules(audience))).collect();
+        let rules = self.tokens.rules(endpoint.audience().as_str(), audience);
         let tokens = TokenVerifier::new(rules, self.token_keys()?);
         tokens.replace_denylist(self.denylist()?);
         Ok(tokens)

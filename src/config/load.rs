@@ -55,9 +55,7 @@ impl Config {
         self.keys.ring = folder.join(&self.keys.ring);
         self.keys.service_key = self.keys.service_key.map(|path| folder.join(path));
         self.keys.denylist = self.keys.denylist.map(|path| folder.join(path));
-        for issuer in &mut self.tokens.issuer {
-            issuer.relative_to(folder);
-        }
+        self.tokens.relative_to(folder);
         for backend in &mut self.backend {
             backend.files = self.files.clone();
             backend.relative_to(folder);

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 use super::*;
+use crate::client::StaticToken;
 use crate::client::credentials::Credentials;
 use crate::client::known_service::KnownServices;
 use crate::clock::ManualClock;
@@ -39,6 +40,7 @@ fn call(pending: &Arc<Pending>, token: &str, repeatable: bool) -> Waiter {
         repeatable,
         cancels: true,
         counter: AtomicU64::new(0),
+        tokens: Arc::new(TokenCache::new(Arc::new(StaticToken::new("t")), Arc::new(ManualClock::at(NOW)))),
         renew_token_s: AtomicU64::new(u64::MAX),
         uncontrolled: AtomicBool::new(false),
     };

@@ -7,7 +7,14 @@ use sealwire::client::{ClientError, ErrorKind, InvalidRequest};
 use serde_json::json;
 
 use super::{Stage, at_once, eventually};
-use sealwire_testkit::{SOON, within};
+use sealwire::auth::IssueRequest;
+use sealwire::client::{Client, Credentials, StaticToken};
+use sealwire::rpc::RpcError;
+use sealwire::service::{Ctx, Router};
+use sealwire::{BusConfig, Clock as _, Name, SystemClock};
+use sealwire_testkit::site::{Site, agent_key};
+use sealwire_testkit::{NatsServer, SOON, within};
+use serde_json::Value;
 
 #[tokio::test]
 async fn calls_by_name_and_by_position_get_their_results() {
@@ -296,4 +303,49 @@ async fn idempotent_call_waits_for_a_service_that_starts() {
     };
     let (count, _serving) = within(SOON, futures_util::future::join(call, starts)).await;
     assert_eq!(count.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn requests_on_behalf_of_others_are_made_and_controlled_with_their_tokens() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let policy =
+        "[role.worker]\nallow = []\n[rule.others]\nroles = [\"worker\"]\nallow = [\"site/*\"]\ndelegated = \"only\"\n";
+    std::fs::write(site.path("policies/policy.toml"), policy).unwrap();
+    let begun = std::sync::Arc::new(tokio::sync::Notify::new());
+    let who = |ctx: Ctx<_>, (): ()| async move { Ok::<_, RpcError>(json!([ctx.caller().agent, ctx.caller().subject])) };
+    let wait = |ctx: Ctx<std::sync::Arc<tokio::sync::Notify>>, (): ()| async move {
+        ctx.state().notify_one();
+        std::future::pending::<Result<(), RpcError>>().await
+    };
+    let router = Router::new(std::sync::Arc::clone(&begun)).method("site/who", who).method("site/wait", wait);
+    let served = site.serve(router).await;
+    let name = |text| Name::new(text).unwrap();
+    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
+    let client = Client::connect(credentials.token(site.token("ann", &["worker"]))).await.unwrap();
+    let tokens = |subject: &str, actor: &str| {
+        let mut request = IssueRequest::new(subject, site.endpoint.audience().as_str(), SystemClock.now_s());
+        request.actor = Some(actor.to_owned());
+        request.roles = ["worker".to_owned()].into();
+        client.tokens(StaticToken::new(site.issuer.issue(&request).unwrap()))
+    };
+    for subject in ["zoe", "max"] {
+        let asking = client.request("site").tokens(&tokens(subject, "ann")).call::<Value>("site/who", ());
+        assert_eq!(within(SOON, asking).await.unwrap(), json!(["ann", subject]));
+    }
+    let found = within(SOON, client.request("site").tokens(&tokens("zoe", "ann")).discover()).await.unwrap();
+    assert_eq!(found.methods.iter().map(|method| method.name.as_str()).collect::<Vec<_>>(), ["site/wait", "site/who"]);
+    // Without them it is the agent's own, which these rules are not for; and another's is of no use to it.
+    let own = within(SOON, client.call::<Value>("site", "site/who", ())).await.unwrap_err();
+    assert_eq!(own.remote().unwrap().code(), -32002);
+    assert!(within(SOON, client.discover("site")).await.unwrap().methods.is_empty());
+    let foreign = client.request("site").tokens(&tokens("zoe", "bob")).call::<Value>("site/who", ());
+    assert_eq!(within(SOON, foreign).await.unwrap_err().kind(), ErrorKind::Hint);
+    let none = client.request("site").tokens(&client.tokens(StaticToken::new("none"))).call::<Value>("site/who", ());
+    assert_eq!(within(SOON, none).await.unwrap_err().kind(), ErrorKind::Token);
+    // The service takes control of a call from nobody but its caller.
+    let waiting = client.request("site").tokens(&tokens("zoe", "ann")).stream::<Value>("site/wait", ());
+    within(SOON, begun.notified()).await;
+    assert!(within(SOON, waiting.cancel()).await);
+    within(SOON, served.stop()).await.unwrap();
 }
