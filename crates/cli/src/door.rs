@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use clap::Args;
 use sealwire::client::Credentials;
-use sealwire_door::Bus;
 use sealwire_door::http::{Door as Http, DoorConfig};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -53,21 +52,27 @@ impl Door {
         let config = DoorConfig::load(&self.config).or_fail(Exit::Input)?;
         let credentials = Credentials::load(&config.credentials).or_fail(Exit::Input)?;
         let (agent, listen) = (credentials.agent().to_string(), config.listen);
+        let scheme = if config.tls_cert.is_some() { "https" } else { "http" };
+        let signals = Signals::listen(Some(config.drain() + LEAVING))?;
         if self.check {
+            let opened = block_on(signals.unless_stopped(Http::open(config, credentials)))?;
+            opened.transpose().or_fail(Exit::Input)?;
             out.result(&json!({ "valid": true, "agent": agent, "listen": listen }), || {
                 format!("valid: {agent} would listen on {listen}")
             })?;
             return Ok(Exit::Ok);
         }
-        let signals = Signals::listen(Some(config.drain() + LEAVING))?;
         block_on(async {
+            let Some(opened) = signals.unless_stopped(Http::open(config, credentials)).await else {
+                return Ok(Exit::Ok);
+            };
+            let door = Arc::new(opened.or_fail(Exit::Input)?);
             let bound = TcpListener::bind(listen).await;
             let listener = bound.map_err(|error| Failure::input(format!("`listen` is {listen}: {error}")))?;
             let listens = listener.local_addr().map_err(|error| Failure::input(error.to_string()))?;
             out.result(&json!({ "ready": true, "agent": agent, "listen": listens }), || {
-                format!("{agent} answers on http://{listens}")
+                format!("{agent} answers on {scheme}://{listens}")
             })?;
-            let door = Arc::new(Http::new(config, Bus::new(credentials)));
             let served = door.serve(listener, signals.stop()).await;
             served.map(|()| Exit::Ok).map_err(|error| Failure::of(Exit::Timeout, &error))
         })?

@@ -2,6 +2,7 @@
 //! Never decides what a service decides, and hands nothing on that it has read otherwise than the service will.
 
 mod body;
+mod callers;
 mod config;
 mod connections;
 mod events;
@@ -9,7 +10,9 @@ mod gate;
 mod principal;
 mod refusal;
 mod rpc;
+mod tls;
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +21,13 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
+use sealwire::client::Credentials;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
 
+pub use self::callers::CallersError;
+use self::callers::{Callers, METADATA};
 pub use self::config::{DoorConfig, DoorConfigError, Expose, Identity};
 use self::connections::Body;
 use self::principal::{Admission, Principal};
@@ -28,11 +35,24 @@ use self::refusal::Refusal;
 use crate::bus::Bus;
 
 /// A door over HTTP.
-#[derive(Debug)]
 pub struct Door {
     config: DoorConfig,
     bus: Bus,
+    callers: Arc<Callers>,
     admission: Admission,
+    tls: Option<TlsAcceptor>,
+}
+
+/// A door that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Callers could not be known.
+    #[error(transparent)]
+    Callers(#[from] CallersError),
+    /// Certificate or key of the listener; why.
+    #[error("{0}")]
+    Tls(String),
 }
 
 /// Requests under way did not end in time: how many connections were cut off.
@@ -44,11 +64,17 @@ pub struct CutOff(pub usize);
 const TIDY: Duration = Duration::from_secs(5);
 
 impl Door {
-    /// The door of this configuration, by this agent.
-    #[must_use]
-    pub fn new(config: DoorConfig, bus: Bus) -> Self {
+    /// The door of this configuration, by this agent; nothing is connected yet but to issuers whose keys are fetched.
+    ///
+    /// # Errors
+    /// `OpenError`.
+    ///
+    /// Cancel safe.
+    pub async fn open(config: DoorConfig, credentials: Credentials) -> Result<Self, OpenError> {
+        let tls = tls::acceptor(&config).map_err(OpenError::Tls)?;
+        let (callers, credentials) = Callers::new(&config, credentials).await?;
         let admission = Admission::new(&config);
-        Self { config, bus, admission }
+        Ok(Self { config, bus: Bus::new(credentials), callers: Arc::new(callers), admission, tls })
     }
 
     /// Answers on `listener` until `stop`; then requests under way have [`DoorConfig::drain`] to end, and what is left is cancelled at
@@ -64,7 +90,8 @@ impl Door {
             let door = Arc::clone(&door);
             async move { door.answer(request).await }
         };
-        let serving = connections::serve(listener, self.config.connections, self.config.drain(), stop, answer);
+        let serving =
+            connections::serve(listener, self.tls.clone(), self.config.connections, self.config.drain(), stop, answer);
         let cut_off = tokio::select! {
             cut_off = serving => cut_off,
             () = self.tidy() => 0,
@@ -84,6 +111,7 @@ impl Door {
             was_away = away.is_some();
             sleep(TIDY).await;
             self.admission.tidy();
+            self.callers.refresh().await;
         }
     }
 
@@ -96,6 +124,7 @@ impl Door {
                 Ok(origin) => {
                     let mut answer = match gate::preflight(&head, origin.as_ref()) {
                         Some(answer) => answer,
+                        None if head.uri.path() == METADATA => self.metadata(&head).unwrap_or_else(Refusal::answer),
                         None => self.route(&head, body).await.unwrap_or_else(Refusal::answer),
                     };
                     gate::shared_with(&mut answer, origin);
@@ -111,20 +140,20 @@ impl Door {
     }
 
     async fn route(&self, head: &Parts, body: Incoming) -> Result<Response<Body>, Refusal> {
-        let principal = self.principal(head)?;
+        let principal = self.callers.know(head)?;
         let mut steps = head.uri.path().split('/').skip(1);
         match (steps.next(), steps.next(), steps.next(), steps.next()) {
             (Some("rpc"), Some(service), None, _) => {
-                let expose = self.exposed(service)?;
+                let expose = self.exposed(service, &principal)?;
                 only(&head.method, Method::POST)?;
                 self.call(principal, expose, head, body).await
             }
             (Some("rpc"), Some(service), Some("stream"), None) => {
-                let expose = self.exposed(service)?;
+                let expose = self.exposed(service, &principal)?;
                 self.stream(principal, expose, head, body).await
             }
             (Some("rpc"), Some(service), Some("openrpc.json"), None) => {
-                let expose = self.exposed(service)?;
+                let expose = self.exposed(service, &principal)?;
                 only(&head.method, Method::GET)?;
                 self.openrpc(principal, expose).await
             }
@@ -132,16 +161,23 @@ impl Door {
         }
     }
 
-    fn exposed(&self, service: &str) -> Result<&Expose, Refusal> {
+    fn exposed(&self, service: &str, principal: &Principal) -> Result<&Expose, Refusal> {
         let found = self.config.expose.iter().find(|expose| expose.service.as_str() == service);
-        found.ok_or_else(|| Refusal::not_found("no such service is exposed here"))
+        let expose = found.ok_or_else(|| Refusal::not_found("no such service is exposed here"))?;
+        self.callers.admits(principal, expose)?;
+        Ok(expose)
     }
 
-    /// Who calls.
-    fn principal(&self, _head: &Parts) -> Result<Principal, Refusal> {
-        match self.config.identity {
-            Identity::Own => Ok(Principal::own(self.bus.agent())),
-        }
+    fn metadata(&self, head: &Parts) -> Result<Response<Body>, Refusal> {
+        let metadata = self.callers.metadata().ok_or_else(|| Refusal::not_found("there is nothing here"))?;
+        only(&head.method, Method::GET)?;
+        Ok(answered(StatusCode::OK, "application/json", metadata))
+    }
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Door").field("config", &self.config).finish_non_exhaustive()
     }
 }
 

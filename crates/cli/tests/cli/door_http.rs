@@ -1,6 +1,7 @@
 //! `sealwire door`: services over HTTP, for clients that nobody here wrote, and for what goes wrong. docs/doors.md.
 
 mod events;
+mod mint;
 mod wire;
 
 use std::net::SocketAddr;
@@ -38,8 +39,13 @@ struct Door {
 
 /// The configuration of a door to the service of the stage.
 fn configure(shell: &Shell, door: &str, expose: &str) {
+    configure_identity(shell, door, "", expose);
+}
+
+/// The same, with tables between.
+fn configure_identity(shell: &Shell, door: &str, tables: &str, expose: &str) {
     let config = format!(
-        "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"planner.creds.json\"\n{door}\n\
+        "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"planner.creds.json\"\n{door}\n{tables}\n\
          [[door.expose]]\nservice = \"tools\"\n{expose}\n"
     );
     shell.write("door.toml", &config);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sealwire::auth::{SecretFileError, read_public};
-use sealwire::{MethodName, Name};
+use sealwire::{MethodName, Name, TokensConfig};
 use serde::Deserialize;
 
 /// A door over HTTP: where it listens, as whom it calls, and which services it leads to. docs/doors.md has every key.
@@ -18,9 +18,19 @@ pub struct DoorConfig {
     pub listen: SocketAddr,
     /// The credentials file of its agent.
     pub credentials: PathBuf,
+    /// Certificate and key of the listener, PEM files; both or neither.
+    pub tls_cert: Option<PathBuf>,
+    /// See `tls_cert`. Readable by its owner alone.
+    pub tls_key: Option<PathBuf>,
+    /// Where callers find it, without a path: `https://door.example`. With `mint`, what `aud` of their tokens must name.
+    pub public_url: Option<String>,
     /// Who callers are.
     #[serde(default)]
     pub identity: Identity,
+    /// With `mint`, whose tokens callers may have.
+    pub tokens: Option<TokensConfig>,
+    /// With `mint`, revoked tokens and subjects. Read again when it changes.
+    pub denylist: Option<PathBuf>,
     /// Names that `Host` may have, beside those of loopback.
     #[serde(default)]
     pub hosts: Vec<String>,
@@ -50,13 +60,21 @@ pub struct DoorConfig {
 }
 
 /// Who callers are to the services.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, tag = "mode", rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Identity {
     /// All of them are the door's agent. For listeners that only this machine reaches.
     #[default]
     Own,
+    /// Each is who the token says that it shows, and the door's agent acts on its behalf, with a token that the door makes for it.
+    Mint {
+        /// The key of the door's tokens, made by `sealwire keys new-token-key`.
+        key: PathBuf,
+        /// Whether `scope` of a caller's token must name the service.
+        #[serde(default = "usual::scopes")]
+        scopes: bool,
+    },
 }
 
 /// `[[door.expose]]`: a service that the door leads to.
@@ -72,6 +90,8 @@ pub struct Expose {
     /// How long a call may take, in seconds.
     #[serde(default = "usual::timeout_s")]
     pub timeout_s: u64,
+    /// With `mint`, what `aud` of tokens for the service is; `<environment>/<service>`.
+    pub audience: Option<String>,
 }
 
 impl Expose {
@@ -138,7 +158,7 @@ impl DoorConfig {
             DoorConfigError::Format { path: path.to_owned(), line, reason: error.message().replace('\n', ", ") }
         })?;
         door.check().map_err(|reason| DoorConfigError::Value { path: path.to_owned(), reason })?;
-        door.credentials = path.parent().unwrap_or_else(|| Path::new("")).join(&door.credentials);
+        door.relative_to(path.parent().unwrap_or_else(|| Path::new("")));
         Ok(door)
     }
 
@@ -148,19 +168,22 @@ impl DoorConfig {
         Duration::from_secs(self.drain_s)
     }
 
-    fn check(&mut self) -> Result<(), String> {
-        let Self { listen, identity, hosts, origins, expose, .. } = self;
-        match identity {
-            // Whoever reaches the listener is the agent.
-            Identity::Own if !listen.ip().is_loopback() => {
-                return Err(format!(
-                    "`listen` is {listen}, which other machines reach: with `identity = {{ mode = \"own\" }}` every caller \
-                     is the door's agent, so it must be a loopback address, such as 127.0.0.1:{}",
-                    listen.port()
-                ));
-            }
-            Identity::Own => {}
+    fn relative_to(&mut self, folder: &Path) {
+        if let Identity::Mint { key, .. } = &mut self.identity {
+            *key = folder.join(&*key);
         }
+        self.credentials = folder.join(&self.credentials);
+        for path in [&mut self.tls_cert, &mut self.tls_key, &mut self.denylist].into_iter().flatten() {
+            *path = folder.join(&*path);
+        }
+        if let Some(tokens) = &mut self.tokens {
+            tokens.relative_to(folder);
+        }
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.check_identity()?;
+        let Self { hosts, origins, expose, .. } = self;
         within("connections", self.connections as u64, 1, 65_536)?;
         within("per_second", self.per_second.into(), 1, 1_000_000)?;
         within("burst", self.burst.into(), 1, 1_000_000)?;
@@ -209,6 +232,57 @@ impl DoorConfig {
     }
 }
 
+impl DoorConfig {
+    fn check_identity(&mut self) -> Result<(), String> {
+        let Self { listen, identity, public_url, tokens, denylist, tls_cert, tls_key, expose, .. } = &*self;
+        if tls_cert.is_some() != tls_key.is_some() {
+            return Err("`tls_cert` and `tls_key` belong together".to_owned());
+        }
+        let is_local = listen.ip().is_loopback();
+        if *identity == Identity::Own {
+            // Whoever reaches the listener is the agent.
+            if !is_local {
+                return Err(format!(
+                    "`listen` is {listen}, which other machines reach: with `identity = {{ mode = \"own\" }}` every caller \
+                     is the door's agent, so it must be a loopback address, such as 127.0.0.1:{}",
+                    listen.port()
+                ));
+            }
+            // Else somebody might believe that they are looked at.
+            if tokens.is_some() || denylist.is_some() || expose.iter().any(|expose| expose.audience.is_some()) {
+                return Err(
+                    "`tokens`, `denylist` and `audience` are for `identity = { mode = \"mint\", … }`".to_owned()
+                );
+            }
+            return Ok(());
+        }
+        if !is_local && tls_cert.is_none() {
+            return Err(format!(
+                "`listen` is {listen}, which other machines reach, and callers' tokens would come in clear text: name \
+                 `tls_cert` and `tls_key`, or listen on a loopback address behind a proxy"
+            ));
+        }
+        let Some(tokens) = tokens else {
+            return Err("`[[door.tokens.issuer]]` is missing: whose tokens do callers have?".to_owned());
+        };
+        if tokens.require_cnf {
+            return Err("`require_cnf` in `[door.tokens]`: over HTTP nobody proves a key, so no token would be taken"
+                .to_owned());
+        }
+        let url = public_url.as_deref().ok_or("`public_url` is missing: what do callers' tokens name in `aud`?")?;
+        let name = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+        let name = name.filter(|name| !name.is_empty() && !name.contains(['/', '?', '#', '@', ' ', '"']));
+        let Some(name) = name else {
+            return Err(format!("`public_url` is `{url}`: write it without a path, such as `https://door.example`"));
+        };
+        let host = name.rsplit_once(':').map_or(name, |(host, _)| host).to_ascii_lowercase();
+        if !self.hosts.contains(&host) {
+            self.hosts.push(host);
+        }
+        Ok(())
+    }
+}
+
 fn within(key: &str, value: u64, least: u64, most: u64) -> Result<(), String> {
     if (least..=most).contains(&value) { Ok(()) } else { Err(format!("`{key}` is {value}: write {least} to {most}")) }
 }
@@ -240,6 +314,10 @@ mod usual {
     /// As of services.
     pub(super) fn drain_s() -> u64 {
         30
+    }
+
+    pub(super) fn scopes() -> bool {
+        true
     }
 
     pub(super) fn methods() -> Vec<String> {

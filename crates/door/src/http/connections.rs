@@ -22,6 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_rustls::TlsAcceptor;
 
 /// The body of an answer.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -47,6 +48,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Returns how many had to be cut off.
 pub(crate) async fn serve<A, F>(
     listener: TcpListener,
+    tls: Option<TlsAcceptor>,
     most: usize,
     drain: Duration,
     stop: impl Future<Output = ()>,
@@ -87,7 +89,12 @@ where
         match place {
             Some(place) => {
                 let stopping = stopping.subscribe();
-                tasks.spawn(connection(socket, place, Arc::clone(&connections), stopping, answer.clone()));
+                let connection =
+                    Presence::new(Arc::clone(&connections)).serve(socket, tls.clone(), stopping, answer.clone());
+                tasks.spawn(async move {
+                    connection.await;
+                    drop(place);
+                });
             }
             None => {
                 if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
@@ -101,51 +108,6 @@ where
     let ended = async { while tasks.join_next().await.is_some() {} };
     drop(timeout(drain, ended).await);
     tasks.len()
-}
-
-async fn connection<A, F>(
-    socket: TcpStream,
-    place: OwnedSemaphorePermit,
-    connections: Arc<Connections>,
-    mut stopping: watch::Receiver<bool>,
-    answer: A,
-) where
-    A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Response<Body>> + Send + 'static,
-{
-    let _place = place;
-    // Answers are small, and waited for.
-    drop(socket.set_nodelay(true));
-    let presence = Arc::new(Presence::new(connections));
-    let service = {
-        let presence = Arc::clone(&presence);
-        service_fn(move |request| {
-            let begun = Busy::new(&presence).map(|busy| (busy, answer(request)));
-            async move {
-                // Its connection is about to be ended: nothing is begun.
-                let Some((busy, answering)) = begun else { return pending().await };
-                let answer = answering.await;
-                // Until all of the answer is handed over.
-                Ok::<_, Infallible>(answer.map(|body| Held { body, _busy: busy }))
-            }
-        })
-    };
-    let io = TokioIo::new(Watched { socket, presence: Arc::clone(&presence) });
-    let mut serving = http1::Builder::new();
-    serving.header_read_timeout(None).max_header_size(HEAD_BYTES).max_buf_size(WRITE_BYTES);
-    let mut serving = pin!(serving.serve_connection(io, service));
-    let mut is_stopping = false;
-    loop {
-        tokio::select! {
-            // What went wrong is its client's business.
-            _ = &mut serving => return,
-            () = presence.overdue() => return,
-            _ = stopping.wait_for(|stopping| *stopping), if !is_stopping => {
-                is_stopping = true;
-                serving.as_mut().graceful_shutdown();
-            }
-        }
-    }
 }
 
 /// Says that there is no place.
@@ -214,6 +176,63 @@ impl Presence {
             Self { connections, phase: watch::Sender::new(Phase::Idle(Instant::now())), turn: Mutex::default() };
         presence.wait();
         presence
+    }
+
+    /// Answers what comes on this connection.
+    async fn serve<A, F>(self, socket: TcpStream, tls: Option<TlsAcceptor>, stopping: watch::Receiver<bool>, answer: A)
+    where
+        A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response<Body>> + Send + 'static,
+    {
+        // Answers are small, and waited for.
+        drop(socket.set_nodelay(true));
+        let this = Arc::new(self);
+        let Some(tls) = tls else { return this.requests(socket, stopping, answer).await };
+        // What is not said by then is not going to be, and one that waits may have to make room.
+        let shaken = tokio::select! {
+            shaken = timeout(HEAD, tls.accept(socket)) => shaken.ok().and_then(Result::ok),
+            () = this.overdue() => None,
+        };
+        if let Some(socket) = shaken {
+            this.requests(socket, stopping, answer).await;
+        }
+    }
+
+    async fn requests<S, A, F>(self: Arc<Self>, socket: S, mut stopping: watch::Receiver<bool>, answer: A)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let service = {
+            let presence = Arc::clone(&self);
+            service_fn(move |request| {
+                let begun = Busy::new(&presence).map(|busy| (busy, answer(request)));
+                async move {
+                    // Its connection is about to be ended: nothing is begun.
+                    let Some((busy, answering)) = begun else { return pending().await };
+                    let answer = answering.await;
+                    // Until all of the answer is handed over.
+                    Ok::<_, Infallible>(answer.map(|body| Held { body, _busy: busy }))
+                }
+            })
+        };
+        let io = TokioIo::new(Watched { socket, presence: Arc::clone(&self) });
+        let mut serving = http1::Builder::new();
+        serving.header_read_timeout(None).max_header_size(HEAD_BYTES).max_buf_size(WRITE_BYTES);
+        let mut serving = pin!(serving.serve_connection(io, service));
+        let mut is_stopping = false;
+        loop {
+            tokio::select! {
+                // What went wrong is its client's business.
+                _ = &mut serving => return,
+                () = self.overdue() => return,
+                _ = stopping.wait_for(|stopping| *stopping), if !is_stopping => {
+                    is_stopping = true;
+                    serving.as_mut().graceful_shutdown();
+                }
+            }
+        }
     }
 
     /// Waits for a request, from now on.
@@ -340,12 +359,12 @@ impl hyper::body::Body for Held {
 }
 
 /// A socket that tells when something comes and goes.
-struct Watched {
-    socket: TcpStream,
+struct Watched<S> {
+    socket: S,
     presence: Arc<Presence>,
 }
 
-impl AsyncRead for Watched {
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -360,7 +379,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write(context, bytes);
         self.presence.written(written.is_ready());

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +21,7 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use super::callers::Callers;
 use super::config::Expose;
 use super::connections::Body;
 use super::gate;
@@ -31,6 +33,8 @@ use crate::bus::gone;
 
 /// How often a client hears something: what is on the way ends connections that are silent for a minute.
 const BEAT: Duration = Duration::from_secs(15);
+/// How often it is looked whether a caller may still have what it has begun.
+const HOLDS: Duration = Duration::from_secs(2);
 /// The largest result, in bytes.
 const RESULT: usize = 4 << 20;
 
@@ -61,9 +65,9 @@ impl Door {
         let message_id = MessageId::default();
         // Bounded by the window of the call: no more of them come before these are read.
         let (tell, notes) = mpsc::unbounded_channel();
-        let call = client
-            .request(expose.service.as_str())
-            .deadline(expose.timeout())
+        let call = self
+            .callers
+            .request(&client, &principal, expose)
             .max_bytes(RESULT)
             .note_id(&message_id)
             .on_notification(move |note| drop(tell.send(note)))
@@ -80,6 +84,8 @@ impl Door {
                 let message_id = message_id.clone();
                 Box::pin(async move { gone(&client, &message_id).await })
             },
+            holds: interval_at(Instant::now() + HOLDS, HOLDS),
+            callers: Arc::clone(&self.callers),
             expose: expose.clone(),
             principal,
             message_id,
@@ -111,6 +117,9 @@ struct Events {
     beat: Interval,
     /// Completes when it is without a broker for too long; whether it was sent.
     gone: Pin<Box<dyn Future<Output = bool> + Send>>,
+    /// When it is looked whether the caller may still have it.
+    holds: Interval,
+    callers: Arc<Callers>,
     expose: Expose,
     principal: Principal,
     message_id: MessageId,
@@ -129,6 +138,14 @@ impl Events {
             let call = self.call.as_mut()?;
             tokio::select! {
                 biased;
+                // Ahead of parts, of which there may always be one.
+                _ = self.holds.tick() => {
+                    if !self.callers.holds(&self.principal) {
+                        self.call = None;
+                        self.ended = Some("revoked");
+                        self.ready.push_back(data(&Refusal::ended().of(Some(&self.id)).text()));
+                    }
+                }
                 part = call.next() => {
                     // They came before it.
                     self.take_notes();

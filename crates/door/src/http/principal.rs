@@ -8,28 +8,41 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
+use super::callers::Shown;
 use super::config::DoorConfig;
 use super::refusal::Refusal;
 
 /// A caller that is known.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Principal(Arc<str>);
+#[derive(Debug, Clone)]
+pub(crate) struct Principal {
+    /// No other has it.
+    name: Arc<str>,
+    /// What it has shown, if it is not the door's agent itself.
+    pub(super) shown: Option<Arc<Shown>>,
+}
 
 impl Principal {
     /// Whoever reaches the listener of a door that is for its own machine.
-    pub(super) fn own(agent: String) -> Self {
-        Self(agent.into())
+    pub(super) fn own(agent: &str) -> Self {
+        Self { name: agent.into(), shown: None }
+    }
+
+    /// Whom a token speaks of that was verified.
+    pub(super) fn of(shown: Shown) -> Self {
+        // Two issuers may have two people of one name.
+        let name = format!("{} {}", shown.token.issuer, shown.token.subject).into();
+        Self { name, shown: Some(Arc::new(shown)) }
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.name
     }
 }
 
 /// How much of the door callers may use.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    rate: DefaultKeyedRateLimiter<Principal>,
+    rate: DefaultKeyedRateLimiter<Arc<str>>,
     clock: DefaultClock,
     burst: NonZeroU32,
     requests: Arc<Places>,
@@ -40,14 +53,14 @@ pub(crate) struct Admission {
 #[derive(Debug)]
 struct Places {
     most: u32,
-    taken: Mutex<HashMap<Principal, u32>>,
+    taken: Mutex<HashMap<Arc<str>, u32>>,
 }
 
 /// A request or a stream under way; its end gives the place back.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
-    principal: Principal,
+    principal: Arc<str>,
 }
 
 impl Admission {
@@ -79,7 +92,7 @@ impl Admission {
         // A batch of more than the burst takes all of it, else it could never pass.
         let calls = u32::try_from(calls).unwrap_or(u32::MAX).min(self.burst.get());
         let Some(calls) = NonZeroU32::new(calls) else { return Ok(()) };
-        match self.rate.check_key_n(principal, calls) {
+        match self.rate.check_key_n(&principal.name, calls) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(until)) => {
                 let wait = until.wait_time_from(self.clock.now());
@@ -100,15 +113,15 @@ impl Places {
     fn take(this: &Arc<Self>, principal: &Principal) -> Option<Place> {
         let mut taken = this.lock();
         // INVARIANT: who has nothing under way has no entry.
-        let count = taken.get(principal).copied().unwrap_or(0);
+        let count = taken.get(&principal.name).copied().unwrap_or(0);
         if count >= this.most {
             return None;
         }
-        taken.insert(principal.clone(), count + 1);
-        Some(Place { places: Arc::clone(this), principal: principal.clone() })
+        taken.insert(Arc::clone(&principal.name), count + 1);
+        Some(Place { places: Arc::clone(this), principal: Arc::clone(&principal.name) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, u32>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, u32>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -163,6 +163,17 @@ impl Refusal {
         }
     }
 
+    /// With this in its head.
+    pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.header = Some((name, value));
+        self
+    }
+
+    /// What a caller has shown does not hold any more.
+    pub(crate) fn ended() -> Self {
+        Self::unknown("the caller's token has expired or was revoked")
+    }
+
     /// Of the call of this id.
     pub(crate) fn of(mut self, id: Option<&Id>) -> Self {
         self.id = id.cloned();

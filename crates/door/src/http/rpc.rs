@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
-use sealwire::client::{Catalogue, Client, ClientError, MessageId};
+use sealwire::client::{Catalogue, ClientError, MessageId, RequestBuilder};
 use sealwire::rpc::{self, Id, Limits, Request, Responses, code};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -78,11 +78,13 @@ impl Door {
         let sending = async {
             match &asked {
                 Asked::Answer(call) => {
-                    let request = client.request(expose.service.as_str()).deadline(expose.timeout()).note_id(id);
+                    let request = self.callers.request(&client, principal, expose).note_id(id);
                     let answer = request.send_raw(text).await.map_err(|error| failed(expose, &error))?;
                     verified(answer, call.as_ref())
                 }
-                Asked::Nothing(messages) => notified(&client, expose, messages, id).await,
+                Asked::Nothing(messages) => {
+                    notified(&self.callers.request(&client, principal, expose).note_id(id), expose, messages).await
+                }
             }
         };
         let outcome = tokio::select! {
@@ -142,7 +144,7 @@ impl Door {
         }
         let _admitted = self.admission.admit(&principal)?;
         let client = self.bus.client().await.map_err(|_| Refusal::away())?;
-        let found = client.discover(expose.service.as_str()).await;
+        let found = self.callers.request(&client, &principal, expose).discover().await;
         let Catalogue { title, version, methods, .. } = found.map_err(|error| failed(expose, &error))?;
         let document = Document {
             openrpc: "1.3.2",
@@ -180,16 +182,10 @@ fn verified(answer: String, call: Option<&Id>) -> Result<Response<Body>, Refusal
 }
 
 /// Sends what nobody answers.
-async fn notified(
-    client: &Client,
-    expose: &Expose,
-    messages: &[Bytes],
-    id: &MessageId,
-) -> Result<Response<Body>, Refusal> {
+async fn notified(request: &RequestBuilder, expose: &Expose, messages: &[Bytes]) -> Result<Response<Body>, Refusal> {
     let mut outcome = Ok(());
     for message in messages {
-        let request = client.request(expose.service.as_str()).deadline(expose.timeout()).note_id(id);
-        outcome = outcome.and(request.publish_raw(message.clone()).await);
+        outcome = outcome.and(request.clone().publish_raw(message.clone()).await);
     }
     outcome.map_err(|error| failed(expose, &error))?;
     let mut answer = answered(StatusCode::NO_CONTENT, "application/json", "");

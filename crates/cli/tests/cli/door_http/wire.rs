@@ -104,6 +104,12 @@ impl Wire {
         self.read.is_empty() && !self.more().await
     }
 
+    /// Whether the door closes the connection, and says no HTTP before.
+    pub(super) async fn ends(&mut self) -> bool {
+        while self.more().await {}
+        !self.read.starts_with(b"HTTP")
+    }
+
     async fn more(&mut self) -> bool {
         let mut some = [0; 4_096];
         let read = within(LONG, self.socket.read(&mut some)).await.unwrap_or(0);

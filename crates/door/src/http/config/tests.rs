@@ -39,6 +39,35 @@ fn what_is_left_out_has_a_meaning_and_what_is_wrong_is_said() {
 }
 
 #[test]
+fn callers_that_show_tokens_need_all_that_these_are_judged_by() {
+    let tables = "\n[[door.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"j.json\"\n[[door.expose]]";
+    let mint =
+        "a.json\"\npublic_url = \"https://Door.Example:8443\"\nidentity = { mode = \"mint\", key = \"k.json\" }\n";
+    let mint = LEAST.replace("a.json\"\n", mint).replace("[[door.expose]]", tables);
+    let door = read(&mint).unwrap();
+    assert_eq!((door.hosts.as_slice(), door.tokens.unwrap().issuer.len()), (&["door.example".to_owned()][..], 1));
+    assert_eq!(door.identity, Identity::Mint { key: "k.json".into(), scopes: true });
+    for (from, to, said) in [
+        ("127.0.0.1:0", "0.0.0.0:8443", "clear text"),
+        ("public_url = \"https://Door.Example:8443\"\n", "", "`public_url` is missing"),
+        ("https://Door.Example:8443", "door.example", "without a path"),
+        ("https://Door.Example:8443", "https://door.example/rpc", "without a path"),
+        (tables, "[[door.expose]]", "whose tokens"),
+        ("a.json\"\n", "a.json\"\ntls_cert = \"c.pem\"\n", "belong together"),
+        ("[[door.tokens.issuer]]", "[door.tokens]\nrequire_cnf = true\n[[door.tokens.issuer]]", "nobody proves a key"),
+        ("identity = { mode = \"mint\", key = \"k.json\" }\n", "", "are for `identity = { mode = \"mint\""),
+        ("mode = \"mint\", ", "mode = \"mint\", x = 1, ", "unknown field"),
+    ] {
+        let error = read(&mint.replace(from, to)).unwrap_err();
+        assert!(error.contains(said), "{to}: {error}");
+    }
+    let tls = mint
+        .replace("127.0.0.1:0", "0.0.0.0:8443")
+        .replace("a.json\"\n", "a.json\"\ntls_cert = \"c.pem\"\ntls_key = \"k.pem\"\n");
+    assert!(read(&tls).is_ok());
+}
+
+#[test]
 fn methods_are_named_or_begin_so() {
     let some = read(&LEAST.replace("\"math\"\n", "\"math\"\nmethods = [\"math/*\", \"ping\"]\n")).unwrap();
     let allowed = ["math/add", "math/a/b", "ping"];
@@ -66,12 +95,13 @@ fn the_page_has_every_key_and_its_example_is_one() {
         let row = page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
         let row = row.unwrap_or_else(|| panic!("`{key}` is not on the page"));
         let cell = row.trim_end_matches(" |").rsplit("| ").next().unwrap().trim_matches('`');
-        let section = if ["service", "methods", "timeout_s"].contains(&key) { "\"math\"\n" } else { "a.json\"\n" };
-        if cell != "*required*" {
+        let section =
+            if ["service", "methods", "timeout_s", "audience"].contains(&key) { "\"math\"\n" } else { "a.json\"\n" };
+        if !["*required*", "–"].contains(&cell) {
             let written = read(&LEAST.replace(section, &format!("{section}{key} = {cell}\n"))).unwrap();
             assert_eq!(format!("{written:?}"), format!("{:?}", read(LEAST).unwrap()), "{key}");
         }
         described += 1;
     }
-    assert_eq!(described, 14);
+    assert_eq!(described, 20);
 }

@@ -1,0 +1,249 @@
+//! Callers with tokens of their own, on whose behalf the door's agent acts.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use futures_util::StreamExt as _;
+use sealwire::auth::{Confirmation, Denylist, IssueRequest, TokenIssuer};
+use sealwire::{Clock as _, SystemClock};
+use sealwire_testkit::{NatsServer, settle, within};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::wire::{Answer, call, post};
+use super::{Door, FAST, begun, configure_identity, ended};
+use crate::backends::stage::{LONG, Stage, prepared};
+
+const POLICY: &str = "[role.user]\nallow = [\"audit/read\"]\n\
+    [rule.others]\nroles = [\"user\"]\nallow = [\"math/add\", \"job/run\"]\ndelegated = \"only\"\n\
+    [rule.not_zoe]\nagents = [\"zoe\"]\ndeny = [\"math/add\"]\ndelegated = \"also\"\n";
+
+const URL: &str = "https://door.example";
+
+/// Tokens of `subject` for the door, all that is in order.
+fn request(subject: &str) -> IssueRequest {
+    let mut request = IssueRequest::new(subject, URL, SystemClock.now_s());
+    request.roles = ["user".to_owned()].into();
+    request.claims = json!({ "scope": "openid tools" }).as_object().unwrap().clone();
+    request
+}
+
+/// A service that takes tokens of the door's issuer, too, in which the door's agent acts for somebody.
+async fn stage(issuer: &TokenIssuer) -> Stage {
+    let server = NatsServer::start().await;
+    let shell = prepared(&server.url(), POLICY, "");
+    shell.run("keys new-token-key https://door.example --out door-key.json --jwks door-jwks.json").ok();
+    let config = shell.read("sealwire.toml").replace(
+        "jwks = \"jwks.json\"\n",
+        "jwks = \"jwks.json\"\nmay = { agents = [\"*\"], roles = [\"*\"] }\n\
+         [[tokens.issuer]]\nissuer = \"https://door.example\"\njwks = \"door-jwks.json\"\n\
+         require = { \"act.sub\" = \"planner\" }\nmay = { agents = [\"planner\"], roles = [\"user\"], subjects = [\"*\"] }\n",
+    );
+    shell.write("sealwire.toml", &config);
+    shell.write("idp-jwks.json", &issuer.public_jwks());
+    shell.write("denylist.json", &Denylist::default().to_json());
+    let path = std::env::var("PATH").unwrap();
+    Stage::begin(server, shell, &["serve", "demo"], &path).await.ready().await
+}
+
+fn configure(stage: &Stage, door: &str) {
+    let identity = "public_url = \"https://door.example\"\ndenylist = \"denylist.json\"\n\
+        identity = { mode = \"mint\", key = \"door-key.json\" }\n";
+    let issuer = "[[door.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"idp-jwks.json\"\n";
+    configure_identity(&stage.shell, &format!("{identity}{door}"), issuer, "timeout_s = 300");
+}
+
+async fn ask(door: &Door, token: &str, body: &str) -> Answer {
+    let lines = format!("Authorization: Bearer {token}\r\n");
+    door.wire().await.ask(post("/rpc/tools", &lines, body)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_is_who_its_token_says_and_the_agent_acts_for_it() {
+    let issuer = TokenIssuer::generate("https://idp.example").unwrap();
+    let stage = stage(&issuer).await;
+    configure(&stage, "per_second = 1\nburst = 5\n");
+    let door = Door::spawn(&stage.shell).await;
+    door.is_ready(200).await;
+    let listener = stage.server.client().await;
+    let mut heard = within(LONG, listener.subscribe("rpc.v1.tools.planner")).await.unwrap();
+    settle(&listener).await;
+
+    let add = call(1, "math/add", "[1,2]");
+    let refused = door.wire().await.ask(post("/rpc/tools", "", &add)).await;
+    refused.is(401, -32010);
+    let metadata = "resource_metadata=\"https://door.example/.well-known/oauth-protected-resource\"";
+    assert_eq!(refused.header("www-authenticate"), Some(format!("bearer {metadata}").as_str()));
+    let about =
+        door.wire().await.ask("GET /.well-known/oauth-protected-resource HTTP/1.1\r\nHost: door.example\r\n\r\n").await;
+    assert_eq!(about.status, 200);
+    let about = about.json();
+    assert_eq!(
+        (&about["resource"], &about["authorization_servers"], &about["scopes_supported"]),
+        (&json!(URL), &json!(["https://idp.example"]), &json!(["tools"]))
+    );
+
+    // Tokens of others, for others, of another kind, or no more.
+    let made = |change: &dyn Fn(&mut IssueRequest)| {
+        let mut request = request("ann");
+        change(&mut request);
+        issuer.issue(&request).unwrap()
+    };
+    let stranger = TokenIssuer::generate("https://idp.example").unwrap();
+    let wrong = [
+        ("another issuer's", stranger.issue(&request("ann")).unwrap()),
+        ("for another", made(&|request| request.audiences = vec!["https://other.example".to_owned()])),
+        ("for the service itself", made(&|request| request.audiences = vec!["dev/tools".to_owned()])),
+        ("expired", made(&|request| request.now_s -= 1_000)),
+        ("bound to a key", made(&|request| request.cnf = Some(Confirmation { kid: Some("k".to_owned()), jkt: None }))),
+        ("of an actor", made(&|request| request.actor = Some("app".to_owned()))),
+        ("of the door", made(&|request| request.subject = "planner".to_owned())),
+        ("of the bus", stage.shell.read("planner.jwt").trim().to_owned()),
+        ("none", "x".repeat(5_000)),
+    ];
+    for (what, token) in &wrong {
+        let refused = ask(&door, token, &add).await;
+        assert_eq!((refused.status, refused.json()["error"]["code"].as_i64()), (401, Some(-32010)), "{what}");
+        assert!(refused.header("www-authenticate").unwrap().contains("invalid_token"), "{what}");
+    }
+    let basic = door.wire().await.ask(post("/rpc/tools", "Authorization: Basic YTpi\r\n", &add)).await;
+    basic.is(401, -32010);
+    let narrow =
+        ask(&door, &made(&|request| drop(request.claims.insert("scope".to_owned(), "toolsmith".into()))), &add).await;
+    narrow.is(403, -32010);
+    assert!(narrow.header("www-authenticate").unwrap().contains("error=\"insufficient_scope\", scope=\"tools\""));
+    settle(&listener).await;
+    assert!(futures_util::FutureExt::now_or_never(heard.next()).is_none(), "nothing was sent until here");
+
+    // What goes to the bus is another token.
+    let token = issuer.issue(&request("ann")).unwrap();
+    assert_eq!(ask(&door, &token, &add).await.json()["result"], 3);
+    let sent = within(LONG, heard.next()).await.unwrap();
+    let authorization = sent.headers.unwrap().get("Authorization").unwrap().to_string();
+    assert!(!authorization.contains(&token));
+    let claims = authorization.split(['.', ' ']).nth(2).unwrap();
+    let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).unwrap()).unwrap();
+    assert_eq!(
+        (&claims["iss"], &claims["sub"], &claims["act"], &claims["aud"], &claims["roles"], &claims["cnf"]),
+        (
+            &json!(URL),
+            &json!("ann"),
+            &json!({ "sub": "planner" }),
+            &json!("dev/tools"),
+            &json!(["user"]),
+            &json!({ "kid": "planner.k1" })
+        )
+    );
+    assert!(claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap() <= 300, "{claims}");
+
+    // The policy decides for the one that is acted for, too; the agent's own rights are nobody's.
+    let zoe = issuer.issue(&request("zoe")).unwrap();
+    ask(&door, &zoe, &add).await.is(200, -32002);
+    ask(&door, &zoe, &call(1, "audit/read", "{}")).await.is(200, -32002);
+    let lines = format!("Host: localhost\r\nAuthorization: Bearer {zoe}\r\n");
+    let document = door.wire().await.ask(format!("GET /rpc/tools/openrpc.json HTTP/1.1\r\n{lines}\r\n")).await.json();
+    let names: Vec<_> = document["methods"].as_array().unwrap().iter().map(|method| &method["name"]).collect();
+    assert_eq!(names, ["job/run"]);
+
+    // Each has a rate of its own, whatever token it shows.
+    let flood = async {
+        loop {
+            let other = issuer.issue(&request("ann")).unwrap();
+            if ask(&door, &other, &add).await.status == 429 {
+                break;
+            }
+        }
+    };
+    within(LONG, flood).await;
+    assert_eq!(ask(&door, &issuer.issue(&request("max")).unwrap(), &add).await.status, 200);
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_expires_or_is_revoked_in_the_middle_ends_what_it_began() {
+    let issuer = TokenIssuer::generate("https://idp.example").unwrap();
+    let stage = stage(&issuer).await;
+    configure(&stage, FAST);
+    let door = Door::spawn(&stage.shell).await;
+    door.is_ready(200).await;
+    let listener = stage.server.client().await;
+    let mut heard = within(LONG, listener.subscribe("rpc.v1.tools.planner")).await.unwrap();
+    settle(&listener).await;
+    let mut short = request("ann");
+    short.ttl_s = 5;
+    let long = issuer.issue(&request("zoe")).unwrap();
+    let job = call(7, "job/run", r#"{"steps":5999}"#);
+    for (count, token) in [(1, issuer.issue(&short).unwrap()), (2, long.clone())] {
+        let mut wire = door.wire().await;
+        wire.write(post("/rpc/tools/stream", &format!("Authorization: Bearer {token}\r\n"), &job)).await;
+        assert_eq!(wire.head().await.status, 200);
+        begun(&mut heard, 1).await;
+        wire.event().await.unwrap();
+        if count == 2 {
+            let revoked = Denylist::default().with_subject("zoe", SystemClock.now_s() + 60);
+            stage.shell.write("denylist.json", &revoked.to_json());
+        }
+        let mut last = Value::Null;
+        while let Some(event) = within(LONG, wire.event()).await {
+            assert_ne!(event, "[DONE]");
+            last = serde_json::from_str(&event).unwrap();
+        }
+        assert_eq!((&last["error"]["data"], &last["id"]), (&json!({ "outcome": "unknown" }), &json!(7)), "{last}");
+        ended(&stage, count).await;
+        ask(&door, &token, &call(1, "math/add", "[1,2]")).await.is(401, -32010);
+    }
+    let other = issuer.issue(&request("max")).unwrap();
+    assert_eq!(ask(&door, &other, &call(1, "math/add", "[1,2]")).await.status, 200);
+    // Keys that the issuer has taken back.
+    let next = TokenIssuer::generate("https://idp.example").unwrap();
+    stage.shell.write("idp-jwks.json", &next.public_jwks());
+    let gone = async {
+        while ask(&door, &other, &call(1, "math/add", "[1,2]")).await.status != 401 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    within(LONG, gone).await;
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_certificate_it_listens_to_other_machines_and_speaks_tls_alone() {
+    let issuer = TokenIssuer::generate("https://idp.example").unwrap();
+    let stage = stage(&issuer).await;
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    stage.shell.write("cert.pem", &pem("CERTIFICATE", cert.der()));
+    stage.shell.write("key.pem", &pem("PRIVATE KEY", signing_key.serialized_der()));
+    configure(&stage, &format!("{FAST}tls_cert = \"cert.pem\"\ntls_key = \"key.pem\"\n"));
+    stage.shell.write("door.toml", &stage.shell.read("door.toml").replace("127.0.0.1:0", "0.0.0.0:0"));
+    stage.shell.run("door").fails(30, &["`tls_key`", "key.pem"]);
+    stage.shell.set_mode("key.pem", 0o600);
+    let door = Door::spawn(&stage.shell).await;
+    let token = issuer.issue(&request("ann")).unwrap();
+    let mut clear = door.wire().await;
+    clear.write(post("/rpc/tools", "", "{}")).await;
+    assert!(clear.ends().await, "no answer but an alert of TLS");
+    let Some(python) = sealwire_testkit::python::python() else { return };
+    let script = "import requests, sys\n\
+        address, ca, token = sys.argv[1:]\n\
+        call = {'jsonrpc': '2.0', 'id': 1, 'method': 'math/add', 'params': [1, 2]}\n\
+        for _ in range(300):\n    \
+            answer = requests.post(address, json=call, verify=ca, headers={'Authorization': 'Bearer ' + token}, timeout=60)\n    \
+            if answer.status_code != 503: break\n\
+        print(answer.text)";
+    let mut command = Command::new(python);
+    command.args(["-c", script, &format!("https://localhost:{}/rpc/tools", door.at.port())]);
+    command.arg(stage.shell.path("cert.pem")).arg(token);
+    let output = within(3 * LONG, command.kill_on_drop(true).output()).await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("\"result\":3"), "{said} {}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}
