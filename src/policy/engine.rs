@@ -13,6 +13,7 @@ mod bounds;
 mod caller_index;
 mod context;
 mod decision;
+mod entity_cache;
 mod method;
 mod party;
 mod reach;

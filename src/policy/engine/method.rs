@@ -10,6 +10,7 @@ use super::arguments;
 use super::caller_index::{CallerIndex, PlainRule, RuleGroup};
 use super::context::{ContextShape, expression};
 use super::decision::{Decision, Question, Reason, Shadow, Verdict};
+use super::entity_cache::{EntityCache, Key};
 use super::party::Party;
 use crate::policy::cedar::{BuildError, References, Scope, compile, expr, names};
 use crate::policy::language::{CheckedPolicy, contradiction};
@@ -41,6 +42,8 @@ pub(crate) struct MethodPolicies {
     /// Nothing is known about parameters, because no method has the name.
     pub(crate) unregistered: bool,
     pub(crate) rules: Vec<usize>,
+    /// Of the whole set that it is a part of.
+    entities: Arc<EntityCache>,
     /// Which rules deny all that which others allow: worked out when somebody asks.
     taken: Mutex<HashMap<(usize, usize), bool>>,
 }
@@ -59,12 +62,13 @@ pub(crate) struct CallFacts<'a> {
 impl MethodPolicies {
     /// The policies of `action` from the rules at these positions, in ascending order. For a name that no method has,
     /// `unregistered`: nothing is known about its parameters.
-    pub(crate) fn new(
+    pub(super) fn new(
         action: &str,
         params: Option<Arc<[Param]>>,
         unregistered: bool,
         checked: &CheckedPolicy,
         rules: Vec<usize>,
+        entities: Arc<EntityCache>,
     ) -> Result<Self, (usize, BuildError)> {
         let mut policies = Self {
             action: names::action(action),
@@ -80,6 +84,7 @@ impl MethodPolicies {
             open: action == OPEN_TO_ALL,
             unregistered,
             rules,
+            entities,
             taken: Mutex::default(),
         };
         let scope = if unregistered { Scope::WithoutArgs } else { Scope::Sliced };
@@ -279,13 +284,20 @@ impl MethodPolicies {
         Request::new(principal, self.action.clone(), names::this_service(), context, None).ok()
     }
 
-    fn entities(&self, party: &Party<'_>, checked: &CheckedPolicy) -> Option<Entities> {
-        let principal = names::agent(party.name);
-        let parents = party.roles.iter().filter_map(|role| self.roles.get(*role)).cloned().collect();
+    fn entities(&self, party: &Party<'_>, checked: &CheckedPolicy) -> Option<Arc<Entities>> {
+        let roles: Vec<&str> = party.roles.iter().copied().filter(|role| self.roles.contains_key(*role)).collect();
+        let key = Key { action: &self.action, name: party.name, roles: &roles };
+        self.entities.get_or(&key, || self.build_entities(&key, checked))
+    }
+
+    /// Of nothing but the key and the policy.
+    fn build_entities(&self, key: &Key<'_>, checked: &CheckedPolicy) -> Option<Entities> {
+        let principal = names::agent(key.name);
+        let parents = key.roles.iter().filter_map(|role| self.roles.get(*role)).cloned().collect();
         let principal = if self.full_shape.principal {
             let mut attributes = HashMap::new();
-            attributes.insert("name".to_owned(), cedar_policy::RestrictedExpression::new_string(party.name.to_owned()));
-            for (name, value) in checked.attributes.get(party.name).into_iter().flatten() {
+            attributes.insert("name".to_owned(), cedar_policy::RestrictedExpression::new_string(key.name.to_owned()));
+            for (name, value) in checked.attributes.get(key.name).into_iter().flatten() {
                 attributes.insert(name.clone(), expression(value)?);
             }
             Entity::new(principal, attributes, parents).ok()?
@@ -359,7 +371,8 @@ impl MethodPolicies {
             return None;
         }
         let request = self.request(party, self.shape.context(question, None)?)?;
-        let Matched { failed, denying, allowing } = self.matched(sets(), &request, &self.entities(party, checked)?);
+        let Matched { failed, denying, allowing } =
+            self.matched(sets(), &request, self.entities(party, checked)?.as_ref());
         if !failed.is_empty() || !denying.is_empty() {
             return None;
         }

@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 
 use super::bounds::RuleBounds;
 use super::decision::{Decision, Question, Reason, Shadow, Verdict};
+use super::entity_cache::EntityCache;
 use super::method::{CallFacts, MethodPolicies};
 use super::party::{Party, parties};
 use crate::auth::FileTrust;
@@ -244,11 +246,12 @@ impl PolicySet {
                 about.entry(name).or_default().push(position);
             }
         }
+        let entities = Arc::<EntityCache>::default();
         let mut by_method = HashMap::new();
         for (name, method) in checked.methods.iter() {
             let params = method.params().map(Into::into);
             let rules = about.remove(name).unwrap_or_default();
-            let policies = MethodPolicies::new(name.as_str(), params, false, &checked, rules);
+            let policies = MethodPolicies::new(name.as_str(), params, false, &checked, rules, Arc::clone(&entities));
             if let Some(policies) = report_build_error(policies, &checked, report) {
                 by_method.insert(name.clone(), policies);
             }
@@ -260,7 +263,7 @@ impl PolicySet {
             // A pattern with a star that matches a name matches all of a narrower star around it too: stars nest.
             let covers = |rule: &Rule| rule.methods.iter().any(|pattern| pattern.value.covers(star));
             let rules = (0..).zip(&checked.rules).filter(|(_, rule)| covers(rule)).map(|(at, _)| at).collect();
-            let policies = MethodPolicies::new(&star.to_string(), None, true, &checked, rules);
+            let policies = MethodPolicies::new(&star.to_string(), None, true, &checked, rules, Arc::clone(&entities));
             if let Some(policies) = report_build_error(policies, &checked, report) {
                 unregistered.insert(star.clone(), policies);
             }

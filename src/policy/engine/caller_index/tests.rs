@@ -136,6 +136,22 @@ proptest! {
     })]
 
     #[test]
+    fn what_is_kept_of_callers_answers_for_no_other(
+        (toml, cedar) in any_policies(),
+        callers in prop::collection::vec(any_caller(), 6),
+    ) {
+        let used = load(&toml, &cedar);
+        for caller in callers.iter().chain(&callers) {
+            let fresh = load(&toml, &cedar);
+            for method in ["m", "n", "none"] {
+                let params = RawValue::from_string("[1]".to_owned()).unwrap();
+                let question = Question { caller, method, params: Some(&params), now_ms: 1_789_992_000_000 };
+                prop_assert_eq!(used.decide(&question), fresh.decide(&question), "{}\n{}\n{:?}", toml, cedar, caller);
+            }
+        }
+    }
+
+    #[test]
     fn the_groups_about_a_caller_decide_as_all_groups_do(
         (toml, cedar) in any_policies(),
         callers in prop::collection::vec(any_caller(), 6),
