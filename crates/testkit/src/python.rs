@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::{env, fs};
 
-/// The interpreter of an environment that has what `requirements.txt` pins; made once and kept between runs.
+/// The interpreter of an environment that has what `requirements.txt` pins by hash; made once and kept between runs.
 ///
 /// `None` where that cannot be had; the reason was then printed. Under CI it is a failure instead.
 pub fn python() -> Option<&'static Path> {
@@ -28,6 +28,14 @@ pub fn python() -> Option<&'static Path> {
 fn environment() -> Result<PathBuf, String> {
     let requirements = crate::root().join("tests/interop/requirements.txt");
     let wanted = fs::read_to_string(&requirements).unwrap();
+    let named = fs::read_to_string(requirements.with_extension("in")).unwrap();
+    for package in named.lines().filter(|line| !line.starts_with('#')) {
+        let pinned = wanted.to_lowercase().contains(&format!("\n{} ", package.to_lowercase()));
+        assert!(
+            pinned,
+            "`{package}` is in requirements.in and not in requirements.txt, whose first lines say how it is made"
+        );
+    }
     // Below the folder of all builds, as cargo's own folder for files of tests: `target/debug/deps/TEST` is what runs.
     let test = env::current_exe().map_err(|e| e.to_string())?;
     let target = test.ancestors().nth(3).ok_or("this test does not run from a build folder of cargo's")?;
@@ -42,7 +50,9 @@ fn environment() -> Result<PathBuf, String> {
     }
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
     run(Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"])
+        // What is built would bring what no hash is about.
+        .args(["--only-binary", ":all:", "--requirement"])
         .arg(&requirements))?;
     fs::write(&installed, &wanted).map_err(|e| e.to_string())?;
     Ok(python)
