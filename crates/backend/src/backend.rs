@@ -137,3 +137,16 @@ fn unreadable(flaw: Flaw) -> RpcError {
         flaw => format!("its answer {flaw}"),
     })
 }
+
+/// The request that a text answers which is no response as one should be: it has a member twice, for example. Half of it is worth
+/// nothing, but whoever waits for it need not wait any longer.
+pub(crate) fn answers(text: &[u8]) -> Option<u64> {
+    #[derive(serde::Deserialize)]
+    struct Answer {
+        id: u64,
+        #[serde(default)]
+        method: Option<serde::de::IgnoredAny>,
+    }
+    let answer: Answer = serde_json::from_slice(text).ok()?;
+    answer.method.is_none().then_some(answer.id)
+}

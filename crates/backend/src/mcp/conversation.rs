@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::http::Http;
+use crate::backend::answers;
 use crate::child::visible;
 use crate::config::Address;
 use crate::talk;
@@ -396,11 +397,19 @@ impl Conversation {
     /// One message of the server; what is wrong with it, if it was of no use.
     pub(super) fn take(&self, message: &[u8], of: Of) -> Result<(), &'static str> {
         let limits = Limits::default();
+        let answered = |response: Response| {
+            let id = response.id.as_json().parse().ok();
+            self.answered(id, response.outcome.map_err(Refusal::Server), of)
+        };
         match Responses::parse(message, &limits) {
-            Ok(Responses::Single(response)) => return self.answered(response, of),
+            Ok(Responses::Single(response)) => return answered(response),
             // Revision 2025-03-26 has them.
-            Ok(Responses::Batch(all)) => return all.into_iter().try_for_each(|response| self.answered(response, of)),
-            Err(_) => {}
+            Ok(Responses::Batch(all)) => return all.into_iter().try_for_each(answered),
+            Err(error) => {
+                if let Some(id) = answers(message) {
+                    return self.answered(Some(id), Err(Refusal::Failed(error.to_string())), of);
+                }
+            }
         }
         match Body::parse(message, &limits) {
             Ok(Body::Single(Ok(request))) => match request.id.clone() {
@@ -412,14 +421,14 @@ impl Conversation {
         }
     }
 
-    fn answered(&self, response: Response, of: Of) -> Result<(), &'static str> {
-        let id = response.id.as_json().parse().ok().filter(|id| of == Of::Any || of == Of::Request(*id));
-        let pending = id.and_then(|id: u64| self.open().requests.remove(&id));
+    fn answered(&self, id: Option<u64>, answer: Answer, of: Of) -> Result<(), &'static str> {
+        let id = id.filter(|id| of == Of::Any || of == Of::Request(*id));
+        let pending = id.and_then(|id| self.open().requests.remove(&id));
         let pending = pending.ok_or("an answer to what was not asked")?;
         self.heard();
         if let Some(waiting) = pending.waiting {
             // It may be given up just now.
-            drop(waiting.outcome.send(response.outcome.map_err(Refusal::Server)));
+            drop(waiting.outcome.send(answer));
         }
         Ok(())
     }

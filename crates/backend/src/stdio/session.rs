@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::Pushes;
 use super::call::{Event, Events, OpenCall};
+use crate::backend::answers;
 use crate::talk;
 
 /// One process, as long as it runs.
@@ -206,12 +207,17 @@ impl Session {
     /// One line of the process; what is wrong with it, if it was of no use.
     fn take(&self, line: &[u8]) -> Result<Of, &'static str> {
         let limits = Limits::default();
+        let answered = |response: Response| self.answered(&response.id, response.outcome.map_err(of_program));
         match Responses::parse(line, &limits) {
-            Ok(Responses::Single(response)) => return self.answered(response),
+            Ok(Responses::Single(response)) => return answered(response),
             Ok(Responses::Batch(responses)) => {
-                return responses.into_iter().try_fold(Of::Call, |_, response| self.answered(response));
+                return responses.into_iter().try_fold(Of::Call, |_, response| answered(response));
             }
-            Err(_) => {}
+            Err(error) => {
+                if let Some(id) = answers(line) {
+                    return self.answered(&Id::from(id), Err(RpcError::dependency(error)));
+                }
+            }
         }
         match Body::parse(line, &limits) {
             Ok(Body::Single(Ok(request))) => self.told(request),
@@ -220,10 +226,10 @@ impl Session {
         }
     }
 
-    fn answered(&self, response: Response) -> Result<Of, &'static str> {
-        let pending = self.calls().open.remove(&response.id).ok_or("an answer to what was not asked")?;
+    fn answered(&self, id: &Id, outcome: Outcome) -> Result<Of, &'static str> {
+        let pending = self.calls().open.remove(id).ok_or("an answer to what was not asked")?;
         if let Some(call) = pending.call {
-            call.end(response.outcome.map_err(of_program));
+            call.end(outcome);
         }
         // Who answers that may have stopped to work on calls.
         Ok(if pending.state == State::Probe { Of::Nobody } else { Of::Call })

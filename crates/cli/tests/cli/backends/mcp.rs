@@ -91,7 +91,7 @@ async fn is_behind_the_bus(era: &str) {
     let mut changes = stage.client.subscribe::<Value>("tools", "tools/changes", json!([]));
     // One call later, the subscription is there.
     stage.call("t/prompts/get", json!({ "name": "p", "arguments": { "topic": "" } })).await.unwrap();
-    stage.shell.run("tools approve --yes").ok().says("18 approved");
+    stage.shell.run("tools approve --yes").ok().says("19 approved");
     let told = async {
         loop {
             let change = changes.next().await.unwrap().unwrap();
@@ -123,6 +123,7 @@ async fn is_behind_the_bus(era: &str) {
     // Results: what `outputSchema` describes, else the content; errors of the tool and of the protocol.
     assert_eq!(stage.call("t/add", json!({ "a": 1, "b": 2 })).await.unwrap(), json!({ "sum": 3 }));
     assert_eq!(refused(stage.call("t/lie", json!({})).await).0, -32603);
+    assert_eq!(refused(stage.call("t/garble", json!({})).await).0, -32004, "at once, and not by the deadline");
     let failed = refused(stage.call("t/fail", json!({})).await);
     assert_eq!(failed, (1, "there is no such city".to_owned(), text(&["there is no such city"])));
     assert_eq!(
@@ -235,7 +236,7 @@ async fn a_changed_definition_turns_its_tool_off_until_it_is_approved() {
         stage.shell.run("tools approve --tool echo --yes").ok().says("1 approved");
         approved(&stage, "t/echo", json!({ "text": "hi" })).await;
         assert_eq!(refused(stage.call("t/add", json!({ "a": 1, "b": 2 })).await).0, -32004);
-        stage.shell.run("tools approve --yes").ok().says("17 approved");
+        stage.shell.run("tools approve --yes").ok().says("18 approved");
         approved(&stage, "t/add", json!({ "a": 1, "b": 2 })).await;
         stage.shell.run("tools diff --exit-code").ok().says("everything is approved");
 

@@ -123,6 +123,8 @@ def run(message):
     method, params, id = message["method"], message.get("params"), message.get("id")
     if method == "echo":
         say({"id": id, "result": params})
+    elif method == "raw":
+        raw('{"jsonrpc": "2.0", "id": %d, "result": %s}\n' % (id, params["text"]))
     elif method == "refuse":
         say({"error": {"code": 42, "message": "not today", "data": {"day": "Monday"}}, "id": id})
     elif method == "who":

@@ -139,6 +139,23 @@ async fn the_tools_of_a_program_are_methods_under_policies() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_none_ends_its_call_at_once_and_costs_no_other() {
+    let Some(python) = python() else { return };
+    // Far above what the test waits.
+    let stage = Stage::new(POLICY, &backend(python, "timeout_s = 600", &["raw"])).await;
+    let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+    for text in
+        ["{\"a\": 1, \"a\": 2}", "\"\\ud800\"", "1, \"result\": 2", "1, \"error\": {}", &nested(61), &nested(200)]
+    {
+        let error = stage.call("t/raw", json!({ "text": text })).await.unwrap_err();
+        assert_eq!(code(&error), Some(-32004), "{text}: {error}");
+    }
+    let deepest: Value = serde_json::from_str(&nested(60)).unwrap();
+    assert_eq!(stage.call("t/raw", json!({ "text": nested(60) })).await.unwrap(), deepest);
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_that_breaks_off_is_started_again_and_the_service_goes_on() {
     let Some(python) = python() else { return };
     let methods = ["echo", "exit", "stuck", "endless", "deaf", "wait"];

@@ -24,6 +24,7 @@ TOOLS = [
     tool("echo", {"text": TEXT, "count": NUMBER}, ["text"], annotations={"readOnlyHint": True}),
     tool("add", {"a": NUMBER, "b": NUMBER}, ["a", "b"], outputSchema=SUM),
     tool("lie", outputSchema=SUM),
+    tool("garble"),
     tool("fail"),
     tool("refuse"),
     tool("pose"),
@@ -88,6 +89,9 @@ def call(request):
     elif name == "add":
         total = arguments["a"] + arguments["b"]
         answer(request, text(str(total), structuredContent={"sum": total}))
+    elif name == "garble":
+        sys.stdout.write('{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "content": []}}\n' % request["id"])
+        sys.stdout.flush()
     elif name == "lie":
         answer(request, text("none", structuredContent={"sum": "none"}))
     elif name == "fail":
