@@ -1,6 +1,7 @@
 //! What a message costs, stage by stage, in instructions and allocations: figures that a busy machine does not change.
 //! `cargo bench --bench stages` measures, with valgrind (any version with callgrind); `-- WORD` measures the stages with that
-//! word in their names. Under `cargo test` each stage runs once, to see that it does what it says.
+//! word in their names. Under `cargo test` each stage runs once, to see that it does what it says, and with `-- --gate`
+//! instructions are compared with `benches/stages.counts`.
 //!
 //! A stage is prepared outside of what is counted: messages are signed, and caches warm unless the name says otherwise.
 //! Valgrind shows programs a processor without instructions for SHA-256, so digests and HMACs weigh some five times what
@@ -89,8 +90,12 @@ fn main() {
     if let ["--one", name, messages] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         return run(named(name), messages.parse().unwrap());
     }
+    if words.iter().any(|word| word == "--gate") {
+        return gate();
+    }
     // Cargo says `--bench` when it measures, and nothing when it tests.
     if !words.iter().any(|word| word == "--bench") {
+        the_gate_finds_what_has_grown();
         return STAGES.iter().for_each(|stage| run(stage, 1));
     }
     let picked = |stage: &&Stage| {
@@ -98,9 +103,98 @@ fn main() {
     };
     println!("| stage | instructions | allocations | µs |\n|---|---|---|---|");
     for stage in STAGES.iter().filter(picked) {
-        let (instructions, allocations) = count(stage);
+        let (instructions, allocations) = count(stage, COUNTED);
         println!("| {} | {instructions:.0} | {allocations:.1} | {:.2} |", stage.name, time(stage));
     }
+}
+
+/// What each stage takes, in the build that tests run in: it is there already, and nobody waits for another one.
+const COUNTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/stages.counts");
+/// Messages of the gate. Repetitions differ by less than one in a hundred with them.
+const GATED: usize = 50;
+/// How much a stage may grow unless its count changes with it.
+const MOST_GROWTH: f64 = 1.05;
+
+/// Fails if a stage takes more instructions than `benches/stages.counts` allows, or writes that with `SEALWIRE_COUNTS=overwrite`.
+///
+/// Valgrind shows every program on a processor with AVX2 the same processor, so counts differ between machines only by compiler
+/// and C library; the latter's part is less than one in a hundred.
+fn gate() {
+    #[cfg(target_arch = "x86_64")]
+    let is_known = std::is_x86_feature_detected!("avx2");
+    #[cfg(not(target_arch = "x86_64"))]
+    let is_known = false;
+    if !is_known {
+        return println!("NOT RUN: instructions are counted on x86-64 with AVX2");
+    }
+    let compiler = Command::new("rustc").arg("--version").output().unwrap();
+    let compiler = String::from_utf8(compiler.stdout).unwrap().trim().to_owned();
+    let overwrite = std::env::var_os("SEALWIRE_COUNTS").is_some_and(|value| value == "overwrite");
+    let known = std::fs::read_to_string(COUNTS).unwrap_or_default();
+    let (by, known) = known.split_once('\n').unwrap_or_default();
+    if !overwrite && by != compiler {
+        return println!("NOT RUN: instructions were counted with `{by}`, and this is `{compiler}`");
+    }
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let found = std::sync::Mutex::new(vec![0; STAGES.len()]);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().unwrap().get() {
+            scope.spawn(|| {
+                while let Some((index, stage)) = Some(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+                    .and_then(|at| Some((at, STAGES.get(at)?)))
+                {
+                    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+                    let count = self::count(stage, GATED).0 as u64;
+                    found.lock().unwrap()[index] = count;
+                }
+            });
+        }
+    });
+    let found: Vec<(&str, u64)> = STAGES.iter().map(|stage| stage.name).zip(found.into_inner().unwrap()).collect();
+    if overwrite {
+        let lines: String = found.iter().map(|(name, count)| format!("{count}\t{name}\n")).collect();
+        return std::fs::write(COUNTS, format!("{compiler}\n{lines}")).unwrap();
+    }
+    let wrong = grown(known, &found);
+    assert!(
+        wrong.is_empty(),
+        "{wrong}if it has to be so, SEALWIRE_COUNTS=overwrite cargo test --bench stages -- --gate, in the same commit"
+    );
+    println!("{} stages take no more instructions than they may", found.len());
+}
+
+/// Each stage that is more than it may be, or is not known, and each that is known and no more there.
+fn grown(known: &str, found: &[(&str, u64)]) -> String {
+    let known: HashMap<&str, f64> = known
+        .lines()
+        .map(|line| line.split_once('\t').unwrap())
+        .map(|(count, name)| (name, count.parse().unwrap()))
+        .collect();
+    let mut wrong = String::new();
+    for (name, count) in found {
+        match known.get(name) {
+            Some(before) if *count as f64 <= before * MOST_GROWTH => {}
+            Some(before) => {
+                wrong +=
+                    &format!("{name}: {count} instructions, {:.1} % more\n", (*count as f64 / before - 1.0) * 100.0)
+            }
+            None => wrong += &format!("{name}: not counted before\n"),
+        }
+    }
+    for name in known.keys().filter(|name| !found.iter().any(|(found, _)| found == *name)) {
+        wrong += &format!("{name}: counted before, and no stage any more\n");
+    }
+    wrong
+}
+
+fn the_gate_finds_what_has_grown() {
+    let known = "1000\ta b\n200\tc\n";
+    assert_eq!(grown(known, &[("a b", 1_049), ("c", 10)]), "");
+    assert_eq!(grown(known, &[("a b", 1_060), ("c", 200)]), "a b: 1060 instructions, 6.0 % more\n");
+    assert_eq!(
+        grown(known, &[("a b", 1_000), ("d", 1)]),
+        "d: not counted before\nc: counted before, and no stage any more\n"
+    );
 }
 
 fn named(name: &str) -> &'static Stage {
@@ -134,20 +228,20 @@ fn counted(runtime: &tokio::runtime::Runtime, step: &mut Step, numbers: std::ops
 }
 
 /// Instructions and allocations for each entry.
-fn count(stage: &Stage) -> (f64, f64) {
+fn count(stage: &Stage, messages: usize) -> (f64, f64) {
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("profile");
     let done = Command::new("valgrind")
         .args(["--tool=callgrind", "--toggle-collect=stages::counted"])
         .arg(format!("--callgrind-out-file={}", profile.display()))
         .arg(std::env::current_exe().unwrap())
-        .args(["--one", stage.name, &COUNTED.to_string()])
+        .args(["--one", stage.name, &messages.to_string()])
         .output()
         .unwrap_or_else(|error| panic!("valgrind: {error}; install it, from your distribution's packages"));
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let profile = std::fs::read_to_string(profile).unwrap();
     let total = profile.lines().find_map(|line| line.strip_prefix("summary: ")).unwrap();
-    let each = |count: u64| count as f64 / (COUNTED * stage.entries) as f64;
+    let each = |count: u64| count as f64 / (messages * stage.entries) as f64;
     let total: u64 = total.trim().parse().unwrap();
     assert!(total > 0, "nothing was collected: has `counted` another name?");
     (each(total), each(calls(&profile, &["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"])))
