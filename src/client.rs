@@ -43,7 +43,7 @@ pub use batch::{Batch, BatchAnswers, BatchCall};
 pub use catalogue::{Catalogue, MethodInfo, MethodResult};
 pub use credentials::{Credentials, CredentialsError, MemberFault};
 pub use error::{ClientError, ErrorKind, HintKind, InvalidRequest, ProtocolError, StreamLoss};
-pub use exchange::MessageId;
+pub use exchange::{MessageId, Receipt};
 pub use request::RequestBuilder;
 pub use stream::{CallStream, Subscription};
 pub use token::{CommandToken, FetchedToken, FileToken, StaticToken, TokenFault, TokenSource, Tokens};

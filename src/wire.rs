@@ -41,6 +41,8 @@ pub use proof::{ProofClaims, ProofError};
 pub(crate) use proof::{ProofHeader, is_idempotency_key, is_kid};
 pub(crate) use seal::{Binding, ReplyKey};
 pub use seal::{Sealed, SendFailed, UnsignedHint};
+#[cfg(feature = "client")]
+pub(crate) use sign::proof_of;
 pub use sign::{
     Accepted, AcceptedFrame, Expectation, RequestSigner, Signed, SignedControl, SignedRequest, Unverifiable,
 };

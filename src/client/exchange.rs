@@ -41,6 +41,8 @@ pub(super) struct OutgoingMessage {
     pub(super) stop: Option<Stoppable>,
     /// Where its id goes, if anybody wants it.
     pub(super) id: Option<MessageId>,
+    /// Where its proofs go, if anybody wants them.
+    pub(super) receipt: Option<Receipt>,
     /// Whose tokens it is sent with.
     pub(super) tokens: Arc<TokenCache>,
 }
@@ -58,6 +60,44 @@ impl MessageId {
 
     fn set(&self, id: &str) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
+    }
+}
+
+/// The proofs of a request and of its answer, for whoever is to check without any secret that these very bytes were asked and
+/// answered: SPEC.md §6 and §12 say what they cover. Under HMAC only the two parties can. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Receipt(Arc<Mutex<Proofs>>);
+
+#[derive(Debug, Default)]
+struct Proofs {
+    request: Option<String>,
+    answer: Option<String>,
+}
+
+impl Receipt {
+    /// That of the request which was sent last, without the token; `None` as long as nothing was sent.
+    #[must_use]
+    pub fn request(&self) -> Option<String> {
+        self.lock().request.clone()
+    }
+
+    /// That of the answer which the request has ended with, verified; `None` if there is none.
+    #[must_use]
+    pub fn answer(&self) -> Option<String> {
+        self.lock().answer.clone()
+    }
+
+    fn sent(&self, authorization: &str) {
+        let request = authorization.rsplit_once('~').map(|(_, proof)| proof.to_owned());
+        *self.lock() = Proofs { request, answer: None };
+    }
+
+    pub(super) fn answered(&self, proof: &str) {
+        self.lock().answer = Some(proof.to_owned());
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Proofs> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -236,6 +276,9 @@ impl Inner {
         if let Some(id) = &outgoing.id {
             id.set(signed.expectation.message_id());
         }
+        if let Some(receipt) = &outgoing.receipt {
+            receipt.sent(&signed.authorization);
+        }
         signed
     }
 
@@ -277,6 +320,7 @@ impl OutgoingMessage {
             repeatable: self.idempotent,
             cancels: !self.detached,
             counter: AtomicU64::new(0),
+            receipt: self.receipt.clone(),
             tokens: Arc::clone(&self.tokens),
             renew_token_s: AtomicU64::new(token.renew_s()),
             uncontrolled: AtomicBool::new(false),

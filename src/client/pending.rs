@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::answer::{Answer, hint};
 use super::error::{ClientError, ProtocolError};
+use super::exchange::Receipt;
 use super::incoming::{Incoming, Limits as StreamBounds, Verdict};
 use super::known_service::KnownService;
 use super::token::TokenCache;
@@ -18,7 +19,7 @@ use crate::clock::Clock;
 use crate::log_limiter::LogLimiter;
 use crate::nats::Message;
 use crate::rpc::{Limits, Responses, code};
-use crate::wire::{Accepted, Expectation, FrameKind, HeaderBlock, Unverifiable};
+use crate::wire::{Accepted, Expectation, FrameKind, HeaderBlock, Unverifiable, proof_of};
 
 /// Everything that waits. Bounded by whoever registers: at most as many as calls may be under way.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ pub(super) struct Expected {
     pub(super) cancels: bool,
     /// The counter of the last control message.
     pub(super) counter: AtomicU64,
+    /// Where the proof of its answer goes, if anybody wants it.
+    pub(super) receipt: Option<Receipt>,
     /// Whose tokens it is controlled with.
     pub(super) tokens: Arc<TokenCache>,
     /// Until when the newest token that the service was shown is good enough, in seconds since the Unix epoch.
@@ -198,7 +201,7 @@ impl Pending {
         let expected = &waiting.expected;
         match expected.expectation.accept(&message.subject, &headers, &message.payload) {
             Ok(iat) => match self.answered(expected, iat, message.payload.clone()) {
-                Answered::End(answer) => waiting.end(answer),
+                Answered::End(answer) => waiting.end_with(answer, proof_of(&headers).ok()),
                 Answered::Refused(answer) => waiting.lock().refused = Some(answer),
             },
             Err(reason) => match unsigned(expected, reason, &headers, message) {
@@ -398,8 +401,16 @@ fn unsigned(
 
 impl Waiting {
     fn end(&self, end: Result<Answer, ClientError>) {
+        self.end_with(end, None);
+    }
+
+    /// `proof`: that of the answer.
+    fn end_with(&self, end: Result<Answer, ClientError>, proof: Option<&str>) {
         let sender = self.lock().end.take();
         if let Some(sender) = sender {
+            if let (Some(receipt), Some(proof)) = (&self.expected.receipt, proof) {
+                receipt.answered(proof);
+            }
             // Nobody listens any more if the call was cancelled at this moment.
             drop(sender.send(end));
         }

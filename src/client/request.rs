@@ -15,7 +15,7 @@ use super::Client;
 use super::answer::Answer;
 use super::attachment::Attachment;
 use super::error::{ClientError, InvalidRequest, ProtocolError};
-use super::exchange::{MessageId, OutgoingMessage};
+use super::exchange::{MessageId, OutgoingMessage, Receipt};
 use super::stop_signal::{StopSignal, Stoppable};
 use super::stream_options::{StreamOptions, asked};
 use super::token::Tokens;
@@ -108,6 +108,7 @@ pub struct RequestBuilder {
     stop: Option<StopSignal>,
     pub(super) stream: StreamOptions,
     tokens: Option<Tokens>,
+    receipt: Option<Receipt>,
     /// What the method may ask for.
     pub(super) attached: Vec<Attachment>,
 }
@@ -139,6 +140,7 @@ impl RequestBuilder {
             stop: None,
             stream: StreamOptions::default(),
             tokens: None,
+            receipt: None,
             attached: Vec::new(),
         }
     }
@@ -177,6 +179,12 @@ impl RequestBuilder {
     /// token that names the agent as its actor. All that follows for the request, such as cancelling it, is done with them, too.
     pub fn tokens(mut self, tokens: &Tokens) -> Self {
         self.tokens = Some(tokens.clone());
+        self
+    }
+
+    /// Writes down the proofs of the request and of its answer, of messages that are answered by one message.
+    pub fn note_receipt(mut self, receipt: &Receipt) -> Self {
+        self.receipt = Some(receipt.clone());
         self
     }
 
@@ -357,6 +365,7 @@ impl RequestBuilder {
             detached: self.detached,
             stop: self.stop.clone().map(Stoppable::new),
             id: self.id.clone(),
+            receipt: self.receipt.clone(),
             tokens: Arc::clone(self.tokens.as_ref().map_or(&inner.tokens, |tokens| &tokens.0)),
         })
     }

@@ -414,7 +414,7 @@ impl<'t> ReplyProof<'t> {
 }
 
 /// The proof in an answer's one signature header. Line by line as they came: no map has folded them.
-pub(super) fn proof_of(headers: &HeaderBlock) -> Result<&str, Unverifiable> {
+pub(crate) fn proof_of(headers: &HeaderBlock) -> Result<&str, Unverifiable> {
     let (_, lines) = headers.read().map_err(|_| Unverifiable::Headers)?;
     let mut found = None;
     for line in lines {

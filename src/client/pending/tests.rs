@@ -40,6 +40,7 @@ fn call(pending: &Arc<Pending>, token: &str, repeatable: bool) -> Waiter {
         repeatable,
         cancels: true,
         counter: AtomicU64::new(0),
+        receipt: None,
         tokens: Arc::new(TokenCache::new(Arc::new(StaticToken::new("t")), Arc::new(ManualClock::at(NOW)))),
         renew_token_s: AtomicU64::new(u64::MAX),
         uncontrolled: AtomicBool::new(false),

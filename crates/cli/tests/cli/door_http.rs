@@ -2,6 +2,7 @@
 
 mod events;
 mod mint;
+mod receipts;
 mod wire;
 
 use std::net::SocketAddr;

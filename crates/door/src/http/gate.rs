@@ -134,7 +134,9 @@ pub(super) fn shared_with(answer: &mut Response<Body>, origin: Option<HeaderValu
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(
             ACCESS_CONTROL_EXPOSE_HEADERS,
-            HeaderValue::from_static("retry-after, www-authenticate, mcp-session-id"),
+            HeaderValue::from_static(
+                "retry-after, www-authenticate, mcp-session-id, sealwire-request, sealwire-answer",
+            ),
         );
     }
 }

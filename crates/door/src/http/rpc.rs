@@ -5,9 +5,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
-use sealwire::client::{Catalogue, ClientError, MessageId, RequestBuilder};
+use sealwire::auth::ProofAlgorithm;
+use sealwire::client::{Catalogue, ClientError, MessageId, Receipt, RequestBuilder};
 use sealwire::rpc::{self, Id, Limits, Request, Responses, code};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -78,9 +80,15 @@ impl Door {
         let sending = async {
             match &asked {
                 Asked::Answer(call) => {
-                    let request = self.callers.request(&client, principal, expose).note_id(id);
+                    let receipt = Receipt::default();
+                    let request = self.callers.request(&client, principal, expose).note_id(id).note_receipt(&receipt);
                     let answer = request.send_raw(text).await.map_err(|error| failed(expose, &error))?;
-                    verified(answer, call.as_ref())
+                    let mut answer = verified(answer, call.as_ref())?;
+                    // Under HMAC nobody else could check them.
+                    if client.credentials().key().algorithm() == ProofAlgorithm::EdDsa {
+                        answer.headers_mut().extend(proofs(&receipt));
+                    }
+                    Ok(answer)
                 }
                 Asked::Nothing(messages) => {
                     notified(&self.callers.request(&client, principal, expose).note_id(id), expose, messages).await
@@ -180,6 +188,16 @@ fn verified(answer: String, call: Option<&Id>) -> Result<Response<Body>, Refusal
         Err(Refusal::unknown("the service's answer is no answer to this"))
     }
 }
+
+/// What a caller needs to check without the door that its bytes were asked, and that the service answered these.
+fn proofs(receipt: &Receipt) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
+    let named = [(REQUEST_PROOF, receipt.request()), (ANSWER_PROOF, receipt.answer())];
+    named.into_iter().filter_map(|(name, proof)| Some((name, HeaderValue::try_from(proof?).ok()?)))
+}
+
+/// Where the proofs of a call stand in the head of its answer.
+pub(super) const REQUEST_PROOF: HeaderName = HeaderName::from_static("sealwire-request");
+pub(super) const ANSWER_PROOF: HeaderName = HeaderName::from_static("sealwire-answer");
 
 /// Sends what nobody answers.
 async fn notified(request: &RequestBuilder, expose: &Expose, messages: &[Bytes]) -> Result<Response<Body>, Refusal> {

@@ -74,7 +74,7 @@ async fn a_caller_is_who_its_token_says_and_the_agent_acts_for_it() {
     let refused = door.wire().await.ask(post("/rpc/tools", "", &add)).await;
     refused.is(401, -32010);
     let metadata = "resource_metadata=\"https://door.example/.well-known/oauth-protected-resource\"";
-    assert_eq!(refused.header("www-authenticate"), Some(format!("bearer {metadata}").as_str()));
+    assert_eq!(refused.header("www-authenticate"), Some(format!("Bearer {metadata}").as_str()));
     let about =
         door.wire().await.ask("GET /.well-known/oauth-protected-resource HTTP/1.1\r\nHost: door.example\r\n\r\n").await;
     assert_eq!(about.status, 200);

@@ -44,7 +44,7 @@ impl Wire {
                 return None;
             }
         };
-        let head = String::from_utf8(self.read.drain(..end + 4).take(end).collect()).unwrap().to_lowercase();
+        let head = String::from_utf8(self.read.drain(..end + 4).take(end).collect()).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         let mut answer = Answer { status, head, body: Vec::new() };
         let length: usize = answer.header("content-length").map_or(0, |length| length.parse().unwrap());
@@ -131,7 +131,12 @@ impl Wire {
 impl Answer {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
-        lines.find(|(found, _)| *found == name).map(|(_, value)| value)
+        lines.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// All of its head.
+    pub(super) fn head(&self) -> &str {
+        &self.head
     }
 
     pub(super) fn json(&self) -> Value {
