@@ -17,7 +17,7 @@ use crate::runtime::{Signals, block_on};
 
 /// Be a door over HTTP: callers that do not speak Sealwire come in as an agent
 ///
-/// JSON-RPC 2.0 is posted to /rpc/SERVICE. What comes in is signed as the door's agent and decided by the service; see docs/doors.md.
+/// JSON-RPC 2.0 is posted to /rpc/SERVICE, MCP to /mcp/SERVICE. What comes in is signed as the door's agent and decided by the service; see docs/doors.md.
 ///
 /// Runs until SIGTERM or SIGINT, then finishes what is under way and ends. That takes `drain_s` (30) seconds and a few more at most;
 /// a second signal ends it at once. One line on stdout says where it listens.

@@ -20,12 +20,16 @@ pub(crate) struct Services {
 }
 
 /// One of them.
-#[derive(Debug)]
 pub(crate) struct Exposed {
     pub(crate) service: String,
     /// How long a call may take.
     pub(crate) deadline: Duration,
+    /// Whether callers may know of a method; the policy decides below that.
+    pub(crate) allows: Allows,
 }
+
+/// A ceiling on methods, by their names.
+pub(crate) type Allows = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// What they offered when they were asked last.
 #[derive(Debug, Default, Clone)]
@@ -88,7 +92,10 @@ impl Services {
         let mut all: Vec<Tool> = Vec::new();
         for (exposed, found) in self.exposed.iter().zip(join_all(asked).await) {
             match found {
-                Ok(found) => all.extend(found.methods.into_iter().map(|method| Tool::new(exposed, method))),
+                Ok(found) => {
+                    let methods = found.methods.into_iter().filter(|method| (exposed.allows)(&method.name));
+                    all.extend(methods.map(|method| Tool::new(exposed, method)));
+                }
                 Err(error) => offer.missing.push(format!("`{}`: {error}", exposed.service)),
             }
         }
@@ -99,6 +106,12 @@ impl Services {
         offer.relayed = relayed.into_iter().map(Arc::new).collect();
         offer.tools = named(tools, self.exposed.len() > 1);
         Ok(offer)
+    }
+}
+
+impl std::fmt::Debug for Exposed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exposed").field("service", &self.service).finish_non_exhaustive()
     }
 }
 
@@ -156,7 +169,8 @@ mod tests {
 
     fn tool(service: &str, method: &str) -> Tool {
         let text = format!(r#"{{"name":"{method}","x-params":{{}},"result":{{"schema":{{}}}}}}"#);
-        let exposed = Exposed { service: service.to_owned(), deadline: Duration::from_secs(1) };
+        let exposed =
+            Exposed { service: service.to_owned(), deadline: Duration::from_secs(1), allows: Box::new(|_| true) };
         Tool::new(&exposed, serde_json::from_str(&text).unwrap())
     }
 

@@ -7,6 +7,7 @@ mod config;
 mod connections;
 mod events;
 mod gate;
+mod mcp;
 mod principal;
 mod refusal;
 mod rpc;
@@ -23,6 +24,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use sealwire::client::Credentials;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
@@ -30,14 +32,19 @@ pub use self::callers::CallersError;
 use self::callers::{Callers, METADATA};
 pub use self::config::{DoorConfig, DoorConfigError, Expose, Identity};
 use self::connections::Body;
+use self::mcp::Mcp;
 use self::principal::{Admission, Principal};
 use self::refusal::Refusal;
 use crate::bus::Bus;
+pub use crate::seal::SealError;
 
 /// A door over HTTP.
 pub struct Door {
     config: DoorConfig,
-    bus: Bus,
+    bus: Arc<Bus>,
+    mcp: Mcp,
+    /// Those who only listen are told to go.
+    stopping: watch::Sender<bool>,
     callers: Arc<Callers>,
     admission: Admission,
     tls: Option<TlsAcceptor>,
@@ -50,6 +57,9 @@ pub enum OpenError {
     /// Callers could not be known.
     #[error(transparent)]
     Callers(#[from] CallersError),
+    /// What seals values for callers.
+    #[error(transparent)]
+    Seal(#[from] SealError),
     /// Certificate or key of the listener; why.
     #[error("{0}")]
     Tls(String),
@@ -74,7 +84,10 @@ impl Door {
         let tls = tls::acceptor(&config).map_err(OpenError::Tls)?;
         let (callers, credentials) = Callers::new(&config, credentials).await?;
         let admission = Admission::new(&config);
-        Ok(Self { config, bus: Bus::new(credentials), callers: Arc::new(callers), admission, tls })
+        let bus = Arc::new(Bus::new(credentials));
+        let mcp = Mcp::new(&config, &bus)?;
+        let (callers, stopping) = (Arc::new(callers), watch::Sender::new(false));
+        Ok(Self { config, bus, mcp, stopping, callers, admission, tls })
     }
 
     /// Answers on `listener` until `stop`; then requests under way have [`DoorConfig::drain`] to end, and what is left is cancelled at
@@ -90,12 +103,17 @@ impl Door {
             let door = Arc::clone(&door);
             async move { door.answer(request).await }
         };
+        let stop = async {
+            stop.await;
+            self.stopping.send_replace(true);
+        };
         let serving =
             connections::serve(listener, self.tls.clone(), self.config.connections, self.config.drain(), stop, answer);
         let cut_off = tokio::select! {
             cut_off = serving => cut_off,
             () = self.tidy() => 0,
         };
+        self.mcp.close().await;
         self.bus.close().await;
         if cut_off == 0 { Ok(()) } else { Err(CutOff(cut_off)) }
     }
@@ -111,6 +129,7 @@ impl Door {
             was_away = away.is_some();
             sleep(TIDY).await;
             self.admission.tidy();
+            self.mcp.tidy();
             self.callers.refresh().await;
         }
     }
@@ -157,6 +176,7 @@ impl Door {
                 only(&head.method, Method::GET)?;
                 self.openrpc(principal, expose).await
             }
+            (Some("mcp"), service, None, _) => self.mcp(principal, service, head, body).await,
             _ => Err(Refusal::not_found("there is nothing here")),
         }
     }

@@ -5,6 +5,7 @@ mod bus;
 mod catalogue;
 pub mod http;
 pub mod mcp;
+mod seal;
 pub mod stdio;
 
 pub use bus::Bus;

@@ -4,9 +4,9 @@
 mod call;
 mod lines;
 pub(crate) mod message;
-mod outbox;
+pub(crate) mod outbox;
 mod relay;
-mod server;
+pub(crate) mod server;
 
 use std::io;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! `sealwire mcp`: services as a server of MCP, for clients that nobody here wrote, and for what goes wrong. docs/doors.md.
 
-mod raw;
+pub(crate) mod raw;
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt as _;
 use self::raw::Raw;
 use crate::backends::stage::{LONG, Stage, prepared};
 
-const POLICY: &str = r#"
+pub(crate) const POLICY: &str = r#"
 [method."bank/transfer"]
 params = [{ name = "to", type = "string" }, { name = "amount", type = "integer" }, { name = "note", type = "string", optional = true }]
 
@@ -50,9 +50,19 @@ fn enrol(stage: &Stage, agent: &str, role: &str) {
 
 /// What clients of others got, one after the other.
 async fn clients(python: &Path, task: &str, names: &str, door: &[String]) -> Vec<Value> {
+    told(
+        python,
+        &[&[task, names, env!("CARGO_BIN_EXE_sealwire")], &*door.iter().map(String::as_str).collect::<Vec<_>>()]
+            .concat(),
+    )
+    .await
+}
+
+/// What the script printed for these arguments.
+pub(crate) async fn told(python: &Path, arguments: &[&str]) -> Vec<Value> {
     let script = root().join("crates/cli/tests/cli/door/client.py");
     let mut command = tokio::process::Command::new(python);
-    command.arg("-B").arg(script).args([task, names]).arg(env!("CARGO_BIN_EXE_sealwire")).args(door);
+    command.arg("-B").arg(script).args(arguments);
     let output = within(3 * LONG, command.kill_on_drop(true).output()).await.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
@@ -178,6 +188,7 @@ async fn what_is_wrong_is_said_and_what_is_too_much_refused() {
         (r#"{"jsonrpc":"1.0","id":1,"method":"tools/list"}"#, -32600),
         (r#"{"jsonrpc":"2.0","id":1,"method":"a","method":"b"}"#, -32600),
         (r#"{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":null,"method":"tools/list"}"#, -32600),
         (r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#, -32602),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#,

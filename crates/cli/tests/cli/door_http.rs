@@ -1,6 +1,7 @@
 //! `sealwire door`: services over HTTP, for clients that nobody here wrote, and for what goes wrong. docs/doors.md.
 
 mod events;
+mod mcp;
 mod mint;
 mod receipts;
 mod wire;

@@ -55,6 +55,12 @@ pub struct DoorConfig {
     /// How long requests under way may take to end when the door is stopped, in seconds.
     #[serde(default = "usual::drain_s")]
     pub drain_s: u64,
+    /// How often services are asked whether other methods may be called now, for those who listen for it, in seconds.
+    #[serde(default = "usual::refresh_s")]
+    pub refresh_s: u64,
+    /// What seals the values that callers keep for the door, 64 hexadecimal digits: the same for all replicas. If left out, each process
+    /// has its own, and what it has sealed ends with it. Readable by its owner alone.
+    pub seal_key: Option<PathBuf>,
     /// Which services it leads to.
     pub expose: Vec<Expose>,
 }
@@ -168,12 +174,20 @@ impl DoorConfig {
         Duration::from_secs(self.drain_s)
     }
 
+    /// How often services are asked whether other methods may be called now.
+    #[must_use]
+    pub fn refresh(&self) -> Duration {
+        Duration::from_secs(self.refresh_s)
+    }
+
     fn relative_to(&mut self, folder: &Path) {
         if let Identity::Mint { key, .. } = &mut self.identity {
             *key = folder.join(&*key);
         }
         self.credentials = folder.join(&self.credentials);
-        for path in [&mut self.tls_cert, &mut self.tls_key, &mut self.denylist].into_iter().flatten() {
+        for path in
+            [&mut self.tls_cert, &mut self.tls_key, &mut self.denylist, &mut self.seal_key].into_iter().flatten()
+        {
             *path = folder.join(&*path);
         }
         if let Some(tokens) = &mut self.tokens {
@@ -190,6 +204,7 @@ impl DoorConfig {
         within("in_flight", self.in_flight.into(), 1, 65_536)?;
         within("streams", self.streams.into(), 1, 256)?;
         within("drain_s", self.drain_s, 1, 600)?;
+        within("refresh_s", self.refresh_s, 1, 3_600)?;
         for host in hosts {
             host.make_ascii_lowercase();
             if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte)) {
@@ -313,6 +328,11 @@ mod usual {
 
     /// As of services.
     pub(super) fn drain_s() -> u64 {
+        30
+    }
+
+    /// As of `sealwire mcp`.
+    pub(super) fn refresh_s() -> u64 {
         30
     }
 

@@ -225,7 +225,7 @@ impl Drop for Events {
 }
 
 /// One event. JSON has ends of lines between its tokens only, so a reader who joins lines reads the same.
-fn data(text: &[u8]) -> Bytes {
+pub(super) fn data(text: &[u8]) -> Bytes {
     let mut event = Vec::with_capacity(text.len() + 8);
     for line in text.split(|byte| matches!(byte, b'\n' | b'\r')) {
         event.extend_from_slice(b"data: ");

@@ -8,9 +8,12 @@ use hyper::{Method, StatusCode};
 use sealwire::client::ClientError;
 use sealwire::rpc::{Id, Response, RpcError, code};
 use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::answered;
 use super::connections::Body;
+use crate::mcp::message::Fault;
 
 /// A request that comes to nothing.
 #[derive(Debug)]
@@ -22,7 +25,15 @@ pub(crate) struct Refusal {
     header: Option<(HeaderName, HeaderValue)>,
     /// What is left of the request is not read.
     closes: bool,
-    id: Option<Id>,
+    about: Box<About>,
+}
+
+/// Kept apart, since few have any of it.
+#[derive(Debug, Default)]
+struct About {
+    id: Option<Box<RawValue>>,
+    /// What else is to be known.
+    data: Option<Value>,
 }
 
 /// What became of a call that has no result.
@@ -39,7 +50,8 @@ pub(crate) enum Outcome {
 struct Message<'a> {
     jsonrpc: &'static str,
     error: Error<'a>,
-    id: &'a Id,
+    /// `null` where none could be read.
+    id: Option<&'a RawValue>,
 }
 
 #[derive(Serialize)]
@@ -47,17 +59,27 @@ struct Error<'a> {
     code: i32,
     message: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<Data>,
+    data: Option<Data<'a>>,
 }
 
 #[derive(Serialize)]
-struct Data {
-    outcome: Outcome,
+#[serde(untagged)]
+enum Data<'a> {
+    Outcome { outcome: Outcome },
+    Other(&'a Value),
 }
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, code: i32, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code, message: message.into(), outcome: None, header: None, closes: false, id: None }
+        Self {
+            status,
+            code,
+            message: message.into(),
+            outcome: None,
+            header: None,
+            closes: false,
+            about: Box::default(),
+        }
     }
 
     /// A request that is none.
@@ -174,9 +196,31 @@ impl Refusal {
         Self::unknown("the caller's token has expired or was revoked")
     }
 
+    /// As MCP says it.
+    pub(crate) fn of_fault(status: StatusCode, fault: Fault) -> Self {
+        let mut refusal = Self::new(status, fault.code, fault.message);
+        refusal.about.data = fault.data;
+        refusal
+    }
+
+    /// In a code that MCP leaves to others, which has those from -32000 to -32099 for itself.
+    pub(crate) fn unreserved(mut self) -> Self {
+        // `-32020` to `-32022` are its own.
+        if (-32_019..=-32_000).contains(&self.code) {
+            self.code = -self.code;
+        }
+        self
+    }
+
     /// Of the call of this id.
     pub(crate) fn of(mut self, id: Option<&Id>) -> Self {
-        self.id = id.cloned();
+        self.about.id = id.and_then(|id| to_raw_value(id).ok());
+        self
+    }
+
+    /// The same, by its text.
+    pub(crate) fn of_raw(mut self, id: &RawValue) -> Self {
+        self.about.id = Some(id.to_owned());
         self
     }
 
@@ -188,12 +232,11 @@ impl Refusal {
 
     /// The error as a response of JSON-RPC.
     pub(crate) fn text(&self) -> Vec<u8> {
-        let null = Id::null();
-        let data = self.outcome.map(|outcome| Data { outcome });
+        let data = self.outcome.map(|outcome| Data::Outcome { outcome });
+        let data = data.or(self.about.data.as_ref().map(Data::Other));
         let error = Error { code: self.code, message: &self.message, data };
-        let id = self.id.as_ref().unwrap_or(&null);
         // Nothing in it cannot be written.
-        serde_json::to_vec(&Message { jsonrpc: "2.0", error, id }).unwrap_or_default()
+        serde_json::to_vec(&Message { jsonrpc: "2.0", error, id: self.about.id.as_deref() }).unwrap_or_default()
     }
 
     pub(crate) fn answer(self) -> hyper::Response<Body> {

@@ -2,7 +2,7 @@
 //! Never says that a call did nothing where that is not known.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::StreamExt as _;
 use sealwire::client::{CallStream, Client, ClientError, MessageId};
@@ -10,6 +10,7 @@ use sealwire::rpc::{Request, RpcError, code};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot};
 
 use super::message::{Asked, Capabilities, Era, Fault, Id, Members, Outcome, members, notification, raw};
@@ -17,6 +18,7 @@ use super::outbox::Outbox;
 use super::server::{Asker, FRESH, Peer, Server, Waiting};
 use crate::bus::{Away, gone};
 use crate::catalogue::Tool;
+use crate::seal::Kind;
 
 /// The largest result, in bytes: what a model can read is far less.
 const MAX_RESULT: usize = 4 << 20;
@@ -59,6 +61,14 @@ pub(super) struct Parked {
     ongoing: Ongoing,
     question: Question,
     since: Instant,
+}
+
+/// What a client keeps of a call that waits for it, sealed where others could hand it in.
+#[derive(Serialize, Deserialize)]
+struct RequestState {
+    call: String,
+    /// Of the request: it goes on with no other.
+    digest: String,
 }
 
 /// What a call has come to.
@@ -246,6 +256,7 @@ impl Server {
 
     /// Keeps a call until its client comes back with answers.
     fn park(&self, peer: &Peer, ongoing: Ongoing, question: Question) -> Outcome {
+        let digest = digest(&ongoing.tool, &ongoing.arguments);
         let asked = json!({ QUESTION: { "method": ELICIT, "params": question.params } });
         let token;
         {
@@ -257,11 +268,24 @@ impl Server {
             waiting.asked += 1;
             // Of this process alone: another one does not know the call.
             token = format!("{:x}-{}", self.started_ns, waiting.asked);
-            let peer = Arc::clone(&peer.name);
-            waiting.parked.insert(token.clone(), Parked { peer, ongoing, question, since: Instant::now() });
+            let name = Arc::clone(&peer.name);
+            waiting.parked.insert(token.clone(), Parked { peer: name, ongoing, question, since: Instant::now() });
         }
         let kind = ("resultType", "input_required".into());
-        Ok(raw(&members([kind, ("inputRequests", asked), ("requestState", token.into())])))
+        let state = match &self.seal {
+            None => token,
+            Some(seal) => {
+                let sealed = seal.seal(
+                    Kind::McpRequestState,
+                    &peer.name,
+                    PARKED_FOR,
+                    RequestState { call: token, digest },
+                    SystemTime::now(),
+                );
+                sealed.map_err(|_| Fault::internal("the door cannot seal"))?
+            }
+        };
+        Ok(raw(&members([kind, ("inputRequests", asked), ("requestState", state.into())])))
     }
 
     /// The call that its client comes back for.
@@ -274,11 +298,22 @@ impl Server {
         mut responses: Map<String, Value>,
     ) -> Result<Ongoing, Fault> {
         let gone = || Fault::params("this `requestState` is not known, or was used: call the tool again");
+        let opened = match &self.seal {
+            None => state.to_owned(),
+            Some(seal) => {
+                let opened = seal.open(Kind::McpRequestState, &peer.name, state, SystemTime::now());
+                let opened: RequestState = opened.ok_or_else(gone)?;
+                if self.offered(name).is_none_or(|tool| digest(&tool, arguments) != opened.digest) {
+                    return Err(gone());
+                }
+                opened.call
+            }
+        };
         let parked = {
             let mut waiting = self.waiting();
             // Others neither go on with it nor end it.
-            match waiting.parked.get(state) {
-                Some(parked) if parked.peer == peer.name => waiting.parked.remove(state),
+            match waiting.parked.get(&opened) {
+                Some(parked) if parked.peer == peer.name => waiting.parked.remove(&opened),
                 _ => None,
             }
         };
@@ -294,6 +329,15 @@ impl Server {
         drop(parked.question.reply.send(answer));
         Ok(parked.ongoing)
     }
+}
+
+fn digest(tool: &Tool, arguments: &str) -> String {
+    let mut digest = Sha256::new();
+    for part in [tool.service.as_str(), &tool.method.name, arguments] {
+        digest.update(part.len().to_be_bytes());
+        digest.update(part);
+    }
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 const ELICIT: &str = "elicitation/create";

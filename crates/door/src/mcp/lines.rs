@@ -58,8 +58,9 @@ pub async fn serve(
     let (out, lines) = Outbox::new();
     write(lines);
     let Options { services, deadline, refresh } = options;
-    let services = services.into_iter().map(|service| Exposed { service, deadline }).collect();
-    let server = Server::new(Services::new(Arc::new(bus), services), refresh);
+    let services =
+        services.into_iter().map(|service| Exposed { service, deadline, allows: Box::new(|_| true) }).collect();
+    let server = Server::new(Services::new(Arc::new(bus), services), refresh, None);
     let peer = Peer { name: server.agent().into(), out };
     let door = Arc::new(Door { server, peer, state: Mutex::default() });
     let mut tasks = JoinSet::new();

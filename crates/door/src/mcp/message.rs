@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use sealwire::rpc::RpcError;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
@@ -13,18 +13,25 @@ use serde_json::{Map, Value, json};
 pub(crate) const MODERN: &str = "2026-07-28";
 
 /// Revisions that begin with `initialize`, the newest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Legacy {
+    #[serde(rename = "2025-03-26")]
     V2025_03_26,
+    #[serde(rename = "2025-06-18")]
     V2025_06_18,
+    #[serde(rename = "2025-11-25")]
     V2025_11_25,
 }
 
 impl Legacy {
     /// The one that is asked for, or the newest.
     pub(crate) fn negotiated(asked: &str) -> Self {
+        Self::of(asked).unwrap_or(Self::V2025_11_25)
+    }
+
+    pub(crate) fn of(version: &str) -> Option<Self> {
         let known = [Self::V2025_11_25, Self::V2025_06_18, Self::V2025_03_26];
-        known.into_iter().find(|version| version.as_str() == asked).unwrap_or(Self::V2025_11_25)
+        known.into_iter().find(|known| known.as_str() == version)
     }
 
     pub(crate) fn as_str(self) -> &'static str {
@@ -97,7 +104,7 @@ pub(crate) fn server_info() -> Value {
 pub(crate) struct Message<'a> {
     #[serde(borrow)]
     pub(crate) jsonrpc: Option<Cow<'a, str>>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "present")]
     pub(crate) id: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(crate) method: Option<Cow<'a, str>>,
@@ -107,6 +114,11 @@ pub(crate) struct Message<'a> {
     pub(crate) result: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(crate) error: Option<&'a RawValue>,
+}
+
+/// A member that is there, if as null.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 /// The id of a request: a string or an integer.
@@ -145,13 +157,16 @@ impl Asked {
     }
 }
 
+/// A revision that nobody here speaks. Those with a handshake are not for requests that name their revision themselves.
+pub(crate) fn unsupported(version: &str) -> Fault {
+    let data = json!({ "supported": [MODERN], "requested": version });
+    Fault::new(-32022, "Unsupported protocol version").with(data)
+}
+
 /// What the client of a request can do if it says that it is in the revision without a handshake; `None` if it says nothing of one.
 pub(crate) fn modern(meta: &Meta) -> Result<Option<Capabilities>, Fault> {
     match (&meta.version, &meta.capabilities) {
-        (Some(version), _) if version != MODERN => {
-            let data = json!({ "supported": [MODERN], "requested": version });
-            Err(Fault::new(-32022, "Unsupported protocol version").with(data))
-        }
+        (Some(version), _) if version != MODERN => Err(unsupported(version)),
         (Some(_), Some(capabilities)) => Ok(Some(capabilities.clone())),
         (Some(_), None) => Err(Fault::params("`io.modelcontextprotocol/clientCapabilities` is missing in `_meta`")),
         (None, _) => Ok(None),
@@ -168,6 +183,18 @@ pub(crate) struct Meta {
     pub(crate) progress: Option<Id>,
 }
 
+impl Meta {
+    /// Of a message whose parameters nobody reads otherwise.
+    pub(crate) fn of(params: Option<&RawValue>) -> Self {
+        #[derive(Default, Deserialize)]
+        struct Only {
+            #[serde(rename = "_meta", default)]
+            meta: Meta,
+        }
+        params.and_then(|params| serde_json::from_str::<Only>(params.get()).ok()).unwrap_or_default().meta
+    }
+}
+
 #[derive(Debug, Default, Clone, Deserialize)]
 pub(crate) struct Capabilities {
     #[serde(default)]
@@ -175,6 +202,11 @@ pub(crate) struct Capabilities {
 }
 
 impl Capabilities {
+    /// As they were agreed on.
+    pub(crate) fn of_forms(forms: bool) -> Self {
+        Self { elicitation: forms.then(Map::new) }
+    }
+
     /// Whether people there can be shown a form. An empty object means just that.
     pub(crate) fn forms(&self) -> bool {
         self.elicitation.as_ref().is_some_and(|modes| modes.is_empty() || modes.contains_key("form"))
@@ -255,6 +287,13 @@ pub(crate) struct Response<'a> {
 impl<'a> Response<'a> {
     pub(crate) fn new(id: Option<&'a Id>, outcome: &'a Outcome) -> Self {
         Self { jsonrpc: "2.0", id, result: outcome.as_deref().ok(), error: outcome.as_ref().err() }
+    }
+}
+
+impl Response<'_> {
+    /// Its text: every part of it is JSON.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
     }
 }
 

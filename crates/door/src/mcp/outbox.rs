@@ -11,6 +11,8 @@ use tokio::time::timeout;
 /// The most messages and bytes that wait.
 const MESSAGES: usize = 256;
 const BYTES: usize = 16 << 20;
+/// Progress, of about a thousand characters, is left out where there is no room; a question is one at a time, of 1 MiB as any message.
+const MESSAGES_OF_REQUEST: usize = 16;
 /// How long the client may read nothing at all.
 const STALLED: Duration = Duration::from_secs(60);
 
@@ -38,7 +40,16 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn new() -> (Self, mpsc::Receiver<Line>) {
-        let (lines, written) = mpsc::channel(MESSAGES);
+        Self::of(MESSAGES)
+    }
+
+    /// For what one request is told before its response.
+    pub(crate) fn of_request() -> (Self, mpsc::Receiver<Line>) {
+        Self::of(MESSAGES_OF_REQUEST)
+    }
+
+    fn of(messages: usize) -> (Self, mpsc::Receiver<Line>) {
+        let (lines, written) = mpsc::channel(messages);
         let outbox = Self { lines, room: Arc::new(Semaphore::new(BYTES)), stalled: watch::Sender::new(false) };
         (outbox, written)
     }

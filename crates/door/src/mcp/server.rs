@@ -15,11 +15,14 @@ use super::message::{
 };
 use super::outbox::Outbox;
 use crate::catalogue::{Offer, Services, Tool};
+use crate::seal::Seal;
 
 /// A server of MCP, for any number of clients.
 pub(crate) struct Server {
     pub(super) services: Services,
     refresh: Duration,
+    /// Where those who come back for a call need not be who was told how.
+    pub(super) seal: Option<Arc<Seal>>,
     agent: String,
     /// When it began, in nanoseconds since the Unix epoch: names of its own are unlike those of another one.
     pub(super) started_ns: u128,
@@ -57,15 +60,19 @@ pub(crate) struct Peer {
 pub(crate) const FRESH: Duration = Duration::from_secs(1);
 
 impl Server {
-    pub(crate) fn new(services: Services, refresh: Duration) -> Self {
+    pub(crate) fn new(services: Services, refresh: Duration, seal: Option<Arc<Seal>>) -> Self {
         let started_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         let agent = services.bus.agent();
         let (offer, waiting, asking) = (Mutex::default(), Mutex::default(), AsyncMutex::new(()));
-        Self { services, refresh, agent, started_ns, offer, waiting, asking }
+        Self { services, refresh, seal, agent, started_ns, offer, waiting, asking }
     }
 
     pub(crate) fn agent(&self) -> &str {
         &self.agent
+    }
+
+    pub(crate) fn refresh(&self) -> Duration {
+        self.refresh
     }
 
     pub(super) fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -81,9 +88,14 @@ impl Server {
         self.waiting().forget_parked();
     }
 
-    /// Cancels calls that wait for their clients, and ends the connection.
-    pub(super) async fn close(&self) {
+    /// Cancels calls that wait for their clients.
+    pub(crate) fn give_up(&self) {
         self.waiting().parked.clear();
+    }
+
+    /// The same, and ends the connection.
+    pub(super) async fn close(&self) {
+        self.give_up();
         self.services.bus.close().await;
     }
 
@@ -237,10 +249,20 @@ pub(crate) fn fingerprint(offer: &Offer) -> Vec<u8> {
     digest.finalize().to_vec()
 }
 
+/// Takes out what a server behind the bus wants to have in the head of its own requests: its backend writes that, and not the client here.
+fn without_headers(schema: &mut Value) {
+    let Some(members) = schema.as_object_mut() else { return };
+    members.remove("x-mcp-header");
+    if let Some(properties) = members.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.values_mut().for_each(without_headers);
+    }
+}
+
 /// A tool, as the client sees it.
 fn described(era: Era, name: &str, tool: &Tool) -> Value {
     let method = &tool.method;
     let mut input: Value = serde_json::from_str(method.params.get()).unwrap_or_default();
+    without_headers(&mut input);
     match input.as_object_mut() {
         Some(members) => drop(members.insert("type".to_owned(), "object".into())),
         None => input = json!({ "type": "object" }),
@@ -262,5 +284,32 @@ fn described(era: Era, name: &str, tool: &Tool) -> Value {
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server").field("services", &self.services).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_13_no_tool_asks_its_client_for_fields_of_the_head() {
+        let mut schema = json!({
+            "type": "object",
+            "properties": {
+                "region": { "type": "string", "x-mcp-header": "Region" },
+                "in": { "type": "object", "properties": { "n": { "type": "integer", "x-mcp-header": "N" } } },
+                "x-mcp-header": { "type": "boolean", "x-mcp-header": "Flag" },
+            },
+        });
+        without_headers(&mut schema);
+        let expected = json!({
+            "type": "object",
+            "properties": {
+                "region": { "type": "string" },
+                "in": { "type": "object", "properties": { "n": { "type": "integer" } } },
+                "x-mcp-header": { "type": "boolean" },
+            },
+        });
+        assert_eq!(schema, expected);
     }
 }

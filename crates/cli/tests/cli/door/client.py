@@ -1,4 +1,5 @@
-"""Clients of MCP that nobody here wrote, against the server that the arguments start. Prints a JSON object for each.
+"""Clients of MCP that nobody here wrote, against the server that the arguments start, or the one at an address. Prints a JSON object for
+each.
 
 Usage: client.py demo|ask CLIENT[,CLIENT…] COMMAND…
 CLIENT is fastmcp, or a mode of the package mcp: auto, legacy, or a revision.
@@ -13,6 +14,7 @@ from mcp import Client, StdioServerParameters
 from mcp.types import ElicitResult
 
 TASK, CLIENTS, COMMAND = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
+AT_ADDRESS = COMMAND[0].startswith("http")
 
 
 async def accept(context, params):
@@ -25,7 +27,7 @@ async def of_mcp(mode):
     async def progress(done, total, message):
         told.append([done, total, message])
 
-    server = StdioServerParameters(command=COMMAND[0], args=COMMAND[1:])
+    server = COMMAND[0] if AT_ADDRESS else StdioServerParameters(command=COMMAND[0], args=COMMAND[1:])
     asking = {"elicitation_callback": accept} if TASK == "ask" else {}
     async with Client(server, mode=mode, **asking) as client:
         found["version"] = client.protocol_version
@@ -66,7 +68,8 @@ async def of_fastmcp():
     async def progress(done, total, message):
         told.append([done, total, message])
 
-    async with FastClient(StdioTransport(COMMAND[0], COMMAND[1:], keep_alive=False)) as client:
+    server = COMMAND[0] if AT_ADDRESS else StdioTransport(COMMAND[0], COMMAND[1:], keep_alive=False)
+    async with FastClient(server) as client:
         found["tools"] = [tool.name for tool in await client.list_tools()]
         result = await client.call_tool("math_add", {"a": 2, "b": 3})
         found["added"] = [result.is_error is True, result.structured_content, [block.text for block in result.content]]

@@ -22,8 +22,12 @@ pub(super) struct Raw {
     pub(super) forms: bool,
     pub(super) discovered: Value,
     notes: Vec<Value>,
-    schemas: BTreeMap<String, Validator>,
+    schemas: Schemas,
 }
+
+/// The published schemas.
+#[derive(Default)]
+pub(crate) struct Schemas(BTreeMap<(&'static str, String), Validator>);
 
 impl Raw {
     pub(super) fn spawn(door: &[String]) -> Self {
@@ -31,7 +35,7 @@ impl Raw {
         command.args(door).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()).lines());
-        let (discovered, notes, schemas) = (Value::Null, Vec::new(), BTreeMap::new());
+        let (discovered, notes, schemas) = (Value::Null, Vec::new(), Schemas::default());
         Self { child, stdin, stdout, legacy: None, ids: 0, forms: false, discovered, notes, schemas }
     }
 
@@ -141,9 +145,16 @@ impl Raw {
     }
 
     fn fits(&mut self, kind: &str, value: &Value) {
+        self.schemas.fit(self.legacy.is_some(), kind, value);
+    }
+}
+
+impl Schemas {
+    #[track_caller]
+    pub(crate) fn fit(&mut self, legacy: bool, kind: &str, value: &Value) {
         // The published schemas of the older ones say no less of what is sent here.
-        let revision = if self.legacy.is_some() { "2025-11-25" } else { "2026-07-28" };
-        let validator = self.schemas.entry(kind.to_owned()).or_insert_with(|| {
+        let revision = if legacy { "2025-11-25" } else { "2026-07-28" };
+        let validator = self.0.entry((revision, kind.to_owned())).or_insert_with(|| {
             let path = root().join(format!("crates/cli/tests/cli/backends/mcp/{revision}.json"));
             let mut schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
             schema["$ref"] = json!(format!("#/$defs/{kind}"));
@@ -155,7 +166,7 @@ impl Raw {
 }
 
 /// What the schema calls the result of a request.
-fn result_of(method: &str, result: &Value) -> Option<&'static str> {
+pub(crate) fn result_of(method: &str, result: &Value) -> Option<&'static str> {
     Some(match method {
         "initialize" => "InitializeResult",
         "server/discover" => "DiscoverResult",

@@ -28,6 +28,10 @@ impl Wire {
         Self { socket: within(LONG, TcpStream::connect(door)).await.unwrap(), read: Vec::new() }
     }
 
+    pub(super) fn door(&self) -> SocketAddr {
+        self.socket.peer_addr().unwrap()
+    }
+
     pub(super) async fn write(&mut self, bytes: impl AsRef<[u8]>) {
         // The door may have closed the connection: then the answer says why.
         drop(within(LONG, self.socket.write_all(bytes.as_ref())).await);

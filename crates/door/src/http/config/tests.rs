@@ -103,5 +103,5 @@ fn the_page_has_every_key_and_its_example_is_one() {
         }
         described += 1;
     }
-    assert_eq!(described, 20);
+    assert_eq!(described, 22);
 }

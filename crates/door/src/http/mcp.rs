@@ -1,0 +1,297 @@
+//! The Model Context Protocol over Streamable HTTP: every message is a POST of its own, in revision 2026-07-28 and in those with a
+//! handshake, at one address.
+//! Never keeps a session: what was agreed on is sealed in its id, which says who nobody is.
+
+mod answer;
+mod batch;
+mod era;
+mod head;
+mod listen;
+mod running;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use hyper::body::Incoming;
+use hyper::header::HeaderName;
+use hyper::http::request::Parts;
+use hyper::{Method, Response, StatusCode};
+use sealwire::rpc::strict_value;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use self::answer::{Answering, Ended};
+use self::era::Spoken;
+use self::head::{Accepts, Claims};
+use self::running::Running;
+use super::config::{DoorConfig, Identity};
+use super::connections::Body;
+use super::principal::{Place, Principal};
+use super::refusal::Refusal;
+use super::{Door, answered, body};
+use crate::bus::Bus;
+use crate::catalogue::{Exposed, Services};
+use crate::mcp::message::{self, Asked, Cancelled, Capabilities, Era, Fault, Id, Message};
+use crate::mcp::outbox::Outbox;
+use crate::mcp::server::{Peer, Server};
+use crate::seal::{Seal, SealError};
+
+/// What carries the id of a session.
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+
+/// Servers of MCP at a door: one of all its services, and one of each.
+#[derive(Debug)]
+pub(super) struct Mcp {
+    seal: Arc<Seal>,
+    all: Arc<Server>,
+    each: HashMap<String, Arc<Server>>,
+    running: Arc<Running>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// Where a message came from, and how it may be answered.
+struct Sender {
+    principal: Principal,
+    server: Arc<Server>,
+    accepts: Accepts,
+}
+
+impl Mcp {
+    pub(super) fn new(config: &DoorConfig, bus: &Arc<Bus>) -> Result<Self, SealError> {
+        let seal = Arc::new(Seal::of(config.seal_key.as_deref())?);
+        let server = |exposed: &[super::Expose]| {
+            let exposed = exposed.iter().map(|expose| Exposed {
+                service: expose.service.to_string(),
+                deadline: expose.timeout(),
+                allows: {
+                    let expose = expose.clone();
+                    Box::new(move |method| expose.allows(method))
+                },
+            });
+            let services = Services::new(Arc::clone(bus), exposed.collect());
+            Arc::new(Server::new(services, config.refresh(), Some(Arc::clone(&seal))))
+        };
+        let all = server(&config.expose);
+        let each =
+            config.expose.iter().map(|one| (one.service.to_string(), server(std::slice::from_ref(one)))).collect();
+        Ok(Self { all, each, seal, running: Arc::default(), tasks: Mutex::default() })
+    }
+
+    fn server(&self, service: Option<&str>) -> Result<Arc<Server>, Refusal> {
+        let found = service.map_or(Some(&self.all), |service| self.each.get(service));
+        found.cloned().ok_or_else(|| Refusal::not_found("no such service is exposed here"))
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn tidy(&self) {
+        for server in self.each.values().chain([&self.all]) {
+            server.tidy();
+        }
+        let mut tasks = self.tasks();
+        while tasks.try_join_next().is_some() {}
+    }
+
+    /// Gives up what is under way, which cancels it at the services.
+    pub(super) async fn close(&self) {
+        let mut tasks = std::mem::take(&mut *self.tasks());
+        tasks.shutdown().await;
+        for server in self.each.values().chain([&self.all]) {
+            server.give_up();
+        }
+    }
+}
+
+impl Door {
+    /// `POST /mcp` and `POST /mcp/<service>`, and `GET` for what the server says by itself.
+    pub(super) async fn mcp(
+        &self,
+        principal: Principal,
+        service: Option<&str>,
+        head: &Parts,
+        incoming: Incoming,
+    ) -> Result<Response<Body>, Refusal> {
+        let started = Instant::now();
+        let caller = principal.clone();
+        let answer = self.mcp_answer(principal, service, head, incoming).await;
+        tracing::info!(
+            target: "sealwire::door",
+            caller = caller.as_str(),
+            service,
+            status = answer.as_ref().map_or_else(|refusal| refusal.status, Response::status).as_u16(),
+            duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            "mcp"
+        );
+        answer.map_err(Refusal::unreserved)
+    }
+
+    async fn mcp_answer(
+        &self,
+        principal: Principal,
+        service: Option<&str>,
+        head: &Parts,
+        incoming: Incoming,
+    ) -> Result<Response<Body>, Refusal> {
+        if self.config.identity != Identity::Own {
+            // What a server offers is asked for, and kept, for one agent.
+            return Err(Refusal::not_found("MCP is spoken by doors with `identity = { mode = \"own\" }`"));
+        }
+        let server = self.mcp.server(service)?;
+        let claims = Claims::of(head)?;
+        match head.method {
+            Method::POST => {}
+            // Streamable HTTP 2025-11-25, "Listening for Messages from the Server"; gone in 2026-07-28.
+            Method::GET if claims.session.is_some() => {
+                let place = self.admission.open_stream(&principal)?;
+                self.mcp.session(&principal, claims.session.unwrap_or_default())?;
+                if !Accepts::of(&head.headers)?.events {
+                    return Err(Accepts::refusal());
+                }
+                return Ok(self.listening(server, None, true, place).await);
+            }
+            // Nothing is kept that `DELETE` could end.
+            _ => return Err(Refusal::method(&[Method::POST])),
+        }
+        let accepts = Accepts::of(&head.headers)?;
+        let place = self.admission.admit(&principal)?;
+        let text = body::json(head, incoming).await?;
+        // What is there twice would be read by one as the first, by another as the last.
+        let text = std::str::from_utf8(&text)
+            .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, -32_700, "the body is no text in UTF-8"))?;
+        let text = strict_value(text).map_err(|flaw| Refusal::of_text(&flaw.into()))?.get();
+        let sender = Sender { principal, server, accepts };
+        if text.starts_with('[') {
+            return self.mcp_batch(sender, &claims, text, place).await;
+        }
+        let message = read(text)?;
+        let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
+        match (message.method.as_deref(), message.id) {
+            (Some(method), Some(id)) => {
+                let raw_id = id;
+                let id: Id =
+                    serde_json::from_str(raw_id.get()).map_err(|_| bad("`id` must be a string or a whole number"))?;
+                let answer = self.mcp_request(sender, &claims, &id, method, message.params, place).await;
+                answer.map_err(|refusal| refusal.of_raw(raw_id))
+            }
+            (Some(method), None) => {
+                let spoken =
+                    self.mcp.spoken(&sender.principal, &claims, Some(method), &message::Meta::of(message.params))?;
+                if spoken.era == Era::Modern {
+                    claims
+                        .check(method, &Asked::default())
+                        .map_err(|fault| Refusal::of_fault(StatusCode::BAD_REQUEST, fault))?;
+                } else {
+                    self.mcp_note(&spoken, method, message.params);
+                }
+                Ok(accepted())
+            }
+            (None, Some(id)) => {
+                let spoken = self.mcp.spoken(&sender.principal, &claims, None, &message::Meta::default())?;
+                let is_awaited =
+                    spoken.has_session && sender.server.answered(&spoken.peer, id, message.result, message.error);
+                match is_awaited {
+                    true => Ok(accepted()),
+                    false => Err(bad("nobody has asked, or waits any more")),
+                }
+            }
+            (None, None) => Err(bad("`method` is missing")),
+        }
+    }
+
+    /// What is told with a handshake.
+    fn mcp_note(&self, spoken: &Spoken, method: &str, params: Option<&RawValue>) {
+        if method == "notifications/cancelled"
+            && spoken.has_session
+            && let Some(Ok(cancelled)) = params.map(|params| serde_json::from_str::<Cancelled>(params.get()))
+        {
+            self.mcp.running.stop(&spoken.peer, cancelled.request);
+        }
+    }
+
+    async fn mcp_request(
+        &self,
+        sender: Sender,
+        claims: &Claims<'_>,
+        id: &Id,
+        method: &str,
+        params: Option<&RawValue>,
+        place: Place,
+    ) -> Result<Response<Body>, Refusal> {
+        if method == "initialize" && message::Meta::of(params).version.is_none() {
+            return self.mcp.initialize(&sender, id, params);
+        }
+        let bad = |fault| Refusal::of_fault(StatusCode::BAD_REQUEST, fault);
+        let asked = Asked::read(params).map_err(bad)?;
+        let spoken = self.mcp.spoken(&sender.principal, claims, Some(method), &asked.meta)?;
+        if spoken.era == Era::Modern {
+            claims.check(method, &asked).map_err(bad)?;
+            if method == "subscriptions/listen" {
+                if !sender.accepts.events {
+                    return Err(Accepts::refusal());
+                }
+                let stream = self.admission.open_stream(&sender.principal)?;
+                drop(place);
+                return Ok(self.listening(sender.server, Some(id.clone()), asked.notifications.tools, stream).await);
+            }
+        }
+        let (out, lines) = Outbox::of_request();
+        let mut running =
+            Running::begin(&self.mcp.running, &spoken, id).map_err(|fault| Refusal::of_fault(StatusCode::OK, fault))?;
+        let (ended, end) = oneshot::channel();
+        let (client, gone) = oneshot::channel::<()>();
+        // Streamable HTTP 2026-07-28: a response stream that is closed is the cancellation; with a handshake it "SHOULD NOT be interpreted
+        // as the client cancelling its request".
+        let (client, kept) = if spoken.era == Era::Modern { (Some(client), None) } else { (None, Some(client)) };
+        let Sender { server, accepts, .. } = sender;
+        let Spoken { era, mut capabilities, peer, .. } = spoken;
+        if era != Era::Modern && !accepts.events {
+            // Nobody could be asked on the way.
+            capabilities = Capabilities::default();
+        }
+        let peer = Peer { name: peer, out };
+        let lost = Fault::internal("the door has given it up").with(json!({ "outcome": "unknown" }));
+        let lost = Ended::new(era, id, Err(lost));
+        let (id, method) = (id.clone(), method.to_owned());
+        let task = {
+            let id = id.clone();
+            async move {
+                let _held = (place, kept);
+                let outcome = tokio::select! {
+                    biased;
+                    () = running.stopped() => None,
+                    _ = gone => None,
+                    outcome = server.outcome(&peer, era, &capabilities, &method, asked) => Some(outcome),
+                };
+                // Its client may have gone.
+                drop(ended.send(outcome.map(|outcome| Ended::new(era, &id, outcome))));
+            }
+        };
+        {
+            let mut tasks = self.mcp.tasks();
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(task);
+        }
+        Ok(Answering::new(lines, end, lost, client).answer(accepts).await)
+    }
+}
+
+fn read(text: &str) -> Result<Message<'_>, Refusal> {
+    let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
+    let message: Message<'_> = serde_json::from_str(text).map_err(|_| bad("no message of JSON-RPC"))?;
+    match message.jsonrpc.as_deref() {
+        Some("2.0") => Ok(message),
+        _ => Err(bad("`jsonrpc` must be \"2.0\"")),
+    }
+}
+
+/// A message that needs no answer.
+fn accepted() -> Response<Body> {
+    let mut answer = answered(StatusCode::ACCEPTED, "application/json", "");
+    answer.headers_mut().remove(hyper::header::CONTENT_TYPE);
+    answer
+}

@@ -1,0 +1,147 @@
+//! The answer to one request: JSON, or events once something is said before the response.
+//! Never says anything after the response.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::head::Accepts;
+use crate::http::answered;
+use crate::http::connections::Body;
+use crate::http::events::data;
+use crate::mcp::Line;
+use crate::mcp::message::{self, Era, Id, Outcome};
+
+/// How often a client hears something: what is on the way ends connections that are silent for a minute.
+const BEAT: Duration = Duration::from_secs(15);
+
+/// What a request has come to.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) status: StatusCode,
+    pub(super) text: Vec<u8>,
+}
+
+impl Ended {
+    pub(super) fn new(era: Era, id: &Id, outcome: Outcome) -> Self {
+        let status = match &outcome {
+            // Streamable HTTP 2026-07-28, "Sending Messages": a method that is not known.
+            Err(fault) if era == Era::Modern && fault.code == -32601 => StatusCode::NOT_FOUND,
+            _ => StatusCode::OK,
+        };
+        let text = message::Response::new(Some(id), &outcome).text();
+        Self { status, text }
+    }
+
+    /// As an answer of its own.
+    pub(super) fn whole(self, accepts: Accepts) -> Response<Body> {
+        if accepts.json || self.status != StatusCode::OK {
+            return answered(self.status, "application/json", self.text);
+        }
+        of_events(answered(self.status, "text/event-stream", data(&self.text)))
+    }
+}
+
+/// A request under way.
+pub(super) struct Answering {
+    lines: mpsc::Receiver<Line>,
+    end: oneshot::Receiver<Option<Ended>>,
+    /// Once it is there; what was said before it comes first.
+    ended: Option<Option<Ended>>,
+    beat: Interval,
+    /// What is said if whoever should have ended it has gone.
+    lost: Option<Ended>,
+    /// Its end is that of the request.
+    _client: Option<oneshot::Sender<()>>,
+}
+
+enum Said {
+    Line(Bytes),
+    Silence,
+    /// Nothing more comes; `None`: it was cancelled.
+    End(Option<Ended>),
+}
+
+impl Answering {
+    pub(super) fn new(
+        lines: mpsc::Receiver<Line>,
+        end: oneshot::Receiver<Option<Ended>>,
+        lost: Ended,
+        client: Option<oneshot::Sender<()>>,
+    ) -> Self {
+        Self { lines, end, ended: None, lost: Some(lost), beat: beats(), _client: client }
+    }
+
+    pub(super) async fn answer(mut self, accepts: Accepts) -> Response<Body> {
+        let first = loop {
+            match self.said().await {
+                Said::End(Some(ended)) => return ended.whole(accepts),
+                Said::End(None) if accepts.events => return streamed(stream::empty()),
+                Said::End(None) => return super::accepted(),
+                // It could not be told.
+                Said::Line(_) | Said::Silence if !accepts.events => {}
+                Said::Line(line) => break line,
+                Said::Silence => break Bytes::from_static(COMMENT),
+            }
+        };
+        let rest = stream::unfold(Some(self), async |answering| {
+            let mut answering = answering?;
+            match answering.said().await {
+                Said::Line(line) => Some((line, Some(answering))),
+                Said::Silence => Some((Bytes::from_static(COMMENT), Some(answering))),
+                Said::End(ended) => ended.map(|ended| (data(&ended.text), None)),
+            }
+        });
+        streamed(stream::once(async { first }).chain(rest))
+    }
+
+    async fn said(&mut self) -> Said {
+        loop {
+            if self.ended.is_some() {
+                return match self.lines.try_recv() {
+                    Ok(line) => Said::Line(event(&line)),
+                    Err(_) => Said::End(self.ended.take().flatten()),
+                };
+            }
+            tokio::select! {
+                biased;
+                Some(line) = self.lines.recv() => return Said::Line(event(&line)),
+                end = &mut self.end => self.ended = Some(end.unwrap_or_else(|_| self.lost.take())),
+                _ = self.beat.tick() => return Said::Silence,
+            }
+        }
+    }
+}
+
+fn event(line: &Line) -> Bytes {
+    data(line.text().trim_ascii_end())
+}
+
+/// An answer of events.
+pub(super) fn streamed(events: impl Stream<Item = Bytes> + Send + 'static) -> Response<Body> {
+    let body = StreamBody::new(events.map(|event| Ok(Frame::data(event))));
+    of_events(Response::new(body.boxed_unsync()))
+}
+
+fn of_events(mut answer: Response<Body>) -> Response<Body> {
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    // nginx would hold events back.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    answer
+}
+
+pub(super) const COMMENT: &[u8] = b":\n\n";
+
+pub(super) fn beats() -> Interval {
+    let mut beat = interval_at(Instant::now() + BEAT, BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    beat
+}

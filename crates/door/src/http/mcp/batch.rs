@@ -1,0 +1,108 @@
+//! Several messages in one, which 2025-03-26 alone has.
+//! Never answers a part of it before the rest.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use hyper::{Response, StatusCode};
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+
+use super::answer::Ended;
+use super::era::Spoken;
+use super::head::{Accepts, Claims};
+use super::running::Running;
+use super::{Sender, accepted, read};
+use crate::http::connections::Body;
+use crate::http::principal::Place;
+use crate::http::refusal::Refusal;
+use crate::http::{Door, answered};
+use crate::mcp::message::{self, Asked, Capabilities, Era, Id, Legacy};
+use crate::mcp::outbox::Outbox;
+use crate::mcp::server::Peer;
+
+/// The most messages of a batch, as on standard input.
+const BATCH: usize = 32;
+
+impl Door {
+    /// Several messages in one: of 2025-03-26 alone.
+    pub(super) async fn mcp_batch(
+        &self,
+        sender: Sender,
+        claims: &Claims<'_>,
+        text: &str,
+        place: Place,
+    ) -> Result<Response<Body>, Refusal> {
+        let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
+        let spoken = self.mcp.spoken(&sender.principal, claims, None, &message::Meta::default())?;
+        if spoken.era != Era::Legacy(Legacy::V2025_03_26) {
+            return Err(bad("one message in each POST, and no batch"));
+        }
+        let entries: Vec<&RawValue> = serde_json::from_str(text).map_err(|_| bad("no batch"))?;
+        if entries.is_empty() || entries.len() > BATCH {
+            return Err(bad("a batch has 1 to 32 messages"));
+        }
+        // The first one is charged already.
+        self.admission.charge(&sender.principal, entries.len() - 1)?;
+        let mut requests = Vec::new();
+        for entry in entries {
+            let message = read(entry.get())?;
+            match (message.method.as_deref(), message.id) {
+                (Some(method), None) => self.mcp_note(&spoken, method, message.params),
+                (Some(method), Some(id)) => {
+                    let id: Id =
+                        serde_json::from_str(id.get()).map_err(|_| bad("`id` must be a string or a whole number"))?;
+                    requests.push((id, method.to_owned(), message.params.map(ToOwned::to_owned)));
+                }
+                (None, Some(id)) if spoken.has_session => {
+                    sender.server.answered(&spoken.peer, id, message.result, message.error);
+                }
+                (None, _) => return Err(bad("`method` is missing")),
+            }
+        }
+        if requests.is_empty() {
+            return Ok(accepted());
+        }
+        if !sender.accepts.json {
+            return Err(Accepts::refusal());
+        }
+        let mut running = Vec::new();
+        for (id, ..) in &requests {
+            running.push(
+                Running::begin(&self.mcp.running, &spoken, id)
+                    .map_err(|fault| Refusal::of_fault(StatusCode::OK, fault))?,
+            );
+        }
+        let (ended, end) = oneshot::channel();
+        let Spoken { era, peer, .. } = spoken;
+        let server = sender.server;
+        let task = async move {
+            let _place = place;
+            let answers = requests.iter().zip(running).map(|((id, method, params), mut running)| {
+                let (out, _) = Outbox::of_request();
+                let peer = Peer { name: Arc::clone(&peer), out };
+                let server = &server;
+                async move {
+                    let asked = match Asked::read(params.as_deref()) {
+                        Ok(asked) => asked,
+                        Err(fault) => return Some(Ended::new(era, id, Err(fault)).text),
+                    };
+                    // Nobody can be asked, or told of progress, before all of it is there.
+                    let nobody = Capabilities::default();
+                    tokio::select! {
+                        biased;
+                        () = running.stopped() => None,
+                        outcome = server.outcome(&peer, era, &nobody, method, asked) => Some(Ended::new(era, id, outcome).text),
+                    }
+                }
+            });
+            let answers: Vec<Vec<u8>> = join_all(answers).await.into_iter().flatten().collect();
+            drop(ended.send([b"[".as_slice(), &answers.join(&b","[..]), b"]"].concat()));
+        };
+        self.mcp.tasks().spawn(task);
+        match end.await {
+            Ok(text) => Ok(answered(StatusCode::OK, "application/json", text)),
+            Err(_) => Err(Refusal::unknown("the door is being stopped")),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Who listens for changes of what there is: with `subscriptions/listen`, or by `GET` where there was a handshake.
+//! Never says of an outage that something has changed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream;
+use hyper::Response;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::answer::{COMMENT, beats, streamed};
+use crate::http::Door;
+use crate::http::connections::Body;
+use crate::http::events::data;
+use crate::http::principal::Place;
+use crate::mcp::message::{self, Era, Id, members, notification};
+use crate::mcp::server::{FRESH, Server, fingerprint};
+use crate::mcp::{LIST_CHANGED, SUBSCRIPTION};
+
+/// One listener.
+struct Listening {
+    server: Arc<Server>,
+    /// Of its subscription; there is none with a handshake.
+    id: Option<Id>,
+    /// Whether it wants to hear of tools.
+    tools: bool,
+    /// What was there last; `None` before the services have said anything.
+    told: Option<Vec<u8>>,
+    ready: VecDeque<Bytes>,
+    has_ended: bool,
+    stopping: watch::Receiver<bool>,
+    look: Interval,
+    beat: Interval,
+    _place: Place,
+}
+
+impl Door {
+    pub(super) async fn listening(
+        &self,
+        server: Arc<Server>,
+        id: Option<Id>,
+        tools: bool,
+        place: Place,
+    ) -> Response<Body> {
+        let refresh = server.refresh();
+        let mut look = interval_at(Instant::now() + refresh, refresh);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let first = match &id {
+            Some(id) => {
+                let granted = if tools { json!({ "toolsListChanged": true }) } else { json!({}) };
+                let params = json!({ "_meta": { SUBSCRIPTION: id }, "notifications": granted });
+                event(&notification("notifications/subscriptions/acknowledged", &params))
+            }
+            // So that its head goes out.
+            None => Bytes::from_static(COMMENT),
+        };
+        let told = server.offer(FRESH).await.ok().map(|offer| fingerprint(&offer));
+        let stopping = self.stopping.subscribe();
+        let (ready, beat) = ([first].into(), beats());
+        let listening =
+            Listening { server, id, tools, told, ready, has_ended: false, stopping, look, beat, _place: place };
+        streamed(stream::unfold(listening, async |mut listening| Some((listening.next().await?, listening))))
+    }
+}
+
+impl Listening {
+    /// The next bytes for the client; `None` after the last.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if self.has_ended {
+                return None;
+            }
+            let looks = tokio::select! {
+                // Also when there is nobody any more who could stop it.
+                _ = self.stopping.wait_for(|stopping| *stopping) => None,
+                _ = self.look.tick(), if self.tools => Some(true),
+                _ = self.beat.tick() => Some(false),
+            };
+            match looks {
+                None => self.close(),
+                Some(true) => self.look().await,
+                Some(false) => self.ready.push_back(Bytes::from_static(COMMENT)),
+            }
+        }
+    }
+
+    async fn look(&mut self) {
+        // Others who listen have asked just now.
+        let Ok(offer) = self.server.offer(self.server.refresh() / 2).await else { return };
+        let now = fingerprint(&offer);
+        let has_changed = self.told.replace(now.clone()).is_some_and(|told| told != now);
+        if has_changed {
+            self.ready.push_back(event(&match &self.id {
+                Some(id) => notification(LIST_CHANGED, &json!({ "_meta": { SUBSCRIPTION: id } })),
+                None => json!({ "jsonrpc": "2.0", "method": LIST_CHANGED }),
+            }));
+        }
+    }
+
+    fn close(&mut self) {
+        self.has_ended = true;
+        if let Some(id) = &self.id {
+            let result = Era::Modern.result(members([("_meta", json!({ SUBSCRIPTION: id }))]), None);
+            let closing = message::Response::new(Some(id), &Ok(result)).text();
+            self.ready.push_back(data(&closing));
+        }
+    }
+}
+
+fn event(message: &Value) -> Bytes {
+    data(message.to_string().as_bytes())
+}

@@ -1,0 +1,181 @@
+//! Values that callers keep for the door and hand back: nobody else can read, make or change them.
+//! Never a right: a sealed value says what was agreed on, and with whom, and each message is judged by who sends it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
+use aws_lc_rs::rand;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sealwire::auth::{SecretFileError, read_secret};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+/// What seals. All replicas of a door that have one key open each other's values.
+// AES-GCM-SIV (RFC 8452): random nonces, and a repeated one gives nothing away but that two values are the same.
+pub(crate) struct Seal(RandomizedNonceKey);
+
+/// What a value is for: one of a kind is none of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    McpSession,
+    McpRequestState,
+}
+
+impl Kind {
+    fn as_bytes(self) -> &'static [u8] {
+        match self {
+            Self::McpSession => b"sealwire door: mcp session",
+            Self::McpRequestState => b"sealwire door: mcp request state",
+        }
+    }
+}
+
+/// The bytes of a key.
+const KEY_BYTES: usize = 32;
+/// The longest text that is looked at. Those that are made here are some hundreds.
+const TEXT_BYTES: usize = 2 << 10;
+
+#[derive(Serialize, Deserialize)]
+struct Sealed<T> {
+    /// Whose it is.
+    sub: String,
+    /// Until when, in seconds since the Unix epoch.
+    exp: u64,
+    value: T,
+}
+
+/// The key cannot be made, or a value not be sealed: the crypto library fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the crypto library failed")]
+pub struct Unsealed;
+
+/// What callers keep cannot be sealed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SealError {
+    /// The file of the key cannot be read, or others could have.
+    #[error(transparent)]
+    File(#[from] SecretFileError),
+    /// It holds something else.
+    #[error("`{}`: write 64 hexadecimal digits, such as those of `openssl rand -hex 32`", .0.display())]
+    NoKey(PathBuf),
+    /// Nothing can be sealed.
+    #[error(transparent)]
+    Library(#[from] Unsealed),
+}
+
+impl Seal {
+    pub(crate) fn new(key: &[u8; KEY_BYTES]) -> Result<Self, Unsealed> {
+        RandomizedNonceKey::new(&AES_256_GCM_SIV, key).map(Self).map_err(|_| Unsealed)
+    }
+
+    /// With the key that all replicas have in this file, or one of this process.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has no key.
+    pub(crate) fn of(path: Option<&Path>) -> Result<Self, SealError> {
+        let Some(path) = path else { return Ok(Self::random()?) };
+        let text = read_secret(path)?;
+        let no_key = || SealError::NoKey(path.to_owned());
+        let mut key = Zeroizing::new([0; KEY_BYTES]);
+        let (pairs, rest) = text.trim().as_bytes().as_chunks::<2>();
+        if pairs.len() != KEY_BYTES || !rest.is_empty() {
+            return Err(no_key());
+        }
+        for (byte, pair) in key.iter_mut().zip(pairs) {
+            let [high, low] =
+                pair.map(|digit| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok()));
+            *byte = high.zip(low).map(|(high, low)| high << 4 | low).ok_or_else(no_key)?;
+        }
+        Ok(Self::new(&key)?)
+    }
+
+    /// Of this process alone.
+    pub(crate) fn random() -> Result<Self, Unsealed> {
+        let mut key = Zeroizing::new([0; KEY_BYTES]);
+        rand::fill(&mut *key).map_err(|_| Unsealed)?;
+        Self::new(&key)
+    }
+
+    pub(crate) fn seal<T: Serialize>(
+        &self,
+        kind: Kind,
+        sub: &str,
+        life: Duration,
+        value: T,
+        now: SystemTime,
+    ) -> Result<String, Unsealed> {
+        let sealed = Sealed { sub: sub.to_owned(), exp: seconds(now).saturating_add(life.as_secs()), value };
+        let mut text = serde_json::to_vec(&sealed).map_err(|_| Unsealed)?;
+        let nonce = self.0.seal_in_place_append_tag(Aad::from(kind.as_bytes()), &mut text).map_err(|_| Unsealed)?;
+        Ok(URL_SAFE_NO_PAD.encode([nonce.as_ref().as_slice(), &text].concat()))
+    }
+
+    /// The value, if it was sealed with this key as this kind for this caller, and is not over.
+    pub(crate) fn open<T: DeserializeOwned>(&self, kind: Kind, sub: &str, text: &str, now: SystemTime) -> Option<T> {
+        if text.len() > TEXT_BYTES {
+            return None;
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let mut sealed = sealed.to_vec();
+        let opened = self.0.open_in_place(nonce, Aad::from(kind.as_bytes()), &mut sealed).ok()?;
+        let opened: Sealed<T> = serde_json::from_slice(opened).ok()?;
+        (opened.sub == sub && seconds(now) < opened.exp).then_some(opened.value)
+    }
+}
+
+/// A name that nobody has had or can guess.
+pub(crate) fn unlike_any() -> Result<String, Unsealed> {
+    let mut bytes = [0; 16];
+    rand::fill(&mut bytes).map_err(|_| Unsealed)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+fn seconds(now: SystemTime) -> u64 {
+    now.duration_since(UNIX_EPOCH).map_or(u64::MAX, |since| since.as_secs())
+}
+
+impl std::fmt::Debug for Seal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seal")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_value_opens_for_its_caller_with_its_key_in_its_time_and_unchanged() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_000);
+        let minute = Duration::from_secs(60);
+        let seal = Seal::new(&[7; KEY_BYTES]).unwrap();
+        let text = seal.seal(Kind::McpSession, "ann", minute, "x", now).unwrap();
+        let open = |seal: &Seal, kind, sub, text: &str, now| seal.open::<String>(kind, sub, text, now);
+        assert!(text.bytes().all(|byte| byte.is_ascii_graphic()), "{text}");
+        assert_ne!(text, seal.seal(Kind::McpSession, "ann", minute, "x", now).unwrap());
+
+        let replica = Seal::new(&[7; KEY_BYTES]).unwrap();
+        assert_eq!(open(&replica, Kind::McpSession, "ann", &text, now).as_deref(), Some("x"));
+        assert_eq!(open(&seal, Kind::McpSession, "bob", &text, now), None);
+        assert_eq!(open(&seal, Kind::McpRequestState, "ann", &text, now), None);
+        assert_eq!(open(&seal, Kind::McpSession, "ann", &text, now + minute), None);
+        assert_eq!(open(&Seal::random().unwrap(), Kind::McpSession, "ann", &text, now), None);
+        for at in 0..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).unwrap();
+            // The last digit has bits that say nothing; others than zero are no such text.
+            assert_eq!(open(&seal, Kind::McpSession, "ann", &changed, now), None, "{at}");
+        }
+        for text in ["", "A", "!!!!", &text[..15], &"A".repeat(TEXT_BYTES + 1)] {
+            assert_eq!(open(&seal, Kind::McpSession, "ann", text, now), None, "{text}");
+        }
+    }
+}
