@@ -25,6 +25,7 @@ mod known_service;
 mod link;
 mod pending;
 mod request;
+mod sent;
 mod stop_signal;
 mod stream;
 mod stream_options;
@@ -43,8 +44,8 @@ pub use batch::{Batch, BatchAnswers, BatchCall};
 pub use catalogue::{Catalogue, MethodInfo, MethodResult};
 pub use credentials::{Credentials, CredentialsError, MemberFault};
 pub use error::{ClientError, ErrorKind, HintKind, InvalidRequest, ProtocolError, StreamLoss};
-pub use exchange::{MessageId, Receipt};
 pub use request::RequestBuilder;
+pub use sent::{MessageId, Receipt};
 pub use stream::{CallStream, Subscription};
 pub use token::{CommandToken, FetchedToken, FileToken, StaticToken, TokenFault, TokenSource, Tokens};
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Inner;
-use super::exchange::token;
 use super::link::{Link, NotPublished};
 use super::pending::Expected;
 use crate::name::Name;
@@ -37,7 +36,7 @@ impl Inner {
         payload: &[u8],
     ) -> Result<(), NotSent> {
         let deadline = Instant::now() + SENT_WITHIN;
-        let token = token(&expected.tokens, deadline).await.map_err(|_| NotSent::Now)?;
+        let token = expected.tokens.current_by(deadline).await.map_err(|_| NotSent::Now)?;
         let bus = self.link.session().ok_or(NotSent::Now)?;
         let (service, call) = (&expected.service, &expected.expectation);
         let replica = replica.and_then(|replica| Name::new(replica).ok());
@@ -72,7 +71,7 @@ impl Inner {
         if self.options.clock.now_s() < shown {
             return false;
         }
-        let token = token(&expected.tokens, Instant::now() + SENT_WITHIN).await;
+        let token = expected.tokens.current_by(Instant::now() + SENT_WITHIN).await;
         token.is_ok_and(|token| token.renew_s() > shown)
     }
 

@@ -2,8 +2,8 @@
 //! Never signs before the connection is up, and never repeats what was not marked as repeatable.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,8 +17,9 @@ use super::incoming::Incoming;
 use super::known_service::KnownService;
 use super::link::{Link, NotPublished};
 use super::pending::{Expected, StreamWaiter, Waiter};
+use super::sent::{MessageId, Receipt};
 use super::stop_signal::Stoppable;
-use super::token::{CachedToken, TokenCache, TokenFault};
+use super::token::{CachedToken, TokenCache};
 use crate::nats::Session;
 use crate::rpc::{Responses, RpcError, code};
 use crate::wire::{Expectation, HeaderBlock, Signed, SignedRequest};
@@ -45,60 +46,6 @@ pub(super) struct OutgoingMessage {
     pub(super) receipt: Option<Receipt>,
     /// Whose tokens it is sent with.
     pub(super) tokens: Arc<TokenCache>,
-}
-
-/// The id of the last message that was sent for a request: `message_id` in the service's log. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct MessageId(Arc<Mutex<Option<String>>>);
-
-impl MessageId {
-    /// `None` as long as nothing was sent.
-    #[must_use]
-    pub fn get(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, id: &str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
-    }
-}
-
-/// The proofs of a request and of its answer, for whoever is to check without any secret that these very bytes were asked and
-/// answered: SPEC.md §6 and §12 say what they cover. Under HMAC only the two parties can. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct Receipt(Arc<Mutex<Proofs>>);
-
-#[derive(Debug, Default)]
-struct Proofs {
-    request: Option<String>,
-    answer: Option<String>,
-}
-
-impl Receipt {
-    /// That of the request which was sent last, without the token; `None` as long as nothing was sent.
-    #[must_use]
-    pub fn request(&self) -> Option<String> {
-        self.lock().request.clone()
-    }
-
-    /// That of the answer which the request has ended with, verified; `None` if there is none.
-    #[must_use]
-    pub fn answer(&self) -> Option<String> {
-        self.lock().answer.clone()
-    }
-
-    fn sent(&self, authorization: &str) {
-        let request = authorization.rsplit_once('~').map(|(_, proof)| proof.to_owned());
-        *self.lock() = Proofs { request, answer: None };
-    }
-
-    pub(super) fn answered(&self, proof: &str) {
-        self.lock().answer = Some(proof.to_owned());
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Proofs> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Inner {
@@ -188,7 +135,7 @@ impl Inner {
         let deadline = Instant::now() + outgoing.deadline;
         let _place = self.place(deadline).await?;
         loop {
-            let token = token(&outgoing.tokens, deadline).await?;
+            let token = outgoing.tokens.current_by(deadline).await.map_err(ClientError::Token)?;
             let bus = self.link.up(false, deadline).await?;
             let reply = if reply { self.link.reply().0 } else { String::new() };
             let signed = self.sign(outgoing, &reply, &token, self.options.clock.now_ms(), deadline);
@@ -230,7 +177,7 @@ impl Inner {
 
     /// Signs a message whose answer is waited for, once the connection is up.
     async fn prepare(&self, outgoing: &OutgoingMessage, deadline: Instant) -> Result<Prepared, ClientError> {
-        let token = token(&outgoing.tokens, deadline).await?;
+        let token = outgoing.tokens.current_by(deadline).await.map_err(ClientError::Token)?;
         let bus = self.link.up(true, deadline).await?;
         let (reply, reply_token) = self.link.reply();
         let own_ms = self.options.clock.now_ms();
@@ -302,12 +249,6 @@ impl Inner {
             NotPublished::TooLarge { limit } => SendError::Failed(ClientError::TooLarge { size, limit }),
         })
     }
-}
-
-/// The token in use, if there is one by then.
-pub(super) async fn token(tokens: &TokenCache, deadline: Instant) -> Result<Arc<CachedToken>, ClientError> {
-    let token = timeout_at(deadline, tokens.current()).await;
-    token.unwrap_or_else(|_| Err(Arc::new(TokenFault::Slow))).map_err(ClientError::Token)
 }
 
 impl OutgoingMessage {

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use super::answer::{Answer, hint};
 use super::error::{ClientError, ProtocolError};
-use super::exchange::Receipt;
 use super::incoming::{Incoming, Limits as StreamBounds, Verdict};
 use super::known_service::KnownService;
+use super::sent::Receipt;
 use super::token::TokenCache;
 use crate::clock::Clock;
 use crate::log_limiter::LogLimiter;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
 
 use crate::auth::{TokenError, decode_untrusted};
@@ -204,6 +204,11 @@ impl TokenCache {
                 self.0.usable().ok_or_else(|| self.0.lock().fault.clone().unwrap_or(Arc::new(TokenFault::Slow)))
             }
         }
+    }
+
+    /// As [`TokenCache::current`], if there is one by then.
+    pub(super) async fn current_by(&self, deadline: Instant) -> Result<Arc<CachedToken>, Arc<TokenFault>> {
+        timeout_at(deadline, self.current()).await.unwrap_or_else(|_| Err(Arc::new(TokenFault::Slow)))
     }
 
     /// Has the next call ask the source again, but not more often than every few seconds: hints can be forged.

@@ -14,9 +14,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::client::answer::Answer;
 use crate::client::error::{ClientError, ProtocolError};
-use crate::client::exchange::MessageId;
 use crate::client::incoming::{Incoming, Next};
 use crate::client::request::{decode, single};
+use crate::client::sent::MessageId;
 use crate::client::stream_options::Notified;
 use crate::client::{Client, Inner};
 use crate::rpc::{Body, Id, Limits, Outcome, Request, Responses};

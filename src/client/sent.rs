@@ -1,0 +1,58 @@
+//! What a program can learn of a message that was sent: its id, and the proofs of it and of its answer.
+//! Never the token.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The id of the last message that was sent for a request: `message_id` in the service's log. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct MessageId(Arc<Mutex<Option<String>>>);
+
+impl MessageId {
+    /// `None` as long as nothing was sent.
+    #[must_use]
+    pub fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set(&self, id: &str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
+    }
+}
+
+/// The proofs of a request and of its answer, for whoever is to check without any secret that these very bytes were asked and
+/// answered: SPEC.md §6 and §12 say what they cover. Under HMAC only the two parties can. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Receipt(Arc<Mutex<Proofs>>);
+
+#[derive(Debug, Default)]
+struct Proofs {
+    request: Option<String>,
+    answer: Option<String>,
+}
+
+impl Receipt {
+    /// That of the request which was sent last, without the token; `None` as long as nothing was sent.
+    #[must_use]
+    pub fn request(&self) -> Option<String> {
+        self.lock().request.clone()
+    }
+
+    /// That of the answer which the request has ended with, verified; `None` if there is none.
+    #[must_use]
+    pub fn answer(&self) -> Option<String> {
+        self.lock().answer.clone()
+    }
+
+    pub(super) fn sent(&self, authorization: &str) {
+        let request = authorization.rsplit_once('~').map(|(_, proof)| proof.to_owned());
+        *self.lock() = Proofs { request, answer: None };
+    }
+
+    pub(super) fn answered(&self, proof: &str) {
+        self.lock().answer = Some(proof.to_owned());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Proofs> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
