@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sealwire::client::Credentials;
 use sealwire_door::http::{Door as Http, DoorConfig};
 use serde_json::json;
@@ -47,11 +48,31 @@ pub(crate) struct Door {
 /// What ending takes beside the requests under way.
 const LEAVING: Duration = Duration::from_secs(5);
 
+/// Files of the process beside those of connections: the broker's, those that are read, those of connections that are turned away.
+const FILES: u64 = 128;
+
+/// Sees to it that so many connections can be open: else those that do nothing would take what the broker's needs.
+fn allow_files(connections: usize) -> Result<(), Failure> {
+    let needed = connections as u64 + FILES;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum });
+    raised.map_err(|_| {
+        let most = limit.maximum.or(limit.current).unwrap_or_default();
+        Failure::input(format!(
+            "`connections` is {connections}, which takes {needed} open files, and this process may have {most}: write less, or \
+             raise the limit (`ulimit -n`, `LimitNOFILE` of systemd)"
+        ))
+    })
+}
+
 impl Door {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let config = DoorConfig::load(&self.config).or_fail(Exit::Input)?;
         let credentials = Credentials::load(&config.credentials).or_fail(Exit::Input)?;
-        let (agent, listen) = (credentials.agent().to_string(), config.listen);
+        let (agent, listen, connections) = (credentials.agent().to_string(), config.listen, config.connections);
         let scheme = if config.tls_cert.is_some() { "https" } else { "http" };
         let signals = Signals::listen(Some(config.drain() + LEAVING))?;
         if self.check {
@@ -67,6 +88,7 @@ impl Door {
                 return Ok(Exit::Ok);
             };
             let door = Arc::new(opened.or_fail(Exit::Input)?);
+            allow_files(connections)?;
             let bound = TcpListener::bind(listen).await;
             let listener = bound.map_err(|error| Failure::input(format!("`listen` is {listen}: {error}")))?;
             let listens = listener.local_addr().map_err(|error| Failure::input(error.to_string()))?;

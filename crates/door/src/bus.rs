@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use sealwire::client::{Client, ClientError, Credentials, MessageId};
-use tokio::sync::Mutex;
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
 
 /// One agent on the bus, whether the broker is there or not.
 #[derive(Debug)]
 pub struct Bus {
     credentials: Credentials,
-    client: Mutex<Option<Client>>,
+    client: OnceCell<Client>,
 }
 
 /// The bus cannot be reached. Nothing was sent.
@@ -53,7 +53,7 @@ impl Bus {
     /// The agent of these credentials; nothing is connected yet.
     #[must_use]
     pub fn new(credentials: Credentials) -> Self {
-        Self { credentials, client: Mutex::new(None) }
+        Self { credentials, client: OnceCell::new() }
     }
 
     /// The name of the agent.
@@ -69,35 +69,25 @@ impl Bus {
     ///
     /// Cancel safe.
     pub async fn client(&self) -> Result<Client, Away> {
-        let client = {
-            let connecting = async {
-                let mut client = self.client.lock().await;
-                match &*client {
-                    Some(client) => Ok(client.clone()),
-                    None => Ok(client.insert(Client::connect(self.credentials.clone()).await?).clone()),
-                }
-            };
-            timeout(PATIENCE, connecting).await.unwrap_or(Err(Away::Lost))?
-        };
         let connected = async {
+            let client = self.client.get_or_try_init(|| Client::connect(self.credentials.clone())).await?;
             while !client.stats().connected {
                 sleep(Duration::from_millis(50)).await;
             }
+            Ok(client.clone())
         };
-        timeout(PATIENCE, connected).await.map_err(|_| Away::Lost)?;
-        Ok(client)
+        timeout(PATIENCE, connected).await.unwrap_or(Err(Away::Lost))
     }
 
     /// Whether it is connected, as far as is known.
-    pub(crate) async fn is_up(&self) -> bool {
-        // Held for as long as a connection is being made.
-        self.client.try_lock().is_ok_and(|client| client.as_ref().is_some_and(|client| client.stats().connected))
+    pub(crate) fn is_up(&self) -> bool {
+        self.client.get().is_some_and(|client| client.stats().connected)
     }
 
     /// Ends the connection, within a short time.
     pub async fn close(&self) {
         let closing = async {
-            if let Some(client) = &*self.client.lock().await {
+            if let Some(client) = self.client.get() {
                 client.close().await;
             }
         };

@@ -15,10 +15,12 @@ mod tls;
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::Incoming;
+use hyper::body::Frame;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
@@ -31,9 +33,9 @@ use tokio_rustls::TlsAcceptor;
 pub use self::callers::CallersError;
 use self::callers::{Callers, METADATA};
 pub use self::config::{DoorConfig, DoorConfigError, Expose, Identity};
-use self::connections::Body;
+use self::connections::{Body, Held, Received};
 use self::mcp::Mcp;
-use self::principal::{Admission, Principal};
+use self::principal::{Admission, Place, Principal};
 use self::refusal::Refusal;
 use crate::bus::Bus;
 pub use crate::seal::SealError;
@@ -134,11 +136,11 @@ impl Door {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, request: Request<Received>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let mut answer = match head.uri.path() {
             "/livez" => health(&head, true),
-            "/readyz" => health(&head, self.bus.is_up().await),
+            "/readyz" => health(&head, self.bus.is_up()),
             _ => match gate::pass(&self.config, &head) {
                 Ok(origin) => {
                     let mut answer = match gate::preflight(&head, origin.as_ref()) {
@@ -158,8 +160,9 @@ impl Door {
         answer
     }
 
-    async fn route(&self, head: &Parts, body: Incoming) -> Result<Response<Body>, Refusal> {
+    async fn route(&self, head: &Parts, body: Received) -> Result<Response<Body>, Refusal> {
         let principal = self.callers.know(head)?;
+        gate::may_get(&self.config, head)?;
         let mut steps = head.uri.path().split('/').skip(1);
         match (steps.next(), steps.next(), steps.next(), steps.next()) {
             (Some("rpc"), Some(service), None, _) => {
@@ -205,6 +208,12 @@ fn only(method: &Method, wanted: Method) -> Result<(), Refusal> {
     if *method == wanted { Ok(()) } else { Err(Refusal::method(&[wanted])) }
 }
 
+/// The answer, which keeps its place until its client has room for the last of it.
+fn holding(answer: Response<Body>, place: Place) -> Response<Body> {
+    use http_body_util::BodyExt as _;
+    answer.map(|body| Held::new(body, place).boxed_unsync())
+}
+
 /// Whether the process is there, or can do anything.
 fn health(head: &Parts, is_well: bool) -> Response<Body> {
     let (status, text) = match (&head.method, is_well) {
@@ -222,8 +231,62 @@ fn health(head: &Parts, is_well: bool) -> Response<Body> {
 /// An answer with this text.
 fn answered(status: StatusCode, kind: &'static str, text: impl Into<bytes::Bytes>) -> Response<Body> {
     use http_body_util::BodyExt as _;
-    let mut answer = Response::new(http_body_util::Full::new(text.into()).boxed_unsync());
+    let mut answer = Response::new(Sliced(text.into()).boxed_unsync());
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer
+}
+
+/// A text that is handed over in slices, so that of an answer nobody reads the most part is known to wait.
+struct Sliced(bytes::Bytes);
+
+impl Sliced {
+    const SLICE: usize = 16 << 10;
+}
+
+impl hyper::body::Body for Sliced {
+    type Data = bytes::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let size = self.0.len().min(Self::SLICE);
+        let slice = self.0.split_to(size);
+        Poll::Ready((size > 0).then_some(Ok(Frame::data(slice))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        hyper::body::SizeHint::with_exact(self.0.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use http_body_util::BodyExt as _;
+    use hyper::body::Body as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_is_handed_over_in_slices_and_holds_its_place_to_the_last() {
+        let text: Vec<u8> = (0..40_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+        let held = Arc::new(());
+        let mut body = Held::new(answered(StatusCode::OK, "text/plain", text.clone()).into_body(), Arc::clone(&held));
+        assert_eq!(body.size_hint().exact(), Some(40_000), "its length is said");
+        let mut read = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let slice = frame.unwrap().into_data().unwrap();
+            assert!(slice.len() <= Sliced::SLICE && Arc::strong_count(&held) == 2);
+            read.extend_from_slice(&slice);
+        }
+        assert!(read == text && body.is_end_stream());
+        assert!(answered(StatusCode::OK, "text/plain", "").into_body().is_end_stream());
+    }
 }

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sealwire_testkit::python::python;
-use sealwire_testkit::{root, settle, within};
+use sealwire_testkit::{NatsServer, root, settle, within};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -211,6 +212,8 @@ async fn bad_input_is_refused_with_an_answer_and_nothing_of_it_is_sent() {
         // What is beyond the ceiling, alone and beside others.
         (post("/rpc/tools", "", &call(1, "log/append", r#"{"msg":"x"}"#)), 200, -32601),
         (post("/rpc/tools", "", &call(1, "rpc.discover", "{}")), 200, -32601),
+        (post("/rpc/tools", "", &call(1, "math//add", "[1,2]")), 200, -32601),
+        (post("/rpc/tools/stream", "", &call(1, "math//add", "[1,2]")), 200, -32601),
         (post("/rpc/tools", "", &format!("[{add},{}]", call(2, "log/append", r#"{"msg":"x"}"#))), 200, -32601),
         // Places.
         (post("/rpc/others", "", &add), 404, -32600),
@@ -236,6 +239,12 @@ async fn bad_input_is_refused_with_an_answer_and_nothing_of_it_is_sent() {
         (with("Origin: https://localhost.evil.example\r\n"), 403, -32600),
         (with("X-Forwarded-For: 10.0.0.1\r\n"), 403, -32600),
         (with("Via: 1.1 proxy\r\n"), 403, -32600),
+        (with("X-Forwarded-Proto: https\r\n"), 403, -32600),
+        (with("X-Forwarded-Host: door.example\r\n"), 403, -32600),
+        (with("X-Client-IP: 10.0.0.1\r\n"), 403, -32600),
+        (with("CF-Connecting-IP: 10.0.0.1\r\n"), 403, -32600),
+        (with("True-Client-IP: 10.0.0.1\r\n"), 403, -32600),
+        (swap("HTTP/1.1", "HTTP/1.0"), 505, -32600),
         // Smuggling: whoever is on the way may have seen another end of the body.
         (swap("Content-Length", "Transfer-Encoding: chunked\r\nContent-Length"), 411, -32600),
         (with("Transfer-Encoding: chunked\r\n"), 411, -32600),
@@ -273,6 +282,10 @@ async fn bad_input_is_refused_with_an_answer_and_nothing_of_it_is_sent() {
     // What is not wrong.
     let quiet = door.wire().await.post(r#"{"jsonrpc":"2.0","method":"log/append","params":{"msg":"x"}}"#).await;
     assert_eq!((quiet.status, quiet.body.len()), (204, 0), "JSON-RPC 2.0 §4.1");
+    let notes =
+        ["log/append", "math/add"].map(|name| format!(r#"{{"jsonrpc":"2.0","method":"{name}","params":[1,2]}}"#));
+    let quiet = door.wire().await.post(&format!("[{}]", notes.join(","))).await;
+    assert_eq!((quiet.status, quiet.body.len()), (204, 0), "one that may not be sent, so none is");
     settle(&listener).await;
     assert!(futures_util::FutureExt::now_or_never(heard.next()).is_none(), "nothing was sent until here");
     for good in [
@@ -371,13 +384,27 @@ async fn what_is_too_much_is_refused_and_who_goes_away_has_cancelled() {
     assert_eq!(refused.json()["error"]["data"], json!({ "outcome": "not_sent" }));
     drop(busy);
     ended(&stage, 4).await;
+    // One byte more than its request, which would be the next one's first.
+    let mut busy = door.wire().await;
+    busy.write(post("/rpc/tools", "", &job) + "G").await;
+    begun(&mut heard, 1).await;
+    drop(busy);
+    ended(&stage, 5).await;
+    // It comes later, and the client stays: it has its answer, and nothing more.
+    let mut busy = door.wire().await;
+    busy.write(post("/rpc/tools", "", &call(8, "job/run", r#"{"steps":20}"#))).await;
+    begun(&mut heard, 1).await;
+    busy.write(post("/rpc/tools", "", &job)).await;
+    assert_eq!(busy.answer().await.unwrap().json()["id"], 8);
+    assert!(busy.is_closed().await);
     assert_eq!(door.stop().await.0, Some(0));
 
     let door = Door::start(&stage.shell, "per_second = 1\nburst = 3\n", "timeout_s = 1").await;
     door.is_ready(200).await;
     let mut wire = door.wire().await;
-    let batch = format!("[{}]", [1, 2, 3].map(|id| call(id, "math/add", "[1,2]")).join(","));
-    assert_eq!(wire.post(&batch).await.json().as_array().unwrap().len(), 3);
+    // More than the burst: all of it.
+    let batch = format!("[{}]", [1, 2, 3, 4, 5].map(|id| call(id, "math/add", "[1,2]")).join(","));
+    assert_eq!(wire.post(&batch).await.json().as_array().unwrap().len(), 5);
     let refused = wire.post(&batch).await;
     refused.is(429, -32013);
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
@@ -394,6 +421,95 @@ async fn what_is_too_much_is_refused_and_who_goes_away_has_cancelled() {
     let slow = within(LONG, slow).await;
     assert_eq!(slow.json()["error"]["code"], -32003, "{slow:?}");
     assert_eq!(slow.json()["id"], 7);
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_do_nothing_take_no_files_that_others_need() {
+    let stage = demo().await;
+    let door = Door::start(&stage.shell, FAST, "").await;
+    door.is_ready(200).await;
+    // It reads its token, which takes a file.
+    assert_eq!(door.wire().await.post(&call(1, "math/add", "[1,2]")).await.json()["result"], 3);
+    // So few that they are used up long before its places are.
+    let (pid, room) = (Pid::from_raw(door.child.id().unwrap().cast_signed()), 8);
+    let open = std::fs::read_dir(format!("/proc/{}/fd", door.child.id().unwrap())).unwrap().count() as u64;
+    let limit = Rlimit { current: Some(open + room), maximum: Some(open + room) };
+    prlimit(pid, Resource::Nofile, limit).unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..5 * room {
+        idle.push(door.wire().await);
+    }
+    let answer = door.wire().await.post(&call(2, "math/add", "[1,2]")).await;
+    assert_eq!(answer.json()["result"], 3, "{answer:?}");
+    drop(idle);
+    let (code, said) = door.stop().await;
+    assert_eq!((code, said.matches("no connection can be taken").count()), (Some(0), 1), "{said}");
+
+    // It raises what it may raise, and does not start with less than it needs.
+    let low = stage.shell.command(&["door"]);
+    let sealwire = low.get_program().to_owned();
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -n 500; exec \"$0\" door"]).arg(sealwire).current_dir(low.get_current_dir().unwrap());
+    limited.envs(low.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let refused = within(LONG, Command::from(limited).kill_on_drop(true).output()).await.unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(30) && said.contains("`connections` is 1024, which takes 1152 open files"),
+        "{said}"
+    );
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_of_notifications_stops_where_one_cannot_be_sent_and_says_so() {
+    let server = NatsServer::start_with("max_payload: 65536").await;
+    let shell = prepared(&server.url(), POLICY, "");
+    let stage = Stage::begin(server, shell, &["serve", "demo"], &std::env::var("PATH").unwrap()).await.ready().await;
+    let door = Door::start(&stage.shell, FAST, "").await;
+    door.is_ready(200).await;
+    let listener = stage.server.client().await;
+    let mut heard = within(LONG, listener.subscribe("rpc.v1.tools.planner")).await.unwrap();
+    settle(&listener).await;
+    let note = |text: &str| format!(r#"{{"jsonrpc":"2.0","method":"log/append","params":{{"msg":"{text}"}}}}"#);
+    let large = note(&"x".repeat(70_000));
+    let mut wire = door.wire().await;
+    let stopped = wire.post(&format!("[{},{large},{}]", note("first"), note("third"))).await;
+    stopped.is(502, -32603);
+    assert_eq!(stopped.json()["error"]["data"], json!({ "outcome": "unknown" }));
+    let unsent = wire.post(&format!("[{large},{}]", note("third"))).await;
+    unsent.is(413, -32015);
+    assert_eq!(unsent.json()["error"]["data"], json!({ "outcome": "not_sent" }));
+    assert_eq!(wire.post(&note("last")).await.status, 204);
+    for text in ["first", "last"] {
+        let sent = within(LONG, heard.next()).await.unwrap();
+        assert!(sent.payload.ends_with(format!("{text}\"}}}}").as_bytes()), "{sent:?}");
+    }
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_pages_of_others_ask_for_by_get_is_refused_and_charged_to_nobody() {
+    let stage = demo().await;
+    let door = Door::start(&stage.shell, "per_second = 1\nburst = 3\n", "").await;
+    door.is_ready(200).await;
+    let get = |method: &str, path: &str, lines: &str| {
+        format!("{method} /rpc/tools/{path} HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n{lines}\r\n")
+    };
+    let stream = "stream?method=log/append&params=%7B%22msg%22:%22x%22%7D";
+    let page = "Sec-Fetch-Site: cross-site\r\n";
+    for _ in 0..5 {
+        door.wire().await.ask(get("GET", "openrpc.json", page)).await.is(403, -32600);
+        door.wire().await.ask(get("GET", stream, page)).await.is(403, -32600);
+        // What follows a redirection, for whomever, takes anything.
+        door.wire().await.ask(get("GET", stream, "")).await.is(406, -32600);
+        assert_eq!(door.wire().await.ask(get("OPTIONS", "stream", page)).await.status, 405);
+    }
+    assert_eq!(door.wire().await.ask(get("GET", "openrpc.json", "")).await.status, 200);
+    let batch = format!("[{}]", [1, 2].map(|id| call(id, "math/add", "[1,2]")).join(","));
+    assert_eq!(door.wire().await.post(&batch).await.status, 200);
     assert_eq!(door.stop().await.0, Some(0));
     stage.end().await;
 }

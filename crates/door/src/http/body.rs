@@ -6,12 +6,13 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::StatusCode;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use hyper::http::request::Parts;
 use sealwire::rpc::code;
 use tokio::time::timeout;
 
+use super::connections::Received;
 use super::gate::single;
 use super::refusal::Refusal;
 
@@ -25,7 +26,7 @@ const UNREAD: u64 = 1 << 20;
 const UNREAD_FOR: Duration = Duration::from_secs(2);
 
 /// Reads a body that is JSON, by its head.
-pub(crate) async fn json(head: &Parts, mut body: Incoming) -> Result<Bytes, Refusal> {
+pub(crate) async fn json(head: &Parts, mut body: Received) -> Result<Bytes, Refusal> {
     let kind = single(&head.headers, &CONTENT_TYPE)?.unwrap_or_default();
     if !is_json(kind) {
         let message = "`Content-Type` must be `application/json`";

@@ -66,13 +66,13 @@ pub struct DoorConfig {
 }
 
 /// Who callers are to the services.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, tag = "mode", rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Identity {
     /// All of them are the door's agent. For listeners that only this machine reaches.
-    #[default]
-    Own,
+    // With braces: serde passes over unknown keys of a tagged variant that has none.
+    Own {},
     /// Each is who the token says that it shows, and the door's agent acts on its behalf, with a token that the door makes for it.
     Mint {
         /// The key of the door's tokens, made by `sealwire keys new-token-key`.
@@ -81,6 +81,12 @@ pub enum Identity {
         #[serde(default = "usual::scopes")]
         scopes: bool,
     },
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Self::Own {}
+    }
 }
 
 /// `[[door.expose]]`: a service that the door leads to.
@@ -107,13 +113,14 @@ impl Expose {
         Duration::from_secs(self.timeout_s)
     }
 
-    /// Whether the door hands on calls of this method.
+    /// Whether the door hands on calls of this method. What no method can be called is none.
     #[must_use]
     pub fn allows(&self, method: &str) -> bool {
-        self.methods.iter().any(|allowed| match allowed.strip_suffix('*') {
+        let may = |allowed: &str| match allowed.strip_suffix('*') {
             Some(beginning) => method.starts_with(beginning),
             None => method == allowed,
-        })
+        };
+        MethodName::new(method).is_ok() && self.methods.iter().any(|allowed| may(allowed))
     }
 }
 
@@ -254,7 +261,7 @@ impl DoorConfig {
             return Err("`tls_cert` and `tls_key` belong together".to_owned());
         }
         let is_local = listen.ip().is_loopback();
-        if *identity == Identity::Own {
+        if *identity == (Identity::Own {}) {
             // Whoever reaches the listener is the agent.
             if !is_local {
                 return Err(format!(

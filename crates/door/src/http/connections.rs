@@ -3,16 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::future::{Future, pending};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::task::AtomicWaker;
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -43,6 +45,11 @@ const LEAVING: Duration = Duration::from_secs(1);
 const TURNED_AWAY: usize = 64;
 /// What the operating system does not give now it may give then.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// How often the log says so.
+const TELL_AGAIN: Duration = Duration::from_secs(10);
+/// How much is read of what comes behind a request that is being answered, in pieces. It is not kept.
+const AHEAD: usize = 64;
+const PIECE: usize = 1 << 10;
 
 /// Takes connections from `listener` until `stop`, and answers each request with `answer`; then those under way have `drain` to end.
 /// Returns how many had to be cut off.
@@ -55,7 +62,7 @@ pub(crate) async fn serve<A, F>(
     answer: A,
 ) -> usize
 where
-    A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    A: Fn(Request<Received>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let connections = Arc::new(Connections::default());
@@ -64,6 +71,7 @@ where
     let stopping = watch::Sender::new(false);
     let mut tasks = JoinSet::new();
     let mut stop = pin!(stop);
+    let mut told: Option<Instant> = None;
     loop {
         let socket = tokio::select! {
             biased;
@@ -71,10 +79,17 @@ where
             Some(_) = tasks.join_next() => continue,
             accepted = listener.accept() => match accepted {
                 Ok((socket, _)) => socket,
-                // Files of the process are used up, most likely: those there are go on.
+                // Files of the process are used up, most likely: what does nothing has to give one back.
                 Err(error) => {
-                    tracing::warn!(target: "sealwire::door", %error, "no connection can be taken");
-                    sleep(ACCEPT_AGAIN).await;
+                    if told.is_none_or(|told| told.elapsed() >= TELL_AGAIN) {
+                        told = Some(Instant::now());
+                        tracing::warn!(target: "sealwire::door", %error, "no connection can be taken");
+                    }
+                    if connections.evict() {
+                        drop(timeout(ACCEPT_AGAIN, tasks.join_next()).await);
+                    } else {
+                        sleep(ACCEPT_AGAIN).await;
+                    }
                     continue;
                 }
             },
@@ -142,8 +157,13 @@ enum Phase {
     Idle(Instant),
     /// The head of a request has begun.
     Head(Instant),
-    /// A request is being answered; since when its client has taken nothing of what there is.
-    Busy(Option<Instant>),
+    /// A request is being answered.
+    Busy {
+        /// Since when its client has taken nothing of what there is.
+        unread: Option<Instant>,
+        /// By when all of it must be taken.
+        until: Option<Instant>,
+    },
     /// It has to make room.
     Evicted,
 }
@@ -168,12 +188,33 @@ struct Presence {
     phase: watch::Sender<Phase>,
     /// Its place among those that wait.
     turn: Mutex<Option<u64>>,
+    /// Whether all of the request that is being answered has come.
+    has_come: AtomicBool,
+    /// Of the connection's task, for changes of that.
+    task: AtomicWaker,
 }
+
+/// What comes from a client whose request is being answered.
+enum Heard {
+    /// Something more.
+    More,
+    /// Its end.
+    End,
+}
+
+/// How long an answer may take that has begun, in the extensions of its head; and then as long as for what nobody reads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Within(pub(crate) Duration);
 
 impl Presence {
     fn new(connections: Arc<Connections>) -> Self {
-        let presence =
-            Self { connections, phase: watch::Sender::new(Phase::Idle(Instant::now())), turn: Mutex::default() };
+        let presence = Self {
+            connections,
+            phase: watch::Sender::new(Phase::Idle(Instant::now())),
+            turn: Mutex::default(),
+            has_come: AtomicBool::new(false),
+            task: AtomicWaker::new(),
+        };
         presence.wait();
         presence
     }
@@ -181,7 +222,7 @@ impl Presence {
     /// Answers what comes on this connection.
     async fn serve<A, F>(self, socket: TcpStream, tls: Option<TlsAcceptor>, stopping: watch::Receiver<bool>, answer: A)
     where
-        A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+        A: Fn(Request<Received>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Response<Body>> + Send + 'static,
     {
         // Answers are small, and waited for.
@@ -201,32 +242,48 @@ impl Presence {
     async fn requests<S, A, F>(self: Arc<Self>, socket: S, mut stopping: watch::Receiver<bool>, answer: A)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+        A: Fn(Request<Received>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Response<Body>> + Send + 'static,
     {
         let service = {
             let presence = Arc::clone(&self);
             service_fn(move |request| {
-                let begun = Busy::new(&presence).map(|busy| (busy, answer(request)));
+                let begun = Busy::new(&presence).map(|busy| {
+                    let request = request.map(|body| Received::new(body, Arc::clone(&busy.0)));
+                    (busy, answer(request))
+                });
                 async move {
                     // Its connection is about to be ended: nothing is begun.
                     let Some((busy, answering)) = begun else { return pending().await };
                     let answer = answering.await;
+                    if let Some(Within(time)) = answer.extensions().get() {
+                        busy.0.ends_by(Instant::now() + *time + UNREAD);
+                    }
                     // Until all of the answer is handed over.
-                    Ok::<_, Infallible>(answer.map(|body| Held { body, _busy: busy }))
+                    Ok::<_, Infallible>(answer.map(|body| Held::new(body, busy)))
                 }
             })
         };
-        let io = TokioIo::new(Watched { socket, presence: Arc::clone(&self) });
+        let socket = Arc::new(Mutex::new(socket));
+        let io = TokioIo::new(Watched { socket: Arc::clone(&socket), presence: Arc::clone(&self) });
         let mut serving = http1::Builder::new();
         serving.header_read_timeout(None).max_header_size(HEAD_BYTES).max_buf_size(WRITE_BYTES);
         let mut serving = pin!(serving.serve_connection(io, service));
         let mut is_stopping = false;
+        let mut ahead = 0;
         loop {
             tokio::select! {
                 // What went wrong is its client's business.
                 _ = &mut serving => return,
                 () = self.overdue() => return,
+                heard = self.heard(&socket) => match heard {
+                    // RFC 9112 §9.3.2: who sends ahead may have to send again. This connection ends with the answer.
+                    Heard::More if ahead < AHEAD => {
+                        ahead += 1;
+                        serving.as_mut().graceful_shutdown();
+                    }
+                    Heard::More | Heard::End => return,
+                },
                 _ = stopping.wait_for(|stopping| *stopping), if !is_stopping => {
                     is_stopping = true;
                     serving.as_mut().graceful_shutdown();
@@ -235,8 +292,37 @@ impl Presence {
         }
     }
 
+    /// What comes behind a request while it is being answered. hyper does not look while it has something of it already, and would
+    /// not see that the client is gone.
+    async fn heard<S: AsyncRead + Unpin>(&self, socket: &Mutex<S>) -> Heard {
+        poll_fn(|context| {
+            self.task.register(context.waker());
+            if !self.has_come.load(Ordering::Acquire) {
+                return Poll::Pending;
+            }
+            let mut piece = [0; PIECE];
+            let mut piece = ReadBuf::new(&mut piece);
+            let read = Pin::new(&mut *locked(socket)).poll_read(context, &mut piece);
+            read.map(|read| if read.is_ok() && !piece.filled().is_empty() { Heard::More } else { Heard::End })
+        })
+        .await
+    }
+
+    fn has_come(&self, has_come: bool) {
+        self.has_come.store(has_come, Ordering::Release);
+        self.task.wake();
+    }
+
+    fn ends_by(&self, at: Instant) {
+        self.phase.send_if_modified(|phase| match phase {
+            Phase::Busy { until, .. } => until.replace(at) != Some(at),
+            _ => false,
+        });
+    }
+
     /// Waits for a request, from now on.
     fn wait(&self) {
+        self.has_come(false);
         let mut all = self.connections.lock();
         all.turns += 1;
         let turn = all.turns;
@@ -272,8 +358,10 @@ impl Presence {
             let now = match phase {
                 // The rest of an answer that is handed over.
                 Phase::Idle(_) if has_gone => Phase::Idle(Instant::now()),
-                Phase::Busy(Some(_)) if has_gone => Phase::Busy(None),
-                Phase::Busy(None) if !has_gone => Phase::Busy(Some(Instant::now())),
+                Phase::Busy { unread: Some(_), until } if has_gone => Phase::Busy { unread: None, until: *until },
+                Phase::Busy { unread: None, until } if !has_gone => {
+                    Phase::Busy { unread: Some(Instant::now()), until: *until }
+                }
                 _ => return false,
             };
             *phase = now;
@@ -288,7 +376,7 @@ impl Presence {
             let until = match *phase.borrow_and_update() {
                 Phase::Idle(since) => Some(since + IDLE),
                 Phase::Head(since) => Some(since + HEAD),
-                Phase::Busy(unread) => unread.map(|since| since + UNREAD),
+                Phase::Busy { unread, until } => unread.map(|since| since + UNREAD).into_iter().chain(until).min(),
                 Phase::Evicted => return,
             };
             let changed = phase.changed();
@@ -320,8 +408,8 @@ struct Busy(Arc<Presence>);
 impl Busy {
     /// `None` if the connection has to make room.
     fn new(presence: &Arc<Presence>) -> Option<Self> {
-        presence.leave(Phase::Busy(None));
-        let is_busy = matches!(*presence.phase.borrow(), Phase::Busy(_));
+        presence.leave(Phase::Busy { unread: None, until: None });
+        let is_busy = matches!(*presence.phase.borrow(), Phase::Busy { .. });
         is_busy.then(|| Self(Arc::clone(presence)))
     }
 }
@@ -332,13 +420,19 @@ impl Drop for Busy {
     }
 }
 
-/// The body of an answer, and with it the request under way.
-struct Held {
+/// The body of an answer, and what is held until all of it is handed over.
+pub(crate) struct Held<T> {
     body: Body,
-    _busy: Busy,
+    _held: T,
 }
 
-impl hyper::body::Body for Held {
+impl<T> Held<T> {
+    pub(crate) fn new(body: Body, held: T) -> Self {
+        Self { body, _held: held }
+    }
+}
+
+impl<T: Unpin> hyper::body::Body for Held<T> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -358,20 +452,67 @@ impl hyper::body::Body for Held {
     }
 }
 
-/// A socket that tells when something comes and goes.
-struct Watched<S> {
-    socket: S,
+/// The body of a request, which tells when all of it has come.
+#[derive(Debug)]
+pub(crate) struct Received {
+    body: Incoming,
     presence: Arc<Presence>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
-    fn poll_read(
+impl Received {
+    fn new(body: Incoming, presence: Arc<Presence>) -> Self {
+        let received = Self { body, presence };
+        received.look();
+        received
+    }
+
+    fn look(&self) {
+        if self.body.is_end_stream() {
+            self.presence.has_come(true);
+        }
+    }
+}
+
+impl hyper::body::Body for Received {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        self.look();
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A socket that tells when something comes and goes. Only the connection's task uses it.
+struct Watched<S> {
+    socket: Arc<Mutex<S>>,
+    presence: Arc<Presence>,
+}
+
+fn locked<S>(socket: &Mutex<S>) -> MutexGuard<'_, S> {
+    socket.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        // See `Presence::heard`; the task is woken when a request may be read again.
+        if self.presence.has_come.load(Ordering::Acquire) {
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.socket).poll_read(context, buffer);
+        let read = Pin::new(&mut *locked(&self.socket)).poll_read(context, buffer);
         if buffer.filled().len() > before {
             self.presence.read();
         }
@@ -380,32 +521,32 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.socket).poll_write(context, bytes);
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut *locked(&self.socket)).poll_write(context, bytes);
         self.presence.written(written.is_ready());
         written
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *locked(&self.socket)).poll_flush(context)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(context)
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *locked(&self.socket)).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.socket).poll_write_vectored(context, buffers);
+        let written = Pin::new(&mut *locked(&self.socket)).poll_write_vectored(context, buffers);
         self.presence.written(written.is_ready());
         written
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        locked(&self.socket).is_write_vectored()
     }
 }
 
@@ -454,6 +595,18 @@ mod tests {
             presence.written(true);
         }
         assert_eq!(overdue.await?, 10 * IDLE + 3 * (UNREAD / 2) + 9 * (IDLE / 2) + IDLE);
+        drop(presence);
+        // An answer that is read byte by byte.
+        let presence = Arc::new(Presence::new(Arc::clone(&connections)));
+        let (overdue, busy) = (idle(&presence), Busy::new(&presence));
+        presence.ends_by(Instant::now() + 3 * UNREAD);
+        for _ in 0..10 {
+            presence.written(false);
+            sleep(UNREAD / 2).await;
+            presence.written(true);
+        }
+        assert_eq!(overdue.await?, 3 * UNREAD);
+        drop(busy);
         drop(presence);
         // An answer that nobody reads.
         let presence = Arc::new(Presence::new(Arc::clone(&connections)));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http_body_util::{BodyExt as _, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
@@ -23,7 +23,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::callers::Callers;
 use super::config::Expose;
-use super::connections::Body;
+use super::connections::{Body, Received, Within};
 use super::gate;
 use super::principal::{Place, Principal};
 use super::refusal::Refusal;
@@ -45,17 +45,22 @@ impl Door {
         principal: Principal,
         expose: &Expose,
         head: &Parts,
-        incoming: Incoming,
+        incoming: Received,
     ) -> Result<Response<Body>, Refusal> {
-        let admitted = self.admission.admit(&principal)?;
-        let place = self.admission.open_stream(&principal)?;
-        let text = match head.method {
-            Method::POST => body::json(head, incoming).await?,
-            Method::GET => {
-                gate::may_get(&self.config, head)?;
-                asked(head.uri.query().unwrap_or_default())?
-            }
+        // A page can have all of these sent, and would use up what everybody may.
+        let is_get = match head.method {
+            Method::POST => false,
+            Method::GET => true,
             _ => return Err(Refusal::method(&[Method::GET, Method::POST])),
+        };
+        if is_get {
+            gate::wants_events(head)?;
+        }
+        let admitted = self.admission.admit(&principal, expose.service.as_str())?;
+        let place = self.admission.open_stream(&principal, expose.service.as_str())?;
+        let text = match is_get {
+            true => asked(head.uri.query().unwrap_or_default())?,
+            false => body::json(head, incoming).await?,
         };
         let (id, request) = one_call(expose, &text)?;
         let away = || Refusal::away().of(Some(&id));
@@ -97,6 +102,7 @@ impl Door {
             Some((Ok(Frame::data(event)), events))
         }));
         let mut answer = Response::new(body.boxed_unsync());
+        answer.extensions_mut().insert(Within(expose.timeout()));
         let headers = answer.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         // nginx would hold events back.
@@ -115,7 +121,7 @@ struct Events {
     /// The caller's own.
     id: Id,
     beat: Interval,
-    /// Completes when it is without a broker for too long; whether it was sent.
+    /// Completes when it is without a broker for too long.
     gone: Pin<Box<dyn Future<Output = bool> + Send>>,
     /// When it is looked whether the caller may still have it.
     holds: Interval,
@@ -134,6 +140,10 @@ impl Events {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
+            }
+            // More are let in by asking for the next part, so these go first.
+            if let Ok(note) = self.notes.try_recv() {
+                return Some(data(&note.to_bytes()));
             }
             let call = self.call.as_mut()?;
             tokio::select! {
@@ -165,11 +175,11 @@ impl Events {
                     }
                 }
                 Some(note) = self.notes.recv() => self.ready.push_back(data(&note.to_bytes())),
-                sent = &mut self.gone => {
+                // What sends the call works beside this one: it may just have done so.
+                _ = &mut self.gone => {
                     self.call = None;
                     self.ended = Some("broker away");
-                    let refusal = if sent { Refusal::lost() } else { Refusal::away() };
-                    self.ready.push_back(data(&refusal.of(Some(&self.id)).text()));
+                    self.ready.push_back(data(&Refusal::lost().of(Some(&self.id)).text()));
                 }
                 _ = self.beat.tick() => self.ready.push_back(Bytes::from_static(b":\n\n")),
             }
@@ -197,9 +207,6 @@ impl Events {
                 self.ended = Some("unverified");
                 let refusal = match &error {
                     ClientError::Remote(_) => Refusal::not_taken(),
-                    ClientError::ResultTooLarge { .. } => {
-                        Refusal::new(StatusCode::BAD_GATEWAY, code::TOO_LARGE, "the result has more than 4 MiB")
-                    }
                     error => failed(&self.expose, error),
                 };
                 return self.ready.push_back(data(&refusal.of(Some(&self.id)).text()));
@@ -224,15 +231,12 @@ impl Drop for Events {
     }
 }
 
-/// One event. JSON has ends of lines between its tokens only, so a reader who joins lines reads the same.
+/// One event, one line. JSON has ends of lines between its tokens only, where a blank is as good.
 pub(super) fn data(text: &[u8]) -> Bytes {
     let mut event = Vec::with_capacity(text.len() + 8);
-    for line in text.split(|byte| matches!(byte, b'\n' | b'\r')) {
-        event.extend_from_slice(b"data: ");
-        event.extend_from_slice(line);
-        event.push(b'\n');
-    }
-    event.push(b'\n');
+    event.extend_from_slice(b"data: ");
+    event.extend(text.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
+    event.extend_from_slice(b"\n\n");
     event.into()
 }
 
@@ -288,7 +292,7 @@ mod tests {
     #[test]
     fn events_hold_json_whatever_ends_of_lines_it_has() {
         assert_eq!(data(b"{}"), "data: {}\n\n");
-        assert_eq!(data(b"{\n\"a\":\r\n1}"), "data: {\ndata: \"a\":\ndata: \ndata: 1}\n\n");
+        assert_eq!(data(b"{\n\"a\":\r\n1}"), "data: { \"a\":  1}\n\n");
     }
 
     #[test]

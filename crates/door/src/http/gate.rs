@@ -4,14 +4,14 @@
 use std::net::IpAddr;
 
 use hyper::header::{
-    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION,
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
     ORIGIN, TRANSFER_ENCODING, VARY, VIA,
 };
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
-use hyper::{Method, Response, StatusCode};
+use hyper::{Method, Response, StatusCode, Version};
 
 use super::answered;
 use super::config::{DoorConfig, Identity};
@@ -24,9 +24,16 @@ const URL_BYTES: usize = 4 << 10;
 /// Fields of which two would leave open which one counts.
 const SINGLE: [HeaderName; 7] = [HOST, CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, AUTHORIZATION, ORIGIN, EXPECT];
 
-/// What somebody on the way adds. Then not only this machine reaches the listener.
-const OF_PROXIES: [HeaderName; 4] =
-    [FORWARDED, VIA, HeaderName::from_static("x-forwarded-for"), HeaderName::from_static("x-real-ip")];
+/// What somebody on the way adds, beside all that begins with `x-forwarded`. Then not only this machine reaches the listener.
+const OF_PROXIES: [HeaderName; 7] = [
+    FORWARDED,
+    VIA,
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("x-client-ip"),
+    HeaderName::from_static("x-cluster-client-ip"),
+    HeaderName::from_static("cf-connecting-ip"),
+    HeaderName::from_static("true-client-ip"),
+];
 
 /// What a page of another origin may send.
 const SENT_BY_PAGES: &str = "authorization, content-type, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id";
@@ -34,6 +41,10 @@ const SENT_BY_PAGES: &str = "authorization, content-type, mcp-method, mcp-name, 
 /// Lets a request pass; with the origin of the page that it comes from, if browsers are to be told that it may read the answer.
 pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderValue>, Refusal> {
     let headers = &head.headers;
+    // Of 1.0 a body may end with its connection, and proxies speak it by habit.
+    if head.version != Version::HTTP_11 {
+        return Err(Refusal::bad(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here").closing());
+    }
     if head.uri.path_and_query().is_some_and(|target| target.as_str().len() > URL_BYTES) {
         return Err(Refusal::bad(StatusCode::URI_TOO_LONG, "the address has more than 4 KiB"));
     }
@@ -48,8 +59,9 @@ pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderVal
     for name in &SINGLE {
         single(headers, name)?;
     }
-    if config.identity == Identity::Own
-        && let Some(name) = OF_PROXIES.iter().find(|name| headers.contains_key(*name))
+    if config.identity == (Identity::Own {})
+        && let Some(name) =
+            headers.keys().find(|name| OF_PROXIES.contains(name) || name.as_str().starts_with("x-forwarded"))
     {
         let message = format!("`{name}`: this door is for callers of its own machine, and not behind a proxy");
         return Err(Refusal::bad(StatusCode::FORBIDDEN, message));
@@ -73,9 +85,12 @@ pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderVal
     Err(Refusal::bad(StatusCode::FORBIDDEN, "pages of this `Origin` may not call"))
 }
 
-/// Whether a call may be made by `GET`, which a page needs no leave for, nor any means but an image. Browsers say where a request to a
-/// loopback address comes from; nobody else does.
+/// Whether `GET` may be used, which a page needs no leave for, nor any means but an image. Browsers say where a request to a loopback
+/// address comes from; nobody else does. Where callers show tokens, no page can have a browser add one.
 pub(super) fn may_get(config: &DoorConfig, head: &Parts) -> Result<(), Refusal> {
+    if head.method != Method::GET || config.identity != (Identity::Own {}) {
+        return Ok(());
+    }
     let headers = &head.headers;
     let is_named = headers.get(ORIGIN).and_then(|origin| origin.to_str().ok());
     let is_named = is_named.is_some_and(|origin| config.origins.contains(&origin.to_ascii_lowercase()));
@@ -85,6 +100,18 @@ pub(super) fn may_get(config: &DoorConfig, head: &Parts) -> Result<(), Refusal> 
         None => is_named || (!headers.contains_key(ORIGIN) && host.is_some_and(|name| is_loopback(&name))),
     };
     if may { Ok(()) } else { Err(Refusal::bad(StatusCode::FORBIDDEN, "pages of other origins may not call: use POST")) }
+}
+
+/// Whether a call by `GET` was meant: whatever follows a link or a redirection takes anything, or pages.
+pub(super) fn wants_events(head: &Parts) -> Result<(), Refusal> {
+    let ranges =
+        head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).flat_map(|all| all.split(','));
+    let mut kinds = ranges.map(|range| range.split(';').next().unwrap_or_default().trim());
+    if kinds.any(|kind| kind.eq_ignore_ascii_case("text/event-stream")) {
+        return Ok(());
+    }
+    let message = "a call by `GET` needs `Accept: text/event-stream`";
+    Err(Refusal::bad(StatusCode::NOT_ACCEPTABLE, message))
 }
 
 /// The value of a field that may be there once.

@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use hyper::body::Incoming;
 use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
@@ -28,7 +27,7 @@ use self::era::Spoken;
 use self::head::{Accepts, Claims};
 use self::running::Running;
 use super::config::{DoorConfig, Identity};
-use super::connections::Body;
+use super::connections::{Body, Received};
 use super::principal::{Place, Principal};
 use super::refusal::Refusal;
 use super::{Door, answered, body};
@@ -114,7 +113,7 @@ impl Door {
         principal: Principal,
         service: Option<&str>,
         head: &Parts,
-        incoming: Incoming,
+        incoming: Received,
     ) -> Result<Response<Body>, Refusal> {
         let started = Instant::now();
         let caller = principal.clone();
@@ -135,9 +134,9 @@ impl Door {
         principal: Principal,
         service: Option<&str>,
         head: &Parts,
-        incoming: Incoming,
+        incoming: Received,
     ) -> Result<Response<Body>, Refusal> {
-        if self.config.identity != Identity::Own {
+        if self.config.identity != (Identity::Own {}) {
             // What a server offers is asked for, and kept, for one agent.
             return Err(Refusal::not_found("MCP is spoken by doors with `identity = { mode = \"own\" }`"));
         }
@@ -147,7 +146,7 @@ impl Door {
             Method::POST => {}
             // Streamable HTTP 2025-11-25, "Listening for Messages from the Server"; gone in 2026-07-28.
             Method::GET if claims.session.is_some() => {
-                let place = self.admission.open_stream(&principal)?;
+                let place = self.admission.open_stream(&principal, service.unwrap_or_default())?;
                 self.mcp.session(&principal, claims.session.unwrap_or_default())?;
                 if !Accepts::of(&head.headers)?.events {
                     return Err(Accepts::refusal());
@@ -158,7 +157,7 @@ impl Door {
             _ => return Err(Refusal::method(&[Method::POST])),
         }
         let accepts = Accepts::of(&head.headers)?;
-        let place = self.admission.admit(&principal)?;
+        let place = self.admission.admit(&principal, service.unwrap_or_default())?;
         let text = body::json(head, incoming).await?;
         // What is there twice would be read by one as the first, by another as the last.
         let text = std::str::from_utf8(&text)
@@ -234,7 +233,7 @@ impl Door {
                 if !sender.accepts.events {
                     return Err(Accepts::refusal());
                 }
-                let stream = self.admission.open_stream(&sender.principal)?;
+                let stream = self.admission.open_stream(&sender.principal, place.service())?;
                 drop(place);
                 return Ok(self.listening(sender.server, Some(id.clone()), asked.notifications.tools, stream).await);
             }

@@ -1,7 +1,7 @@
 //! Who calls through a door, and how much of it one caller may use.
 //! Never counts anything by what nobody has proved.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -49,11 +49,12 @@ pub(crate) struct Admission {
     streams: Arc<Places>,
 }
 
-/// So many places for each caller.
+/// So many places for each caller, and of these so many for one service: one that hangs leaves room for calls of others.
 #[derive(Debug)]
 struct Places {
     most: u32,
-    taken: Mutex<HashMap<Arc<str>, u32>>,
+    of_service: u32,
+    taken: Mutex<HashMap<Arc<str>, BTreeMap<String, u32>>>,
 }
 
 /// A request or a stream under way; its end gives the place back.
@@ -61,6 +62,7 @@ struct Places {
 pub(crate) struct Place {
     places: Arc<Places>,
     principal: Arc<str>,
+    service: String,
 }
 
 impl Admission {
@@ -68,29 +70,34 @@ impl Admission {
         let positive = |number: u32| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
         let burst = positive(config.burst);
         let rate = RateLimiter::dashmap(Quota::per_second(positive(config.per_second)).allow_burst(burst));
-        let places = |most| Arc::new(Places { most, taken: Mutex::default() });
+        let services = if config.expose.len() > 1 { 2 } else { 1 };
+        let places =
+            |most: u32| Arc::new(Places { most, of_service: most.div_ceil(services), taken: Mutex::default() });
         let (requests, streams) = (places(config.in_flight), places(config.streams));
         Self { rate, clock: DefaultClock::default(), burst, requests, streams }
     }
 
     /// Takes a place for a request, and charges one call.
-    pub(crate) fn admit(&self, principal: &Principal) -> Result<Place, Refusal> {
+    pub(crate) fn admit(&self, principal: &Principal, service: &str) -> Result<Place, Refusal> {
         let full = "too many requests of this caller are under way";
-        let place = Places::take(&self.requests, principal).ok_or_else(|| Refusal::quota(full, 1))?;
+        let place = Places::take(&self.requests, principal, service).ok_or_else(|| Refusal::quota(full, 1))?;
         self.charge(principal, 1)?;
         Ok(place)
     }
 
     /// Takes a place for a stream.
-    pub(crate) fn open_stream(&self, principal: &Principal) -> Result<Place, Refusal> {
+    pub(crate) fn open_stream(&self, principal: &Principal, service: &str) -> Result<Place, Refusal> {
         let full = "too many streams of this caller are open";
-        Places::take(&self.streams, principal).ok_or_else(|| Refusal::quota(full, 1))
+        Places::take(&self.streams, principal, service).ok_or_else(|| Refusal::quota(full, 1))
     }
 
-    /// Charges calls: all of them or none.
-    pub(crate) fn charge(&self, principal: &Principal, calls: usize) -> Result<(), Refusal> {
-        // A batch of more than the burst takes all of it, else it could never pass.
-        let calls = u32::try_from(calls).unwrap_or(u32::MAX).min(self.burst.get());
+    /// Charges the calls of a request beside the one that it was admitted with: all of them or none.
+    pub(crate) fn charge_more(&self, principal: &Principal, calls: usize) -> Result<(), Refusal> {
+        // A batch of more than the burst takes all that is left of it, else it could never pass.
+        self.charge(principal, u32::try_from(calls).unwrap_or(u32::MAX).min(self.burst.get() - 1))
+    }
+
+    fn charge(&self, principal: &Principal, calls: u32) -> Result<(), Refusal> {
         let Some(calls) = NonZeroU32::new(calls) else { return Ok(()) };
         match self.rate.check_key_n(&principal.name, calls) {
             Ok(Ok(())) => Ok(()),
@@ -110,30 +117,82 @@ impl Admission {
 }
 
 impl Places {
-    fn take(this: &Arc<Self>, principal: &Principal) -> Option<Place> {
-        let mut taken = this.lock();
-        // INVARIANT: who has nothing under way has no entry.
-        let count = taken.get(&principal.name).copied().unwrap_or(0);
-        if count >= this.most {
+    fn take(this: &Arc<Self>, principal: &Principal, service: &str) -> Option<Place> {
+        let mut all = this.lock();
+        // INVARIANT: who has nothing under way has no entry, and no service there has none.
+        let (mut sum, mut count) = (0, 0);
+        if let Some(taken) = all.get(&principal.name) {
+            (sum, count) = (taken.values().sum(), taken.get(service).copied().unwrap_or(0));
+        }
+        if sum >= this.most || count >= this.of_service {
             return None;
         }
-        taken.insert(Arc::clone(&principal.name), count + 1);
-        Some(Place { places: Arc::clone(this), principal: Arc::clone(&principal.name) })
+        all.entry(Arc::clone(&principal.name)).or_default().insert(service.to_owned(), count + 1);
+        Some(Place { places: Arc::clone(this), principal: Arc::clone(&principal.name), service: service.to_owned() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, u32>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, BTreeMap<String, u32>>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// What it was taken for.
+    pub(crate) fn service(&self) -> &str {
+        &self.service
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.lock();
-        if let Some(count) = taken.get_mut(&self.principal) {
+        let mut all = self.places.lock();
+        let Some(taken) = all.get_mut(&self.principal) else { return };
+        if let Some(count) = taken.get_mut(&self.service) {
             *count = count.saturating_sub(1);
-            if *count == 0 {
-                taken.remove(&self.principal);
-            }
         }
+        taken.retain(|_, count| *count > 0);
+        if taken.is_empty() {
+            all.remove(&self.principal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn admission(services: &[&str]) -> (Admission, Principal) {
+        let exposed: String = services.iter().map(|name| format!("[[expose]]\nservice = \"{name}\"\n")).collect();
+        let text = format!(
+            "listen = \"127.0.0.1:0\"\ncredentials = \"a.json\"\nin_flight = 5\nper_second = 1\nburst = 6\n{exposed}"
+        );
+        (Admission::new(&toml::from_str(&text).unwrap()), Principal::own("ann"))
+    }
+
+    #[test]
+    fn a_service_that_hangs_leaves_places_for_others() {
+        let (admission, ann) = admission(&["slow", "fast"]);
+        let take = |service| Places::take(&admission.requests, &ann, service);
+        let slow: Vec<_> = std::iter::from_fn(|| take("slow")).collect();
+        let fast: Vec<_> = std::iter::from_fn(|| take("fast")).collect();
+        assert_eq!((slow.len(), fast.len()), (3, 2), "no more than half, and no more than all");
+        drop(fast);
+        assert!(take("slow").is_none() && take("fast").is_some());
+        drop(slow);
+        assert!(admission.requests.lock().is_empty(), "nothing is left of those that have ended");
+
+        let (alone, ann) = self::admission(&["slow"]);
+        let all: Vec<_> = std::iter::from_fn(|| Places::take(&alone.requests, &ann, "slow")).collect();
+        assert_eq!(all.len(), 5);
+    }
+
+    #[test]
+    fn a_batch_above_the_burst_takes_all_of_it() {
+        let (admission, ann) = admission(&["fast"]);
+        let place = admission.admit(&ann, "fast").unwrap();
+        assert!(admission.charge_more(&ann, 1_000).is_ok());
+        assert!(admission.charge_more(&ann, 1_000).is_err() && admission.admit(&ann, "fast").is_err());
+        drop(place);
     }
 }

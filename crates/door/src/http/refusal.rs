@@ -174,14 +174,23 @@ impl Refusal {
             ClientError::Disconnected { .. } | ClientError::Token(_) | ClientError::Connect(_) => {
                 Self::unavailable("the bus cannot be used, nothing was sent: try again")
             }
-            ClientError::NoResponders { .. } => Self::unknown("nobody answers for the service"),
-            ClientError::Hint { hint } => Self::unknown(format!("refused with the unsigned hint {}", hint.code())),
-            error if error.is_outcome_unknown() => Self::unknown("no answer that can be trusted"),
-            _ => {
+            ClientError::Invalid(_) | ClientError::Credentials(_) => {
                 let mut refusal = Self::unknown("the door cannot make this call: its log says why");
                 refusal.outcome = Some(Outcome::NotSent);
                 refusal
             }
+            ClientError::ResultTooLarge { .. } => {
+                let mut refusal = Self::unknown("the result is larger than the door takes");
+                refusal.code = code::TOO_LARGE;
+                refusal
+            }
+            ClientError::NoResponders { .. } => Self::unknown("nobody answers for the service"),
+            ClientError::Hint { hint } => Self::unknown(format!("refused with the unsigned hint {}", hint.code())),
+            // The broker names a subject and no message: an earlier one of it may have passed, and so may the call whose
+            // acknowledgements are refused.
+            ClientError::Forbidden { .. } => Self::unknown("the broker forbids the door a subject of this call"),
+            // Whatever else there is may come after the message was sent.
+            _ => Self::unknown("no answer that can be trusted"),
         }
     }
 
@@ -246,5 +255,39 @@ impl Refusal {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sealwire::client::{InvalidRequest, ProtocolError};
+
+    use super::*;
+
+    #[test]
+    fn only_what_was_certainly_not_sent_is_said_to_be() {
+        let not_sent = [
+            ClientError::Invalid(InvalidRequest::IdempotencyKey),
+            ClientError::Busy { limit: 1 },
+            ClientError::TooManyStreams { limit: 1 },
+            ClientError::Disconnected { waited: Duration::ZERO, cause: None },
+            ClientError::TooLarge { size: 2, limit: 1 },
+        ];
+        let unknown = [
+            ClientError::Forbidden { subject: "s".to_owned() },
+            ClientError::InboxForbidden { subject: "s".to_owned() },
+            ClientError::Protocol(ProtocolError::UnknownId),
+            ClientError::ResultTooLarge { limit: 1 },
+            ClientError::ConnectionLost,
+            ClientError::Ended,
+            ClientError::Closed,
+        ];
+        for (errors, outcome) in [(&not_sent[..], Outcome::NotSent), (&unknown[..], Outcome::Unknown)] {
+            for error in errors {
+                assert_eq!(Refusal::of_call(error).outcome, Some(outcome), "{error}");
+            }
+        }
     }
 }

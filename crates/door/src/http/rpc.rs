@@ -1,10 +1,9 @@
 //! JSON-RPC 2.0 over HTTP: what is posted is signed as it is, byte for byte, and what the service has signed is the answer.
 //! Never sends a message that it has not understood, and never a part of one.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
@@ -13,12 +12,13 @@ use sealwire::client::{Catalogue, ClientError, MessageId, Receipt, RequestBuilde
 use sealwire::rpc::{self, Id, Limits, Request, Responses, code};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tokio::time::timeout;
 
 use super::config::Expose;
-use super::connections::Body;
+use super::connections::{Body, Received};
 use super::principal::Principal;
 use super::refusal::Refusal;
-use super::{Door, answered, body};
+use super::{Door, answered, body, holding};
 use crate::bus::gone;
 
 /// What a message asks for.
@@ -36,10 +36,10 @@ impl Door {
         principal: Principal,
         expose: &Expose,
         head: &Parts,
-        incoming: Incoming,
+        incoming: Received,
     ) -> Result<Response<Body>, Refusal> {
         let started = Instant::now();
-        let admitted = self.admission.admit(&principal)?;
+        let admitted = self.admission.admit(&principal, expose.service.as_str())?;
         let text = body::json(head, incoming).await?;
         let id = MessageId::default();
         let answer = self.handed_on(&principal, expose, text, &id).await;
@@ -57,8 +57,7 @@ impl Door {
             duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
             "request"
         );
-        drop(admitted);
-        answer
+        answer.map(|answer| holding(answer, admitted))
     }
 
     async fn handed_on(
@@ -121,14 +120,14 @@ impl Door {
             }
             rpc::Body::Batch(entries) => {
                 // The first one is charged already.
-                self.admission.charge(principal, entries.len().saturating_sub(1))?;
+                self.admission.charge_more(principal, entries.len().saturating_sub(1))?;
                 let requests = entries.iter().filter_map(|entry| entry.as_ref().ok());
                 // What is signed is the whole of it, so no part can be left out.
-                if !requests.clone().all(|request| expose.allows(&request.method)) {
-                    return Err(Refusal::no_method());
-                }
+                let is_allowed = requests.clone().all(|request| expose.allows(&request.method));
                 let is_silent = entries.iter().all(|entry| entry.as_ref().is_ok_and(Request::is_notification));
                 Ok(match is_silent {
+                    _ if !is_allowed && !is_silent => return Err(Refusal::no_method()),
+                    true if !is_allowed => Asked::Nothing(Vec::new()),
                     // Nobody would answer all of it, and nobody could be waited for.
                     true => Asked::Nothing(requests.map(|request| request.to_bytes().into()).collect()),
                     false => Asked::Answer(None),
@@ -150,9 +149,12 @@ impl Door {
             title: &'a str,
             version: &'a str,
         }
-        let _admitted = self.admission.admit(&principal)?;
+        let admitted = self.admission.admit(&principal, expose.service.as_str())?;
         let client = self.bus.client().await.map_err(|_| Refusal::away())?;
-        let found = self.callers.request(&client, &principal, expose).discover().await;
+        let discovering = self.callers.request(&client, &principal, expose).discover();
+        let late = |_| ClientError::Timeout { service: expose.service.to_string(), after: expose.timeout() };
+        // It asks more than once.
+        let found = timeout(expose.timeout(), discovering).await.map_err(late).flatten();
         let Catalogue { title, version, methods, .. } = found.map_err(|error| failed(expose, &error))?;
         let document = Document {
             openrpc: "1.3.2",
@@ -164,7 +166,8 @@ impl Door {
                 .collect(),
         };
         // Every part of it is JSON.
-        Ok(answered(StatusCode::OK, "application/json", serde_json::to_vec(&document).unwrap_or_default()))
+        let answer = answered(StatusCode::OK, "application/json", serde_json::to_vec(&document).unwrap_or_default());
+        Ok(holding(answer, admitted))
     }
 }
 
@@ -199,13 +202,21 @@ fn proofs(receipt: &Receipt) -> impl Iterator<Item = (HeaderName, HeaderValue)> 
 pub(super) const REQUEST_PROOF: HeaderName = HeaderName::from_static("sealwire-request");
 pub(super) const ANSWER_PROOF: HeaderName = HeaderName::from_static("sealwire-answer");
 
-/// Sends what nobody answers.
+/// The shortest deadline.
+const LEAST: Duration = Duration::from_millis(1);
+
+/// Sends what nobody answers, one after the other.
 async fn notified(request: &RequestBuilder, expose: &Expose, messages: &[Bytes]) -> Result<Response<Body>, Refusal> {
-    let mut outcome = Ok(());
-    for message in messages {
-        outcome = outcome.and(request.clone().publish_raw(message.clone()).await);
+    let deadline = Instant::now() + expose.timeout();
+    for (sent, message) in messages.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now()).max(LEAST);
+        let published = request.clone().deadline(left).publish_raw(message.clone()).await;
+        published.map_err(|error| match (failed(expose, &error), sent) {
+            (refusal, 0) => refusal,
+            // The next ones are not sent, and those before are not to be had back.
+            _ => Refusal::unknown(format!("of {} notifications {sent} were sent", messages.len())),
+        })?;
     }
-    outcome.map_err(|error| failed(expose, &error))?;
     let mut answer = answered(StatusCode::NO_CONTENT, "application/json", "");
     answer.headers_mut().remove(hyper::header::CONTENT_TYPE);
     Ok(answer)

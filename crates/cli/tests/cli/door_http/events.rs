@@ -94,7 +94,7 @@ async fn who_goes_away_has_cancelled_and_what_is_no_stream_is_refused() {
     // A page needs no leave for GET. Browsers say where it comes from.
     let get = |lines: &str| {
         format!(
-            "GET /rpc/tools/stream?method=text/echo&params=%7B%22text%22:%22x%22%7D HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n"
+            "GET /rpc/tools/stream?method=text/echo&params=%7B%22text%22:%22x%22%7D HTTP/1.1\r\nHost: localhost\r\nAccept: text/html, text/event-stream;q=0.9\r\n{lines}\r\n"
         )
     };
     for lines in [
@@ -134,6 +134,44 @@ async fn who_goes_away_has_cancelled_and_what_is_no_stream_is_refused() {
         (&json!(-32603), &json!({ "outcome": "unknown" }), &json!(7))
     );
     assert_eq!(door.stop().await.0, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_whose_acknowledgements_the_broker_forbids_may_have_run() {
+    let server = NatsServer::start_with(
+        "no_auth_user: all\nauthorization { users = [\n\
+         { user: all, password: all, permissions: { publish: { deny: [\"rpc.v1-ctl.>\"] } } }\n] }",
+    )
+    .await;
+    let site = Site::new(&server.url());
+    let flood = |_: Ctx<()>, (): (), parts: Sink<Value>| async move {
+        for part in 0..PARTS {
+            parts.send(&json!([part, "x".repeat(1_000)])).await?;
+        }
+        Ok::<_, RpcError>(PARTS)
+    };
+    let served = site.serve(Router::new(()).method_with_sink("site/flood", flood)).await;
+    let shell = Shell::new();
+    let name = |text| Name::new(text).unwrap();
+    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
+    credentials.token(site.token("ann", &["worker"])).save(shell.path("ann.json"), false).unwrap();
+    shell.write(
+        "door.toml",
+        "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.json\"\n[[door.expose]]\nservice = \"site\"\n",
+    );
+    let door = Door::spawn(&shell).await;
+    door.is_ready(200).await;
+    let mut wire = door.wire().await;
+    wire.write(post("/rpc/site/stream", "", &call(1, "site/flood", "[]"))).await;
+    assert_eq!(wire.head().await.status, 200);
+    let mut events = Vec::new();
+    while let Some(event) = wire.event().await {
+        events.push(serde_json::from_str::<Value>(&event).unwrap());
+    }
+    assert!(events[0]["result"].is_array(), "it has begun: {}", events[0]);
+    assert_eq!(events.last().unwrap()["error"]["data"], json!({ "outcome": "unknown" }), "{:?}", events.last());
+    assert_eq!(door.stop().await.0, Some(0));
+    served.stop().await.unwrap();
 }
 
 /// As many parts as would fill every buffer on the way, each with its number.

@@ -11,7 +11,7 @@ fn read(text: &str) -> Result<DoorConfig, String> {
 #[test]
 fn what_is_left_out_has_a_meaning_and_what_is_wrong_is_said() {
     let door = read(LEAST).unwrap();
-    assert_eq!((door.identity, door.connections, door.per_second, door.in_flight), (Identity::Own, 1_024, 50, 128));
+    assert_eq!((door.identity, door.connections, door.per_second, door.in_flight), (Identity::Own {}, 1_024, 50, 128));
     assert_eq!(door.expose[0].timeout(), Duration::from_secs(60));
     assert!(door.expose[0].allows("rpc.discover"));
     for (from, to, said) in [
@@ -24,6 +24,7 @@ fn what_is_left_out_has_a_meaning_and_what_is_wrong_is_said() {
         ("a.json\"\n", "a.json\"\nconnections = 0\n", "write 1 to 65536"),
         ("a.json\"\n", "a.json\"\nper_second = 0\n", "write 1 to"),
         ("a.json\"\n", "a.json\"\nidentity = { mode = \"any\" }\n", "unknown variant"),
+        ("a.json\"\n", "a.json\"\nidentity = { mode = \"own\", key = \"k.json\" }\n", "unknown field `key`"),
         ("a.json\"\n", "a.json\"\nlistn = 1\n", "unknown field"),
         ("\"math\"\n", "\"math\"\ntimeout_s = 601\n", "write 1 to 600"),
         ("\"math\"\n", "\"math\"\nmethods = []\n", "nothing could be called"),
@@ -74,6 +75,8 @@ fn methods_are_named_or_begin_so() {
     let others = ["math", "mathx", "ping/x", "rpc.discover", "Math/add", ""];
     assert!(allowed.iter().all(|method| some.expose[0].allows(method)));
     assert!(others.iter().all(|method| !some.expose[0].allows(method)));
+    let all = read(LEAST).unwrap();
+    assert!(["math//add", "math/ä", "a b", "/", ""].iter().all(|method| !all.expose[0].allows(method)));
 }
 
 /// docs/doors.md has every key, and what it says of those that are left out is so.

@@ -43,7 +43,7 @@ impl Door {
             return Err(bad("a batch has 1 to 32 messages"));
         }
         // The first one is charged already.
-        self.admission.charge(&sender.principal, entries.len() - 1)?;
+        self.admission.charge_more(&sender.principal, entries.len() - 1)?;
         let mut requests = Vec::new();
         for entry in entries {
             let message = read(entry.get())?;
