@@ -445,7 +445,9 @@ async fn connections_that_do_nothing_take_no_files_that_others_need() {
     assert_eq!(answer.json()["result"], 3, "{answer:?}");
     drop(idle);
     let (code, said) = door.stop().await;
-    assert_eq!((code, said.matches("no connection can be taken").count()), (Some(0), 1), "{said}");
+    // Some thirty times, and told once in ten seconds.
+    let told = said.matches("no connection can be taken").count();
+    assert!(code == Some(0) && (1..10).contains(&told), "{code:?} {said}");
 
     // It raises what it may raise, and does not start with less than it needs.
     let low = stage.shell.command(&["door"]);
