@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::header::{ACCEPT, HeaderValue};
 use sealwire::RpcError;
 use sealwire::rpc::{Id, Limits, Outcome, Responses};
 use serde_json::value::RawValue;
@@ -165,7 +166,10 @@ async fn answered(shared: &Shared, asked: &[(Id, Vec<u8>, Call)]) -> Vec<Outcome
     }
     body.push(b']');
     let all = |error: &RpcError| asked.iter().map(|_| Err(error.clone())).collect();
-    let reply = match ask(shared, call, Request::post(Bytes::from(body))).await {
+    let mut request = Request::post(Bytes::from(body));
+    // A stream of events has no place for the answers to several: what prefers one would make the calls for nothing.
+    request.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    let reply = match ask(shared, call, request).await {
         Ok(reply) => reply,
         Err(error) => return all(&error),
     };

@@ -77,7 +77,7 @@ async def rpc(request: Request) -> Response:
 async def batch(calls: list, request: Request) -> Response:
     head = request.headers
     post = {"calls": len(calls), "bytes": len(await request.body()), "params": [call.get("params") for call in calls]}
-    post |= {"agent": head.get("sealwire-agent"), "key": head.get("authorization")}
+    post |= {"agent": head.get("sealwire-agent"), "key": head.get("authorization"), "accept": head.get("accept")}
     with folder.joinpath("posts").open("a") as posts:
         posts.write(json.dumps(post) + "\n")
     methods = [call["method"] for call in calls]

@@ -27,6 +27,7 @@ struct Post {
     params: Vec<Value>,
     agent: String,
     key: String,
+    accept: String,
 }
 
 impl Batched {
@@ -118,6 +119,8 @@ async fn no_post_has_calls_of_two_callers_or_more_than_its_bounds() {
     assert!(posts.iter().any(|post| post.calls > 1));
     for post in posts {
         assert!((2..=32).contains(&post.calls) && post.bytes <= (1 << 20) + 2, "{} {}", post.calls, post.bytes);
+        // What prefers a stream of events would have made the calls for nothing.
+        assert_eq!(post.accept, "application/json");
         assert_eq!(post.key, format!("Bearer key-of-{}", post.agent));
         assert!(post.params.iter().all(|params| params["of"] == *post.agent), "calls of somebody else: {}", post.agent);
     }
