@@ -58,6 +58,11 @@ pub(crate) struct Share {
     pub(crate) timeout: Duration,
 }
 
+/// How long a call keeps its place that was given up, where nothing tells when the backend has stopped to work on it: long enough
+/// for one that does stop, since whoever gives calls up again and again is not to have more of them there than its share; and no
+/// longer, since many servers never say that they have stopped, as MCP has it, and the place is missed by others.
+pub(crate) const GIVEN_UP: Duration = Duration::from_secs(10);
+
 /// How many calls may wait for their turns ...
 const WAITING: usize = 4_096;
 /// ... with so many bytes of parameters, those under way included; as the service itself bounds what waits for it.

@@ -10,6 +10,7 @@ mod reply;
 mod sse;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -132,6 +133,19 @@ impl Web {
         self.send_over(&self.places, request, caller).await
     }
 
+    /// The same. `is_sent` becomes true when the request is about to be written: before, the server has got nothing of it.
+    ///
+    /// # Errors
+    /// As of [`send`](Self::send).
+    pub async fn send_told(
+        &self,
+        request: &Request,
+        caller: Option<&Caller>,
+        is_sent: &AtomicBool,
+    ) -> Result<Reply, WebError> {
+        self.send_with(&self.places, request, caller, is_sent).await
+    }
+
     /// The same, over one of so many connections of their own: what is sent so holds up nothing else.
     ///
     /// # Errors
@@ -142,15 +156,25 @@ impl Web {
         request: &Request,
         caller: Option<&Caller>,
     ) -> Result<Reply, WebError> {
+        self.send_with(places, request, caller, &AtomicBool::new(false)).await
+    }
+
+    async fn send_with(
+        &self,
+        places: &Arc<Semaphore>,
+        request: &Request,
+        caller: Option<&Caller>,
+        is_sent: &AtomicBool,
+    ) -> Result<Reply, WebError> {
         let place = Arc::clone(places).acquire_owned().await.map_err(|_| WebError::Broken("it is over".into()))?;
         let presented = self.credentials.of(caller).await?;
-        let reply = self.ask(request, &presented, place).await?;
+        let reply = self.ask(request, &presented, place, is_sent).await?;
         if reply.status() != StatusCode::UNAUTHORIZED {
             return Ok(reply);
         }
         let Some(fresh) = self.credentials.renewed(caller, &presented).await else { return Ok(reply) };
         let place = reply.over();
-        self.ask(request, &fresh, place).await
+        self.ask(request, &fresh, place, is_sent).await
     }
 
     /// Connects, unless a connection lies idle. Whoever calls bounds the time.
@@ -182,17 +206,21 @@ impl Web {
         request: &Request,
         presented: &Presented,
         place: OwnedSemaphorePermit,
+        is_sent: &AtomicBool,
     ) -> Result<Reply, WebError> {
         let mut message = self.message(request, presented)?;
         // What was not sent at all, since the server has closed an idle connection, goes over another.
         while let Some(link) = self.idle.take().await {
+            is_sent.store(true, Ordering::Release);
             match link.send(message).await {
                 Ok((link, response)) => return self.reply(link, response, place),
                 Err((error, None)) => return Err(error),
                 Err((_, Some(unsent))) => message = *unsent,
             }
         }
-        match self.connect().await?.send(message).await {
+        let link = self.connect().await?;
+        is_sent.store(true, Ordering::Release);
+        match link.send(message).await {
             Ok((link, response)) => self.reply(link, response, place),
             Err((error, None)) => Err(error),
             Err((error, Some(_))) => Err(self.unreached(error.to_string())),

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::http::Http;
-use crate::backend::answers;
+use crate::backend::{GIVEN_UP, answers};
 use crate::child::visible;
 use crate::config::Address;
 use crate::talk;
@@ -123,11 +123,12 @@ struct Open {
 struct Pending {
     since: Instant,
     made_for: For,
-    /// `None` if it was given up. It stays for as long as a call may take: the server may work on it, and what is said without a name
-    /// may be about it still.
+    /// `None` if it was given up. It stays for as long as a call may take, and its place for a while: the server may work on it, and
+    /// what is said without a name may be about it still.
     waiting: Option<Waiting>,
+    given_up: Option<Instant>,
     /// Its caller's place among the calls of the backend.
-    _turn: Option<Arc<Turn>>,
+    turn: Option<Arc<Turn>>,
 }
 
 #[derive(Debug)]
@@ -180,7 +181,7 @@ pub(super) struct Exchange {
     /// Whose credentials go with it.
     caller: Option<Caller>,
     /// The server has it, or is about to read it.
-    is_sent: bool,
+    is_sent: Arc<AtomicBool>,
     /// What waits for an answer of its own, over HTTP.
     task: Option<JoinHandle<()>>,
 }
@@ -249,12 +250,20 @@ impl Conversation {
         let waiting = Some(Waiting { events: tell, outcome: end });
         let (since, (caller, turn)) =
             (Instant::now(), of.map(|(caller, turn)| (caller.clone(), Arc::clone(turn))).unzip());
-        open.requests.insert(id, Pending { since, made_for, waiting, _turn: turn });
+        open.requests.insert(id, Pending { since, made_for, waiting, given_up: None, turn });
         drop(open);
         if made_for != For::News {
             lock(&self.silence).since.get_or_insert(since);
         }
-        Some(Exchange { conversation: Arc::clone(self), id, events, outcome, caller, is_sent: false, task: None })
+        Some(Exchange {
+            conversation: Arc::clone(self),
+            id,
+            events,
+            outcome,
+            caller,
+            is_sent: Arc::default(),
+            task: None,
+        })
     }
 
     /// Has a message written that has no answer, when the server has read what is ahead of it.
@@ -359,6 +368,11 @@ impl Conversation {
         let is_waited_for = {
             let mut open = self.open();
             open.requests.retain(|_, pending| pending.waiting.is_some() || pending.since.elapsed() <= patience);
+            for pending in open.requests.values_mut() {
+                if pending.given_up.is_some_and(|since| since.elapsed() > GIVEN_UP) {
+                    pending.turn = None;
+                }
+            }
             let mut pending = open.requests.values();
             // Of a process one is told when it ends.
             self.http().is_some() || pending.any(|one| one.waiting.is_some() && one.made_for != For::News)
@@ -506,13 +520,13 @@ impl Open {
         first.filter(|_| calls.next().is_none())
     }
 
-    /// Nobody waits for this request any more; what it was made for, unless it has been answered or the server has not got it.
-    fn abandon(&mut self, id: u64, is_sent: bool) -> Option<For> {
-        if !is_sent {
-            self.requests.remove(&id);
+    /// Nobody waits for this request any more; what it was made for, unless it has been answered. It stays if the server may work on it.
+    fn abandon(&mut self, id: u64, stays: bool) -> Option<For> {
+        if !stays {
+            return self.requests.remove(&id).map(|pending| pending.made_for);
         }
         let pending = self.requests.get_mut(&id)?;
-        pending.waiting = None;
+        (pending.waiting, pending.given_up) = (None, Some(Instant::now()));
         Some(pending.made_for)
     }
 }
@@ -541,19 +555,21 @@ impl Exchange {
     /// Sends the request, with these header fields over HTTP.
     pub(super) async fn send(&mut self, body: Vec<u8>, headers: HeaderMap) {
         match &self.conversation.link {
-            Link::Lines(_) => drop(self.conversation.write(body, None).await),
+            Link::Lines(_) => {
+                drop(self.conversation.write(body, None).await);
+                self.is_sent.store(true, Ordering::Release);
+            }
             Link::Http(http) => {
-                self.task = Some(http.ask(&self.conversation, self.id, (body, headers), self.caller.clone()));
+                let (caller, is_sent) = (self.caller.clone(), Arc::clone(&self.is_sent));
+                self.task = Some(http.ask(&self.conversation, self.id, (body, headers), caller, is_sent));
             }
         }
-        self.is_sent = true;
     }
 
     /// Opens a stream of what the server says unasked.
     pub(super) fn listen(&mut self) {
         if let Link::Http(http) = &self.conversation.link {
             self.task = Some(http.listen(&self.conversation, self.id));
-            self.is_sent = true;
         }
     }
 
@@ -569,18 +585,19 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let (id, is_over_http) = (self.id, self.conversation.http().is_some());
+        let is_sent = self.is_sent.load(Ordering::Acquire);
+        // MCP 2026-07-28, cancellation: over HTTP the end of the connection says it, and the server works on nothing without one.
+        let is_ended = self.conversation.http().is_some_and(|http| !http.is_legacy());
         let (made_for, is_over) = {
             let mut open = self.conversation.open();
-            (open.abandon(id, self.is_sent), open.over)
+            (open.abandon(id, is_sent && !is_ended), open.over)
         };
         // Once it is answered, the task is about to end.
         if let (Some(task), true) = (&self.task, made_for.is_some() || is_over) {
             task.abort();
         }
-        let Some(made_for) = made_for else { return };
-        // MCP 2026-07-28, cancellation: over HTTP the end of the connection says it. Before, it says nothing.
-        let is_told = self.conversation.http().is_none_or(|http| http.is_legacy());
-        if is_told && (made_for != For::News || !is_over_http) {
+        let Some(made_for) = made_for.filter(|_| is_sent && !is_ended) else { return };
+        if made_for != For::News || !is_over_http {
             let cancelled = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"the call has ended"}}}}"#
             );

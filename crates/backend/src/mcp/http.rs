@@ -1,6 +1,7 @@
 //! A server at an address: each message is a request of its own, and what comes back for it is about nothing else.
 //! Never takes what came for one request for another, and never waits for an answer without somebody who wants it.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -159,18 +160,20 @@ impl Http {
         }
     }
 
-    /// Sends a request, and hands the conversation what comes for it. Ended, it closes the connection.
+    /// Sends a request, and hands the conversation what comes for it. Ended, it closes the connection. `is_sent` becomes true when the
+    /// server may have got some of it.
     pub(super) fn ask(
         self: &Arc<Self>,
         conversation: &Arc<Conversation>,
         id: u64,
         (body, headers): (Vec<u8>, HeaderMap),
         caller: Option<Caller>,
+        is_sent: Arc<AtomicBool>,
     ) -> JoinHandle<()> {
         let (http, conversation) = (Arc::clone(self), Arc::clone(conversation));
         tokio::spawn(async move {
             let request = http.post(body, headers);
-            let (refusal, has_ended) = match http.web.send(&request, caller.as_ref()).await {
+            let (refusal, has_ended) = match http.web.send_told(&request, caller.as_ref(), &is_sent).await {
                 Ok(reply) if reply.status() == StatusCode::NOT_FOUND && http.has_session() => {
                     let (refusal, has_ended) = http.not_found(&conversation, id, reply).await;
                     (Some(refusal), has_ended)

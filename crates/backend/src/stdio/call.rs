@@ -21,7 +21,39 @@ pub(super) enum Event {
     Part(Box<RawValue>),
     Progress { done: f64, total: Option<f64>, message: Option<String> },
     Note { method: String, params: Box<RawValue> },
-    Ask { id: Id, method: String, params: String },
+    Ask { question: Question, method: String, params: String },
+}
+
+/// A question of a process. Dropped without an answer, it is refused: the process may work on nothing else meanwhile.
+#[derive(Debug)]
+pub(super) struct Question {
+    id: Option<Id>,
+    out: mpsc::Sender<Vec<u8>>,
+}
+
+impl Question {
+    pub(super) fn new(id: Id, out: mpsc::Sender<Vec<u8>>) -> Self {
+        Self { id: Some(id), out }
+    }
+
+    /// Answers it when the process has read what is ahead of that.
+    async fn answer(mut self, outcome: Outcome) {
+        // Where there is no place, the process is gone.
+        let Ok(place) = self.out.clone().reserve_owned().await else { return };
+        if let Some(id) = self.id.take() {
+            place.send(Response::new(id, outcome).to_bytes());
+        }
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            let refused = RpcError::application(NOT_ASKED, "nobody is there who could be asked");
+            // One that reads nothing waits for no answer.
+            drop(self.out.try_send(Response::new(id, Err(refused)).to_bytes()));
+        }
+    }
 }
 
 /// How much may wait for a caller: so many events ...
@@ -178,14 +210,14 @@ impl Session {
             Event::Part(part) => call.sink.send(&part).await?,
             Event::Progress { done, total, message } => call.ctx.progress(done, total, message.as_deref()),
             Event::Note { method, params } => call.ctx.notify(&method, &params).await?,
-            Event::Ask { id, method, params } => {
+            Event::Ask { question, method, params } => {
                 let params = RawValue::from_string(params).map_err(RpcError::internal)?;
                 let answer = call.ctx.ask::<Box<RawValue>>(&method, &params).await;
                 let outcome = answer.map_err(|error| match error {
                     AskError::Refused(error) => error,
                     error => RpcError::application(NOT_ASKED, error.to_string()),
                 });
-                self.write(Response::new(id, outcome).to_bytes()).await;
+                question.answer(outcome).await;
             }
         }
         Ok(())

@@ -16,8 +16,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Pushes;
-use super::call::{Event, Events, OpenCall};
-use crate::backend::answers;
+use super::call::{Event, Events, OpenCall, Question};
+use crate::backend::{GIVEN_UP, answers};
 use crate::talk;
 
 /// One process, as long as it runs.
@@ -34,8 +34,8 @@ pub(super) struct Session {
 
 #[derive(Debug, Default)]
 struct Calls {
-    /// By the id that the process knows. What nobody waits for any more stays, with its place, for as long as a call may take: the
-    /// process may work on it, and its answer may come yet.
+    /// By the id that the process knows. What nobody waits for any more stays for as long as a call may take: the process may work on
+    /// it, and its answer may come yet. Its place goes before that, so that there are as many at most as places turn over meanwhile.
     open: HashMap<Id, Pending>,
     /// The process is gone.
     over: bool,
@@ -47,7 +47,8 @@ struct Pending {
     call: Option<OpenCall>,
     state: State,
     /// Its place among the calls of the backend, unless it is a question of ours.
-    _turn: Option<Arc<Turn>>,
+    turn: Option<Arc<Turn>>,
+    cancelled: Option<Instant>,
 }
 
 /// Whether an answer is owed.
@@ -109,7 +110,8 @@ impl Session {
         if calls.over {
             return None;
         }
-        let pending = Pending { since: Instant::now(), call: Some(call), state: State::Owed, _turn: Some(turn) };
+        let pending =
+            Pending { since: Instant::now(), call: Some(call), state: State::Owed, turn: Some(turn), cancelled: None };
         calls.open.insert(id.clone(), pending);
         Some((id, events, outcome))
     }
@@ -129,7 +131,7 @@ impl Session {
         let Some(pending) = calls.open.get_mut(id) else { return false };
         pending.call = None;
         if !is_late {
-            pending.state = State::Cancelled;
+            (pending.state, pending.cancelled) = (State::Cancelled, Some(Instant::now()));
         }
         !is_late
     }
@@ -189,6 +191,9 @@ impl Session {
         let hangs = calls.open.values().filter(silent).any(|pending| pending.state != State::Cancelled);
         let is_doubtful = calls.open.values().any(|pending| silent(&pending));
         calls.open.retain(|id, pending| {
+            if pending.cancelled.is_some_and(|since| since.elapsed() > GIVEN_UP) {
+                pending.turn = None;
+            }
             let stays = pending.call.is_some() || !late(pending);
             if !stays && pending.state == State::Owed {
                 self.offer(cancel(id));
@@ -199,7 +204,10 @@ impl Session {
             let id = self.id();
             // One that reads nothing cannot even be asked.
             self.offer(format!(r#"{{"jsonrpc":"2.0","method":"{PROBE}","id":{}}}"#, id.as_json()).into_bytes());
-            calls.open.insert(id, Pending { since: Instant::now(), call: None, state: State::Probe, _turn: None });
+            calls.open.insert(
+                id,
+                Pending { since: Instant::now(), call: None, state: State::Probe, turn: None, cancelled: None },
+            );
         }
         hangs
     }
@@ -252,34 +260,26 @@ impl Session {
             }
             ("rpc.progress", None) => Event::progress(text).ok_or("progress without a number `progress`")?,
             (_, None) => Event::note(&request.method, text),
-            (_, Some(id)) => Event::Ask { id, method: request.method, params: text.to_owned() },
-        };
-        let question = if let Event::Ask { id, .. } = &event { Some(id.clone()) } else { None };
-        let refused = {
-            let mut calls = self.calls();
-            // What does not say whose it is may come from a thread that works on nothing: no sign of life.
-            let (id, of) = match named.and_then(|named| named.id) {
-                Some(id) => (Some(Id::from(id)), Of::Call),
-                None => (only(&calls.open), Of::Nobody),
-            };
-            let pending = id.and_then(|id| Some((id.clone(), calls.open.get_mut(&id)?)));
-            match pending {
-                None => Err("it belongs to no call"),
-                Some((id, pending)) => {
-                    let taken = pending.call.as_ref().is_none_or(|call| call.offer(event));
-                    if !taken && let Some(call) = pending.call.take() {
-                        // It costs this call alone.
-                        call.end(Err(RpcError::internal("the caller takes what is sent too slowly")));
-                        self.offer(cancel(&id));
-                    }
-                    Ok(of)
-                }
+            (_, Some(id)) => {
+                let question = Question::new(id, self.out.clone());
+                Event::Ask { question, method: request.method, params: text.to_owned() }
             }
         };
-        if let (Some(id), Err(why)) = (question, refused) {
-            self.offer(Response::new(id, Err(RpcError::application(NOT_ASKED, why))).to_bytes());
+        let mut calls = self.calls();
+        // What does not say whose it is may come from a thread that works on nothing: no sign of life.
+        let (id, of) = match named.and_then(|named| named.id) {
+            Some(id) => (Some(Id::from(id)), Of::Call),
+            None => (only(&calls.open), Of::Nobody),
+        };
+        let pending = id.and_then(|id| Some((id.clone(), calls.open.get_mut(&id)?)));
+        let (id, pending) = pending.ok_or("it belongs to no call")?;
+        let taken = pending.call.as_ref().is_none_or(|call| call.offer(event));
+        if !taken && let Some(call) = pending.call.take() {
+            // It costs this call alone.
+            call.end(Err(RpcError::internal("the caller takes what is sent too slowly")));
+            self.offer(cancel(&id));
         }
-        refused
+        Ok(of)
     }
 }
 

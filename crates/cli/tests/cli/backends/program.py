@@ -46,6 +46,26 @@ def ask(id, params):
     say({"id": id, "result": answers["q1"][1]})
 
 
+def quiz(id, params):
+    """Does nothing else until its question is answered, which it asks at once or when nobody waits any more."""
+    kept = []
+
+    def heard(is_it):
+        while True:
+            message = json.loads(sys.stdin.readline())
+            if is_it(message):
+                return message
+            kept.append(message)
+
+    if params == ["late"]:
+        say({"method": "rpc.part", "params": {"id": id, "result": "waiting"}})
+        heard(lambda message: message.get("method") == "rpc.cancel")
+    say({"method": "which", "params": {"id": id}, "id": "q2"})
+    quizzed.append(heard(lambda message: "method" not in message)["error"]["code"])
+    for message in kept:
+        run(message)
+
+
 def forked(id, params):
     """One that leaves its group and closes everything: what daemons do."""
     daemon = subprocess.Popen(
@@ -146,6 +166,10 @@ def run(message):
         say({"id": id, "result": cancelled})
     elif method == "rpc.cancel":
         cancelled.append(params["id"])
+    elif method == "quiz":
+        quiz(id, params)
+    elif method == "quizzed":
+        say({"id": id, "result": quizzed})
     elif method == "held":
         say({"id": id, "result": held})
     elif method == "release":
@@ -162,7 +186,7 @@ def run(message):
         say({"error": {"code": -32601, "message": "Method not found"}, "id": id})
 
 
-cancelled, held = [], []
+cancelled, held, quizzed = [], [], []
 if "--ticks" in sys.argv:
     threading.Thread(target=ticks, daemon=True).start()
 print("it has begun", file=sys.stderr, flush=True)
