@@ -271,7 +271,7 @@ impl Mcp {
                 let other: String = other.chars().take(80).flat_map(char::escape_debug).collect();
                 return Err(RpcError::invalid_params(format!("there is no parameter `{other}`")).into());
             }
-            return exchange::make(session, call, name, params, &HeaderMap::new(), send_caller).await;
+            return exchange::make(session, call, name, params, &HeaderMap::new(), send_caller, || Ok(())).await;
         }
         let definition = listed.get(&call.tool.name);
         let definition = definition.ok_or_else(|| RpcError::dependency("the server has no such tool now"))?;
@@ -283,7 +283,8 @@ impl Mcp {
         let mut request = Members::new();
         session::insert(&mut request, "name", &call.tool.name);
         request.insert("arguments".to_owned(), arguments);
-        let result = exchange::make(session, call, "tools/call", request, &headers, send_caller).await?;
+        let may_go_on = || self.shared.is_same(session, definition);
+        let result = exchange::make(session, call, "tools/call", request, &headers, send_caller, may_go_on).await?;
         Ok(exchange::of_tool(&result, schemas.result.as_ref())?)
     }
 }

@@ -57,7 +57,7 @@ impl From<RpcError> for End {
     }
 }
 
-/// Makes a request for a caller, to its end.
+/// Makes a request for a caller, to its end. Ahead of each round but the first, `may_go_on` is asked.
 pub(super) async fn make(
     session: &Session,
     Call { ctx, turn, .. }: &Call,
@@ -65,6 +65,7 @@ pub(super) async fn make(
     params: Members,
     headers: &HeaderMap,
     send_caller: bool,
+    may_go_on: impl Fn() -> Result<(), RpcError>,
 ) -> Result<Box<RawValue>, End> {
     let about = About {
         takes_frames: ctx.takes_frames(),
@@ -86,7 +87,10 @@ pub(super) async fn make(
         match kind.as_deref() {
             _ if session.era() == Era::Legacy => return Ok(result),
             None | Some("complete") => return Ok(result),
-            Some("input_required") => more = input(ctx, &result).await?,
+            Some("input_required") => {
+                more = input(ctx, &result).await?;
+                may_go_on()?;
+            }
             Some(_) => return Err(RpcError::internal("the server's result is of a type that is not known").into()),
         }
     }

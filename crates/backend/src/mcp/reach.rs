@@ -54,9 +54,9 @@ pub(super) async fn address(shared: Arc<Shared>, server: Address, stopped: impl 
         // Whoever waits for its health looks at this as well.
         shared.ends.fetch_add(1, Ordering::Relaxed);
         match &reason {
-            Some(_) if conversation.was_lost() => shared.lost(),
-            Some(reason) => shared.down(reason.clone()),
-            None => {}
+            // Where this one never came up, the next one need not either: nobody is to wait for it.
+            Some(reason) if !(conversation.was_lost() && shared.lost(&conversation)) => shared.down(reason.clone()),
+            Some(_) | None => {}
         }
         conversation.close().await;
         let Some(reason) = reason else { return };

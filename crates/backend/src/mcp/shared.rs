@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use sealwire::{MethodName, RpcError};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::START;
 use super::conversation::{Conversation, Refusal};
@@ -111,11 +112,15 @@ impl Shared {
     /// Learns what its tools are, and again when they change; why that is not possible any more.
     async fn keep_listed(&self, session: &Arc<Session>) -> String {
         let mut lock = self.pins.lock();
-        let (mut news, mut listens) = (None, true);
+        let mut news = None;
+        // When a stream of changes is opened, and how long after one that the server could not open.
+        let (mut listen, mut later) = (Instant::now(), LISTEN);
         let (mut last, mut wait) = (None, AGAIN);
         loop {
-            if listens && news.is_none() {
+            let opened = Instant::now();
+            if news.is_none() && opened >= listen {
                 news = session.listen().await;
+                listen = opened + LOOK;
             }
             let changes = session.conversation().changes();
             let tools = if session.capabilities.tools {
@@ -124,7 +129,7 @@ impl Shared {
             } else {
                 Ok(BTreeMap::new())
             };
-            let listed = tokio::time::Instant::now();
+            let listed = Instant::now();
             let pause = match (tools, last) {
                 (Ok(tools), _) => {
                     self.up(session, tools, changes);
@@ -152,17 +157,20 @@ impl Shared {
                         tokio::time::sleep_until(listed + AGAIN).await;
                         break;
                     }
-                    () = &mut again => {
-                        listens |= pause == LOOK;
-                        break;
-                    }
+                    () = &mut again => break,
+                    () = tokio::time::sleep_until(listen), if news.is_none() => break,
                     ended = over(&mut news) => match ended {
+                        // It may have one when it is well.
+                        Some(Refusal::Status(429 | 500 | 502..)) => {
+                            listen = Instant::now() + later;
+                            later = (later * 2).min(LOOK);
+                        }
                         // There is no such stream.
-                        Some(Refusal::Server(_) | Refusal::Status(_) | Refusal::Failed(_)) => listens = false,
-                        // Something may have been missed.
+                        Some(Refusal::Server(_) | Refusal::Status(_) | Refusal::Failed(_)) => {}
+                        // Something may have been missed: it may be another server by now, with other tools.
                         _ => {
-                            tokio::time::sleep_until(listed + LISTEN).await;
-                            break;
+                            (listen, later) = (opened + LISTEN, LISTEN);
+                            session.conversation().change();
                         }
                     },
                     Ok(()) = lock.changed() => self.tell(&mut self.state()),
@@ -182,6 +190,19 @@ impl Shared {
             standing => Err(RpcError::dependency("the tool's definition is not approved")
                 .with_data(&serde_json::json!({ "tool": standing }))),
         }
+    }
+
+    /// Whether the tool is what it was when a call of it began, by the server's own word, and approved still.
+    pub(super) fn is_same(&self, session: &Session, definition: &Definition) -> Result<(), RpcError> {
+        let is_same = {
+            let state = self.state();
+            let listed = state.tools.get(&definition.name);
+            session.conversation().changes() == state.changes && listed.is_some_and(|now| now.pin == definition.pin)
+        };
+        if !is_same {
+            return Err(RpcError::dependency("the tool may be another one by now"));
+        }
+        self.is_approved(definition)
     }
 
     /// Tells what has become of the tools: the log, and who listens.
@@ -261,9 +282,10 @@ impl Shared {
         self.health.send_replace(health);
     }
 
-    /// The server has ended the session, and another one begins: calls wait for it.
-    pub(super) fn lost(&self) {
-        self.state().session = None;
+    /// The server has ended the session, and another one begins: calls wait for it. `false` if calls were not made in this one.
+    pub(super) fn lost(&self, conversation: &Arc<Conversation>) -> bool {
+        let mut state = self.state();
+        state.session.take_if(|session| Arc::ptr_eq(session.conversation(), conversation)).is_some()
     }
 
     pub(super) fn down(&self, reason: String) {

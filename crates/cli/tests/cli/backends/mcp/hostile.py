@@ -1,5 +1,5 @@
 """A server of the Model Context Protocol over HTTP, of an earlier revision, in sessions, which answers calls in every
-way that it should not. Usage: hostile.py PORT"""
+way that it should not. Usage: hostile.py PORT [news], where its first session has a stream of news from the second time on"""
 
 import itertools
 import json
@@ -12,9 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 NAMES = [
     "good", "garbage", "wrong_id", "page", "large", "flood", "silent", "cut", "ended", "redirect", "pose", "refused", "denied",
     "encoded", "heads", "nothing", "missing", "unfound", "slow", "begun", "sick", "release", "end", "doomed", "made", "ask",
-    "pings", "spoil",
+    "pings", "spoil", "split", "restart",
 ]
-BEGUN, RELEASED, SICK, SPOILT = threading.Event(), threading.Event(), [], []
+BEGUN, RELEASED, SICK, SPOILT, SPLIT = threading.Event(), threading.Event(), [], [], []
+ENDED, UNHEARD = threading.Event(), [503] if "news" in sys.argv else []
 NUMBERS, SESSIONS, MADE, CANCELLED = itertools.count(), set(), Counter(), set()
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 
@@ -47,14 +48,23 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_GET(self):
-        self.say(404, "text/plain", "")
+        session = self.headers["Mcp-Session-Id"]
+        MADE["listen"] += session == "s0"
+        if session == "s0" and UNHEARD:
+            self.say(UNHEARD.pop(), "text/plain", "")
+        elif "news" not in sys.argv or ENDED.is_set():
+            self.say(404, "text/plain", "")
+        else:
+            self.stream()
+            ENDED.wait(600)
 
     def do_POST(self):
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         method, id = message.get("method"), message.get("id")
         if method == "initialize":
             session = f"s{next(NUMBERS)}"
-            SESSIONS.add(session)
+            if not SPLIT:
+                SESSIONS.add(session)
             server = {"name": "hostile", "version": "1"}
             self.answer(id, result={"protocolVersion": "2025-03-26", "capabilities": {"tools": {}}, "serverInfo": server}, session=session)
         elif id is not None and self.headers["Mcp-Session-Id"] not in SESSIONS:
@@ -182,6 +192,18 @@ class Handler(BaseHTTPRequestHandler):
         SPOILT.extend([500, 500])
         self.event(method="notifications/tools/list_changed")
         self.event(id=id, result={"content": []})
+
+    def split(self, id):
+        """As one of several behind a balancer: what comes next is for another one, which knows no session of this one."""
+        SPLIT.append(True)
+        SESSIONS.clear()
+        self.good(id)
+
+    def restart(self, id):
+        """Ends its stream of news, and cannot say for a while what its tools are."""
+        SPOILT.extend([500, 500, 500])
+        ENDED.set()
+        self.good(id)
 
     def sick(self, id):
         BEGUN.wait(600)

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use sealwire::rpc::{Request, RpcError};
@@ -173,8 +173,11 @@ async fn a_server_over_http_that_goes_away_is_found_again() {
 
 /// A stage with the hostile server, approved; `None` without Python.
 async fn hostile(more: &str) -> Option<(Stage, Child)> {
-    let port = free_port();
-    let server = started("hostile.py", &[&port.to_string()], port).await?;
+    hostile_on(free_port(), &[], more).await
+}
+
+async fn hostile_on(port: u16, args: &[&str], more: &str) -> Option<(Stage, Child)> {
+    let server = started("hostile.py", &[&[&*port.to_string()], args].concat(), port).await?;
     let stage = Stage::new(POLICY, &backend("h", port, more)).await;
     stage.shell.run("tools approve --yes").ok();
     approved(&stage, "h/good", json!({})).await;
@@ -228,6 +231,134 @@ async fn calls_of_a_session_that_the_server_ends_are_made_once_or_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_are_given_up_over_http_give_their_places_back() {
+    // One place for an agent alone, and a timeout far above what the test waits.
+    const FEW: &str = "in_flight = 2\ntimeout_s = 600";
+    let folder = tempfile::tempdir().unwrap();
+    let (go, secret) = (folder.path().join("go"), folder.path().join("key.sh"));
+    let wait = format!("while [ $SEALWIRE_AGENT = late ] && [ ! -e {} ]; do sleep 0.2; done\n", go.display());
+    std::fs::write(&secret, wait + "echo key-of-$SEALWIRE_AGENT\n").unwrap();
+    let credential =
+        format!("scheme = \"Bearer\"\nowner = \"agent\"\ncommand = [\"sh\", {:?}]", secret.to_str().unwrap());
+    let more = format!("{FEW}\n[[backend.credential]]\n{credential}");
+    let ports = [free_port(), free_port()];
+    let Some(_modern) = made("mcp", &[], ports[0]).await else { return };
+    let Some(_stateless) = made("fastmcp", &["earlier", "stateless", "json"], ports[1]).await else { return };
+    let backends = backend("modern", ports[0], &more) + &backend("stateless", ports[1], &more);
+    let stage = Stage::new(POLICY, &backends).await;
+    stage.shell.run("tools approve --yes").ok();
+    let late = stage.agent("late").await;
+    let add = json!({ "a": 1, "b": 2 });
+    for name in ["modern", "stateless"] {
+        let method = format!("{name}/add");
+        approved(&stage, &method, add.clone()).await;
+        // What was never sent, since there was no credential to show, is nothing that the server works on.
+        let call = |deadline| late.request("tools").deadline(deadline).call::<Value>(&method, &add);
+        within(LONG, call(Duration::from_millis(500))).await.unwrap_err();
+        std::fs::write(&go, "").unwrap();
+        // A call that was sent would keep its place for longer.
+        assert_eq!(within(LONG, call(Duration::from_secs(8))).await.unwrap(), json!({ "result": 3 }), "{name}");
+        std::fs::remove_file(&go).unwrap();
+    }
+    // Its connection was all that there was of it.
+    let file = stage.shell.path("hang");
+    for _ in 0..3 {
+        let hanging = stage.client.stream::<Value>("tools", "modern/hang", json!({ "file": file }));
+        until(&file, "begun").await;
+        assert!(within(LONG, hanging.cancel()).await);
+        until(&file, "cancelled").await;
+    }
+    assert_eq!(stage.call("modern/add", add).await.unwrap(), json!({ "result": 3 }));
+    stage.end().await;
+
+    // A server of an earlier revision may never say that it has stopped.
+    let Some((stage, _server)) = hostile(FEW).await else { return };
+    let brief = stage.client.request("tools").deadline(Duration::from_millis(500));
+    within(LONG, brief.call::<Value>("h/silent", json!({}))).await.unwrap_err();
+    assert_eq!(stage.call("h/good", json!({})).await.unwrap(), text(&["good"]));
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_tool_is_not_approved_any_more_has_no_next_round() {
+    let port = free_port();
+    let Some(_server) = made("mcp", &[], port).await else { return };
+    let stage = Stage::new(POLICY, &backend("made", port, "")).await;
+    stage.shell.run("tools approve --yes").ok();
+    approved(&stage, "made/add", json!({ "a": 1, "b": 2 })).await;
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (answer, answered) = tokio::sync::watch::channel(false);
+    let asked = stage.client.request("tools").on_ask(move |_: Request| {
+        let mut answered = answered.clone();
+        tell.send(()).unwrap();
+        async move {
+            answered.wait_for(|answered| *answered).await.unwrap();
+            Ok::<_, RpcError>(json!({ "action": "accept", "content": { "size": "large" } }))
+        }
+    });
+    let mut asked = asked.stream::<Value>("made/order", json!({}));
+    let asked = tokio::spawn(async move { asked.next().await });
+    within(LONG, told.recv()).await.unwrap();
+    let lock = stage.shell.read("tools.lock.toml");
+    let order = lock.find("[made.order]").unwrap();
+    let after = lock[order + 1..].find("\n[made.").map_or(lock.len(), |next| order + 1 + next);
+    stage.shell.write("tools.lock.toml", &format!("{}{}", &lock[..order], &lock[after..]));
+    let off = async {
+        while refused(stage.call("made/order", json!({})).await).2 != json!({ "tool": "new" }) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within(LONG, off).await;
+    answer.send_replace(true);
+    let refused = refused(within(LONG, asked).await.unwrap().unwrap());
+    assert_eq!((refused.0, refused.2), (-32004, json!({ "tool": "new" })));
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_knows_none_of_its_sessions_is_not_there() {
+    let port = free_port();
+    // Far above what the test waits.
+    let Some((stage, _server)) = hostile_on(port, &[], "timeout_s = 600").await else { return };
+    stage.call("h/split", json!({})).await.unwrap();
+    // Not by their deadline: one or two may find out that the session is over.
+    for _ in 0..3 {
+        let refused = refused(stage.call("h/good", json!({})).await);
+        assert_eq!(refused.0, -32004);
+    }
+    // Nor does who knows nothing of it wait for it.
+    let url = format!("--url http://127.0.0.1:{port}/mcp");
+    stage.shell.run(&format!("tools diff {url}")).fails(30, &["it has ended the session"]);
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_is_doubted_when_the_stream_of_news_ends() {
+    let Some((stage, _server)) = hostile_on(free_port(), &["news"], "").await else { return };
+    // A server that fails to open it is asked again.
+    let listened = async {
+        while got(&stage).await["listen"] != 2 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    within(LONG, listened).await;
+    stage.call("h/restart", json!({})).await.unwrap();
+    let doubted = async {
+        loop {
+            let outcome = stage.call("h/good", json!({})).await;
+            if outcome.is_err() {
+                break refused(outcome);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let doubted = tokio::time::timeout(LONG, doubted).await.unwrap_or_else(|_| panic!("{}", *stage.stderr.borrow()));
+    assert_eq!(doubted.0, -32004);
+    assert_eq!(approved(&stage, "h/good", json!({})).await, text(&["good"]));
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_server_over_http_does_not_take_or_cannot_say_costs_no_other_call() {
     let Some((stage, _server)) = hostile("in_flight = 6").await else { return };
     let good = text(&["good"]);
@@ -253,14 +384,16 @@ async fn what_a_server_over_http_does_not_take_or_cannot_say_costs_no_other_call
     assert_eq!(refused(stage.call("h/good", json!({})).await).0, -32004);
     assert_eq!(approved(&stage, "h/good", json!({})).await, good);
 
-    // Who gives up what it may go on with has no more of that there than its share, which is three with the question before.
+    // Who gives up what it may go on with has no more of that there than its share, which is three, until it has had time to stop.
     let quiet = stage.agent("quiet").await;
+    let began = Instant::now();
     for _ in 0..4 {
         let brief = stage.client.request("tools").deadline(Duration::from_millis(500));
         within(LONG, brief.call::<Value>("h/silent", json!({}))).await.unwrap_err();
     }
     let got: Value = within(LONG, quiet.call("tools", "h/made", json!({}))).await.unwrap();
-    assert_eq!(got["structuredContent"]["silent"], 2);
+    let silent = got["structuredContent"]["silent"].as_u64().unwrap();
+    assert!(silent < 4 || began.elapsed() >= Duration::from_secs(10), "{silent}");
     stage.end().await;
 }
 
@@ -270,7 +403,7 @@ async fn what_a_server_over_http_should_not_answer_costs_that_call_alone() {
     let Some(_server) = started("hostile.py", &[&port.to_string()], port).await else { return };
     let url = format!("http://127.0.0.1:{port}/mcp");
     let mut stage = Stage::run(POLICY, "", &["serve", "mcp", "--url", &url]).await;
-    stage.shell.run(&format!("tools approve --yes --url {url}")).ok().says("28 approved");
+    stage.shell.run(&format!("tools approve --yes --url {url}")).ok().says("30 approved");
     assert_eq!(approved(&stage, "good", json!({})).await, text(&["good"]));
     for (method, expected, why) in [
         ("garbage", -32004, "its answer is not UTF-8"),
