@@ -123,7 +123,7 @@ impl Web {
     /// out. Waits for a connection, and for the head of the answer: whoever calls bounds the time.
     ///
     /// Where the server says that the credentials do not hold (401), they are had again, and if they are others then, it is asked
-    /// once more: it has refused before it has done anything.
+    /// once more: it has refused before it has done anything. A batch that is answered with an array is not.
     ///
     /// # Errors
     /// [`WebError`]. Any status but a redirect is an answer.
@@ -168,8 +168,12 @@ impl Web {
     ) -> Result<Reply, WebError> {
         let place = Arc::clone(places).acquire_owned().await.map_err(|_| WebError::Broken("it is over".into()))?;
         let presented = self.credentials.of(caller).await?;
-        let reply = self.ask(request, &presented, place, is_sent).await?;
+        let mut reply = self.ask(request, &presented, place, is_sent).await?;
         if reply.status() != StatusCode::UNAUTHORIZED {
+            return Ok(reply);
+        }
+        // An answer to each of several calls: some of them were made, whatever the status says of all.
+        if request.body.first() == Some(&b'[') && reply.may_be_array().await? {
             return Ok(reply);
         }
         let Some(fresh) = self.credentials.renewed(caller, &presented).await else { return Ok(reply) };

@@ -27,6 +27,8 @@ pub struct Reply {
 #[derive(Debug)]
 struct Body {
     incoming: Incoming,
+    /// What was looked at ahead of its time.
+    peeked: Option<Bytes>,
     link: Option<Link>,
     idle: Arc<Idle>,
     place: OwnedSemaphorePermit,
@@ -35,7 +37,7 @@ struct Body {
 impl Reply {
     pub(super) fn new(link: Link, answer: Answer, idle: Arc<Idle>, place: OwnedSemaphorePermit, is_tls: bool) -> Self {
         let (head, incoming) = answer.into_parts();
-        let body = Body { incoming, link: Some(link), idle, place };
+        let body = Body { incoming, peeked: None, link: Some(link), idle, place };
         Self { status: head.status, headers: head.headers, is_tls, body }
     }
 
@@ -79,6 +81,13 @@ impl Reply {
         self.headers.get_all(CONTENT_ENCODING).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
     }
 
+    /// Whether the body is a JSON array, or may be one. The body stays as it is.
+    pub(super) async fn may_be_array(&mut self) -> Result<bool, WebError> {
+        self.body.peeked = self.body.next().await?;
+        let first = |chunk: &Bytes| chunk.trim_ascii_start().first().is_none_or(|first| *first == b'[');
+        Ok(self.body.peeked.as_ref().is_some_and(first))
+    }
+
     /// Gives up its connection, and the place of it.
     pub(super) fn over(self) -> OwnedSemaphorePermit {
         self.body.place
@@ -109,6 +118,9 @@ impl Reply {
 impl Body {
     /// The next piece. Cancel safe.
     async fn next(&mut self) -> Result<Option<Bytes>, WebError> {
+        if let Some(chunk) = self.peeked.take() {
+            return Ok(Some(chunk));
+        }
         loop {
             match self.incoming.frame().await {
                 Some(Ok(frame)) => {

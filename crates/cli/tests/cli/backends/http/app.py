@@ -97,7 +97,8 @@ async def batch(calls: list, request: Request) -> Response:
             answer = {"jsonrpc": "2.0", "id": call["id"], "error": {"code": 7, "message": "not today"}}
         answers += {"lost": [], "twice": [answer, answer], "garbled": [{"id": call["id"]}]}.get(call["method"], [answer])
     answers.append({"jsonrpc": "2.0", "id": 10**9, "result": "whose?"})
-    return JSONResponse(list(reversed(answers)))
+    # Done, and then refused.
+    return JSONResponse(list(reversed(answers)), status_code=401 if "expired" in methods else 200)
 
 
 @app.get("/rpc/stream")

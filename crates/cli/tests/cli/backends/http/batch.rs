@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::super::stage::{LONG, POLICY, Stage, code};
 use super::application;
 
-const TOOLS: [&str; 9] = ["add", "refuse", "lost", "twice", "garbled", "busy", "page", "slow", "report"];
+const TOOLS: [&str; 10] = ["expired", "add", "refuse", "lost", "twice", "garbled", "busy", "page", "slow", "report"];
 
 struct Batched {
     stage: Stage,
@@ -93,6 +93,28 @@ async fn calls_of_one_message_are_one_post_and_each_has_its_own_outcome() {
     assert_eq!(batched.stage.call("w/add", json!({ "a": 2, "b": 3 })).await.unwrap(), json!(5));
     assert_eq!(batched.stage.call("w/report", json!({})).await.unwrap(), json!({ "halves": 2 }));
     assert_eq!(batched.posts().len(), before);
+    batched.stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_were_answered_with_a_401_are_not_made_again() {
+    let Some(batched) = Batched::new().await else { return };
+    // Another one each time: with other credentials a request is made again that was refused as a whole.
+    std::fs::write(batched.folder.path().join("key.sh"), "echo key-$$\n").unwrap();
+    let methods = ["add", "expired", "refuse"];
+    let together = async {
+        loop {
+            let before = batched.posts().len();
+            let outcomes = within(LONG, all(&batched.stage.client, &methods)).await;
+            let posts = &batched.posts()[before..];
+            let made: usize = posts.iter().map(|post| post.calls).sum();
+            assert!(made <= methods.len(), "{made}");
+            if posts.len() == 1 && made == methods.len() {
+                break outcomes;
+            }
+        }
+    };
+    assert_eq!(within(2 * LONG, together).await, [Err(-32004), Err(-32004), Err(7)]);
     batched.stage.end().await;
 }
 
