@@ -101,6 +101,9 @@ async fn calls_that_were_answered_with_a_401_are_not_made_again() {
     let Some(batched) = Batched::new().await else { return };
     // Another one each time: with other credentials a request is made again that was refused as a whole.
     std::fs::write(batched.folder.path().join("key.sh"), "echo key-$$\n").unwrap();
+    assert_eq!(batched.stage.call("w/add", json!({ "a": 2, "b": 3 })).await.unwrap(), json!(5));
+    // One that was had within five seconds is not had again.
+    tokio::time::sleep(Duration::from_secs(6)).await;
     let methods = ["add", "expired", "refuse"];
     let together = async {
         loop {
