@@ -39,7 +39,7 @@ pub(super) struct EntityCache {
 
 /// A few megabytes, when all are taken by callers with some ten roles. In tests they change hands all the time.
 const PLACES: usize = if cfg!(test) { 3 } else { 2_048 };
-/// Of those with more roles and longer names nothing is kept, so that the bytes have a bound, too.
+/// Of those with more roles and longer names nothing is kept: these are words of callers. Attributes are the operator's own.
 const MOST_ROLES: usize = 32;
 const LONGEST_NAME: usize = 256;
 
