@@ -78,6 +78,32 @@ struct Info {
     version: String,
 }
 
+/// All pages as one document.
+#[derive(Serialize)]
+struct Document<'a> {
+    openrpc: &'static str,
+    info: Title<'a>,
+    methods: Vec<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct Title<'a> {
+    title: &'a str,
+    version: &'a str,
+}
+
+impl Catalogue {
+    /// The whole as a document of OpenRPC 1.3, its methods as they came.
+    #[must_use]
+    pub fn document(&self) -> impl Serialize {
+        Document {
+            openrpc: "1.3.2",
+            info: Title { title: &self.title, version: &self.version },
+            methods: self.methods.iter().filter_map(|method| method.document.as_deref()).collect(),
+        }
+    }
+}
+
 impl Client {
     /// The most methods of a service that [`Client::discover`] takes.
     pub const DISCOVERED: usize = 10_000;

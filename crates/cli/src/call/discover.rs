@@ -5,10 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::client::{Catalogue, MethodInfo};
-use serde::Serialize;
+use sealwire::client::MethodInfo;
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use super::Options;
 use crate::exit::{Exit, Failure};
@@ -37,20 +35,6 @@ pub(crate) struct Discover {
     service: String,
 }
 
-/// All pages as one document.
-#[derive(Serialize)]
-struct Document<'a> {
-    openrpc: &'static str,
-    info: Info<'a>,
-    methods: Vec<&'a RawValue>,
-}
-
-#[derive(Serialize)]
-struct Info<'a> {
-    title: &'a str,
-    version: &'a str,
-}
-
 impl Discover {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let Self { creds, wait, service } = self;
@@ -59,13 +43,8 @@ impl Discover {
             let discovered = signals.unless_stopped(client.discover(&service)).await;
             discovered.unwrap_or(Err(sealwire::client::ClientError::Cancelled { sent: false }))
         })?;
-        let Catalogue { title, version, methods, .. } = &found;
-        let document = Document {
-            openrpc: "1.3.2",
-            info: Info { title, version },
-            methods: methods.iter().filter_map(|method| method.document.as_deref()).collect(),
-        };
-        out.result(&document, || {
+        let methods = &found.methods;
+        out.result(&found.document(), || {
             if methods.is_empty() {
                 return format!("there is no method of `{service}` that this agent may call");
             }

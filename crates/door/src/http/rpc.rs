@@ -8,10 +8,8 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 use sealwire::auth::ProofAlgorithm;
-use sealwire::client::{Catalogue, ClientError, MessageId, Receipt, RequestBuilder};
+use sealwire::client::{ClientError, MessageId, Receipt, RequestBuilder};
 use sealwire::rpc::{self, Id, Limits, Request, Responses, code};
-use serde::Serialize;
-use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::config::Expose;
@@ -138,35 +136,17 @@ impl Door {
 
     /// `GET /rpc/<service>/openrpc.json`: what the agent may call there.
     pub(super) async fn openrpc(&self, principal: Principal, expose: &Expose) -> Result<Response<Body>, Refusal> {
-        #[derive(Serialize)]
-        struct Document<'a> {
-            openrpc: &'static str,
-            info: Info<'a>,
-            methods: Vec<&'a RawValue>,
-        }
-        #[derive(Serialize)]
-        struct Info<'a> {
-            title: &'a str,
-            version: &'a str,
-        }
         let admitted = self.admission.admit(&principal, expose.service.as_str())?;
         let client = self.bus.client().await.map_err(|_| Refusal::away())?;
         let discovering = self.callers.request(&client, &principal, expose).discover();
         let late = |_| ClientError::Timeout { service: expose.service.to_string(), after: expose.timeout() };
         // It asks more than once.
         let found = timeout(expose.timeout(), discovering).await.map_err(late).flatten();
-        let Catalogue { title, version, methods, .. } = found.map_err(|error| failed(expose, &error))?;
-        let document = Document {
-            openrpc: "1.3.2",
-            info: Info { title: &title, version: &version },
-            methods: methods
-                .iter()
-                .filter(|method| expose.allows(&method.name))
-                .filter_map(|method| method.document.as_deref())
-                .collect(),
-        };
+        let mut catalogue = found.map_err(|error| failed(expose, &error))?;
+        catalogue.methods.retain(|method| expose.allows(&method.name));
         // Every part of it is JSON.
-        let answer = answered(StatusCode::OK, "application/json", serde_json::to_vec(&document).unwrap_or_default());
+        let answer =
+            answered(StatusCode::OK, "application/json", serde_json::to_vec(&catalogue.document()).unwrap_or_default());
         Ok(holding(answer, admitted))
     }
 }
