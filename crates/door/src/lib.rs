@@ -5,6 +5,7 @@ mod bus;
 mod catalogue;
 pub mod http;
 pub mod mcp;
+pub mod once;
 mod seal;
 pub mod stdio;
 
