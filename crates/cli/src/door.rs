@@ -1,6 +1,7 @@
 //! `sealwire door`: services over HTTP, for callers that do not speak Sealwire.
 //! Never starts with a configuration that has an error, nor where more can reach it than its configuration allows.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::runtime::{Signals, block_on};
 ///
 /// JSON-RPC 2.0 is posted to /rpc/SERVICE, MCP to /mcp/SERVICE. What comes in is signed as the door's agent and decided by the service; see docs/doors.md.
 ///
-/// Runs until SIGTERM or SIGINT, then finishes what is under way and ends. That takes `drain_s` (30) seconds and a few more at most;
+/// Runs until SIGTERM or SIGINT, then finishes what is under way and ends. That takes `leave_s` (0) and `drain_s` (30) seconds and a few more at most;
 /// a second signal ends it at once. One line on stdout says where it listens.
 #[derive(Args)]
 #[command(after_help = "\
@@ -68,13 +69,18 @@ fn allow_files(connections: usize) -> Result<(), Failure> {
     })
 }
 
+async fn bound(key: &str, address: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| Failure::input(format!("`{key}` is {address}: {error}")))
+}
+
 impl Door {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let config = DoorConfig::load(&self.config).or_fail(Exit::Input)?;
         let credentials = Credentials::load(&config.credentials).or_fail(Exit::Input)?;
         let (agent, listen, connections) = (credentials.agent().to_string(), config.listen, config.connections);
         let scheme = if config.tls_cert.is_some() { "https" } else { "http" };
-        let signals = Signals::listen(Some(config.drain() + LEAVING))?;
+        let others = config.replicas.as_ref().map(|replicas| replicas.listen);
+        let signals = Signals::listen(Some(config.leave() + config.drain() + LEAVING))?;
         if self.check {
             let opened = block_on(signals.unless_stopped(Http::open(config, credentials)))?;
             opened.transpose().or_fail(Exit::Input)?;
@@ -89,13 +95,16 @@ impl Door {
             };
             let door = Arc::new(opened.or_fail(Exit::Input)?);
             allow_files(connections)?;
-            let bound = TcpListener::bind(listen).await;
-            let listener = bound.map_err(|error| Failure::input(format!("`listen` is {listen}: {error}")))?;
+            let listener = bound("listen", listen).await?;
+            let others = match others {
+                Some(others) => Some(bound("listen` of `replicas", others).await?),
+                None => None,
+            };
             let listens = listener.local_addr().map_err(|error| Failure::input(error.to_string()))?;
             out.result(&json!({ "ready": true, "agent": agent, "listen": listens }), || {
                 format!("{agent} answers on {scheme}://{listens}")
             })?;
-            let served = door.serve(listener, signals.stop()).await;
+            let served = door.serve(listener, others, signals.stop()).await;
             served.map(|()| Exit::Ok).map_err(|error| Failure::of(Exit::Timeout, &error))
         })?
     }

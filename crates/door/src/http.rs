@@ -10,33 +10,35 @@ mod gate;
 mod mcp;
 mod principal;
 mod refusal;
+mod replicas;
 mod rpc;
 mod tls;
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Frame;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use sealwire::client::Credentials;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
 pub use self::callers::CallersError;
 use self::callers::{Callers, METADATA};
-pub use self::config::{DoorConfig, DoorConfigError, Expose, Identity};
+pub use self::config::{DoorConfig, DoorConfigError, Expose, Identity, Replicas};
 use self::connections::{Body, Held, Received};
 use self::mcp::Mcp;
 use self::principal::{Admission, Place, Principal};
 use self::refusal::Refusal;
+use self::replicas::FromReplica;
 use crate::bus::Bus;
 pub use crate::seal::SealError;
 
@@ -62,7 +64,7 @@ pub enum OpenError {
     /// What seals values for callers.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// Certificate or key of the listener; why.
+    /// Certificate or key of the listener, or whom those of other replicas must come from; why.
     #[error("{0}")]
     Tls(String),
 }
@@ -92,27 +94,58 @@ impl Door {
         Ok(Self { config, bus, mcp, stopping, callers, admission, tls })
     }
 
-    /// Answers on `listener` until `stop`; then requests under way have [`DoorConfig::drain`] to end, and what is left is cancelled at
-    /// the services.
+    /// Answers on `listener` until `stop`, and to other replicas on `others`; then requests under way have [`DoorConfig::drain`] to end,
+    /// and what is left is cancelled at the services.
     ///
     /// # Errors
     /// `CutOff`.
     ///
     /// Cancel safety: dropping the future cuts all connections off.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<(), CutOff> {
-        let door = Arc::clone(&self);
-        let answer = move |request| {
-            let door = Arc::clone(&door);
-            async move { door.answer(request).await }
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        others: Option<TcpListener>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), CutOff> {
+        let answer = |is_replica: bool| {
+            let door = Arc::clone(&self);
+            move |mut request: Request<Received>| {
+                let door = Arc::clone(&door);
+                if is_replica {
+                    request.extensions_mut().insert(FromReplica);
+                }
+                async move { door.answer(request).await }
+            }
         };
-        let stop = async {
-            stop.await;
-            self.stopping.send_replace(true);
+        let (leave, left) = oneshot::channel();
+        let most = self.config.connections;
+        let serving = async {
+            let ends = OnceLock::new();
+            let stop = async {
+                stop.await;
+                self.stopping.send_replace(true);
+                sleep(self.config.leave()).await;
+                *ends.get_or_init(|| Instant::now() + self.config.drain())
+            };
+            let cut_off = connections::serve(listener, self.tls.clone(), most, stop, answer(false)).await;
+            let until = ends.get().copied().unwrap_or_else(Instant::now);
+            // The answers of people come by way of the others now.
+            if self.config.replicas.is_some() {
+                drop(timeout_at(until, self.mcp.waited()).await);
+            }
+            // Nobody listens there if there are no others.
+            let _ = leave.send(until);
+            cut_off
         };
-        let serving =
-            connections::serve(listener, self.tls.clone(), self.config.connections, self.config.drain(), stop, answer);
+        let for_others = async {
+            let left = async { left.await.unwrap_or_else(|_| Instant::now()) };
+            match others {
+                Some(others) => connections::serve(others, self.tls.clone(), most, left, answer(true)).await,
+                None => 0,
+            }
+        };
         let cut_off = tokio::select! {
-            cut_off = serving => cut_off,
+            (callers, others) = async { tokio::join!(serving, for_others) } => callers + others,
             () = self.tidy() => 0,
         };
         self.mcp.close().await;
@@ -140,6 +173,8 @@ impl Door {
         let (head, body) = request.into_parts();
         let mut answer = match head.uri.path() {
             "/livez" => health(&head, true),
+            // Whoever asks it sends callers elsewhere.
+            "/readyz" if *self.stopping.borrow() => health(&head, false),
             "/readyz" => health(&head, self.bus.is_up()),
             _ => match gate::pass(&self.config, &head) {
                 Ok(origin) => {
@@ -154,7 +189,11 @@ impl Door {
                 Err(refusal) => refusal.answer(),
             },
         };
+        let is_stopping = *self.stopping.borrow();
         let headers = answer.headers_mut();
+        if is_stopping {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         answer
@@ -164,7 +203,11 @@ impl Door {
         let principal = self.callers.know(head)?;
         gate::may_get(&self.config, head)?;
         let mut steps = head.uri.path().split('/').skip(1);
+        let is_replica = head.extensions.get::<FromReplica>().is_some();
         match (steps.next(), steps.next(), steps.next(), steps.next()) {
+            (Some("mcp"), service, None, _) => self.mcp(principal, service, head, body).await,
+            // Nothing else is handed on.
+            _ if is_replica => Err(Refusal::not_found("there is nothing here for a replica")),
             (Some("rpc"), Some(service), None, _) => {
                 let expose = self.exposed(service, &principal)?;
                 only(&head.method, Method::POST)?;
@@ -179,7 +222,6 @@ impl Door {
                 only(&head.method, Method::GET)?;
                 self.openrpc(principal, expose).await
             }
-            (Some("mcp"), service, None, _) => self.mcp(principal, service, head, body).await,
             _ => Err(Refusal::not_found("there is nothing here")),
         }
     }
@@ -218,7 +260,9 @@ fn holding(answer: Response<Body>, place: Place) -> Response<Body> {
 fn health(head: &Parts, is_well: bool) -> Response<Body> {
     let (status, text) = match (&head.method, is_well) {
         (&(Method::GET | Method::HEAD), true) => (StatusCode::OK, "ok\n"),
-        (&(Method::GET | Method::HEAD), false) => (StatusCode::SERVICE_UNAVAILABLE, "the broker cannot be reached\n"),
+        (&(Method::GET | Method::HEAD), false) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "the broker cannot be reached, or the door is being stopped\n")
+        }
         _ => (StatusCode::METHOD_NOT_ALLOWED, "GET\n"),
     };
     let mut answer = answered(status, "text/plain; charset=utf-8", text);

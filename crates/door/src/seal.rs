@@ -15,13 +15,20 @@ use zeroize::Zeroizing;
 
 /// What seals. All replicas of a door that have one key open each other's values.
 // AES-GCM-SIV (RFC 8452): random nonces, and a repeated one gives nothing away but that two values are the same.
-pub(crate) struct Seal(RandomizedNonceKey);
+pub(crate) struct Seal {
+    key: RandomizedNonceKey,
+    /// Where the other replicas reach this one; empty if there are none.
+    at: String,
+}
 
 /// What a value is for: one of a kind is none of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     McpSession,
     McpRequestState,
+    McpQuestion,
+    /// What one replica hands to another.
+    Handed,
 }
 
 impl Kind {
@@ -29,6 +36,8 @@ impl Kind {
         match self {
             Self::McpSession => b"sealwire door: mcp session",
             Self::McpRequestState => b"sealwire door: mcp request state",
+            Self::McpQuestion => b"sealwire door: mcp question",
+            Self::Handed => b"sealwire door: handed to a replica",
         }
     }
 }
@@ -69,7 +78,18 @@ pub enum SealError {
 
 impl Seal {
     pub(crate) fn new(key: &[u8; KEY_BYTES]) -> Result<Self, Unsealed> {
-        RandomizedNonceKey::new(&AES_256_GCM_SIV, key).map(Self).map_err(|_| Unsealed)
+        let key = RandomizedNonceKey::new(&AES_256_GCM_SIV, key).map_err(|_| Unsealed)?;
+        Ok(Self { key, at: String::new() })
+    }
+
+    /// Of the replica that the others reach there.
+    pub(crate) fn at(self, at: &str) -> Self {
+        Self { at: at.to_owned(), ..self }
+    }
+
+    /// Where the others reach this one.
+    pub(crate) fn place(&self) -> &str {
+        &self.at
     }
 
     /// With the key that all replicas have in this file, or one of this process.
@@ -110,7 +130,7 @@ impl Seal {
     ) -> Result<String, Unsealed> {
         let sealed = Sealed { sub: sub.to_owned(), exp: seconds(now).saturating_add(life.as_secs()), value };
         let mut text = serde_json::to_vec(&sealed).map_err(|_| Unsealed)?;
-        let nonce = self.0.seal_in_place_append_tag(Aad::from(kind.as_bytes()), &mut text).map_err(|_| Unsealed)?;
+        let nonce = self.key.seal_in_place_append_tag(Aad::from(kind.as_bytes()), &mut text).map_err(|_| Unsealed)?;
         Ok(URL_SAFE_NO_PAD.encode([nonce.as_ref().as_slice(), &text].concat()))
     }
 
@@ -123,7 +143,7 @@ impl Seal {
         let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut sealed = sealed.to_vec();
-        let opened = self.0.open_in_place(nonce, Aad::from(kind.as_bytes()), &mut sealed).ok()?;
+        let opened = self.key.open_in_place(nonce, Aad::from(kind.as_bytes()), &mut sealed).ok()?;
         let opened: Sealed<T> = serde_json::from_slice(opened).ok()?;
         (opened.sub == sub && seconds(now) < opened.exp).then_some(opened.value)
     }

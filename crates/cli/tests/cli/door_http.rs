@@ -1,9 +1,11 @@
 //! `sealwire door`: services over HTTP, for clients that nobody here wrote, and for what goes wrong. docs/doors.md.
 
+mod balancer;
 mod events;
 mod mcp;
 mod mint;
 mod receipts;
+mod replicas;
 mod wire;
 
 use std::net::SocketAddr;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sealwire::address::{Address, AddressFault, Plaintext, front};
 use sealwire::auth::{SecretFileError, read_public};
 use sealwire::{MethodName, Name, TokensConfig};
 use serde::Deserialize;
@@ -61,8 +62,28 @@ pub struct DoorConfig {
     /// What seals the values that callers keep for the door, 64 hexadecimal digits: the same for all replicas. If left out, each process
     /// has its own, and what it has sealed ends with it. Readable by its owner alone.
     pub seal_key: Option<PathBuf>,
+    /// How long connections are still taken when the door is stopped, while `/readyz` says that it goes, in seconds.
+    #[serde(default)]
+    pub leave_s: u64,
+    /// The other replicas, if there are any that clients may come to.
+    pub replicas: Option<Replicas>,
     /// Which services it leads to.
     pub expose: Vec<Expose>,
+}
+
+/// `[door.replicas]`: how the replicas of a door reach each other.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Replicas {
+    /// Where this one listens for the others.
+    pub listen: SocketAddr,
+    /// Where the others reach this one; one of `all`.
+    pub url: String,
+    /// Where each of them is reached, this one included. Nothing else is asked.
+    pub all: Vec<String>,
+    /// Whom their certificates must come from, a PEM file; the system's trust anchors if left out.
+    pub tls_ca: Option<PathBuf>,
 }
 
 /// Who callers are to the services.
@@ -181,6 +202,12 @@ impl DoorConfig {
         Duration::from_secs(self.drain_s)
     }
 
+    /// How long connections are still taken when it is stopped.
+    #[must_use]
+    pub fn leave(&self) -> Duration {
+        Duration::from_secs(self.leave_s)
+    }
+
     /// How often services are asked whether other methods may be called now.
     #[must_use]
     pub fn refresh(&self) -> Duration {
@@ -197,6 +224,9 @@ impl DoorConfig {
         {
             *path = folder.join(&*path);
         }
+        if let Some(ca) = self.replicas.as_mut().and_then(|replicas| replicas.tls_ca.as_mut()) {
+            *ca = folder.join(&*ca);
+        }
         if let Some(tokens) = &mut self.tokens {
             tokens.relative_to(folder);
         }
@@ -204,6 +234,7 @@ impl DoorConfig {
 
     fn check(&mut self) -> Result<(), String> {
         self.check_identity()?;
+        self.check_replicas()?;
         let Self { hosts, origins, expose, .. } = self;
         within("connections", self.connections as u64, 1, 65_536)?;
         within("per_second", self.per_second.into(), 1, 1_000_000)?;
@@ -212,6 +243,7 @@ impl DoorConfig {
         within("streams", self.streams.into(), 1, 256)?;
         within("drain_s", self.drain_s, 1, 600)?;
         within("refresh_s", self.refresh_s, 1, 3_600)?;
+        within("leave_s", self.leave_s, 0, 60)?;
         for host in hosts {
             host.make_ascii_lowercase();
             if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte)) {
@@ -255,6 +287,46 @@ impl DoorConfig {
 }
 
 impl DoorConfig {
+    fn check_replicas(&self) -> Result<(), String> {
+        let Some(Replicas { listen, url, all, tls_ca }) = &self.replicas else { return Ok(()) };
+        let is_tls = self.tls_cert.is_some();
+        if self.seal_key.is_none() {
+            return Err("`replicas` need one `seal_key`: else none could take what another one has sealed".to_owned());
+        }
+        if listen.port() == 0 {
+            return Err("`listen` of `replicas` has the port 0: the others must know it".to_owned());
+        }
+        if !listen.ip().is_loopback() && (!is_tls || self.identity == (Identity::Own {})) {
+            return Err(format!(
+                "`listen` of `replicas` is {listen}, which other machines reach: that needs `tls_cert` and `mint`, or \
+                 write a loopback address"
+            ));
+        }
+        within("replicas.all", all.len() as u64, 1, 32)?;
+        if !all.contains(url) {
+            return Err(format!("`url` of `replicas` is `{}`, which is none of `all`", front(url)));
+        }
+        if tls_ca.is_some() && !is_tls {
+            return Err("`tls_ca` of `replicas` is for replicas with `tls_cert`".to_owned());
+        }
+        for (position, one) in all.iter().enumerate() {
+            let wrong = |why: &str| Err(format!("`all` of `replicas`: `{}` {why}", front(one)));
+            match Address::parse(one, Plaintext::Loopback) {
+                Err(AddressFault::UserName) => return Err("`all` of `replicas` has a user name".to_owned()),
+                Err(fault) => return wrong(fault.why()),
+                Ok(address) if address.tls != is_tls => {
+                    return wrong("must be https with `tls_cert`, and http without");
+                }
+                Ok(address) if address.target != "/" || one.ends_with('/') || one.len() > 255 => {
+                    return wrong("has a path: write it without, such as `http://127.0.0.1:9480`");
+                }
+                Ok(_) if all.iter().take(position).any(|other| other == one) => return wrong("is there twice"),
+                Ok(_) => {}
+            }
+        }
+        Ok(())
+    }
+
     fn check_identity(&mut self) -> Result<(), String> {
         let Self { listen, identity, public_url, tokens, denylist, tls_cert, tls_key, expose, .. } = &*self;
         if tls_cert.is_some() != tls_key.is_some() {

@@ -51,14 +51,13 @@ const TELL_AGAIN: Duration = Duration::from_secs(10);
 const AHEAD: usize = 64;
 const PIECE: usize = 1 << 10;
 
-/// Takes connections from `listener` until `stop`, and answers each request with `answer`; then those under way have `drain` to end.
-/// Returns how many had to be cut off.
+/// Takes connections from `listener` until `stop`, and answers each request with `answer`; those under way then have until the time that
+/// `stop` says. Returns how many had to be cut off.
 pub(crate) async fn serve<A, F>(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     most: usize,
-    drain: Duration,
-    stop: impl Future<Output = ()>,
+    stop: impl Future<Output = Instant>,
     answer: A,
 ) -> usize
 where
@@ -72,10 +71,10 @@ where
     let mut tasks = JoinSet::new();
     let mut stop = pin!(stop);
     let mut told: Option<Instant> = None;
-    loop {
+    let until = loop {
         let socket = tokio::select! {
             biased;
-            () = &mut stop => break,
+            until = &mut stop => break until,
             Some(_) = tasks.join_next() => continue,
             accepted = listener.accept() => match accepted {
                 Ok((socket, _)) => socket,
@@ -117,11 +116,11 @@ where
                 }
             }
         }
-    }
+    };
     drop(listener);
     stopping.send_replace(true);
     let ended = async { while tasks.join_next().await.is_some() {} };
-    drop(timeout(drain, ended).await);
+    drop(timeout_at(until, ended).await);
     tasks.len()
 }
 

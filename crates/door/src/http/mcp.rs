@@ -11,7 +11,7 @@ mod running;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hyper::header::HeaderName;
 use hyper::http::request::Parts;
@@ -21,6 +21,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use self::answer::{Answering, Ended};
 use self::era::Spoken;
@@ -30,16 +31,20 @@ use super::config::{DoorConfig, Identity};
 use super::connections::{Body, Received};
 use super::principal::{Place, Principal};
 use super::refusal::Refusal;
-use super::{Door, answered, body};
+use super::replicas::{FromReplica, Onward, Replicas};
+use super::{Door, OpenError, answered, body, holding};
 use crate::bus::Bus;
 use crate::catalogue::{Exposed, Services};
 use crate::mcp::message::{self, Asked, Cancelled, Capabilities, Era, Fault, Id, Message};
 use crate::mcp::outbox::Outbox;
 use crate::mcp::server::{Peer, Server};
-use crate::seal::{Seal, SealError};
+use crate::seal::Seal;
 
 /// What carries the id of a session.
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+
+/// How often it is looked whether calls wait still.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Servers of MCP at a door: one of all its services, and one of each.
 #[derive(Debug)]
@@ -48,6 +53,8 @@ pub(super) struct Mcp {
     all: Arc<Server>,
     each: HashMap<String, Arc<Server>>,
     running: Arc<Running>,
+    /// None if the door is alone.
+    replicas: Option<Arc<Replicas>>,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -56,11 +63,15 @@ struct Sender {
     principal: Principal,
     server: Arc<Server>,
     accepts: Accepts,
+    /// What is handed on, if there is anybody and nobody has done so.
+    onward: Option<Onward>,
 }
 
 impl Mcp {
-    pub(super) fn new(config: &DoorConfig, bus: &Arc<Bus>) -> Result<Self, SealError> {
-        let seal = Arc::new(Seal::of(config.seal_key.as_deref())?);
+    pub(super) fn new(config: &DoorConfig, bus: &Arc<Bus>) -> Result<Self, OpenError> {
+        let at = config.replicas.as_ref().map_or("", |replicas| &replicas.url);
+        let seal = Arc::new(Seal::of(config.seal_key.as_deref())?.at(at));
+        let replicas = Replicas::new(config, &seal).map_err(OpenError::Tls)?.map(Arc::new);
         let server = |exposed: &[super::Expose]| {
             let exposed = exposed.iter().map(|expose| Exposed {
                 service: expose.service.to_string(),
@@ -76,12 +87,20 @@ impl Mcp {
         let all = server(&config.expose);
         let each =
             config.expose.iter().map(|one| (one.service.to_string(), server(std::slice::from_ref(one)))).collect();
-        Ok(Self { all, each, seal, running: Arc::default(), tasks: Mutex::default() })
+        Ok(Self { all, each, seal, running: Arc::default(), replicas, tasks: Mutex::default() })
     }
 
     fn server(&self, service: Option<&str>) -> Result<Arc<Server>, Refusal> {
         let found = service.map_or(Some(&self.all), |service| self.each.get(service));
         found.cloned().ok_or_else(|| Refusal::not_found("no such service is exposed here"))
+    }
+
+    /// The answer of the replica there.
+    async fn ask_replica(&self, at: &str, onward: &Onward, lost: Vec<u8>) -> Result<Response<Body>, Refusal> {
+        match &self.replicas {
+            Some(replicas) => replicas.ask(at, onward, lost).await,
+            None => Err(Refusal::unknown("this door has no replicas")),
+        }
     }
 
     fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
@@ -94,6 +113,13 @@ impl Mcp {
         }
         let mut tasks = self.tasks();
         while tasks.try_join_next().is_some() {}
+    }
+
+    /// Completes when no call waits for answers of people.
+    pub(super) async fn waited(&self) {
+        while self.each.values().chain([&self.all]).any(|server| server.waits()) {
+            sleep(LOOK).await;
+        }
     }
 
     /// Gives up what is under way, which cancels it at the services.
@@ -141,11 +167,12 @@ impl Door {
             return Err(Refusal::not_found("MCP is spoken by doors with `identity = { mode = \"own\" }`"));
         }
         let server = self.mcp.server(service)?;
+        let is_handed = head.extensions.get::<FromReplica>().is_some();
         let claims = Claims::of(head)?;
         match head.method {
             Method::POST => {}
             // Streamable HTTP 2025-11-25, "Listening for Messages from the Server"; gone in 2026-07-28.
-            Method::GET if claims.session.is_some() => {
+            Method::GET if claims.session.is_some() && !is_handed => {
                 let place = self.admission.open_stream(&principal, service.unwrap_or_default())?;
                 self.mcp.session(&principal, claims.session.unwrap_or_default())?;
                 if !Accepts::of(&head.headers)?.events {
@@ -159,11 +186,16 @@ impl Door {
         let accepts = Accepts::of(&head.headers)?;
         let place = self.admission.admit(&principal, service.unwrap_or_default())?;
         let text = body::json(head, incoming).await?;
+        let replicas = self.mcp.replicas.as_deref();
+        if is_handed && !replicas.is_some_and(|replicas| replicas.have_handed(&principal, head, &text)) {
+            return Err(Refusal::bad(StatusCode::FORBIDDEN, "no replica of this door hands this on"));
+        }
         // What is there twice would be read by one as the first, by another as the last.
         let text = std::str::from_utf8(&text)
             .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, -32_700, "the body is no text in UTF-8"))?;
         let text = strict_value(text).map_err(|flaw| Refusal::of_text(&flaw.into()))?.get();
-        let sender = Sender { principal, server, accepts };
+        let onward = replicas.filter(|_| !is_handed).map(|_| Onward::new(&principal, head, text));
+        let sender = Sender { principal, server, accepts, onward };
         if text.starts_with('[') {
             return self.mcp_batch(sender, &claims, text, place).await;
         }
@@ -185,7 +217,7 @@ impl Door {
                         .check(method, &Asked::default())
                         .map_err(|fault| Refusal::of_fault(StatusCode::BAD_REQUEST, fault))?;
                 } else {
-                    self.mcp_note(&spoken, method, message.params);
+                    self.mcp_note(&spoken, method, message.params, sender.onward).await;
                 }
                 Ok(accepted())
             }
@@ -193,22 +225,31 @@ impl Door {
                 let spoken = self.mcp.spoken(&sender.principal, &claims, None, &message::Meta::default())?;
                 let is_awaited =
                     spoken.has_session && sender.server.answered(&spoken.peer, id, message.result, message.error);
-                match is_awaited {
-                    true => Ok(accepted()),
-                    false => Err(bad("nobody has asked, or waits any more")),
+                let asked_at = sender.server.asked_at(&spoken.peer, id).filter(|_| spoken.has_session);
+                match (is_awaited, asked_at, &sender.onward) {
+                    (true, ..) => Ok(accepted()),
+                    (false, Some(at), Some(onward)) if at != self.mcp.seal.place() => {
+                        let answer = self.mcp.ask_replica(&at, onward, Vec::new()).await?;
+                        Ok(holding(answer, place))
+                    }
+                    _ => Err(bad("nobody has asked, or waits any more")),
                 }
             }
             (None, None) => Err(bad("`method` is missing")),
         }
     }
 
-    /// What is told with a handshake.
-    fn mcp_note(&self, spoken: &Spoken, method: &str, params: Option<&RawValue>) {
+    /// What is told with a handshake. A request that is not under way here may be elsewhere.
+    async fn mcp_note(&self, spoken: &Spoken, method: &str, params: Option<&RawValue>, onward: Option<Onward>) {
         if method == "notifications/cancelled"
             && spoken.has_session
             && let Some(Ok(cancelled)) = params.map(|params| serde_json::from_str::<Cancelled>(params.get()))
         {
-            self.mcp.running.stop(&spoken.peer, cancelled.request);
+            let is_here = self.mcp.running.stop(&spoken.peer, cancelled.request);
+            if let (false, Some(replicas), Some(onward)) = (is_here, &self.mcp.replicas, onward) {
+                let spawn = |telling| drop(self.mcp.tasks().spawn(telling));
+                replicas.tell(spawn, onward).await;
+            }
         }
     }
 
@@ -238,6 +279,14 @@ impl Door {
                 return Ok(self.listening(sender.server, Some(id.clone()), asked.notifications.tools, stream).await);
             }
         }
+        let waits_at = asked.state.as_deref().and_then(|state| sender.server.waits_at(&spoken.peer, state));
+        if let (Some(at), Some(onward)) = (waits_at, &sender.onward)
+            && at != self.mcp.seal.place()
+        {
+            let lost = Ended::new(spoken.era, id, Err(lost("the replica of the door that has this call has gone")));
+            let answer = self.mcp.ask_replica(&at, onward, lost.text).await?;
+            return Ok(holding(answer, place));
+        }
         let (out, lines) = Outbox::of_request();
         let mut running =
             Running::begin(&self.mcp.running, &spoken, id).map_err(|fault| Refusal::of_fault(StatusCode::OK, fault))?;
@@ -253,8 +302,7 @@ impl Door {
             capabilities = Capabilities::default();
         }
         let peer = Peer { name: peer, out };
-        let lost = Fault::internal("the door has given it up").with(json!({ "outcome": "unknown" }));
-        let lost = Ended::new(era, id, Err(lost));
+        let lost = Ended::new(era, id, Err(lost("the door has given it up")));
         let (id, method) = (id.clone(), method.to_owned());
         let task = {
             let id = id.clone();
@@ -277,6 +325,11 @@ impl Door {
         }
         Ok(Answering::new(lines, end, lost, client).answer(accepts).await)
     }
+}
+
+/// A call may have run.
+fn lost(why: &str) -> Fault {
+    Fault::internal(why).with(json!({ "outcome": "unknown" }))
 }
 
 fn read(text: &str) -> Result<Message<'_>, Refusal> {

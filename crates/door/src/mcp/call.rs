@@ -18,7 +18,7 @@ use super::outbox::Outbox;
 use super::server::{Asker, FRESH, Peer, Server, Waiting};
 use crate::bus::{Away, gone};
 use crate::catalogue::Tool;
-use crate::seal::Kind;
+use crate::seal::{Kind, Seal};
 
 /// The largest result, in bytes: what a model can read is far less.
 const MAX_RESULT: usize = 4 << 20;
@@ -66,9 +66,28 @@ pub(super) struct Parked {
 /// What a client keeps of a call that waits for it, sealed where others could hand it in.
 #[derive(Serialize, Deserialize)]
 struct RequestState {
+    /// The replica that it waits at.
+    #[serde(default)]
+    at: String,
     call: String,
     /// Of the request: it goes on with no other.
     digest: String,
+}
+
+/// What a question is called where its answer may come to another replica.
+#[derive(Serialize, Deserialize)]
+struct QuestionId {
+    /// The replica that asks.
+    at: String,
+    name: String,
+}
+
+impl QuestionId {
+    fn sealed(seal: &Seal, peer: &Peer, name: &str) -> Option<String> {
+        let id = Self { at: seal.place().to_owned(), name: name.to_owned() };
+        // As long as a call may take.
+        seal.seal(Kind::McpQuestion, &peer.name, PARKED_FOR, id, SystemTime::now()).ok()
+    }
 }
 
 /// What a call has come to.
@@ -245,7 +264,8 @@ impl Server {
         let id = {
             let mut waiting = self.waiting();
             waiting.asked += 1;
-            let id = format!("question-{}", waiting.asked);
+            let name = format!("question-{}", waiting.asked);
+            let id = self.seal.as_ref().and_then(|seal| QuestionId::sealed(seal, peer, &name)).unwrap_or(name);
             waiting.questions.insert(id.clone(), Asker { peer: Arc::clone(&peer.name), reply });
             id
         };
@@ -279,13 +299,26 @@ impl Server {
                     Kind::McpRequestState,
                     &peer.name,
                     PARKED_FOR,
-                    RequestState { call: token, digest },
+                    RequestState { at: seal.place().to_owned(), call: token, digest },
                     SystemTime::now(),
                 );
                 sealed.map_err(|_| Fault::internal("the door cannot seal"))?
             }
         };
         Ok(raw(&members([kind, ("inputRequests", asked), ("requestState", state.into())])))
+    }
+
+    /// The replica at which the call waits that this caller comes back for; empty if there is one only.
+    pub(crate) fn waits_at(&self, peer: &str, state: &str) -> Option<String> {
+        let opened = self.seal.as_ref()?.open(Kind::McpRequestState, peer, state, SystemTime::now());
+        opened.map(|state: RequestState| state.at)
+    }
+
+    /// The replica that has asked this caller.
+    pub(crate) fn asked_at(&self, peer: &str, id: &RawValue) -> Option<String> {
+        let Ok(Id::Text(id)) = serde_json::from_str(id.get()) else { return None };
+        let opened = self.seal.as_ref()?.open(Kind::McpQuestion, peer, &id, SystemTime::now());
+        opened.map(|id: QuestionId| id.at)
     }
 
     /// The call that its client comes back for.

@@ -88,6 +88,12 @@ impl Server {
         self.waiting().forget_parked();
     }
 
+    /// Whether calls wait for their clients.
+    pub(crate) fn waits(&self) -> bool {
+        let waiting = self.waiting();
+        !waiting.parked.is_empty() || !waiting.questions.is_empty()
+    }
+
     /// Cancels calls that wait for their clients.
     pub(crate) fn give_up(&self) {
         self.waiting().parked.clear();

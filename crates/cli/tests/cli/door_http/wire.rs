@@ -77,7 +77,7 @@ impl Wire {
     pub(super) async fn event(&mut self) -> Option<String> {
         loop {
             let chunk = self.chunk().await?;
-            if let Some(data) = chunk.strip_prefix("data: ") {
+            if let Some(data) = chunk.trim_start_matches('\n').strip_prefix("data: ") {
                 return Some(data.trim_end_matches("\n\n").replace("\ndata: ", "\n"));
             }
             assert_eq!(chunk, ":\n\n");

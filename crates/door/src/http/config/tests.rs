@@ -79,6 +79,31 @@ fn methods_are_named_or_begin_so() {
     assert!(["math//add", "math/ä", "a b", "/", ""].iter().all(|method| !all.expose[0].allows(method)));
 }
 
+#[test]
+fn replicas_are_named_where_nobody_else_can_be_taken_for_one() {
+    const KEYED: &str = "a.json\"\nseal_key = \"k\"\n";
+    let replicas = "replicas = { listen = \"127.0.0.1:9480\", url = \"http://127.0.0.1:9480\", all = [\"http://127.0.0.1:9481\", \"http://127.0.0.1:9480\"] }\n";
+    let good = LEAST.replace("a.json\"\n", &format!("{KEYED}{replicas}"));
+    assert_eq!(read(&good).unwrap().replicas.unwrap().all.len(), 2);
+    for (from, to, said) in [
+        ("seal_key = \"k\"\n", "", "need one `seal_key`"),
+        ("listen = \"127.0.0.1:9480\"", "listen = \"127.0.0.1:0\"", "has the port 0"),
+        ("listen = \"127.0.0.1:9480\"", "listen = \"0.0.0.0:9480\"", "other machines reach"),
+        ("url = \"http://127.0.0.1:9480\"", "url = \"http://127.0.0.1:9482\"", "none of `all`"),
+        ("http://127.0.0.1:9481", "http://10.0.0.1:9481", "is not https"),
+        ("http://127.0.0.1:9481", "https://127.0.0.1:9481", "and http without"),
+        ("http://127.0.0.1:9481", "http://127.0.0.1:9481/mcp", "has a path"),
+        ("http://127.0.0.1:9481", "http://127.0.0.1:9481/", "has a path"),
+        ("http://127.0.0.1:9481", "http://ann@127.0.0.1:9481", "user name"),
+        ("http://127.0.0.1:9481", "http://127.0.0.1:9480", "is there twice"),
+        ("all = [", "tls_ca = \"c.pem\", all = [", "with `tls_cert`"),
+        ("all = [", "x = 1, all = [", "unknown field"),
+    ] {
+        let error = read(&good.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(said), "{to}: {error}");
+    }
+}
+
 /// docs/doors.md has every key, and what it says of those that are left out is so.
 #[test]
 fn the_page_has_every_key_and_its_example_is_one() {
@@ -106,5 +131,5 @@ fn the_page_has_every_key_and_its_example_is_one() {
         }
         described += 1;
     }
-    assert_eq!(described, 22);
+    assert_eq!(described, 24);
 }

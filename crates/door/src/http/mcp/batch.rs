@@ -48,7 +48,10 @@ impl Door {
         for entry in entries {
             let message = read(entry.get())?;
             match (message.method.as_deref(), message.id) {
-                (Some(method), None) => self.mcp_note(&spoken, method, message.params),
+                (Some(method), None) => {
+                    let onward = sender.onward.as_ref().map(|onward| onward.saying(entry.get()));
+                    self.mcp_note(&spoken, method, message.params, onward).await;
+                }
                 (Some(method), Some(id)) => {
                     let id: Id =
                         serde_json::from_str(id.get()).map_err(|_| bad("`id` must be a string or a whole number"))?;

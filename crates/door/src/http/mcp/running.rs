@@ -21,12 +21,15 @@ impl Running {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn stop(&self, peer: &Arc<str>, id: Id) {
-        let stop = self.lock().get_mut(&(Arc::clone(peer), id)).and_then(Option::take);
-        if let Some(stop) = stop {
+    /// Whether it is under way here.
+    pub(super) fn stop(&self, peer: &Arc<str>, id: Id) -> bool {
+        let mut all = self.lock();
+        let Some(stop) = all.get_mut(&(Arc::clone(peer), id)) else { return false };
+        if let Some(stop) = stop.take() {
             // It may have ended just now.
             let _ = stop.send(());
         }
+        true
     }
 }
 

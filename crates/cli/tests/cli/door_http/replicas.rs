@@ -1,0 +1,311 @@
+//! Replicas of a door: any of them serves any client, whichever runs its call. docs/doors.md, "Replicas".
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use sealwire_testkit::python::python;
+use sealwire_testkit::{free_port, root, within};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::process::Command;
+use tokio::task::JoinSet;
+
+use super::balancer::Balancer;
+use super::wire::{Wire, call, post};
+use super::{Door, FAST};
+use crate::backends::stage::{LONG, Stage};
+
+/// A service with the tools of a server of MCP.
+async fn stage() -> Option<Stage> {
+    let python = python()?;
+    let server = root().join("crates/cli/tests/cli/backends/mcp/server.py");
+    let backend = format!(
+        "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\ncommand = [\"{}\", \"-B\", \"{}\", \"modern\", \"server.log\"]\n",
+        python.display(),
+        server.display()
+    );
+    let stage = Stage::new("[role.user]\nallow = [\"*\"]\n", &backend).await;
+    stage.shell.run("tools approve --yes").ok();
+    sealwire::auth::write_secret(&stage.shell.path("seal.key"), &"5e".repeat(32), false).unwrap();
+    // The tools are taken up when they are approved.
+    let there = async {
+        while stage.call("t/add", json!({ "a": 1, "b": 1 })).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    within(LONG, there).await;
+    Some(stage)
+}
+
+/// Where replicas find each other.
+struct Replicas(Vec<u16>);
+
+impl Replicas {
+    fn new(count: usize) -> Self {
+        Self((0..count).map(|_| free_port()).collect())
+    }
+
+    async fn start(&self, stage: &Stage, which: usize, more: &str) -> Door {
+        let port = self.0[which];
+        let all: Vec<_> = self.0.iter().map(|port| format!("\"http://127.0.0.1:{port}\"")).collect();
+        let replicas = format!(
+            "{FAST}seal_key = \"seal.key\"\n{more}\nreplicas = {{ listen = \"127.0.0.1:{port}\", url = \"http://127.0.0.1:{port}\", all = [{}] }}",
+            all.join(", ")
+        );
+        let door = Door::start(&stage.shell, &replicas, "").await;
+        door.is_ready(200).await;
+        door
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_requests_at_three_replicas_lose_none_while_they_are_restarted() {
+    const CLIENTS: usize = 32;
+    const EACH: usize = 320;
+    let Some(stage) = stage().await else { return };
+    let python = python().unwrap();
+    let replicas = Replicas::new(3);
+    let balancer = Balancer::start().await;
+    let mut doors = Vec::new();
+    for which in 0..3 {
+        let door = replicas.start(&stage, which, "leave_s = 1").await;
+        balancer.add(door.at);
+        doors.push(door);
+    }
+    let began = Instant::now();
+    let answered = Arc::new(AtomicUsize::new(0));
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        let (at, answered) = (balancer.at, Arc::clone(&answered));
+        clients.spawn(async move {
+            let mut wire = Wire::open(at).await;
+            for round in 0..EACH {
+                let id = (client * EACH + round) as u64;
+                let answer = wire.post(&call(id, "t/add", &format!(r#"{{"a":{id},"b":1}}"#))).await;
+                assert_eq!(answer.status, 200, "{answer:?}");
+                assert_eq!(answer.json()["result"]["sum"], id + 1, "{answer:?}");
+                answered.fetch_add(1, Ordering::AcqRel);
+            }
+        });
+    }
+    let script = root().join("crates/cli/tests/cli/door_http/replicas.py");
+    let mcp: Vec<_> = ["legacy", "2026-07-28", "legacy", "2026-07-28"]
+        .map(|mode| {
+            let mut command = Command::new(python);
+            let url = format!("http://{}/mcp/tools", balancer.at);
+            command.arg("-B").arg(&script).args([mode, "48", &url]).kill_on_drop(true);
+            tokio::spawn(async move { (mode, within(3 * LONG, command.output()).await.unwrap()) })
+        })
+        .into();
+    // One after the other is restarted, as long as there are calls.
+    let mut restarted = 0;
+    while restarted < 3 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (code, said) = doors.remove(0).stop().await;
+        assert_eq!(code, Some(0), "{said}");
+        assert!(restarted > 0 || answered.load(Ordering::Acquire) < CLIENTS * EACH, "no call met the restart");
+        let door = replicas.start(&stage, restarted, "leave_s = 1").await;
+        balancer.add(door.at);
+        doors.push(door);
+        restarted += 1;
+    }
+    within(3 * LONG, async {
+        while let Some(client) = clients.join_next().await {
+            client.unwrap()
+        }
+    })
+    .await;
+    let (raw_took, mut cancelled) = (began.elapsed(), 0);
+    for client in mcp {
+        let (mode, output) = within(3 * LONG, client).await.unwrap();
+        assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(found, json!({ "calls": 48, "asked": 12, "cancelled": 3 }), "{mode}");
+        cancelled += 3;
+    }
+    // Each of them came to the program behind the service.
+    let done = async {
+        while stage.call("t/cancelled", json!({})).await.unwrap()["content"].as_array().unwrap().len() < cancelled {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within(LONG, done).await;
+    let by_each = balancer.answered();
+    println!(
+        "{} requests in {:?}, {} of /rpc in {raw_took:?}, by each process {by_each:?}, {restarted} restarts, {} lost",
+        by_each.iter().sum::<usize>(),
+        began.elapsed(),
+        CLIENTS * EACH,
+        balancer.lost()
+    );
+    assert_eq!(balancer.lost(), 0);
+    assert!(by_each.iter().sum::<usize>() >= 10_000 && by_each[..3].iter().all(|count| *count > 0), "{by_each:?}");
+    for door in doors {
+        assert_eq!(door.stop().await.0, Some(0));
+    }
+    stage.end().await;
+}
+
+const BOTH: &str = "Accept: application/json, text/event-stream\r\n";
+
+fn legacy(lines: &str, body: &Value) -> String {
+    post("/mcp/tools", &format!("{BOTH}{lines}"), &body.to_string())
+}
+
+async fn session(wire: &mut Wire) -> String {
+    let params = json!({ "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} }, "clientInfo": { "name": "raw", "version": "1" } });
+    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+    format!("Mcp-Session-Id: {}\r\n", wire.ask(legacy("", &hello)).await.header("mcp-session-id").unwrap())
+}
+
+fn tool(id: u64, name: &str) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": name, "arguments": {} } })
+}
+
+/// A call in 2026-07-28 of the tool that asks.
+fn ask(more: &Value) -> String {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": { "elicitation": {} },
+    });
+    let mut params = json!({ "name": "t_ask", "arguments": {}, "_meta": meta });
+    params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let lines = "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: t_ask\r\n";
+    legacy(lines, &json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }))
+}
+
+async fn asked(wire: &mut Wire) -> Value {
+    let asked = wire.ask(ask(&json!({}))).await.json();
+    json!({
+        "requestState": asked["result"]["requestState"],
+        "inputResponses": { "question": { "action": "accept", "content": { "size": "small" } } },
+    })
+}
+
+async fn question(calling: &mut Wire, session: &str, id: u64) -> Value {
+    calling.write(legacy(session, &tool(id, "t_ask"))).await;
+    calling.head().await;
+    let question: Value = serde_json::from_str(&calling.event().await.unwrap()).unwrap();
+    json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "action": "accept", "content": { "size": "tiny" } } })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_belongs_to_a_call_finds_it_from_any_replica() {
+    let Some(stage) = stage().await else { return };
+    // The third is the test itself.
+    let replicas = Replicas::new(3);
+    let third = TcpListener::bind(("127.0.0.1", replicas.0[2])).await.unwrap();
+    let one = replicas.start(&stage, 0, "drain_s = 6").await;
+    let two = replicas.start(&stage, 1, "").await;
+    let (mut at_one, mut at_two) = (one.wire().await, two.wire().await);
+    let (ours, other) = (session(&mut at_one).await, session(&mut at_two).await);
+
+    // The answer to a question, of its session and once.
+    let mut calling = one.wire().await;
+    let reply = question(&mut calling, &ours, 1).await;
+    at_two.ask(legacy(&other, &reply)).await.is(400, -32600);
+    let mut guessed = reply.clone();
+    guessed["id"] = "question-1".into();
+    at_two.ask(legacy(&ours, &guessed)).await.is(400, -32600);
+    assert_eq!(at_two.ask(legacy(&ours, &reply)).await.status, 202);
+    let done: Value = serde_json::from_str(&calling.event().await.unwrap()).unwrap();
+    assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("tiny"), "{done}");
+    at_two.ask(legacy(&ours, &reply)).await.is(400, -32600);
+
+    // The state of a request, with that request and once.
+    let state = asked(&mut at_one).await;
+    let mut others = state.clone();
+    others["arguments"] = json!({ "x": 1 });
+    at_two.ask(ask(&others)).await.is(200, -32602);
+    let done = at_two.ask(ask(&state)).await.json();
+    assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("small"), "{done}");
+    at_two.ask(ask(&state)).await.is(200, -32602);
+    at_one.ask(ask(&state)).await.is(200, -32602);
+
+    // A cancellation goes to all, since its request says not where it runs; of its session alone.
+    let cancelled = || async {
+        let all = stage.call("t/cancelled", json!({})).await.unwrap();
+        all["content"].as_array().unwrap().len()
+    };
+    let mut waiting = one.wire().await;
+    waiting.write(legacy(&ours, &tool(7, "t_wait"))).await;
+    let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 7 } });
+    let heard = tokio::spawn(async move {
+        let (mut socket, _) = third.accept().await.unwrap();
+        let mut heard = vec![0; 8_192];
+        let length = socket.read(&mut heard).await.unwrap();
+        (String::from_utf8(heard[..length].to_vec()).unwrap(), third)
+    });
+    assert_eq!(at_two.ask(legacy(&other, &cancel)).await.status, 202);
+    let (handed, third) = within(LONG, heard).await.unwrap();
+    drop(third);
+    // It may not have begun.
+    let mut count = 0;
+    while count == 0 {
+        assert_eq!(at_two.ask(legacy(&ours, &cancel)).await.status, 202);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        count = cancelled().await;
+    }
+    assert_eq!((count, waiting.answer().await.map(|answer| answer.status)), (1, Some(200)));
+
+    // Where replicas come, nothing else is taken: no other message, no changed one, no other path.
+    let others = std::net::SocketAddr::from(([127, 0, 0, 1], replicas.0[0]));
+    assert!(handed.contains("sealwire-handed: "), "{handed}");
+    assert_eq!(Wire::open(others).await.ask(&handed).await.status, 202, "as it was, it says nothing else");
+    Wire::open(others).await.ask(handed.replace("\"requestId\":7", "\"requestId\":8")).await.is(403, -32600);
+    Wire::open(others).await.ask(handed.replace("/mcp/tools", "/mcp")).await.is(403, -32600);
+    Wire::open(others).await.ask(legacy(&ours, &cancel)).await.is(403, -32600);
+    Wire::open(others).await.ask(post("/rpc/tools", "", &call(1, "t/add", r#"{"a":1,"b":1}"#))).await.is(404, -32600);
+
+    // One that is being stopped is still reached by the others, for those who wait for people.
+    let (state, gone) = (asked(&mut at_one).await, asked(&mut at_one).await);
+    let mut calling = one.wire().await;
+    let reply = question(&mut calling, &ours, 2).await;
+    let stopping = tokio::spawn(one.stop());
+    let refused = async { while tokio::net::TcpStream::connect(at_one.door()).await.is_ok() {} };
+    within(LONG, refused).await;
+    assert_eq!(at_two.ask(legacy(&ours, &reply)).await.status, 202);
+    let done: Value = serde_json::from_str(&calling.event().await.unwrap()).unwrap();
+    assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("tiny"), "{done}");
+    let done = at_two.ask(ask(&state)).await.json();
+    assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("small"), "{done}");
+    // What nobody comes back for ends with it; gone, and come again, it says so.
+    assert_eq!(within(LONG, stopping).await.unwrap().0, Some(0));
+    let answer = at_two.ask(ask(&gone)).await;
+    answer.is(502, -32603);
+    assert_eq!(answer.json()["error"]["data"]["outcome"], "unknown");
+    let one = replicas.start(&stage, 0, "").await;
+    at_two.ask(ask(&gone)).await.is(200, -32602);
+    one_that_breaks_off(&stage, &replicas, &mut at_two).await;
+    // The service waits for the call of the one that was killed, and is killed with the test.
+    for door in [one, two] {
+        assert_eq!(door.stop().await.0, Some(0));
+    }
+}
+
+/// One that goes away while it answers: what was said stays said, and the end says that more is not known.
+async fn one_that_breaks_off(stage: &Stage, replicas: &Replicas, at_two: &mut Wire) {
+    let mut three = replicas.start(stage, 2, "").await;
+    let state = asked(&mut three.wire().await).await;
+    within(LONG, three.child.kill()).await.unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", replicas.0[2])).await.unwrap();
+    let breaking = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let (mut heard, event) = (vec![0; 8_192], "data: {\"method\":\"x\"}\n\n");
+        let _ = socket.read(&mut heard).await.unwrap();
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nSet-Cookie: a=b\r\nTransfer-Encoding: chunked\r\n\r\n";
+        socket.write_all(format!("{head}{:x}\r\n{event}\r\n", event.len()).as_bytes()).await.unwrap();
+        listener
+    });
+    at_two.write(ask(&state)).await;
+    let head = at_two.head().await;
+    assert_eq!((head.status, head.header("set-cookie")), (200, None), "{head:?}");
+    assert_eq!(at_two.event().await.unwrap(), "{\"method\":\"x\"}");
+    let last: Value = serde_json::from_str(&at_two.event().await.unwrap()).unwrap();
+    assert_eq!((&last["id"], &last["error"]["code"]), (&json!(1), &json!(-32603)), "{last}");
+    assert_eq!(last["error"]["data"]["outcome"], "unknown", "{last}");
+    assert_eq!(at_two.event().await, None);
+    drop(within(LONG, breaking).await.unwrap());
+}

@@ -1,0 +1,296 @@
+//! The other replicas of a door: what belongs to a call is handed, as it came, to the replica that runs the call.
+//! Never asks an address that the configuration does not name, hands on what another one has handed on, or sends anything twice.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::client::conn::http1;
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER,
+    WWW_AUTHENTICATE,
+};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use sealwire::address::{Address, Plaintext};
+use sealwire::auth::read_public;
+use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::config::DoorConfig;
+use super::connections::Body;
+use super::gate::single;
+use super::principal::Principal;
+use super::refusal::Refusal;
+use crate::seal::{Kind, Seal};
+
+/// In the extensions of a request: it came to where the other replicas come.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FromReplica;
+
+/// What shows that a replica with the same key hands this on.
+const HANDED: HeaderName = HeaderName::from_static("sealwire-handed");
+/// How long that holds: until it is there.
+const HANDED_FOR: Duration = Duration::from_secs(30);
+/// What is handed on of the head: who calls, and how the message is to be read and answered.
+const ONWARD: [HeaderName; 10] = [
+    HOST,
+    ORIGIN,
+    AUTHORIZATION,
+    HeaderName::from_static("dpop"),
+    ACCEPT,
+    CONTENT_TYPE,
+    HeaderName::from_static("mcp-session-id"),
+    HeaderName::from_static("mcp-protocol-version"),
+    HeaderName::from_static("mcp-method"),
+    HeaderName::from_static("mcp-name"),
+];
+/// What comes back of the head of the answer.
+const BACK: [HeaderName; 4] =
+    [CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE, HeaderName::from_static("x-accel-buffering")];
+/// How long a connection may take, ...
+const CONNECT: Duration = Duration::from_secs(3);
+/// ... an answer to what needs none but that it was taken, ...
+const TAKEN: Duration = Duration::from_secs(5);
+/// ... and how long one may be silent that has begun: it has a comment every 15 s.
+const SILENT: Duration = Duration::from_secs(60);
+/// How many messages are told to all others at a time.
+const TELLING: usize = 64;
+
+/// The other replicas.
+pub(super) struct Replicas {
+    seal: Arc<Seal>,
+    others: BTreeMap<String, Address>,
+    tls: Option<Arc<ClientConfig>>,
+    /// How long the head of an answer may take.
+    patience: Duration,
+    telling: Arc<Semaphore>,
+}
+
+/// A message that may have to be handed on, with its caller.
+pub(super) struct Onward {
+    caller: String,
+    target: String,
+    headers: HeaderMap,
+    text: String,
+}
+
+impl Onward {
+    pub(super) fn new(principal: &Principal, head: &Parts, text: &str) -> Self {
+        let mut headers = HeaderMap::new();
+        for name in &ONWARD {
+            for value in head.headers.get_all(name) {
+                headers.append(name, value.clone());
+            }
+        }
+        let (caller, target) = (principal.as_str().to_owned(), head.uri.path().to_owned());
+        Self { caller, target, headers, text: text.to_owned() }
+    }
+
+    /// A part of it, as a message of its own.
+    pub(super) fn saying(&self, text: &str) -> Self {
+        let (caller, target) = (self.caller.clone(), self.target.clone());
+        Self { caller, target, headers: self.headers.clone(), text: text.to_owned() }
+    }
+}
+
+impl Replicas {
+    /// `None` if the door is alone.
+    ///
+    /// # Errors
+    /// Whom the others' certificates must come from cannot be read; why.
+    pub(super) fn new(config: &DoorConfig, seal: &Arc<Seal>) -> Result<Option<Self>, String> {
+        let Some(replicas) = &config.replicas else { return Ok(None) };
+        let mut others = BTreeMap::new();
+        for one in replicas.all.iter().filter(|one| **one != replicas.url) {
+            let address =
+                Address::parse(one, Plaintext::Loopback).map_err(|fault| format!("`{one}` {}", fault.why()))?;
+            others.insert(one.clone(), address);
+        }
+        let tls = match config.tls_cert {
+            Some(_) => {
+                let pem = replicas.tls_ca.as_ref().map(|path| read_public(path)).transpose();
+                let pem = pem.map_err(|error| format!("`tls_ca` of `replicas`: {error}"))?;
+                let tls = sealwire::tls::trusting(pem.as_deref());
+                Some(Arc::new(tls.map_err(|fault| format!("`tls_ca` of `replicas`: {fault}"))?.with_no_client_auth()))
+            }
+            None => None,
+        };
+        let longest = config.expose.iter().map(super::Expose::timeout).max().unwrap_or_default();
+        let (seal, telling) = (Arc::clone(seal), Arc::new(Semaphore::new(TELLING)));
+        Ok(Some(Self { seal, others, tls, patience: longest + SILENT, telling }))
+    }
+
+    /// Whether a replica has handed on just this, of this caller.
+    pub(super) fn have_handed(&self, principal: &Principal, head: &Parts, text: &[u8]) -> bool {
+        let handed = single(&head.headers, &HANDED).ok().flatten();
+        let opened = handed
+            .and_then(|handed| self.seal.open::<String>(Kind::Handed, principal.as_str(), handed, SystemTime::now()));
+        opened.is_some_and(|opened| opened == digest(head.uri.path(), text))
+    }
+
+    /// The answer of the replica there, to the message as it came. `end` is said at the end of a stream that breaks off.
+    pub(super) async fn ask(&self, at: &str, onward: &Onward, end: Vec<u8>) -> Result<Response<Body>, Refusal> {
+        let Some(address) = self.others.get(at) else {
+            tracing::warn!(target: "sealwire::door", at, "is none of the configured replicas");
+            return Err(Refusal::unknown("the replica of the door that has this call is not known here"));
+        };
+        let gone = |error: String| {
+            tracing::warn!(target: "sealwire::door", at, error, "a replica cannot be asked");
+            Refusal::unknown("the replica of the door that has this call cannot be reached")
+        };
+        let (answer, driving) = self.send(address, onward, self.patience).await.map_err(gone)?;
+        let (head, body) = answer.into_parts();
+        let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+        let end = is_stream.then(|| [b"\n\n".as_slice(), &super::events::data(&end)].concat().into());
+        let silence = Box::pin(sleep(SILENT));
+        let mut answer = Response::new(Relayed { body, end, silence, _driving: driving }.boxed_unsync());
+        *answer.status_mut() = head.status;
+        for name in &BACK {
+            if let Some(value) = head.headers.get(name) {
+                answer.headers_mut().insert(name, value.clone());
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Tells all others, which is done also if whoever wants it is gone.
+    pub(super) async fn tell(self: &Arc<Self>, tasks: impl FnOnce(Telling), onward: Onward) {
+        let Ok(place) = Arc::clone(&self.telling).acquire_owned().await else { return };
+        let this = Arc::clone(self);
+        let (done, told) = tokio::sync::oneshot::channel::<()>();
+        tasks(Box::pin(async move {
+            let _held = (place, done);
+            let telling = this.others.iter().map(|(at, address)| {
+                let (this, onward) = (&this, &onward);
+                async move {
+                    let told = this.send(address, onward, TAKEN).await;
+                    let refused = match told {
+                        Ok((answer, _)) if answer.status() == StatusCode::ACCEPTED => return,
+                        Ok((answer, _)) => answer.status().to_string(),
+                        Err(error) => error,
+                    };
+                    // One that is down runs nothing.
+                    tracing::info!(target: "sealwire::door", at, refused, "a replica was not told");
+                }
+            });
+            join_all(telling).await;
+        }));
+        // Its end says it.
+        drop(told.await);
+    }
+
+    async fn send(
+        &self,
+        address: &Address,
+        onward: &Onward,
+        patience: Duration,
+    ) -> Result<(Response<Incoming>, JoinSet<()>), String> {
+        let mut request = Request::new(Full::new(Bytes::copy_from_slice(onward.text.as_bytes())));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = onward.target.parse().map_err(|_| "no path".to_owned())?;
+        *request.headers_mut() = onward.headers.clone();
+        let digest = digest(&onward.target, onward.text.as_bytes());
+        let handed = self.seal.seal(Kind::Handed, &onward.caller, HANDED_FOR, digest, SystemTime::now());
+        let handed = handed.map_err(|error| error.to_string())?;
+        request.headers_mut().insert(HANDED, HeaderValue::from_str(&handed).map_err(|error| error.to_string())?);
+        let connecting = async {
+            let socket = TcpStream::connect((address.host.as_str(), address.port)).await?;
+            socket.set_nodelay(true)?;
+            let socket: Box<dyn Socket> = match &self.tls {
+                None => Box::new(socket),
+                Some(tls) => {
+                    let name = ServerName::try_from(address.host.clone()).map_err(std::io::Error::other)?;
+                    Box::new(TlsConnector::from(Arc::clone(tls)).connect(name, socket).await?)
+                }
+            };
+            http1::handshake(TokioIo::new(socket)).await.map_err(std::io::Error::other)
+        };
+        let late = |_| "it takes too long".to_owned();
+        let connected = timeout(CONNECT, connecting).await.map_err(late)?;
+        let (mut sender, connection) = connected.map_err(|error| error.to_string())?;
+        // Closed with whoever holds it: for the other one, its caller has gone then.
+        let mut driving = JoinSet::new();
+        driving.spawn(async { drop(connection.await) });
+        let answer = timeout(patience, sender.send_request(request)).await.map_err(late)?;
+        Ok((answer.map_err(|error| error.to_string())?, driving))
+    }
+}
+
+/// A message on its way to all others.
+pub(super) type Telling = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
+
+fn digest(target: &str, text: &[u8]) -> String {
+    let mut digest = Sha256::new();
+    digest.update((target.len() as u64).to_be_bytes());
+    digest.update(target);
+    digest.update(text);
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The body of another replica's answer.
+struct Relayed {
+    body: Incoming,
+    /// What is said if it breaks off.
+    end: Option<Bytes>,
+    silence: Pin<Box<Sleep>>,
+    _driving: JoinSet<()>,
+}
+
+impl hyper::body::Body for Relayed {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let is_silent = self.silence.as_mut().poll(context).is_ready();
+        let frame = match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Pending if is_silent => None,
+            frame => Some(ready!(frame)),
+        };
+        match frame {
+            Some(Some(Ok(frame))) => {
+                self.silence.as_mut().reset(Instant::now() + SILENT);
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(None) => Poll::Ready(None),
+            // Without a length, nothing else would say that something is missing.
+            Some(Some(Err(_))) | None => Poll::Ready(self.end.take().map(|end| Ok(Frame::data(end)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl std::fmt::Debug for Replicas {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replicas").field("others", &self.others.keys()).finish_non_exhaustive()
+    }
+}
