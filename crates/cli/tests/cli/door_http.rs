@@ -4,6 +4,7 @@ mod balancer;
 mod events;
 mod mcp;
 mod mint;
+mod page;
 mod receipts;
 mod replicas;
 mod wire;
