@@ -145,6 +145,12 @@ impl Replicas {
         opened.is_some_and(|opened| opened == digest(head.uri.path(), text))
     }
 
+    fn handed(&self, onward: &Onward) -> Result<HeaderValue, String> {
+        let digest = digest(&onward.target, onward.text.as_bytes());
+        let handed = self.seal.seal(Kind::Handed, &onward.caller, HANDED_FOR, digest, SystemTime::now());
+        HeaderValue::from_str(&handed.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+    }
+
     /// The answer of the replica there, to the message as it came. `end` is said at the end of a stream that breaks off.
     pub(super) async fn ask(&self, at: &str, onward: &Onward, end: Vec<u8>) -> Result<Response<Body>, Refusal> {
         let Some(address) = self.others.get(at) else {
@@ -206,10 +212,7 @@ impl Replicas {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = onward.target.parse().map_err(|_| "no path".to_owned())?;
         *request.headers_mut() = onward.headers.clone();
-        let digest = digest(&onward.target, onward.text.as_bytes());
-        let handed = self.seal.seal(Kind::Handed, &onward.caller, HANDED_FOR, digest, SystemTime::now());
-        let handed = handed.map_err(|error| error.to_string())?;
-        request.headers_mut().insert(HANDED, HeaderValue::from_str(&handed).map_err(|error| error.to_string())?);
+        request.headers_mut().insert(HANDED, self.handed(onward)?);
         let connecting = async {
             let socket = TcpStream::connect((address.host.as_str(), address.port)).await?;
             socket.set_nodelay(true)?;
@@ -292,5 +295,38 @@ impl hyper::body::Body for Relayed {
 impl std::fmt::Debug for Replicas {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Replicas").field("others", &self.others.keys()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn replica(key: u8) -> Replicas {
+        let (seal, telling) = (Arc::new(Seal::new(&[key; 32]).unwrap()), Arc::new(Semaphore::new(1)));
+        Replicas { seal, others: BTreeMap::new(), tls: None, patience: SILENT, telling }
+    }
+
+    #[test]
+    fn what_is_handed_on_is_of_this_caller_and_this_message() {
+        let (ann, bob) = (Principal::own("ann"), Principal::own("bob"));
+        let head = |path: &str| Request::post(path).header(AUTHORIZATION, "Bearer x").body(()).unwrap().into_parts().0;
+        let onward = Onward::new(&ann, &head("/mcp/demo"), "{}");
+        assert_eq!(onward.headers.get(AUTHORIZATION).unwrap(), "Bearer x", "its caller is judged again");
+        let (one, two, stranger) = (replica(1), replica(1), replica(2));
+        let mut handed = head("/mcp/demo");
+        handed.headers.insert(HANDED, one.handed(&onward).unwrap());
+        assert!(two.have_handed(&ann, &handed, b"{}"));
+        assert!(!two.have_handed(&bob, &handed, b"{}"));
+        assert!(!two.have_handed(&ann, &handed, b"[]"));
+        assert!(!stranger.have_handed(&ann, &handed, b"{}"));
+        assert!(!two.have_handed(&ann, &head("/mcp/demo"), b"{}"));
+        let mut elsewhere = head("/mcp");
+        elsewhere.headers.insert(HANDED, one.handed(&onward).unwrap());
+        assert!(!two.have_handed(&ann, &elsewhere, b"{}"));
+        // Two of them say nothing.
+        handed.headers.append(HANDED, one.handed(&onward).unwrap());
+        assert!(!two.have_handed(&ann, &handed, b"{}"));
     }
 }

@@ -209,7 +209,7 @@ async fn a_token_that_expires_or_is_revoked_in_the_middle_ends_what_it_began() {
     stage.end().await;
 }
 
-fn pem(label: &str, der: &[u8]) -> String {
+pub(super) fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
 }
 

@@ -13,6 +13,7 @@ use tokio::process::Command;
 use tokio::task::JoinSet;
 
 use super::balancer::Balancer;
+use super::mint::pem;
 use super::wire::{Wire, call, post};
 use super::{Door, FAST};
 use crate::backends::stage::{LONG, Stage};
@@ -40,23 +41,32 @@ async fn stage() -> Option<Stage> {
 }
 
 /// Where replicas find each other.
-struct Replicas(Vec<u16>);
+struct Replicas {
+    ports: Vec<u16>,
+    host: &'static str,
+    more: &'static str,
+}
 
 impl Replicas {
     fn new(count: usize) -> Self {
-        Self((0..count).map(|_| free_port()).collect())
+        Self { ports: (0..count).map(|_| free_port()).collect(), host: "http://127.0.0.1", more: "" }
     }
 
     async fn start(&self, stage: &Stage, which: usize, more: &str) -> Door {
-        let port = self.0[which];
-        let all: Vec<_> = self.0.iter().map(|port| format!("\"http://127.0.0.1:{port}\"")).collect();
-        let replicas = format!(
-            "{FAST}seal_key = \"seal.key\"\n{more}\nreplicas = {{ listen = \"127.0.0.1:{port}\", url = \"http://127.0.0.1:{port}\", all = [{}] }}",
-            all.join(", ")
-        );
-        let door = Door::start(&stage.shell, &replicas, "").await;
+        let door = self.spawn(stage, which, more).await;
         door.is_ready(200).await;
         door
+    }
+
+    async fn spawn(&self, stage: &Stage, which: usize, more: &str) -> Door {
+        let (port, host) = (self.ports[which], self.host);
+        let all: Vec<_> = self.ports.iter().map(|port| format!("\"{host}:{port}\"")).collect();
+        let all = all.join(", ");
+        let replicas = format!(
+            "{FAST}seal_key = \"seal.key\"\n{more}\nreplicas = {{ listen = \"127.0.0.1:{port}\", url = \"{host}:{port}\", all = [{all}]{} }}",
+            self.more
+        );
+        Door::start(&stage.shell, &replicas, "").await
     }
 }
 
@@ -196,8 +206,8 @@ async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     let Some(stage) = stage().await else { return };
     // The third is the test itself.
     let replicas = Replicas::new(3);
-    let third = TcpListener::bind(("127.0.0.1", replicas.0[2])).await.unwrap();
-    let one = replicas.start(&stage, 0, "drain_s = 6").await;
+    let third = TcpListener::bind(("127.0.0.1", replicas.ports[2])).await.unwrap();
+    let one = replicas.start(&stage, 0, "drain_s = 10").await;
     let two = replicas.start(&stage, 1, "").await;
     let (mut at_one, mut at_two) = (one.wire().await, two.wire().await);
     let (ours, other) = (session(&mut at_one).await, session(&mut at_two).await);
@@ -251,7 +261,7 @@ async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     assert_eq!((count, waiting.answer().await.map(|answer| answer.status)), (1, Some(200)));
 
     // Where replicas come, nothing else is taken: no other message, no changed one, no other path.
-    let others = std::net::SocketAddr::from(([127, 0, 0, 1], replicas.0[0]));
+    let others = std::net::SocketAddr::from(([127, 0, 0, 1], replicas.ports[0]));
     assert!(handed.contains("sealwire-handed: "), "{handed}");
     assert_eq!(Wire::open(others).await.ask(&handed).await.status, 202, "as it was, it says nothing else");
     Wire::open(others).await.ask(handed.replace("\"requestId\":7", "\"requestId\":8")).await.is(403, -32600);
@@ -290,7 +300,7 @@ async fn one_that_breaks_off(stage: &Stage, replicas: &Replicas, at_two: &mut Wi
     let mut three = replicas.start(stage, 2, "").await;
     let state = asked(&mut three.wire().await).await;
     within(LONG, three.child.kill()).await.unwrap();
-    let listener = TcpListener::bind(("127.0.0.1", replicas.0[2])).await.unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", replicas.ports[2])).await.unwrap();
     let breaking = tokio::spawn(async move {
         let (mut socket, _) = listener.accept().await.unwrap();
         let (mut heard, event) = (vec![0; 8_192], "data: {\"method\":\"x\"}\n\n");
@@ -308,4 +318,59 @@ async fn one_that_breaks_off(stage: &Stage, replicas: &Replicas, at_two: &mut Wi
     assert_eq!(last["error"]["data"]["outcome"], "unknown", "{last}");
     assert_eq!(at_two.event().await, None);
     drop(within(LONG, breaking).await.unwrap());
+}
+
+/// Asks at one door, and comes back at another. Prints the text of the result, or the status.
+const BACK: &str = r#"
+import requests, sys, time
+one, two, ca = sys.argv[1:]
+meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+head = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "t_ask"}
+
+def ask(at, **more):
+    params = {"name": "t_ask", "arguments": {}, "_meta": meta, **more}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    return requests.post(f"https://localhost:{at}/mcp/tools", json=call, headers=head, verify=ca, timeout=60)
+
+for _ in range(300):
+    asked = ask(one).json()
+    if "requestState" in asked.get("result", {}):
+        break
+    time.sleep(0.1)
+answers = {"question": {"action": "accept", "content": {"size": "small"}}}
+back = ask(two, requestState=asked["result"]["requestState"], inputResponses=answers)
+print(back.json()["result"]["content"][0]["text"] if back.status_code == 200 else back.status_code)
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_with_tls_ask_whom_the_named_authority_knows_and_nobody_else() {
+    let Some(stage) = stage().await else { return };
+    for name in ["cert", "other"] {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        stage.shell.write(&format!("{name}.pem"), &pem("CERTIFICATE", made.cert.der()));
+        let key = pem("PRIVATE KEY", made.signing_key.serialized_der());
+        sealwire::auth::write_secret(&stage.shell.path(&format!("{name}.key")), &key, false).unwrap();
+    }
+    let tls = "tls_cert = \"cert.pem\"\ntls_key = \"cert.key\"";
+    let mut replicas = Replicas { host: "https://localhost", more: ", tls_ca = \"cert.pem\"", ..Replicas::new(3) };
+    let one = replicas.spawn(&stage, 0, tls).await;
+    let two = replicas.spawn(&stage, 1, tls).await;
+    replicas.more = ", tls_ca = \"other.pem\"";
+    let three = replicas.spawn(&stage, 2, tls).await;
+    let back = async |from: &Door, to: &Door| {
+        let mut command = Command::new(python().unwrap());
+        command.args(["-c", BACK, &from.at.port().to_string(), &to.at.port().to_string()]);
+        let output = within(3 * LONG, command.arg(stage.shell.path("cert.pem")).kill_on_drop(true).output()).await;
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(back(&one, &two).await.contains("small"));
+    assert_eq!(back(&one, &three).await.trim(), "502");
+    assert!(back(&three, &one).await.contains("small"));
+    for door in [two, three] {
+        assert_eq!(door.stop().await.0, Some(0));
+    }
+    // Somebody may still come back to it for the call that was not reached.
+    drop(one);
 }
