@@ -52,9 +52,17 @@ const LEAVING: Duration = Duration::from_secs(5);
 /// Files of the process beside those of connections: the broker's, those that are read, those of connections that are turned away.
 const FILES: u64 = 128;
 
+/// With replicas: as many connections of theirs, as many to them, and those by which all are told what may be for any.
+fn files(config: &DoorConfig) -> u64 {
+    let connections = config.connections as u64;
+    FILES + if config.replicas.is_some() { 3 * connections + TELLING } else { connections }
+}
+
+/// As many as a door tells others at a time.
+const TELLING: u64 = 256;
+
 /// Sees to it that so many connections can be open: else those that do nothing would take what the broker's needs.
-fn allow_files(connections: usize) -> Result<(), Failure> {
-    let needed = connections as u64 + FILES;
+fn allow_files(connections: usize, needed: u64) -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return Ok(());
@@ -79,6 +87,7 @@ impl Door {
         let credentials = Credentials::load(&config.credentials).or_fail(Exit::Input)?;
         let (agent, listen, connections) = (credentials.agent().to_string(), config.listen, config.connections);
         let scheme = if config.tls_cert.is_some() { "https" } else { "http" };
+        let needed = files(&config);
         let others = config.replicas.as_ref().map(|replicas| replicas.listen);
         let signals = Signals::listen(Some(config.leave() + config.drain() + LEAVING))?;
         if self.check {
@@ -94,7 +103,7 @@ impl Door {
                 return Ok(Exit::Ok);
             };
             let door = Arc::new(opened.or_fail(Exit::Input)?);
-            allow_files(connections)?;
+            allow_files(connections, needed)?;
             let listener = bound("listen", listen).await?;
             let others = match others {
                 Some(others) => Some(bound("listen` of `replicas", others).await?),

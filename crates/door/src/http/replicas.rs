@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::client::conn::http1;
@@ -70,8 +70,11 @@ const CONNECT: Duration = Duration::from_secs(3);
 const TAKEN: Duration = Duration::from_secs(5);
 /// ... and how long one may be silent that has begun: it has a comment every 15 s.
 const SILENT: Duration = Duration::from_secs(60);
-/// How many messages are told to all others at a time.
+/// How many messages are told to all others at a time, ...
 const TELLING: usize = 64;
+/// ... each to so many at once; one that could not be told is left out for a while: else who tells much would keep all others waiting.
+const AT_ONCE: usize = 4;
+const LEFT_OUT: Duration = Duration::from_secs(5);
 
 /// The other replicas.
 pub(super) struct Replicas {
@@ -81,6 +84,8 @@ pub(super) struct Replicas {
     /// How long the head of an answer may take.
     patience: Duration,
     telling: Arc<Semaphore>,
+    /// Who could not be told, and when.
+    away: Mutex<BTreeMap<String, Instant>>,
 }
 
 /// A message that may have to be handed on, with its caller.
@@ -134,7 +139,7 @@ impl Replicas {
         };
         let longest = config.expose.iter().map(super::Expose::timeout).max().unwrap_or_default();
         let (seal, telling) = (Arc::clone(seal), Arc::new(Semaphore::new(TELLING)));
-        Ok(Some(Self { seal, others, tls, patience: longest + SILENT, telling }))
+        Ok(Some(Self { seal, others, tls, patience: longest + SILENT, telling, away: Mutex::default() }))
     }
 
     /// Whether a replica has handed on just this, of this caller.
@@ -183,23 +188,34 @@ impl Replicas {
         let (done, told) = tokio::sync::oneshot::channel::<()>();
         tasks(Box::pin(async move {
             let _held = (place, done);
-            let telling = this.others.iter().map(|(at, address)| {
-                let (this, onward) = (&this, &onward);
-                async move {
-                    let told = this.send(address, onward, TAKEN).await;
-                    let refused = match told {
-                        Ok((answer, _)) if answer.status() == StatusCode::ACCEPTED => return,
-                        Ok((answer, _)) => answer.status().to_string(),
-                        Err(error) => error,
-                    };
-                    // One that is down runs nothing.
-                    tracing::info!(target: "sealwire::door", at, refused, "a replica was not told");
+            let mut telling = Vec::new();
+            for (at, address) in &this.others {
+                let is_away = this.away().get(at).is_some_and(|since| since.elapsed() < LEFT_OUT);
+                if !is_away {
+                    telling.push(this.tell_one(at, address, &onward));
                 }
-            });
-            join_all(telling).await;
+            }
+            stream::iter(telling).buffer_unordered(AT_ONCE).collect::<()>().await;
         }));
         // Its end says it.
         drop(told.await);
+    }
+
+    async fn tell_one(&self, at: &str, address: &Address, onward: &Onward) {
+        let refused = match self.send(address, onward, TAKEN).await {
+            Ok((answer, _)) if answer.status() == StatusCode::ACCEPTED => return,
+            Ok((answer, _)) => answer.status().to_string(),
+            Err(error) => {
+                self.away().insert(at.to_owned(), Instant::now());
+                error
+            }
+        };
+        // One that is down runs nothing.
+        tracing::info!(target: "sealwire::door", at, refused, "a replica was not told");
+    }
+
+    fn away(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn send(
@@ -305,7 +321,7 @@ mod tests {
 
     fn replica(key: u8) -> Replicas {
         let (seal, telling) = (Arc::new(Seal::new(&[key; 32]).unwrap()), Arc::new(Semaphore::new(1)));
-        Replicas { seal, others: BTreeMap::new(), tls: None, patience: SILENT, telling }
+        Replicas { seal, others: BTreeMap::new(), tls: None, patience: SILENT, telling, away: Mutex::default() }
     }
 
     #[test]

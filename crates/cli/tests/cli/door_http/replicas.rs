@@ -250,6 +250,9 @@ async fn what_belongs_to_a_call_finds_it_from_any_replica() {
     });
     assert_eq!(at_two.ask(legacy(&other, &cancel)).await.status, 202);
     let (handed, third) = within(LONG, heard).await.unwrap();
+    // It has not answered, so it is left out for a while.
+    assert_eq!(at_two.ask(legacy(&other, &cancel)).await.status, 202);
+    assert!(futures_util::FutureExt::now_or_never(third.accept()).is_none());
     drop(third);
     // It may not have begun.
     let mut count = 0;
