@@ -16,6 +16,7 @@ use super::error::{ClientError, HintKind};
 use super::incoming::Incoming;
 use super::known_service::KnownService;
 use super::link::{Link, NotPublished};
+use super::observe::{Observation, Observer};
 use super::pending::{Expected, StreamWaiter, Waiter};
 use super::sent::{MessageId, Receipt};
 use super::stop_signal::Stoppable;
@@ -44,6 +45,8 @@ pub(super) struct OutgoingMessage {
     pub(super) id: Option<MessageId>,
     /// Where its proofs go, if anybody wants them.
     pub(super) receipt: Option<Receipt>,
+    /// Who is told of it, if anybody wants to.
+    pub(super) observer: Option<Arc<dyn Observer>>,
     /// Whose tokens it is sent with.
     pub(super) tokens: Arc<TokenCache>,
 }
@@ -56,11 +59,13 @@ impl Inner {
         let started = Instant::now();
         let mut attempts = 0;
         let deadline = started + outgoing.deadline;
+        let observation = outgoing.observed();
         let request = self.request_until(outgoing, deadline, &mut attempts);
         let outcome = match &outgoing.stop {
             Some(stop) => stop.run(self, deadline, request).await,
             None => request.await,
         };
+        observation.answered(&outcome);
         // Neither parameters nor results, and of errors only their kind.
         let error = outcome.as_ref().err().map(ClientError::kind);
         let audience = outgoing.service.endpoint.audience();
@@ -132,6 +137,13 @@ impl Inner {
     ///
     /// Cancel safety: a dropped future leaves nothing behind; the message may have been sent.
     pub(super) async fn publish(&self, outgoing: &OutgoingMessage, reply: bool) -> Result<(), ClientError> {
+        let observation = outgoing.observed();
+        let outcome = self.publish_until(outgoing, reply).await;
+        observation.sent(&outcome);
+        outcome
+    }
+
+    async fn publish_until(&self, outgoing: &OutgoingMessage, reply: bool) -> Result<(), ClientError> {
         let deadline = Instant::now() + outgoing.deadline;
         let _place = self.place(deadline).await?;
         loop {
@@ -252,6 +264,10 @@ impl Inner {
 }
 
 impl OutgoingMessage {
+    fn observed(&self) -> Observation {
+        Observation::of_message(self.observer.as_ref(), self.service.endpoint.service().as_str(), &self.payload)
+    }
+
     fn expected(&self, expectation: Expectation, own_ms: u64, token: &CachedToken) -> Expected {
         Expected {
             expectation,

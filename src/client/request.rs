@@ -16,6 +16,7 @@ use super::answer::Answer;
 use super::attachment::Attachment;
 use super::error::{ClientError, InvalidRequest, ProtocolError};
 use super::exchange::OutgoingMessage;
+use super::observe::Observer;
 use super::sent::{MessageId, Receipt};
 use super::stop_signal::{StopSignal, Stoppable};
 use super::stream_options::{StreamOptions, asked};
@@ -110,6 +111,7 @@ pub struct RequestBuilder {
     pub(super) stream: StreamOptions,
     tokens: Option<Tokens>,
     receipt: Option<Receipt>,
+    pub(super) observer: Option<Arc<dyn Observer>>,
     /// What the method may ask for.
     pub(super) attached: Vec<Attachment>,
 }
@@ -142,6 +144,7 @@ impl RequestBuilder {
             stream: StreamOptions::default(),
             tokens: None,
             receipt: None,
+            observer: None,
             attached: Vec::new(),
         }
     }
@@ -186,6 +189,12 @@ impl RequestBuilder {
     /// Writes down the proofs of the request and of its answer, of messages that are answered by one message.
     pub fn note_receipt(mut self, receipt: &Receipt) -> Self {
         self.receipt = Some(receipt.clone());
+        self
+    }
+
+    /// Has `observer` told of each message of this request, and what it comes to.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
         self
     }
 
@@ -367,6 +376,7 @@ impl RequestBuilder {
             stop: self.stop.clone().map(Stoppable::new),
             id: self.id.clone(),
             receipt: self.receipt.clone(),
+            observer: self.observer.clone(),
             tokens: Arc::clone(self.tokens.as_ref().map_or(&inner.tokens, |tokens| &tokens.0)),
         })
     }

@@ -25,6 +25,7 @@ use super::attachment::serving;
 use super::control::cancel;
 use super::error::{ClientError, InvalidRequest};
 use super::incoming::{Incoming, Limits};
+use super::observe::Observation;
 use super::request::{RequestBuilder, decode, request};
 use super::sent::MessageId;
 use super::stop_signal::{CONFIRMED_WITHIN, StopSignal};
@@ -128,7 +129,9 @@ impl RequestBuilder {
         let incoming = Arc::new(Incoming::new(limits, &self.service, deadline, now));
         let (stop, stopped) = oneshot::channel();
         let (client, message_id) = (self.client.clone(), self.id.clone().unwrap_or_default());
+        let observation = Observation::of_method(self.observer.as_ref(), &self.service, method);
         let mut parts = Parts {
+            observation,
             incoming: Arc::clone(&incoming),
             id: id.clone(),
             message_id: message_id.clone(),

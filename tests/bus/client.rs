@@ -4,6 +4,7 @@ mod answers;
 mod broker;
 mod calls;
 mod configured;
+mod observed;
 mod stopped;
 mod streams;
 mod tokens;

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use crate::client::answer::Answer;
 use crate::client::error::{ClientError, ProtocolError};
 use crate::client::incoming::{Incoming, Next};
+use crate::client::observe::Observation;
 use crate::client::request::{decode, single};
 use crate::client::sent::MessageId;
 use crate::client::stream_options::Notified;
@@ -25,6 +26,7 @@ use crate::wire::{FrameKind, Received};
 /// What the application has not had yet. Dropped, it cancels the call.
 pub(super) struct Parts {
     pub(super) incoming: Arc<Incoming>,
+    pub(super) observation: Observation,
     /// The id of the call.
     pub(super) id: Id,
     pub(super) message_id: MessageId,
@@ -51,6 +53,7 @@ impl Parts {
     pub(super) fn poll_part(&mut self, context: &Context<'_>) -> Poll<Option<Part>> {
         loop {
             if let Some(part) = self.ready.pop_front() {
+                self.observation.part(|| self.incoming.replica());
                 return Poll::Ready(Some(part));
             }
             if self.is_over {
@@ -159,6 +162,7 @@ impl Parts {
 
     fn end(&mut self, outcome: Result<Box<RawValue>, ClientError>) {
         self.is_over = true;
+        self.observation.streamed(&outcome, || self.incoming.replica());
         self.outcome = Some(outcome);
         self.text = Vec::new();
         self.place = None;
