@@ -8,6 +8,7 @@ mod connections;
 mod events;
 mod gate;
 mod mcp;
+mod page;
 mod principal;
 mod refusal;
 mod replicas;
@@ -36,6 +37,7 @@ use self::callers::{Callers, METADATA};
 pub use self::config::{DoorConfig, DoorConfigError, Expose, Identity, Replicas};
 use self::connections::{Body, Held, Received};
 use self::mcp::Mcp;
+use self::page::Page;
 use self::principal::{Admission, Place, Principal};
 use self::refusal::Refusal;
 use self::replicas::FromReplica;
@@ -50,7 +52,8 @@ pub struct Door {
     /// Those who only listen are told to go.
     stopping: watch::Sender<bool>,
     callers: Arc<Callers>,
-    admission: Admission,
+    admission: Arc<Admission>,
+    page: Option<Arc<Page>>,
     tls: Option<TlsAcceptor>,
 }
 
@@ -87,11 +90,12 @@ impl Door {
     pub async fn open(config: DoorConfig, credentials: Credentials) -> Result<Self, OpenError> {
         let tls = tls::acceptor(&config).map_err(OpenError::Tls)?;
         let (callers, credentials) = Callers::new(&config, credentials).await?;
-        let admission = Admission::new(&config);
+        let admission = Arc::new(Admission::new(&config));
         let bus = Arc::new(Bus::new(credentials));
+        let page = Page::of(&config, &bus, &admission);
         let mcp = Mcp::new(&config, &bus)?;
         let (callers, stopping) = (Arc::new(callers), watch::Sender::new(false));
-        Ok(Self { config, bus, mcp, stopping, callers, admission, tls })
+        Ok(Self { config, bus, mcp, stopping, callers, admission, page, tls })
     }
 
     /// Answers on `listener` until `stop`, and to other replicas on `others`; then requests under way have [`DoorConfig::drain`] to end,
@@ -147,6 +151,7 @@ impl Door {
         let cut_off = tokio::select! {
             (callers, others) = async { tokio::join!(serving, for_others) } => callers + others,
             () = self.tidy() => 0,
+            () = self.keep_page() => 0,
         };
         self.mcp.close().await;
         self.bus.close().await;
@@ -169,6 +174,13 @@ impl Door {
         }
     }
 
+    async fn keep_page(&self) {
+        match &self.page {
+            Some(page) => page.keep().await,
+            None => std::future::pending().await,
+        }
+    }
+
     async fn answer(&self, request: Request<Received>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let mut answer = match head.uri.path() {
@@ -181,7 +193,10 @@ impl Door {
                     let mut answer = match gate::preflight(&head, origin.as_ref()) {
                         Some(answer) => answer,
                         None if head.uri.path() == METADATA => self.metadata(&head).unwrap_or_else(Refusal::answer),
-                        None => self.route(&head, body).await.unwrap_or_else(Refusal::answer),
+                        None => match self.page.as_ref().filter(|_| page::is_at(&head)) {
+                            Some(page) => self.page(page, &head),
+                            None => self.route(&head, body).await.unwrap_or_else(Refusal::answer),
+                        },
                     };
                     gate::shared_with(&mut answer, origin);
                     answer
@@ -200,7 +215,20 @@ impl Door {
     }
 
     async fn route(&self, head: &Parts, body: Received) -> Result<Response<Body>, Refusal> {
-        let principal = self.callers.know(head)?;
+        let known = self.callers.know(head);
+        let Some(page) = &self.page else { return self.routed(known?, head, body).await };
+        let seen = page.seen(known.as_ref().ok(), head);
+        let answer = match known {
+            Ok(principal) => self.routed(principal.seen_by(&seen), head, body).await,
+            Err(refusal) => Err(refusal),
+        };
+        answer.inspect_err(|refusal| {
+            let service = head.uri.path().split('/').nth(2).unwrap_or_default();
+            seen.refused(refusal, service);
+        })
+    }
+
+    async fn routed(&self, principal: Principal, head: &Parts, body: Received) -> Result<Response<Body>, Refusal> {
         gate::may_get(&self.config, head)?;
         let mut steps = head.uri.path().split('/').skip(1);
         let is_replica = head.extensions.get::<FromReplica>().is_some();

@@ -2,6 +2,7 @@
 
 mod balancer;
 mod events;
+mod looked_at;
 mod mcp;
 mod mint;
 mod page;

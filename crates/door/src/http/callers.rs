@@ -149,7 +149,10 @@ impl Callers {
     /// A request to the service, on behalf of the caller.
     pub(super) fn request(&self, client: &Client, principal: &Principal, expose: &Expose) -> RequestBuilder {
         let service = expose.service.as_str();
-        let request = client.request(service).deadline(expose.timeout());
+        let mut request = client.request(service).deadline(expose.timeout());
+        if let Some(observer) = principal.observer() {
+            request = request.observer(observer);
+        }
         let (Self::Shown(minting), Some(shown)) = (self, &principal.shown) else { return request };
         let tokens = minting.kept.get_with((shown.digest, service.to_owned()), || {
             let audience = expose.audience.clone().unwrap_or_else(|| format!("{}/{service}", minting.environment));

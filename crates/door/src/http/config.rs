@@ -10,6 +10,8 @@ use sealwire::auth::{SecretFileError, read_public};
 use sealwire::{MethodName, Name, TokensConfig};
 use serde::Deserialize;
 
+use super::gate;
+
 /// A door over HTTP: where it listens, as whom it calls, and which services it leads to. docs/doors.md has every key.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -67,6 +69,9 @@ pub struct DoorConfig {
     pub leave_s: u64,
     /// The other replicas, if there are any that clients may come to.
     pub replicas: Option<Replicas>,
+    /// Whether it shows a page of what passes it, to this machine alone.
+    #[serde(default)]
+    pub page: bool,
     /// Which services it leads to.
     pub expose: Vec<Expose>,
 }
@@ -235,7 +240,7 @@ impl DoorConfig {
     fn check(&mut self) -> Result<(), String> {
         self.check_identity()?;
         self.check_replicas()?;
-        let Self { hosts, origins, expose, .. } = self;
+        let Self { hosts, origins, .. } = self;
         within("connections", self.connections as u64, 1, 65_536)?;
         within("per_second", self.per_second.into(), 1, 1_000_000)?;
         within("burst", self.burst.into(), 1, 1_000_000)?;
@@ -259,6 +264,10 @@ impl DoorConfig {
             }
             origin.make_ascii_lowercase();
         }
+        if self.page {
+            self.check_page()?;
+        }
+        let expose = &self.expose;
         if expose.is_empty() {
             return Err("there is no `[[door.expose]]`: it leads nowhere".to_owned());
         }
@@ -327,6 +336,26 @@ impl DoorConfig {
         Ok(())
     }
 
+    /// The page is for whoever sits at the machine, and asks nobody who they are.
+    fn check_page(&self) -> Result<(), String> {
+        if !self.listen.ip().is_loopback() {
+            return Err(format!(
+                "`page` with `listen` {}, which other machines reach: it is shown on a loopback address only, such as \
+                 127.0.0.1:{}",
+                self.listen,
+                self.listen.port()
+            ));
+        }
+        match self.public_url.as_deref() {
+            // Then a proxy leads to this listener, and to the page.
+            Some(url) if self.identity != (Identity::Own {}) && !is_local(url) => Err(format!(
+                "`page` with `public_url` {url}: callers of other machines come to this listener through something that would \
+                 show them the page, too. Leave out one of them"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn check_identity(&mut self) -> Result<(), String> {
         let Self { listen, identity, public_url, tokens, denylist, tls_cert, tls_key, expose, .. } = &*self;
         if tls_cert.is_some() != tls_key.is_some() {
@@ -375,6 +404,12 @@ impl DoorConfig {
         }
         Ok(())
     }
+}
+
+/// Whether this address, which has no path, is of this machine.
+fn is_local(url: &str) -> bool {
+    let name = url.split_once("://").map_or(url, |(_, name)| name);
+    gate::authority_name(name).is_some_and(|name| gate::is_loopback(&name))
 }
 
 fn within(key: &str, value: u64, least: u64, most: u64) -> Result<(), String> {

@@ -247,7 +247,7 @@ fn one_call(expose: &Expose, text: &[u8]) -> Result<(Id, Request), Refusal> {
     match message {
         rpc::Body::Single(Ok(request)) => match request.id.clone() {
             Some(id) if expose.allows(&request.method) => Ok((id, request)),
-            Some(id) => Err(Refusal::no_method().of(Some(&id))),
+            Some(id) => Err(Refusal::no_method().asking(&request.method).of(Some(&id))),
             None => refused("a stream answers a call, and this is a notification"),
         },
         rpc::Body::Single(Err(invalid)) => Err(Refusal::of_invalid(&invalid)),

@@ -60,8 +60,7 @@ pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderVal
         single(headers, name)?;
     }
     if config.identity == (Identity::Own {})
-        && let Some(name) =
-            headers.keys().find(|name| OF_PROXIES.contains(name) || name.as_str().starts_with("x-forwarded"))
+        && let Some(name) = headers.keys().find(|name| is_of_proxies(name))
     {
         let message = format!("`{name}`: this door is for callers of its own machine, and not behind a proxy");
         return Err(Refusal::bad(StatusCode::FORBIDDEN, message));
@@ -102,6 +101,25 @@ pub(super) fn may_get(config: &DoorConfig, head: &Parts) -> Result<(), Refusal> 
     if may { Ok(()) } else { Err(Refusal::bad(StatusCode::FORBIDDEN, "pages of other origins may not call: use POST")) }
 }
 
+/// Whether somebody who sits at this machine wants to see the page: whoever comes through a proxy does not, nor does a page of any
+/// other origin, whatever it may call. Browsers say of an address that was typed that it comes from nowhere.
+pub(super) fn may_look(head: &Parts) -> Result<(), Refusal> {
+    let headers = &head.headers;
+    let is_proxied = headers.keys().any(is_of_proxies);
+    let host = single(headers, &HOST)?.and_then(authority_name);
+    let site = single(headers, &HeaderName::from_static("sec-fetch-site"))?;
+    let may = !is_proxied
+        && !headers.contains_key(ORIGIN)
+        && host.is_some_and(|name| is_loopback(&name))
+        && matches!(site, None | Some("same-origin" | "none"));
+    let message = "the page is shown at this machine, at an address of the door's own that is typed: http://127.0.0.1 and its port";
+    if may { Ok(()) } else { Err(Refusal::bad(StatusCode::FORBIDDEN, message)) }
+}
+
+fn is_of_proxies(name: &HeaderName) -> bool {
+    OF_PROXIES.contains(name) || name.as_str().starts_with("x-forwarded")
+}
+
 /// Whether a call by `GET` was meant: whatever follows a link or a redirection takes anything, or pages.
 pub(super) fn wants_events(head: &Parts) -> Result<(), Refusal> {
     let ranges =
@@ -128,12 +146,12 @@ pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Op
 }
 
 /// The name of an authority, in lower case.
-fn authority_name(authority: &str) -> Option<String> {
+pub(super) fn authority_name(authority: &str) -> Option<String> {
     let parsed: Authority = authority.parse().ok().filter(|_| !authority.contains('@'))?;
     Some(parsed.host().to_ascii_lowercase())
 }
 
-fn is_loopback(name: &str) -> bool {
+pub(super) fn is_loopback(name: &str) -> bool {
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     name == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

@@ -295,13 +295,13 @@ impl Door {
         // Streamable HTTP 2026-07-28: a response stream that is closed is the cancellation; with a handshake it "SHOULD NOT be interpreted
         // as the client cancelling its request".
         let (client, kept) = if spoken.era == Era::Modern { (Some(client), None) } else { (None, Some(client)) };
-        let Sender { server, accepts, .. } = sender;
+        let Sender { server, accepts, principal, .. } = sender;
         let Spoken { era, mut capabilities, peer, .. } = spoken;
         if era != Era::Modern && !accepts.events {
             // Nobody could be asked on the way.
             capabilities = Capabilities::default();
         }
-        let peer = Peer { name: peer, out };
+        let peer = Peer { name: peer, out, observer: principal.observer() };
         let lost = Ended::new(era, id, Err(lost("the door has given it up")));
         let (id, method) = (id.clone(), method.to_owned());
         let task = {

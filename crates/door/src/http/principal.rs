@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use sealwire::client::Observer;
 
 use super::callers::Shown;
 use super::config::DoorConfig;
+use super::page::Seen;
 use super::refusal::Refusal;
 
 /// A caller that is known.
@@ -19,23 +21,38 @@ pub(crate) struct Principal {
     name: Arc<str>,
     /// What it has shown, if it is not the door's agent itself.
     pub(super) shown: Option<Arc<Shown>>,
+    /// Who is told of its calls.
+    seen: Option<Arc<Seen>>,
 }
 
 impl Principal {
     /// Whoever reaches the listener of a door that is for its own machine.
     pub(super) fn own(agent: &str) -> Self {
-        Self { name: agent.into(), shown: None }
+        Self { name: agent.into(), shown: None, seen: None }
     }
 
     /// Whom a token speaks of that was verified.
     pub(super) fn of(shown: Shown) -> Self {
         // Two issuers may have two people of one name.
         let name = format!("{} {}", shown.token.issuer, shown.token.subject).into();
-        Self { name, shown: Some(Arc::new(shown)) }
+        Self { name, shown: Some(Arc::new(shown)), seen: None }
     }
 
     pub(crate) fn as_str(&self) -> &str {
         &self.name
+    }
+
+    pub(super) fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+
+    pub(super) fn seen_by(self, seen: &Arc<Seen>) -> Self {
+        Self { seen: Some(Arc::clone(seen)), ..self }
+    }
+
+    /// Who is to be told of its calls, whatever it speaks.
+    pub(super) fn observer(&self) -> Option<Arc<dyn Observer>> {
+        self.seen.as_ref().map(|seen| Arc::<Seen>::clone(seen) as Arc<dyn Observer>)
     }
 }
 
@@ -109,6 +126,11 @@ impl Admission {
         }
     }
 
+    /// How many requests and streams of a caller are under way.
+    pub(super) fn under_way(&self, principal: &str) -> (u32, u32) {
+        (self.requests.of(principal), self.streams.of(principal))
+    }
+
     /// Forgets the rates of callers that have been quiet.
     pub(super) fn tidy(&self) {
         self.rate.retain_recent();
@@ -129,6 +151,10 @@ impl Places {
         }
         all.entry(Arc::clone(&principal.name)).or_default().insert(service.to_owned(), count + 1);
         Some(Place { places: Arc::clone(this), principal: Arc::clone(&principal.name), service: service.to_owned() })
+    }
+
+    fn of(&self, principal: &str) -> u32 {
+        self.lock().get(principal).map_or(0, |taken| taken.values().sum())
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, BTreeMap<String, u32>>> {

@@ -34,6 +34,8 @@ struct About {
     id: Option<Box<RawValue>>,
     /// What else is to be known.
     data: Option<Value>,
+    /// The method that was asked for.
+    method: Option<String>,
 }
 
 /// What became of a call that has no result.
@@ -219,6 +221,24 @@ impl Refusal {
             self.code = -self.code;
         }
         self
+    }
+
+    /// Of a call of this method, which the answer does not say.
+    pub(crate) fn asking(mut self, method: &str) -> Self {
+        self.about.method = Some(method.to_owned());
+        self
+    }
+
+    pub(crate) fn method_asked(&self) -> Option<&str> {
+        self.about.method.as_deref()
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn is_not_sent(&self) -> bool {
+        self.outcome == Some(Outcome::NotSent)
     }
 
     /// Of the call of this id.

@@ -110,7 +110,7 @@ impl Door {
                 let is_allowed = expose.allows(&request.method);
                 match request.id {
                     Some(id) if is_allowed => Ok(Asked::Answer(Some(id))),
-                    Some(id) => Err(Refusal::no_method().of(Some(&id))),
+                    Some(id) => Err(Refusal::no_method().asking(&request.method).of(Some(&id))),
                     // JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a Notification".
                     None if is_allowed => Ok(Asked::Nothing(vec![Bytes::copy_from_slice(text)])),
                     None => Ok(Asked::Nothing(Vec::new())),

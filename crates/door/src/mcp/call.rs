@@ -149,7 +149,7 @@ impl Server {
                     Ok(client) => client,
                     Err(away) => return Ok(failed(era, &away.to_string())),
                 };
-                self.begin(&client, tool, &arguments, capabilities.forms())?
+                Self::begin(peer, &client, tool, &arguments, capabilities.forms())?
             }
         };
         let step = self.go_on(peer, &mut ongoing, era, asked.meta.progress.as_ref()).await;
@@ -176,16 +176,15 @@ impl Server {
         self.offered(name).ok_or_else(unknown)
     }
 
-    fn begin(&self, client: &Client, tool: Arc<Tool>, arguments: &str, asks: bool) -> Result<Ongoing, Fault> {
+    fn begin(peer: &Peer, client: &Client, tool: Arc<Tool>, arguments: &str, asks: bool) -> Result<Ongoing, Fault> {
         let params = RawValue::from_string(arguments.to_owned()).map_err(|error| Fault::params(error.to_string()))?;
         // Bounded by the window of the call: no more of them come before these are read.
         let (note, notes) = mpsc::unbounded_channel();
         let (ask, questions) = mpsc::channel(1);
         let id = MessageId::default();
-        let mut request = client
-            .request(&tool.service)
+        let mut request = peer
+            .request(client, &tool)
             .note_id(&id)
-            .deadline(tool.deadline)
             .max_bytes(MAX_RESULT)
             .on_notification(move |told| drop(note.send(told)));
         if asks {

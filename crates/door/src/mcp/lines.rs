@@ -61,7 +61,7 @@ pub async fn serve(
     let services =
         services.into_iter().map(|service| Exposed { service, deadline, allows: Box::new(|_| true) }).collect();
     let server = Server::new(Services::new(Arc::new(bus), services), refresh, None);
-    let peer = Peer { name: server.agent().into(), out };
+    let peer = Peer { name: server.agent().into(), out, observer: None };
     let door = Arc::new(Door { server, peer, state: Mutex::default() });
     let mut tasks = JoinSet::new();
     let mut look = tokio::time::interval(refresh);

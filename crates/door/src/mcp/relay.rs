@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::message::{Asked, Era, Fault, Members, Outcome, raw};
-use super::server::Server;
+use super::server::{Peer, Server};
 use crate::bus::gone;
 use crate::catalogue::Tool;
 
@@ -18,15 +18,15 @@ const RECENT: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Server {
     /// Hands a request on to the method that it is.
-    pub(super) async fn relay(&self, era: Era, request: &str, asked: &Asked) -> Outcome {
+    pub(super) async fn relay(&self, peer: &Peer, era: Era, request: &str, asked: &Asked) -> Outcome {
         let offer = self.offer(RECENT).await?;
         let methods: Vec<Arc<Tool>> =
             offer.relayed.iter().filter(|tool| tool.mcp.request.as_deref() == Some(request)).cloned().collect();
         let ttl_ms = Some(self.ttl_ms());
         let Some(list) = listed(request) else {
             let result = match request {
-                "resources/read" => self.read(era, &methods, asked).await?,
-                _ => self.prompt(&methods, asked).await?,
+                "resources/read" => self.read(peer, era, &methods, asked).await?,
+                _ => self.prompt(peer, &methods, asked).await?,
             };
             return Ok(era.result(result, ttl_ms.filter(|_| request == "resources/read")));
         };
@@ -40,7 +40,7 @@ impl Server {
         };
         let Some(tool) = methods.get(at) else { return Ok(era.result(only(list, raw(&json!([]))), ttl_ms)) };
         let params = inner.map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
-        let mut result = self.ask_service(tool, &params).await.map_err(|error| fault(&error))?;
+        let mut result = self.ask_service(peer, tool, &params).await.map_err(|error| fault(&error))?;
         if methods.len() > 1 && list == "prompts" {
             label(&mut result, tool);
         }
@@ -56,10 +56,10 @@ impl Server {
     }
 
     /// Of several servers, the first one that has it.
-    async fn read(&self, era: Era, methods: &[Arc<Tool>], asked: &Asked) -> Result<Members, Fault> {
+    async fn read(&self, peer: &Peer, era: Era, methods: &[Arc<Tool>], asked: &Asked) -> Result<Members, Fault> {
         let Some(uri) = &asked.uri else { return Err(Fault::params("`uri` is missing")) };
         for tool in methods {
-            match self.ask_service(tool, &json!({ "uri": uri })).await {
+            match self.ask_service(peer, tool, &json!({ "uri": uri })).await {
                 Err(ClientError::Remote(error)) if error.code() == code::INVALID_PARAMS => {}
                 found => return found.map_err(|error| fault(&error)),
             }
@@ -68,7 +68,7 @@ impl Server {
         Err(Fault::new(code, "Resource not found").with(json!({ "uri": uri })))
     }
 
-    async fn prompt(&self, methods: &[Arc<Tool>], asked: &Asked) -> Result<Members, Fault> {
+    async fn prompt(&self, peer: &Peer, methods: &[Arc<Tool>], asked: &Asked) -> Result<Members, Fault> {
         let Some(name) = &asked.name else { return Err(Fault::params("`name` is missing")) };
         let named = match methods {
             [only] => Some((only, name.as_str())),
@@ -79,14 +79,13 @@ impl Server {
         params.insert("name".to_owned(), name.into());
         let arguments = asked.arguments.as_deref().and_then(|text| serde_json::from_str::<Value>(text.get()).ok());
         params.extend(arguments.map(|arguments| ("arguments".to_owned(), arguments)));
-        self.ask_service(tool, &Value::Object(params)).await.map_err(|error| fault(&error))
+        self.ask_service(peer, tool, &Value::Object(params)).await.map_err(|error| fault(&error))
     }
 
-    async fn ask_service(&self, tool: &Tool, params: &Value) -> Result<Members, ClientError> {
+    async fn ask_service(&self, peer: &Peer, tool: &Tool, params: &Value) -> Result<Members, ClientError> {
         let client = self.services.bus.client().await.map_err(|_| ClientError::Closed)?;
-        let request = client.request(&tool.service).deadline(tool.deadline);
         let id = MessageId::default();
-        let call = request.note_id(&id).stream::<Box<RawValue>>(&tool.method.name, params);
+        let call = peer.request(&client, tool).note_id(&id).stream::<Box<RawValue>>(&tool.method.name, params);
         tokio::select! {
             result = call.finish() => result,
             sent = gone(&client, &id) => Err(if sent { ClientError::ConnectionLost } else { ClientError::Closed }),

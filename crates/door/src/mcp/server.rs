@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use sealwire::client::{Client, Observer, RequestBuilder};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
@@ -54,6 +55,19 @@ pub(crate) struct Peer {
     pub(crate) name: Arc<str>,
     /// What goes to it before the response.
     pub(crate) out: Outbox,
+    /// Who is told of its calls.
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+}
+
+impl Peer {
+    /// A call of a method, of which others may be told.
+    pub(super) fn request(&self, client: &Client, tool: &Tool) -> RequestBuilder {
+        let request = client.request(&tool.service).deadline(tool.deadline);
+        match &self.observer {
+            Some(observer) => request.observer(Arc::clone(observer)),
+            None => request,
+        }
+    }
 }
 
 /// What was asked just now is not asked again.
@@ -123,7 +137,7 @@ impl Server {
             }
             ("tools/call", _) => self.call(peer, era, asked, capabilities).await,
             ("resources/list" | "resources/templates/list" | "resources/read" | "prompts/list" | "prompts/get", _) => {
-                self.relay(era, method, &asked).await
+                self.relay(peer, era, method, &asked).await
             }
             _ => Err(Fault::new(-32601, "Method not found")),
         }

@@ -84,7 +84,7 @@ impl Wire {
         }
     }
 
-    async fn chunk(&mut self) -> Option<String> {
+    pub(super) async fn chunk(&mut self) -> Option<String> {
         let (line, length) = loop {
             if let Some(end) = self.read.windows(2).position(|bytes| bytes == b"\r\n") {
                 let line = std::str::from_utf8(&self.read[..end]).unwrap();

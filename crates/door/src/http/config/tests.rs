@@ -40,6 +40,28 @@ fn what_is_left_out_has_a_meaning_and_what_is_wrong_is_said() {
 }
 
 #[test]
+fn the_page_is_for_this_machine_alone() {
+    assert!(!read(LEAST).unwrap().page, "it is off");
+    let page = LEAST.replace("a.json\"\n", "a.json\"\npage = true\n");
+    assert!(read(&page).unwrap().page);
+    assert!(read(&page.replace("127.0.0.1:0", "[::1]:0")).is_ok());
+    let tables = "\n[[door.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"j.json\"\n[[door.expose]]";
+    let mint = "page = true\ntls_cert = \"c.pem\"\ntls_key = \"k.pem\"\npublic_url = \"http://localhost:8480\"\n\
+                identity = { mode = \"mint\", key = \"k.json\" }\n";
+    let mint = page.replace("page = true\n", mint).replace("[[door.expose]]", tables);
+    assert!(read(&mint).is_ok());
+    for (from, to, said) in [
+        ("127.0.0.1:0", "0.0.0.0:8443", "`page` with `listen` 0.0.0.0:8443"),
+        ("127.0.0.1:0", "192.168.1.7:8443", "`page` with `listen`"),
+        ("http://localhost:8480", "https://door.example", "`page` with `public_url` https://door.example"),
+        ("http://localhost:8480", "https://localhost.example", "`page` with `public_url`"),
+    ] {
+        let error = read(&mint.replace(from, to)).unwrap_err();
+        assert!(error.contains(said), "{to}: {error}");
+    }
+}
+
+#[test]
 fn callers_that_show_tokens_need_all_that_these_are_judged_by() {
     let tables = "\n[[door.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"j.json\"\n[[door.expose]]";
     let mint =
@@ -131,5 +153,5 @@ fn the_page_has_every_key_and_its_example_is_one() {
         }
         described += 1;
     }
-    assert_eq!(described, 24);
+    assert_eq!(described, 25);
 }

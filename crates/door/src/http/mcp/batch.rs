@@ -78,12 +78,12 @@ impl Door {
         }
         let (ended, end) = oneshot::channel();
         let Spoken { era, peer, .. } = spoken;
-        let server = sender.server;
+        let (server, observer) = (sender.server, sender.principal.observer());
         let task = async move {
             let _place = place;
             let answers = requests.iter().zip(running).map(|((id, method, params), mut running)| {
                 let (out, _) = Outbox::of_request();
-                let peer = Peer { name: Arc::clone(&peer), out };
+                let peer = Peer { name: Arc::clone(&peer), out, observer: observer.clone() };
                 let server = &server;
                 async move {
                     let asked = match Asked::read(params.as_deref()) {

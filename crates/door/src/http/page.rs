@@ -1,0 +1,319 @@
+//! The door's page: who may call what, what passes the door, and how its services are, for whoever looks at it on this machine.
+//! Never changes anything, never has a parameter, result or token, and is never the reason why a call waits.
+
+mod feed;
+mod services;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use hyper::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS};
+use hyper::http::request::Parts;
+use hyper::{Method, Response, StatusCode};
+use serde::Serialize;
+use tokio::sync::{broadcast, watch};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+pub(super) use self::feed::Seen;
+use self::feed::{Counts, Feed, Row, ShownCall, ShownCaller, ShownReplica, now_ms};
+use self::services::{Services, ShownAnswer};
+use super::config::{DoorConfig, Identity};
+use super::connections::Body;
+use super::principal::{Admission, Principal};
+use super::refusal::Refusal;
+use super::{Door, FromReplica, answered, gate, only};
+use crate::bus::Bus;
+
+/// Who may look at the same time.
+const LOOKING: usize = 8;
+/// How often those who look are told of calls, and so often of everything else.
+const TOLD: Duration = Duration::from_millis(250);
+const TICKS: u32 = 4;
+/// Calls under way, and callers, that are shown.
+const SHOWN: usize = 50;
+
+/// What is needed for it.
+#[derive(Debug)]
+pub(super) struct Page {
+    feed: Arc<Feed>,
+    services: Services,
+    looking: watch::Sender<usize>,
+    started: u64,
+    config: DoorConfig,
+    bus: Arc<Bus>,
+    admission: Arc<Admission>,
+    agent: String,
+}
+
+/// Everything but calls that have ended.
+#[derive(Serialize)]
+struct State<'a> {
+    now: u64,
+    started: u64,
+    agent: &'a str,
+    identity: &'static str,
+    bus: bool,
+    limits: Limits,
+    services: Vec<ShownService<'a>>,
+    under_way: Vec<ShownCall>,
+    under_way_count: usize,
+    callers: Vec<ShownCaller>,
+    callers_count: usize,
+    /// As `Counts` has them.
+    minute: Vec<[u64; 5]>,
+}
+
+#[derive(Serialize)]
+struct Limits {
+    per_second: u32,
+    burst: u32,
+    in_flight: u32,
+    streams: u32,
+}
+
+#[derive(Serialize)]
+struct ShownService<'a> {
+    service: &'a str,
+    /// The ceiling.
+    methods: &'a [String],
+    timeout_s: u64,
+    answer: Option<ShownAnswer>,
+    counts: Counts,
+    replicas: Vec<ShownReplica>,
+}
+
+impl Page {
+    /// None unless it is wanted.
+    pub(super) fn of(config: &DoorConfig, bus: &Arc<Bus>, admission: &Arc<Admission>) -> Option<Arc<Self>> {
+        config.page.then(|| {
+            let feed = Arc::new(Feed::new(config.identity != (Identity::Own {})));
+            for expose in &config.expose {
+                feed.counts(expose.service.as_str());
+            }
+            Arc::new(Self {
+                feed,
+                services: Services::new(),
+                looking: watch::Sender::new(0),
+                started: now_ms(),
+                config: config.clone(),
+                bus: Arc::clone(bus),
+                admission: Arc::clone(admission),
+                agent: bus.agent(),
+            })
+        })
+    }
+
+    /// Who is to be told of the calls of a request.
+    pub(super) fn seen(&self, principal: Option<&Principal>, head: &Parts) -> Arc<Seen> {
+        self.feed.seen(principal.map(Principal::name), dialect(head.uri.path()))
+    }
+
+    /// Asks services while somebody looks. With tokens of others, nobody may be asked.
+    pub(super) async fn keep(&self) {
+        if self.config.identity == (Identity::Own {}) {
+            self.services.ask(&self.config, &self.bus, &self.looking).await;
+        }
+        std::future::pending().await
+    }
+
+    fn state(&self) -> State<'_> {
+        let DoorConfig { per_second, burst, in_flight, streams, expose, identity, .. } = &self.config;
+        let services = expose.iter().map(|expose| {
+            let service = expose.service.as_str();
+            let (counts, replicas) = self.feed.service(service);
+            let answer = self.services.answer(service);
+            let (methods, timeout_s) = (expose.methods.as_slice(), expose.timeout_s);
+            ShownService { service, methods, timeout_s, answer, counts, replicas }
+        });
+        let (under_way, under_way_count) = self.feed.under_way(SHOWN);
+        let (mut callers, callers_count) = self.feed.callers(SHOWN);
+        for caller in &mut callers {
+            (caller.in_flight, caller.streams) = self.admission.under_way(&caller.principal);
+        }
+        State {
+            now: now_ms(),
+            started: self.started,
+            agent: &self.agent,
+            identity: if *identity == (Identity::Own {}) { "own" } else { "mint" },
+            bus: self.bus.is_up(),
+            limits: Limits { per_second: *per_second, burst: *burst, in_flight: *in_flight, streams: *streams },
+            services: services.collect(),
+            under_way,
+            under_way_count,
+            callers,
+            callers_count,
+            minute: self.feed.minute(),
+        }
+    }
+}
+
+/// What a caller speaks at this address.
+fn dialect(path: &str) -> &'static str {
+    let mut steps = path.split('/').skip(1);
+    match (steps.next(), steps.nth(1)) {
+        (Some("rpc"), Some("stream")) => "sse",
+        (Some("rpc"), Some("ws")) | (Some("ws"), _) => "ws",
+        (Some("rpc"), _) => "rpc",
+        (Some("mcp"), _) => "mcp",
+        (Some("a2a"), _) => "a2a",
+        _ => "http",
+    }
+}
+
+/// Whether the page is asked for. Others than this machine may reach the listener for replicas, which has none.
+pub(super) fn is_at(head: &Parts) -> bool {
+    let path = head.uri.path();
+    (path == "/" || path.starts_with("/page/")) && head.extensions.get::<FromReplica>().is_none()
+}
+
+impl Door {
+    /// `GET /`, and what it needs.
+    pub(super) fn page(&self, page: &Arc<Page>, head: &Parts) -> Response<Body> {
+        let mut answer = self.looked_at(page, head).unwrap_or_else(Refusal::answer);
+        let headers = answer.headers_mut();
+        for (name, value) in [
+            (CONTENT_SECURITY_POLICY, POLICY),
+            (X_FRAME_OPTIONS, "DENY"),
+            (REFERRER_POLICY, "no-referrer"),
+            (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+            (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        answer
+    }
+
+    fn looked_at(&self, page: &Arc<Page>, head: &Parts) -> Result<Response<Body>, Refusal> {
+        gate::may_look(head)?;
+        only(&head.method, Method::GET)?;
+        let (kind, file) = match head.uri.path() {
+            "/" => ("text/html; charset=utf-8", HTML),
+            "/page/page.css" => ("text/css; charset=utf-8", CSS),
+            "/page/page.js" => ("text/javascript; charset=utf-8", JS),
+            "/page/icon.svg" => ("image/svg+xml", ICON),
+            "/page/events" => return self.looking(page),
+            _ => return Err(Refusal::not_found("there is nothing here")),
+        };
+        Ok(answered(StatusCode::OK, kind, Bytes::from_static(file)))
+    }
+
+    fn looking(&self, page: &Arc<Page>) -> Result<Response<Body>, Refusal> {
+        let mut has_place = false;
+        page.looking.send_if_modified(|looking| {
+            has_place = *looking < LOOKING;
+            *looking += usize::from(has_place);
+            has_place
+        });
+        if !has_place {
+            return Err(Refusal::unavailable("so many look at this page that there is no place: close another one"));
+        }
+        let place = Looks(Arc::clone(page));
+        let (recent, rows) = page.feed.listen();
+        let mut tick = interval(TOLD);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let methods = page.services.methods.subscribe();
+        let mut looker = Looker {
+            rows,
+            methods,
+            stopping: self.stopping.subscribe(),
+            tick,
+            ticks: 0,
+            ready: VecDeque::new(),
+            place,
+        };
+        looker.methods.mark_changed();
+        looker.ready.push_back(event("calls", &recent));
+        let body = StreamBody::new(stream::unfold(looker, async |mut looker| {
+            let event = looker.next().await?;
+            Some((Ok(Frame::data(event)), looker))
+        }));
+        let mut answer = Response::new(body.boxed_unsync());
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        Ok(answer)
+    }
+}
+
+/// Somebody who looks.
+struct Looker {
+    rows: broadcast::Receiver<Arc<Row>>,
+    methods: watch::Receiver<Arc<str>>,
+    stopping: watch::Receiver<bool>,
+    tick: Interval,
+    ticks: u32,
+    ready: VecDeque<Bytes>,
+    place: Looks,
+}
+
+/// A place among those who look; its end gives it back.
+struct Looks(Arc<Page>);
+
+impl Drop for Looks {
+    fn drop(&mut self) {
+        self.0.looking.send_modify(|looking| *looking = looking.saturating_sub(1));
+    }
+}
+
+impl Looker {
+    /// The next bytes; `None` when the door is stopped.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            let is_stopping = tokio::select! {
+                // Also when there is nobody any more who could stop it.
+                _ = self.stopping.wait_for(|stopping| *stopping) => true,
+                _ = self.tick.tick() => false,
+            };
+            if is_stopping {
+                return None;
+            }
+            self.tell();
+        }
+    }
+
+    fn tell(&mut self) {
+        if self.ticks.is_multiple_of(TICKS) {
+            self.ready.push_back(event("state", &self.place.0.state()));
+        }
+        self.ticks = self.ticks.wrapping_add(1);
+        if self.methods.has_changed().unwrap_or(false) {
+            let methods = Arc::clone(&self.methods.borrow_and_update());
+            self.ready.push_back(Bytes::from(format!("event: methods\ndata: {methods}\n\n")));
+        }
+        let (mut rows, mut missed) = (Vec::new(), 0);
+        loop {
+            match self.rows.try_recv() {
+                Ok(row) => rows.push(row),
+                Err(broadcast::error::TryRecvError::Lagged(some)) => missed += some,
+                Err(_) => break,
+            }
+        }
+        if missed > 0 {
+            self.ready.push_back(event("missed", &missed));
+        }
+        if !rows.is_empty() {
+            self.ready.push_back(event("calls", &rows));
+        }
+    }
+}
+
+/// One event. JSON as it is written here is one line.
+fn event(name: &str, data: &impl Serialize) -> Bytes {
+    format!("event: {name}\ndata: {}\n\n", serde_json::to_string(data).unwrap_or_default()).into()
+}
+
+/// No script but the page's own, nothing from elsewhere, no frame around it, and no text that becomes markup.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+                      trusted-types 'none'";
+
+const HTML: &[u8] = include_bytes!("page/page.html");
+const CSS: &[u8] = include_bytes!("page/page.css");
+const JS: &[u8] = include_bytes!("page/page.js");
+const ICON: &[u8] = include_bytes!("page/icon.svg");

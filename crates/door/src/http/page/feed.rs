@@ -1,0 +1,684 @@
+//! What passes the door, for whoever looks at its page: calls under way, those that have ended, and who made them.
+//! Never told parameters, results or tokens, and never waits for anybody who looks.
+
+use std::borrow::Cow;
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::BuildHasher as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use sealwire::client::{ClientError, Ended, Observed, Observer};
+use sealwire::rpc::code;
+use serde::Serialize;
+use tokio::sync::broadcast;
+
+use crate::http::refusal::Refusal;
+
+/// Calls that have ended, as whoever opens the page sees them. Less than 1 KiB each, see `CHARACTERS`.
+const RECENT: usize = 256;
+/// Calls that wait for those who look. Whoever is further behind has missed some.
+const AHEAD: usize = 512;
+/// Calls under way that are known one by one; all are counted.
+const UNDER_WAY: usize = 1_024;
+/// Callers that are known. The one that has been quiet for the longest makes room.
+const CALLERS: usize = 256;
+/// Replicas of a service that are known.
+const REPLICAS: usize = 32;
+/// The longest text that came from elsewhere.
+const CHARACTERS: usize = 100;
+/// What is quiet for so long is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+/// How far back rates of callers look, and the picture of all calls, in seconds.
+const WINDOW: usize = 10;
+const MINUTE: usize = 60;
+
+/// All of it.
+#[derive(Debug)]
+pub(super) struct Feed {
+    /// Callers are people, whose names the page does not have.
+    is_personal: bool,
+    names: RandomState,
+    started: Instant,
+    next: AtomicU64,
+    pub(super) rows: broadcast::Sender<Arc<Row>>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    recent: VecDeque<Arc<Row>>,
+    under_way: BTreeMap<u64, Arc<UnderWay>>,
+    callers: HashMap<Arc<str>, Caller>,
+    replicas: BTreeMap<(String, String), Replica>,
+    counts: BTreeMap<String, Counts>,
+    minute: Counted<MINUTE>,
+}
+
+/// A call that has ended, or was refused.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    n: u64,
+    at: u64,
+    caller: Option<Arc<str>>,
+    via: &'static str,
+    service: String,
+    method: String,
+    /// How many calls it was.
+    calls: usize,
+    /// How many of these came to what is said of it.
+    of: usize,
+    outcome: Outcome,
+    code: Option<i32>,
+    ms: f64,
+    replica: Option<String>,
+    parts: u64,
+}
+
+/// What a call has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Outcome {
+    /// A result.
+    Ok,
+    /// A notification, which nobody answers.
+    Sent,
+    /// Its caller has left, or the door has given it up.
+    Cancelled,
+    /// An error of the method.
+    Error,
+    /// Not let in: by the door, or by the service before its policy was asked.
+    Refused,
+    /// By the policy.
+    Denied,
+    /// It may have run.
+    Unknown,
+}
+
+/// A call under way.
+#[derive(Debug)]
+struct UnderWay {
+    n: u64,
+    at: u64,
+    since: Instant,
+    principal: Arc<str>,
+    caller: Arc<str>,
+    via: &'static str,
+    service: String,
+    method: String,
+    calls: usize,
+    is_stream: bool,
+    parts: AtomicU64,
+    replica: OnceLock<String>,
+}
+
+/// One of those who call.
+#[derive(Debug)]
+struct Caller {
+    shown: Arc<str>,
+    last: Instant,
+    counts: Counts,
+    recent: Counted<WINDOW>,
+}
+
+#[derive(Debug)]
+struct Replica {
+    last: Instant,
+    answers: u64,
+}
+
+/// How many calls came to what.
+#[derive(Debug, Default, Clone, Copy, Serialize)]
+pub(super) struct Counts {
+    ok: u64,
+    error: u64,
+    denied: u64,
+    refused: u64,
+    unknown: u64,
+}
+
+/// The same for each of the last seconds.
+#[derive(Debug)]
+struct Counted<const N: usize> {
+    second: u64,
+    counts: VecDeque<Counts>,
+}
+
+/// What the page says of a call under way.
+#[derive(Debug, Serialize)]
+pub(super) struct ShownCall {
+    n: u64,
+    at: u64,
+    caller: Arc<str>,
+    via: &'static str,
+    service: String,
+    method: String,
+    calls: usize,
+    stream: bool,
+    parts: u64,
+    replica: Option<String>,
+}
+
+/// What it says of a caller.
+#[derive(Debug, Serialize)]
+pub(super) struct ShownCaller {
+    caller: Arc<str>,
+    /// Calls a second, of late.
+    rate: f64,
+    pub(super) in_flight: u32,
+    pub(super) streams: u32,
+    counts: Counts,
+    ago_ms: u64,
+    #[serde(skip)]
+    pub(super) principal: Arc<str>,
+}
+
+/// What it says of a replica.
+#[derive(Debug, Serialize)]
+pub(super) struct ShownReplica {
+    replica: String,
+    ago_ms: u64,
+    answers: u64,
+}
+
+/// One caller by one dialect, in one request or connection.
+#[derive(Debug)]
+pub(in crate::http) struct Seen {
+    feed: Arc<Feed>,
+    caller: Option<Arc<str>>,
+    via: &'static str,
+    has_begun: AtomicBool,
+}
+
+impl Feed {
+    pub(super) fn new(is_personal: bool) -> Self {
+        let rows = broadcast::Sender::new(AHEAD);
+        let (names, started, next) = (RandomState::new(), Instant::now(), AtomicU64::new(0));
+        Self { is_personal, names, started, next, rows, kept: Mutex::default() }
+    }
+
+    /// Of a caller that is known, or of somebody.
+    pub(super) fn seen(self: &Arc<Self>, caller: Option<Arc<str>>, via: &'static str) -> Arc<Seen> {
+        Arc::new(Seen { feed: Arc::clone(self), caller, via, has_begun: AtomicBool::new(false) })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn second(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    /// The calls that have ended of late, and what follows on them.
+    pub(super) fn listen(&self) -> (Vec<Arc<Row>>, broadcast::Receiver<Arc<Row>>) {
+        // INVARIANT: rows are sent under the lock, so none is in both or in neither.
+        let kept = self.kept();
+        (kept.recent.iter().map(Arc::clone).collect(), self.rows.subscribe())
+    }
+
+    /// What the page calls somebody: the agent, or where callers are people, a mark that only this process can make, and that the
+    /// log explains once.
+    fn shown(&self, principal: &str) -> Arc<str> {
+        if !self.is_personal {
+            return escaped(principal).into();
+        }
+        let shown = format!("#{:08x}", self.names.hash_one(principal) >> 32);
+        tracing::info!(target: "sealwire::door", caller = principal, shown_as = shown, "a caller on the page");
+        shown.into()
+    }
+
+    fn caller(&self, kept: &mut Kept, principal: &Arc<str>) -> Arc<str> {
+        if let Some(caller) = kept.callers.get_mut(principal) {
+            caller.last = Instant::now();
+            return Arc::clone(&caller.shown);
+        }
+        if kept.callers.len() >= CALLERS
+            && let Some(quiet) = kept.callers.iter().min_by_key(|(_, caller)| caller.last).map(|(name, _)| name.clone())
+        {
+            kept.callers.remove(&quiet);
+        }
+        let shown = self.shown(principal);
+        let caller = Caller {
+            shown: Arc::clone(&shown),
+            last: Instant::now(),
+            counts: Counts::default(),
+            recent: Counted::default(),
+        };
+        kept.callers.insert(Arc::clone(principal), caller);
+        shown
+    }
+
+    fn end(&self, row: Row, principal: Option<&Arc<str>>) {
+        let second = self.second();
+        let row = Arc::new(row);
+        let mut kept = self.kept();
+        kept.under_way.remove(&row.n);
+        if let Some(caller) = principal.and_then(|principal| kept.callers.get_mut(principal)) {
+            caller.counts.add(&row);
+            caller.recent.at(second).add(&row);
+        }
+        kept.minute.at(second).add(&row);
+        // Services that are not exposed have none.
+        if let Some(counts) = kept.counts.get_mut(&row.service) {
+            counts.add(&row);
+        }
+        if let Some(replica) = row.replica.clone() {
+            kept.heard(&row.service, replica);
+        }
+        if kept.recent.len() >= RECENT {
+            kept.recent.pop_front();
+        }
+        kept.recent.push_back(Arc::clone(&row));
+        // Nobody may be looking.
+        drop(self.rows.send(row));
+    }
+
+    /// Counts calls to this service from now on.
+    pub(super) fn counts(&self, service: &str) {
+        self.kept().counts.entry(service.to_owned()).or_default();
+    }
+
+    /// What there is to be seen of a service.
+    pub(super) fn service(&self, service: &str) -> (Counts, Vec<ShownReplica>) {
+        let kept = self.kept();
+        let replicas = kept.replicas.iter().filter(|((of, _), _)| of == service);
+        let shown = |((_, name), replica): (&(String, String), &Replica)| ShownReplica {
+            replica: name.clone(),
+            ago_ms: ms_since(replica.last),
+            answers: replica.answers,
+        };
+        (kept.counts.get(service).copied().unwrap_or_default(), replicas.map(shown).collect())
+    }
+
+    /// The oldest calls under way, as many as `most`, and how many there are.
+    pub(super) fn under_way(&self, most: usize) -> (Vec<ShownCall>, usize) {
+        let kept = self.kept();
+        let shown = kept.under_way.values().take(most).map(|call| ShownCall {
+            n: call.n,
+            at: call.at,
+            caller: Arc::clone(&call.caller),
+            via: call.via,
+            service: call.service.clone(),
+            method: call.method.clone(),
+            calls: call.calls,
+            stream: call.is_stream,
+            parts: call.parts.load(Ordering::Relaxed),
+            replica: call.replica.get().cloned(),
+        });
+        (shown.collect(), kept.under_way.len())
+    }
+
+    /// Callers, those that called last first, and how many there are.
+    pub(super) fn callers(&self, most: usize) -> (Vec<ShownCaller>, usize) {
+        let second = self.second();
+        let mut kept = self.kept();
+        kept.callers.retain(|_, caller| caller.last.elapsed() < FORGOTTEN);
+        kept.replicas.retain(|_, replica| replica.last.elapsed() < FORGOTTEN);
+        let mut all: Vec<_> = kept.callers.iter_mut().collect();
+        all.sort_by_key(|(_, caller)| std::cmp::Reverse(caller.last));
+        let count = all.len();
+        let shown = all.into_iter().take(most).map(|(principal, caller)| {
+            caller.recent.at(second);
+            let calls: u64 = caller.recent.counts.iter().flat_map(Counts::all).sum();
+            #[expect(clippy::cast_precision_loss, reason = "a rate")]
+            let rate = calls as f64 / WINDOW as f64;
+            ShownCaller {
+                caller: Arc::clone(&caller.shown),
+                rate,
+                in_flight: 0,
+                streams: 0,
+                counts: caller.counts,
+                ago_ms: ms_since(caller.last),
+                principal: Arc::clone(principal),
+            }
+        });
+        (shown.collect(), count)
+    }
+
+    /// What calls came to in each of the last sixty seconds, the last one last.
+    pub(super) fn minute(&self) -> Vec<[u64; 5]> {
+        let second = self.second();
+        let mut kept = self.kept();
+        kept.minute.at(second);
+        kept.minute.counts.iter().map(Counts::all).collect()
+    }
+}
+
+impl Kept {
+    fn heard(&mut self, service: &str, replica: String) {
+        let of_service = self.replicas.iter().filter(|((of, _), _)| of == service);
+        let oldest = of_service.clone().min_by_key(|(_, replica)| replica.last).map(|(key, _)| key.clone());
+        let count = of_service.count();
+        let key = (service.to_owned(), replica);
+        if count >= REPLICAS
+            && !self.replicas.contains_key(&key)
+            && let Some(oldest) = oldest
+        {
+            self.replicas.remove(&oldest);
+        }
+        let replica = self.replicas.entry(key).or_insert(Replica { last: Instant::now(), answers: 0 });
+        (replica.last, replica.answers) = (Instant::now(), replica.answers + 1);
+    }
+}
+
+impl Counts {
+    fn add(&mut self, row: &Row) {
+        let calls = row.calls.max(1) as u64;
+        let of = (row.of as u64).min(calls);
+        let counted = match row.outcome {
+            Outcome::Ok | Outcome::Sent | Outcome::Cancelled => &mut self.ok,
+            Outcome::Error => &mut self.error,
+            Outcome::Denied => &mut self.denied,
+            Outcome::Refused => &mut self.refused,
+            Outcome::Unknown => &mut self.unknown,
+        };
+        *counted += of;
+        self.ok += calls - of;
+    }
+
+    fn all(&self) -> [u64; 5] {
+        [self.ok, self.error, self.denied, self.refused, self.unknown]
+    }
+}
+
+impl<const N: usize> Default for Counted<N> {
+    fn default() -> Self {
+        Self { second: 0, counts: std::iter::repeat_n(Counts::default(), N).collect() }
+    }
+}
+
+impl<const N: usize> Counted<N> {
+    /// Where what happens in this second is counted.
+    fn at(&mut self, second: u64) -> &mut Counts {
+        let ahead = usize::try_from(second.saturating_sub(self.second)).unwrap_or(N).min(N);
+        for _ in 0..ahead {
+            self.counts.pop_front();
+            self.counts.push_back(Counts::default());
+        }
+        self.second = self.second.max(second);
+        if self.counts.is_empty() {
+            self.counts.push_back(Counts::default());
+        }
+        let last = self.counts.len() - 1;
+        #[expect(clippy::indexing_slicing, reason = "there is one, just above")]
+        &mut self.counts[last]
+    }
+}
+
+impl Seen {
+    /// The door has refused something, of which nothing was sent.
+    pub(in crate::http) fn refused(&self, refusal: &Refusal, service: &str) {
+        if self.has_begun.load(Ordering::Relaxed) {
+            // What became of it is told by its end.
+            return;
+        }
+        let caller = self.caller.as_ref().map(|principal| self.feed.caller(&mut self.feed.kept(), principal));
+        let row = Row {
+            n: self.feed.next.fetch_add(1, Ordering::Relaxed),
+            at: now_ms(),
+            caller,
+            via: self.via,
+            service: escaped(service),
+            method: refusal.method_asked().map(escaped).unwrap_or_default(),
+            calls: 1,
+            of: 1,
+            outcome: Outcome::Refused,
+            // As MCP says it, which leaves our codes to others.
+            code: Some(if refusal.code > 0 { -refusal.code } else { refusal.code }),
+            ms: 0.0,
+            replica: None,
+            parts: 0,
+        };
+        self.feed.end(row, self.caller.as_ref());
+    }
+}
+
+impl Observer for Seen {
+    fn begun(&self, service: &str, methods: &[Cow<'_, str>], is_stream: bool) -> Box<dyn Observed> {
+        self.has_begun.store(true, Ordering::Relaxed);
+        let principal = self.caller.clone().unwrap_or_default();
+        let mut kept = self.feed.kept();
+        let call = Arc::new(UnderWay {
+            n: self.feed.next.fetch_add(1, Ordering::Relaxed),
+            at: now_ms(),
+            since: Instant::now(),
+            caller: self.feed.caller(&mut kept, &principal),
+            principal,
+            via: self.via,
+            service: escaped(service),
+            method: named(methods),
+            calls: methods.len(),
+            is_stream,
+            parts: AtomicU64::new(0),
+            replica: OnceLock::new(),
+        });
+        if kept.under_way.len() < UNDER_WAY {
+            kept.under_way.insert(call.n, Arc::clone(&call));
+        }
+        Box::new(Watched { feed: Arc::clone(&self.feed), call, has_ended: false })
+    }
+}
+
+/// A call on its way.
+struct Watched {
+    feed: Arc<Feed>,
+    call: Arc<UnderWay>,
+    has_ended: bool,
+}
+
+impl Watched {
+    fn end(&mut self, outcome: Outcome, code: Option<i32>, of: usize, replica: Option<&str>) {
+        self.has_ended = true;
+        let call = &self.call;
+        let row = Row {
+            n: call.n,
+            at: call.at,
+            caller: Some(Arc::clone(&call.caller)),
+            via: call.via,
+            service: call.service.clone(),
+            method: call.method.clone(),
+            calls: call.calls,
+            of,
+            outcome,
+            code,
+            ms: call.since.elapsed().as_secs_f64() * 1_000.0,
+            replica: replica.map(escaped).or_else(|| call.replica.get().cloned()),
+            parts: call.parts.load(Ordering::Relaxed),
+        };
+        self.feed.end(row, Some(&call.principal));
+    }
+}
+
+impl Observed for Watched {
+    fn part(&mut self, replica: Option<&str>) {
+        self.call.parts.fetch_add(1, Ordering::Relaxed);
+        if let Some(replica) = replica {
+            self.call.replica.get_or_init(|| escaped(replica));
+        }
+    }
+
+    fn ended(&mut self, ended: &Ended<'_>, replica: Option<&str>) {
+        let (outcome, code, of) = match ended {
+            Ended::Sent => (Outcome::Sent, None, self.call.calls),
+            Ended::Answered(codes) => judged(codes),
+            Ended::Failed(ClientError::Cancelled { .. }) => (Outcome::Cancelled, None, self.call.calls),
+            Ended::Failed(error) => {
+                let refusal = Refusal::of_call(error);
+                let outcome = if refusal.is_not_sent() { Outcome::Refused } else { Outcome::Unknown };
+                (outcome, Some(refusal.code), self.call.calls)
+            }
+            // What there may be one day.
+            _ => (Outcome::Unknown, None, self.call.calls),
+        };
+        self.end(outcome, code, of, replica);
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.end(Outcome::Cancelled, None, self.call.calls, None);
+        }
+    }
+}
+
+/// The worst that the responses of a message say, and how many of them.
+fn judged(codes: &[Option<i32>]) -> (Outcome, Option<i32>, usize) {
+    let outcome = |code: &Option<i32>| match code {
+        None => Outcome::Ok,
+        Some(code::PERMISSION_DENIED) => Outcome::Denied,
+        Some(code::CANCELLED) => Outcome::Cancelled,
+        Some(
+            code::UNAUTHENTICATED
+            | code::STALE
+            | code::REPLAYED
+            | code::QUOTA_EXCEEDED
+            | code::OVERLOADED
+            | code::METHOD_NOT_FOUND,
+        ) => Outcome::Refused,
+        Some(_) => Outcome::Error,
+    };
+    let worst = codes.iter().map(outcome).max().unwrap_or(Outcome::Ok);
+    let of_it = codes.iter().filter(|code| outcome(code) == worst);
+    (worst, of_it.clone().next().copied().flatten(), of_it.count())
+}
+
+/// The methods of a message, each once.
+fn named(methods: &[Cow<'_, str>]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for method in methods {
+        if !names.contains(&method.as_ref()) {
+            names.push(method);
+        }
+    }
+    match names.split_first() {
+        Some((first, [])) => escaped(first),
+        Some((_, _)) => escaped(&names.join(" ")),
+        None => String::new(),
+    }
+}
+
+/// A text from elsewhere, as much of it as is shown, in plain characters.
+pub(super) fn escaped(text: &str) -> String {
+    let shown = text.chars().flat_map(|c| {
+        let plain = c.is_ascii_graphic() || c == ' ';
+        plain.then_some(c).into_iter().chain((!plain).then(|| c.escape_unicode()).into_iter().flatten())
+    });
+    let mut shown: String = shown.take(CHARACTERS + 1).collect();
+    if shown.len() > CHARACTERS {
+        shown.truncate(CHARACTERS);
+        shown.push('…');
+    }
+    shown
+}
+
+fn ms_since(then: Instant) -> u64 {
+    u64::try_from(then.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+    use super::*;
+
+    fn ann() -> Option<Arc<str>> {
+        Some("ann".into())
+    }
+
+    fn call(seen: &Seen, method: &str) -> Box<dyn Observed> {
+        seen.begun("demo", &[Cow::Borrowed(method)], false)
+    }
+
+    #[test]
+    fn all_that_is_kept_has_a_bound() {
+        let feed = Arc::new(Feed::new(false));
+        feed.counts("demo");
+        for caller in 0..1_000 {
+            let seen = feed.seen(Some(format!("caller-{caller}").into()), "rpc");
+            let long = "x".repeat(100_000);
+            let mut watched = call(&seen, &long);
+            watched.ended(&Ended::Answered(&[None]), Some(&format!("replica-{caller}")));
+        }
+        let (recent, _) = feed.listen();
+        assert_eq!(
+            (recent.len(), feed.callers(usize::MAX).1, feed.service("demo").1.len()),
+            (RECENT, CALLERS, REPLICAS)
+        );
+        let bytes: usize = recent.iter().map(|row| serde_json::to_string(row).unwrap().len()).sum();
+        assert!(bytes < RECENT << 10, "{bytes}");
+        assert_eq!(feed.service("demo").0.ok, 1_000);
+        assert!(feed.service("other").1.is_empty() && feed.kept().counts.len() == 1, "what is not exposed is not kept");
+
+        let seen = feed.seen(ann(), "rpc");
+        let under_way: Vec<_> = (0..2_000).map(|_| call(&seen, "a")).collect();
+        assert_eq!(feed.under_way(10).1, UNDER_WAY);
+        assert_eq!(feed.under_way(10).0.len(), 10);
+        drop(under_way);
+        assert_eq!(feed.under_way(10).1, 0);
+        let (recent, _) = feed.listen();
+        assert_eq!((recent.len(), recent[0].outcome), (RECENT, Outcome::Cancelled));
+    }
+
+    #[test]
+    fn whoever_looks_slowly_misses_calls_and_holds_up_none() {
+        let feed = Arc::new(Feed::new(false));
+        let (_, mut rows) = feed.listen();
+        let seen = feed.seen(ann(), "rpc");
+        for _ in 0..AHEAD + 88 {
+            call(&seen, "math/add").ended(&Ended::Answered(&[None]), None);
+        }
+        assert_eq!(rows.try_recv().unwrap_err(), broadcast::error::TryRecvError::Lagged(88));
+        assert_eq!(rows.try_recv().unwrap().n, 88);
+    }
+
+    #[test]
+    fn a_call_is_told_once_whatever_becomes_of_it() {
+        let feed = Arc::new(Feed::new(false));
+        let seen = feed.seen(ann(), "rpc");
+        for (codes, outcome, code, of) in [
+            (vec![None], Outcome::Ok, None, 1),
+            (vec![Some(-32002)], Outcome::Denied, Some(-32002), 1),
+            (vec![None, Some(-32602), Some(-32002), Some(-32002)], Outcome::Denied, Some(-32002), 2),
+            (vec![None, Some(-32602)], Outcome::Error, Some(-32602), 1),
+            (vec![Some(-32013)], Outcome::Refused, Some(-32013), 1),
+        ] {
+            call(&seen, "math/add").ended(&Ended::Answered(&codes), None);
+            let last = feed.listen().0.pop().unwrap();
+            assert_eq!((last.outcome, last.code, last.of), (outcome, code, of));
+        }
+        let timeout = ClientError::Timeout { service: "demo".to_owned(), after: Duration::from_secs(1) };
+        call(&seen, "math/add").ended(&Ended::Failed(&timeout), None);
+        call(&seen, "math/add").ended(&Ended::Failed(&ClientError::Busy { limit: 1 }), None);
+        let mut last = feed.listen().0;
+        assert_eq!(last.pop().map(|row| (row.outcome, row.code)), Some((Outcome::Refused, Some(-32014))));
+        assert_eq!(last.pop().map(|row| (row.outcome, row.code)), Some((Outcome::Unknown, Some(-32003))));
+        assert_eq!(last.len(), 5);
+        // What was begun is told by its end, and not again by what the door answers.
+        seen.refused(&Refusal::away(), "demo");
+        assert_eq!(feed.listen().0.len(), 7);
+        feed.seen(None, "rpc").refused(&Refusal::no_method().asking("<b>\u{202e}"), "demo");
+        let last = feed.listen().0.pop().unwrap();
+        assert_eq!((last.outcome, last.method.as_str(), &last.caller), (Outcome::Refused, "<b>\\u{202e}", &None));
+    }
+
+    #[test]
+    fn people_have_marks_and_no_names() {
+        let feed = Arc::new(Feed::new(true));
+        let seen = feed.seen(Some("https://idp.example alice@example.com".into()), "rpc");
+        call(&seen, "math/add").ended(&Ended::Answered(&[None]), None);
+        call(&seen, "math/add").ended(&Ended::Answered(&[None]), None);
+        let (rows, _) = feed.listen();
+        let text = serde_json::to_string(&rows.iter().map(|row| &**row).collect::<Vec<_>>()).unwrap();
+        assert!(!text.contains("alice") && !text.contains("idp"), "{text}");
+        assert_eq!(rows[0].caller, rows[1].caller);
+        let other = Arc::new(Feed::new(true)).seen(seen.caller.clone(), "rpc");
+        call(&other, "math/add").ended(&Ended::Answered(&[None]), None);
+        assert_ne!(other.feed.listen().0[0].caller, rows[0].caller, "nobody can try names out");
+    }
+}

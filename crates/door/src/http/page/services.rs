@@ -1,0 +1,238 @@
+//! What services say while somebody looks at the page: whether they answer, and what the agent may call.
+//! Never asks anything else of them than any agent may ask, nor at all when nobody looks.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use sealwire::client::{Client, ClientError, MethodInfo};
+use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::feed::escaped;
+use crate::bus::Bus;
+use crate::http::config::{DoorConfig, Expose};
+use crate::http::refusal::Refusal;
+
+/// How often each service is asked whether it is there.
+const ASKED: Duration = Duration::from_secs(5);
+/// How long it has for the answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long it has to say which methods there are.
+const TELLING: Duration = Duration::from_secs(10);
+/// Methods of all services that are shown, in bytes of what is said of them, and how many of one.
+const METHODS_BYTES: usize = 256 << 10;
+const METHODS: usize = 500;
+/// Parameters of one that are shown.
+const PARAMS: usize = 16;
+
+/// What they have said.
+#[derive(Debug)]
+pub(super) struct Services {
+    answers: Mutex<BTreeMap<String, Answer>>,
+    /// As JSON, for all who look.
+    pub(super) methods: watch::Sender<Arc<str>>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    at: Instant,
+    ms: f64,
+    /// Why there is none that can be trusted.
+    failed: Option<String>,
+}
+
+/// What the page says of it.
+#[derive(Debug, Serialize)]
+pub(super) struct ShownAnswer {
+    ago_ms: u64,
+    ms: f64,
+    failed: Option<String>,
+}
+
+/// The methods of a service.
+#[derive(Debug, Serialize)]
+struct Methods<'a> {
+    service: &'a str,
+    methods: Vec<Method>,
+    /// How many there are beside these.
+    more: usize,
+    failed: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Method {
+    name: String,
+    kind: &'static str,
+    idempotent: bool,
+    params: Vec<Param>,
+    more: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Param {
+    name: String,
+    required: bool,
+    bounds: String,
+}
+
+impl Services {
+    pub(super) fn new() -> Self {
+        Self { answers: Mutex::default(), methods: watch::Sender::new("[]".into()) }
+    }
+
+    fn answers(&self) -> MutexGuard<'_, BTreeMap<String, Answer>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a service has said last, if it was asked.
+    pub(super) fn answer(&self, service: &str) -> Option<ShownAnswer> {
+        let answers = self.answers();
+        let Answer { at, ms, failed } = answers.get(service)?;
+        let ago_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Some(ShownAnswer { ago_ms, ms: *ms, failed: failed.clone() })
+    }
+
+    /// Asks them, for as long as anybody looks.
+    pub(super) async fn ask(&self, config: &DoorConfig, bus: &Bus, looking: &watch::Sender<usize>) {
+        let mut looking = looking.subscribe();
+        let mut asked: Option<Instant> = None;
+        loop {
+            if looking.wait_for(|looking| *looking > 0).await.is_err() {
+                return;
+            }
+            if let Ok(client) = bus.client().await {
+                join_all(config.expose.iter().map(|expose| self.reach(&client, expose))).await;
+                if asked.is_none_or(|asked| asked.elapsed() >= config.refresh()) {
+                    asked = Some(Instant::now());
+                    self.discover(&client, &config.expose).await;
+                }
+            }
+            sleep(ASKED).await;
+        }
+    }
+
+    /// A call that changes nothing, and that no policy needs to allow: a denial is signed as well.
+    async fn reach(&self, client: &Client, expose: &Expose) {
+        let service = expose.service.as_str();
+        let request = client.request(service).deadline(PATIENCE);
+        let started = Instant::now();
+        let answer = request.call::<IgnoredAny>("rpc.can", json!({ "method": "rpc.can" })).await;
+        let ms = started.elapsed().as_secs_f64() * 1_000.0;
+        let failed = match answer {
+            Ok(_) | Err(ClientError::Remote(_)) => None,
+            Err(error) => Some(Refusal::of_call(&error).message().to_owned()),
+        };
+        self.answers().insert(service.to_owned(), Answer { at: Instant::now(), ms, failed });
+    }
+
+    async fn discover(&self, client: &Client, exposed: &[Expose]) {
+        let asked = exposed.iter().map(|expose| timeout(TELLING, client.discover(expose.service.as_str())));
+        let mut room = METHODS_BYTES;
+        let mut all = Vec::new();
+        for (expose, found) in exposed.iter().zip(join_all(asked).await) {
+            let mut shown = Methods { service: expose.service.as_str(), methods: Vec::new(), more: 0, failed: None };
+            match found {
+                Ok(Ok(found)) => {
+                    for method in found.methods.iter().filter(|method| expose.allows(&method.name)) {
+                        let method = Method::of(method);
+                        let bytes = serde_json::to_string(&method).map_or(usize::MAX, |text| text.len());
+                        if shown.methods.len() < METHODS && bytes <= room {
+                            room -= bytes;
+                            shown.methods.push(method);
+                        } else {
+                            shown.more += 1;
+                        }
+                    }
+                }
+                Ok(Err(error)) => shown.failed = Some(Refusal::of_call(&error).message().to_owned()),
+                Err(_) => shown.failed = Some("no answer in time".to_owned()),
+            }
+            all.push(shown);
+        }
+        let text: Arc<str> = serde_json::to_string(&all).unwrap_or_default().into();
+        self.methods.send_if_modified(|told| {
+            let has_changed = **told != *text;
+            *told = text;
+            has_changed
+        });
+    }
+}
+
+impl Method {
+    fn of(method: &MethodInfo) -> Self {
+        let schema: Value = serde_json::from_str(method.params.get()).unwrap_or_default();
+        let required = schema.get("required").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let all = schema.get("properties").and_then(Value::as_object);
+        let params: Vec<_> = all
+            .into_iter()
+            .flatten()
+            .take(PARAMS)
+            .map(|(name, schema)| Param {
+                name: escaped(name),
+                required: required.iter().any(|required| required == name),
+                bounds: bounds(schema),
+            })
+            .collect();
+        let kind = match (method.is_subscription, method.is_stream) {
+            (true, _) => "subscription",
+            (false, true) => "stream",
+            (false, false) => "call",
+        };
+        let more = all.map_or(0, |all| all.len().saturating_sub(PARAMS));
+        Self { name: escaped(&method.name), kind, idempotent: method.is_idempotent, params, more }
+    }
+}
+
+/// A schema in a few words: its type, and what bounds a plain value. Whatever it is, not many.
+fn bounds(schema: &Value) -> String {
+    let kind = schema.get("type").map(|kind| match kind {
+        Value::String(kind) => kind.clone(),
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "),
+        _ => String::new(),
+    });
+    let mut words: Vec<String> = kind.into_iter().filter(|kind| !kind.is_empty()).map(|kind| escaped(&kind)).collect();
+    for (keyword, sign) in [
+        ("const", "= "),
+        ("minimum", "≥ "),
+        ("exclusiveMinimum", "> "),
+        ("maximum", "≤ "),
+        ("exclusiveMaximum", "< "),
+        ("minLength", "length ≥ "),
+        ("maxLength", "length ≤ "),
+        ("pattern", "matches "),
+        ("minItems", "items ≥ "),
+        ("maxItems", "items ≤ "),
+    ] {
+        words.extend(schema.get(keyword).map(|value| format!("{sign}{}", escaped(&value.to_string()))));
+    }
+    if let Some(values) = schema.get("enum").and_then(Value::as_array) {
+        let values = values.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
+        words.push(format!("one of {}", escaped(&values)));
+    }
+    if ["allOf", "anyOf", "oneOf", "not", "$ref"].iter().any(|keyword| schema.get(keyword).is_some()) {
+        words.push("with conditions".to_owned());
+    }
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_said_in_a_few_words() {
+        for (schema, words) in [
+            (json!({ "type": "number", "maximum": 100, "exclusiveMinimum": 0 }), "number, > 0, ≤ 100"),
+            (json!({ "type": ["string", "null"], "enum": ["a", null] }), "string or null, one of \"a\", null"),
+            (json!({ "type": "string", "allOf": [{ "pattern": "^a" }] }), "string, with conditions"),
+            (json!(true), ""),
+        ] {
+            assert_eq!(bounds(&schema), words);
+        }
+    }
+}
