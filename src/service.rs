@@ -20,6 +20,7 @@ mod refusal;
 mod replicas;
 mod router;
 mod serve;
+mod shares;
 mod streams;
 mod topic;
 mod turns;
@@ -70,6 +71,7 @@ pub use refusal::{Answer, Refusal};
 pub use replicas::{Replica, replicas};
 pub use router::{Ctx, Router, RouterError};
 pub use serve::{Health, RefusedReload, Running, ServeError, ServeOptions, State, Watched};
+use shares::Payer;
 use streams::{Asked, CallKey, Finished, FrameWriter, OpenCall, OpenCalls, OpenSlot, Refused, Start, subscription_end};
 pub use streams::{Ending, FrameError, Outlet, StreamLimits};
 pub use topic::{Topic, WhenFull};
@@ -199,7 +201,7 @@ impl Service {
         // 3. The caller's own rate, before anything is stored: else it would fill the memory of all replicas with what it
         //    may not even call. A message that is known already is not charged, or copies would use up its owner's rate.
         let seen = this.verifier.has_seen(&authentic);
-        if !seen && let Err(quota) = this.quotas.charge_first(authentic.agent()) {
+        if !seen && let Err(quota) = this.quotas.charge_first(&this.quotas.payer(authentic.caller())) {
             let agent = authentic.agent().clone();
             return Err(this.refuse(Refusal::Quota(quota), Some(&agent), ReplyRoute::from(authentic.into_binding())));
         }
@@ -222,7 +224,8 @@ impl Service {
         };
         // 5. The caller's own bound on work under way.
         let agent = verified.caller.agent.clone();
-        let in_flight = match this.quotas.acquire(&agent) {
+        let payer = this.quotas.payer(&verified.caller);
+        let in_flight = match this.quotas.acquire(&payer) {
             Ok(in_flight) => in_flight,
             Err(quota) => return this.refuse(Refusal::Quota(quota), Some(&agent), ReplyRoute::from(verified.binding)),
         };
@@ -233,13 +236,13 @@ impl Service {
                 return this.refuse(Refusal::Body(bad.error.into()), Some(&bad.agent), ReplyRoute::from(bad.binding));
             }
         };
-        if let Err(quota) = this.quotas.charge_further(&agent, calls.entries.len().saturating_sub(1)) {
+        if let Err(quota) = this.quotas.charge_further(&payer, calls.entries.len().saturating_sub(1)) {
             return this.refuse(Refusal::Quota(quota), Some(&agent), ReplyRoute::from(calls.binding));
         }
         // Under way from here on: its caller may stop it, and ask for more time or frames.
         let Calls { entries, is_batch, binding, window, bytes, message } = calls;
         let frames = frames.filter(|_| window.is_some());
-        let _open = match this.register(&message, frames.as_ref().map(|_| bytes)) {
+        let _open = match this.register(&message, &payer, frames.as_ref().map(|_| bytes)) {
             Ok(slot) => slot,
             Err(refusal) => return this.refuse(refusal, Some(&agent), ReplyRoute::from(binding)),
         };
@@ -580,16 +583,16 @@ impl Inner {
         policy: &PolicySet,
         now_ms: u64,
     ) -> Option<Outcome> {
-        let agent = &message.caller.agent;
+        let payer = &self.quotas.payer(&message.caller);
         let refused = |quota| self.entry_error(&Refusal::Quota(quota));
         // A decision for each method: those of a large service cost their caller as much as so many calls.
         let is_listing = permitted.call().method() == builtin::DISCOVER;
         let decisions = if is_listing { self.catalogue.len() / METHODS_PER_CALL } else { 0 };
-        if let Err(quota) = self.quotas.charge_further(agent, decisions) {
+        if let Err(quota) = self.quotas.charge_further(payer, decisions) {
             return Some(Err(refused(quota)));
         }
         let charge = |bytes| {
-            let texts = self.quotas.charge_after(agent, decisions, bytes / BYTES_PER_CALL);
+            let texts = self.quotas.charge_after(payer, decisions, bytes / BYTES_PER_CALL);
             texts.map_err(refused)
         };
         let about = builtin::About {
@@ -686,11 +689,11 @@ impl Inner {
     }
 
     /// Enters a message into what is under way; a stream with the bytes of its body.
-    fn register(&self, message: &Message, stream: Option<usize>) -> Result<OpenSlot, Refusal> {
+    fn register(&self, message: &Message, payer: &Payer, stream: Option<usize>) -> Result<OpenSlot, Refusal> {
         // Nobody can say anything about what has no answer.
         let nonce = Nonce::from_text(&message.id).filter(|_| message.open.request().is_some());
         let key = nonce.map(|nonce| CallKey { agent: message.caller.agent.clone(), nonce });
-        self.open.open(key, &message.open, stream).map_err(|refused| match refused {
+        self.open.open(key, payer.subject, &message.open, stream).map_err(|refused| match refused {
             // The window of the other message with this nonce is over, and its call still runs.
             Refused::Known => Refusal::Auth(AuthError::Guard(AdmitError::Replayed)),
             Refused::Full => Refusal::Quota(QuotaExceeded { scope: QuotaScope::Streams, retry_after_ms: 1_000 }),

@@ -108,6 +108,11 @@ impl Authentic {
         &self.message.caller.agent
     }
 
+    /// Who sent it.
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.message.caller
+    }
+
     /// Gives the message up.
     pub(crate) fn into_binding(self) -> Option<Binding> {
         self.message.binding

@@ -1,15 +1,18 @@
-//! What one agent may use of a replica: a rate and a bound on work under way. Only proved agents are counted.
+//! What one agent may use of a replica: a rate and a bound on work under way. Only proved agents are counted; those that they act
+//! for have shares of it.
 //! Never keyed by anything that an unproved message says.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
 
+use super::shares::{Backlog, Payer, Taken};
+use crate::auth::Caller;
 use crate::name::Name;
 
 /// The bounds per agent, in this replica.
@@ -77,6 +80,10 @@ pub struct QuotaExceeded {
 #[derive(Debug)]
 pub(super) struct Quotas {
     rate: DefaultKeyedRateLimiter<Name>,
+    per_second: NonZeroU32,
+    /// INVARIANT: agents that act for others, and did so lately.
+    backlogs: Mutex<HashMap<Name, Backlog>>,
+    hasher: RandomState,
     /// Answers to what is above the rate.
     refusals: DefaultKeyedRateLimiter<Name>,
     /// Answers to what anybody can send who has seen a message of the agent.
@@ -86,51 +93,58 @@ pub(super) struct Quotas {
     /// In which a call becomes free.
     interval: Duration,
     in_flight: Arc<InFlight>,
-    bound: u32,
+    bound: usize,
 }
 
 #[derive(Debug, Default)]
-struct InFlight(Mutex<HashMap<Name, u32>>);
+struct InFlight(Mutex<HashMap<Name, Taken>>);
 
 /// A message under way; its end gives the slot back.
 #[derive(Debug)]
 pub(super) struct InFlightSlot {
     in_flight: Arc<InFlight>,
-    agent: Name,
+    payer: Payer,
 }
 
 impl Quotas {
     pub(super) fn new(limits: &QuotaLimits) -> Self {
         let positive = |number: u32| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
         let burst = positive(limits.burst.max(limits.per_second));
-        let quota = Quota::per_second(positive(limits.per_second)).allow_burst(burst);
+        let per_second = positive(limits.per_second);
+        let quota = Quota::per_second(per_second).allow_burst(burst);
         Self {
             rate: RateLimiter::dashmap(quota),
+            per_second,
+            backlogs: Mutex::default(),
+            hasher: RandomState::new(),
             refusals: RateLimiter::dashmap(quota),
             copies: RateLimiter::dashmap(Quota::per_second(COPIES_PER_SECOND)),
             clock: DefaultClock::default(),
             burst,
             interval: quota.replenish_interval(),
             in_flight: Arc::default(),
-            bound: limits.in_flight.max(1),
+            bound: usize::try_from(limits.in_flight.max(1)).unwrap_or(usize::MAX),
         }
+    }
+
+    /// Whose quotas this caller uses.
+    pub(super) fn payer(&self, caller: &Caller) -> Payer {
+        Payer::of(caller, &self.hasher)
     }
 
     /// Charges one call, before the message is remembered.
-    pub(super) fn charge_first(&self, agent: &Name) -> Result<(), QuotaExceeded> {
-        self.charge(agent, NonZeroU32::MIN, QuotaScope::Rate)
+    pub(super) fn charge_first(&self, payer: &Payer) -> Result<(), QuotaExceeded> {
+        self.charge(payer, NonZeroU32::MIN, QuotaScope::Rate)
     }
 
     /// Takes one of the agent's slots for work under way, which is given back when it is dropped.
-    pub(super) fn acquire(&self, agent: &Name) -> Result<InFlightSlot, QuotaExceeded> {
+    pub(super) fn acquire(&self, payer: &Payer) -> Result<InFlightSlot, QuotaExceeded> {
         // INVARIANT: keyed by proved agents only, and an agent without work under way has no entry.
         let mut counts = self.in_flight.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(agent.clone()).or_insert(0);
-        if *count >= self.bound {
+        if !counts.entry(payer.agent.clone()).or_default().take(payer.subject, self.bound) {
             return Err(QuotaExceeded { scope: QuotaScope::InFlight, retry_after_ms: 100 });
         }
-        *count += 1;
-        Ok(InFlightSlot { in_flight: Arc::clone(&self.in_flight), agent: agent.clone() })
+        Ok(InFlightSlot { in_flight: Arc::clone(&self.in_flight), payer: payer.clone() })
     }
 
     /// Whether one more message of this agent that is above its rate is answered.
@@ -144,19 +158,19 @@ impl Quotas {
     }
 
     /// Charges the further calls of a message whose first one is charged; all of them or none.
-    pub(super) fn charge_further(&self, agent: &Name, calls: usize) -> Result<(), QuotaExceeded> {
-        self.charge_after(agent, 0, calls)
+    pub(super) fn charge_further(&self, payer: &Payer, calls: usize) -> Result<(), QuotaExceeded> {
+        self.charge_after(payer, 0, calls)
     }
 
     /// The same, for one of which `charged` further ones are charged as well. Who comes again is charged for all of them again: that
     /// is what a refusal has him wait for.
-    pub(super) fn charge_after(&self, agent: &Name, charged: usize, calls: usize) -> Result<(), QuotaExceeded> {
+    pub(super) fn charge_after(&self, payer: &Payer, charged: usize, calls: usize) -> Result<(), QuotaExceeded> {
         // Together with those that are charged already no more than the burst, else the message could never pass.
         let most = self.burst.get() - 1;
         let charged = u32::try_from(charged).unwrap_or(u32::MAX).min(most);
         let calls = u32::try_from(calls).unwrap_or(u32::MAX).min(most - charged);
         let Some(calls) = NonZeroU32::new(calls) else { return Ok(()) };
-        self.charge(agent, calls, QuotaScope::Entries).map_err(|mut exceeded| {
+        self.charge(payer, calls, QuotaScope::Entries).map_err(|mut exceeded| {
             let again = self.interval.saturating_mul(charged);
             let again = u64::try_from(again.as_millis()).unwrap_or(u64::MAX);
             exceeded.retry_after_ms = exceeded.retry_after_ms.saturating_add(again);
@@ -165,17 +179,26 @@ impl Quotas {
     }
 
     /// Charges at most as many calls as the burst.
-    fn charge(&self, agent: &Name, calls: NonZeroU32, scope: QuotaScope) -> Result<(), QuotaExceeded> {
+    fn charge(&self, payer: &Payer, calls: NonZeroU32, scope: QuotaScope) -> Result<(), QuotaExceeded> {
         let exceeded = |retry_after_ms| QuotaExceeded { scope, retry_after_ms };
-        match self.rate.check_key_n(agent, calls) {
+        let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        // Before the agent's own: what one subject is refused is not taken from all the others.
+        self.charge_share(payer, calls.get()).map_err(|wait| exceeded(millis(wait).saturating_add(1)))?;
+        match self.rate.check_key_n(&payer.agent, calls) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(until)) => {
-                let wait = until.wait_time_from(self.clock.now());
-                Err(exceeded(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1)))
-            }
+            Ok(Err(until)) => Err(exceeded(millis(until.wait_time_from(self.clock.now())).max(1))),
             // More at once than the burst: no caller asks for that.
             Err(_) => Err(exceeded(1_000)),
         }
+    }
+
+    /// The same of the subject's share, if the agent acts for one.
+    fn charge_share(&self, payer: &Payer, calls: u32) -> Result<(), Duration> {
+        let Some(subject) = payer.subject else { return Ok(()) };
+        let (now, rate) = (Instant::now(), (self.per_second.get(), self.burst.get()));
+        let mut backlogs = self.backlogs.lock().unwrap_or_else(PoisonError::into_inner);
+        let backlog = backlogs.entry(payer.agent.clone()).or_insert_with(|| Backlog::new(now));
+        backlog.charge(subject, calls, rate, now)
     }
 
     /// Forgets the rates of agents that have been quiet. Called now and then; the key ring bounds how many there are.
@@ -183,6 +206,9 @@ impl Quotas {
         self.rate.retain_recent();
         self.refusals.retain_recent();
         self.copies.retain_recent();
+        let (now, per_second) = (Instant::now(), self.per_second.get());
+        let mut backlogs = self.backlogs.lock().unwrap_or_else(PoisonError::into_inner);
+        backlogs.retain(|_, backlog| !backlog.is_over(per_second, now));
     }
 }
 
@@ -193,10 +219,10 @@ const COPIES_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(99);
 impl Drop for InFlightSlot {
     fn drop(&mut self) {
         let mut counts = self.in_flight.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.agent) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                counts.remove(&self.agent);
+        if let Some(taken) = counts.get_mut(&self.payer.agent) {
+            taken.give_back(self.payer.subject);
+            if taken.is_empty() {
+                counts.remove(&self.payer.agent);
             }
         }
     }
@@ -242,10 +268,14 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
     use super::*;
 
+    fn payer(agent: &str) -> Payer {
+        Payer { agent: Name::new(agent).unwrap(), subject: None }
+    }
+
     #[test]
     fn work_under_way_is_bounded_per_agent_and_given_back() {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1_000, burst: 1_000, in_flight: 2 });
-        let (a, b) = (Name::new("a").unwrap(), Name::new("b").unwrap());
+        let (a, b) = (payer("a"), payer("b"));
         let held = [quotas.acquire(&a).unwrap(), quotas.acquire(&a).unwrap()];
         assert_eq!(quotas.acquire(&a).unwrap_err().scope, QuotaScope::InFlight);
         assert!(quotas.acquire(&b).is_ok());
@@ -257,14 +287,38 @@ mod tests {
     #[test]
     fn a_rate_above_the_quota_is_refused_with_a_time_to_wait() {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 3, in_flight: 100 });
-        let agent = Name::new("a").unwrap();
+        let agent = payer("a");
         for _ in 0..3 {
             quotas.charge_first(&agent).unwrap();
         }
         let exceeded = quotas.charge_first(&agent).unwrap_err();
         assert_eq!(exceeded.scope, QuotaScope::Rate);
         assert!((1..=1_000).contains(&exceeded.retry_after_ms), "{}", exceeded.retry_after_ms);
-        assert!(quotas.charge_first(&Name::new("b").unwrap()).is_ok());
+        assert!(quotas.charge_first(&payer("b")).is_ok());
+    }
+
+    #[test]
+    fn one_that_an_agent_acts_for_leaves_its_rate_and_its_places_to_others_and_none_adds_to_them() {
+        let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 100, in_flight: 8 });
+        let of = |subject| Payer { subject: Some(subject), ..payer("door") };
+        let used = |payer: &Payer| (0..1_000).filter(|_| quotas.charge_first(payer).is_ok()).count();
+        // As many as are free, and what the rate gives back meanwhile. Refusals cost the agent nothing.
+        let (first, second) = (used(&of(1)), used(&of(2)));
+        assert!((50..=55).contains(&first) && (20..=30).contains(&second), "{first} {second}");
+        assert!(quotas.charge_first(&of(3)).is_ok() && quotas.charge_further(&of(1), 1).is_err());
+        let many = (4..100_000).filter(|subject| quotas.charge_first(&of(*subject)).is_ok()).count();
+        assert!((10..=30).contains(&many), "what was left of the agent's: {many}");
+        assert!(quotas.charge_first(&payer("door")).is_err() && quotas.charge_first(&payer("b")).is_ok());
+
+        let held: Vec<_> = (0..10).filter_map(|_| quotas.acquire(&of(1)).ok()).collect();
+        assert_eq!(held.len(), 4);
+        let others: Vec<_> = (2..10).filter_map(|subject| quotas.acquire(&of(subject)).ok()).collect();
+        assert_eq!(others.len(), 4);
+        drop((held, others));
+        assert!(quotas.in_flight.0.lock().unwrap().is_empty());
+        assert_eq!(quotas.backlogs.lock().unwrap().len(), 1);
+        quotas.tidy();
+        assert_eq!(quotas.backlogs.lock().unwrap().len(), 1, "not over yet");
     }
 
     #[test]
@@ -280,12 +334,12 @@ mod tests {
     #[test]
     fn what_is_charged_in_two_steps_passes_once_both_have_been_waited_for() {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 20, ..QuotaLimits::default() });
-        let agent = Name::new("a").unwrap();
+        let agent = payer("a");
         assert!(quotas.charge_further(&agent, 5).is_ok() && quotas.charge_further(&agent, 10).is_ok());
         let exceeded = quotas.charge_after(&agent, 10, 100).unwrap_err();
         // 9 more, of which 5 are free, and the 10 before them once more.
         assert!((10_000..=14_000).contains(&exceeded.retry_after_ms), "{exceeded:?}");
-        let other = Name::new("b").unwrap();
+        let other = payer("b");
         assert!(quotas.charge_further(&other, 10).is_ok() && quotas.charge_after(&other, 10, 9).is_ok());
         assert!(quotas.charge_after(&other, 100, 100).is_ok(), "no more than the burst for one message");
     }
@@ -293,7 +347,7 @@ mod tests {
     #[test]
     fn a_batch_is_charged_whole() {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 10, in_flight: 100 });
-        let agent = Name::new("a").unwrap();
+        let agent = payer("a");
         assert!(quotas.charge_further(&agent, 8).is_ok());
         assert!(quotas.charge_further(&agent, 8).is_err());
         assert!(quotas.charge_further(&agent, 2).is_ok());
@@ -302,7 +356,7 @@ mod tests {
     #[test]
     fn a_batch_above_the_burst_passes_and_uses_all_of_it() {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 10, in_flight: 100 });
-        let agent = Name::new("a").unwrap();
+        let agent = payer("a");
         quotas.charge_first(&agent).unwrap();
         assert!(quotas.charge_further(&agent, 49).is_ok());
         assert!(quotas.charge_further(&agent, 1).is_err());

@@ -88,7 +88,8 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
         "service",
         &[
             ("answers", ""),
-            ("streams", ""),
+            ("shares", ""),
+            ("streams", "shares"),
             ("parts", "streams"),
             ("attachment", "parts streams"),
             ("calls", "attachment streams"),
@@ -99,7 +100,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("turns", "fair"),
             ("idempotency", "calls"),
             ("metadata", ""),
-            ("quota", ""),
+            ("quota", "shares"),
             ("authorize", "calls"),
             ("builtin", "authorize catalogue"),
             ("refusal", "calls idempotency quota streams"),
@@ -108,7 +109,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("router", "attachment authorize calls catalogue description idempotency parts streams topic"),
             (
                 ".",
-                "answers attachment authorize builtin calls catalogue counters description idempotency quota refusal streams",
+                "answers attachment authorize builtin calls catalogue counters description idempotency quota refusal shares streams",
             ),
             ("builder", ". attachment authorize builtin catalogue counters idempotency quota router streams"),
             ("control", ". streams"),

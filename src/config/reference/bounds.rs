@@ -119,7 +119,8 @@ pub(super) fn limits() -> Vec<Key> {
             "agent_per_second",
             Number("calls per second", 1, Some(most)),
             usual.agent_per_second,
-            "What an agent may call, sustained, in each replica; each entry of a batch counts.",
+            "What an agent may call, sustained, in each replica; each entry of a batch counts. Those that it acts for share this \
+             and the next three: one of them may have one more only while it has fewer than are free.",
         ),
         Key::value(
             "agent_burst",

@@ -13,12 +13,13 @@ use super::open_call::OpenCall;
 use super::resends::Resends;
 use super::writer::FrameWriter;
 use crate::name::Name;
+use crate::service::shares::Taken;
 use crate::wire::Nonce;
 
 /// The bounds of calls that may be answered with frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamLimits {
-    /// How many of one agent's are under way at a time; 64.
+    /// How many of one agent's are under way at a time; 64. Of one that it acts for, fewer than it has free.
     pub per_agent: usize,
     /// How many are under way in this replica; 1,024. An agent may have one more only while it has fewer than are free. They
     /// count here and nowhere else: an idle subscription takes the place of no other call.
@@ -67,9 +68,9 @@ struct State {
 }
 
 /// What one agent has.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 struct Own {
-    streams: usize,
+    streams: Taken,
     tails: usize,
 }
 
@@ -90,6 +91,8 @@ pub(in crate::service) struct OpenSlot {
     /// `None` for what has no answer: nobody can say anything about it.
     key: Option<CallKey>,
     is_stream: bool,
+    /// Whom its agent acts for.
+    subject: Option<u64>,
     /// Taken out of the memory for streams.
     bytes: usize,
 }
@@ -121,12 +124,13 @@ impl OpenCalls {
     pub(in crate::service) fn open(
         self: &Arc<Self>,
         key: Option<CallKey>,
+        subject: Option<u64>,
         call: &Arc<OpenCall>,
         stream: Option<usize>,
     ) -> Result<OpenSlot, Refused> {
         let (calls, call) = (Arc::clone(self), Arc::clone(call));
         let Some(key) = key else {
-            return Ok(OpenSlot { calls, call, key: None, is_stream: false, bytes: 0 });
+            return Ok(OpenSlot { calls, call, key: None, is_stream: false, subject, bytes: 0 });
         };
         let bytes = stream.unwrap_or_default();
         let mut state = self.state();
@@ -134,17 +138,20 @@ impl OpenCalls {
             return Err(Refused::Known);
         }
         if stream.is_some() {
-            let own = state.own(&key.agent).streams;
             let free = self.limits.in_all.saturating_sub(state.all_streams);
-            if own >= self.limits.per_agent || own >= free || !self.memory.try_take(&key.agent, bytes) {
+            let may = |own: &mut Own| own.streams.count() < free && own.streams.take(subject, self.limits.per_agent);
+            if !state.change(&key.agent, may) {
+                return Err(Refused::Full);
+            }
+            if !self.memory.try_take(&key.agent, bytes) {
+                state.change(&key.agent, |own| own.streams.give_back(subject));
                 return Err(Refused::Full);
             }
             state.all_streams += 1;
-            state.change(&key.agent, |own| own.streams += 1);
         }
         state.calls.insert(key.clone(), Arc::clone(&call));
         drop(state);
-        Ok(OpenSlot { calls, call, key: Some(key), is_stream: stream.is_some(), bytes })
+        Ok(OpenSlot { calls, call, key: Some(key), is_stream: stream.is_some(), subject, bytes })
     }
 
     pub(in crate::service) fn find(&self, key: &CallKey) -> Option<Arc<OpenCall>> {
@@ -217,16 +224,13 @@ impl OpenCalls {
 }
 
 impl State {
-    fn own(&self, agent: &Name) -> Own {
-        self.agents.get(agent).copied().unwrap_or_default()
-    }
-
-    fn change(&mut self, agent: &Name, change: impl FnOnce(&mut Own)) {
+    fn change<R>(&mut self, agent: &Name, change: impl FnOnce(&mut Own) -> R) -> R {
         let own = self.agents.entry(agent.clone()).or_default();
-        change(own);
-        if own.streams == 0 && own.tails == 0 {
+        let changed = change(own);
+        if own.streams.is_empty() && own.tails == 0 {
             self.agents.remove(agent);
         }
+        changed
     }
 
     /// What was kept of an ended stream that is no longer in `tails`.
@@ -250,7 +254,7 @@ impl Drop for OpenSlot {
         let mut state = self.calls.state();
         if self.is_stream {
             state.all_streams = state.all_streams.saturating_sub(1);
-            state.change(&key.agent, |own| own.streams = own.streams.saturating_sub(1));
+            state.change(&key.agent, |own| own.streams.give_back(self.subject));
         }
         // Of a call that was given up, nothing more is sent: there is no end that its caller could ask for.
         let gone = if self.call.frames().is_some_and(FrameWriter::has_tail) {
@@ -258,7 +262,11 @@ impl Drop for OpenSlot {
             state.change(&key.agent, |own| own.tails += 1);
             // One that ends many makes room for itself, and not at the cost of others.
             let free = self.calls.limits.in_all.saturating_sub(state.tails.len());
-            if state.own(&key.agent).tails > free { state.take_oldest_tail(&key.agent) } else { None }
+            if state.agents.get(&key.agent).is_some_and(|own| own.tails > free) {
+                state.take_oldest_tail(&key.agent)
+            } else {
+                None
+            }
         } else {
             state.calls.remove(key)
         };

@@ -168,6 +168,45 @@ async fn rate_above_an_agents_own_is_refused_and_others_do_not_notice() {
     assert_eq!(desk.service.counters().refusals()["rate_quota"], 1);
 }
 
+/// SPEC.md §10.
+#[tokio::test]
+async fn one_that_an_agent_acts_for_takes_nothing_from_the_others_and_names_give_no_more() {
+    let (router, runs) = recording();
+    let quota = QuotaLimits { per_second: 20, burst: 100, in_flight: 9 };
+    let policy = "[role.worker]\nallow = [\"desk/*\"]\ndelegated = \"also\"\n";
+    let desk = Desk::open_with(router, policy, ServiceLimits { quota, ..ServiceLimits::default() });
+    let began = std::time::Instant::now();
+    let acting = |subject: &str| {
+        desk.agent_with("ann", |request| {
+            request.subject = subject.to_owned();
+            request.actor = Some("ann".to_owned());
+        })
+    };
+    let passes = async |agent: &Agent| match desk.offer(&desk.letter(agent, &call("desk/echo", "[]"))).await {
+        None => true,
+        Some(code) => {
+            assert_eq!(code, -32013);
+            false
+        }
+    };
+    let (loud, quiet) = (acting("loud"), acting("quiet"));
+    while passes(&loud).await {}
+    for _ in 0..20 {
+        for _ in 0..10 {
+            passes(&loud).await;
+        }
+        assert!(passes(&quiet).await, "one call for ten of the other");
+    }
+    // Many names are one agent's: all together have what it has.
+    for name in 0..300 {
+        passes(&acting(&format!("user-{name}"))).await;
+    }
+    let most = 100 + 20 * usize::try_from(began.elapsed().as_secs() + 1).unwrap();
+    assert!((50..=most).contains(&runs.count()), "{} of {most}", runs.count());
+    assert_eq!(desk.burnt(), runs.count(), "what is refused has taken no room among the nonces");
+    assert!(passes(&desk.agent("bob", &["worker"])).await);
+}
+
 /// Sends until the rate is too high, whatever time this machine takes: the message that was, and its answer.
 pub(crate) async fn too_fast(desk: &Desk, agent: &Agent) -> (Letter, String) {
     for _ in 0..100 {

@@ -111,6 +111,33 @@ async fn no_agent_takes_the_last_place_of_a_stream() {
     assert_eq!((running(0), running(6), running(12)), (4, 2, 1), "each half of what is left");
 }
 
+/// SPEC.md §15: nor does one of those that an agent acts for take the agent's last.
+#[tokio::test(start_paused = true)]
+async fn those_that_an_agent_acts_for_share_its_streams() {
+    let desk = desk_with(|limits| limits.streams.per_agent = 8);
+    desk.change_policy("[role.worker]\nallow = [\"desk/*\"]\ndelegated = \"also\"\n");
+    let sleep = |subject: &str| {
+        let acting = desk.agent_with("ann", |request| {
+            request.subject = subject.to_owned();
+            request.actor = Some("ann".to_owned());
+        });
+        Caller::call(&desk, acting, &call("desk/sleep", "[]"), 4)
+    };
+    let mut open: Vec<_> = ["u1"; 6].iter().chain(&["u2"; 6]).chain(&["u3"; 6]).map(|subject| sleep(subject)).collect();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let running =
+        |open: &[Caller], from: usize| open[from..from + 6].iter().filter(|caller| !caller.task.is_finished()).count();
+    assert_eq!((running(&open, 0), running(&open, 6), running(&open, 12)), (4, 2, 1), "each half of what is left");
+    // What one gives back, another may have.
+    for caller in &mut open[..4] {
+        caller.control(ControlOp::Cancel).await;
+        caller.finished().await;
+    }
+    let more: Vec<_> = (0..3).map(|_| sleep("u3")).collect();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(more.iter().filter(|caller| !caller.task.is_finished()).count(), 2);
+}
+
 /// SPEC.md §15: the requests of open streams are held, and counted.
 #[tokio::test(start_paused = true)]
 async fn requests_of_open_streams_are_bounded_in_bytes() {
