@@ -39,10 +39,10 @@ pub(crate) use servicekey::read_trusted_service_key;
 pub use servicekey::{ServiceKeyError, read_service_key, write_service_key};
 #[cfg(feature = "service")]
 pub use token::{
-    AccessToken, AgentRules, Bounds, ClaimPath, Confirmation, Denylist, DenylistError, FetchError, FileError,
-    IssueError, IssueRequest, IssuerRules, KeyFault, KeyRules, KeySet, KeySetError, KeySource, KeySourceState,
-    KeySourceStatus, LeftOut, Pattern, PatternError, RoleFormat, RoleRules, Symmetric, TokenId, TokenIssuer,
-    TokenRules, TokenType, TokenVerifier,
+    AccessToken, AgentRules, Bounds, ClaimPath, Confirmation, Denylist, DenylistError, DpopError, DpopProof,
+    ExchangeError, ExchangeRequest, FetchError, FileError, IssueError, IssueRequest, IssuerRules, KeyFault, KeyRules,
+    KeySet, KeySetError, KeySource, KeySourceState, KeySourceStatus, LeftOut, Pattern, PatternError, RoleFormat,
+    RoleRules, Symmetric, TokenExchange, TokenId, TokenIssuer, TokenRules, TokenType, TokenVerifier,
 };
 pub use token::{HeaderMember, JsonFault, TokenAlgorithm, TokenError, Untrusted, decode_untrusted};
 #[cfg(feature = "service")]

@@ -8,7 +8,11 @@ mod algorithm;
 mod claims;
 #[cfg(feature = "service")]
 mod denylist;
+#[cfg(feature = "service")]
+mod dpop;
 mod error;
+#[cfg(feature = "service")]
+mod exchange;
 #[cfg(feature = "service")]
 mod fetch;
 #[cfg(feature = "service")]
@@ -35,7 +39,11 @@ pub use access::{AccessToken, Confirmation};
 pub use algorithm::TokenAlgorithm;
 #[cfg(feature = "service")]
 pub use denylist::{Denylist, DenylistError};
+#[cfg(feature = "service")]
+pub use dpop::{DpopError, DpopProof};
 pub use error::TokenError;
+#[cfg(feature = "service")]
+pub use exchange::{ExchangeError, ExchangeRequest, TokenExchange};
 #[cfg(feature = "service")]
 pub use fetch::{FetchError, KeySource, KeySourceState, KeySourceStatus};
 #[cfg(feature = "service")]

@@ -5,6 +5,7 @@ mod body;
 mod callers;
 mod config;
 mod connections;
+mod dpop;
 mod events;
 mod gate;
 mod mcp;
@@ -34,7 +35,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub use self::callers::CallersError;
 use self::callers::{Callers, METADATA};
-pub use self::config::{DoorConfig, DoorConfigError, Expose, Identity, Replicas};
+pub use self::config::{DoorConfig, DoorConfigError, Dpop, Expose, Identity, Replicas};
 use self::connections::{Body, Held, Received};
 use self::mcp::Mcp;
 use self::page::Page;
@@ -42,6 +43,7 @@ use self::principal::{Admission, Place, Principal};
 use self::refusal::Refusal;
 use self::replicas::FromReplica;
 use crate::bus::Bus;
+use crate::once::Once;
 pub use crate::seal::SealError;
 
 /// A door over HTTP.
@@ -67,6 +69,9 @@ pub enum OpenError {
     /// What seals values for callers.
     #[error(transparent)]
     Seal(#[from] SealError),
+    /// The memory of what was used once.
+    #[error(transparent)]
+    Once(#[from] sealwire::auth::OpenError),
     /// Certificate or key of the listener, or whom those of other replicas must come from; why.
     #[error("{0}")]
     Tls(String),
@@ -89,7 +94,8 @@ impl Door {
     /// Cancel safe.
     pub async fn open(config: DoorConfig, credentials: Credentials) -> Result<Self, OpenError> {
         let tls = tls::acceptor(&config).map_err(OpenError::Tls)?;
-        let (callers, credentials) = Callers::new(&config, credentials).await?;
+        let once = Arc::new(Once::local(config.proofs())?);
+        let (callers, credentials) = Callers::new(&config, credentials, &once).await?;
         let admission = Arc::new(Admission::new(&config));
         let bus = Arc::new(Bus::new(credentials));
         let page = Page::of(&config, &bus, &admission);
@@ -215,7 +221,7 @@ impl Door {
     }
 
     async fn route(&self, head: &Parts, body: Received) -> Result<Response<Body>, Refusal> {
-        let known = self.callers.know(head);
+        let known = self.callers.know(head).await;
         let Some(page) = &self.page else { return self.routed(known?, head, body).await };
         let seen = page.seen(known.as_ref().ok(), head);
         let answer = match known {

@@ -29,6 +29,7 @@ pub(crate) enum Kind {
     McpQuestion,
     /// What one replica hands to another.
     Handed,
+    DpopNonce,
 }
 
 impl Kind {
@@ -38,6 +39,7 @@ impl Kind {
             Self::McpRequestState => b"sealwire door: mcp request state",
             Self::McpQuestion => b"sealwire door: mcp question",
             Self::Handed => b"sealwire door: handed to a replica",
+            Self::DpopNonce => b"sealwire door: dpop nonce",
         }
     }
 }

@@ -134,7 +134,7 @@ fn date(value: &Value, name: &'static str) -> Result<u64, TokenError> {
 ///
 /// No space, no control character, nothing outside ASCII: these texts are compared with policy files and deny lists and
 /// end up in logs, so two of them that look alike must be alike.
-fn is_identifier(text: &str) -> bool {
+pub(super) fn is_identifier(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 

@@ -2,7 +2,7 @@
 //! Never on the path of a message, never more often than the bound, and never trusted longer than the bound.
 
 mod error;
-mod http;
+pub(super) mod http;
 mod source;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -82,15 +82,15 @@ pub(super) fn is_key_id(kid: &str) -> bool {
 /// Longest text of a token, in bytes; before anything of it is read.
 pub(super) const MAX_TOKEN_LEN: usize = 4096;
 
-struct Parts<'a> {
-    signed: &'a str,
-    header: &'a str,
-    claims: &'a str,
-    signature: &'a str,
+pub(super) struct Parts<'a> {
+    pub(super) signed: &'a str,
+    pub(super) header: &'a str,
+    pub(super) claims: &'a str,
+    pub(super) signature: &'a str,
 }
 
 impl<'a> Parts<'a> {
-    fn split(token: &'a str) -> Result<Self, TokenError> {
+    pub(super) fn split(token: &'a str) -> Result<Self, TokenError> {
         if token.len() > MAX_TOKEN_LEN {
             return Err(TokenError::TooLong);
         }

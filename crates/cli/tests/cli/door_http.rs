@@ -1,7 +1,9 @@
 //! `sealwire door`: services over HTTP, for clients that nobody here wrote, and for what goes wrong. docs/doors.md.
 
 mod balancer;
+mod dpop;
 mod events;
+mod exchange;
 mod looked_at;
 mod mcp;
 mod mint;

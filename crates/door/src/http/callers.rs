@@ -1,17 +1,18 @@
 //! Whom the door takes a caller for, and what its calls are signed with: the agent's own token, or one made for the caller.
-//! Never hands a caller's token on, and never makes one for somebody who has not just shown that he is the one.
+//! Never hands a caller's token on but to its issuer, and never has one made for somebody who has not just shown that he is the one.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use hyper::http::request::Parts;
 use moka::sync::Cache;
 use sealwire::auth::{
-    AccessToken, Confirmation, Denylist, FileTrust, IssueRequest, TokenError, TokenIssuer, TokenVerifier,
+    AccessToken, Confirmation, Denylist, DpopProof, ExchangeError, ExchangeRequest, FileTrust, IssueRequest,
+    SecretFileError, TokenError, TokenExchange, TokenIssuer, TokenVerifier, read_public, read_secret,
 };
 use sealwire::client::{Client, Credentials, FetchedToken, RequestBuilder, TokenFault, TokenSource, Tokens};
 use sealwire::rpc::code;
@@ -19,17 +20,25 @@ use sealwire::{Clock as _, SystemClock, TokensConfig};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
-use super::config::{DoorConfig, Expose, Identity};
+use super::config::{DoorConfig, Dpop, Expose, Identity};
+use super::dpop::{self, Proofs, Unproved};
 use super::gate::single;
 use super::principal::Principal;
 use super::refusal::Refusal;
+use crate::once::Once;
+use crate::seal::{Seal, SealError};
 
 /// The longest life of a token for the bus, in seconds: as long may a caller that was revoked go on with what it has begun.
 const LIFE_S: u64 = 300;
 /// The longest token, as of services.
 const TOKEN_BYTES: usize = 4 << 10;
+/// Exchanges at a time. Others wait, at most as long as for any token.
+const EXCHANGES: usize = 64;
+/// For how long the agent's token is not had again.
+const ACTOR: Duration = Duration::from_secs(5);
 /// Callers' tokens for the bus that are kept. One that is not is made again.
 const KEPT: u64 = 10_000;
 
@@ -45,17 +54,48 @@ pub(super) enum Callers {
 /// What is needed to know callers by their tokens.
 pub(super) struct Minting {
     verifier: TokenVerifier,
-    issuer: TokenIssuer,
+    way: Way,
     /// Who acts for the callers, and the key that it signs with.
     agent: String,
     kid: String,
     environment: String,
     scopes: bool,
+    dpop: Dpop,
+    proofs: Proofs,
     url: String,
     issuers: Vec<String>,
     services: Vec<String>,
     kept: Cache<([u8; 32], String), Tokens>,
     read: Files,
+}
+
+/// Where the tokens for the bus come from.
+#[derive(Debug)]
+enum Way {
+    /// The door makes them.
+    Mint(TokenIssuer),
+    /// The issuer of the callers' tokens exchanges those.
+    Exchange(Exchange),
+}
+
+/// What is needed to have tokens exchanged.
+#[derive(Debug)]
+struct Exchange {
+    endpoint: TokenExchange,
+    /// The agent's own.
+    actor: Arc<dyn TokenSource>,
+    /// The agent's token, and when it was had.
+    known: tokio::sync::Mutex<Option<(Zeroizing<String>, Instant)>>,
+    /// Those that are asked for at a time.
+    places: Semaphore,
+}
+
+/// The issuer does not exchange a caller's token: what the caller is told.
+#[derive(Debug, thiserror::Error)]
+#[error("the token is not exchanged")]
+pub(super) struct NotExchanged {
+    status: StatusCode,
+    challenges: Vec<HeaderValue>,
 }
 
 /// What is read again when it changes.
@@ -69,6 +109,7 @@ struct Files {
 pub(super) struct Shown {
     text: Zeroizing<String>,
     digest: [u8; 32],
+    scheme: Scheme,
     pub(super) token: Arc<AccessToken>,
 }
 
@@ -85,6 +126,30 @@ pub enum CallersError {
     /// The denylist.
     #[error(transparent)]
     Denylist(#[from] sealwire::auth::DenylistError),
+    /// Where tokens are exchanged.
+    #[error("`identity`: {0}")]
+    Exchange(#[from] sealwire::auth::ExchangeError),
+    /// A file that `identity` names.
+    #[error(transparent)]
+    File(#[from] SecretFileError),
+    /// The agent has no token of its own.
+    #[error(transparent)]
+    Credentials(#[from] sealwire::client::CredentialsError),
+    /// What seals nonces.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// Where callers find the door.
+    #[error("`public_url` is no address")]
+    Url,
+}
+
+/// How a token is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    /// By whoever has it (RFC 6750).
+    Bearer,
+    /// With a proof of the key that it is bound to (RFC 9449 §7.1).
+    Dpop,
 }
 
 impl Callers {
@@ -94,10 +159,22 @@ impl Callers {
     pub(super) async fn new(
         config: &DoorConfig,
         credentials: Credentials,
+        once: &Arc<Once>,
     ) -> Result<(Self, Credentials), CallersError> {
         let agent = credentials.agent().to_string();
-        let Identity::Mint { key, scopes } = &config.identity else { return Ok((Self::Own(agent), credentials)) };
-        let issuer = TokenIssuer::load(key)?;
+        let (way, scopes, dpop) = match &config.identity {
+            Identity::Own {} => return Ok((Self::Own(agent), credentials)),
+            Identity::Mint { key, scopes, dpop } => (Way::Mint(TokenIssuer::load(key)?), scopes, dpop),
+            Identity::Exchange { token_endpoint, client_id, client_secret, tls_ca, http_on_loopback, scopes, dpop } => {
+                let secret = read_secret(client_secret)?;
+                let anchors = tls_ca.as_deref().map(read_public).transpose()?;
+                let client = (client_id.as_str(), secret.as_str());
+                let endpoint = TokenExchange::new(token_endpoint, client, anchors.as_deref(), *http_on_loopback)?;
+                let (actor, places) = (credentials.tokens()?, Semaphore::new(EXCHANGES));
+                let exchange = Exchange { endpoint, actor, known: tokio::sync::Mutex::default(), places };
+                (Way::Exchange(exchange), scopes, dpop)
+            }
+        };
         let (url, tokens) = (config.public_url.clone().unwrap_or_default(), config.tokens.clone());
         let tokens = tokens.ok_or(sealwire::ConfigError::NoIssuer)?;
         let read = Files { denylist: config.denylist.clone(), seen: Mutex::default(), tokens };
@@ -106,11 +183,14 @@ impl Callers {
         verifier.replace_denylist(read.denylist()?);
         let minting = Minting {
             verifier,
-            issuer,
+            way,
             agent,
             kid: credentials.kid().to_owned(),
             environment: credentials.environment().to_string(),
             scopes: *scopes,
+            dpop: *dpop,
+            proofs: Proofs::new(&url, Seal::of(config.seal_key.as_deref())?, Arc::clone(once))
+                .ok_or(CallersError::Url)?,
             url,
             issuers: read.tokens.issuer.iter().map(|issuer| issuer.issuer.clone()).collect(),
             services: config.expose.iter().map(|expose| expose.service.to_string()).collect(),
@@ -121,10 +201,10 @@ impl Callers {
     }
 
     /// Who sends this.
-    pub(super) fn know(&self, head: &Parts) -> Result<Principal, Refusal> {
+    pub(super) async fn know(&self, head: &Parts) -> Result<Principal, Refusal> {
         match self {
             Self::Own(agent) => Ok(Principal::own(agent)),
-            Self::Shown(minting) => minting.know(head).map(Principal::of),
+            Self::Shown(minting) => minting.know(head).await,
         }
     }
 
@@ -134,8 +214,10 @@ impl Callers {
         if !minting.scopes || shown.has_scope(expose.service.as_str()) {
             return Ok(());
         }
-        let challenge = minting.challenge(&format!("error=\"insufficient_scope\", scope=\"{}\", ", expose.service));
-        Err(Refusal::unauthorized(StatusCode::FORBIDDEN, "the token's `scope` does not name the service", challenge))
+        let wrong = format!("error=\"insufficient_scope\", scope=\"{}\", ", expose.service);
+        let refusal =
+            Refusal::new(StatusCode::FORBIDDEN, code::UNAUTHENTICATED, "the token's `scope` does not name the service");
+        Err(minting.challenged(refusal, shown.scheme, &wrong))
     }
 
     /// Whether what it has shown still holds: it may have expired, or been revoked.
@@ -169,7 +251,11 @@ impl Callers {
             authorization_servers: &'a [String],
             #[serde(skip_serializing_if = "<[_]>::is_empty")]
             scopes_supported: &'a [String],
-            bearer_methods_supported: [&'static str; 1],
+            bearer_methods_supported: &'static [&'static str],
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            dpop_signing_alg_values_supported: Vec<&'static str>,
+            #[serde(skip_serializing_if = "std::ops::Not::not")]
+            dpop_bound_access_tokens_required: bool,
             resource_name: String,
         }
         let Self::Shown(minting) = self else { return None };
@@ -177,7 +263,13 @@ impl Callers {
             resource: &minting.url,
             authorization_servers: &minting.issuers,
             scopes_supported: if minting.scopes { &minting.services } else { &[] },
-            bearer_methods_supported: ["header"],
+            bearer_methods_supported: if minting.dpop == Dpop::Require { &[] } else { &["header"] },
+            dpop_signing_alg_values_supported: if minting.dpop == Dpop::Off {
+                Vec::new()
+            } else {
+                DpopProof::ALGORITHMS.split(' ').collect()
+            },
+            dpop_bound_access_tokens_required: minting.dpop == Dpop::Require,
             resource_name: format!("{} of {}", minting.agent, minting.environment),
         };
         serde_json::to_vec(&metadata).ok()
@@ -194,17 +286,48 @@ impl Callers {
 }
 
 impl Minting {
-    fn know(&self, head: &Parts) -> Result<Shown, Refusal> {
+    async fn know(&self, head: &Parts) -> Result<Principal, Refusal> {
+        let principal = Principal::of(self.shown(head)?);
+        let Some(shown) = principal.shown.as_deref().filter(|shown| shown.scheme == Scheme::Dpop) else {
+            return Ok(principal);
+        };
+        let thumbprint = shown.token.cnf.as_ref().and_then(|cnf| cnf.jkt.as_deref()).unwrap_or_default();
+        // Before anything is counted: a token that was stolen without its key uses up nothing of its owner's.
+        match self.proofs.judge(head, principal.as_str(), &shown.digest, thumbprint).await {
+            Ok(()) => Ok(principal),
+            Err(Unproved::Refused(refusal)) => Err(refusal),
+            Err(Unproved::Invalid(why)) => {
+                Err(self.challenged(unauthenticated(why), Scheme::Dpop, "error=\"invalid_dpop_proof\", "))
+            }
+            Err(Unproved::Nonce(nonce)) => {
+                let refusal = unauthenticated("the proof needs the nonce of `DPoP-Nonce`");
+                let refusal = self.challenged(refusal, Scheme::Dpop, "error=\"use_dpop_nonce\", ");
+                Err(match HeaderValue::try_from(nonce) {
+                    Ok(nonce) => refusal.with(dpop::NONCE, nonce),
+                    Err(_) => refusal,
+                })
+            }
+        }
+    }
+
+    /// The token, verified, in the scheme that is for it.
+    fn shown(&self, head: &Parts) -> Result<Shown, Refusal> {
         let Some(authorization) = single(&head.headers, &AUTHORIZATION)? else {
-            let challenge = self.challenge("");
-            return Err(Refusal::unauthorized(StatusCode::UNAUTHORIZED, "a token is needed", challenge));
+            return Err(self.challenged(unauthenticated("a token is needed"), Scheme::Bearer, ""));
         };
+        let (name, token) = authorization.split_once(' ').unwrap_or_default();
+        let scheme =
+            [Scheme::Bearer, Scheme::Dpop].into_iter().find(|scheme| scheme.as_str().eq_ignore_ascii_case(name));
         let wrong = |message| {
-            let challenge = self.challenge("error=\"invalid_token\", ");
-            Refusal::unauthorized(StatusCode::UNAUTHORIZED, message, challenge)
+            let refusal = unauthenticated(message);
+            self.challenged(refusal, scheme.unwrap_or(Scheme::Bearer), "error=\"invalid_token\", ")
         };
-        let token = authorization.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let Some((_, token)) = token else { return Err(wrong("`Authorization` must be `Bearer` and a token")) };
+        let scheme = match (scheme, self.dpop) {
+            (Some(scheme @ Scheme::Bearer), Dpop::Off | Dpop::Accept) => scheme,
+            (Some(scheme @ Scheme::Dpop), Dpop::Accept | Dpop::Require) => scheme,
+            (_, Dpop::Require) => return Err(wrong("`Authorization` must be `DPoP` and a token")),
+            _ => return Err(wrong("`Authorization` must be `Bearer` and a token")),
+        };
         if token.len() > TOKEN_BYTES {
             return Err(wrong("the token is not valid"));
         }
@@ -215,21 +338,69 @@ impl Minting {
             tracing::info!(target: "sealwire::door", %error, "a token was refused");
             wrong("the token is not valid")
         })?;
-        // Of a key that nobody proves here, of somebody who acts for another one, and of the door itself.
-        if token.cnf.is_some() || token.actor.is_some() || token.subject == self.agent {
+        // Of somebody who acts for another one, and of the door itself.
+        if token.actor.is_some() || token.subject == self.agent {
             return Err(wrong("a token of this kind is not taken here"));
         }
-        Ok(Shown { text, digest, token })
+        match (&token.cnf, scheme) {
+            (None, Scheme::Bearer) | (Some(Confirmation { jkt: Some(_), kid: None }), Scheme::Dpop) => {}
+            (None, Scheme::Dpop) => return Err(wrong("the token is not bound to a key")),
+            // RFC 9449 §7.2: else a thief would leave the proof out. Nor does anybody prove a key of another kind here.
+            (Some(_), _) => return Err(wrong("a token that is bound to a key is not taken like this")),
+        }
+        Ok(Shown { text, digest, scheme, token })
     }
 
     fn verify(&self, shown: &Shown) -> Result<Arc<AccessToken>, TokenError> {
         self.verifier.verify(&shown.text, &shown.digest, SystemClock.now_s())
     }
 
-    /// A token for the bus, in which the agent acts on behalf of the caller. It lives no longer than the caller's own.
-    fn mint(&self, shown: &Shown, audience: &str) -> Result<String, TokenFault> {
-        let fault = |error: Box<dyn std::error::Error + Send + Sync>| TokenFault::Other(error);
-        let token = self.verify(shown).map_err(|error| fault(error.into()))?;
+    /// A token for the bus, in which the agent acts on behalf of the caller.
+    async fn made(&self, shown: &Shown, audience: &str) -> Result<String, TokenFault> {
+        let token = self.verify(shown).map_err(|error| TokenFault::Other(error.into()))?;
+        match &self.way {
+            Way::Mint(issuer) => self.mint(issuer, &token, audience),
+            Way::Exchange(exchange) => self.exchanged(exchange, shown, audience).await,
+        }
+    }
+
+    /// By the issuer of the caller's. Whoever has it asked for too often waits for itself: each has one asked for at a time.
+    async fn exchanged(&self, exchange: &Exchange, shown: &Shown, audience: &str) -> Result<String, TokenFault> {
+        let actor = exchange.actor_token().await?;
+        let _place = exchange.places.acquire().await.map_err(|error| TokenFault::Other(error.into()))?;
+        let request = ExchangeRequest {
+            subject_token: &shown.text,
+            actor_token: &actor,
+            audience,
+            subject: &shown.token.subject,
+            actor: &self.agent,
+            now_s: SystemClock.now_s(),
+        };
+        let error = match exchange.endpoint.ask(request).await {
+            Ok(token) => return Ok(token),
+            Err(error) => error,
+        };
+        tracing::warn!(target: "sealwire::door", subject = shown.token.subject, audience, %error, "no token was had in exchange");
+        let refused = match &error {
+            // RFC 6749 §5.2, RFC 8693 §2.2.2. All others are about the door.
+            ExchangeError::Refused(why) => match why.as_str() {
+                "invalid_grant" | "invalid_request" => Some((StatusCode::UNAUTHORIZED, "error=\"invalid_token\", ")),
+                "invalid_target" | "invalid_scope" | "access_denied" => Some((StatusCode::FORBIDDEN, "")),
+                _ => None,
+            },
+            _ => None,
+        };
+        Err(TokenFault::Other(match refused {
+            Some((status, wrong)) => {
+                let challenges = self.challenges(shown.scheme, wrong);
+                Box::new(NotExchanged { status, challenges })
+            }
+            None => Box::new(error),
+        }))
+    }
+
+    /// By the door itself. It lives no longer than the caller's own.
+    fn mint(&self, issuer: &TokenIssuer, token: &AccessToken, audience: &str) -> Result<String, TokenFault> {
         let now_s = SystemClock.now_s();
         let mut request = IssueRequest::new(&token.subject, audience, now_s);
         request.actor = Some(self.agent.clone());
@@ -237,13 +408,31 @@ impl Minting {
         request.ttl_s = LIFE_S.min(token.expires_at.saturating_sub(now_s));
         // Of no use to whoever sees it on the bus.
         request.cnf = Some(Confirmation { kid: Some(self.kid.clone()), jkt: None });
-        self.issuer.issue(&request).map_err(|error| fault(error.into()))
+        issuer.issue(&request).map_err(|error| TokenFault::Other(error.into()))
     }
 
-    /// RFC 6750 §3, RFC 9728 §5.1.
-    fn challenge(&self, error: &str) -> HeaderValue {
-        let text = format!("Bearer {error}resource_metadata=\"{}{METADATA}\"", self.url);
-        HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("Bearer"))
+    /// RFC 6750 §3, RFC 9449 §7.1, RFC 9728 §5.1: a challenge for each scheme, with what is wrong in that which was used.
+    fn challenged(&self, refusal: Refusal, used: Scheme, wrong: &str) -> Refusal {
+        let challenges = self.challenges(used, wrong).into_iter();
+        challenges.fold(refusal, |refusal, challenge| refusal.with(WWW_AUTHENTICATE, challenge))
+    }
+
+    fn challenges(&self, used: Scheme, wrong: &str) -> Vec<HeaderValue> {
+        let schemes: &[Scheme] = match self.dpop {
+            Dpop::Off => &[Scheme::Bearer],
+            Dpop::Accept => &[Scheme::Bearer, Scheme::Dpop],
+            Dpop::Require => &[Scheme::Dpop],
+        };
+        let challenge = |scheme: &Scheme| {
+            let wrong = if schemes.len() == 1 || *scheme == used { wrong } else { "" };
+            let algs = match scheme {
+                Scheme::Bearer => String::new(),
+                Scheme::Dpop => format!("algs=\"{}\", ", DpopProof::ALGORITHMS),
+            };
+            let text = format!("{} {wrong}{algs}resource_metadata=\"{}{METADATA}\"", scheme.as_str(), self.url);
+            HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(scheme.as_str()))
+        };
+        schemes.iter().map(challenge).collect()
     }
 
     fn refresh(&self) {
@@ -301,6 +490,34 @@ impl Shown {
     }
 }
 
+impl Exchange {
+    /// The agent's token. Its issuer says whether it is good.
+    async fn actor_token(&self) -> Result<Zeroizing<String>, TokenFault> {
+        // Whoever comes meanwhile waits instead of running a command, too.
+        let mut known = self.known.lock().await;
+        if let Some((token, since)) = known.as_ref()
+            && since.elapsed() < ACTOR
+        {
+            return Ok(token.clone());
+        }
+        let token = Zeroizing::new(self.actor.fetch().await?.trim().to_owned());
+        *known = Some((token.clone(), Instant::now()));
+        Ok(token)
+    }
+}
+
+impl NotExchanged {
+    pub(super) fn refusal(&self) -> Refusal {
+        let message = match self.status {
+            StatusCode::UNAUTHORIZED => "the token's issuer does not take it any more",
+            _ => "the token's issuer does not let its bearer use the service",
+        };
+        let refusal = Refusal::new(self.status, code::UNAUTHENTICATED, message).not_sent();
+        let challenges = self.challenges.iter();
+        challenges.fold(refusal, |refusal, challenge| refusal.with(WWW_AUTHENTICATE, challenge.clone()))
+    }
+}
+
 /// The tokens of one caller for one service.
 #[derive(Debug)]
 struct Minted {
@@ -311,7 +528,7 @@ struct Minted {
 
 impl TokenSource for Minted {
     fn fetch(&self) -> FetchedToken<'_> {
-        Box::pin(async { self.minting.mint(&self.shown, &self.audience) })
+        Box::pin(self.minting.made(&self.shown, &self.audience))
     }
 }
 
@@ -327,7 +544,7 @@ impl TokenSource for Nobody {
 
 impl fmt::Debug for Minting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Minting").field("issuer", &self.issuer).field("agent", &self.agent).finish_non_exhaustive()
+        f.debug_struct("Minting").field("way", &self.way).field("agent", &self.agent).finish_non_exhaustive()
     }
 }
 
@@ -337,9 +554,16 @@ impl fmt::Debug for Shown {
     }
 }
 
-/// The refusal of whoever is not known, or not let in.
-impl Refusal {
-    fn unauthorized(status: StatusCode, message: &'static str, challenge: HeaderValue) -> Self {
-        Self::new(status, code::UNAUTHENTICATED, message).with(WWW_AUTHENTICATE, challenge)
+impl Scheme {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Bearer => "Bearer",
+            Self::Dpop => "DPoP",
+        }
     }
+}
+
+/// The refusal of whoever is not known.
+fn unauthenticated(message: &'static str) -> Refusal {
+    Refusal::new(StatusCode::UNAUTHORIZED, code::UNAUTHENTICATED, message)
 }

@@ -106,7 +106,44 @@ pub enum Identity {
         /// Whether `scope` of a caller's token must name the service.
         #[serde(default = "usual::scopes")]
         scopes: bool,
+        /// Whether callers prove a key that their tokens are bound to.
+        #[serde(default)]
+        dpop: Dpop,
     },
+    /// The same, with a token that their issuer exchanges theirs for (RFC 8693).
+    Exchange {
+        /// Where, an `https` address.
+        token_endpoint: String,
+        /// As which client of it.
+        client_id: String,
+        /// The client's secret, a file. Readable by its owner alone.
+        client_secret: PathBuf,
+        /// Trust anchors for the endpoint, a PEM file; those of the system.
+        tls_ca: Option<PathBuf>,
+        /// Whether the address may be `http` to a loopback address, for development.
+        #[serde(default)]
+        http_on_loopback: bool,
+        /// As of `Mint`.
+        #[serde(default = "usual::scopes")]
+        scopes: bool,
+        /// As of `Mint`.
+        #[serde(default)]
+        dpop: Dpop,
+    },
+}
+
+/// Whether tokens may be, or must be, bound to a key that callers prove with each request (DPoP, RFC 9449).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Dpop {
+    /// Tokens that are bound to a key are refused.
+    #[default]
+    Off,
+    /// Tokens that are bound to a key are taken with a proof of it, all others without.
+    Accept,
+    /// Tokens that are bound to a key are taken with a proof of it, and no others.
+    Require,
 }
 
 impl Default for Identity {
@@ -219,9 +256,21 @@ impl DoorConfig {
         Duration::from_secs(self.refresh_s)
     }
 
+    /// How many proofs and tickets of one caller are remembered: as many as it may use while one lives.
+    pub(super) fn proofs(&self) -> usize {
+        let lives_s = crate::once::LIFE_S + crate::once::SKEW_S;
+        usize::try_from(u64::from(self.per_second) * lives_s + u64::from(self.burst)).unwrap_or(usize::MAX)
+    }
+
     fn relative_to(&mut self, folder: &Path) {
-        if let Identity::Mint { key, .. } = &mut self.identity {
-            *key = folder.join(&*key);
+        match &mut self.identity {
+            Identity::Own {} => {}
+            Identity::Mint { key, .. } => *key = folder.join(&*key),
+            Identity::Exchange { client_secret, tls_ca, .. } => {
+                for path in tls_ca.iter_mut().chain([client_secret]) {
+                    *path = folder.join(&*path);
+                }
+            }
         }
         self.credentials = folder.join(&self.credentials);
         for path in
@@ -388,8 +437,13 @@ impl DoorConfig {
         let Some(tokens) = tokens else {
             return Err("`[[door.tokens.issuer]]` is missing: whose tokens do callers have?".to_owned());
         };
-        if tokens.require_cnf {
-            return Err("`require_cnf` in `[door.tokens]`: over HTTP nobody proves a key, so no token would be taken"
+        let must_prove = matches!(
+            identity,
+            Identity::Mint { dpop: Dpop::Require, .. } | Identity::Exchange { dpop: Dpop::Require, .. }
+        );
+        if tokens.require_cnf && !must_prove {
+            return Err("`require_cnf` in `[door.tokens]`: over HTTP keys are proved with `dpop = \"require\"` in \
+                        `identity`"
                 .to_owned());
         }
         let url = public_url.as_deref().ok_or("`public_url` is missing: what do callers' tokens name in `aud`?")?;

@@ -36,7 +36,8 @@ const OF_PROXIES: [HeaderName; 7] = [
 ];
 
 /// What a page of another origin may send.
-const SENT_BY_PAGES: &str = "authorization, content-type, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id";
+const SENT_BY_PAGES: &str =
+    "authorization, content-type, dpop, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id";
 
 /// Lets a request pass; with the origin of the page that it comes from, if browsers are to be told that it may read the answer.
 pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderValue>, Refusal> {
@@ -180,7 +181,7 @@ pub(super) fn shared_with(answer: &mut Response<Body>, origin: Option<HeaderValu
         headers.insert(
             ACCESS_CONTROL_EXPOSE_HEADERS,
             HeaderValue::from_static(
-                "retry-after, www-authenticate, mcp-session-id, sealwire-request, sealwire-answer",
+                "retry-after, www-authenticate, dpop-nonce, mcp-session-id, sealwire-request, sealwire-answer",
             ),
         );
     }

@@ -5,13 +5,14 @@ use std::borrow::Cow;
 
 use hyper::header::{ALLOW, CONNECTION, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Method, StatusCode};
-use sealwire::client::ClientError;
+use sealwire::client::{ClientError, TokenFault};
 use sealwire::rpc::{Id, Response, RpcError, code};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::answered;
+use super::callers::NotExchanged;
 use super::connections::Body;
 use crate::mcp::message::Fault;
 
@@ -22,7 +23,7 @@ pub(crate) struct Refusal {
     pub(crate) code: i32,
     message: Cow<'static, str>,
     outcome: Option<Outcome>,
-    header: Option<(HeaderName, HeaderValue)>,
+    headers: Vec<(HeaderName, HeaderValue)>,
     /// What is left of the request is not read.
     closes: bool,
     about: Box<About>,
@@ -78,7 +79,7 @@ impl Refusal {
             code,
             message: message.into(),
             outcome: None,
-            header: None,
+            headers: Vec::new(),
             closes: false,
             about: Box::default(),
         }
@@ -96,7 +97,7 @@ impl Refusal {
     pub(crate) fn method(allowed: &[Method]) -> Self {
         let allowed = allowed.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
         let mut refusal = Self::bad(StatusCode::METHOD_NOT_ALLOWED, format!("what there is: {allowed}"));
-        refusal.header = HeaderValue::from_str(&allowed).ok().map(|allowed| (ALLOW, allowed));
+        refusal.headers.extend(HeaderValue::from_str(&allowed).ok().map(|allowed| (ALLOW, allowed)));
         refusal
     }
 
@@ -108,7 +109,7 @@ impl Refusal {
     /// More than the caller may use, for the next so many seconds.
     pub(crate) fn quota(message: &'static str, retry_after_s: u64) -> Self {
         let mut refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, code::QUOTA_EXCEEDED, message);
-        refusal.header = Some((RETRY_AFTER, retry_after_s.max(1).into()));
+        refusal.headers.push((RETRY_AFTER, retry_after_s.max(1).into()));
         refusal.outcome = Some(Outcome::NotSent);
         refusal
     }
@@ -116,7 +117,7 @@ impl Refusal {
     /// The broker, or the door, takes nothing now.
     pub(crate) fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         let mut refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, code::OVERLOADED, message);
-        refusal.header = Some((RETRY_AFTER, HeaderValue::from_static("1")));
+        refusal.headers.push((RETRY_AFTER, HeaderValue::from_static("1")));
         refusal.outcome = Some(Outcome::NotSent);
         refusal
     }
@@ -158,6 +159,12 @@ impl Refusal {
 
     /// A call that has no answer that can be trusted.
     pub(crate) fn of_call(error: &ClientError) -> Self {
+        if let ClientError::Token(fault) = error
+            && let TokenFault::Other(cause) = &**fault
+            && let Some(refused) = cause.downcast_ref::<NotExchanged>()
+        {
+            return refused.refusal();
+        }
         match error {
             ClientError::Timeout { .. } => {
                 let mut refusal = Self::unknown("no answer within the time that the door allows");
@@ -196,9 +203,15 @@ impl Refusal {
         }
     }
 
+    /// Nothing of it has run.
+    pub(crate) fn not_sent(mut self) -> Self {
+        self.outcome = Some(Outcome::NotSent);
+        self
+    }
+
     /// With this in its head.
     pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.header = Some((name, value));
+        self.headers.push((name, value));
         self
     }
 
@@ -270,7 +283,9 @@ impl Refusal {
 
     pub(crate) fn answer(self) -> hyper::Response<Body> {
         let mut answer = answered(self.status, "application/json", self.text());
-        answer.headers_mut().extend(self.header);
+        for (name, value) in self.headers {
+            answer.headers_mut().append(name, value);
+        }
         if self.closes {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::json::JsonFault;
-use super::super::keys::{KeySetError, MAX_SET_LEN};
+use super::super::keys::KeySetError;
 use crate::name::shown;
 
 /// Keys could not be fetched.
@@ -45,8 +45,8 @@ pub enum FetchError {
         /// The status.
         status: u16,
     },
-    /// The answer is longer than 256 KiB, or no text.
-    #[error("`{url}`: the answer is longer than {MAX_SET_LEN} bytes, or not UTF-8")]
+    /// The answer is longer than it may be, or no text.
+    #[error("`{url}`: the answer is longer than it may be, or not UTF-8")]
     Body {
         /// The address, without its query.
         url: String,

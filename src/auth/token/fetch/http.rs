@@ -1,4 +1,4 @@
-//! One GET over TLS, bounded in every direction.
+//! One request over TLS, bounded in every direction.
 //! Never follows, never keeps a connection, never speaks plain HTTP to another machine.
 
 use std::fmt;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::Request;
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, CACHE_CONTROL, HOST, HeaderMap, USER_AGENT};
+use hyper::header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
 use hyper::rt::{Read, Write};
+use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -25,14 +25,14 @@ use crate::tls;
 
 /// What came.
 #[derive(Debug)]
-pub(super) struct Got {
-    pub(super) text: String,
+pub(in crate::auth::token) struct Got {
+    pub(in crate::auth::token) text: String,
     /// `max-age` of `Cache-Control`.
-    pub(super) age: Option<Duration>,
+    pub(in crate::auth::token) age: Option<Duration>,
 }
 
 /// Where to ask: an `https` address; with `plain`, also an `http` one of this machine.
-pub(super) fn address(url: &str, plain: bool) -> Result<Address, FetchError> {
+pub(in crate::auth::token) fn address(url: &str, plain: bool) -> Result<Address, FetchError> {
     let plain = if plain { Plaintext::Loopback } else { Plaintext::Never };
     Address::parse(url, plain).map_err(|fault| {
         let why = match fault {
@@ -49,24 +49,65 @@ pub(super) fn address(url: &str, plain: bool) -> Result<Address, FetchError> {
 }
 
 /// TLS under these trust anchors (PEM), or the system's.
-pub(super) fn trusting(anchors: Option<&str>) -> Result<Arc<ClientConfig>, FetchError> {
+pub(in crate::auth::token) fn trusting(anchors: Option<&str>) -> Result<Arc<ClientConfig>, FetchError> {
     let config = tls::trusting(anchors).map_err(|fault| FetchError::Anchors(fault.to_string()))?;
     Ok(Arc::new(config.with_no_client_auth()))
 }
 
 /// Asks once. The caller bounds the time.
-pub(super) async fn get(address: &Address, tls: &Arc<ClientConfig>, limit: usize) -> Result<Got, FetchError> {
+pub(in crate::auth::token) async fn get(
+    address: &Address,
+    tls: &Arc<ClientConfig>,
+    limit: usize,
+) -> Result<Got, FetchError> {
+    let request = Request::get(&address.target).header(ACCEPT, "application/json, application/jwk-set+json");
+    let request = request.body(Full::default()).map_err(|error| connection(address, &error))?;
+    let answer = send(address, tls, request, limit, |status| status == 200).await?;
+    let age = max_age(answer.headers());
+    Ok(Got { text: answer.into_body(), age })
+}
+
+/// Posts a form once, as this client; status and text of the answer, also of one that refuses. The caller bounds the time.
+pub(in crate::auth::token) async fn post(
+    address: &Address,
+    tls: &Arc<ClientConfig>,
+    form: &str,
+    client: &HeaderValue,
+    limit: usize,
+) -> Result<(u16, String), FetchError> {
+    let request = Request::post(&address.target)
+        .header(ACCEPT, "application/json")
+        .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+        .header(AUTHORIZATION, client.clone());
+    let request = request.body(Full::from(form.to_owned())).map_err(|error| connection(address, &error))?;
+    let answer = send(address, tls, request, limit, |status| matches!(status, 200 | 400 | 401 | 403)).await?;
+    Ok((answer.status().as_u16(), answer.into_body()))
+}
+
+async fn send(
+    address: &Address,
+    tls: &Arc<ClientConfig>,
+    request: Request<Full<Bytes>>,
+    limit: usize,
+    is_read: fn(u16) -> bool,
+) -> Result<Response<String>, FetchError> {
     let failed = |cause: &dyn fmt::Display| connection(address, cause);
     let socket = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(|error| failed(&error))?;
     if !address.tls {
-        return exchange(TokioIo::new(socket), address, limit).await;
+        return exchange(TokioIo::new(socket), address, request, limit, is_read).await;
     }
     let name = ServerName::try_from(address.host.clone()).map_err(|error| failed(&error))?;
     let stream = TlsConnector::from(Arc::clone(tls)).connect(name, socket).await.map_err(|error| failed(&error))?;
-    exchange(TokioIo::new(stream), address, limit).await
+    exchange(TokioIo::new(stream), address, request, limit, is_read).await
 }
 
-async fn exchange<T>(io: T, address: &Address, limit: usize) -> Result<Got, FetchError>
+async fn exchange<T>(
+    io: T,
+    address: &Address,
+    mut request: Request<Full<Bytes>>,
+    limit: usize,
+    is_read: fn(u16) -> bool,
+) -> Result<Response<String>, FetchError>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
@@ -80,26 +121,23 @@ where
     // Ends with this future, however that ends.
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { drop(link.await) });
-    let request = Request::get(&address.target)
-        .header(HOST, &address.authority)
-        .header(ACCEPT, "application/json, application/jwk-set+json")
-        .header(USER_AGENT, concat!("sealwire/", env!("CARGO_PKG_VERSION")))
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| failed(&error))?;
+    let host = HeaderValue::from_str(&address.authority).map_err(|error| failed(&error))?;
+    request.headers_mut().insert(HOST, host);
+    request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(concat!("sealwire/", env!("CARGO_PKG_VERSION"))));
     let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
     let status = response.status().as_u16();
-    if status != 200 {
+    if !is_read(status) {
         return Err(FetchError::Status { url: address.to_string(), status });
     }
-    let age = max_age(response.headers());
-    let body = Limited::new(response.into_body(), limit).collect().await.map_err(|error| {
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, limit).collect().await.map_err(|error| {
         match error.downcast_ref::<http_body_util::LengthLimitError>() {
             Some(_) => FetchError::Body { url: address.to_string() },
             None => failed(&error),
         }
     })?;
     let text = String::from_utf8(body.to_bytes().into()).map_err(|_| FetchError::Body { url: address.to_string() })?;
-    Ok(Got { text, age })
+    Ok(Response::from_parts(head, text))
 }
 
 fn connection(address: &Address, cause: &dyn fmt::Display) -> FetchError {

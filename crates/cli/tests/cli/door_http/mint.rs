@@ -19,10 +19,10 @@ const POLICY: &str = "[role.user]\nallow = [\"audit/read\"]\n\
     [rule.others]\nroles = [\"user\"]\nallow = [\"math/add\", \"job/run\"]\ndelegated = \"only\"\n\
     [rule.not_zoe]\nagents = [\"zoe\"]\ndeny = [\"math/add\"]\ndelegated = \"also\"\n";
 
-const URL: &str = "https://door.example";
+pub(super) const URL: &str = "https://door.example";
 
 /// Tokens of `subject` for the door, all that is in order.
-fn request(subject: &str) -> IssueRequest {
+pub(super) fn request(subject: &str) -> IssueRequest {
     let mut request = IssueRequest::new(subject, URL, SystemClock.now_s());
     request.roles = ["user".to_owned()].into();
     request.claims = json!({ "scope": "openid tools" }).as_object().unwrap().clone();
@@ -30,15 +30,20 @@ fn request(subject: &str) -> IssueRequest {
 }
 
 /// A service that takes tokens of the door's issuer, too, in which the door's agent acts for somebody.
-async fn stage(issuer: &TokenIssuer) -> Stage {
+pub(super) async fn stage(issuer: &TokenIssuer) -> Stage {
+    let doors = "[[tokens.issuer]]\nissuer = \"https://door.example\"\njwks = \"door-jwks.json\"\n\
+         require = { \"act.sub\" = \"planner\" }\nmay = { agents = [\"planner\"], roles = [\"user\"], subjects = [\"*\"] }\n";
+    stage_taking(issuer, doors).await
+}
+
+/// A service that takes the tokens of this table, too.
+pub(super) async fn stage_taking(issuer: &TokenIssuer, table: &str) -> Stage {
     let server = NatsServer::start().await;
     let shell = prepared(&server.url(), POLICY, "");
     shell.run("keys new-token-key https://door.example --out door-key.json --jwks door-jwks.json").ok();
     let config = shell.read("sealwire.toml").replace(
         "jwks = \"jwks.json\"\n",
-        "jwks = \"jwks.json\"\nmay = { agents = [\"*\"], roles = [\"*\"] }\n\
-         [[tokens.issuer]]\nissuer = \"https://door.example\"\njwks = \"door-jwks.json\"\n\
-         require = { \"act.sub\" = \"planner\" }\nmay = { agents = [\"planner\"], roles = [\"user\"], subjects = [\"*\"] }\n",
+        &format!("jwks = \"jwks.json\"\nmay = {{ agents = [\"*\"], roles = [\"*\"] }}\n{table}"),
     );
     shell.write("sealwire.toml", &config);
     shell.write("idp-jwks.json", &issuer.public_jwks());
@@ -48,13 +53,20 @@ async fn stage(issuer: &TokenIssuer) -> Stage {
 }
 
 fn configure(stage: &Stage, door: &str) {
-    let identity = "public_url = \"https://door.example\"\ndenylist = \"denylist.json\"\n\
-        identity = { mode = \"mint\", key = \"door-key.json\" }\n";
+    configure_dpop(stage, door, "off");
+}
+
+/// The same, with proofs of keys.
+pub(super) fn configure_dpop(stage: &Stage, door: &str, dpop: &str) {
+    let identity = format!(
+        "public_url = \"https://door.example\"\ndenylist = \"denylist.json\"\n\
+         identity = {{ mode = \"mint\", key = \"door-key.json\", dpop = \"{dpop}\" }}\n"
+    );
     let issuer = "[[door.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"idp-jwks.json\"\n";
     configure_identity(&stage.shell, &format!("{identity}{door}"), issuer, "timeout_s = 300");
 }
 
-async fn ask(door: &Door, token: &str, body: &str) -> Answer {
+pub(super) async fn ask(door: &Door, token: &str, body: &str) -> Answer {
     let lines = format!("Authorization: Bearer {token}\r\n");
     door.wire().await.ask(post("/rpc/tools", &lines, body)).await
 }

@@ -69,7 +69,7 @@ fn callers_that_show_tokens_need_all_that_these_are_judged_by() {
     let mint = LEAST.replace("a.json\"\n", mint).replace("[[door.expose]]", tables);
     let door = read(&mint).unwrap();
     assert_eq!((door.hosts.as_slice(), door.tokens.unwrap().issuer.len()), (&["door.example".to_owned()][..], 1));
-    assert_eq!(door.identity, Identity::Mint { key: "k.json".into(), scopes: true });
+    assert_eq!(door.identity, Identity::Mint { key: "k.json".into(), scopes: true, dpop: Dpop::Off });
     for (from, to, said) in [
         ("127.0.0.1:0", "0.0.0.0:8443", "clear text"),
         ("public_url = \"https://Door.Example:8443\"\n", "", "`public_url` is missing"),
@@ -77,13 +77,24 @@ fn callers_that_show_tokens_need_all_that_these_are_judged_by() {
         ("https://Door.Example:8443", "https://door.example/rpc", "without a path"),
         (tables, "[[door.expose]]", "whose tokens"),
         ("a.json\"\n", "a.json\"\ntls_cert = \"c.pem\"\n", "belong together"),
-        ("[[door.tokens.issuer]]", "[door.tokens]\nrequire_cnf = true\n[[door.tokens.issuer]]", "nobody proves a key"),
+        ("[[door.tokens.issuer]]", "[door.tokens]\nrequire_cnf = true\n[[door.tokens.issuer]]", "`dpop = \"require\"`"),
         ("identity = { mode = \"mint\", key = \"k.json\" }\n", "", "are for `identity = { mode = \"mint\""),
         ("mode = \"mint\", ", "mode = \"mint\", x = 1, ", "unknown field"),
+        ("mode = \"mint\", ", "mode = \"mint\", dpop = \"on\", ", "`off`, `accept`, `require`"),
     ] {
         let error = read(&mint.replace(from, to)).unwrap_err();
         assert!(error.contains(said), "{to}: {error}");
     }
+    let exchange = mint.replace(
+        "mode = \"mint\", key = \"k.json\"",
+        "mode = \"exchange\", token_endpoint = \"https://idp.example/token\", client_id = \"door\", client_secret = \"s.txt\"",
+    );
+    assert!(read(&exchange).is_ok());
+    assert!(read(&exchange.replace("client_id = \"door\", ", "")).unwrap_err().contains("client_id"));
+    let bound = mint
+        .replace("[[door.tokens.issuer]]", "[door.tokens]\nrequire_cnf = true\n[[door.tokens.issuer]]")
+        .replace("mode = \"mint\", ", "mode = \"mint\", dpop = \"require\", ");
+    assert!(read(&bound).is_ok());
     let tls = mint
         .replace("127.0.0.1:0", "0.0.0.0:8443")
         .replace("a.json\"\n", "a.json\"\ntls_cert = \"c.pem\"\ntls_key = \"k.pem\"\n");
