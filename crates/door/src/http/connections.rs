@@ -21,7 +21,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
@@ -147,7 +147,7 @@ struct Connections(Mutex<Waiting>);
 struct Waiting {
     turns: u64,
     /// By the turn in which each began to wait.
-    waiting: BTreeMap<u64, watch::Sender<Phase>>,
+    waiting: BTreeMap<u64, Arc<Doing>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -174,17 +174,90 @@ impl Connections {
 
     /// Ends the connection that has waited longest; `false` if none waits.
     fn evict(&self) -> bool {
-        let Some((_, phase)) = self.lock().waiting.pop_first() else { return false };
-        phase.send_replace(Phase::Evicted);
+        let Some((_, doing)) = self.lock().waiting.pop_first() else { return false };
+        doing.is_now(Phase::Evicted);
         true
     }
 }
 
-/// What a connection is doing.
+impl Phase {
+    /// How long it may last.
+    fn until(self) -> Option<Instant> {
+        match self {
+            Self::Idle(since) => Some(since + IDLE),
+            Self::Head(since) => Some(since + HEAD),
+            Self::Busy { unread, until } => unread.map(|since| since + UNREAD).into_iter().chain(until).min(),
+            Self::Evicted => None,
+        }
+    }
+}
+
+/// What a connection is doing. Its task is woken only if it has to end sooner than it was about to look: with each request, that
+/// would be four times, and a timer each.
+#[derive(Debug)]
+struct Doing {
+    now: Mutex<Now>,
+    sooner: Notify,
+}
+
+#[derive(Debug)]
+struct Now {
+    phase: Phase,
+    /// When the connection's task looks by itself.
+    looks: Option<Instant>,
+}
+
+impl Doing {
+    fn lock(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_now(&self, phase: Phase) {
+        self.change(|_| Some(phase));
+    }
+
+    fn change(&self, change: impl FnOnce(Phase) -> Option<Phase>) {
+        let mut now = self.lock();
+        let Some(phase) = change(now.phase) else { return };
+        now.phase = phase;
+        let is_sooner = match (phase, phase.until(), now.looks) {
+            (Phase::Evicted, ..) | (_, Some(_), None) => true,
+            (_, Some(until), Some(looks)) => until < looks,
+            (_, None, _) => false,
+        };
+        drop(now);
+        if is_sooner {
+            self.sooner.notify_one();
+        }
+    }
+
+    /// Completes when it has lasted too long, or has to end.
+    async fn overdue(&self) {
+        loop {
+            let until = {
+                let mut now = self.lock();
+                let until = now.phase.until();
+                if matches!(now.phase, Phase::Evicted) || until.is_some_and(|until| until <= Instant::now()) {
+                    return;
+                }
+                now.looks = until;
+                until
+            };
+            // One that comes in between is kept for whoever waits next.
+            let sooner = self.sooner.notified();
+            match until {
+                Some(until) => drop(timeout_at(until, sooner).await),
+                None => sooner.await,
+            }
+        }
+    }
+}
+
+/// A connection.
 #[derive(Debug)]
 struct Presence {
     connections: Arc<Connections>,
-    phase: watch::Sender<Phase>,
+    doing: Arc<Doing>,
     /// Its place among those that wait.
     turn: Mutex<Option<u64>>,
     /// Whether all of the request that is being answered has come.
@@ -209,7 +282,10 @@ impl Presence {
     fn new(connections: Arc<Connections>) -> Self {
         let presence = Self {
             connections,
-            phase: watch::Sender::new(Phase::Idle(Instant::now())),
+            doing: Arc::new(Doing {
+                now: Mutex::new(Now { phase: Phase::Idle(Instant::now()), looks: None }),
+                sooner: Notify::new(),
+            }),
             turn: Mutex::default(),
             has_come: AtomicBool::new(false),
             task: AtomicWaker::new(),
@@ -313,9 +389,9 @@ impl Presence {
     }
 
     fn ends_by(&self, at: Instant) {
-        self.phase.send_if_modified(|phase| match phase {
-            Phase::Busy { until, .. } => until.replace(at) != Some(at),
-            _ => false,
+        self.doing.change(|phase| match phase {
+            Phase::Busy { unread, .. } => Some(Phase::Busy { unread, until: Some(at) }),
+            _ => None,
         });
     }
 
@@ -325,9 +401,9 @@ impl Presence {
         let mut all = self.connections.lock();
         all.turns += 1;
         let turn = all.turns;
-        all.waiting.insert(turn, self.phase.clone());
+        all.waiting.insert(turn, Arc::clone(&self.doing));
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(turn);
-        self.phase.send_replace(Phase::Idle(Instant::now()));
+        self.doing.is_now(Phase::Idle(Instant::now()));
     }
 
     /// Does not wait any more.
@@ -337,61 +413,30 @@ impl Presence {
         let was_waiting = turn.is_some_and(|turn| all.waiting.remove(&turn).is_some());
         // Evicted, it is not busy again.
         if was_waiting {
-            self.phase.send_replace(phase);
+            self.doing.is_now(phase);
         }
     }
 
     fn read(&self) {
-        self.phase.send_if_modified(|phase| {
-            let begins = matches!(phase, Phase::Idle(_));
-            if begins {
-                *phase = Phase::Head(Instant::now());
-            }
-            begins
-        });
+        self.doing.change(|phase| matches!(phase, Phase::Idle(_)).then(|| Phase::Head(Instant::now())));
     }
 
     /// Some of an answer has gone out, or could not.
     fn written(&self, has_gone: bool) {
-        self.phase.send_if_modified(|phase| {
-            let now = match phase {
-                // The rest of an answer that is handed over.
-                Phase::Idle(_) if has_gone => Phase::Idle(Instant::now()),
-                Phase::Busy { unread: Some(_), until } if has_gone => Phase::Busy { unread: None, until: *until },
-                Phase::Busy { unread: None, until } if !has_gone => {
-                    Phase::Busy { unread: Some(Instant::now()), until: *until }
-                }
-                _ => return false,
-            };
-            *phase = now;
-            true
+        self.doing.change(|phase| match phase {
+            // The rest of an answer that is handed over.
+            Phase::Idle(_) if has_gone => Some(Phase::Idle(Instant::now())),
+            Phase::Busy { unread: Some(_), until } if has_gone => Some(Phase::Busy { unread: None, until }),
+            Phase::Busy { unread: None, until } if !has_gone => {
+                Some(Phase::Busy { unread: Some(Instant::now()), until })
+            }
+            _ => None,
         });
     }
 
     /// Completes when the connection has waited too long, or has to make room.
     async fn overdue(&self) {
-        let mut phase = self.phase.subscribe();
-        loop {
-            let until = match *phase.borrow_and_update() {
-                Phase::Idle(since) => Some(since + IDLE),
-                Phase::Head(since) => Some(since + HEAD),
-                Phase::Busy { unread, until } => unread.map(|since| since + UNREAD).into_iter().chain(until).min(),
-                Phase::Evicted => return,
-            };
-            let changed = phase.changed();
-            match until {
-                Some(until) => {
-                    if timeout_at(until, changed).await.is_err() {
-                        return;
-                    }
-                }
-                None => {
-                    if changed.await.is_err() {
-                        return pending().await;
-                    }
-                }
-            }
-        }
+        self.doing.overdue().await;
     }
 }
 
@@ -408,7 +453,7 @@ impl Busy {
     /// `None` if the connection has to make room.
     fn new(presence: &Arc<Presence>) -> Option<Self> {
         presence.leave(Phase::Busy { unread: None, until: None });
-        let is_busy = matches!(*presence.phase.borrow(), Phase::Busy { .. });
+        let is_busy = matches!(presence.doing.lock().phase, Phase::Busy { .. });
         is_busy.then(|| Self(Arc::clone(presence)))
     }
 }

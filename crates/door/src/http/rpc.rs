@@ -77,14 +77,16 @@ impl Door {
         let sending = async {
             match &asked {
                 Asked::Answer(call) => {
-                    let receipt = Receipt::default();
-                    let request = self.callers.request(&client, principal, expose).note_id(id).note_receipt(&receipt);
+                    let mut request = self.callers.request(&client, principal, expose).note_id(id);
+                    // Under HMAC nobody else could check it.
+                    let is_public = client.credentials().key().algorithm() == ProofAlgorithm::EdDsa;
+                    let receipt = is_public.then(Receipt::default);
+                    if let Some(receipt) = &receipt {
+                        request = request.note_receipt(receipt);
+                    }
                     let answer = request.send_raw(text).await.map_err(|error| failed(expose, &error))?;
                     let mut answer = verified(answer, call.as_ref())?;
-                    // Under HMAC nobody else could check them.
-                    if client.credentials().key().algorithm() == ProofAlgorithm::EdDsa {
-                        answer.headers_mut().extend(proofs(&receipt));
-                    }
+                    answer.headers_mut().extend(receipt.iter().flat_map(proofs));
                     Ok(answer)
                 }
                 Asked::Nothing(messages) => {
