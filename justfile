@@ -37,6 +37,10 @@ fuzz target seconds="60":
 bench:
     cargo bench --locked
 
+# The tables of docs/performance.md, written into the page.
+performance *parts:
+    benches/all {{ parts }}
+
 # Everything that CI checks.
 ci:
     .ci/run

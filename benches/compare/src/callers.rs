@@ -1,0 +1,267 @@
+//! Who calls: each way's own client library, over one connection where it can have several calls under way on one, else over a
+//! connection for each call under way, which stays open. Each answer is read and looked at.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper_util::rt::TokioIo;
+use jsonrpsee::core::client::ClientT as _;
+use jsonrpsee::core::params::ObjectParams;
+use jsonrpsee::http_client::{HeaderMap, HeaderValue, HttpClient};
+use jsonrpsee::ws_client::{WsClient, WsClientBuilder};
+use sealwire::client::{Client, Credentials};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::Fallible;
+use crate::load::Work;
+use crate::servers::grpc::made::site_client::SiteClient;
+use crate::servers::grpc::{Add as GrpcAdd, Echo as GrpcEcho};
+
+/// How a side is called.
+#[derive(Clone)]
+pub enum Way {
+    Sealwire(Credentials),
+    Bare(String),
+    Rpc(SocketAddr),
+    Ws(SocketAddr),
+    Grpc(SocketAddr),
+    /// JSON-RPC posted to this path.
+    Post(SocketAddr, &'static str),
+    /// A call of a tool of MCP posted to this path.
+    Mcp(SocketAddr, &'static str),
+}
+
+/// One call under way after the other.
+pub enum Place {
+    Sealwire(Client),
+    Bare(async_nats::Client),
+    Rpc(HttpClient),
+    Ws(Arc<WsClient>),
+    Grpc(SiteClient<Channel>, MetadataValue<Ascii>),
+    Post(Post),
+}
+
+/// A connection of HTTP/1.1.
+pub struct Post {
+    sender: SendRequest<Full<Bytes>>,
+    host: String,
+    path: &'static str,
+    bearer: Option<String>,
+    is_tool: bool,
+}
+
+/// The work, as arguments.
+pub struct Arguments {
+    work: Work,
+    text: String,
+    /// As JSON.
+    json: Bytes,
+    /// As what is posted: to `/rpc`, and as a call of a tool.
+    posted: [Bytes; 2],
+}
+
+#[derive(Serialize)]
+struct Add {
+    a: i64,
+    b: i64,
+}
+
+#[derive(Serialize)]
+struct Echo<'a> {
+    text: &'a str,
+}
+
+const ADD: Add = Add { a: 2, b: 3 };
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Arguments {
+    pub fn new(work: Work) -> Fallible<Self> {
+        let text = match work {
+            Work::Add => String::new(),
+            Work::Echo(size) => "x".repeat(size),
+        };
+        let json = match work {
+            Work::Add => serde_json::to_string(&ADD)?,
+            Work::Echo(_) => serde_json::to_string(&Echo { text: &text })?,
+        };
+        let method = work.method();
+        let tool = method.replace('/', "_");
+        let posted = [
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{json}}}"#),
+            format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{tool}","arguments":{json}}}}}"#
+            ),
+        ];
+        Ok(Self { work, text, json: json.into(), posted: posted.map(Bytes::from) })
+    }
+
+    fn sum(&self, sum: i64) -> Fallible<()> {
+        if sum == ADD.a + ADD.b { Ok(()) } else { Err("another sum".into()) }
+    }
+
+    fn said(&self, text: &str) -> Fallible<()> {
+        if text == self.text { Ok(()) } else { Err("another text".into()) }
+    }
+}
+
+impl Way {
+    /// Connects for so many calls under way.
+    pub async fn open(&self, places: usize, bearer: &str) -> Fallible<Vec<Place>> {
+        let headers =
+            || -> Fallible<HeaderMap> { Ok(HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_str(bearer)?)])) };
+        let count = places;
+        match self {
+            Self::Sealwire(credentials) => {
+                let client = Client::connect(credentials.clone()).await?;
+                client.wait_for("site", PATIENCE).await?;
+                Ok((0..count).map(|_| Place::Sealwire(client.clone())).collect())
+            }
+            Self::Bare(url) => {
+                let client = async_nats::connect(url).await?;
+                Ok((0..count).map(|_| Place::Bare(client.clone())).collect())
+            }
+            Self::Rpc(at) => {
+                let client = HttpClient::builder().set_headers(headers()?).build(format!("http://{at}"))?;
+                Ok((0..count).map(|_| Place::Rpc(client.clone())).collect())
+            }
+            Self::Ws(at) => {
+                let builder = WsClientBuilder::new().set_headers(headers()?).max_concurrent_requests(4096);
+                let client = Arc::new(builder.build(format!("ws://{at}")).await?);
+                Ok((0..count).map(|_| Place::Ws(Arc::clone(&client))).collect())
+            }
+            Self::Grpc(at) => {
+                let channel = Endpoint::new(format!("http://{at}"))?.tcp_nodelay(true).connect().await?;
+                let bearer: MetadataValue<Ascii> = bearer.parse()?;
+                Ok((0..count).map(|_| Place::Grpc(SiteClient::new(channel.clone()), bearer.clone())).collect())
+            }
+            Self::Post(at, path) | Self::Mcp(at, path) => {
+                let mut posts = Vec::with_capacity(count);
+                for _ in 0..count {
+                    let socket = TcpStream::connect(at).await?;
+                    socket.set_nodelay(true)?;
+                    let (sender, connection) = handshake(TokioIo::new(socket)).await?;
+                    tokio::spawn(connection);
+                    posts.push(Place::Post(Post {
+                        sender,
+                        host: at.to_string(),
+                        path,
+                        bearer: (!bearer.is_empty()).then(|| bearer.to_owned()),
+                        is_tool: matches!(self, Self::Mcp(..)),
+                    }));
+                }
+                Ok(posts)
+            }
+        }
+    }
+}
+
+impl Place {
+    pub async fn call(&mut self, with: &Arguments) -> Fallible<()> {
+        let method = with.work.method();
+        match (self, with.work) {
+            (Self::Sealwire(client), Work::Add) => with.sum(client.call("site", method, ADD).await?),
+            (Self::Sealwire(client), Work::Echo(_)) => {
+                with.said(&client.call::<String>("site", method, Echo { text: &with.text }).await?)
+            }
+            (Self::Bare(client), work) => {
+                let answer = client.request(method.replace("site/", "bare."), with.json.clone()).await?;
+                match work {
+                    Work::Add => with.sum(serde_json::from_slice(&answer.payload)?),
+                    Work::Echo(_) => with.said(&serde_json::from_slice::<String>(&answer.payload)?),
+                }
+            }
+            (Self::Rpc(client), Work::Add) => with.sum(client.request(method, add()?).await?),
+            (Self::Rpc(client), Work::Echo(_)) => {
+                with.said(&client.request::<String, _>(method, echo(&with.text)?).await?)
+            }
+            (Self::Ws(client), Work::Add) => with.sum(client.request(method, add()?).await?),
+            (Self::Ws(client), Work::Echo(_)) => {
+                with.said(&client.request::<String, _>(method, echo(&with.text)?).await?)
+            }
+            (Self::Grpc(client, bearer), Work::Add) => {
+                let mut request = tonic::Request::new(GrpcAdd { a: ADD.a, b: ADD.b });
+                request.metadata_mut().insert("authorization", bearer.clone());
+                with.sum(client.add(request).await?.into_inner().sum)
+            }
+            (Self::Grpc(client, bearer), Work::Echo(_)) => {
+                let mut request = tonic::Request::new(GrpcEcho { text: with.text.clone() });
+                request.metadata_mut().insert("authorization", bearer.clone());
+                with.said(&client.echo(request).await?.into_inner().text)
+            }
+            (Self::Post(post), _) => post.call(with).await,
+        }
+    }
+}
+
+fn add() -> Fallible<ObjectParams> {
+    let mut params = ObjectParams::new();
+    params.insert("a", ADD.a)?;
+    params.insert("b", ADD.b)?;
+    Ok(params)
+}
+
+fn echo(text: &str) -> Fallible<ObjectParams> {
+    let mut params = ObjectParams::new();
+    params.insert("text", text)?;
+    Ok(params)
+}
+
+#[derive(Deserialize)]
+struct Answer<T> {
+    result: T,
+}
+
+#[derive(Deserialize)]
+struct ToolResult {
+    content: Vec<Content>,
+}
+
+#[derive(Deserialize)]
+struct Content {
+    text: String,
+}
+
+impl Post {
+    async fn call(&mut self, with: &Arguments) -> Fallible<()> {
+        let mut request = hyper::Request::post(self.path)
+            .header(HOST, self.host.as_str())
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json, text/event-stream");
+        if let Some(bearer) = &self.bearer {
+            request = request.header(AUTHORIZATION, bearer.as_str());
+        }
+        let request = request.body(Full::new(with.posted[usize::from(self.is_tool)].clone()))?;
+        self.sender.ready().await?;
+        let answer = self.sender.send_request(request).await?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await?.to_bytes();
+        if !status.is_success() {
+            return Err(format!("{status}: {}", String::from_utf8_lossy(&body)).into());
+        }
+        let read = self.read(with, &body);
+        read.map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&body)).into())
+    }
+
+    fn read(&self, with: &Arguments, body: &[u8]) -> Fallible<()> {
+        match (self.is_tool, with.work) {
+            (false, Work::Add) => with.sum(serde_json::from_slice::<Answer<i64>>(body)?.result),
+            (false, Work::Echo(_)) => with.said(&serde_json::from_slice::<Answer<String>>(body)?.result),
+            (true, work) => {
+                let answer: Answer<ToolResult> = serde_json::from_slice(body)?;
+                let text = &answer.result.content.first().ok_or("no content")?.text;
+                match work {
+                    Work::Add => with.sum(text.parse()?),
+                    Work::Echo(_) => with.said(text),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! `sealwire door` with `identity = own`, from its configuration.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sealwire::client::Credentials;
+use sealwire_door::http::{Door, DoorConfig};
+use tokio::net::TcpListener;
+
+use crate::Fallible;
+
+pub async fn serve(folder: &Path) -> Fallible<()> {
+    let config = DoorConfig::load(&folder.join("door.toml"))?;
+    let credentials = Credentials::load(&config.credentials)?;
+    let listener = TcpListener::bind(config.listen).await?;
+    let door = Arc::new(Door::open(config, credentials).await?);
+    super::listens(listener.local_addr()?);
+    Ok(door.serve(listener, std::future::pending()).await?)
+}

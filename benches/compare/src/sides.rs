@@ -1,0 +1,169 @@
+//! The sides: a broker, the files of a service as an operator has them, and a process for each server.
+//! Never leaves one behind: each ends when its input does.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use sealwire::auth::{KeyEntry, KeyRingFile, write_secret, write_service_key};
+use sealwire::client::Credentials;
+use sealwire::wire::{AgentKey, ServiceKey, ServicePublicKey};
+use sealwire::{BusConfig, Name};
+use sealwire_testkit::NatsServer;
+use sealwire_testkit::site::{Site, agent_key};
+use tokio::runtime::Runtime;
+
+use crate::callers::Way;
+use crate::load::Plan;
+use crate::servers::Kind;
+use crate::servers::sealwire::POLICY;
+use crate::{Fallible, jwt};
+
+/// One of those that are compared.
+pub struct Side {
+    /// For `--side`.
+    pub key: &'static str,
+    pub name: &'static str,
+    pub way: Way,
+    /// Whether its client shows a token of its own with what it sends.
+    pub shows_token: bool,
+    /// How somebody would call it who may not, if there is such a one.
+    pub stranger: Option<Way>,
+    /// Whose processor time is looked at.
+    pub processes: Vec<(&'static str, u32)>,
+}
+
+/// What lives as long as it is measured.
+pub struct Stage {
+    children: Vec<Child>,
+    _site: Site,
+    server: Option<NatsServer>,
+    runtime: Runtime,
+}
+
+const LIMITS: &str = "per_agent = 4000000\ntotal = 8000000\n\
+    [limits]\nagent_per_second = 1000000\nagent_burst = 1000000\nagent_in_flight = 4096\n";
+
+impl Stage {
+    pub fn open(plan: &Plan) -> Fallible<(Self, Vec<Side>)> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let server = runtime.block_on(NatsServer::start());
+        let (url, broker) = (server.url(), ("broker", server.pid()));
+        let site = Site::new(&url);
+        let [hmac, ed25519, stranger] = prepare(&site, &url)?;
+        let folder = site.folder.path().to_owned();
+        let mut stage = Self { children: Vec::new(), _site: site, server: Some(server), runtime };
+        let mut serve = |kind: Kind| stage.serve(kind, plan.threads, &folder);
+        let (service, _) = serve(Kind::Sealwire)?;
+        let (bare, _) = serve(Kind::Bare)?;
+        let (door, door_at) = serve(Kind::Door)?;
+        let (rpc, rpc_at) = serve(Kind::Rpc)?;
+        let (grpc, grpc_at) = serve(Kind::Grpc)?;
+        let (mcp, mcp_at) = serve(Kind::Mcp)?;
+        let (rpc_at, grpc_at, mcp_at, door_at) = (rpc_at.parse()?, grpc_at.parse()?, mcp_at.parse()?, door_at.parse()?);
+        let on_the_bus = vec![("server", service), broker];
+        let behind_a_door = vec![("door", door), ("server", service), broker];
+        let side = |key, name, way: Way, shows_token: bool, processes| {
+            let stranger = shows_token.then(|| way.clone());
+            Side { key, name, way, shows_token, stranger, processes }
+        };
+        let mut sides = vec![
+            side("sealwire", "Sealwire, HMAC", Way::Sealwire(hmac), false, on_the_bus.clone()),
+            side("ed25519", "Sealwire, Ed25519", Way::Sealwire(ed25519), false, on_the_bus),
+            side("bare", "async-nats, nothing checked", Way::Bare(url), false, vec![("server", bare), broker]),
+            side("http", "jsonrpsee, HTTP", Way::Rpc(rpc_at), true, vec![("server", rpc)]),
+            side("ws", "jsonrpsee, WebSocket", Way::Ws(rpc_at), true, vec![("server", rpc)]),
+            side("grpc", "tonic", Way::Grpc(grpc_at), true, vec![("server", grpc)]),
+            side("door", "door, `POST /rpc`", Way::Post(door_at, "/rpc/site"), false, behind_a_door.clone()),
+            side("door-mcp", "door, `POST /mcp`", Way::Mcp(door_at, "/mcp/site"), false, behind_a_door),
+            side("rmcp", "rmcp, `tools/call`", Way::Mcp(mcp_at, "/mcp"), true, vec![("server", mcp)]),
+        ];
+        for side in &mut sides[..2] {
+            side.stranger = Some(Way::Sealwire(stranger.clone()));
+        }
+        if plan.python.exists() {
+            let (pid, at) = stage.python(&plan.python)?;
+            sides.push(side(
+                "python",
+                "Python `mcp`, `tools/call`",
+                Way::Mcp(at.parse()?, "/mcp"),
+                true,
+                vec![("server", pid)],
+            ));
+        } else {
+            println!("NOT MEASURED: Python `mcp`, since there is no {}; see --python\n", plan.python.display());
+        }
+        Ok((stage, sides))
+    }
+
+    fn serve(&mut self, kind: Kind, threads: usize, folder: &Path) -> Fallible<(u32, String)> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["serve", kind.name(), &threads.to_string()]).arg(folder);
+        self.spawn(command)
+    }
+
+    fn python(&mut self, python: &Path) -> Fallible<(u32, String)> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/servers/server.py");
+        let mut command = Command::new(python);
+        command.args(["-B", script, std::str::from_utf8(jwt::SECRET)?]);
+        self.spawn(command)
+    }
+
+    /// Starts it, and waits for the line that says where it listens.
+    fn spawn(&mut self, mut command: Command) -> Fallible<(u32, String)> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+        let pid = child.id();
+        self.children.push(child);
+        if line.is_empty() {
+            return Err(format!("{command:?} did not start").into());
+        }
+        Ok((pid, line.trim().to_owned()))
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            drop(child.stdin.take());
+            // Whatever it says of it: it is over.
+            drop(child.wait());
+        }
+        let server = self.server.take();
+        self.runtime.block_on(async move { drop(server) });
+    }
+}
+
+/// Writes what service and door read. The credentials of an agent with an HMAC key, of one with an Ed25519 key, and of one that
+/// the service does not know.
+fn prepare(site: &Site, url: &str) -> Fallible<[Credentials; 3]> {
+    let audience = site.endpoint.audience();
+    site.write_config(LIMITS);
+    std::fs::write(site.path("policies/policy.toml"), POLICY)?;
+    std::fs::write(site.path("broker"), url)?;
+    std::fs::remove_file(site.path("service-key.json"))?;
+    let service = ServiceKey::generate("svc:test/site:1", audience)?;
+    write_service_key(&site.path("service-key.json"), &service)?;
+    let (ann, eve) = (agent_key("ann"), AgentKey::ed25519("bob.k1", [7; 32])?);
+    let keys = vec![
+        KeyEntry::hmac(ann.kid(), Name::new("ann")?, &ann.derived(audience).ok_or("no HMAC key")?),
+        KeyEntry::ed25519(eve.kid(), Name::new("bob")?, eve.public().ok_or("no public key")?),
+    ];
+    let ring = KeyRingFile { audience: audience.to_string(), keys };
+    write_secret(&site.path("ring.json"), &serde_json::to_string(&ring)?, true)?;
+    let credentials = |name: &str, key: AgentKey| -> Fallible<Credentials> {
+        let pinned: Vec<ServicePublicKey> = vec![service.public()];
+        Ok(Credentials::new(Name::new("test")?, Name::new(name)?, key, BusConfig::open(url))
+            .token(site.token(name, &["worker"]))
+            .service_keys(Name::new("site")?, pinned))
+    };
+    let all =
+        [credentials("ann", ann)?, credentials("bob", eve)?, credentials("ann", AgentKey::ed25519("x.k1", [9; 32])?)?];
+    all[0].save(site.path("ann.creds.json"), true)?;
+    let door = "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.creds.json\"\n\
+                per_second = 1000000\nburst = 1000000\nin_flight = 65536\nconnections = 4096\n\
+                [[door.expose]]\nservice = \"site\"\n";
+    std::fs::write(site.path("door.toml"), door)?;
+    Ok(all)
+}
