@@ -4,6 +4,7 @@
 //! a server answers; both read hostile bytes and are what the fuzz targets call. Having parsed a [`Request`] is no
 //! permission to run it.
 
+mod canonical;
 mod error;
 mod id;
 mod json;
@@ -13,6 +14,7 @@ mod request;
 mod response;
 
 pub use crate::strict_json::{Flaw, MAX_DEPTH, MAX_VALUE_DEPTH, strict_value};
+pub use canonical::{CanonicalError, canonical};
 pub use error::{RpcError, code};
 pub use id::Id;
 pub use limits::{Limits, MAX_BATCH};

@@ -1,7 +1,6 @@
 //! Which definitions of tools an operator has approved: `tools.lock.toml`, and what stands there of each tool.
 //! Never takes a tool for approved whose definition differs in anything from what was shown then.
 
-mod canonical;
 mod lock;
 mod shown;
 
@@ -10,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use sealwire::rpc::CanonicalError;
 use sealwire::service::Topic;
 use serde::Serialize;
 use tokio::sync::watch;
 
-pub use self::canonical::CanonicalError;
 pub use self::lock::{Lock, LockError, Pin};
 pub use self::shown::{differences, is_hidden, shown};
 

@@ -1,6 +1,7 @@
 //! The door over HTTP: one listener, and dialects behind the same checks: limits, `Host` and `Origin`, who calls, how much.
 //! Never decides what a service decides, and hands nothing on that it has read otherwise than the service will.
 
+mod a2a;
 mod body;
 mod callers;
 mod config;
@@ -33,9 +34,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
+use self::a2a::A2a;
 pub use self::callers::CallersError;
 use self::callers::{Callers, METADATA};
-pub use self::config::{DoorConfig, DoorConfigError, Dpop, Expose, Identity, Replicas};
+pub use self::config::{A2aAgent, DoorConfig, DoorConfigError, Dpop, Expose, Identity, Replicas};
 use self::connections::{Body, Held, Received};
 use self::mcp::Mcp;
 use self::page::Page;
@@ -51,6 +53,7 @@ pub struct Door {
     config: DoorConfig,
     bus: Arc<Bus>,
     mcp: Mcp,
+    a2a: A2a,
     /// Those who only listen are told to go.
     stopping: watch::Sender<bool>,
     callers: Arc<Callers>,
@@ -100,8 +103,9 @@ impl Door {
         let bus = Arc::new(Bus::new(credentials));
         let page = Page::of(&config, &bus, &admission);
         let mcp = Mcp::new(&config, &bus)?;
+        let a2a = A2a::new(&config, &callers)?;
         let (callers, stopping) = (Arc::new(callers), watch::Sender::new(false));
-        Ok(Self { config, bus, mcp, stopping, callers, admission, page, tls })
+        Ok(Self { config, bus, mcp, a2a, stopping, callers, admission, page, tls })
     }
 
     /// Answers on `listener` until `stop`, and to other replicas on `others`; then requests under way have [`DoorConfig::drain`] to end,
@@ -160,6 +164,7 @@ impl Door {
             () = self.keep_page() => 0,
         };
         self.mcp.close().await;
+        self.a2a.close().await;
         self.bus.close().await;
         if cut_off == 0 { Ok(()) } else { Err(CutOff(cut_off)) }
     }
@@ -176,6 +181,7 @@ impl Door {
             sleep(TIDY).await;
             self.admission.tidy();
             self.mcp.tidy();
+            self.a2a.tidy();
             self.callers.refresh().await;
         }
     }
@@ -199,9 +205,15 @@ impl Door {
                     let mut answer = match gate::preflight(&head, origin.as_ref()) {
                         Some(answer) => answer,
                         None if head.uri.path() == METADATA => self.metadata(&head).unwrap_or_else(Refusal::answer),
-                        None => match self.page.as_ref().filter(|_| page::is_at(&head)) {
-                            Some(page) => self.page(page, &head),
-                            None => self.route(&head, body).await.unwrap_or_else(Refusal::answer),
+                        None => match (self.a2a_public(&head), self.page.as_ref().filter(|_| page::is_at(&head))) {
+                            (Some(answer), _) => answer.unwrap_or_else(Refusal::answer),
+                            (None, Some(page)) => self.page(page, &head),
+                            (None, None) => {
+                                self.route(&head, body).await.unwrap_or_else(|refusal| match a2a::is_for(&head) {
+                                    true => refusal.of_a2a().answer(),
+                                    false => refusal.answer(),
+                                })
+                            }
                         },
                     };
                     gate::shared_with(&mut answer, origin);
@@ -256,6 +268,8 @@ impl Door {
                 only(&head.method, Method::GET)?;
                 self.openrpc(principal, expose).await
             }
+            (Some("a2a"), Some(service), None, _) => self.a2a(principal, service, head, body).await,
+            (Some("a2a" | ".well-known"), ..) => self.a2a_card(&principal, head).await,
             _ => Err(Refusal::not_found("there is nothing here")),
         }
     }

@@ -223,6 +223,18 @@ impl TokenIssuer {
         Ok(token)
     }
 
+    /// Signs a document that is no token: the protected header and the signature of a JWS (RFC 7515) over these bytes, both as
+    /// base64url. Its `typ` is `JOSE`, so what is signed so is never taken for a token; `jku` is where readers find the key.
+    ///
+    /// # Errors
+    /// [`IssueError::Crypto`].
+    pub fn sign_document(&self, document: &[u8], jku: &str) -> Result<(String, String), IssueError> {
+        let header = b64(json!({"alg": "EdDSA", "kid": self.kid, "typ": "JOSE", "jku": jku}).to_string());
+        let input = format!("{header}.{}", b64(document));
+        let signature = self.pair.try_sign(input.as_bytes()).map_err(|_| IssueError::Crypto)?;
+        Ok((header, b64(signature)))
+    }
+
     fn claims(&self, request: &IssueRequest) -> Result<Value, IssueError> {
         let (first, further) = request.audiences.split_first().ok_or(IssueError::NoAudience)?;
         if let Some(reserved) = claims::KNOWN.into_iter().find(|name| request.claims.contains_key(*name)) {

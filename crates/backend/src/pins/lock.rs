@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use sealwire::auth::{SecretFileError, read_public};
+use sealwire::rpc::{CanonicalError, canonical};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::canonical::{CanonicalError, canonical};
 use super::{Standing, shown};
 
 /// What is approved, by backend and tool.

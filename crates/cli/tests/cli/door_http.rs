@@ -1,5 +1,6 @@
 //! `sealwire door`: services over HTTP, for clients that nobody here wrote, and for what goes wrong. docs/doors.md.
 
+mod a2a;
 mod balancer;
 mod dpop;
 mod events;

@@ -120,6 +120,9 @@ pub enum CallersError {
     /// The key of the door's tokens.
     #[error(transparent)]
     Key(#[from] sealwire::auth::IssueError),
+    /// One key is for two things.
+    #[error("`card_key` is the key of the door's tokens: make another one for cards")]
+    SharedKey,
     /// The issuers of callers' tokens.
     #[error("`[door.tokens]`: {0}")]
     Tokens(#[from] sealwire::ConfigError),
@@ -241,6 +244,16 @@ impl Callers {
             client.tokens(Minted { minting: Arc::clone(minting), shown: Arc::clone(shown), audience })
         });
         request.tokens(&tokens)
+    }
+
+    /// Whether they show tokens; else all of them are the agent.
+    pub(super) fn have_tokens(&self) -> bool {
+        matches!(self, Self::Shown(_))
+    }
+
+    /// Whether the door's tokens are signed with the key of this name.
+    pub(super) fn sign_with(&self, kid: &str) -> bool {
+        matches!(self, Self::Shown(minting) if matches!(&minting.way, Way::Mint(issuer) if issuer.kid() == kid))
     }
 
     /// RFC 9728: what callers need to know to get a token.

@@ -72,6 +72,9 @@ pub struct DoorConfig {
     /// Whether it shows a page of what passes it, to this machine alone.
     #[serde(default)]
     pub page: bool,
+    /// What signs cards of A2A, made by `sealwire keys new-token-key`; another one than that of `mint`. If left out, they have no
+    /// signature.
+    pub card_key: Option<PathBuf>,
     /// Which services it leads to.
     pub expose: Vec<Expose>,
 }
@@ -167,6 +170,43 @@ pub struct Expose {
     pub timeout_s: u64,
     /// With `mint`, what `aud` of tokens for the service is; `<environment>/<service>`.
     pub audience: Option<String>,
+    /// The service as an agent of A2A. If left out, it is none: its card can be read by whoever reaches the listener.
+    pub a2a: Option<A2aAgent>,
+}
+
+/// `a2a` of `[[door.expose]]`: the service as an agent of A2A.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct A2aAgent {
+    /// What its card says of it.
+    pub description: Option<String>,
+    /// The service has the methods of A2A itself: `SendMessage` and others.
+    #[serde(default)]
+    pub native: bool,
+    /// The method that messages are for that are a text.
+    pub text_method: Option<String>,
+    /// Its parameter that has the text, by name; its first one if left out.
+    pub text_param: Option<String>,
+}
+
+impl A2aAgent {
+    fn check(&self, exposed: &Expose) -> Result<(), String> {
+        let service = &exposed.service;
+        if self.description.as_ref().is_some_and(|text| text.is_empty() || text.len() > 1_000) {
+            return Err(format!("`description` in `a2a` of `{service}`: write 1 to 1000 bytes"));
+        }
+        match &self.text_method {
+            Some(_) if self.native => {
+                Err(format!("`a2a` of `{service}` is `native`: the service reads texts itself, without `text_method`"))
+            }
+            Some(method) if !exposed.allows(method) => {
+                Err(format!("`text_method` of `{service}` is `{method}`, which `methods` leaves out"))
+            }
+            None if self.text_param.is_some() => Err(format!("`text_param` of `{service}` needs `text_method`")),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Expose {
@@ -273,8 +313,9 @@ impl DoorConfig {
             }
         }
         self.credentials = folder.join(&self.credentials);
-        for path in
-            [&mut self.tls_cert, &mut self.tls_key, &mut self.denylist, &mut self.seal_key].into_iter().flatten()
+        for path in [&mut self.tls_cert, &mut self.tls_key, &mut self.denylist, &mut self.seal_key, &mut self.card_key]
+            .into_iter()
+            .flatten()
         {
             *path = folder.join(&*path);
         }
@@ -326,6 +367,7 @@ impl DoorConfig {
                 return Err(format!("`{service}` is exposed twice"));
             }
             within("timeout_s", exposed.timeout_s, 1, 600)?;
+            exposed.a2a.as_ref().map_or(Ok(()), |agent| agent.check(exposed))?;
             if exposed.methods.is_empty() {
                 return Err(format!("`methods` of `{service}` is empty: nothing could be called"));
             }

@@ -36,8 +36,7 @@ const OF_PROXIES: [HeaderName; 7] = [
 ];
 
 /// What a page of another origin may send.
-const SENT_BY_PAGES: &str =
-    "authorization, content-type, dpop, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id";
+const SENT_BY_PAGES: &str = "a2a-extensions, a2a-version, authorization, content-type, dpop, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id";
 
 /// Lets a request pass; with the origin of the page that it comes from, if browsers are to be told that it may read the answer.
 pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderValue>, Refusal> {

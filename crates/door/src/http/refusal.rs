@@ -8,8 +8,8 @@ use hyper::{Method, StatusCode};
 use sealwire::client::{ClientError, TokenFault};
 use sealwire::rpc::{Id, Response, RpcError, code};
 use serde::Serialize;
-use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
 
 use super::answered;
 use super::callers::NotExchanged;
@@ -227,6 +227,35 @@ impl Refusal {
         refusal
     }
 
+    /// With this as the data of its error.
+    pub(crate) fn with_data(mut self, data: Value) -> Self {
+        self.about.data = Some(data);
+        self
+    }
+
+    /// As A2A says it, whose own codes are -32001 to -32009, and whose data is a list: none of the door's codes there.
+    pub(crate) fn of_a2a(mut self) -> Self {
+        if self.about.data.is_some() {
+            return self;
+        }
+        self.code = match self.code {
+            code::UNAUTHENTICATED | code::PERMISSION_DENIED => -self.code,
+            -32_099..=-32_000 => code::INTERNAL_ERROR,
+            code => code,
+        };
+        let (reason, metadata) = match self.outcome.take() {
+            Some(Outcome::Unknown) => {
+                // Clients of A2A read the error of a call in an answer that is 200, and nothing in others.
+                self.status = StatusCode::OK;
+                ("OUTCOME_UNKNOWN", json!({ "outcome": "unknown" }))
+            }
+            Some(Outcome::NotSent) => ("NOT_SENT", json!({ "outcome": "not_sent" })),
+            None => ("REFUSED", json!({})),
+        };
+        self.about.data = Some(json!([error_info(reason, "sealwire.dev", &metadata)]));
+        self
+    }
+
     /// In a code that MCP leaves to others, which has those from -32000 to -32099 for itself.
     pub(crate) fn unreserved(mut self) -> Self {
         // `-32020` to `-32022` are its own.
@@ -291,6 +320,12 @@ impl Refusal {
         }
         answer
     }
+}
+
+/// `google.rpc.ErrorInfo`.
+pub(crate) fn error_info(reason: &str, domain: &str, metadata: &Value) -> Value {
+    let kind = "type.googleapis.com/google.rpc.ErrorInfo";
+    json!({ "@type": kind, "reason": reason, "domain": domain, "metadata": metadata })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ fn what_is_left_out_has_a_meaning_and_what_is_wrong_is_said() {
     let door = read(LEAST).unwrap();
     assert_eq!((door.identity, door.connections, door.per_second, door.in_flight), (Identity::Own {}, 1_024, 50, 128));
     assert_eq!(door.expose[0].timeout(), Duration::from_secs(60));
-    assert!(door.expose[0].allows("rpc.discover"));
+    assert!(door.expose[0].allows("rpc.discover") && door.expose[0].a2a.is_none());
     for (from, to, said) in [
         ("127.0.0.1:0", "0.0.0.0:8480", "other machines reach"),
         ("127.0.0.1:0", "[::]:8480", "other machines reach"),
@@ -30,6 +30,11 @@ fn what_is_left_out_has_a_meaning_and_what_is_wrong_is_said() {
         ("\"math\"\n", "\"math\"\nmethods = []\n", "nothing could be called"),
         ("\"math\"\n", "\"math\"\nmethods = [\"a b\"]\n", "no method can be called"),
         ("\"math\"\n", "\"math\"\nmethods = [\"a/*/b\"]\n", "no method can be called"),
+        ("\"math\"\n", "\"math\"\na2a = { text_mehod = \"x\" }\n", "unknown field"),
+        ("\"math\"\n", "\"math\"\na2a = { description = \"\" }\n", "write 1 to 1000"),
+        ("\"math\"\n", "\"math\"\na2a = { text_param = \"x\" }\n", "needs `text_method`"),
+        ("\"math\"\n", "\"math\"\na2a = { native = true, text_method = \"x\" }\n", "reads texts itself"),
+        ("\"math\"\n", "\"math\"\nmethods = [\"a\"]\na2a = { text_method = \"x\" }\n", "which `methods` leaves out"),
         ("\"math\"\n", "\"math\"\n[[door.expose]]\nservice = \"math\"\n", "exposed twice"),
         ("[[door.expose]]\nservice = \"math\"\n", "expose = []\n", "leads nowhere"),
     ] {
@@ -150,9 +155,9 @@ fn the_page_has_every_key_and_its_example_is_one() {
     let named = format!("{} {}", error.message(), of_service.message());
     let keys = named.split('`').skip(1).step_by(2);
     let mut described = 0;
-    for key in
-        keys.filter(|key| !["x", "expose"].contains(key) && key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
-    {
+    for key in keys.filter(|key| {
+        !["x", "expose"].contains(key) && key.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c == '2')
+    }) {
         let row = page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
         let row = row.unwrap_or_else(|| panic!("`{key}` is not on the page"));
         let cell = row.trim_end_matches(" |").rsplit("| ").next().unwrap().trim_matches('`');
@@ -164,5 +169,5 @@ fn the_page_has_every_key_and_its_example_is_one() {
         }
         described += 1;
     }
-    assert_eq!(described, 25);
+    assert_eq!(described, 27);
 }

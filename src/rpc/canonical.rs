@@ -1,4 +1,4 @@
-//! The one text of a JSON value (RFC 8785, JCS), over which a digest is made.
+//! The one text of a JSON value (RFC 8785, JCS), over which a digest or a signature is made.
 //! Never rounds: a number that this text could not hold exactly is refused.
 
 use serde_json::{Map, Number, Value};
@@ -12,8 +12,11 @@ pub enum CanonicalError {
     Number(String),
 }
 
-/// RFC 8785 §3.2.
-pub(crate) fn canonical(value: &Value) -> Result<String, CanonicalError> {
+/// The canonical text of a value (RFC 8785 §3.2).
+///
+/// # Errors
+/// [`CanonicalError`]: it has a number that this text could not hold exactly.
+pub fn canonical(value: &Value) -> Result<String, CanonicalError> {
     let mut text = String::new();
     write(value, &mut text)?;
     Ok(text)

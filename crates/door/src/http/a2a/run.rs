@@ -1,0 +1,191 @@
+//! The call of a task on its way: what comes from the service, questions included, and its end, whoever brings it about.
+//! Never goes on for a caller that may not any more, nor for one that has left before there was a task.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use hyper::StatusCode;
+use sealwire::client::{CallStream, ClientError, MessageId};
+use sealwire::rpc::{Request, RpcError, code};
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, interval_at};
+
+use super::fault::translated;
+use super::task::{Full, State, Task};
+use super::tasks::Tasks;
+use crate::http::callers::Callers;
+use crate::http::config::Expose;
+use crate::http::principal::{Place, Principal};
+use crate::http::refusal::Refusal;
+
+/// How often it is looked whether a caller may still have what it has begun.
+pub(super) const HOLDS: Duration = Duration::from_secs(2);
+
+/// A call under way, and its task.
+pub(super) struct Runner {
+    pub(super) task: Arc<Task>,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) call: Option<CallStream<Box<RawValue>>>,
+    pub(super) notes: mpsc::UnboundedReceiver<Request>,
+    pub(super) questions: mpsc::Receiver<Question>,
+    /// Its end is that of a call that is no task yet.
+    pub(super) client_left: oneshot::Receiver<()>,
+    /// Completes when it is without a broker for too long.
+    pub(super) gone: Pin<Box<dyn Future<Output = bool> + Send>>,
+    pub(super) callers: Arc<Callers>,
+    pub(super) principal: Principal,
+    pub(super) expose: Expose,
+    pub(super) message_id: MessageId,
+    pub(super) _place: Place,
+}
+
+/// A question of the method, and where its answer goes.
+pub(super) struct Question {
+    request: Request,
+    reply: oneshot::Sender<Box<RawValue>>,
+}
+
+/// Where questions of a method are put.
+#[derive(Clone)]
+pub(super) struct Asking(mpsc::Sender<Question>);
+
+impl Asking {
+    pub(super) fn new() -> (Self, mpsc::Receiver<Question>) {
+        let (ask, questions) = mpsc::channel(1);
+        (Self(ask), questions)
+    }
+
+    pub(super) async fn put(self, request: Request) -> Result<Box<RawValue>, RpcError> {
+        let unanswered = || RpcError::application(NOT_ANSWERED, "the caller has not answered");
+        let (reply, replied) = oneshot::channel();
+        self.0.send(Question { request, reply }).await.map_err(|_| unanswered())?;
+        replied.await.map_err(|_| unanswered())
+    }
+}
+
+/// The code for a question without an answer.
+const NOT_ANSWERED: i32 = 1;
+
+impl Runner {
+    /// Clients are told of the task from now on.
+    pub(super) fn shows(&self) {
+        self.tasks.show(&self.task);
+    }
+
+    pub(super) async fn run(mut self) {
+        let task = Arc::clone(&self.task);
+        let mut holds = interval_at(Instant::now() + HOLDS, HOLDS);
+        while let Some(call) = self.call.as_mut() {
+            let kept = tokio::select! {
+                biased;
+                () = task.is_cancelled() => {
+                    self.cancel().await;
+                    Ok(())
+                }
+                _ = &mut self.client_left, if !task.is_shown() => {
+                    // Dropping it cancels it.
+                    return;
+                }
+                _ = holds.tick() => {
+                    if !self.callers.holds(&self.principal) {
+                        self.end(State::Failed, Err(Refusal::ended().of_a2a()));
+                    }
+                    Ok(())
+                }
+                Some(note) = self.notes.recv() => self.note(&note),
+                Some(question) = self.questions.recv(), if !task.is_asking() => {
+                    self.shows();
+                    task.ask(&question.request, question.reply)
+                }
+                part = call.next() => self.part(part).await,
+                sent = &mut self.gone => {
+                    let refusal = if sent { Refusal::lost() } else { Refusal::away() };
+                    self.end(State::Failed, Err(refusal.of_a2a()));
+                    Ok(())
+                }
+            };
+            if let Err(Full) = kept {
+                let message = "the task has given more than 1 MiB, and was cancelled";
+                self.end(State::Failed, Err(Refusal::unknown(message).of_a2a()));
+            }
+        }
+    }
+
+    fn note(&self, note: &Request) -> Result<(), Full> {
+        self.shows();
+        self.task.note(note)
+    }
+
+    async fn part(&mut self, part: Option<Result<Box<RawValue>, ClientError>>) -> Result<(), Full> {
+        // They came before it.
+        while let Ok(note) = self.notes.try_recv() {
+            self.note(&note)?;
+        }
+        let outcome = match part {
+            Some(Ok(part)) => {
+                self.shows();
+                return self.task.part(part);
+            }
+            Some(Err(error)) => Err(error),
+            None => match self.call.take() {
+                Some(call) => call.finish::<Box<RawValue>>().await,
+                None => Err(ClientError::Ended),
+            },
+        };
+        // Notifications come with the end, too.
+        while let Ok(note) = self.notes.try_recv() {
+            self.note(&note)?;
+        }
+        match outcome {
+            Ok(result) => self.end(State::Completed, Ok(result)),
+            Err(error) => {
+                let is_cancelled = error.remote().is_some_and(|error| error.code() == code::CANCELLED);
+                let refusal = translated(&self.expose, &error);
+                let state = match refusal.status {
+                    StatusCode::FORBIDDEN => State::Rejected,
+                    _ if is_cancelled => State::Canceled,
+                    _ => State::Failed,
+                };
+                self.end(state, Err(refusal));
+            }
+        }
+        Ok(())
+    }
+
+    async fn cancel(&mut self) {
+        let Some(call) = self.call.take() else { return };
+        if call.cancel().await {
+            let refusal = super::fault(code::INTERNAL_ERROR, "CANCELED", "cancelled, as the service has confirmed");
+            self.end(State::Canceled, Err(refusal));
+        } else {
+            let message = "the service was told to cancel, and has not confirmed it";
+            self.end(State::Failed, Err(Refusal::unknown(message).of_a2a()));
+        }
+    }
+
+    fn end(&mut self, state: State, outcome: Result<Box<RawValue>, Refusal>) {
+        self.call = None;
+        self.task.end(state, outcome);
+        self.tasks.tidy();
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        // The door stops, or its client has left.
+        self.task.end(State::Failed, Err(Refusal::unknown("the door has given it up").of_a2a()));
+        tracing::info!(
+            target: "sealwire::door",
+            caller = self.principal.as_str(),
+            service = %self.expose.service,
+            message_id = self.message_id.get(),
+            is_task = self.task.is_shown(),
+            state = ?self.task.state().0,
+            "call of A2A"
+        );
+    }
+}

@@ -1,0 +1,572 @@
+//! One task: what its call has given so far, and who waits for more of it.
+//! Never goes back from an end, and never has two.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use sealwire::rpc::Request;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::sync::{oneshot, watch};
+
+use super::{RESULT, chosen};
+use crate::http::principal::Principal;
+use crate::http::refusal::Refusal;
+use crate::mcp::message::raw;
+use crate::seal::unlike_any;
+
+/// A call, which is a task as soon as there is something to be told before its end.
+pub(super) struct Task {
+    id: String,
+    context: String,
+    /// Whose it is: no other is told of it.
+    owner: Arc<str>,
+    service: String,
+    inner: Mutex<Inner>,
+    changed: watch::Sender<()>,
+    cancelled: watch::Sender<bool>,
+}
+
+struct Inner {
+    /// Whether clients have been told that there is a task.
+    is_shown: bool,
+    /// What the call has come to, if it ended before.
+    outcome: Option<Result<Box<RawValue>, Refusal>>,
+    status: Status,
+    /// What went wrong, for programs.
+    error: Option<Value>,
+    events: Vec<Event>,
+    /// Of events that clients take as a part of the result.
+    bytes: usize,
+    progress: usize,
+    question: Option<oneshot::Sender<Box<RawValue>>>,
+    ended: Option<Instant>,
+}
+
+/// What clients are told, in its order.
+#[derive(Clone)]
+enum Event {
+    /// A part of the result.
+    Part(Box<RawValue>),
+    /// All of it, in place of the parts.
+    Whole(Box<RawValue>),
+    Status(Status, Option<Value>),
+}
+
+/// A2A §4.1.3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum State {
+    #[serde(rename = "TASK_STATE_SUBMITTED")]
+    Submitted,
+    #[serde(rename = "TASK_STATE_WORKING")]
+    Working,
+    #[serde(rename = "TASK_STATE_COMPLETED")]
+    Completed,
+    #[serde(rename = "TASK_STATE_FAILED")]
+    Failed,
+    #[serde(rename = "TASK_STATE_CANCELED")]
+    Canceled,
+    #[serde(rename = "TASK_STATE_INPUT_REQUIRED")]
+    InputRequired,
+    #[serde(rename = "TASK_STATE_REJECTED")]
+    Rejected,
+    #[serde(rename = "TASK_STATE_AUTH_REQUIRED")]
+    AuthRequired,
+    #[serde(rename = "TASK_STATE_UNSPECIFIED")]
+    Unspecified,
+}
+
+#[derive(Clone, Serialize)]
+struct Status {
+    state: State,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Box<RawValue>>,
+    #[serde(serialize_with = "written")]
+    timestamp: OffsetDateTime,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown<'a> {
+    id: &'a str,
+    context_id: &'a str,
+    status: &'a Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    artifacts: Option<Vec<Artifact<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<&'a Value>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Artifact<'a> {
+    artifact_id: &'static str,
+    parts: Vec<Part<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ArtifactUpdate<'a> {
+    task_id: &'a str,
+    context_id: &'a str,
+    artifact: Artifact<'a>,
+    append: bool,
+    last_chunk: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusUpdate<'a> {
+    task_id: &'a str,
+    context_id: &'a str,
+    status: &'a Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<&'a Value>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Message<'a> {
+    message_id: String,
+    context_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_id: Option<&'a str>,
+    role: &'static str,
+    parts: Vec<Part<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Part<'a> {
+    Text {
+        text: String,
+    },
+    Data {
+        data: &'a RawValue,
+        #[serde(rename = "mediaType")]
+        media_type: &'static str,
+    },
+}
+
+impl<'a> Part<'a> {
+    fn of(value: &'a RawValue) -> Self {
+        match serde_json::from_str(value.get()) {
+            Ok(text) => Self::Text { text },
+            Err(_) => Self::Data { data: value, media_type: "application/json" },
+        }
+    }
+}
+
+impl Status {
+    fn new(state: State, message: Option<Box<RawValue>>) -> Self {
+        Self { state, message, timestamp: SystemTime::now().into() }
+    }
+}
+
+/// A2A §5.6.1: to the millisecond, in UTC.
+fn timestamp(at: OffsetDateTime) -> String {
+    let at = at.replace_nanosecond(u32::from(at.millisecond()) * 1_000_000).unwrap_or(at);
+    // Of years to 9999 there is nothing that cannot be written.
+    at.format(&Rfc3339).unwrap_or_default()
+}
+
+fn written<S: Serializer>(at: &OffsetDateTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&timestamp(*at))
+}
+
+/// Notices of progress of one task; further ones are left out.
+const PROGRESS: usize = 256;
+
+/// More came than is kept.
+pub(super) struct Full;
+
+impl Task {
+    pub(super) fn new(principal: &Principal, service: &str, context: Option<String>) -> Result<Arc<Self>, Refusal> {
+        let name = || unlike_any().map_err(|_| Refusal::unavailable("the crypto library failed").of_a2a());
+        let inner = Inner {
+            is_shown: false,
+            outcome: None,
+            status: Status::new(State::Submitted, None),
+            error: None,
+            events: Vec::new(),
+            bytes: 0,
+            progress: 0,
+            question: None,
+            ended: None,
+        };
+        let context = context.map_or_else(name, Ok)?;
+        Ok(Arc::new(Self {
+            id: name()?,
+            context,
+            owner: principal.as_str().into(),
+            service: service.to_owned(),
+            inner: Mutex::new(inner),
+            changed: watch::Sender::new(()),
+            cancelled: watch::Sender::new(false),
+        }))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn context(&self) -> &str {
+        &self.context
+    }
+
+    pub(super) fn owner(&self) -> &Arc<str> {
+        &self.owner
+    }
+
+    pub(super) fn is_of(&self, principal: &Principal, service: &str) -> bool {
+        *self.owner == *principal.as_str() && self.service == service
+    }
+
+    /// And since when.
+    pub(super) fn state(&self) -> (State, OffsetDateTime) {
+        let inner = self.inner();
+        (inner.status.state, inner.status.timestamp)
+    }
+
+    pub(super) fn is_shown(&self) -> bool {
+        self.inner().is_shown
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.inner().ended.is_some()
+    }
+
+    pub(super) fn is_completed(&self) -> bool {
+        self.inner().status.state == State::Completed
+    }
+
+    /// When it ended, and the bytes that it has.
+    pub(super) fn ended(&self) -> Option<(Instant, usize)> {
+        let inner = self.inner();
+        inner.ended.map(|ended| (ended, inner.bytes))
+    }
+
+    /// There is something to be told before the end: from now on it is a task. Whether it was none before.
+    pub(super) fn show(&self) -> bool {
+        let mut inner = self.inner();
+        let is_new = !std::mem::replace(&mut inner.is_shown, true);
+        if is_new {
+            inner.status = Status::new(State::Working, None);
+        }
+        drop(inner);
+        self.changed.send_replace(());
+        is_new
+    }
+
+    fn tell(&self, mut inner: MutexGuard<'_, Inner>, state: State, message: Option<Box<RawValue>>) {
+        inner.status = Status::new(state, message);
+        let event = Event::Status(inner.status.clone(), inner.error.clone());
+        inner.events.push(event);
+        drop(inner);
+        self.changed.send_replace(());
+    }
+
+    /// A part of the result.
+    pub(super) fn part(&self, part: Box<RawValue>) -> Result<(), Full> {
+        let mut inner = self.inner();
+        inner.bytes += part.get().len() + OF_EVENT;
+        if inner.bytes > RESULT {
+            return Err(Full);
+        }
+        inner.events.push(Event::Part(part));
+        drop(inner);
+        self.changed.send_replace(());
+        Ok(())
+    }
+
+    /// A notification: how far it is, or what a method says else.
+    pub(super) fn note(&self, note: &Request) -> Result<(), Full> {
+        #[derive(Deserialize)]
+        struct Progress {
+            message: Option<String>,
+        }
+        let params = note.params.as_ref().map(|params| params.raw());
+        let mut inner = self.inner();
+        let mut parts = Vec::new();
+        let said;
+        if note.method == "rpc.progress" {
+            inner.progress += 1;
+            if inner.progress > PROGRESS {
+                return Ok(());
+            }
+            let progress = params.and_then(|params| serde_json::from_str::<Progress>(params.get()).ok());
+            parts.extend(progress.and_then(|progress| progress.message).map(|text| Part::Text { text }));
+            parts.extend(params.map(|data| Part::Data { data, media_type: "application/json" }));
+        } else {
+            said = note_of(note);
+            parts.push(Part::Data { data: &said, media_type: "application/json" });
+        }
+        let message = (!parts.is_empty()).then(|| self.message(parts));
+        inner.bytes += message.as_ref().map_or(0, |message| message.get().len()) + OF_EVENT;
+        if inner.bytes > RESULT {
+            return Err(Full);
+        }
+        self.tell(inner, State::Working, message);
+        Ok(())
+    }
+
+    /// A question of the method, and where its answer goes.
+    pub(super) fn ask(&self, question: &Request, reply: oneshot::Sender<Box<RawValue>>) -> Result<(), Full> {
+        #[derive(Deserialize)]
+        struct Asked {
+            message: Option<String>,
+        }
+        let data = note_of(question);
+        let asked = question.params.as_ref().and_then(|params| serde_json::from_str::<Asked>(params.raw().get()).ok());
+        let text = asked.and_then(|asked| asked.message).unwrap_or_else(|| question.method.clone());
+        let parts = vec![Part::Text { text }, Part::Data { data: &data, media_type: "application/json" }];
+        let message = self.message(parts);
+        let mut inner = self.inner();
+        inner.bytes += message.get().len() + OF_EVENT;
+        if inner.bytes > RESULT {
+            return Err(Full);
+        }
+        inner.question = Some(reply);
+        self.tell(inner, State::InputRequired, Some(message));
+        Ok(())
+    }
+
+    pub(super) fn is_asking(&self) -> bool {
+        self.inner().question.is_some()
+    }
+
+    /// Whether somebody has asked.
+    pub(super) fn answer(&self, answer: Box<RawValue>) -> bool {
+        let mut inner = self.inner();
+        let Some(question) = inner.question.take() else { return false };
+        // The method may have ended meanwhile, which is told in its place.
+        drop(question.send(answer));
+        if inner.ended.is_none() {
+            self.tell(inner, State::Working, None);
+        }
+        true
+    }
+
+    /// What the call has come to.
+    pub(super) fn end(&self, state: State, outcome: Result<Box<RawValue>, Refusal>) {
+        let mut inner = self.inner();
+        if inner.ended.is_some() {
+            return;
+        }
+        inner.ended = Some(Instant::now());
+        inner.question = None;
+        if !inner.is_shown {
+            inner.outcome = Some(outcome);
+            drop(inner);
+            self.changed.send_replace(());
+            return;
+        }
+        match outcome {
+            Ok(result) => {
+                if !says_again(&inner.events, &result) {
+                    // What was told before is in it.
+                    inner.bytes += result.get().len() + OF_EVENT;
+                    inner.events.push(Event::Whole(result));
+                }
+                self.tell(inner, state, None);
+            }
+            Err(refusal) => {
+                let error = serde_json::from_slice::<Value>(&refusal.text()).ok();
+                let error = error.and_then(|mut error| error.get_mut("error").map(Value::take));
+                let text = error.as_ref().and_then(|error| error.get("message")?.as_str()).unwrap_or("failed");
+                let message = self.message(vec![Part::Text { text: text.to_owned() }]);
+                inner.error = error.map(|error| json!({ "error": error }));
+                self.tell(inner, state, Some(message));
+            }
+        }
+    }
+
+    /// Asks for its end; `false` if it has come.
+    pub(super) fn cancel(&self) -> bool {
+        let is_under_way = !self.is_over();
+        if is_under_way {
+            self.cancelled.send_replace(true);
+        }
+        is_under_way
+    }
+
+    pub(super) async fn is_cancelled(&self) {
+        // Its sender is here.
+        let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
+    }
+
+    async fn until(&self, holds: impl Fn(&Inner) -> bool) {
+        let mut changed = self.changed.subscribe();
+        while !holds(&self.inner()) {
+            if changed.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Until it is over, or waits for a message unless `to_the_end`.
+    pub(super) async fn settled(&self, to_the_end: bool) {
+        self.until(|inner| inner.ended.is_some() || (!to_the_end && inner.question.is_some())).await;
+    }
+
+    /// Until there is something to tell.
+    pub(super) async fn begun(&self) {
+        self.until(|inner| inner.is_shown || inner.ended.is_some()).await;
+    }
+
+    /// Until there are more events than these, or there is nothing more to come.
+    pub(super) async fn more(&self, than: usize) {
+        self.until(|inner| inner.events.len() > than || inner.ended.is_some()).await;
+    }
+
+    /// What it has come to, if it never was a task; once.
+    pub(super) fn take_outcome(&self) -> Option<Result<Box<RawValue>, Refusal>> {
+        self.inner().outcome.take()
+    }
+
+    /// The same, if it is an error.
+    pub(super) fn take_failure(&self) -> Option<Result<Box<RawValue>, Refusal>> {
+        let mut inner = self.inner();
+        if matches!(inner.outcome, Some(Err(_))) { inner.outcome.take() } else { None }
+    }
+
+    pub(super) fn events(&self) -> usize {
+        self.inner().events.len()
+    }
+
+    /// The event at this place, as a `StreamResponse`; and whether a stream ends with it.
+    pub(super) fn event(&self, at: usize) -> Option<(Box<RawValue>, bool)> {
+        let inner = self.inner();
+        let (task_id, context_id) = (self.id.as_str(), self.context.as_str());
+        let update = |artifact, append, last_chunk| {
+            let update = ArtifactUpdate { task_id, context_id, artifact, append, last_chunk };
+            chosen("artifactUpdate", &raw(&update))
+        };
+        let artifact = |value| Artifact { artifact_id: RESULT_ID, parts: vec![Part::of(value)] };
+        Some(match inner.events.get(at)? {
+            Event::Part(part) => {
+                let is_first = !inner.events.iter().take(at).any(|event| matches!(event, Event::Part(_)));
+                (update(artifact(part), !is_first, false), false)
+            }
+            Event::Whole(whole) => (update(artifact(whole), false, true), false),
+            Event::Status(status, metadata) => {
+                let update = StatusUpdate { task_id, context_id, status, metadata: metadata.as_ref() };
+                let ends = !matches!(status.state, State::Working | State::Submitted);
+                (chosen("statusUpdate", &raw(&update)), ends)
+            }
+        })
+    }
+
+    /// As it is now.
+    pub(super) fn snapshot(&self, with_artifacts: bool) -> Box<RawValue> {
+        self.shown(&self.inner(), with_artifacts)
+    }
+
+    /// The same as the first event of a stream, and how many events are in it.
+    pub(super) fn now(&self) -> (Box<RawValue>, usize) {
+        let inner = self.inner();
+        (chosen("task", &self.shown(&inner, true)), inner.events.len())
+    }
+
+    fn shown(&self, inner: &Inner, with_artifacts: bool) -> Box<RawValue> {
+        let whole = inner.events.iter().find_map(|event| match event {
+            Event::Whole(whole) => Some(vec![Part::of(whole)]),
+            _ => None,
+        });
+        let parts = whole.unwrap_or_else(|| {
+            let parts = inner.events.iter().filter_map(|event| match event {
+                Event::Part(part) => Some(Part::of(part)),
+                _ => None,
+            });
+            parts.collect()
+        });
+        let has_artifacts = with_artifacts && !parts.is_empty();
+        let artifacts = has_artifacts.then(|| vec![Artifact { artifact_id: RESULT_ID, parts }]);
+        let (id, context_id) = (self.id.as_str(), self.context.as_str());
+        raw(&Shown { id, context_id, status: &inner.status, artifacts, metadata: inner.error.as_ref() })
+    }
+
+    /// The same as a result of `SendMessage`.
+    pub(super) fn as_result(&self) -> Box<RawValue> {
+        self.now().0
+    }
+
+    /// A task that has just begun, as the first event of a stream.
+    pub(super) fn as_submitted(&self) -> Box<RawValue> {
+        let (id, context_id) = (self.id.as_str(), self.context.as_str());
+        let status = Status::new(State::Submitted, None);
+        chosen("task", &raw(&Shown { id, context_id, status: &status, artifacts: None, metadata: None }))
+    }
+
+    /// The answer of a call that never was a task.
+    pub(super) fn message_of(&self, result: &RawValue) -> Box<RawValue> {
+        let message = Message {
+            message_id: format!("{}.answer", self.id),
+            context_id: &self.context,
+            task_id: None,
+            role: "ROLE_AGENT",
+            parts: vec![Part::of(result)],
+        };
+        chosen("message", &raw(&message))
+    }
+
+    fn message(&self, parts: Vec<Part<'_>>) -> Box<RawValue> {
+        let message_id = unlike_any().unwrap_or_else(|_| format!("{}.status", self.id));
+        let (context_id, task_id) = (self.context.as_str(), Some(self.id.as_str()));
+        raw(&Message { message_id, context_id, task_id, role: "ROLE_AGENT", parts })
+    }
+}
+
+/// The one artifact of a task.
+const RESULT_ID: &str = "result";
+/// What an event takes beside its text, in bytes.
+const OF_EVENT: usize = 64;
+
+/// A notification or a question, without its id.
+fn note_of(note: &Request) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Note<'a> {
+        method: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        params: Option<&'a RawValue>,
+    }
+    raw(&Note { method: &note.method, params: note.params.as_ref().map(|params| params.raw()) })
+}
+
+/// Whether a result only repeats what its parts have said.
+fn says_again(events: &[Event], result: &RawValue) -> bool {
+    let parts: Vec<&RawValue> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Part(part) => Some(&**part),
+            _ => None,
+        })
+        .collect();
+    if parts.is_empty() {
+        return false;
+    }
+    let texts: Option<String> = parts.iter().map(|part| serde_json::from_str::<String>(part.get()).ok()).collect();
+    result.get() == "null"
+        || texts.is_some_and(|texts| serde_json::from_str::<String>(result.get()).ok() == Some(texts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_to_the_millisecond_in_utc() {
+        let at = |millis: u64| {
+            timestamp((SystemTime::UNIX_EPOCH + std::time::Duration::from_micros(millis * 1_000 + 999)).into())
+        };
+        assert_eq!(at(1_761_647_400_123), "2025-10-28T10:30:00.123Z");
+        assert_eq!(at(1_761_647_400_000), "2025-10-28T10:30:00Z");
+    }
+}

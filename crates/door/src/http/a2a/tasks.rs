@@ -1,0 +1,223 @@
+//! The tasks of this process, under way and for a while after, by whose they are.
+//! Never gives one to another caller, or to one of another service.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::fault;
+use super::task::{State, Task};
+use crate::http::principal::Principal;
+use crate::http::refusal::Refusal;
+use crate::mcp::message::raw;
+
+/// How long a task is kept that has ended, unless newer ones need the room: so many and so many bytes of one caller, and of all.
+const KEPT_FOR: Duration = Duration::from_secs(600);
+const OF_ONE: (usize, usize) = (32, 4 << 20);
+const OF_ALL: (usize, usize) = (1_024, 64 << 20);
+/// Tasks on a page.
+const PAGE: usize = 50;
+const MAX_PAGE: usize = 100;
+
+/// Those that clients know of. Those under way are bounded by whoever starts them.
+#[derive(Default)]
+pub(super) struct Tasks(Mutex<HashMap<String, Arc<Task>>>);
+
+/// `ListTasks`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Filter {
+    context_id: Option<String>,
+    status: Option<State>,
+    page_size: Option<usize>,
+    page_token: Option<String>,
+    status_timestamp_after: Option<String>,
+    include_artifacts: Option<bool>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed {
+    tasks: Vec<Box<RawValue>>,
+    next_page_token: String,
+    page_size: usize,
+    total_size: usize,
+}
+
+impl Tasks {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Task>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Clients are told of it from now on.
+    pub(super) fn show(&self, task: &Arc<Task>) {
+        if task.show() {
+            self.lock().insert(task.id().to_owned(), Arc::clone(task));
+        }
+    }
+
+    /// The one of this name, of this caller at this service.
+    pub(super) fn of(&self, principal: &Principal, service: &str, id: &str) -> Option<Arc<Task>> {
+        let found = self.lock().get(id).map(Arc::clone);
+        found.filter(|task| task.is_of(principal, service))
+    }
+
+    /// Those of this caller at this service, the one first that has changed last.
+    pub(super) fn list(&self, principal: &Principal, service: &str, filter: Filter) -> Result<Box<RawValue>, Refusal> {
+        let page_size = filter.page_size.unwrap_or(PAGE);
+        if !(1..=MAX_PAGE).contains(&page_size) {
+            return Err(fault::invalid("pageSize", "write 1 to 100"));
+        }
+        let time = |text: &String| OffsetDateTime::parse(text, &Rfc3339);
+        let after = filter.status_timestamp_after.as_ref().map(time).transpose();
+        let after = after.map_err(|error| fault::invalid("statusTimestampAfter", error.to_string()))?;
+        let set = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let context = set(filter.context_id);
+        let wanted = filter.status.filter(|state| *state != State::Unspecified);
+        let all: Vec<_> = self.lock().values().filter(|task| task.is_of(principal, service)).map(Arc::clone).collect();
+        let mut found: Vec<_> = all
+            .into_iter()
+            .map(|task| (task.state(), task))
+            .filter(|((state, at), task)| {
+                wanted.is_none_or(|wanted| wanted == *state)
+                    && context.as_deref().is_none_or(|context| context == task.context())
+                    && after.is_none_or(|after| after < *at)
+            })
+            .collect();
+        found.sort_by(|((_, left), one), ((_, right), other)| (right, one.id()).cmp(&(left, other.id())));
+        let total_size = found.len();
+        let begin = match set(filter.page_token) {
+            None => 0,
+            Some(last) => {
+                let at = found.iter().position(|(_, task)| task.id() == last);
+                at.ok_or_else(|| fault::invalid("pageToken", "the list has changed: begin anew"))? + 1
+            }
+        };
+        let with_artifacts = filter.include_artifacts.unwrap_or(false);
+        let page: Vec<_> = found.iter().skip(begin).take(page_size).collect();
+        let is_last = begin + page.len() >= total_size;
+        let next = page.last().filter(|_| !is_last).map(|(_, task)| task.id().to_owned());
+        let tasks: Vec<_> = page.iter().map(|(_, task)| task.snapshot(with_artifacts)).collect();
+        Ok(raw(&Listed { page_size: tasks.len(), tasks, next_page_token: next.unwrap_or_default(), total_size }))
+    }
+
+    /// Forgets those that have ended and for which there is no time or room left, the oldest first.
+    pub(super) fn tidy(&self) {
+        let mut all = self.lock();
+        let mut ended: Vec<(Instant, usize, Arc<Task>)> = all
+            .values()
+            .filter_map(|task| task.ended().map(|(ended, bytes)| (ended, bytes, Arc::clone(task))))
+            .collect();
+        ended.sort_by_key(|(ended, ..)| std::cmp::Reverse(*ended));
+        let mut of_all = (0, 0);
+        let mut of_one: HashMap<Arc<str>, (usize, usize)> = HashMap::new();
+        for (ended, bytes, task) in ended {
+            let one = of_one.entry(Arc::clone(task.owner())).or_default();
+            let fits = |(count, sum): (usize, usize), most: (usize, usize)| count < most.0 && sum + bytes <= most.1;
+            let fits_its_own = fits(*one, OF_ONE);
+            if ended.elapsed() >= KEPT_FOR || !fits_its_own || !fits(of_all, OF_ALL) {
+                all.remove(task.id());
+                if !fits_its_own {
+                    // Nor is there room for what ended before.
+                    one.0 = OF_ONE.0;
+                }
+                continue;
+            }
+            for sum in [one, &mut of_all] {
+                *sum = (sum.0 + 1, sum.1 + bytes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn ended(tasks: &Tasks, principal: &Principal, bytes: usize) -> Arc<Task> {
+        let task = Task::new(principal, "demo", Some("c".to_owned())).unwrap();
+        tasks.show(&task);
+        let text = format!("\"{}\"", "x".repeat(bytes));
+        task.end(State::Completed, Ok(RawValue::from_string(text).unwrap()));
+        tasks.tidy();
+        task
+    }
+
+    #[test]
+    fn what_a_caller_has_left_behind_goes_for_what_it_does_next_and_nothing_of_others_does() {
+        let (ann, bob) = (Principal::own("ann"), Principal::own("bob"));
+        let tasks = Tasks::default();
+        let under_way = Task::new(&ann, "demo", None).unwrap();
+        tasks.show(&under_way);
+        let of_bob = ended(&tasks, &bob, 1);
+        let first = ended(&tasks, &ann, 1);
+        for _ in 0..OF_ONE.0 {
+            ended(&tasks, &ann, 1);
+        }
+        let is_there = |who: &Principal, task: &Task| tasks.of(who, "demo", task.id()).is_some();
+        assert!(!is_there(&ann, &first), "the oldest has gone");
+        assert!(is_there(&ann, &under_way) && is_there(&bob, &of_bob));
+        assert_eq!(tasks.lock().len(), OF_ONE.0 + 2);
+        for _ in 0..8 {
+            ended(&tasks, &ann, 900_000);
+        }
+        assert_eq!(tasks.lock().len(), 2 + OF_ONE.1 / 900_000, "by their bytes, too");
+        // Nobody else's, and not at another service.
+        assert!(!is_there(&ann, &of_bob) && tasks.of(&bob, "other", of_bob.id()).is_none());
+    }
+
+    #[test]
+    fn all_callers_together_leave_no_more_than_so_many() {
+        let tasks = Tasks::default();
+        for number in 0..OF_ALL.0 + 10 {
+            ended(&tasks, &Principal::own(&format!("agent-{number}")), 1);
+        }
+        assert_eq!(tasks.lock().len(), OF_ALL.0);
+    }
+
+    #[test]
+    fn lists_have_pages_the_newest_first() {
+        let (ann, tasks) = (Principal::own("ann"), Tasks::default());
+        let made: Vec<_> = (0..5)
+            .map(|_| {
+                std::thread::sleep(Duration::from_millis(2));
+                ended(&tasks, &ann, 1)
+            })
+            .collect();
+        let list = |filter: Value| -> Result<Value, Refusal> {
+            let filter = serde_json::from_value(filter).unwrap();
+            tasks.list(&ann, "demo", filter).map(|list| serde_json::from_str(list.get()).unwrap())
+        };
+        let mut seen = Vec::new();
+        let mut token = Value::from("");
+        loop {
+            let page = list(json!({ "pageSize": 2, "pageToken": token })).unwrap();
+            assert_eq!(page["totalSize"], 5);
+            seen.extend(page["tasks"].as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap().to_owned()));
+            assert!(page["tasks"][0].get("artifacts").is_none());
+            token = page["nextPageToken"].clone();
+            if token == "" {
+                break;
+            }
+        }
+        assert_eq!(seen, made.iter().rev().map(|task| task.id().to_owned()).collect::<Vec<_>>());
+        let count = |filter: Value| list(filter).unwrap()["totalSize"].clone();
+        assert_eq!(count(json!({ "status": "TASK_STATE_WORKING" })), 0);
+        assert_eq!(count(json!({ "contextId": "c", "status": "TASK_STATE_UNSPECIFIED" })), 5);
+        assert_eq!(count(json!({ "contextId": "d" })), 0);
+        assert_eq!(count(json!({ "statusTimestampAfter": "2020-01-01T00:00:00.5Z" })), 5);
+        assert_eq!(count(json!({ "statusTimestampAfter": "2999-01-01T00:00:00Z" })), 0);
+        let whole = list(json!({ "includeArtifacts": true })).unwrap();
+        assert_eq!(whole["tasks"][0]["artifacts"][0]["parts"][0]["text"], "x");
+        for wrong in [json!({ "pageSize": 0 }), json!({ "pageSize": 101 }), json!({ "pageToken": "x" })] {
+            assert_eq!(list(wrong).unwrap_err().code, -32_602);
+        }
+    }
+}
