@@ -31,6 +31,7 @@ mod stop_signal;
 mod stream;
 mod stream_options;
 mod token;
+mod trace;
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,6 +51,7 @@ pub use request::RequestBuilder;
 pub use sent::{MessageId, Receipt};
 pub use stream::{CallStream, Subscription};
 pub use token::{CommandToken, FetchedToken, FileToken, StaticToken, TokenFault, TokenSource, Tokens};
+pub use trace::TraceContext;
 
 use crate::clock::{Clock, SystemClock};
 use known_service::KnownServices;

@@ -21,6 +21,7 @@ use super::pending::{Expected, StreamWaiter, Waiter};
 use super::sent::{MessageId, Receipt};
 use super::stop_signal::Stoppable;
 use super::token::{CachedToken, TokenCache};
+use super::trace::TraceContext;
 use crate::nats::Session;
 use crate::rpc::{Responses, RpcError, code};
 use crate::wire::{Expectation, HeaderBlock, Signed, SignedRequest};
@@ -47,6 +48,8 @@ pub(super) struct OutgoingMessage {
     pub(super) receipt: Option<Receipt>,
     /// Who is told of it, if anybody wants to.
     pub(super) observer: Option<Arc<dyn Observer>>,
+    /// In whose traces it is looked for.
+    pub(super) trace: TraceContext,
     /// Whose tokens it is sent with.
     pub(super) tokens: Arc<TokenCache>,
 }
@@ -230,7 +233,7 @@ impl Inner {
             timeout_ms: Some(u64::try_from(left).unwrap_or(u64::MAX)),
             idempotency_key: outgoing.idempotency_key.as_deref(),
             window: outgoing.window,
-            traceparent: None,
+            traceparent: outgoing.trace.parent.as_deref(),
         });
         if let Some(id) = &outgoing.id {
             id.set(signed.expectation.message_id());
@@ -249,10 +252,21 @@ impl Inner {
         authorization: &str,
         deadline: Instant,
     ) -> Result<(), SendError> {
-        let headers = HeaderBlock::of(&[("Authorization", authorization)]);
-        let size = outgoing.payload.len() + headers.len();
+        let mut lines = vec![("Authorization", authorization)];
+        lines.extend(outgoing.trace.lines());
+        let mut headers = HeaderBlock::of(&lines);
         let started = Instant::now();
-        let sent = Link::publish(bus, &outgoing.subject, reply, &headers, &outgoing.payload, deadline).await;
+        let publish = async |headers: &HeaderBlock| {
+            Link::publish(bus, &outgoing.subject, reply, headers, &outgoing.payload, deadline).await
+        };
+        let mut sent = publish(&headers).await;
+        // What is there for traces alone keeps no call from being made.
+        if matches!(sent, Err(NotPublished::TooLarge { .. })) && lines.len() > 1 {
+            lines.truncate(1);
+            headers = HeaderBlock::of(&lines);
+            sent = publish(&headers).await;
+        }
+        let size = outgoing.payload.len() + headers.len();
         sent.map_err(|reason| match reason {
             NotPublished::Disconnected => SendError::Retry,
             NotPublished::DeadlineExceeded => {

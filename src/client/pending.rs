@@ -219,11 +219,19 @@ impl Pending {
         let Streaming { expected, attempt, incoming } = streaming;
         match expected.expectation.accept_any(&message.subject, &headers, &message.payload) {
             Ok(Accepted::Frame(frame)) => {
+                let receipt = expected.receipt.as_ref().filter(|_| frame.claims.knd == FrameKind::End);
                 // Later ones may be dated ahead.
                 if frame.claims.knd == FrameKind::Open {
                     expected.service.adjust_clock(frame.claims.iat, expected.sent_s, self.clock.now_s());
                 }
-                let count = match incoming.framed(*attempt, frame, message.payload.clone(), Instant::now()) {
+                let take = || incoming.framed(*attempt, frame, message.payload.clone(), Instant::now());
+                let verdict = match receipt {
+                    Some(receipt) => {
+                        receipt.taking(proof_of(&headers).ok(), take, |verdict| *verdict == Verdict::Taken)
+                    }
+                    None => take(),
+                };
+                let count = match verdict {
                     Verdict::Taken => &self.frames_taken,
                     Verdict::Ignored => &self.late,
                     Verdict::Refused => &self.frames_refused,
@@ -236,7 +244,11 @@ impl Pending {
             }
             Ok(Accepted::Answer { iat }) => match self.answered(expected, iat, message.payload.clone()) {
                 Answered::End(answer) => {
-                    incoming.answered(*attempt, answer);
+                    let take = || incoming.answered(*attempt, answer);
+                    match &expected.receipt {
+                        Some(receipt) => receipt.taking(proof_of(&headers).ok(), take, |taken| *taken),
+                        None => take(),
+                    };
                 }
                 Answered::Refused(answer) => incoming.refused(*attempt, answer),
             },

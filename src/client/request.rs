@@ -21,6 +21,7 @@ use super::sent::{MessageId, Receipt};
 use super::stop_signal::{StopSignal, Stoppable};
 use super::stream_options::{StreamOptions, asked};
 use super::token::Tokens;
+use super::trace::TraceContext;
 use crate::name::MethodName;
 use crate::rpc::{Id, Outcome, Request, Responses, RpcError};
 use crate::wire::is_idempotency_key;
@@ -112,6 +113,7 @@ pub struct RequestBuilder {
     tokens: Option<Tokens>,
     receipt: Option<Receipt>,
     pub(super) observer: Option<Arc<dyn Observer>>,
+    trace: TraceContext,
     /// What the method may ask for.
     pub(super) attached: Vec<Attachment>,
 }
@@ -145,6 +147,7 @@ impl RequestBuilder {
             tokens: None,
             receipt: None,
             observer: None,
+            trace: TraceContext::default(),
             attached: Vec::new(),
         }
     }
@@ -186,7 +189,13 @@ impl RequestBuilder {
         self
     }
 
-    /// Writes down the proofs of the request and of its answer, of messages that are answered by one message.
+    /// Has the call found in somebody else's traces. No service decides by it.
+    pub fn trace(mut self, context: &TraceContext) -> Self {
+        self.trace = context.clone();
+        self
+    }
+
+    /// Writes down the proofs of the request and of its answer; of a stream, that of the frame which ends it.
     pub fn note_receipt(mut self, receipt: &Receipt) -> Self {
         self.receipt = Some(receipt.clone());
         self
@@ -377,6 +386,7 @@ impl RequestBuilder {
             id: self.id.clone(),
             receipt: self.receipt.clone(),
             observer: self.observer.clone(),
+            trace: self.trace.clone(),
             tokens: Arc::clone(self.tokens.as_ref().map_or(&inner.tokens, |tokens| &tokens.0)),
         })
     }

@@ -48,6 +48,16 @@ impl Receipt {
         *self.lock() = Proofs { request, answer: None };
     }
 
+    /// The proof of what is taken as the answer, if it is taken: whoever waits for the answer finds it here.
+    pub(super) fn taking<T>(&self, proof: Option<&str>, take: impl FnOnce() -> T, is_taken: impl Fn(&T) -> bool) -> T {
+        let mut proofs = self.lock();
+        let taken = take();
+        if is_taken(&taken) {
+            proofs.answer = proof.map(str::to_owned);
+        }
+        taken
+    }
+
     pub(super) fn answered(&self, proof: &str) {
         self.lock().answer = Some(proof.to_owned());
     }

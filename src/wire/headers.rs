@@ -34,12 +34,13 @@ const VERSION: &[u8] = b"NATS/1.0";
 const END: &[u8] = b"\r\n";
 
 impl HeaderBlock {
-    /// A block of these lines.
+    /// A block of these lines. One in which a line would end is left out: its rest would be another header.
     #[must_use]
     pub fn of(lines: &[(&str, &str)]) -> Self {
         let mut block = VERSION.to_vec();
         block.extend_from_slice(END);
-        for (name, value) in lines {
+        let is_one_line = |(name, value): &&(&str, &str)| !name.contains(['\r', '\n']) && !value.contains(['\r', '\n']);
+        for (name, value) in lines.iter().filter(is_one_line) {
             for part in [name.as_bytes(), b": ", value.as_bytes(), END] {
                 block.extend_from_slice(part);
             }
@@ -225,7 +226,7 @@ mod tests {
         let block = b"NATS/1.0\r\nA: b\r\na:c\r\nX:  two \t\r\nY:\r\nZ: \xc3\xa4:\r\n\r\n";
         let lines = [("A", "b"), ("a", "c"), ("X", " two \t"), ("Y", ""), ("Z", "ä:")];
         assert_eq!(read(block), Ok((Status::None, pairs(&lines))));
-        let of = HeaderBlock::of(&[("A", "b"), ("C", "d")]);
+        let of = HeaderBlock::of(&[("A", "b"), ("X", "1\r\nY: 2"), ("Z\n", ""), ("C", "d")]);
         assert_eq!(of.as_bytes(), b"NATS/1.0\r\nA: b\r\nC: d\r\n\r\n");
         let bytes: usize = of.read().unwrap().1.map(|line| line.unwrap().bytes).sum();
         assert_eq!(bytes, "A: b\r\nC: d\r\n".len());

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::bus::Bus;
+use crate::caller::Caller;
 
 /// The services that a door leads to.
 #[derive(Debug)]
@@ -39,6 +40,36 @@ pub(crate) struct Offer {
     pub(crate) relayed: Vec<Arc<Tool>>,
     /// Why some of the services are not in it.
     pub(crate) missing: Vec<String>,
+    /// How much is kept of it, about.
+    pub(crate) bytes: usize,
+    /// Whether names begin with that of the service.
+    pub(crate) many: bool,
+}
+
+/// How long a service may take to say what may be called, page by page.
+const ASKED: Duration = Duration::from_secs(10);
+
+impl Offer {
+    /// The tool of this name, as it is listed; or as its method is called, with `/` or with dots.
+    pub(crate) fn tool(&self, name: &str) -> Option<&Arc<Tool>> {
+        if let Some(tool) = self.tools.get(name) {
+            return Some(tool);
+        }
+        if !name.contains(['/', '.']) {
+            return None;
+        }
+        let own = |tool: &Tool| match self.many {
+            true => format!("{}__{}", tool.service, tool.method.name),
+            false => tool.method.name.clone(),
+        };
+        let dotted = name.replace('/', ".");
+        let spelt = self.tools.values().filter(|tool| own(tool).replace('/', ".") == dotted).collect::<Vec<_>>();
+        match spelt.as_slice() {
+            [tool] => Some(tool),
+            // They differ in that alone.
+            several => several.iter().find(|tool| own(tool) == name).copied(),
+        }
+    }
 }
 
 /// One method.
@@ -81,30 +112,40 @@ impl Services {
         self.exposed.iter().map(|exposed| exposed.service.as_str())
     }
 
-    /// Asks them all what the agent may call.
+    /// How long the longest call may take.
+    pub(crate) fn longest(&self) -> Duration {
+        self.exposed.iter().map(|exposed| exposed.deadline).max().unwrap_or_default()
+    }
+
+    /// Asks all that the caller may come in for what it may call.
     ///
     /// # Errors
     /// None of them says anything; why.
-    pub(crate) async fn offer(&self) -> Result<Offer, String> {
+    pub(crate) async fn offer(&self, caller: &dyn Caller) -> Result<Offer, String> {
         let client = self.bus.client().await.map_err(|error| error.to_string())?;
-        let asked = self.names().map(|service| client.discover(service));
-        let mut offer = Offer::default();
+        let open: Vec<&Exposed> = self.exposed.iter().filter(|exposed| caller.admits(&exposed.service)).collect();
+        let asked = open.iter().map(|exposed| caller.request(&client, &exposed.service).deadline(ASKED).discover());
+        let mut offer = Offer { many: self.exposed.len() > 1, ..Offer::default() };
         let mut all: Vec<Tool> = Vec::new();
-        for (exposed, found) in self.exposed.iter().zip(join_all(asked).await) {
+        for (exposed, found) in open.iter().zip(join_all(asked).await) {
             match found {
                 Ok(found) => {
                     let methods = found.methods.into_iter().filter(|method| (exposed.allows)(&method.name));
                     all.extend(methods.map(|method| Tool::new(exposed, method)));
                 }
-                Err(error) => offer.missing.push(format!("`{}`: {error}", exposed.service)),
+                Err(error) => {
+                    tracing::warn!(target: "sealwire::door", service = exposed.service, %error, "offers nothing");
+                    offer.missing.push(format!("`{}`: {error}", exposed.service));
+                }
             }
         }
-        if offer.missing.len() == self.exposed.len() {
+        if offer.missing.len() == open.len() {
             return Err(offer.missing.join("; "));
         }
+        offer.bytes = all.iter().map(Tool::bytes).sum();
         let (relayed, tools): (Vec<Tool>, Vec<Tool>) = all.into_iter().partition(|tool| tool.mcp.request.is_some());
         offer.relayed = relayed.into_iter().map(Arc::new).collect();
-        offer.tools = named(tools, self.exposed.len() > 1);
+        offer.tools = named(tools, offer.many);
         Ok(offer)
     }
 }
@@ -137,6 +178,11 @@ impl Tool {
         let extended = method.document.as_deref().and_then(|text| serde_json::from_str::<Extended>(text.get()).ok());
         let mcp = extended.map(|extended| extended.mcp).unwrap_or_default();
         Self { service: exposed.service.clone(), deadline: exposed.deadline, mcp, method }
+    }
+
+    /// How much it takes: of its document parts are kept twice.
+    fn bytes(&self) -> usize {
+        1_024 + 3 * self.method.document.as_deref().map_or(0, |text| text.get().len())
     }
 
     /// What no other has.
@@ -192,6 +238,21 @@ mod tests {
             );
         }
         assert!(all.iter().all(|(name, _)| name != "a_b"), "neither has the name that both would have: {all:?}");
+        let offer = |tools: Vec<Tool>, many| Offer { tools: self::named(tools, many), many, ..Offer::default() };
+        let called = |offer: &Offer, name: &str| offer.tool(name).map(|tool| tool.method.name.clone());
+        let one = offer(vec![tool("demo", "math/add")], false);
+        for name in ["math_add", "math/add", "math.add"] {
+            assert_eq!(called(&one, name).as_deref(), Some("math/add"));
+        }
+        assert_eq!((called(&one, "math/mul"), called(&one, "demo__math/add")), (None, None));
+        let two = offer(vec![tool("demo", "math/add"), tool("other", "math/add")], true);
+        assert_eq!(two.tool("other__math.add").map(|tool| tool.service.as_str()), Some("other"));
+        assert!(two.tool("math/add").is_none());
+        let alike = offer(vec![tool("demo", "a/b"), tool("demo", "a.b"), tool("demo", "a_b")], false);
+        for name in ["a/b", "a.b"] {
+            assert_eq!(called(&alike, name).as_deref(), Some(name), "its own");
+        }
+        assert_eq!(called(&alike, "a_b"), None);
         // Whatever else there is.
         let alone = names(vec![tool("demo", &long)], false);
         assert!(all.contains(&alone[0]));

@@ -41,7 +41,7 @@ pub use self::config::{A2aAgent, DoorConfig, DoorConfigError, Dpop, Expose, Iden
 use self::connections::{Body, Held, Received};
 use self::mcp::Mcp;
 use self::page::Page;
-use self::principal::{Admission, Place, Principal};
+use self::principal::{Admission, Principal};
 use self::refusal::Refusal;
 use self::replicas::FromReplica;
 use crate::bus::Bus;
@@ -195,6 +195,11 @@ impl Door {
 
     async fn answer(&self, request: Request<Received>) -> Response<Body> {
         let (head, body) = request.into_parts();
+        let refused = |refusal: Refusal| match head.uri.path().split('/').nth(1) {
+            Some("mcp") => refusal.of_mcp().answer(),
+            _ if a2a::is_for(&head) => refusal.of_a2a().answer(),
+            _ => refusal.answer(),
+        };
         let mut answer = match head.uri.path() {
             "/livez" => health(&head, true),
             // Whoever asks it sends callers elsewhere.
@@ -204,22 +209,17 @@ impl Door {
                 Ok(origin) => {
                     let mut answer = match gate::preflight(&head, origin.as_ref()) {
                         Some(answer) => answer,
-                        None if head.uri.path() == METADATA => self.metadata(&head).unwrap_or_else(Refusal::answer),
+                        None if head.uri.path().starts_with(METADATA) => self.metadata(&head).unwrap_or_else(refused),
                         None => match (self.a2a_public(&head), self.page.as_ref().filter(|_| page::is_at(&head))) {
                             (Some(answer), _) => answer.unwrap_or_else(Refusal::answer),
                             (None, Some(page)) => self.page(page, &head),
-                            (None, None) => {
-                                self.route(&head, body).await.unwrap_or_else(|refusal| match a2a::is_for(&head) {
-                                    true => refusal.of_a2a().answer(),
-                                    false => refusal.answer(),
-                                })
-                            }
+                            (None, None) => self.route(&head, body).await.unwrap_or_else(refused),
                         },
                     };
                     gate::shared_with(&mut answer, origin);
                     answer
                 }
-                Err(refusal) => refusal.answer(),
+                Err(refusal) => refused(refusal),
             },
         };
         let is_stopping = *self.stopping.borrow();
@@ -282,7 +282,8 @@ impl Door {
     }
 
     fn metadata(&self, head: &Parts) -> Result<Response<Body>, Refusal> {
-        let metadata = self.callers.metadata().ok_or_else(|| Refusal::not_found("there is nothing here"))?;
+        let about = head.uri.path().strip_prefix(METADATA).and_then(|about| self.callers.metadata(about));
+        let metadata = about.ok_or_else(|| Refusal::not_found("there is nothing here"))?;
         only(&head.method, Method::GET)?;
         Ok(answered(StatusCode::OK, "application/json", metadata))
     }
@@ -299,7 +300,7 @@ fn only(method: &Method, wanted: Method) -> Result<(), Refusal> {
 }
 
 /// The answer, which keeps its place until its client has room for the last of it.
-fn holding(answer: Response<Body>, place: Place) -> Response<Body> {
+fn holding(answer: Response<Body>, place: impl Send + Unpin + 'static) -> Response<Body> {
     use http_body_util::BodyExt as _;
     answer.map(|body| Held::new(body, place).boxed_unsync())
 }

@@ -2,6 +2,7 @@
 //! Never decides what a service decides, and never makes up a result.
 
 mod bus;
+mod caller;
 mod catalogue;
 pub mod http;
 pub mod mcp;

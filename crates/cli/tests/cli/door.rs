@@ -38,6 +38,35 @@ fn command(stage: &Stage, agent: &str) -> Vec<String> {
     ["mcp", "--creds", &credentials, "--service", "tools", "--refresh", "1s"].map(str::to_owned).to_vec()
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_lines_start_what_clients_use() {
+    let Some(python) = python() else { return };
+    let stage = demo().await;
+    // So that the credentials say which service there is.
+    let key = stage.shell.read_json("tools.service-key.json");
+    let (kid, x) = (key["kid"].as_str().unwrap(), key["x"].as_str().unwrap());
+    stage.shell.run(&format!("keys pin planner.creds.json --service tools --kid {kid} --x={x}")).ok();
+    let pages = [include_str!("../../../../docs/doors.md"), include_str!("../../../../README.md")];
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let mut lines: Vec<Vec<String>> = pages
+        .iter()
+        .map(|page| words(page.split_once("claude mcp add bus -- ").unwrap().1.lines().next().unwrap()))
+        .collect();
+    let file = pages[0].lines().find(|line| line.starts_with("{\"mcpServers\"")).unwrap();
+    let file: Value = serde_json::from_str(file).unwrap();
+    let server = &file["mcpServers"]["bus"];
+    let args = server["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap());
+    lines.push([server["command"].as_str().unwrap()].into_iter().chain(args).map(str::to_owned).collect());
+    for line in lines {
+        let [program, args @ .., credentials] = line.as_slice() else { panic!("{line:?}") };
+        assert!(program == "sealwire" && credentials.ends_with("planner.creds.json"), "{line:?}");
+        let args = [args, &[stage.shell.path("planner.creds.json").display().to_string()]].concat();
+        let found = clients(python, "list", "auto", &args).await;
+        assert_eq!(found[0]["added"], json!([false, 5, ["5"]]), "{line:?} {found:?}");
+    }
+    stage.end().await;
+}
+
 /// Another agent, with this role.
 fn enrol(stage: &Stage, agent: &str, role: &str) {
     let url = stage.shell.read_json("planner.creds.json")["nats"]["urls"][0].as_str().unwrap().to_owned();
@@ -52,17 +81,18 @@ fn enrol(stage: &Stage, agent: &str, role: &str) {
 async fn clients(python: &Path, task: &str, names: &str, door: &[String]) -> Vec<Value> {
     told(
         python,
+        "",
         &[&[task, names, env!("CARGO_BIN_EXE_sealwire")], &*door.iter().map(String::as_str).collect::<Vec<_>>()]
             .concat(),
     )
     .await
 }
 
-/// What the script printed for these arguments.
-pub(crate) async fn told(python: &Path, arguments: &[&str]) -> Vec<Value> {
+/// What the script printed for these arguments, with this token if it is any.
+pub(crate) async fn told(python: &Path, token: &str, arguments: &[&str]) -> Vec<Value> {
     let script = root().join("crates/cli/tests/cli/door/client.py");
     let mut command = tokio::process::Command::new(python);
-    command.arg("-B").arg(script).args(arguments);
+    command.arg("-B").arg(script).args(arguments).env("BEARER", token);
     let output = within(3 * LONG, command.kill_on_drop(true).output()).await.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
@@ -70,7 +100,7 @@ pub(crate) async fn told(python: &Path, arguments: &[&str]) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn published_clients_call_what_their_agent_may() {
+async fn row_40_published_clients_call_what_their_agent_may() {
     let Some(python) = python() else { return };
     let stage = demo().await;
     enrol(&stage, "clerk", "clerk");

@@ -8,9 +8,11 @@ mod exchange;
 mod looked_at;
 mod mcp;
 mod mint;
+mod mint_mcp;
 mod page;
 mod receipts;
 mod replicas;
+mod rows;
 mod wire;
 
 use std::net::SocketAddr;

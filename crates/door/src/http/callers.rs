@@ -217,10 +217,29 @@ impl Callers {
         if !minting.scopes || shown.has_scope(expose.service.as_str()) {
             return Ok(());
         }
-        let wrong = format!("error=\"insufficient_scope\", scope=\"{}\", ", expose.service);
         let refusal =
             Refusal::new(StatusCode::FORBIDDEN, code::UNAUTHENTICATED, "the token's `scope` does not name the service");
-        Err(minting.challenged(refusal, shown.scheme, &wrong))
+        let path = format!("/mcp/{}", expose.service);
+        Err(minting.challenged(refusal, &path, shown.scheme, "error=\"insufficient_scope\", "))
+    }
+
+    /// A name of what it has shown: two tokens of one caller may have other rights.
+    pub(super) fn name(&self, principal: &Principal) -> String {
+        let name = principal.as_str().to_owned();
+        match &principal.shown {
+            Some(shown) => shown.digest.iter().fold(name + " ", |name, byte| format!("{name}{byte:02x}")),
+            None => name,
+        }
+    }
+
+    /// The refusal of whoever may come in for no service at all.
+    pub(super) fn admits_nowhere(&self, principal: &Principal) -> Refusal {
+        let (Self::Shown(minting), Some(shown)) = (self, &principal.shown) else {
+            return Refusal::not_found("no service is exposed here");
+        };
+        let message = "the token's `scope` names none of the services";
+        let refusal = Refusal::new(StatusCode::FORBIDDEN, code::UNAUTHENTICATED, message);
+        minting.challenged(refusal, "/mcp", shown.scheme, "error=\"insufficient_scope\", ")
     }
 
     /// Whether what it has shown still holds: it may have expired, or been revoked.
@@ -257,7 +276,10 @@ impl Callers {
     }
 
     /// RFC 9728: what callers need to know to get a token.
-    pub(super) fn metadata(&self) -> Option<Vec<u8>> {
+    ///
+    /// `about`: the path of what they want to call, behind that of this document. A token is for all of the door, so `resource`, which `aud`
+    /// names, is the same everywhere; clients take it for what is below it.
+    pub(super) fn metadata(&self, about: &str) -> Option<Vec<u8>> {
         #[derive(Serialize)]
         struct Metadata<'a> {
             resource: &'a str,
@@ -272,10 +294,11 @@ impl Callers {
             resource_name: String,
         }
         let Self::Shown(minting) = self else { return None };
+        let scopes = minting.scopes_of(about)?;
         let metadata = Metadata {
             resource: &minting.url,
             authorization_servers: &minting.issuers,
-            scopes_supported: if minting.scopes { &minting.services } else { &[] },
+            scopes_supported: if minting.scopes { scopes } else { &[] },
             bearer_methods_supported: if minting.dpop == Dpop::Require { &[] } else { &["header"] },
             dpop_signing_alg_values_supported: if minting.dpop == Dpop::Off {
                 Vec::new()
@@ -300,7 +323,7 @@ impl Callers {
 
 impl Minting {
     async fn know(&self, head: &Parts) -> Result<Principal, Refusal> {
-        let principal = Principal::of(self.shown(head)?);
+        let (principal, path) = (Principal::of(self.shown(head)?), head.uri.path());
         let Some(shown) = principal.shown.as_deref().filter(|shown| shown.scheme == Scheme::Dpop) else {
             return Ok(principal);
         };
@@ -310,11 +333,11 @@ impl Minting {
             Ok(()) => Ok(principal),
             Err(Unproved::Refused(refusal)) => Err(refusal),
             Err(Unproved::Invalid(why)) => {
-                Err(self.challenged(unauthenticated(why), Scheme::Dpop, "error=\"invalid_dpop_proof\", "))
+                Err(self.challenged(unauthenticated(why), path, Scheme::Dpop, "error=\"invalid_dpop_proof\", "))
             }
             Err(Unproved::Nonce(nonce)) => {
                 let refusal = unauthenticated("the proof needs the nonce of `DPoP-Nonce`");
-                let refusal = self.challenged(refusal, Scheme::Dpop, "error=\"use_dpop_nonce\", ");
+                let refusal = self.challenged(refusal, path, Scheme::Dpop, "error=\"use_dpop_nonce\", ");
                 Err(match HeaderValue::try_from(nonce) {
                     Ok(nonce) => refusal.with(dpop::NONCE, nonce),
                     Err(_) => refusal,
@@ -326,14 +349,15 @@ impl Minting {
     /// The token, verified, in the scheme that is for it.
     fn shown(&self, head: &Parts) -> Result<Shown, Refusal> {
         let Some(authorization) = single(&head.headers, &AUTHORIZATION)? else {
-            return Err(self.challenged(unauthenticated("a token is needed"), Scheme::Bearer, ""));
+            let refusal = unauthenticated("a token is needed");
+            return Err(self.challenged(refusal, head.uri.path(), Scheme::Bearer, ""));
         };
         let (name, token) = authorization.split_once(' ').unwrap_or_default();
         let scheme =
             [Scheme::Bearer, Scheme::Dpop].into_iter().find(|scheme| scheme.as_str().eq_ignore_ascii_case(name));
         let wrong = |message| {
-            let refusal = unauthenticated(message);
-            self.challenged(refusal, scheme.unwrap_or(Scheme::Bearer), "error=\"invalid_token\", ")
+            let scheme = scheme.unwrap_or(Scheme::Bearer);
+            self.challenged(unauthenticated(message), head.uri.path(), scheme, "error=\"invalid_token\", ")
         };
         let scheme = match (scheme, self.dpop) {
             (Some(scheme @ Scheme::Bearer), Dpop::Off | Dpop::Accept) => scheme,
@@ -397,7 +421,7 @@ impl Minting {
         let refused = match &error {
             // RFC 6749 §5.2, RFC 8693 §2.2.2. All others are about the door.
             ExchangeError::Refused(why) => match why.as_str() {
-                "invalid_grant" | "invalid_request" => Some((StatusCode::UNAUTHORIZED, "error=\"invalid_token\", ")),
+                "invalid_grant" => Some((StatusCode::UNAUTHORIZED, "error=\"invalid_token\", ")),
                 "invalid_target" | "invalid_scope" | "access_denied" => Some((StatusCode::FORBIDDEN, "")),
                 _ => None,
             },
@@ -405,7 +429,7 @@ impl Minting {
         };
         Err(TokenFault::Other(match refused {
             Some((status, wrong)) => {
-                let challenges = self.challenges(shown.scheme, wrong);
+                let challenges = self.challenges("", shown.scheme, wrong);
                 Box::new(NotExchanged { status, challenges })
             }
             None => Box::new(error),
@@ -424,17 +448,37 @@ impl Minting {
         issuer.issue(&request).map_err(|error| TokenFault::Other(error.into()))
     }
 
-    /// RFC 6750 §3, RFC 9449 §7.1, RFC 9728 §5.1: a challenge for each scheme, with what is wrong in that which was used.
-    fn challenged(&self, refusal: Refusal, used: Scheme, wrong: &str) -> Refusal {
-        let challenges = self.challenges(used, wrong).into_iter();
+    /// Which scopes there are for what has this path; `None` if nothing that clients look for by its path has it.
+    fn scopes_of(&self, path: &str) -> Option<&[String]> {
+        match path.strip_prefix("/mcp") {
+            None if path.is_empty() => Some(&self.services),
+            Some("") => Some(&self.services),
+            Some(service) => {
+                let service = service.strip_prefix('/')?;
+                self.services.iter().find(|exposed| *exposed == service).map(std::slice::from_ref)
+            }
+            None => None,
+        }
+    }
+
+    /// RFC 6750 §3, RFC 9449 §7.1, RFC 9728 §5.1: a challenge for each scheme, with what is wrong in that which was used; for what has
+    /// this path.
+    fn challenged(&self, refusal: Refusal, path: &str, used: Scheme, wrong: &str) -> Refusal {
+        let challenges = self.challenges(path, used, wrong).into_iter();
         challenges.fold(refusal, |refusal, challenge| refusal.with(WWW_AUTHENTICATE, challenge))
     }
 
-    fn challenges(&self, used: Scheme, wrong: &str) -> Vec<HeaderValue> {
+    fn challenges(&self, path: &str, used: Scheme, wrong: &str) -> Vec<HeaderValue> {
         let schemes: &[Scheme] = match self.dpop {
             Dpop::Off => &[Scheme::Bearer],
             Dpop::Accept => &[Scheme::Bearer, Scheme::Dpop],
             Dpop::Require => &[Scheme::Dpop],
+        };
+        let (scopes, path) = match self.scopes_of(path).filter(|_| path.starts_with("/mcp")) {
+            // What is behind the name is in the policy.
+            Some(scopes) if self.scopes => (format!("scope=\"{}\", ", scopes.join(" ")), path),
+            Some(_) => (String::new(), path),
+            None => (String::new(), ""),
         };
         let challenge = |scheme: &Scheme| {
             let wrong = if schemes.len() == 1 || *scheme == used { wrong } else { "" };
@@ -442,8 +486,9 @@ impl Minting {
                 Scheme::Bearer => String::new(),
                 Scheme::Dpop => format!("algs=\"{}\", ", DpopProof::ALGORITHMS),
             };
-            let text = format!("{} {wrong}{algs}resource_metadata=\"{}{METADATA}\"", scheme.as_str(), self.url);
-            HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(scheme.as_str()))
+            let (name, url) = (scheme.as_str(), &self.url);
+            let text = format!("{name} {wrong}{scopes}{algs}resource_metadata=\"{url}{METADATA}{path}\"");
+            HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(name))
         };
         schemes.iter().map(challenge).collect()
     }

@@ -4,6 +4,7 @@
 
 mod answer;
 mod batch;
+mod caller;
 mod era;
 mod head;
 mod listen;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
+use sealwire::client::TraceContext;
 use sealwire::rpc::strict_value;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -24,20 +26,22 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use self::answer::{Answering, Ended};
+use self::caller::AtDoor;
 use self::era::Spoken;
 use self::head::{Accepts, Claims};
 use self::running::Running;
-use super::config::{DoorConfig, Identity};
-use super::connections::{Body, Received};
+use super::config::{DoorConfig, Expose, Identity};
+use super::connections::{Body, Received, Within};
 use super::principal::{Place, Principal};
 use super::refusal::Refusal;
 use super::replicas::{FromReplica, Onward, Replicas};
 use super::{Door, OpenError, answered, body, holding};
 use crate::bus::Bus;
+use crate::caller::Caller;
 use crate::catalogue::{Exposed, Services};
 use crate::mcp::message::{self, Asked, Cancelled, Capabilities, Era, Fault, Id, Message};
 use crate::mcp::outbox::Outbox;
-use crate::mcp::server::{Peer, Server};
+use crate::mcp::server::{FRESH, Peer, Server};
 use crate::seal::Seal;
 
 /// What carries the id of a session.
@@ -52,6 +56,7 @@ pub(super) struct Mcp {
     seal: Arc<Seal>,
     all: Arc<Server>,
     each: HashMap<String, Arc<Server>>,
+    exposed: Arc<[Expose]>,
     running: Arc<Running>,
     /// None if the door is alone.
     replicas: Option<Arc<Replicas>>,
@@ -61,6 +66,8 @@ pub(super) struct Mcp {
 /// Where a message came from, and how it may be answered.
 struct Sender {
     principal: Principal,
+    caller: Arc<dyn Caller>,
+    trace: TraceContext,
     server: Arc<Server>,
     accepts: Accepts,
     /// What is handed on, if there is anybody and nobody has done so.
@@ -72,7 +79,9 @@ impl Mcp {
         let at = config.replicas.as_ref().map_or("", |replicas| &replicas.url);
         let seal = Arc::new(Seal::of(config.seal_key.as_deref())?.at(at));
         let replicas = Replicas::new(config, &seal).map_err(OpenError::Tls)?.map(Arc::new);
-        let server = |exposed: &[super::Expose]| {
+        // Those of callers are many, and each may ask as often as it likes.
+        let listed = if config.identity == (Identity::Own {}) { FRESH } else { config.refresh() };
+        let server = |exposed: &[Expose]| {
             let exposed = exposed.iter().map(|expose| Exposed {
                 service: expose.service.to_string(),
                 deadline: expose.timeout(),
@@ -82,12 +91,13 @@ impl Mcp {
                 },
             });
             let services = Services::new(Arc::clone(bus), exposed.collect());
-            Arc::new(Server::new(services, config.refresh(), Some(Arc::clone(&seal))))
+            Arc::new(Server::new(services, config.refresh(), listed, Some(Arc::clone(&seal))))
         };
         let all = server(&config.expose);
         let each =
             config.expose.iter().map(|one| (one.service.to_string(), server(std::slice::from_ref(one)))).collect();
-        Ok(Self { all, each, seal, running: Arc::default(), replicas, tasks: Mutex::default() })
+        let exposed = config.expose.clone().into();
+        Ok(Self { all, each, exposed, seal, running: Arc::default(), replicas, tasks: Mutex::default() })
     }
 
     fn server(&self, service: Option<&str>) -> Result<Arc<Server>, Refusal> {
@@ -152,7 +162,7 @@ impl Door {
             duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
             "mcp"
         );
-        answer.map_err(Refusal::unreserved)
+        answer
     }
 
     async fn mcp_answer(
@@ -162,11 +172,18 @@ impl Door {
         head: &Parts,
         incoming: Received,
     ) -> Result<Response<Body>, Refusal> {
-        if self.config.identity != (Identity::Own {}) {
-            // What a server offers is asked for, and kept, for one agent.
-            return Err(Refusal::not_found("MCP is spoken by doors with `identity = { mode = \"own\" }`"));
-        }
         let server = self.mcp.server(service)?;
+        let caller: Arc<dyn Caller> = Arc::new(AtDoor {
+            callers: Arc::clone(&self.callers),
+            name: self.callers.name(&principal),
+            principal: principal.clone(),
+            exposed: Arc::clone(&self.mcp.exposed),
+        });
+        match service {
+            Some(service) => drop(self.exposed(service, &principal)?),
+            None if self.config.expose.iter().any(|expose| caller.admits(expose.service.as_str())) => {}
+            None => return Err(self.callers.admits_nowhere(&principal)),
+        }
         let is_handed = head.extensions.get::<FromReplica>().is_some();
         let claims = Claims::of(head)?;
         match head.method {
@@ -178,25 +195,30 @@ impl Door {
                 if !Accepts::of(&head.headers)?.events {
                     return Err(Accepts::refusal());
                 }
-                return Ok(self.listening(server, None, true, place).await);
+                return Ok(self.listening(server, caller, None, true, place).await);
             }
             // Nothing is kept that `DELETE` could end.
             _ => return Err(Refusal::method(&[Method::POST])),
         }
         let accepts = Accepts::of(&head.headers)?;
-        let place = self.admission.admit(&principal, service.unwrap_or_default())?;
+        let service = service.unwrap_or_default();
+        let reading = self.admission.read(&principal, service)?;
         let text = body::json(head, incoming).await?;
         let replicas = self.mcp.replicas.as_deref();
         if is_handed && !replicas.is_some_and(|replicas| replicas.have_handed(&principal, head, &text)) {
             return Err(Refusal::bad(StatusCode::FORBIDDEN, "no replica of this door hands this on"));
         }
+        let enter = || self.admission.enter(&principal, service).map(Arc::new);
         // What is there twice would be read by one as the first, by another as the last.
         let text = std::str::from_utf8(&text)
             .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, -32_700, "the body is no text in UTF-8"))?;
         let text = strict_value(text).map_err(|flaw| Refusal::of_text(&flaw.into()))?.get();
         let onward = replicas.filter(|_| !is_handed).map(|_| Onward::new(&principal, head, text));
-        let sender = Sender { principal, server, accepts, onward };
+        let trace = head::trace(&head.headers);
+        let sender = Sender { principal: principal.clone(), caller, trace, server, accepts, onward };
         if text.starts_with('[') {
+            let place = enter()?;
+            drop(reading);
             return self.mcp_batch(sender, &claims, text, place).await;
         }
         let message = read(text)?;
@@ -206,6 +228,8 @@ impl Door {
                 let raw_id = id;
                 let id: Id =
                     serde_json::from_str(raw_id.get()).map_err(|_| bad("`id` must be a string or a whole number"))?;
+                let place = enter().map_err(|refusal| refusal.of_raw(raw_id))?;
+                drop(reading);
                 let answer = self.mcp_request(sender, &claims, &id, method, message.params, place).await;
                 answer.map_err(|refusal| refusal.of_raw(raw_id))
             }
@@ -230,7 +254,7 @@ impl Door {
                     (true, ..) => Ok(accepted()),
                     (false, Some(at), Some(onward)) if at != self.mcp.seal.place() => {
                         let answer = self.mcp.ask_replica(&at, onward, Vec::new()).await?;
-                        Ok(holding(answer, place))
+                        Ok(holding(answer, reading))
                     }
                     _ => Err(bad("nobody has asked, or waits any more")),
                 }
@@ -260,10 +284,10 @@ impl Door {
         id: &Id,
         method: &str,
         params: Option<&RawValue>,
-        place: Place,
+        place: Arc<Place>,
     ) -> Result<Response<Body>, Refusal> {
         if method == "initialize" && message::Meta::of(params).version.is_none() {
-            return self.mcp.initialize(&sender, id, params);
+            return Ok(holding(self.mcp.initialize(&sender, id, params)?, place));
         }
         let bad = |fault| Refusal::of_fault(StatusCode::BAD_REQUEST, fault);
         let asked = Asked::read(params).map_err(bad)?;
@@ -276,7 +300,8 @@ impl Door {
                 }
                 let stream = self.admission.open_stream(&sender.principal, place.service())?;
                 drop(place);
-                return Ok(self.listening(sender.server, Some(id.clone()), asked.notifications.tools, stream).await);
+                let Sender { server, caller, .. } = sender;
+                return Ok(self.listening(server, caller, Some(id.clone()), asked.notifications.tools, stream).await);
             }
         }
         let waits_at = asked.state.as_deref().and_then(|state| sender.server.waits_at(&spoken.peer, state));
@@ -295,23 +320,25 @@ impl Door {
         // Streamable HTTP 2026-07-28: a response stream that is closed is the cancellation; with a handshake it "SHOULD NOT be interpreted
         // as the client cancelling its request".
         let (client, kept) = if spoken.era == Era::Modern { (Some(client), None) } else { (None, Some(client)) };
-        let Sender { server, accepts, principal, .. } = sender;
+        let Sender { server, accepts, principal, caller, trace, .. } = sender;
+        let longest = server.longest();
         let Spoken { era, mut capabilities, peer, .. } = spoken;
         if era != Era::Modern && !accepts.events {
             // Nobody could be asked on the way.
             capabilities = Capabilities::default();
         }
-        let peer = Peer { name: peer, out, observer: principal.observer() };
+        let peer = Peer { name: peer, caller, out, trace, observer: principal.observer() };
         let lost = Ended::new(era, id, Err(lost("the door has given it up")));
         let (id, method) = (id.clone(), method.to_owned());
         let task = {
-            let id = id.clone();
+            let (id, place) = (id.clone(), Arc::clone(&place));
             async move {
                 let _held = (place, kept);
                 let outcome = tokio::select! {
                     biased;
                     () = running.stopped() => None,
                     _ = gone => None,
+                    () = lapsed(&*peer.caller) => Some(Err(over())),
                     outcome = server.outcome(&peer, era, &capabilities, &method, asked) => Some(outcome),
                 };
                 // Its client may have gone.
@@ -323,13 +350,30 @@ impl Door {
             while tasks.try_join_next().is_some() {}
             tasks.spawn(task);
         }
-        Ok(Answering::new(lines, end, lost, client).answer(accepts).await)
+        let mut answer = Answering::new(lines, end, lost, client).answer(accepts).await;
+        answer.extensions_mut().insert(Within(longest));
+        Ok(holding(answer, place))
     }
 }
 
 /// A call may have run.
 fn lost(why: &str) -> Fault {
     Fault::internal(why).with(json!({ "outcome": "unknown" }))
+}
+
+/// How often it is looked whether a caller may still have what it has begun.
+const HOLDS: Duration = Duration::from_secs(2);
+
+/// Completes when it may not.
+async fn lapsed(caller: &dyn Caller) {
+    while caller.holds() {
+        sleep(HOLDS).await;
+    }
+}
+
+/// What is said then.
+fn over() -> Fault {
+    lost("the caller's token has expired or was revoked")
 }
 
 fn read(text: &str) -> Result<Message<'_>, Refusal> {

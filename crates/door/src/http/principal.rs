@@ -62,6 +62,8 @@ pub(crate) struct Admission {
     rate: DefaultKeyedRateLimiter<Arc<str>>,
     clock: DefaultClock,
     burst: NonZeroU32,
+    /// Messages being read, of which it is not known yet whether they are requests.
+    reading: Arc<Places>,
     requests: Arc<Places>,
     streams: Arc<Places>,
 }
@@ -90,16 +92,30 @@ impl Admission {
         let services = if config.expose.len() > 1 { 2 } else { 1 };
         let places =
             |most: u32| Arc::new(Places { most, of_service: most.div_ceil(services), taken: Mutex::default() });
-        let (requests, streams) = (places(config.in_flight), places(config.streams));
-        Self { rate, clock: DefaultClock::default(), burst, requests, streams }
+        let (reading, requests, streams) = (places(config.in_flight), places(config.in_flight), places(config.streams));
+        Self { rate, clock: DefaultClock::default(), burst, reading, requests, streams }
     }
 
     /// Takes a place for a request, and charges one call.
     pub(crate) fn admit(&self, principal: &Principal, service: &str) -> Result<Place, Refusal> {
-        let full = "too many requests of this caller are under way";
-        let place = Places::take(&self.requests, principal, service).ok_or_else(|| Refusal::quota(full, 1))?;
+        let place = self.enter(principal, service)?;
         self.charge(principal, 1)?;
         Ok(place)
+    }
+
+    /// Takes a place for a message while it is read, and charges one call. What only cancels or answers needs no other: it must not wait
+    /// for what it is about.
+    pub(crate) fn read(&self, principal: &Principal, service: &str) -> Result<Place, Refusal> {
+        let full = "too many messages of this caller are being read";
+        let place = Places::take(&self.reading, principal, service).ok_or_else(|| Refusal::quota(full, 1))?;
+        self.charge(principal, 1)?;
+        Ok(place)
+    }
+
+    /// Takes a place for a request that is charged already.
+    pub(crate) fn enter(&self, principal: &Principal, service: &str) -> Result<Place, Refusal> {
+        let full = "too many requests of this caller are under way";
+        Places::take(&self.requests, principal, service).ok_or_else(|| Refusal::quota(full, 1))
     }
 
     /// Takes a place for a stream.

@@ -37,6 +37,8 @@ struct About {
     data: Option<Value>,
     /// The method that was asked for.
     method: Option<String>,
+    /// Whether an id that is not known is left out.
+    of_mcp: bool,
 }
 
 /// What became of a call that has no result.
@@ -53,8 +55,9 @@ pub(crate) enum Outcome {
 struct Message<'a> {
     jsonrpc: &'static str,
     error: Error<'a>,
-    /// `null` where none could be read.
-    id: Option<&'a RawValue>,
+    /// `null` where none could be read; MCP has none there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<Option<&'a RawValue>>,
 }
 
 #[derive(Serialize)]
@@ -256,8 +259,9 @@ impl Refusal {
         self
     }
 
-    /// In a code that MCP leaves to others, which has those from -32000 to -32099 for itself.
-    pub(crate) fn unreserved(mut self) -> Self {
+    /// As MCP has errors: in a code that it leaves to others, since those from -32000 to -32099 are its own, and without an id that is none.
+    pub(crate) fn of_mcp(mut self) -> Self {
+        self.about.of_mcp = true;
         // `-32020` to `-32022` are its own.
         if (-32_019..=-32_000).contains(&self.code) {
             self.code = -self.code;
@@ -306,8 +310,9 @@ impl Refusal {
         let data = self.outcome.map(|outcome| Data::Outcome { outcome });
         let data = data.or(self.about.data.as_ref().map(Data::Other));
         let error = Error { code: self.code, message: &self.message, data };
+        let id = Some(self.about.id.as_deref()).filter(|id| id.is_some() || !self.about.of_mcp);
         // Nothing in it cannot be written.
-        serde_json::to_vec(&Message { jsonrpc: "2.0", error, id: self.about.id.as_deref() }).unwrap_or_default()
+        serde_json::to_vec(&Message { jsonrpc: "2.0", error, id }).unwrap_or_default()
     }
 
     pub(crate) fn answer(self) -> hyper::Response<Body> {

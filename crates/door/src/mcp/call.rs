@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::StreamExt as _;
-use sealwire::client::{CallStream, Client, ClientError, MessageId};
+use sealwire::auth::ProofAlgorithm;
+use sealwire::client::{CallStream, Client, ClientError, MessageId, Receipt};
 use sealwire::rpc::{Request, RpcError, code};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -13,10 +14,11 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot};
 
-use super::message::{Asked, Capabilities, Era, Fault, Id, Members, Outcome, members, notification, raw};
+use super::message::{Asked, Capabilities, Era, Fault, Id, Level, Members, Meta, Outcome, members, notification, raw};
 use super::outbox::Outbox;
-use super::server::{Asker, FRESH, Peer, Server, Waiting};
+use super::server::{Asker, Peer, Server, Waiting};
 use crate::bus::{Away, gone};
+use crate::caller::Caller;
 use crate::catalogue::Tool;
 use crate::seal::{Kind, Seal};
 
@@ -38,6 +40,7 @@ pub(super) struct Ongoing {
     tool: Arc<Tool>,
     client: Client,
     id: MessageId,
+    receipt: Receipt,
     /// What was asked for: only the same may go on with it.
     arguments: String,
     /// Until its result is taken.
@@ -58,6 +61,7 @@ struct Question {
 pub(super) struct Parked {
     /// Whose it is.
     peer: Arc<str>,
+    caller: Arc<dyn Caller>,
     ongoing: Ongoing,
     question: Question,
     since: Instant,
@@ -95,8 +99,8 @@ enum Step {
     Ended(Result<Box<RawValue>, ClientError>),
     Asks(Question),
     TooLarge,
-    /// Without a broker for too long; whether it was sent.
-    Gone(bool),
+    /// Without a broker for too long. What sends it works beside: it may just have done so.
+    Gone,
 }
 
 /// `rpc.progress`.
@@ -106,6 +110,17 @@ struct Progress {
     total: Option<f64>,
     message: Option<String>,
 }
+
+/// `notifications/message`.
+#[derive(Serialize, Deserialize)]
+struct LogMessage {
+    level: Level,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logger: Option<String>,
+    data: Value,
+}
+
+const MESSAGE: &str = "notifications/message";
 
 #[derive(Serialize)]
 struct Text<'a> {
@@ -128,6 +143,13 @@ struct Content {
     structured: Option<Box<RawValue>>,
 }
 
+impl Parked {
+    /// Whether its caller may still have it.
+    pub(super) fn holds(&self) -> bool {
+        self.caller.holds()
+    }
+}
+
 impl Waiting {
     pub(super) fn forget_parked(&mut self) {
         self.parked.retain(|_, parked| parked.since.elapsed() < PARKED_FOR);
@@ -142,9 +164,12 @@ impl Server {
             return Err(Fault::params("`arguments` must be an object"));
         }
         let mut ongoing = match &asked.state {
-            Some(state) => self.resumed(peer, state, &arguments, name, asked.responses.unwrap_or_default())?,
+            Some(state) => {
+                let tool = self.tool(&*peer.caller, name).await?;
+                self.resumed(peer, state, &arguments, &tool, asked.responses.unwrap_or_default())?
+            }
             None => {
-                let tool = self.tool(name).await?;
+                let tool = self.tool(&*peer.caller, name).await?;
                 let client = match self.services.bus.client().await {
                     Ok(client) => client,
                     Err(away) => return Ok(failed(era, &away.to_string())),
@@ -152,28 +177,17 @@ impl Server {
                 Self::begin(peer, &client, tool, &arguments, capabilities.forms())?
             }
         };
-        let step = self.go_on(peer, &mut ongoing, era, asked.meta.progress.as_ref()).await;
+        let step = self.go_on(peer, &mut ongoing, era, &asked.meta).await;
         match step {
-            Step::Ended(Ok(result)) => Ok(succeeded(era, &ongoing.tool, &result)),
-            Step::Ended(Err(error)) => refused(era, &ongoing.tool, &error),
+            Step::Ended(Ok(result)) => Ok(succeeded(era, &ongoing.tool, &result, ongoing.receipt())),
+            Step::Ended(Err(error)) => refused(era, &ongoing.tool, &error, ongoing.receipt()),
             Step::TooLarge => Ok(failed(era, "the result has more than 4 MiB")),
-            Step::Gone(false) => Ok(failed(era, &Away::Lost.to_string())),
-            Step::Gone(true) => {
+            Step::Gone => {
                 let message = "the connection to the broker was lost during the call";
                 Err(Fault::internal(message).with(json!({ "outcome": "unknown" })))
             }
             Step::Asks(question) => self.park(peer, ongoing, question),
         }
-    }
-
-    /// The tool of this name, as it was offered last: the service decides. One that is not known may be new.
-    async fn tool(&self, name: &str) -> Result<Arc<Tool>, Fault> {
-        if let Some(tool) = self.offered(name) {
-            return Ok(tool);
-        }
-        self.offer(FRESH).await?;
-        let unknown = || Fault::params(format!("Unknown tool: {}", name.chars().take(128).collect::<String>()));
-        self.offered(name).ok_or_else(unknown)
     }
 
     fn begin(peer: &Peer, client: &Client, tool: Arc<Tool>, arguments: &str, asks: bool) -> Result<Ongoing, Fault> {
@@ -182,9 +196,11 @@ impl Server {
         let (note, notes) = mpsc::unbounded_channel();
         let (ask, questions) = mpsc::channel(1);
         let id = MessageId::default();
+        let receipt = Receipt::default();
         let mut request = peer
             .request(client, &tool)
             .note_id(&id)
+            .note_receipt(&receipt)
             .max_bytes(MAX_RESULT)
             .on_notification(move |told| drop(note.send(told)));
         if asks {
@@ -198,6 +214,7 @@ impl Server {
             tool,
             client: client.clone(),
             id,
+            receipt,
             arguments: arguments.to_owned(),
             stream: Some(stream),
             notes,
@@ -208,8 +225,17 @@ impl Server {
     }
 
     /// Goes on until the call ends, or asks what only another request of the client can answer.
-    async fn go_on(&self, peer: &Peer, ongoing: &mut Ongoing, era: Era, token: Option<&Id>) -> Step {
-        let mut telling = Telling { out: &peer.out, token, told: None, last: 0.0, held: None, steps: 0.0 };
+    async fn go_on(&self, peer: &Peer, ongoing: &mut Ongoing, era: Era, meta: &Meta) -> Step {
+        let level = meta.level.filter(|_| era == Era::Modern);
+        let mut telling = Telling {
+            out: &peer.out,
+            token: meta.progress.as_ref(),
+            level,
+            told: None,
+            last: 0.0,
+            held: None,
+            steps: 0.0,
+        };
         let mut asked: Option<AskedClient<'_>> = None;
         let Ongoing { tool, client, id, stream, notes, questions, parts, part_bytes, .. } = ongoing;
         let mut gone = std::pin::pin!(gone(client, id));
@@ -228,7 +254,7 @@ impl Server {
                         Era::Legacy(_) => asked = Some(self.ask(peer, question).await),
                     }
                 }
-                sent = &mut gone => return Step::Gone(sent),
+                _ = &mut gone => return Step::Gone,
                 part = next(stream) => match part {
                     Some(Ok(part)) => {
                         telling.part(&part);
@@ -252,7 +278,7 @@ impl Server {
         let Some(stream) = stream.take() else { return Step::Ended(Err(ClientError::Ended)) };
         let result = tokio::select! {
             result = stream.finish::<Box<RawValue>>() => result,
-            sent = &mut gone => return Step::Gone(sent),
+            _ = &mut gone => return Step::Gone,
         };
         Step::Ended(result.map(|result| if tool.method.is_stream { raw(parts) } else { result }))
     }
@@ -288,7 +314,9 @@ impl Server {
             // Of this process alone: another one does not know the call.
             token = format!("{:x}-{}", self.started_ns, waiting.asked);
             let name = Arc::clone(&peer.name);
-            waiting.parked.insert(token.clone(), Parked { peer: name, ongoing, question, since: Instant::now() });
+            let caller = Arc::clone(&peer.caller);
+            let parked = Parked { peer: name, caller, ongoing, question, since: Instant::now() };
+            waiting.parked.insert(token.clone(), parked);
         }
         let kind = ("resultType", "input_required".into());
         let state = match &self.seal {
@@ -326,7 +354,7 @@ impl Server {
         peer: &Peer,
         state: &str,
         arguments: &str,
-        name: &str,
+        tool: &Tool,
         mut responses: Map<String, Value>,
     ) -> Result<Ongoing, Fault> {
         let gone = || Fault::params("this `requestState` is not known, or was used: call the tool again");
@@ -335,7 +363,7 @@ impl Server {
             Some(seal) => {
                 let opened = seal.open(Kind::McpRequestState, &peer.name, state, SystemTime::now());
                 let opened: RequestState = opened.ok_or_else(gone)?;
-                if self.offered(name).is_none_or(|tool| digest(&tool, arguments) != opened.digest) {
+                if digest(tool, arguments) != opened.digest {
                     return Err(gone());
                 }
                 opened.call
@@ -350,9 +378,8 @@ impl Server {
             }
         };
         let parked = parked.ok_or_else(gone)?;
-        let is_same = self.offered(name).is_some_and(|tool| {
-            (&tool.service, &tool.method.name) == (&parked.ongoing.tool.service, &parked.ongoing.tool.method.name)
-        });
+        let begun = &parked.ongoing.tool;
+        let is_same = (&tool.service, &tool.method.name) == (&begun.service, &begun.method.name);
         if !is_same || parked.ongoing.arguments != arguments {
             return Err(gone());
         }
@@ -362,6 +389,19 @@ impl Server {
         Ok(parked.ongoing)
     }
 }
+
+impl Ongoing {
+    /// What a result says of the proofs of request and answer: nothing under HMAC, where nobody else could check them.
+    fn receipt(&self) -> Map<String, Value> {
+        let is_public = self.client.credentials().key().algorithm() == ProofAlgorithm::EdDsa;
+        let proofs = self.receipt.request().zip(self.receipt.answer()).filter(|_| is_public);
+        let proofs = proofs.map(|(request, answer)| json!({ "request": request, "answer": answer }));
+        proofs.map(|proofs| (RECEIPT.to_owned(), proofs)).into_iter().collect()
+    }
+}
+
+/// Where the proofs stand in a result.
+const RECEIPT: &str = "dev.sealwire/receipt";
 
 fn digest(tool: &Tool, arguments: &str) -> String {
     let mut digest = Sha256::new();
@@ -455,6 +495,8 @@ fn is_form(params: &Value) -> bool {
 struct Telling<'a> {
     out: &'a Outbox,
     token: Option<&'a Id>,
+    /// From which on it wants log messages; `None`: it wants none.
+    level: Option<Level>,
     told: Option<Instant>,
     last: f64,
     held: Option<Value>,
@@ -468,6 +510,14 @@ impl Telling<'_> {
             && let Some(Ok(progress)) = params.map(|params| serde_json::from_str::<Progress>(params.get()))
         {
             self.tell(progress.progress, progress.total, progress.message);
+        }
+        // Of a server of MCP behind the bus.
+        if note.method == MESSAGE
+            && let (Some(Ok(said)), Some(least)) =
+                (params.map(|params| serde_json::from_str::<LogMessage>(params.get())), self.level)
+            && said.level >= least
+        {
+            self.out.send_now(&notification(MESSAGE, &json!(said)));
         }
     }
 
@@ -520,12 +570,14 @@ pub(super) fn output_schema(era: Era, tool: &Tool) -> Option<Value> {
 }
 
 /// A result.
-fn succeeded(era: Era, tool: &Tool, result: &RawValue) -> Box<RawValue> {
+fn succeeded(era: Era, tool: &Tool, result: &RawValue, receipt: Map<String, Value>) -> Box<RawValue> {
+    let meta = (!receipt.is_empty()).then(|| ("_meta".to_owned(), raw(&receipt)));
     if tool.mcp.result.as_deref() == Some("content")
         && let Ok(Content { content: Some(content), structured }) = serde_json::from_str(result.get())
     {
         let mut all = Members::new();
         all.insert("content".to_owned(), content);
+        all.extend(meta);
         all.extend(
             structured.filter(|_| era.has_structured_content()).map(|value| ("structuredContent".to_owned(), value)),
         );
@@ -533,6 +585,7 @@ fn succeeded(era: Era, tool: &Tool, result: &RawValue) -> Box<RawValue> {
     }
     let text = serde_json::from_str::<String>(result.get()).unwrap_or_else(|_| result.get().to_owned());
     let mut all = Members::new();
+    all.extend(meta);
     all.insert("content".to_owned(), raw(&[Text::new(&text)]));
     if era.has_structured_content() {
         #[derive(Serialize)]
@@ -555,13 +608,14 @@ fn failed(era: Era, text: &str) -> Box<RawValue> {
 }
 
 /// An error, as clients of MCP know them.
-fn refused(era: Era, tool: &Tool, error: &ClientError) -> Outcome {
+fn refused(era: Era, tool: &Tool, error: &ClientError, receipt: Map<String, Value>) -> Outcome {
     let ClientError::Remote(remote) = error else { return unsaid(era, error) };
     let data = remote.data().map(|data| serde_json::from_str::<Value>(data.get()).unwrap_or_default());
     let retry = data.as_ref().and_then(|data| data.get("retry_after_ms")).and_then(Value::as_u64);
     let text = match (remote.code(), retry) {
         (code::METHOD_NOT_FOUND, _) => return Err(Fault::params(format!("Unknown tool: {}", tool.method.name))),
-        (code::STALE | code::REPLAYED, _) => return unsaid(era, error),
+        // It speaks of the door's message, not of the caller's.
+        (code::UNAUTHENTICATED | code::STALE | code::REPLAYED, _) => return unsaid(era, error),
         (code::PERMISSION_DENIED, _) => "permission denied: not with these arguments".to_owned(),
         (_, Some(ms)) => format!("{}: retry after {ms} ms", remote.message()),
         _ => remote.message().to_owned(),
@@ -578,7 +632,9 @@ fn refused(era: Era, tool: &Tool, error: &ClientError) -> Outcome {
     if let (Some(said), Some(data)) = (said.as_object_mut(), data) {
         said.insert("data".to_owned(), data);
     }
-    all.insert("_meta".to_owned(), raw(&json!({ "dev.sealwire/error": said })));
+    let mut meta = receipt;
+    meta.insert("dev.sealwire/error".to_owned(), said);
+    all.insert("_meta".to_owned(), raw(&meta));
     Ok(era.result(all, None))
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sealwire::client::TraceContext;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
@@ -18,6 +19,7 @@ use super::outbox::{Line, Outbox};
 use super::server::{FRESH, Peer, Server, fingerprint};
 use super::{Ended, LIST_CHANGED, Options, SUBSCRIPTION};
 use crate::bus::Bus;
+use crate::caller::Agent;
 use crate::catalogue::{Exposed, Services};
 
 /// One client.
@@ -60,8 +62,10 @@ pub async fn serve(
     let Options { services, deadline, refresh } = options;
     let services =
         services.into_iter().map(|service| Exposed { service, deadline, allows: Box::new(|_| true) }).collect();
-    let server = Server::new(Services::new(Arc::new(bus), services), refresh, None);
-    let peer = Peer { name: server.agent().into(), out, observer: None };
+    let server = Server::new(Services::new(Arc::new(bus), services), refresh, FRESH, None);
+    let caller = Arc::new(Agent(server.agent().to_owned()));
+    let peer =
+        Peer { name: server.agent().into(), caller, out, trace: TraceContext::default(), observer: None };
     let door = Arc::new(Door { server, peer, state: Mutex::default() });
     let mut tasks = JoinSet::new();
     let mut look = tokio::time::interval(refresh);
@@ -189,7 +193,7 @@ impl Door {
     /// `None` for a request that is not answered now.
     async fn outcome(&self, id: &Id, method: &str, params: Option<&RawValue>) -> Option<Outcome> {
         if method == "initialize" {
-            let agreed = self.server.initialize(params);
+            let agreed = self.server.initialize(&*self.peer.caller, params);
             return Some(agreed.map(|(version, capabilities, result)| {
                 self.state().legacy = Some((version, capabilities));
                 result
@@ -208,7 +212,7 @@ impl Door {
         }
         if method == "tools/list" && asked.cursor.is_none() {
             // The list is made of the same.
-            match self.server.offer(FRESH).await {
+            match self.server.listed(&*self.peer.caller).await {
                 Ok(offer) => self.state().told = Some(fingerprint(&offer)),
                 Err(fault) => return Some(Err(fault)),
             }
@@ -249,7 +253,7 @@ impl Door {
     /// Looks whether what the agent may call has changed, and says so.
     async fn look(&self) {
         // An outage is no change.
-        let Ok(offer) = self.server.offer(Duration::ZERO).await else { return };
+        let Ok(offer) = self.server.offer(&*self.peer.caller, Duration::ZERO).await else { return };
         let now = fingerprint(&offer);
         let (listening, legacy) = {
             let mut state = self.state();

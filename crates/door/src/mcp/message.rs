@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use sealwire::client::TraceContext;
 use sealwire::rpc::RpcError;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -181,9 +182,49 @@ pub(crate) struct Meta {
     pub(crate) capabilities: Option<Capabilities>,
     #[serde(rename = "progressToken", default)]
     pub(crate) progress: Option<Id>,
+    /// From which on log messages are wanted.
+    #[serde(rename = "io.modelcontextprotocol/logLevel", default)]
+    pub(crate) level: Option<Level>,
+    #[serde(default, deserialize_with = "text")]
+    traceparent: Option<String>,
+    #[serde(default, deserialize_with = "text")]
+    tracestate: Option<String>,
+    #[serde(default, deserialize_with = "text")]
+    baggage: Option<String>,
+}
+
+/// How grave a log message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Level {
+    Debug,
+    Info,
+    Notice,
+    Warning,
+    Error,
+    Critical,
+    Alert,
+    Emergency,
+}
+
+/// A text; anything else is passed over.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::String(text) => Some(text),
+        _ => None,
+    })
 }
 
 impl Meta {
+    /// In whose traces its request is looked for: what it says itself goes ahead of what the head says.
+    pub(crate) fn trace(&self, head: &TraceContext) -> TraceContext {
+        let Self { traceparent, tracestate, baggage, .. } = self;
+        if traceparent.is_none() && baggage.is_none() {
+            return head.clone();
+        }
+        TraceContext::new(traceparent.as_deref(), tracestate.as_deref(), baggage.as_deref())
+    }
+
     /// Of a message whose parameters nobody reads otherwise.
     pub(crate) fn of(params: Option<&RawValue>) -> Self {
         #[derive(Default, Deserialize)]
@@ -277,6 +318,8 @@ pub(crate) type Outcome = Result<Box<RawValue>, Fault>;
 #[derive(Serialize)]
 pub(crate) struct Response<'a> {
     jsonrpc: &'static str,
+    /// Left out where none could be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a Id>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,

@@ -2,6 +2,7 @@
 //! Never says where a resource is that none of them knows.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sealwire::client::{ClientError, MessageId};
 use sealwire::rpc::code;
@@ -14,12 +15,12 @@ use crate::bus::gone;
 use crate::catalogue::Tool;
 
 /// As long as an offer is believed for requests that follow one another.
-const RECENT: std::time::Duration = std::time::Duration::from_secs(10);
+const RECENT: Duration = Duration::from_secs(10);
 
 impl Server {
     /// Hands a request on to the method that it is.
     pub(super) async fn relay(&self, peer: &Peer, era: Era, request: &str, asked: &Asked) -> Outcome {
-        let offer = self.offer(RECENT).await?;
+        let offer = self.offer(&*peer.caller, RECENT).await?;
         let methods: Vec<Arc<Tool>> =
             offer.relayed.iter().filter(|tool| tool.mcp.request.as_deref() == Some(request)).cloned().collect();
         let ttl_ms = Some(self.ttl_ms());
@@ -83,12 +84,14 @@ impl Server {
     }
 
     async fn ask_service(&self, peer: &Peer, tool: &Tool, params: &Value) -> Result<Members, ClientError> {
-        let client = self.services.bus.client().await.map_err(|_| ClientError::Closed)?;
+        let away = |_| ClientError::Disconnected { waited: Duration::ZERO, cause: None };
+        let client = self.services.bus.client().await.map_err(away)?;
         let id = MessageId::default();
         let call = peer.request(&client, tool).note_id(&id).stream::<Box<RawValue>>(&tool.method.name, params);
         tokio::select! {
             result = call.finish() => result,
-            sent = gone(&client, &id) => Err(if sent { ClientError::ConnectionLost } else { ClientError::Closed }),
+            // What sends it works beside this: it may just have done so.
+            _ = gone(&client, &id) => Err(ClientError::ConnectionLost),
         }
     }
 }
@@ -134,7 +137,7 @@ fn fault(error: &ClientError) -> Fault {
             }
             _ => Fault::of_service(error),
         },
-        ClientError::Closed => Fault::internal("the broker cannot be reached, nothing was sent"),
+        ClientError::Disconnected { .. } => Fault::internal("the broker cannot be reached, nothing was sent"),
         error => Fault::internal(error.to_string()).with(json!({ "outcome": "unknown" })),
     }
 }

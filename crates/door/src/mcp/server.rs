@@ -3,18 +3,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sealwire::client::{Client, Observer, RequestBuilder};
+use sealwire::client::{Client, Observer, RequestBuilder, TraceContext};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::sync::oneshot;
 
 use super::call::{self, Parked, QuestionReply};
 use super::message::{
     Asked, Capabilities, Era, Fault, Id, Initialize, Legacy, MODERN, Outcome, members, raw, server_info,
 };
+use super::offers::Offers;
 use super::outbox::Outbox;
+use crate::caller::Caller;
 use crate::catalogue::{Offer, Services, Tool};
 use crate::seal::Seal;
 
@@ -22,15 +24,15 @@ use crate::seal::Seal;
 pub(crate) struct Server {
     pub(super) services: Services,
     refresh: Duration,
+    /// As long as an offer is believed for a list.
+    listed: Duration,
     /// Where those who come back for a call need not be who was told how.
     pub(super) seal: Option<Arc<Seal>>,
     agent: String,
     /// When it began, in nanoseconds since the Unix epoch: names of its own are unlike those of another one.
     pub(super) started_ns: u128,
-    offer: Mutex<Option<(Instant, Arc<Offer>)>>,
+    offers: Offers,
     waiting: Mutex<Waiting>,
-    /// Held while services are asked.
-    asking: AsyncMutex<()>,
 }
 
 /// Who wait for their client.
@@ -53,8 +55,12 @@ pub(super) struct Asker {
 pub(crate) struct Peer {
     /// Who it is: answers to questions, and those who come back for a call, must be the same.
     pub(crate) name: Arc<str>,
+    /// For whom services are called.
+    pub(crate) caller: Arc<dyn Caller>,
     /// What goes to it before the response.
     pub(crate) out: Outbox,
+    /// In whose traces its request is looked for.
+    pub(crate) trace: TraceContext,
     /// Who is told of its calls.
     pub(crate) observer: Option<Arc<dyn Observer>>,
 }
@@ -62,7 +68,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// A call of a method, of which others may be told.
     pub(super) fn request(&self, client: &Client, tool: &Tool) -> RequestBuilder {
-        let request = client.request(&tool.service).deadline(tool.deadline);
+        let request = self.caller.request(client, &tool.service).deadline(tool.deadline).trace(&self.trace);
         match &self.observer {
             Some(observer) => request.observer(Arc::clone(observer)),
             None => request,
@@ -74,11 +80,20 @@ impl Peer {
 pub(crate) const FRESH: Duration = Duration::from_secs(1);
 
 impl Server {
-    pub(crate) fn new(services: Services, refresh: Duration, seal: Option<Arc<Seal>>) -> Self {
+    /// `listed`: as long as an offer is believed for a list.
+    pub(crate) fn new(services: Services, refresh: Duration, listed: Duration, seal: Option<Arc<Seal>>) -> Self {
         let started_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         let agent = services.bus.agent();
-        let (offer, waiting, asking) = (Mutex::default(), Mutex::default(), AsyncMutex::new(()));
-        Self { services, refresh, seal, agent, started_ns, offer, waiting, asking }
+        Self {
+            services,
+            refresh,
+            listed,
+            seal,
+            agent,
+            started_ns,
+            offers: Offers::new(refresh),
+            waiting: Mutex::default(),
+        }
     }
 
     pub(crate) fn agent(&self) -> &str {
@@ -93,13 +108,16 @@ impl Server {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self) -> MutexGuard<'_, Option<(Instant, Arc<Offer>)>> {
-        self.offer.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Cancels calls that nobody came back for, or may.
+    pub(crate) fn tidy(&self) {
+        let mut waiting = self.waiting();
+        waiting.forget_parked();
+        waiting.parked.retain(|_, parked| parked.holds());
     }
 
-    /// Cancels calls that nobody came back for.
-    pub(crate) fn tidy(&self) {
-        self.waiting().forget_parked();
+    /// How long the longest call may take.
+    pub(crate) fn longest(&self) -> Duration {
+        self.services.longest()
     }
 
     /// Whether calls wait for their clients.
@@ -128,11 +146,12 @@ impl Server {
         method: &str,
         asked: Asked,
     ) -> Outcome {
+        let peer = &Peer { trace: asked.meta.trace(&peer.trace), ..peer.clone() };
         match (method, era) {
-            ("server/discover", Era::Modern) => Ok(self.discover(era)),
+            ("server/discover", Era::Modern) => Ok(self.discover(&*peer.caller, era)),
             ("ping", Era::Legacy(_)) => Ok(raw(&json!({}))),
             ("tools/list", _) => {
-                let offer = self.offer(FRESH).await?;
+                let offer = self.listed(&*peer.caller).await?;
                 Ok(self.tools(&offer, era, asked.cursor.as_deref()))
             }
             ("tools/call", _) => self.call(peer, era, asked, capabilities).await,
@@ -168,63 +187,60 @@ impl Server {
     }
 
     /// The result of `initialize`, and what was agreed on.
-    pub(crate) fn initialize(&self, params: Option<&RawValue>) -> Result<(Legacy, Capabilities, Box<RawValue>), Fault> {
+    pub(crate) fn initialize(
+        &self,
+        caller: &dyn Caller,
+        params: Option<&RawValue>,
+    ) -> Result<(Legacy, Capabilities, Box<RawValue>), Fault> {
         let asked: Initialize = serde_json::from_str(params.map_or("null", RawValue::get))
             .map_err(|error| Fault::params(error.to_string()))?;
         let version = Legacy::negotiated(&asked.version);
         let result = members([
             ("protocolVersion", version.as_str().into()),
-            ("capabilities", capabilities()),
+            ("capabilities", capabilities(Era::Legacy(version))),
             ("serverInfo", server_info()),
-            ("instructions", self.instructions().into()),
+            ("instructions", self.instructions(caller).into()),
         ]);
         Ok((version, asked.capabilities, Era::Legacy(version).result(result, None)))
     }
 
-    fn discover(&self, era: Era) -> Box<RawValue> {
+    fn discover(&self, caller: &dyn Caller, era: Era) -> Box<RawValue> {
         let result = members([
             ("supportedVersions", json!([MODERN])),
-            ("capabilities", capabilities()),
-            ("instructions", self.instructions().into()),
+            ("capabilities", capabilities(era)),
+            ("instructions", self.instructions(caller).into()),
         ]);
         era.result(result, Some(self.ttl_ms()))
     }
 
-    fn instructions(&self) -> String {
-        let services = self.services.names().collect::<Vec<_>>().join("`, `");
-        format!("Tools are methods of the services `{services}`, which the agent `{}` may call.", self.agent)
+    fn instructions(&self, caller: &dyn Caller) -> String {
+        let services = self.services.names().filter(|service| caller.admits(service));
+        let services = services.collect::<Vec<_>>().join("`, `");
+        format!("Tools are methods of the services `{services}`, which you may call by the agent `{}`.", self.agent)
     }
 
     pub(super) fn ttl_ms(&self) -> u64 {
         u64::try_from(self.refresh.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// What the agent may call, not older than this.
-    pub(crate) async fn offer(&self, age: Duration) -> Result<Arc<Offer>, Fault> {
-        let known = || {
-            let known = self.known();
-            known.as_ref().filter(|(at, _)| at.elapsed() < age).map(|(_, offer)| Arc::clone(offer))
-        };
-        if let Some(offer) = known() {
-            return Ok(offer);
-        }
-        let _asking = self.asking.lock().await;
-        // Somebody else has asked meanwhile.
-        if let Some(offer) = known() {
-            return Ok(offer);
-        }
-        let offer = self.services.offer().await.map_err(Fault::internal)?;
-        for missing in &offer.missing {
-            tracing::warn!(target: "sealwire::door", "{missing}");
-        }
-        let offer = Arc::new(offer);
-        *self.known() = Some((Instant::now(), Arc::clone(&offer)));
-        Ok(offer)
+    /// What the caller may call, not older than this.
+    pub(crate) async fn offer(&self, caller: &dyn Caller, age: Duration) -> Result<Arc<Offer>, Fault> {
+        self.offers.get(&self.services, caller, age).await.map_err(Fault::internal)
     }
 
-    /// A tool, as it was offered last.
-    pub(super) fn offered(&self, name: &str) -> Option<Arc<Tool>> {
-        self.known().as_ref().and_then(|(_, offer)| offer.tools.get(name).map(Arc::clone))
+    /// The offer that a list is made of.
+    pub(crate) async fn listed(&self, caller: &dyn Caller) -> Result<Arc<Offer>, Fault> {
+        self.offer(caller, self.listed).await
+    }
+
+    /// A tool, as it was offered last: the service decides. One that is not known may be new.
+    pub(super) async fn tool(&self, caller: &dyn Caller, name: &str) -> Result<Arc<Tool>, Fault> {
+        let last = self.offers.last(caller);
+        if let Some(tool) = last.and_then(|offer| offer.tool(name).cloned()) {
+            return Ok(tool);
+        }
+        let unknown = || Fault::params(format!("Unknown tool: {}", name.chars().take(128).collect::<String>()));
+        self.offer(caller, FRESH).await?.tool(name).cloned().ok_or_else(unknown)
     }
 
     pub(crate) fn tools(&self, offer: &Offer, era: Era, cursor: Option<&str>) -> Box<RawValue> {
@@ -252,8 +268,13 @@ impl Server {
 /// The most bytes of tools on a page.
 const PAGE: usize = 1 << 20;
 
-fn capabilities() -> Value {
-    json!({ "tools": { "listChanged": true }, "resources": {}, "prompts": {} })
+fn capabilities(era: Era) -> Value {
+    let tools = json!({ "listChanged": true });
+    match era {
+        Era::Modern => json!({ "tools": tools, "resources": {}, "prompts": {}, "logging": {} }),
+        // What a client wants to hear would have to be kept for it.
+        Era::Legacy(_) => json!({ "tools": tools, "resources": {}, "prompts": {} }),
+    }
 }
 
 /// What clients are told when it differs.

@@ -1,20 +1,24 @@
 """Clients of MCP that nobody here wrote, against the server that the arguments start, or the one at an address. Prints a JSON object for
 each.
 
-Usage: client.py demo|ask CLIENT[,CLIENT…] COMMAND…
-CLIENT is fastmcp, or a mode of the package mcp: auto, legacy, or a revision.
+Usage: client.py demo|list|ask CLIENT[,CLIENT…] COMMAND…
+CLIENT is fastmcp, or a mode of the package mcp: auto, legacy, or a revision. BEARER: the token to show at an address.
 """
 
 import asyncio
 import json
+import os
 import sys
 
 import anyio
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.types import ElicitResult
 
 TASK, CLIENTS, COMMAND = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
 AT_ADDRESS = COMMAND[0].startswith("http")
+BEARER = os.environ.get("BEARER")
 
 
 async def accept(context, params):
@@ -28,6 +32,9 @@ async def of_mcp(mode):
         told.append([done, total, message])
 
     server = COMMAND[0] if AT_ADDRESS else StdioServerParameters(command=COMMAND[0], args=COMMAND[1:])
+    if BEARER:
+        http = create_mcp_http_client(headers={"Authorization": f"Bearer {BEARER}"})
+        server = streamable_http_client(COMMAND[0], http_client=http)
     asking = {"elicitation_callback": accept} if TASK == "ask" else {}
     async with Client(server, mode=mode, **asking) as client:
         found["version"] = client.protocol_version
@@ -45,6 +52,8 @@ async def of_mcp(mode):
             found["prompt"] = prompt.messages[0].content.text
             return found
         found["added"] = await call("math_add", {"a": 2, "b": 3})
+        if TASK == "list":
+            return found
         found["denied"] = await call("bank_transfer", {"to": "bob", "amount": 1000})
         found["parts"] = await call("text_echo", {"text": "one by one"}, progress_callback=progress)
         found["job"] = await call("job_run", {"steps": 3}, progress_callback=progress)
@@ -69,7 +78,7 @@ async def of_fastmcp():
         told.append([done, total, message])
 
     server = COMMAND[0] if AT_ADDRESS else StdioTransport(COMMAND[0], COMMAND[1:], keep_alive=False)
-    async with FastClient(server) as client:
+    async with FastClient(server, auth=BEARER or None) as client:
         found["tools"] = [tool.name for tool in await client.list_tools()]
         result = await client.call_tool("math_add", {"a": 2, "b": 3})
         found["added"] = [result.is_error is True, result.structured_content, [block.text for block in result.content]]

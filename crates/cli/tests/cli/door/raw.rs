@@ -83,6 +83,9 @@ impl Raw {
                 self.notes.push(message);
                 continue;
             }
+            if message.get("error").is_some() {
+                self.fits("JSONRPCErrorResponse", &message);
+            }
             return message;
         }
     }
@@ -93,10 +96,9 @@ impl Raw {
         self.write(&line).await;
         let answer = self.next().await;
         assert_eq!(answer["id"], json!(self.ids), "{answer}");
-        if answer.get("error").is_some() {
-            self.fits("JSONRPCErrorResponse", &answer);
-        } else if let Some(kind) = result_of(method, &answer["result"]) {
-            self.fits(kind, &answer["result"]);
+        if let Some(result) = answer.get("result") {
+            self.fits("JSONRPCResultResponse", &answer);
+            self.fits(result_of(method, result).unwrap_or_else(|| panic!("{method}: {result}")), result);
         }
         answer
     }
@@ -177,6 +179,9 @@ pub(crate) fn result_of(method: &str, result: &Value) -> Option<&'static str> {
         "resources/read" => "ReadResourceResult",
         "prompts/list" => "ListPromptsResult",
         "prompts/get" => "GetPromptResult",
+        "resources/templates/list" => "ListResourceTemplatesResult",
+        "subscriptions/listen" => "SubscriptionsListenResult",
+        "ping" => "EmptyResult",
         _ => return None,
     })
 }

@@ -2,8 +2,15 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::StreamExt as _;
+use sealwire::client::Credentials;
+use sealwire::service::{Ctx, Router};
+use sealwire::{BusConfig, Name, RpcError};
 use sealwire_testkit::python::python;
-use sealwire_testkit::{root, within};
+use sealwire_testkit::site::{Site, agent_key};
+use sealwire_testkit::{NatsServer, root, settle, within};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -18,7 +25,7 @@ const BOTH: &str = "Accept: application/json, text/event-stream\r\n";
 const SAYS: &str = "MCP-Protocol-Version: 2026-07-28\r\n";
 
 /// The parameters of a request of 2026-07-28.
-fn with_meta(mut params: Value) -> Value {
+pub(super) fn with_meta(mut params: Value) -> Value {
     let mut meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -30,27 +37,27 @@ fn with_meta(mut params: Value) -> Value {
     params
 }
 
-fn message(id: &Value, method: &str, params: &Value) -> String {
+pub(super) fn message(id: &Value, method: &str, params: &Value) -> String {
     json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
 }
 
 /// The head that a client of 2026-07-28 writes.
-fn head(method: &str, params: &Value) -> String {
+pub(super) fn head(method: &str, params: &Value) -> String {
     let name = params.get("name").or(params.get("uri")).and_then(Value::as_str);
     let name = name.map(|name| format!("Mcp-Name: {name}\r\n")).unwrap_or_default();
     format!("{BOTH}{SAYS}Mcp-Method: {method}\r\n{name}")
 }
 
-fn modern(id: &Value, method: &str, params: Value) -> String {
+pub(super) fn modern(id: &Value, method: &str, params: Value) -> String {
     let params = with_meta(params);
     post("/mcp/tools", &head(method, &params), &message(id, method, &params))
 }
 
-fn call(id: u64, tool: &str, arguments: &Value) -> String {
+pub(super) fn call(id: u64, tool: &str, arguments: &Value) -> String {
     modern(&json!(id), "tools/call", json!({ "name": tool, "arguments": arguments }))
 }
 
-fn legacy(lines: &str, body: &str) -> String {
+pub(super) fn legacy(lines: &str, body: &str) -> String {
     post("/mcp/tools", &format!("{BOTH}{lines}"), body)
 }
 
@@ -65,7 +72,7 @@ async fn session(wire: &mut Wire, version: &str) -> String {
     format!("Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: {version}\r\n")
 }
 
-fn event_of(event: Option<String>) -> Value {
+pub(super) fn event_of(event: Option<String>) -> Value {
     serde_json::from_str(&event.expect("the stream has ended")).unwrap()
 }
 
@@ -82,7 +89,13 @@ async fn published_clients_of_mcp_call_what_the_agent_may() {
     let door = Door::start(&stage.shell, FAST, ceiling).await;
     door.is_ready(200).await;
     let at = format!("http://{}/mcp/tools", door.at);
-    let found = told(python, &["demo", "auto,legacy,2026-07-28,fastmcp", &at]).await;
+    // As the documents have it, but for port and service.
+    let line = include_str!("../../../../../docs/doors.md")
+        .lines()
+        .find(|line| line.starts_with("claude mcp add --transport http bus "));
+    let documented = line.unwrap().rsplit_once(' ').unwrap().1;
+    assert_eq!(documented.replace("127.0.0.1:8480", &door.at.to_string()).replace("/demo", "/tools"), at);
+    let found = told(python, "", &["demo", "auto,legacy,2026-07-28,fastmcp", &at]).await;
     assert_eq!(found.len(), 4);
     for found in &found {
         assert_eq!(found["tools"], json!(["bank_transfer", "job_run", "math_add", "text_echo"]), "{found}");
@@ -118,6 +131,7 @@ async fn what_each_row_asks_of_one_message() {
     let door = Door::start(&stage.shell, FAST, "").await;
     door.is_ready(200).await;
     let wire = &mut door.wire().await;
+    row_01_one_address_of_all_and_one_of_each(wire).await;
     row_02_and_03_get_and_delete(wire).await;
     row_04_foreign_origin_and_host(wire).await;
     row_05_and_06_what_a_body_may_be(wire).await;
@@ -128,10 +142,76 @@ async fn what_each_row_asks_of_one_message() {
     row_14_a_method_that_is_not_known(wire).await;
     row_22_and_26_to_31_results(wire).await;
     row_23_to_25_sessions(wire).await;
+    row_29_a_tool_may_be_called_as_its_method_is(wire).await;
+    row_32_schemas_are_of_objects_and_lead_nowhere(wire).await;
+    row_36_and_38_codes_of_errors(wire).await;
     row_39_ids(wire).await;
+    row_41_tasks_are_not_offered(wire).await;
     a_batch_is_of_the_oldest_revision_alone(wire).await;
     assert_eq!(door.stop().await.0, Some(0));
     stage.end().await;
+}
+
+async fn row_01_one_address_of_all_and_one_of_each(wire: &mut Wire) {
+    let add = call(1, "math_add", &json!({ "a": 1, "b": 2 }));
+    for path in ["/mcp", "/mcp/tools"] {
+        let answer = wire.ask(add.replace("POST /mcp/tools", &format!("POST {path}"))).await;
+        assert_eq!(answer.json()["result"]["structuredContent"], 3, "{path} {answer:?}");
+    }
+    for path in ["/mcp/", "/mcp/other", "/mcp/tools/x"] {
+        wire.ask(add.replace("POST /mcp/tools", &format!("POST {path}"))).await.is(404, -32600);
+    }
+}
+
+async fn row_29_a_tool_may_be_called_as_its_method_is(wire: &mut Wire) {
+    for name in ["math_add", "math/add", "math.add"] {
+        let answer = wire.ask(call(1, name, &json!({ "a": 1, "b": 2 }))).await;
+        assert_eq!(answer.json()["result"]["structuredContent"], 3, "{name} {answer:?}");
+    }
+    wire.ask(call(1, "math//add", &json!({}))).await.is(200, -32602);
+}
+
+async fn row_32_schemas_are_of_objects_and_lead_nowhere(wire: &mut Wire) {
+    let listed = wire.ask(modern(&json!(1), "tools/list", json!({}))).await.json();
+    for tool in listed["result"]["tools"].as_array().unwrap() {
+        assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
+        jsonschema::options().offline().build(&tool["inputSchema"]).unwrap_or_else(|error| panic!("{tool}: {error}"));
+    }
+}
+
+async fn row_36_and_38_codes_of_errors(wire: &mut Wire) {
+    let session = session(wire, "2025-11-25").await;
+    let none = json!({ "uri": "test://none" });
+    wire.ask(modern(&json!(1), "resources/read", none.clone())).await.is(200, -32602);
+    wire.ask(legacy(&session, &message(&json!(1), "resources/read", &none))).await.is(200, -32002);
+    // What has no message has no id either.
+    let refused = wire.ask(legacy(&session, "{")).await;
+    assert_eq!(refused.json().get("id"), None, "{refused:?}");
+}
+
+async fn row_41_tasks_are_not_offered(wire: &mut Wire) {
+    let session = session(wire, "2025-11-25").await;
+    let discovered = wire.ask(modern(&json!(1), "server/discover", json!({}))).await.json();
+    let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": { "tasks": {} }, "clientInfo": { "name": "raw", "version": "1" } });
+    let agreed = wire.ask(legacy("", &message(&json!(1), "initialize", &hello))).await.json();
+    for offered in [&discovered, &agreed] {
+        let capabilities = offered["result"]["capabilities"].as_object().unwrap();
+        assert!(!capabilities.contains_key("tasks") && !capabilities.contains_key("extensions"), "{offered}");
+    }
+    let task = json!({ "taskId": "t" });
+    for method in ["tasks/get", "tasks/cancel", "tasks/update", "tasks/list", "tasks/result"] {
+        wire.ask(modern(&json!(1), method, task.clone())).await.is(404, -32601);
+        wire.ask(legacy(&session, &message(&json!(1), method, &task))).await.is(200, -32601);
+    }
+    // Whoever asks for one all the same gets the result itself.
+    let add = json!({ "name": "math_add", "arguments": { "a": 1, "b": 2 }, "task": { "ttl": 60_000 } });
+    let old = wire.ask(legacy(&session, &message(&json!(1), "tools/call", &add))).await.json();
+    assert_eq!(old["result"]["structuredContent"], json!({ "result": 3 }), "{old}");
+    let capable = json!({ "extensions": { "io.modelcontextprotocol/tasks": {} } });
+    let mut add = json!({ "name": "math_add", "arguments": { "a": 1, "b": 2 } });
+    add["_meta"] = json!({ "io.modelcontextprotocol/clientCapabilities": capable });
+    let new = wire.ask(modern(&json!(1), "tools/call", add)).await.json();
+    assert_eq!((&new["result"]["resultType"], &new["result"]["structuredContent"]), (&json!("complete"), &json!(3)));
 }
 
 async fn row_02_and_03_get_and_delete(wire: &mut Wire) {
@@ -191,7 +271,7 @@ async fn row_07_what_the_client_takes(door: &Door, wire: &mut Wire) {
     wire.ask(accepting("Accept: text/html\r\n")).await.is(406, -32600);
     let mut other = door.wire().await;
     let answer = other.ask(accepting("Accept: text/event-stream\r\n")).await;
-    assert!(answer.status == 200 && is_events(&answer), "{answer:?}");
+    assert!(answer.status == 200 && is_events(&answer) && answer.whole_event()["id"] == 1, "{answer:?}");
 }
 
 async fn row_08_notifications_are_accepted(wire: &mut Wire) {
@@ -366,7 +446,7 @@ async fn a_batch_is_of_the_oldest_revision_alone(wire: &mut Wire) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_15_18_19_20_and_33_streams_and_who_ends_them() {
+async fn row_15_18_to_21_33_35_and_38_streams_and_who_ends_them() {
     let mut stage = demo().await;
     let door = Door::start(&stage.shell, FAST, "").await;
     door.is_ready(200).await;
@@ -528,7 +608,7 @@ async fn row_16_17_and_37_questions_to_people() {
         }
     };
     within(LONG, there).await;
-    for found in told(python, &["ask", "auto,legacy", &format!("http://{}/mcp/tools", door.at)]).await {
+    for found in told(python, "", &["ask", "auto,legacy", &format!("http://{}/mcp/tools", door.at)]).await {
         assert!(found["asked"].to_string().contains("large"), "{found}");
         assert_eq!((&found["resource"], &found["resources"]), (&json!("the first"), &json!(["test://one"])));
         assert_eq!(found["prompt"], "cats");
@@ -540,6 +620,7 @@ async fn row_16_17_and_37_questions_to_people() {
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         modern(&json!(1), "tools/call", params)
     };
+    row_34_log_messages_are_for_those_who_want_them(&door).await;
     let mut schemas = Schemas::default();
     let asked = wire.ask(ask(json!({}))).await.json();
     schemas.fit(false, "InputRequiredResult", &asked["result"]);
@@ -555,6 +636,13 @@ async fn row_16_17_and_37_questions_to_people() {
     let done = wire.ask(ask(back(&state))).await.json();
     assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("small"), "{done}");
     wire.ask(ask(back(&state))).await.is(200, -32602);
+    for _ in 0..16 {
+        let asked = wire.ask(ask(json!({}))).await.json();
+        assert_eq!(asked["result"]["resultType"], "input_required", "{asked}");
+    }
+    let full = wire.ask(ask(json!({}))).await;
+    full.is(200, -32603);
+    assert!(full.json()["error"]["message"].as_str().unwrap().contains("16 calls wait"), "{full:?}");
 
     // With a handshake the question comes on the stream, and only its session may answer.
     let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} }, "clientInfo": { "name": "raw", "version": "1" } });
@@ -604,5 +692,217 @@ async fn row_24_replicas_with_one_key_know_each_others_sessions() {
         super::configure(&stage.shell, &keyed, "");
         stage.shell.run("door --check").fails(30, &["64 hexadecimal digits"]);
     }
+    stage.end().await;
+}
+
+/// What the door has sent for calls of a tool that says a word in the middle.
+async fn row_34_log_messages_are_for_those_who_want_them(door: &Door) {
+    let job = |level: Option<&str>| {
+        let mut meta = json!({ "progressToken": "p" });
+        meta.as_object_mut()
+            .unwrap()
+            .extend(level.map(|level| ("io.modelcontextprotocol/logLevel".to_owned(), level.into())));
+        json!({ "name": "t_job", "arguments": {}, "_meta": meta })
+    };
+    let said = async |request: String| {
+        let mut wire = door.wire().await;
+        wire.write(request).await;
+        wire.head().await;
+        let mut events = Vec::new();
+        while let Some(event) = wire.event().await {
+            events.push(event_of(Some(event)));
+        }
+        assert!(events.last().unwrap()["result"].is_object(), "{events:?}");
+        events.retain(|event| event["method"] == "notifications/message");
+        events
+    };
+    let told = said(modern(&json!(1), "tools/call", job(Some("info")))).await;
+    assert_eq!(
+        told,
+        [
+            json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": { "level": "info", "data": "half of it" } })
+        ]
+    );
+    for level in [Some("notice"), None] {
+        assert_eq!(said(modern(&json!(1), "tools/call", job(level))).await, [] as [Value; 0], "{level:?}");
+    }
+    let mut wire = door.wire().await;
+    wire.ask(modern(&json!(1), "tools/call", job(Some("loud")))).await.is(400, -32602);
+    let discovered = wire.ask(modern(&json!(1), "server/discover", json!({}))).await.json();
+    assert!(discovered["result"]["capabilities"]["logging"].is_object(), "{discovered}");
+    // With a handshake it would have to be kept who wants them: nobody is told that he may.
+    let old = session(&mut wire, "2025-11-25").await;
+    wire.ask(legacy(&old, &message(&json!(1), "logging/setLevel", &json!({ "level": "debug" })))).await.is(200, -32601);
+    assert_eq!(said(legacy(&old, &message(&json!(2), "tools/call", &job(Some("info"))))).await, [] as [Value; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_42_trace_context_is_handed_on_and_decides_nothing() {
+    let stage = demo().await;
+    let door = Door::start(&stage.shell, FAST, "").await;
+    door.is_ready(200).await;
+    let mut wire = door.wire().await;
+    // What there is, is known from here on.
+    wire.ask(modern(&json!(0), "tools/list", json!({}))).await;
+    let listener = stage.server.client().await;
+    let mut heard = within(LONG, listener.subscribe("rpc.v1.tools.planner")).await.unwrap();
+    settle(&listener).await;
+    let parent = |n: u64| format!("00-{n:032x}-00f067aa0ba902b7-01");
+    let add = |meta: Value| {
+        modern(&json!(1), "tools/call", json!({ "name": "math_add", "arguments": { "a": 1, "b": 2 }, "_meta": meta }))
+    };
+    let with =
+        |lines: &str, meta: Value| add(meta).replace("Host: localhost\r\n", &format!("Host: localhost\r\n{lines}"));
+    let head = format!("traceparent: {}\r\ntracestate: a=1\r\nbaggage: user=ann\r\n", parent(1));
+    let ours = json!({ "traceparent": parent(2), "tracestate": "b=2", "baggage": "user=bob" });
+    let twice = format!("{head}traceparent: {}\r\n", parent(3));
+    let long = format!("baggage: a={}\r\n", "x".repeat(5_000));
+    for (request, expected) in [
+        (with(&head, json!({})), (Some(parent(1)), Some("a=1"), Some("user=ann"))),
+        (with(&head, ours), (Some(parent(2)), Some("b=2"), Some("user=bob"))),
+        (with(&twice, json!({})), (None, None, Some("user=ann"))),
+        (with(&long, json!({})), (None, None, None)),
+        (with("traceparent: x\r\ntracestate: a=1\r\nbaggage: \"\r\n", json!({})), (None, None, None)),
+        (with("", json!({ "traceparent": 7, "tracestate": ["a=1"], "baggage": "a\r\nb: c" })), (None, None, None)),
+    ] {
+        assert_eq!(wire.ask(&request).await.json()["result"]["structuredContent"], 3, "{request}");
+        let headers = within(LONG, heard.next()).await.unwrap().headers.unwrap();
+        let one = |name: &str| headers.get(name).map(|value| value.to_string());
+        let claims = one("Authorization").unwrap().rsplit_once('~').unwrap().1.split('.').nth(1).unwrap().to_owned();
+        let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).unwrap()).unwrap();
+        let found = (claims.get("tp").map(|tp| tp.as_str().unwrap().to_owned()), one("tracestate"), one("baggage"));
+        assert_eq!(found, (expected.0, expected.1.map(str::to_owned), expected.2.map(str::to_owned)), "{request}");
+    }
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_much_at_once_is_refused() {
+    let stage = demo().await;
+    let door = Door::start(&stage.shell, &format!("{FAST}streams = 1\nin_flight = 1\nrefresh_s = 1"), "").await;
+    door.is_ready(200).await;
+    let mut wire = door.wire().await;
+    let old = session(&mut wire, "2025-11-25").await;
+    let listen = modern(&json!(1), "subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
+    let get = format!("GET /mcp/tools HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{old}\r\n");
+    let mut listening = door.wire().await;
+    listening.write(&listen).await;
+    listening.head().await;
+    for more in [&listen, &get] {
+        let refused = wire.ask(more).await;
+        refused.is(429, 32013);
+        assert_eq!(refused.json()["error"]["data"]["outcome"], "not_sent", "{refused:?}");
+    }
+    let is_free = async || {
+        let answer = door.wire().await.ask(modern(&json!(1), "server/discover", json!({}))).await;
+        assert!([200, 429].contains(&answer.status), "{answer:?}");
+        answer.status == 200
+    };
+
+    let freed = async || {
+        while !is_free().await {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+
+    // Who has a handshake and goes away leaves what it has begun, and its place with it.
+    let job = json!({ "name": "job_run", "arguments": { "steps": 5_999 }, "_meta": { "progressToken": 1 } });
+    let mut left = door.wire().await;
+    left.write(legacy(&old, &message(&json!(7), "tools/call", &job))).await;
+    left.head().await;
+    left.event().await.unwrap();
+    drop(left);
+    for _ in 0..10 {
+        assert!(!is_free().await);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#;
+    // It needs no place of its own.
+    assert_eq!(wire.ask(legacy(&old, cancel)).await.status, 202);
+    ended(&stage, 1).await;
+    within(LONG, freed()).await;
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_is_taken_until_the_answer_is_read() {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let large = |_: Ctx<()>, (): ()| async move { Ok::<_, RpcError>("x".repeat(3 << 20)) };
+    let served = site.serve(Router::new(()).method("site/large", large)).await;
+    let shell = Shell::new();
+    let name = |text| Name::new(text).unwrap();
+    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
+    credentials.token(site.token("ann", &["worker"])).save(shell.path("ann.json"), false).unwrap();
+    let config = "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.json\"\nin_flight = 1\n";
+    shell.write("door.toml", &format!("{config}{FAST}[[door.expose]]\nservice = \"site\"\n"));
+    let door = Door::spawn(&shell).await;
+    door.is_ready(200).await;
+    let at = |request: String| request.replace("POST /mcp/tools", "POST /mcp/site");
+    let is_free = async || {
+        let answer = door.wire().await.ask(at(modern(&json!(1), "server/discover", json!({})))).await;
+        assert!([200, 429].contains(&answer.status), "{answer:?}");
+        answer.status == 200
+    };
+    let until = async |free: bool| {
+        while is_free().await != free {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // More than sockets hold.
+    let mut slow = Wire::narrow(door.at).await;
+    slow.write(at(call(1, "site_large", &json!({})))).await;
+    within(LONG, until(false)).await;
+    for _ in 0..30 {
+        assert!(!is_free().await);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    drop(slow);
+    within(LONG, until(true)).await;
+    assert_eq!(door.stop().await.0, Some(0));
+    served.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_listens_outlives_the_broker_and_hears_of_no_change_in_it() {
+    let mut stage = demo().await;
+    let door = Door::start(&stage.shell, &format!("{FAST}refresh_s = 1"), "").await;
+    door.is_ready(200).await;
+    let old = session(&mut door.wire().await, "2025-11-25").await;
+    let mut listening = [door.wire().await, door.wire().await];
+    listening[0]
+        .write(format!("GET /mcp/tools HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{old}\r\n"))
+        .await;
+    let wanted = json!({ "notifications": { "toolsListChanged": true } });
+    listening[1].write(modern(&json!(1), "subscriptions/listen", wanted)).await;
+    for wire in &mut listening {
+        wire.head().await;
+    }
+    event_of(listening[1].event().await);
+    stage.server.kill().await;
+    door.is_ready(503).await;
+    let quiet = Duration::from_secs(3);
+    for wire in &mut listening {
+        assert!(tokio::time::timeout(quiet, wire.event()).await.is_err(), "an outage is no change");
+    }
+    stage.server.restart().await;
+    door.is_ready(200).await;
+    let back = async {
+        let short = stage.client.request("tools").deadline(Duration::from_secs(2));
+        while short.clone().call::<Value>("math/add", [1, 2]).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    within(2 * LONG, back).await;
+    for wire in &mut listening {
+        assert!(tokio::time::timeout(quiet, wire.event()).await.is_err(), "nor is its end");
+    }
+    stage.shell.write("policies/tools.toml", "[role.user]\nallow = [\"math/mul\"]\n");
+    for wire in &mut listening {
+        assert_eq!(event_of(within(LONG, wire.event()).await)["method"], "notifications/tools/list_changed");
+    }
+    assert_eq!(door.stop().await.0, Some(0));
     stage.end().await;
 }

@@ -29,17 +29,28 @@ pub(super) fn request(subject: &str) -> IssueRequest {
     request
 }
 
+/// What a service takes of the door's issuer.
+const DOORS: &str = "[[tokens.issuer]]\nissuer = \"https://door.example\"\njwks = \"door-jwks.json\"\n\
+    require = { \"act.sub\" = \"planner\" }\nmay = { agents = [\"planner\"], roles = [\"user\"], subjects = [\"*\"] }\n";
+
 /// A service that takes tokens of the door's issuer, too, in which the door's agent acts for somebody.
 pub(super) async fn stage(issuer: &TokenIssuer) -> Stage {
-    let doors = "[[tokens.issuer]]\nissuer = \"https://door.example\"\njwks = \"door-jwks.json\"\n\
-         require = { \"act.sub\" = \"planner\" }\nmay = { agents = [\"planner\"], roles = [\"user\"], subjects = [\"*\"] }\n";
-    stage_taking(issuer, doors).await
+    stage_taking(issuer, DOORS).await
 }
 
 /// A service that takes the tokens of this table, too.
 pub(super) async fn stage_taking(issuer: &TokenIssuer, table: &str) -> Stage {
+    stage_with(issuer, table, POLICY, "", &["serve", "demo"]).await
+}
+
+/// The first, with a policy and backends of its own.
+pub(super) async fn stage_of(issuer: &TokenIssuer, policy: &str, backends: &str, args: &[&str]) -> Stage {
+    stage_with(issuer, DOORS, policy, backends, args).await
+}
+
+async fn stage_with(issuer: &TokenIssuer, table: &str, policy: &str, backends: &str, args: &[&str]) -> Stage {
     let server = NatsServer::start().await;
-    let shell = prepared(&server.url(), POLICY, "");
+    let shell = prepared(&server.url(), policy, backends);
     shell.run("keys new-token-key https://door.example --out door-key.json --jwks door-jwks.json").ok();
     let config = shell.read("sealwire.toml").replace(
         "jwks = \"jwks.json\"\n",
@@ -49,10 +60,10 @@ pub(super) async fn stage_taking(issuer: &TokenIssuer, table: &str) -> Stage {
     shell.write("idp-jwks.json", &issuer.public_jwks());
     shell.write("denylist.json", &Denylist::default().to_json());
     let path = std::env::var("PATH").unwrap();
-    Stage::begin(server, shell, &["serve", "demo"], &path).await.ready().await
+    Stage::begin(server, shell, args, &path).await.ready().await
 }
 
-fn configure(stage: &Stage, door: &str) {
+pub(super) fn configure(stage: &Stage, door: &str) {
     configure_dpop(stage, door, "off");
 }
 

@@ -2,6 +2,7 @@
 
 use sealwire_testkit::python::python;
 use sealwire_testkit::{root, within};
+use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::wire::{Wire, call, post};
@@ -64,12 +65,56 @@ async fn a_caller_can_check_that_its_bytes_were_asked_and_these_were_answered() 
         let (holds, said) = check(&args).await;
         assert!(!holds && said.contains(why), "{with}: {said}");
     }
+    // Of a tool, where they say from whom and when, and nothing of the caller's bytes.
+    let tool = super::mcp::call(1, "math_add", &json!({ "a": 1, "b": 2 }));
+    let said = Wire::open(door.at).await.ask(&tool).await.json();
+    let parts = super::mcp::call(1, "text_echo", &json!({ "text": "one by one" }));
+    let streamed = Wire::open(door.at).await.ask(&parts).await.json();
+    let receipt = &said["result"]["_meta"]["dev.sealwire/receipt"];
+    let verify = "import base64, json, sys\n\
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey\n\
+        bytes_of = lambda text: base64.urlsafe_b64decode(text + '=' * (-len(text) % 4))\n\
+        said, key = sys.argv[1:]\n\
+        head, claims, signature = said.split('.')\n\
+        Ed25519PublicKey.from_public_bytes(bytes_of(key)).verify(bytes_of(signature), f'{head}.{claims}'.encode())\n\
+        print(json.dumps([json.loads(bytes_of(head))['typ'], json.loads(bytes_of(claims))]))\n";
+    let mut claims = Vec::new();
+    let of_parts = &streamed["result"]["_meta"]["dev.sealwire/receipt"];
+    for (receipt, which, key) in [
+        (receipt, "request", agent_key.as_str()),
+        (receipt, "answer", service_key),
+        (of_parts, "request", &agent_key),
+        (of_parts, "answer", service_key),
+    ] {
+        let proof = receipt[which].as_str().unwrap_or_else(|| panic!("{said}"));
+        let output = within(LONG, Command::new(python).args(["-c", verify, proof, key]).output()).await.unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+        claims.push(found);
+    }
+    let types: Vec<_> = claims.iter().map(|claims| &claims[0]).collect();
+    assert_eq!(types, ["nats-rpc-v1+jwt", "nats-rpc-v1-reply+jwt", "nats-rpc-v1+jwt", "nats-rpc-v1-frame+jwt"]);
+    assert_eq!(claims[0][1]["aud"], "dev/tools", "{claims:?}");
+    assert_eq!(claims[1][1]["to"], claims[0][1]["rto"], "the answer is to this request: {claims:?}");
+    assert_eq!(
+        (&claims[3][1]["to"], &claims[3][1]["knd"]),
+        (&claims[2][1]["rto"], &json!("end")),
+        "so is a stream: {claims:?}"
+    );
+    let denied = super::mcp::call(1, "math_add", &json!({ "a": "x" }));
+    let denied = Wire::open(door.at).await.ask(&denied).await.json();
+    assert!(denied["result"]["_meta"]["dev.sealwire/receipt"]["answer"].is_string(), "{denied}");
     assert_eq!(door.stop().await.0, Some(0));
 
     // Under HMAC whoever can check could have made them.
     let door = Door::start(shell, FAST, "").await;
     let answer = Wire::open(door.at).await.ask(post("/rpc/tools", "", &asked)).await;
     assert_eq!((answer.status, answer.header("sealwire-request"), answer.header("sealwire-answer")), (200, None, None));
+    let said = Wire::open(door.at).await.ask(&tool).await.json();
+    assert_eq!(
+        (&said["result"]["structuredContent"], said["result"]["_meta"].get("dev.sealwire/receipt")),
+        (&json!(3), None)
+    );
     assert_eq!(door.stop().await.0, Some(0));
     stage.end().await;
 }

@@ -1,6 +1,7 @@
 //! HTTP as bytes on a socket: what no client library would send, and what comes back.
 
 use std::net::SocketAddr;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use sealwire_testkit::within;
 use serde_json::Value;
@@ -8,11 +9,64 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::backends::stage::LONG;
+use crate::door::raw::{Schemas, result_of};
 
 /// A connection.
 pub(super) struct Wire {
     socket: TcpStream,
     read: Vec<u8>,
+    /// Of a request to `/mcp`.
+    asked: Option<Asked>,
+}
+
+/// What comes back is held against the schema of its revision.
+struct Asked {
+    legacy: bool,
+    /// By id.
+    methods: Vec<(Value, String)>,
+}
+
+static SCHEMAS: LazyLock<Mutex<Schemas>> = LazyLock::new(Mutex::default);
+
+impl Asked {
+    /// `None` for a request to another address.
+    fn of(request: &str) -> Option<Self> {
+        let (head, body) = request.split_once("\r\n\r\n").unwrap_or((request, ""));
+        let path = head.split(' ').nth(1).unwrap_or_default();
+        if !path.starts_with("/mcp") {
+            return None;
+        }
+        let legacy =
+            !body.contains("io.modelcontextprotocol/protocolVersion") && !head.contains("MCP-Protocol-Version: 2026");
+        let messages = match serde_json::from_str(body) {
+            Ok(Value::Array(messages)) => messages,
+            Ok(message) => vec![message],
+            Err(_) => Vec::new(),
+        };
+        let method = |message: &Value| Some((message["id"].clone(), message["method"].as_str()?.to_owned()));
+        Some(Self { legacy, methods: messages.iter().filter_map(method).collect() })
+    }
+
+    fn judge(&self, message: &Value) {
+        let mut schemas = SCHEMAS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fit = |kind: &str, value: &Value| schemas.fit(self.legacy, kind, value);
+        match message {
+            Value::Array(messages) => {
+                drop(schemas);
+                messages.iter().for_each(|message| self.judge(message));
+            }
+            message if message.get("error").is_some() => fit("JSONRPCErrorResponse", message),
+            message if message.get("result").is_some() => {
+                fit("JSONRPCResultResponse", message);
+                let asked = self.methods.iter().find(|(id, _)| *id == message["id"]);
+                let (_, method) = asked.unwrap_or_else(|| panic!("nobody has asked for {message}"));
+                let result = &message["result"];
+                fit(result_of(method, result).unwrap_or_else(|| panic!("{method}: {result}")), result);
+            }
+            message if message.get("id").is_some() => fit("ServerRequest", message),
+            message => fit("ServerNotification", message),
+        }
+    }
 }
 
 /// What came back.
@@ -25,7 +79,7 @@ pub(super) struct Answer {
 
 impl Wire {
     pub(super) async fn open(door: SocketAddr) -> Self {
-        Self { socket: within(LONG, TcpStream::connect(door)).await.unwrap(), read: Vec::new() }
+        Self { socket: within(LONG, TcpStream::connect(door)).await.unwrap(), read: Vec::new(), asked: None }
     }
 
     pub(super) fn door(&self) -> SocketAddr {
@@ -33,6 +87,7 @@ impl Wire {
     }
 
     pub(super) async fn write(&mut self, bytes: impl AsRef<[u8]>) {
+        self.asked = Asked::of(&String::from_utf8_lossy(bytes.as_ref()));
         // The door may have closed the connection: then the answer says why.
         drop(within(LONG, self.socket.write_all(bytes.as_ref())).await);
     }
@@ -56,6 +111,13 @@ impl Wire {
             assert!(self.more().await, "half a body");
         }
         answer.body = self.read.drain(..length).collect();
+        if let Some(asked) = self.asked.as_ref().filter(|_| length > 0) {
+            match answer.header("content-type") {
+                Some("application/json") => asked.judge(&answer.json()),
+                Some("text/event-stream") => asked.judge(&answer.whole_event()),
+                _ => {}
+            }
+        }
         Some(answer)
     }
 
@@ -63,7 +125,7 @@ impl Wire {
     pub(super) async fn narrow(door: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4_096).unwrap();
-        Self { socket: within(LONG, socket.connect(door)).await.unwrap(), read: Vec::new() }
+        Self { socket: within(LONG, socket.connect(door)).await.unwrap(), read: Vec::new(), asked: None }
     }
 
     /// The head of an answer whose body has no length, and then its chunks, one at a time.
@@ -78,7 +140,11 @@ impl Wire {
         loop {
             let chunk = self.chunk().await?;
             if let Some(data) = chunk.trim_start_matches('\n').strip_prefix("data: ") {
-                return Some(data.trim_end_matches("\n\n").replace("\ndata: ", "\n"));
+                let event = data.trim_end_matches("\n\n").replace("\ndata: ", "\n");
+                if let Some(asked) = &self.asked {
+                    asked.judge(&serde_json::from_str(&event).unwrap());
+                }
+                return Some(event);
             }
             assert_eq!(chunk, ":\n\n");
         }
@@ -145,6 +211,12 @@ impl Answer {
 
     pub(super) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The one event that is all of it.
+    pub(super) fn whole_event(&self) -> Value {
+        let text = std::str::from_utf8(&self.body).unwrap();
+        serde_json::from_str(text.strip_prefix("data: ").unwrap().trim_end()).unwrap()
     }
 
     /// Status, and code of the error.

@@ -12,11 +12,11 @@ use super::answer::Ended;
 use super::era::Spoken;
 use super::head::{Accepts, Claims};
 use super::running::Running;
-use super::{Sender, accepted, read};
+use super::{Sender, accepted, lapsed, over, read};
 use crate::http::connections::Body;
 use crate::http::principal::Place;
 use crate::http::refusal::Refusal;
-use crate::http::{Door, answered};
+use crate::http::{Door, answered, holding};
 use crate::mcp::message::{self, Asked, Capabilities, Era, Id, Legacy};
 use crate::mcp::outbox::Outbox;
 use crate::mcp::server::Peer;
@@ -31,7 +31,7 @@ impl Door {
         sender: Sender,
         claims: &Claims<'_>,
         text: &str,
-        place: Place,
+        place: Arc<Place>,
     ) -> Result<Response<Body>, Refusal> {
         let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
         let spoken = self.mcp.spoken(&sender.principal, claims, None, &message::Meta::default())?;
@@ -78,12 +78,14 @@ impl Door {
         }
         let (ended, end) = oneshot::channel();
         let Spoken { era, peer, .. } = spoken;
-        let (server, observer) = (sender.server, sender.principal.observer());
+        let Sender { server, principal, caller, trace, .. } = sender;
+        let (observer, held) = (principal.observer(), Arc::clone(&place));
         let task = async move {
-            let _place = place;
+            let _held = held;
             let answers = requests.iter().zip(running).map(|((id, method, params), mut running)| {
                 let (out, _) = Outbox::of_request();
-                let peer = Peer { name: Arc::clone(&peer), out, observer: observer.clone() };
+                let (caller, trace) = (Arc::clone(&caller), trace.clone());
+                let peer = Peer { name: Arc::clone(&peer), caller, out, trace, observer: observer.clone() };
                 let server = &server;
                 async move {
                     let asked = match Asked::read(params.as_deref()) {
@@ -95,6 +97,7 @@ impl Door {
                     tokio::select! {
                         biased;
                         () = running.stopped() => None,
+                        () = lapsed(&*peer.caller) => Some(Ended::new(era, id, Err(over())).text),
                         outcome = server.outcome(&peer, era, &nobody, method, asked) => Some(Ended::new(era, id, outcome).text),
                     }
                 }
@@ -104,7 +107,7 @@ impl Door {
         };
         self.mcp.tasks().spawn(task);
         match end.await {
-            Ok(text) => Ok(answered(StatusCode::OK, "application/json", text)),
+            Ok(text) => Ok(holding(answered(StatusCode::OK, "application/json", text), place)),
             Err(_) => Err(Refusal::unknown("the door is being stopped")),
         }
     }

@@ -104,8 +104,10 @@ impl Mcp {
         id: &Id,
         params: Option<&RawValue>,
     ) -> Result<Response<Body>, Refusal> {
-        let (version, capabilities, result) =
-            sender.server.initialize(params).map_err(|fault| Refusal::of_fault(StatusCode::OK, fault))?;
+        let (version, capabilities, result) = sender
+            .server
+            .initialize(&*sender.caller, params)
+            .map_err(|fault| Refusal::of_fault(StatusCode::OK, fault))?;
         let internal = |_| Refusal::of_fault(StatusCode::OK, Fault::internal("the door cannot seal"));
         let session = Session { version, forms: capabilities.forms(), id: unlike_any().map_err(internal)? };
         let name = sender.principal.as_str();

@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use hyper::header::{ACCEPT, HeaderMap, HeaderName};
 use hyper::http::request::Parts;
+use sealwire::client::TraceContext;
 
 use super::SESSION_ID;
 use crate::http::gate::single;
@@ -94,6 +95,12 @@ fn decoded(value: &str) -> Option<String> {
         Some(encoded) => String::from_utf8(STANDARD.decode(encoded).ok()?).ok(),
         None => Some(value.to_owned()),
     }
+}
+
+/// In whose traces the message is looked for. What is there twice says nothing.
+pub(super) fn trace(headers: &HeaderMap) -> TraceContext {
+    let one = |name: &'static str| single(headers, &HeaderName::from_static(name)).ok().flatten();
+    TraceContext::new(one("traceparent"), one("tracestate"), one("baggage"))
 }
 
 pub(super) fn mismatch(field: &str) -> Fault {

@@ -11,18 +11,23 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use super::HOLDS;
 use super::answer::{COMMENT, beats, streamed};
+use crate::caller::Caller;
 use crate::http::Door;
 use crate::http::connections::Body;
 use crate::http::events::data;
 use crate::http::principal::Place;
 use crate::mcp::message::{self, Era, Id, members, notification};
-use crate::mcp::server::{FRESH, Server, fingerprint};
+use crate::mcp::server::{Server, fingerprint};
 use crate::mcp::{LIST_CHANGED, SUBSCRIPTION};
 
 /// One listener.
 struct Listening {
     server: Arc<Server>,
+    caller: Arc<dyn Caller>,
+    /// When it is looked whether it may still listen.
+    holds: Interval,
     /// Of its subscription; there is none with a handshake.
     id: Option<Id>,
     /// Whether it wants to hear of tools.
@@ -41,6 +46,7 @@ impl Door {
     pub(super) async fn listening(
         &self,
         server: Arc<Server>,
+        caller: Arc<dyn Caller>,
         id: Option<Id>,
         tools: bool,
         place: Place,
@@ -57,11 +63,22 @@ impl Door {
             // So that its head goes out.
             None => Bytes::from_static(COMMENT),
         };
-        let told = server.offer(FRESH).await.ok().map(|offer| fingerprint(&offer));
+        let told = server.listed(&*caller).await.ok().map(|offer| fingerprint(&offer));
         let stopping = self.stopping.subscribe();
-        let (ready, beat) = ([first].into(), beats());
-        let listening =
-            Listening { server, id, tools, told, ready, has_ended: false, stopping, look, beat, _place: place };
+        let listening = Listening {
+            server,
+            caller,
+            holds: interval_at(Instant::now() + HOLDS, HOLDS),
+            id,
+            tools,
+            told,
+            ready: [first].into(),
+            has_ended: false,
+            stopping,
+            look,
+            beat: beats(),
+            _place: place,
+        };
         streamed(stream::unfold(listening, async |mut listening| Some((listening.next().await?, listening))))
     }
 }
@@ -79,6 +96,10 @@ impl Listening {
             let looks = tokio::select! {
                 // Also when there is nobody any more who could stop it.
                 _ = self.stopping.wait_for(|stopping| *stopping) => None,
+                _ = self.holds.tick() => match self.caller.holds() {
+                    true => continue,
+                    false => None,
+                },
                 _ = self.look.tick(), if self.tools => Some(true),
                 _ = self.beat.tick() => Some(false),
             };
@@ -92,7 +113,7 @@ impl Listening {
 
     async fn look(&mut self) {
         // Others who listen have asked just now.
-        let Ok(offer) = self.server.offer(self.server.refresh() / 2).await else { return };
+        let Ok(offer) = self.server.offer(&*self.caller, self.server.refresh() / 2).await else { return };
         let now = fingerprint(&offer);
         let has_changed = self.told.replace(now.clone()).is_some_and(|told| told != now);
         if has_changed {

@@ -1,0 +1,48 @@
+//! A caller at the door, as services are asked for it.
+//! Never one that has not been let in.
+
+use std::sync::Arc;
+
+use sealwire::client::{Client, RequestBuilder};
+
+use crate::caller::Caller;
+use crate::http::callers::Callers;
+use crate::http::config::Expose;
+use crate::http::principal::Principal;
+
+#[derive(Debug)]
+pub(super) struct AtDoor {
+    pub(super) callers: Arc<Callers>,
+    pub(super) principal: Principal,
+    /// Another token of it may have other rights.
+    pub(super) name: String,
+    pub(super) exposed: Arc<[Expose]>,
+}
+
+impl AtDoor {
+    fn exposed(&self, service: &str) -> Option<&Expose> {
+        self.exposed.iter().find(|expose| expose.service.as_str() == service)
+    }
+}
+
+impl Caller for AtDoor {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn admits(&self, service: &str) -> bool {
+        self.exposed(service).is_some_and(|expose| self.callers.admits(&self.principal, expose).is_ok())
+    }
+
+    fn holds(&self) -> bool {
+        self.callers.holds(&self.principal)
+    }
+
+    fn request(&self, client: &Client, service: &str) -> RequestBuilder {
+        match self.exposed(service) {
+            Some(expose) => self.callers.request(client, &self.principal, expose),
+            // There is none; and the agent's own token is nobody's here.
+            None => client.request(service),
+        }
+    }
+}
