@@ -43,7 +43,11 @@ fn is_list(text: &str, (bytes, members): (usize, usize), is_member: fn(&str) -> 
     // No end of a line, least of all: what is behind one would be a header of its own.
     let is_plain = text.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte));
     let mut all = text.split(',').map(|member| member.trim_matches(BLANK)).filter(|member| !member.is_empty());
-    is_plain && text.len() <= bytes && text.split(',').count() <= members && all.clone().next().is_some() && all.all(is_member)
+    is_plain
+        && text.len() <= bytes
+        && text.split(',').count() <= members
+        && all.clone().next().is_some()
+        && all.all(is_member)
 }
 
 /// W3C Trace Context, 3.3.1.3.
@@ -68,7 +72,9 @@ fn is_baggage(member: &str) -> bool {
     };
     let is_value = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\",;\\".contains(&byte));
     let is_pair = |text: &str| {
-        text.split_once('=').is_some_and(|(name, value)| is_token(name.trim_end_matches(BLANK)) && is_value(value.trim_start_matches(BLANK)))
+        text.split_once('=').is_some_and(|(name, value)| {
+            is_token(name.trim_end_matches(BLANK)) && is_value(value.trim_start_matches(BLANK))
+        })
     };
     parts.next().is_some_and(is_pair) && parts.all(|property| is_token(property) || is_pair(property))
 }

@@ -64,8 +64,7 @@ pub async fn serve(
         services.into_iter().map(|service| Exposed { service, deadline, allows: Box::new(|_| true) }).collect();
     let server = Server::new(Services::new(Arc::new(bus), services), refresh, FRESH, None);
     let caller = Arc::new(Agent(server.agent().to_owned()));
-    let peer =
-        Peer { name: server.agent().into(), caller, out, trace: TraceContext::default(), observer: None };
+    let peer = Peer { name: server.agent().into(), caller, out, trace: TraceContext::default(), observer: None };
     let door = Arc::new(Door { server, peer, state: Mutex::default() });
     let mut tasks = JoinSet::new();
     let mut look = tokio::time::interval(refresh);

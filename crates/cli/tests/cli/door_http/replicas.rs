@@ -306,7 +306,8 @@ async fn one_that_breaks_off(stage: &Stage, replicas: &Replicas, at_two: &mut Wi
     let listener = TcpListener::bind(("127.0.0.1", replicas.ports[2])).await.unwrap();
     let breaking = tokio::spawn(async move {
         let (mut socket, _) = listener.accept().await.unwrap();
-        let (mut heard, event) = (vec![0; 8_192], "data: {\"method\":\"x\"}\n\n");
+        let (mut heard, event) =
+            (vec![0; 8_192], "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n");
         let _ = socket.read(&mut heard).await.unwrap();
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nSet-Cookie: a=b\r\nTransfer-Encoding: chunked\r\n\r\n";
         socket.write_all(format!("{head}{:x}\r\n{event}\r\n", event.len()).as_bytes()).await.unwrap();
@@ -315,7 +316,7 @@ async fn one_that_breaks_off(stage: &Stage, replicas: &Replicas, at_two: &mut Wi
     at_two.write(ask(&state)).await;
     let head = at_two.head().await;
     assert_eq!((head.status, head.header("set-cookie")), (200, None), "{head:?}");
-    assert_eq!(at_two.event().await.unwrap(), "{\"method\":\"x\"}");
+    assert_eq!(at_two.event().await.unwrap(), "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}");
     let last: Value = serde_json::from_str(&at_two.event().await.unwrap()).unwrap();
     assert_eq!((&last["id"], &last["error"]["code"]), (&json!(1), &json!(-32603)), "{last}");
     assert_eq!(last["error"]["data"]["outcome"], "unknown", "{last}");
