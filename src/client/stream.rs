@@ -120,6 +120,14 @@ impl RequestBuilder {
         Subscription { parts: self.parts(method, &params, Some(lease)), missed: 0, item: PhantomData }
     }
 
+    /// Calls a method as [`RequestBuilder::stream`] does, under the [lease](RequestBuilder::lease) and without a deadline: for who hands
+    /// a subscription on as it comes. All of its notifications go to [`RequestBuilder::on_notification`].
+    pub fn listen<T: DeserializeOwned>(mut self, method: &str, params: impl Serialize) -> CallStream<T> {
+        let lease = self.stream.lease;
+        self = self.deadline(lease);
+        CallStream { parts: self.parts(method, &params, Some(lease)), item: PhantomData }
+    }
+
     fn parts(mut self, method: &str, params: &impl Serialize, lease: Option<Duration>) -> Parts {
         let on_ask = serving(std::mem::take(&mut self.attached), self.stream.on_ask.clone());
         let id = Id::from(self.client.next_id());

@@ -11,11 +11,13 @@ mod events;
 mod gate;
 mod mcp;
 mod page;
+mod parts;
 mod principal;
 mod refusal;
 mod replicas;
 mod rpc;
 mod tls;
+mod ws;
 
 use std::fmt;
 use std::future::Future;
@@ -193,7 +195,7 @@ impl Door {
         }
     }
 
-    async fn answer(&self, request: Request<Received>) -> Response<Body> {
+    async fn answer(self: &Arc<Self>, request: Request<Received>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let refused = |refusal: Refusal| match head.uri.path().split('/').nth(1) {
             Some("mcp") => refusal.of_mcp().answer(),
@@ -232,7 +234,7 @@ impl Door {
         answer
     }
 
-    async fn route(&self, head: &Parts, body: Received) -> Result<Response<Body>, Refusal> {
+    async fn route(self: &Arc<Self>, head: &Parts, body: Received) -> Result<Response<Body>, Refusal> {
         let known = self.callers.know(head).await;
         let Some(page) = &self.page else { return self.routed(known?, head, body).await };
         let seen = page.seen(known.as_ref().ok(), head);
@@ -246,7 +248,12 @@ impl Door {
         })
     }
 
-    async fn routed(&self, principal: Principal, head: &Parts, body: Received) -> Result<Response<Body>, Refusal> {
+    async fn routed(
+        self: &Arc<Self>,
+        principal: Principal,
+        head: &Parts,
+        body: Received,
+    ) -> Result<Response<Body>, Refusal> {
         gate::may_get(&self.config, head)?;
         let mut steps = head.uri.path().split('/').skip(1);
         let is_replica = head.extensions.get::<FromReplica>().is_some();
@@ -262,6 +269,10 @@ impl Door {
             (Some("rpc"), Some(service), Some("stream"), None) => {
                 let expose = self.exposed(service, &principal)?;
                 self.stream(principal, expose, head, body).await
+            }
+            (Some("rpc"), Some(service), Some("ws"), None) => {
+                let expose = self.exposed(service, &principal)?;
+                self.socket(principal, expose, head)
             }
             (Some("rpc"), Some(service), Some("openrpc.json"), None) => {
                 let expose = self.exposed(service, &principal)?;

@@ -14,6 +14,7 @@ mod receipts;
 mod replicas;
 mod rows;
 mod wire;
+mod ws;
 
 use std::net::SocketAddr;
 use std::path::Path;

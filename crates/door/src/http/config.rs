@@ -55,6 +55,9 @@ pub struct DoorConfig {
     /// Streams of one caller that are open.
     #[serde(default = "usual::streams")]
     pub streams: u32,
+    /// WebSockets of one caller that are open; half of the connections at most.
+    #[serde(default = "usual::sockets")]
+    pub sockets: u32,
     /// How long requests under way may take to end when the door is stopped, in seconds.
     #[serde(default = "usual::drain_s")]
     pub drain_s: u64,
@@ -336,6 +339,7 @@ impl DoorConfig {
         within("burst", self.burst.into(), 1, 1_000_000)?;
         within("in_flight", self.in_flight.into(), 1, 65_536)?;
         within("streams", self.streams.into(), 1, 256)?;
+        within("sockets", self.sockets.into(), 1, 65_536)?;
         within("drain_s", self.drain_s, 1, 600)?;
         within("refresh_s", self.refresh_s, 1, 3_600)?;
         within("leave_s", self.leave_s, 0, 60)?;
@@ -534,6 +538,10 @@ mod usual {
     /// Half of what services allow an agent.
     pub(super) fn streams() -> u32 {
         32
+    }
+
+    pub(super) fn sockets() -> u32 {
+        16
     }
 
     /// As of services.

@@ -17,6 +17,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::upgrade::{self, Upgraded};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
@@ -278,6 +279,27 @@ enum Heard {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Within(pub(crate) Duration);
 
+/// What goes on with the connection of a request when it has been answered, in the extensions of the answer's head: it speaks another
+/// protocol from then on. Told when the door stops.
+#[derive(Clone)]
+pub(crate) struct Switch(Arc<Mutex<Option<Switched>>>);
+
+type Switched = Box<dyn FnOnce(TokioIo<Upgraded>, watch::Receiver<bool>) -> Going + Send>;
+type Going = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Switch {
+    pub(crate) fn new<F>(go_on: impl FnOnce(TokioIo<Upgraded>, watch::Receiver<bool>) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        Self(Arc::new(Mutex::new(Some(Box::new(move |socket, stopping| Box::pin(go_on(socket, stopping)))))))
+    }
+
+    fn take(&self) -> Option<Switched> {
+        locked(&self.0).take()
+    }
+}
+
 impl Presence {
     fn new(connections: Arc<Connections>) -> Self {
         let presence = Self {
@@ -320,9 +342,11 @@ impl Presence {
         A: Fn(Request<Received>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Response<Body>> + Send + 'static,
     {
+        let switched = Arc::new(Mutex::new(None));
         let service = {
-            let presence = Arc::clone(&self);
-            service_fn(move |request| {
+            let (presence, switched) = (Arc::clone(&self), Arc::clone(&switched));
+            service_fn(move |mut request| {
+                let (upgrade, switched) = (upgrade::on(&mut request), Arc::clone(&switched));
                 let begun = Busy::new(&presence).map(|busy| {
                     let request = request.map(|body| Received::new(body, Arc::clone(&busy.0)));
                     (busy, answer(request))
@@ -334,6 +358,9 @@ impl Presence {
                     if let Some(Within(time)) = answer.extensions().get() {
                         busy.0.ends_by(Instant::now() + *time + UNREAD);
                     }
+                    if let Some(switch) = answer.extensions().get::<Switch>() {
+                        *locked(&switched) = switch.take().map(|go_on| (upgrade, go_on));
+                    }
                     // Until all of the answer is handed over.
                     Ok::<_, Infallible>(answer.map(|body| Held::new(body, busy)))
                 }
@@ -343,13 +370,13 @@ impl Presence {
         let io = TokioIo::new(Watched { socket: Arc::clone(&socket), presence: Arc::clone(&self) });
         let mut serving = http1::Builder::new();
         serving.header_read_timeout(None).max_header_size(HEAD_BYTES).max_buf_size(WRITE_BYTES);
-        let mut serving = pin!(serving.serve_connection(io, service));
+        let mut serving = pin!(serving.serve_connection(io, service).with_upgrades());
         let mut is_stopping = false;
         let mut ahead = 0;
         loop {
             tokio::select! {
                 // What went wrong is its client's business.
-                _ = &mut serving => return,
+                _ = &mut serving => break,
                 () = self.overdue() => return,
                 heard = self.heard(&socket) => match heard {
                     // RFC 9112 §9.3.2: who sends ahead may have to send again. This connection ends with the answer.
@@ -364,6 +391,13 @@ impl Presence {
                     serving.as_mut().graceful_shutdown();
                 }
             }
+        }
+        let Some((upgrade, go_on)) = locked(&switched).take() else { return };
+        // It does not wait for a request any more, but what its client does not read is watched as before.
+        let (Some(_busy), Ok(socket)) = (Busy::new(&self), upgrade.await) else { return };
+        tokio::select! {
+            () = go_on(TokioIo::new(socket), stopping) => {}
+            () = self.overdue() => {}
         }
     }
 
@@ -545,8 +579,8 @@ struct Watched<S> {
     presence: Arc<Presence>,
 }
 
-fn locked<S>(socket: &Mutex<S>) -> MutexGuard<'_, S> {
-    socket.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {

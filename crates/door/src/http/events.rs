@@ -2,41 +2,29 @@
 //! down, by the window of the call.
 //! Never says `[DONE]` before the service has signed the end of all that was said.
 
-use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::stream;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use hyper::http::request::Parts;
+use hyper::http::request::Parts as Head;
 use hyper::{Method, Response, StatusCode};
-use sealwire::client::{CallStream, ClientError, MessageId};
-use sealwire::rpc::{self, Id, Limits, Request, code};
-use serde_json::value::RawValue;
-use tokio::sync::mpsc::{self, UnboundedReceiver};
+use sealwire::rpc::{self, Id, Limits, Request};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::callers::Callers;
 use super::config::Expose;
 use super::connections::{Body, Received, Within};
 use super::gate;
-use super::principal::{Place, Principal};
+use super::parts::{Caller, Held, Parts, Said};
+use super::principal::Principal;
 use super::refusal::Refusal;
-use super::rpc::failed;
 use super::{Door, body};
-use crate::bus::gone;
 
 /// How often a client hears something: what is on the way ends connections that are silent for a minute.
 const BEAT: Duration = Duration::from_secs(15);
-/// How often it is looked whether a caller may still have what it has begun.
-const HOLDS: Duration = Duration::from_secs(2);
-/// The largest result, in bytes.
-const RESULT: usize = 4 << 20;
 
 impl Door {
     /// `POST /rpc/<service>/stream`, and `GET` with the call in the query, for what can do nothing else.
@@ -44,7 +32,7 @@ impl Door {
         &self,
         principal: Principal,
         expose: &Expose,
-        head: &Parts,
+        head: &Head,
         incoming: Received,
     ) -> Result<Response<Body>, Refusal> {
         // A page can have all of these sent, and would use up what everybody may.
@@ -67,36 +55,10 @@ impl Door {
         let client = self.bus.client().await.map_err(|_| away())?;
         drop(admitted);
 
-        let message_id = MessageId::default();
-        // Bounded by the window of the call: no more of them come before these are read.
-        let (tell, notes) = mpsc::unbounded_channel();
-        let call = self
-            .callers
-            .request(&client, &principal, expose)
-            .max_bytes(RESULT)
-            .note_id(&message_id)
-            .on_notification(move |note| drop(tell.send(note)))
-            .stream::<Box<RawValue>>(&request.method, &request.params);
-        let mut beat = interval_at(Instant::now() + BEAT, BEAT);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let events = Events {
-            call: Some(call),
-            notes,
-            ready: VecDeque::new(),
-            id,
-            beat,
-            gone: {
-                let message_id = message_id.clone();
-                Box::pin(async move { gone(&client, &message_id).await })
-            },
-            holds: interval_at(Instant::now() + HOLDS, HOLDS),
-            callers: Arc::clone(&self.callers),
-            expose: expose.clone(),
-            principal,
-            message_id,
-            ended: None,
-            _place: place,
-        };
+        let builder = self.callers.request(&client, &principal, expose);
+        let caller = Caller { callers: Arc::clone(&self.callers), principal, expose: expose.clone(), place };
+        let parts = Parts::begin(caller, client, builder, id.clone(), &request, Held::Call);
+        let events = Events::new(id, parts);
         let body = StreamBody::new(stream::unfold(events, async |mut events| {
             let event = events.next().await?;
             Some((Ok(Frame::data(event)), events))
@@ -113,122 +75,53 @@ impl Door {
 
 /// One stream on its way to a client.
 struct Events {
-    /// Until it has ended.
-    call: Option<CallStream<Box<RawValue>>>,
-    notes: UnboundedReceiver<Request>,
-    /// What came together.
-    ready: VecDeque<Bytes>,
     /// The caller's own.
     id: Id,
+    parts: Parts,
     beat: Interval,
-    /// Completes when it is without a broker for too long.
-    gone: Pin<Box<dyn Future<Output = bool> + Send>>,
-    /// When it is looked whether the caller may still have it.
-    holds: Interval,
-    callers: Arc<Callers>,
-    expose: Expose,
-    principal: Principal,
-    message_id: MessageId,
-    /// What it came to.
-    ended: Option<&'static str>,
-    _place: Place,
+    /// The service has signed the end, which is still to be said.
+    is_done: bool,
 }
 
 impl Events {
+    fn new(id: Id, parts: Parts) -> Self {
+        Self { id, parts, beat: beat(), is_done: false }
+    }
+
     /// The next bytes for the client; `None` after the last.
     async fn next(&mut self) -> Option<Bytes> {
-        loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Some(event);
-            }
-            // More are let in by asking for the next part, so these go first.
-            if let Ok(note) = self.notes.try_recv() {
-                return Some(data(&note.to_bytes()));
-            }
-            let call = self.call.as_mut()?;
-            tokio::select! {
-                biased;
-                // Ahead of parts, of which there may always be one.
-                _ = self.holds.tick() => {
-                    if !self.callers.holds(&self.principal) {
-                        self.call = None;
-                        self.ended = Some("revoked");
-                        self.ready.push_back(data(&Refusal::ended().of(Some(&self.id)).text()));
-                    }
-                }
-                part = call.next() => {
-                    // They came before it.
-                    self.take_notes();
-                    match part {
-                        Some(Ok(part)) => {
-                            let item = rpc::Response::new(self.id.clone(), Ok(part));
-                            self.ready.push_back(data(&item.to_bytes()));
-                        }
-                        Some(Err(error)) => self.end(Err(error)),
-                        None => {
-                            let outcome = match self.call.take() {
-                                Some(call) => call.finish::<Box<RawValue>>().await,
-                                None => Err(ClientError::Ended),
-                            };
-                            self.end(outcome);
-                        }
-                    }
-                }
-                Some(note) = self.notes.recv() => self.ready.push_back(data(&note.to_bytes())),
-                // What sends the call works beside this one: it may just have done so.
-                _ = &mut self.gone => {
-                    self.call = None;
-                    self.ended = Some("broker away");
-                    self.ready.push_back(data(&Refusal::lost().of(Some(&self.id)).text()));
-                }
-                _ = self.beat.tick() => self.ready.push_back(Bytes::from_static(b":\n\n")),
-            }
+        if std::mem::take(&mut self.is_done) {
+            return Some(Bytes::from_static(b"data: [DONE]\n\n"));
         }
-    }
-
-    fn take_notes(&mut self) {
-        while let Ok(note) = self.notes.try_recv() {
-            self.ready.push_back(data(&note.to_bytes()));
-        }
-    }
-
-    fn end(&mut self, outcome: Result<Box<RawValue>, ClientError>) {
-        self.call = None;
-        self.take_notes();
-        let signed = match outcome {
-            Ok(result) => Ok(result),
-            Err(ClientError::Remote(error))
-                if !matches!(error.code(), code::UNAUTHENTICATED | code::STALE | code::REPLAYED) =>
-            {
-                Err(error)
+        let said = or_beat(&mut self.beat, self.parts.next()).await;
+        let Some(said) = said else { return Some(Bytes::from_static(b":\n\n")) };
+        Some(match said? {
+            Said::Part(part) => data(&rpc::Response::new(self.id.clone(), Ok(part)).to_bytes()),
+            Said::Note(note) => data(&note.to_bytes()),
+            Said::End(response) => {
+                self.is_done = true;
+                data(&response.to_bytes())
             }
-            // Nobody has signed an end.
-            Err(error) => {
-                self.ended = Some("unverified");
-                let refusal = match &error {
-                    ClientError::Remote(_) => Refusal::not_taken(),
-                    error => failed(&self.expose, error),
-                };
-                return self.ready.push_back(data(&refusal.of(Some(&self.id)).text()));
-            }
-        };
-        self.ended = Some(if signed.is_ok() { "result" } else { "error" });
-        self.ready.push_back(data(&rpc::Response::new(self.id.clone(), signed).to_bytes()));
-        self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+            Said::Refused(refusal) => data(&refusal.text()),
+        })
     }
 }
 
-impl Drop for Events {
-    fn drop(&mut self) {
-        tracing::info!(
-            target: "sealwire::door",
-            caller = self.principal.as_str(),
-            service = %self.expose.service,
-            message_id = self.message_id.get(),
-            ended = self.ended.unwrap_or("given up by its client"),
-            "stream"
-        );
-    }
+fn beat() -> Interval {
+    let mut beat = interval_at(Instant::now() + BEAT, BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    beat
+}
+
+/// What is said next; `None` if a beat comes before it.
+async fn or_beat<T>(beat: &mut Interval, next: impl Future<Output = T>) -> Option<T> {
+    let said = tokio::select! {
+        biased;
+        said = next => Some(said),
+        _ = beat.tick() => return None,
+    };
+    beat.reset();
+    said
 }
 
 /// One event, one line. JSON has ends of lines between its tokens only, where a blank is as good.
@@ -288,6 +181,20 @@ fn asked(query: &str) -> Result<Bytes, Refusal> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_hears_something_every_15_s_and_nothing_beside_what_is_said() {
+        let (began, mut beat) = (Instant::now(), beat());
+        // The method says something after 10 s, 40 s later, and then all the time.
+        let mut heard = Vec::new();
+        for pause in [10, 40, 14, 1, 14] {
+            let mut next = std::pin::pin!(tokio::time::sleep(Duration::from_secs(pause)));
+            while or_beat(&mut beat, &mut next).await.is_none() {
+                heard.push(began.elapsed().as_secs());
+            }
+        }
+        assert_eq!(heard, [25, 40], "15 s after what was last heard, and again");
+    }
 
     #[test]
     fn events_hold_json_whatever_ends_of_lines_it_has() {

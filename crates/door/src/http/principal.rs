@@ -66,6 +66,7 @@ pub(crate) struct Admission {
     reading: Arc<Places>,
     requests: Arc<Places>,
     streams: Arc<Places>,
+    sockets: Arc<Places>,
 }
 
 /// So many places for each caller, and of these so many for one service: one that hangs leaves room for calls of others.
@@ -93,7 +94,10 @@ impl Admission {
         let places =
             |most: u32| Arc::new(Places { most, of_service: most.div_ceil(services), taken: Mutex::default() });
         let (reading, requests, streams) = (places(config.in_flight), places(config.in_flight), places(config.streams));
-        Self { rate, clock: DefaultClock::default(), burst, reading, requests, streams }
+        // Whatever is configured, one caller leaves room for others.
+        let most = config.sockets.min(u32::try_from(config.connections / 2).unwrap_or(u32::MAX)).max(1);
+        let sockets = Arc::new(Places { most, of_service: most, taken: Mutex::default() });
+        Self { rate, clock: DefaultClock::default(), burst, reading, requests, streams, sockets }
     }
 
     /// Takes a place for a request, and charges one call.
@@ -122,6 +126,12 @@ impl Admission {
     pub(crate) fn open_stream(&self, principal: &Principal, service: &str) -> Result<Place, Refusal> {
         let full = "too many streams of this caller are open";
         Places::take(&self.streams, principal, service).ok_or_else(|| Refusal::quota(full, 1))
+    }
+
+    /// Takes a place for a WebSocket.
+    pub(crate) fn open_socket(&self, principal: &Principal, service: &str) -> Result<Place, Refusal> {
+        let full = "too many WebSockets of this caller are open";
+        Places::take(&self.sockets, principal, service).ok_or_else(|| Refusal::quota(full, 1))
     }
 
     /// Charges the calls of a request beside the one that it was admitted with: all of them or none.

@@ -223,6 +223,18 @@ impl Refusal {
         Self::unknown("the caller's token has expired or was revoked")
     }
 
+    /// A call that its caller does not want any more.
+    pub(crate) fn cancelled() -> Self {
+        let mut refusal = Self::unknown("cancelled by the caller");
+        refusal.code = code::CANCELLED;
+        refusal
+    }
+
+    /// The door takes nothing more.
+    pub(crate) fn stopping() -> Self {
+        Self::unavailable("the door is stopping: try again")
+    }
+
     /// As MCP says it.
     pub(crate) fn of_fault(status: StatusCode, fault: Fault) -> Self {
         let mut refusal = Self::new(status, fault.code, fault.message);

@@ -8,8 +8,8 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 use sealwire::auth::ProofAlgorithm;
-use sealwire::client::{ClientError, MessageId, Receipt, RequestBuilder};
-use sealwire::rpc::{self, Id, Limits, Request, Responses, code};
+use sealwire::client::{Client, ClientError, MessageId, Receipt, RequestBuilder};
+use sealwire::rpc::{self, Id, Limits, Request, Responses, RpcError, code};
 use tokio::time::timeout;
 
 use super::config::Expose;
@@ -20,11 +20,32 @@ use super::{Door, answered, body, holding};
 use crate::bus::gone;
 
 /// What a message asks for.
-enum Asked {
-    /// An answer: to the call of this id, or to a batch.
-    Answer(Option<Id>),
+pub(super) enum Asked {
+    /// An answer to this call.
+    Call(Id, Request),
+    /// An answer to a batch with calls of these ids.
+    Batch(Vec<Id>),
     /// Nothing. Each of these is a message of its own.
     Nothing(Vec<Bytes>),
+}
+
+impl Asked {
+    /// Of the one call that it is.
+    pub(super) fn id(&self) -> Option<&Id> {
+        match self {
+            Self::Call(id, _) => Some(id),
+            Self::Batch(_) | Self::Nothing(_) => None,
+        }
+    }
+
+    /// Of all calls.
+    pub(super) fn ids(&self) -> &[Id] {
+        match self {
+            Self::Call(id, _) => std::slice::from_ref(id),
+            Self::Batch(ids) => ids,
+            Self::Nothing(_) => &[],
+        }
+    }
 }
 
 impl Door {
@@ -65,53 +86,40 @@ impl Door {
         text: Bytes,
         id: &MessageId,
     ) -> Result<Response<Body>, Refusal> {
-        let asked = self.judged(principal, expose, &text)?;
-        let call = match &asked {
-            Asked::Answer(call) => call.as_ref(),
-            Asked::Nothing(_) => None,
+        let message = rpc::Body::parse(&text, &Limits::default()).map_err(|error| Refusal::of_text(&error))?;
+        let asked = self.judged(principal, expose, message, &text)?;
+        let client = self.bus.client().await.map_err(|_| Refusal::away().of(asked.id()))?;
+        let mut request = self.callers.request(&client, principal, expose).note_id(id);
+        // Under HMAC nobody else could check it.
+        let is_public = client.credentials().key().algorithm() == ProofAlgorithm::EdDsa;
+        let receipt = is_public.then(Receipt::default);
+        if let Some(receipt) = &receipt {
+            request = request.note_receipt(receipt);
+        }
+        let Some(Answered { text: answer, .. }) = sent(&client, request, expose, &asked, text, id).await? else {
+            let mut answer = answered(StatusCode::NO_CONTENT, "application/json", "");
+            answer.headers_mut().remove(hyper::header::CONTENT_TYPE);
+            return Ok(answer);
         };
-        let client =
-            self.bus.client().await.map_err(|_| {
-                Refusal::unavailable("the broker cannot be reached, nothing was sent: try again").of(call)
-            })?;
-        let sending = async {
-            match &asked {
-                Asked::Answer(call) => {
-                    let mut request = self.callers.request(&client, principal, expose).note_id(id);
-                    // Under HMAC nobody else could check it.
-                    let is_public = client.credentials().key().algorithm() == ProofAlgorithm::EdDsa;
-                    let receipt = is_public.then(Receipt::default);
-                    if let Some(receipt) = &receipt {
-                        request = request.note_receipt(receipt);
-                    }
-                    let answer = request.send_raw(text).await.map_err(|error| failed(expose, &error))?;
-                    let mut answer = verified(answer, call.as_ref())?;
-                    answer.headers_mut().extend(receipt.iter().flat_map(proofs));
-                    Ok(answer)
-                }
-                Asked::Nothing(messages) => {
-                    notified(&self.callers.request(&client, principal, expose).note_id(id), expose, messages).await
-                }
-            }
-        };
-        let outcome = tokio::select! {
-            outcome = sending => outcome,
-            sent = gone(&client, id) => Err(match sent {
-                true => Refusal::lost(),
-                false => Refusal::away(),
-            }),
-        };
-        outcome.map_err(|refusal| refusal.of(call))
+        let mut answer = answered(StatusCode::OK, "application/json", answer);
+        answer.headers_mut().extend(receipt.iter().flat_map(proofs));
+        Ok(answer)
     }
 
-    /// Reads a message as the service will, and charges for it.
-    fn judged(&self, principal: &Principal, expose: &Expose, text: &[u8]) -> Result<Asked, Refusal> {
-        match rpc::Body::parse(text, &Limits::default()).map_err(|error| Refusal::of_text(&error))? {
+    /// Understands a message as the service will, and charges for it.
+    pub(super) fn judged(
+        &self,
+        principal: &Principal,
+        expose: &Expose,
+        message: rpc::Body,
+        text: &[u8],
+    ) -> Result<Asked, Refusal> {
+        match message {
             rpc::Body::Single(Err(invalid)) => Err(Refusal::of_invalid(&invalid)),
             rpc::Body::Single(Ok(request)) => {
                 let is_allowed = expose.allows(&request.method);
-                match request.id {
-                    Some(id) if is_allowed => Ok(Asked::Answer(Some(id))),
+                match request.id.clone() {
+                    Some(id) if is_allowed => Ok(Asked::Call(id, request)),
                     Some(id) => Err(Refusal::no_method().asking(&request.method).of(Some(&id))),
                     // JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a Notification".
                     None if is_allowed => Ok(Asked::Nothing(vec![Bytes::copy_from_slice(text)])),
@@ -130,7 +138,7 @@ impl Door {
                     true if !is_allowed => Asked::Nothing(Vec::new()),
                     // Nobody would answer all of it, and nobody could be waited for.
                     true => Asked::Nothing(requests.map(|request| request.to_bytes().into()).collect()),
-                    false => Asked::Answer(None),
+                    false => Asked::Batch(requests.filter_map(|request| request.id.clone()).collect()),
                 })
             }
         }
@@ -153,25 +161,59 @@ impl Door {
     }
 }
 
+/// What a service has signed.
+pub(super) struct Answered {
+    /// As it came.
+    pub(super) text: String,
+    /// It refuses a whole message, without any id.
+    pub(super) refused: Option<RpcError>,
+}
+
+/// Sends a message, and waits for its answer if it has one. What is not sent is known by `id`.
+pub(super) async fn sent(
+    client: &Client,
+    request: RequestBuilder,
+    expose: &Expose,
+    asked: &Asked,
+    text: Bytes,
+    id: &MessageId,
+) -> Result<Option<Answered>, Refusal> {
+    let sending = async {
+        match asked {
+            Asked::Nothing(messages) => notified(&request, expose, messages).await.map(|()| None),
+            Asked::Call(..) | Asked::Batch(_) => {
+                let answer = request.send_raw(text).await.map_err(|error| failed(expose, &error))?;
+                verified(answer, asked.id()).map(Some)
+            }
+        }
+    };
+    let outcome = tokio::select! {
+        outcome = sending => outcome,
+        sent = gone(client, id) => Err(match sent {
+            true => Refusal::lost(),
+            false => Refusal::away(),
+        }),
+    };
+    outcome.map_err(|refusal| refusal.of(asked.id()))
+}
+
 /// The answer that a service has signed, unless it speaks of the door's message and not of the caller's.
-fn verified(answer: String, call: Option<&Id>) -> Result<Response<Body>, Refusal> {
-    let is_of_call = match Responses::parse(answer.as_bytes(), &Limits::default()) {
-        Ok(Responses::Single(response)) => {
-            let refused = response.outcome.as_ref().err().map(sealwire::RpcError::code);
-            if matches!(refused, Some(code::UNAUTHENTICATED | code::STALE | code::REPLAYED)) {
+fn verified(text: String, call: Option<&Id>) -> Result<Answered, Refusal> {
+    let stray = || Refusal::unknown("the service's answer is no answer to this");
+    let refused = match Responses::parse(text.as_bytes(), &Limits::default()) {
+        Ok(Responses::Single(response)) => match response.outcome {
+            Err(error) if matches!(error.code(), code::UNAUTHENTICATED | code::STALE | code::REPLAYED) => {
                 return Err(Refusal::not_taken());
             }
+            _ if call.is_some_and(|call| *call == response.id) => None,
             // A refusal of the whole message has no id.
-            call.is_some_and(|call| *call == response.id) || (refused.is_some() && response.id.is_null())
-        }
-        Ok(Responses::Batch(_)) => call.is_none(),
-        Err(_) => false,
+            Err(error) if response.id.is_null() => Some(error),
+            _ => return Err(stray()),
+        },
+        Ok(Responses::Batch(_)) if call.is_none() => None,
+        _ => return Err(stray()),
     };
-    if is_of_call {
-        Ok(answered(StatusCode::OK, "application/json", answer))
-    } else {
-        Err(Refusal::unknown("the service's answer is no answer to this"))
-    }
+    Ok(Answered { text, refused })
 }
 
 /// What a caller needs to check without the door that its bytes were asked, and that the service answered these.
@@ -188,7 +230,7 @@ pub(super) const ANSWER_PROOF: HeaderName = HeaderName::from_static("sealwire-an
 const LEAST: Duration = Duration::from_millis(1);
 
 /// Sends what nobody answers, one after the other.
-async fn notified(request: &RequestBuilder, expose: &Expose, messages: &[Bytes]) -> Result<Response<Body>, Refusal> {
+async fn notified(request: &RequestBuilder, expose: &Expose, messages: &[Bytes]) -> Result<(), Refusal> {
     let deadline = Instant::now() + expose.timeout();
     for (sent, message) in messages.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now()).max(LEAST);
@@ -199,9 +241,7 @@ async fn notified(request: &RequestBuilder, expose: &Expose, messages: &[Bytes])
             _ => Refusal::unknown(format!("of {} notifications {sent} were sent", messages.len())),
         })?;
     }
-    let mut answer = answered(StatusCode::NO_CONTENT, "application/json", "");
-    answer.headers_mut().remove(hyper::header::CONTENT_TYPE);
-    Ok(answer)
+    Ok(())
 }
 
 /// What callers are not told, the log has.

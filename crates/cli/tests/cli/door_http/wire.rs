@@ -169,6 +169,29 @@ impl Wire {
         (length > 0).then(|| String::from_utf8(chunk).unwrap())
     }
 
+    /// The next frame of a WebSocket, its first byte and what it holds; `None` at the end.
+    pub(super) async fn frame(&mut self) -> Option<(u8, Vec<u8>)> {
+        loop {
+            let (head, length) = match self.read.get(1) {
+                Some(126) => {
+                    (4, self.read.get(2..4).map(|length| usize::from(u16::from_be_bytes(length.try_into().unwrap()))))
+                }
+                Some(127) => {
+                    (10, self.read.get(2..10).map(|length| u64::from_be_bytes(length.try_into().unwrap()) as usize))
+                }
+                Some(length) => (2, Some(usize::from(*length))),
+                None => (2, None),
+            };
+            if let Some(end) = length.map(|length| head + length).filter(|end| self.read.len() >= *end) {
+                let frame: Vec<u8> = self.read.drain(..end).collect();
+                return Some((frame[0], frame[head..].to_vec()));
+            }
+            if !self.more().await {
+                return None;
+            }
+        }
+    }
+
     /// Whether the door closes the connection, and says nothing before.
     pub(super) async fn is_closed(&mut self) -> bool {
         self.read.is_empty() && !self.more().await

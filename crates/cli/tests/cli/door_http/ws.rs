@@ -1,0 +1,438 @@
+//! JSON-RPC over WebSocket.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use sealwire::auth::{Denylist, TokenIssuer};
+use sealwire::client::Credentials;
+use sealwire::rpc::RpcError;
+use sealwire::service::{Ctx, Router, Sink};
+use sealwire::{BusConfig, Clock as _, Name, SystemClock};
+use sealwire_testkit::python::python;
+use sealwire_testkit::site::{Site, agent_key};
+use sealwire_testkit::{NatsServer, settle, within};
+use serde_json::{Value, json};
+
+use super::wire::{Wire, call, post};
+use super::{Door, FAST, begun, clients, demo, ended, mint};
+use crate::backends::stage::LONG;
+use crate::shell::Shell;
+
+/// A handshake, with more lines in its head.
+fn open(path: &str, lines: &str) -> String {
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{lines}\r\n"
+    )
+}
+
+const PARTS: &str = "Sec-WebSocket-Protocol: parts.sealwire.dev\r\n";
+
+/// A socket of its own, as bytes.
+struct Socket(Wire);
+
+impl Socket {
+    async fn open(mut wire: Wire, service: &str, lines: &str) -> Self {
+        let answer = wire.ask(open(&format!("/rpc/{service}/ws"), lines)).await;
+        assert_eq!((answer.status, answer.header("sec-websocket-accept")), (101, Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=")));
+        Self(wire)
+    }
+
+    /// Sends a frame, masked with zeros.
+    async fn frame(&mut self, first: u8, payload: &[u8]) {
+        let mut frame = vec![first, 0xff];
+        frame.extend((payload.len() as u64).to_be_bytes());
+        if payload.len() < 126 {
+            frame = vec![first, 0x80 | u8::try_from(payload.len()).unwrap()];
+        } else if let Ok(length) = u16::try_from(payload.len()) {
+            frame = vec![first, 0xfe];
+            frame.extend(length.to_be_bytes());
+        }
+        frame.extend([0; 4]);
+        frame.extend(payload);
+        self.0.write(frame).await;
+    }
+
+    async fn say(&mut self, text: &str) {
+        self.frame(0x81, text.as_bytes()).await;
+    }
+
+    /// The next message; `Err` with the status code if the door closes the socket. Pings are answered.
+    async fn hear(&mut self) -> Result<Value, u16> {
+        loop {
+            match self.0.frame().await {
+                Some((0x81, text)) => return Ok(serde_json::from_slice(&text).unwrap()),
+                Some((0x88, reason)) => return Err(u16::from_be_bytes([reason[0], reason[1]])),
+                Some((0x89, asked)) => self.frame(0x8a, &asked).await,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    async fn ask(&mut self, text: &str) -> Value {
+        self.say(text).await;
+        self.hear().await.unwrap()
+    }
+
+    /// What is said until the door closes the socket, and its status code.
+    async fn rest(&mut self) -> (Vec<Value>, u16) {
+        let mut said = Vec::new();
+        loop {
+            match self.hear().await {
+                Ok(message) => said.push(message),
+                Err(code) => return (said, code),
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unchanged_client_of_sockets_has_answers_and_what_it_has_asked_for_beside_them() {
+    let Some(python) = python() else { return };
+    let stage = demo().await;
+    let door = Door::start(&stage.shell, FAST, "").await;
+    door.is_ready(200).await;
+    let found = clients(python, "ws.py", &door).await;
+    let plain = json!({
+        "subprotocol": null, "added": 5, "text": { "jsonrpc": "2.0", "result": "a b", "id": "ä" }, "denied": -32002,
+        "broken": { "jsonrpc": "2.0", "error": { "code": -32700, "message": "Parse error" }, "id": null }, "none": -32600,
+        "batch": [6, 7], "several": true,
+        "in use": { "jsonrpc": "2.0", "error": { "code": -32600, "message": "an id of this message is in use: nothing was sent" }, "id": null },
+        "last": { "jsonrpc": "2.0", "result": { "steps": 50 }, "id": "slow" },
+        "unknown": { "jsonrpc": "2.0", "result": false, "id": "c" }, "cancelled": ["job", -32016], "after": 2, "quiet": 3,
+    });
+    assert_eq!(found["plain"], plain);
+    ended(&stage, 1).await;
+
+    let parts = &found["parts"];
+    let part = |seq: u64, result: &str| json!({ "jsonrpc": "2.0", "method": "rpc.part", "params": { "id": "me", "seq": seq, "result": result } });
+    let words = json!([
+        part(1, "one "),
+        part(2, "by "),
+        part(3, "one"),
+        { "jsonrpc": "2.0", "result": "one by one", "id": "me" },
+    ]);
+    assert_eq!((&parts["subprotocol"], &parts["words"]), (&json!("parts.sealwire.dev"), &words));
+    let note = |seq: u64| {
+        let params = json!({ "progress": seq as f64, "total": 2.0, "message": "working" });
+        json!({ "jsonrpc": "2.0", "method": "rpc.note", "params": { "id": 2, "seq": seq, "method": "rpc.progress", "params": params } })
+    };
+    assert_eq!(parts["job"], json!([note(1), note(2), { "jsonrpc": "2.0", "result": { "steps": 2 }, "id": 2 }]));
+    let ticks = parts["ticks"].as_array().unwrap();
+    for tick in ticks {
+        let params = &tick["params"];
+        assert_eq!(
+            (&tick["method"], &params["id"], &params["method"]),
+            (&json!("rpc.note"), &json!(3), &json!("clock/ticks"))
+        );
+        assert!(params["params"]["tick"].is_u64(), "{tick}");
+    }
+    assert_eq!((&parts["ended"], &parts["denied"], &parts["wrong"]), (&json!(-32016), &json!(-32002), &json!(-32602)));
+    assert_eq!(parts["two"], json!({ "a": ["1 ", "2 ", "3"], "b": ["4 ", "5 ", "6"] }));
+    assert_eq!((&found["binary"], &found["large"], &found["fragments"]), (&json!(1003), &json!(1009), &json!(1009)));
+    assert_eq!((&found["foreign"], &found["page"]), (&json!(403), &json!(403)));
+    let lines = stage.call("log/append", json!({ "msg": "last" })).await.unwrap();
+    assert_eq!(lines, json!({ "lines": 3 }), "notifications were executed, that of the batch, too");
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_is_opened_by_programs_and_pages_that_may_and_by_so_many() {
+    let mut stage = demo().await;
+    let listener = stage.server.client().await;
+    let mut heard = within(LONG, listener.subscribe("rpc.v1.tools.planner")).await.unwrap();
+    settle(&listener).await;
+    let config =
+        format!("{FAST}sockets = 1000\nconnections = 2010\nstreams = 2\norigins = [\"https://app.example\"]\n");
+    let door = Door::start(&stage.shell, &config, "timeout_s = 120\nmethods = [\"job/*\", \"math/*\"]").await;
+    door.is_ready(200).await;
+    let path = "/rpc/tools/ws";
+    for (request, status) in [
+        (open(path, "Origin: https://evil.example\r\n"), 403),
+        (open(path, "Origin: null\r\n"), 403),
+        // It has to say where it is from, as all browsers do of sockets.
+        (open(path, "Origin: http://localhost:3000\r\n"), 403),
+        (open(path, "Origin: http://localhost:3000\r\nSec-Fetch-Site: same-site\r\n"), 403),
+        (open(path, "Sec-Fetch-Site: cross-site\r\n"), 403),
+        (open(path, "X-Forwarded-For: 10.0.0.1\r\n"), 403),
+        (open(path, "").replace("Host: localhost", "Host: evil.example"), 403),
+        (open("/rpc/others/ws", ""), 404),
+        (open("/rpc/tools/ws/more", ""), 404),
+        (open("/rpc/tools/ws?ticket=x", ""), 400),
+        (open(path, "").replace("Upgrade: websocket\r\n", ""), 426),
+        (open(path, "").replace("Version: 13", "Version: 8"), 426),
+        (open(path, "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"), 400),
+        (open(path, "").replace("GET", "POST"), 405),
+        (open(path, "").replace("HTTP/1.1", "HTTP/1.0"), 505),
+    ] {
+        let answer = door.wire().await.ask(&request).await;
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (status, &json!(-32600)), "{request}");
+    }
+    let mut sockets = Vec::new();
+    for lines in
+        ["Origin: https://app.example\r\n", "Origin: http://localhost\r\nSec-Fetch-Site: same-origin\r\n", PARTS]
+    {
+        sockets.push(Socket::open(door.wire().await, "tools", lines).await);
+    }
+    while sockets.len() < 1_000 {
+        sockets.push(Socket::open(door.wire().await, "tools", "").await);
+    }
+    door.wire().await.ask(open(path, "")).await.is(429, -32013);
+    // They are in nobody's way, and none is closed to make room.
+    assert_eq!(door.wire().await.post(&call(1, "math/add", "[1,2]")).await.json()["result"], 3);
+    let add = call(1, "math/add", "[1,2]");
+    assert_eq!(sockets[999].ask(&add).await["result"], 3);
+    assert_eq!(sockets[2].ask(&call(1, "log/append", r#"{"msg":"x"}"#)).await["error"]["code"], -32601, "the ceiling");
+    assert_eq!(
+        sockets[2].ask(&call(1, "rpc.listen", r#"{"method":"clock/ticks","params":{}}"#)).await["error"]["code"],
+        -32601
+    );
+
+    // Streams are counted by caller, and a client that goes away has cancelled its own.
+    let mut parts = sockets.remove(2);
+    for id in [7, 8] {
+        parts.say(&call(id, "job/run", r#"{"steps":5999}"#)).await;
+        begun(&mut heard, 1).await;
+        let first = parts.hear().await.unwrap();
+        assert_eq!(first["params"]["method"], "rpc.progress", "{first}");
+    }
+    parts.say(&call(9, "job/run", r#"{"steps":5999}"#)).await;
+    let refused = loop {
+        let message = parts.hear().await.unwrap();
+        if message["id"] == 9 {
+            break message;
+        }
+    };
+    assert_eq!(
+        (&refused["error"]["code"], &refused["error"]["data"]),
+        (&json!(-32013), &json!({ "outcome": "not_sent" }))
+    );
+    drop(parts);
+    ended(&stage, 2).await;
+    sockets[5].say(&call(1, "job/run", r#"{"steps":5999}"#)).await;
+    begun(&mut heard, 1).await;
+    sockets.remove(5);
+    ended(&stage, 3).await;
+    drop(sockets);
+
+    // The broker goes away: nobody says that it did not run.
+    let mut socket = Socket::open(door.wire().await, "tools", "").await;
+    socket.say(&call(1, "job/run", r#"{"steps":5999}"#)).await;
+    begun(&mut heard, 1).await;
+    stage.server.kill().await;
+    let lost = within(2 * LONG, socket.hear()).await.unwrap();
+    assert_eq!((&lost["error"]["data"], &lost["id"]), (&json!({ "outcome": "unknown" }), &json!(1)));
+    let away = socket.ask(&add).await;
+    assert_eq!(
+        (&away["error"]["code"], &away["error"]["data"], &away["id"]),
+        (&json!(-32014), &json!({ "outcome": "not_sent" }), &json!(1))
+    );
+    assert_eq!(door.stop().await.0, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_calls_too_fast_is_told_so_under_each_id_and_a_door_that_stops_lets_calls_end() {
+    let stage = demo().await;
+    let door = Door::start(&stage.shell, "per_second = 1\nburst = 20\ndrain_s = 20\n", "timeout_s = 120\n").await;
+    door.is_ready(200).await;
+    let mut socket = Socket::open(door.wire().await, "tools", "").await;
+    let mut refused = 0;
+    for id in 0..40 {
+        let answer = socket.ask(&call(id, "math/add", "[1,2]")).await;
+        assert_eq!(answer["id"], id);
+        refused += usize::from(answer["error"]["code"] == -32013);
+    }
+    assert!((15..=25).contains(&refused), "{refused}");
+    let batch = format!("[{},{}]", call(1, "math/add", "[1,2]"), call(2, "math/add", "[1,2]"));
+    let answers = socket.ask(&batch).await;
+    let answers: Vec<_> =
+        answers.as_array().unwrap().iter().map(|one| (one["id"].as_u64(), one["error"]["code"].as_i64())).collect();
+    assert_eq!(answers, [(Some(1), Some(-32013)), (Some(2), Some(-32013))]);
+    // Nobody answers a notification, not even so.
+    socket.say(r#"{"jsonrpc":"2.0","method":"log/append","params":{"msg":"x"}}"#).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+
+    let mut parts = Socket::open(door.wire().await, "tools", PARTS).await;
+    parts.say(&call(1, "rpc.listen", r#"{"method":"clock/ticks","params":{}}"#)).await;
+    assert_eq!(parts.hear().await.unwrap()["method"], "rpc.note");
+    socket.say(&call(1, "job/run", r#"{"steps":20}"#)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let stopping = tokio::spawn(door.stop());
+    let (said, code) = parts.rest().await;
+    let last = said.last().unwrap();
+    assert_eq!(
+        (code, &last["id"], &last["error"]["code"]),
+        (1001, &json!(1), &json!(-32014)),
+        "who listens is told to go"
+    );
+    let (said, code) = socket.rest().await;
+    assert_eq!((code, said), (1001, vec![json!({ "jsonrpc": "2.0", "result": { "steps": 20 }, "id": 1 })]));
+    assert_eq!(stopping.await.unwrap().0, Some(0));
+
+    // What takes longer is cut off, and that is said.
+    let door = Door::start(&stage.shell, &format!("{FAST}drain_s = 2\n"), "timeout_s = 120\n").await;
+    door.is_ready(200).await;
+    let mut socket = Socket::open(door.wire().await, "tools", "").await;
+    socket.say(&call(1, "job/run", r#"{"steps":5999}"#)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let stopping = tokio::spawn(door.stop());
+    assert_eq!(socket.rest().await, (Vec::new(), 1001));
+    assert_eq!(stopping.await.unwrap().0, Some(23));
+    ended(&stage, 1).await;
+    stage.end().await;
+}
+
+/// A service whose methods ask, and send more than there is room for.
+async fn site(sent: &Arc<AtomicUsize>, door: &str) -> (NatsServer, Site, sealwire_testkit::site::Served, Shell, Door) {
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let flood = |ctx: Ctx<Arc<AtomicUsize>>, (): (), parts: Sink<Value>| async move {
+        for part in 0..FLOOD {
+            parts.send(&json!([part, "x".repeat(1_000)])).await?;
+            ctx.state().store(part + 1, Ordering::Relaxed);
+        }
+        Ok::<_, RpcError>(FLOOD)
+    };
+    let asks = |ctx: Ctx<Arc<AtomicUsize>>, (text,): (String,), parts: Sink<Value>| async move {
+        let answered = ctx.ask::<Value>("site/which", &json!({ "text": text })).await;
+        parts.send(&json!("asked")).await?;
+        Ok::<_, RpcError>(answered.map_or_else(|error| json!(error.to_string()), |answer| json!({ "answer": answer })))
+    };
+    let methods =
+        Router::new(Arc::clone(sent)).method_with_sink("site/flood", flood).method_with_sink("site/asks", asks);
+    let served = site.serve(methods).await;
+    let shell = Shell::new();
+    let name = |text| Name::new(text).unwrap();
+    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
+    credentials.token(site.token("ann", &["worker"])).save(shell.path("ann.json"), false).unwrap();
+    shell.write(
+        "door.toml",
+        &format!("[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.json\"\n{door}[[door.expose]]\nservice = \"site\"\ntimeout_s = 600\n"),
+    );
+    let door = Door::spawn(&shell).await;
+    door.is_ready(200).await;
+    (server, site, served, shell, door)
+}
+
+const FLOOD: usize = 20_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_are_answered_by_the_client_and_whoever_reads_slowly_slows_the_method_down() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let (_server, _site, served, _shell, door) = site(&sent, FAST).await;
+    let mut socket = Socket::open(door.wire().await, "site", PARTS).await;
+    let asked = socket.ask(&call(7, "site/asks", r#"["a"]"#)).await;
+    let question = asked["id"].as_str().unwrap().to_owned();
+    assert_eq!(
+        (&asked["method"], &asked["params"]),
+        (&json!("rpc.ask"), &json!({ "id": 7, "method": "site/which", "params": { "text": "a" } }))
+    );
+    // What answers nothing, or something else, is no answer.
+    socket.say(r#"{"jsonrpc":"2.0","id":"ask-99","result":"wrong"}"#).await;
+    socket.say(r#"{"jsonrpc":"2.0","id":7,"result":"wrong"}"#).await;
+    let part = socket.ask(&json!({ "jsonrpc": "2.0", "id": question, "result": "this" }).to_string()).await;
+    assert_eq!(part["params"]["result"], "asked");
+    assert_eq!(socket.hear().await.unwrap(), json!({ "jsonrpc": "2.0", "result": { "answer": "this" }, "id": 7 }));
+    // A client that refuses, and one whose call is over before it answers.
+    let asked = socket.ask(&call(8, "site/asks", r#"["b"]"#)).await;
+    let error = json!({ "jsonrpc": "2.0", "id": asked["id"], "error": { "code": 4, "message": "no" } });
+    socket.ask(&error.to_string()).await;
+    assert!(socket.hear().await.unwrap()["result"].as_str().unwrap().contains("no"));
+    let asked = socket.ask(&call(9, "site/asks", r#"["c"]"#)).await;
+    socket.say(r#"{"jsonrpc":"2.0","method":"rpc.cancel","params":{"id":9}}"#).await;
+    let (mut withdrawn, mut last) = (Value::Null, Value::Null);
+    while withdrawn.is_null() || last.is_null() {
+        let message = socket.hear().await.unwrap();
+        let place = if message["method"] == "rpc.cancel" { &mut withdrawn } else { &mut last };
+        *place = message;
+    }
+    assert_eq!(
+        (&withdrawn["params"]["id"], &last["error"]["code"], &last["id"]),
+        (&asked["id"], &json!(-32016), &json!(9))
+    );
+    // Where nothing else may come, nobody is asked.
+    let mut plain = Socket::open(door.wire().await, "site", "").await;
+    let answer = plain.ask(&call(1, "site/asks", r#"["d"]"#)).await;
+    assert!(answer["error"].is_object() || answer["result"].is_string(), "{answer}");
+
+    // Until the method waits: all that is on the way holds no more.
+    let mut slow = Socket::open(Wire::narrow(door.at).await, "site", PARTS).await;
+    slow.say(&call(1, "site/flood", "[]")).await;
+    let waits = async {
+        let mut before = 0;
+        loop {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let now = sent.load(Ordering::Relaxed);
+            if now > 0 && now == before {
+                break now;
+            }
+            before = now;
+        }
+    };
+    let on_the_way = within(LONG, waits).await;
+    assert!(on_the_way < FLOOD * 3 / 4, "{on_the_way}");
+    // It is in nobody's way.
+    let mut other = Socket::open(door.wire().await, "site", PARTS).await;
+    assert!(other.ask(&call(1, "site/asks", r#"["e"]"#)).await["id"].is_string());
+    let all = async {
+        for part in 0..FLOOD {
+            let message = slow.hear().await.unwrap();
+            assert_eq!((&message["params"]["seq"], &message["params"]["result"][0]), (&json!(part + 1), &json!(part)));
+        }
+        assert_eq!(slow.hear().await.unwrap()["result"], FLOOD);
+    };
+    within(5 * LONG, all).await;
+    drop((socket, other));
+    assert_eq!(door.stop().await.0, Some(0));
+    served.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_ends_with_the_token_that_has_opened_it() {
+    let issuer = TokenIssuer::generate("https://idp.example").unwrap();
+    let stage = mint::stage(&issuer).await;
+    mint::configure(&stage, &format!("{FAST}sockets = 2\n"));
+    let door = Door::spawn(&stage.shell).await;
+    door.is_ready(200).await;
+    let listener = stage.server.client().await;
+    let mut heard = within(LONG, listener.subscribe("rpc.v1.tools.planner")).await.unwrap();
+    settle(&listener).await;
+    door.wire().await.ask(open("/rpc/tools/ws", "")).await.is(401, -32010);
+    door.wire().await.ask(open("/rpc/tools/ws", "Authorization: Bearer x\r\n")).await.is(401, -32010);
+    let mut short = mint::request("ann");
+    short.ttl_s = 12;
+    let bearer = |token: &str| format!("{PARTS}Authorization: Bearer {token}\r\n");
+    for (count, token) in [(1, issuer.issue(&short).unwrap()), (2, issuer.issue(&mint::request("zoe")).unwrap())] {
+        let mut socket = Socket::open(door.wire().await, "tools", &bearer(&token)).await;
+        socket.say(&call(7, "job/run", r#"{"steps":5999}"#)).await;
+        begun(&mut heard, 1).await;
+        let first = socket.hear().await.unwrap();
+        assert_eq!(first["method"], "rpc.note", "{first}");
+        let since = Instant::now();
+        if count == 2 {
+            let revoked = Denylist::default().with_subject("zoe", SystemClock.now_s() + 60);
+            stage.shell.write("denylist.json", &revoked.to_json());
+        }
+        assert_eq!(within(LONG, socket.rest()).await.1, 4401);
+        println!("closed after {:?}", since.elapsed());
+        ended(&stage, count).await;
+        let lines = bearer(&token);
+        door.wire().await.ask(open("/rpc/tools/ws", &lines)).await.is(401, -32010);
+    }
+    // Each has places of its own.
+    let max = issuer.issue(&mint::request("max")).unwrap();
+    let mut kept = Vec::new();
+    for _ in 0..2 {
+        kept.push(Socket::open(door.wire().await, "tools", &bearer(&max)).await);
+    }
+    door.wire().await.ask(open("/rpc/tools/ws", &bearer(&max))).await.is(429, -32013);
+    let eve = issuer.issue(&mint::request("eve")).unwrap();
+    let mut eve = Socket::open(door.wire().await, "tools", &bearer(&eve)).await;
+    assert_eq!(eve.ask(&call(1, "math/add", "[1,2]")).await["result"], 3);
+    let lines = format!("Authorization: Bearer {max}\r\n");
+    assert_eq!(door.wire().await.ask(post("/rpc/tools", &lines, &call(1, "math/add", "[1,2]"))).await.status, 200);
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}

@@ -1,0 +1,59 @@
+//! JSON-RPC 2.0 over WebSocket (RFC 6455): calls in messages, several at a time, and what comes of each.
+//! Never goes on with a socket whose caller could not begin it now.
+
+mod calls;
+mod frames;
+mod handshake;
+mod session;
+
+use std::sync::Arc;
+
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use hyper::http::request::Parts;
+use hyper::{Response, StatusCode};
+
+use self::frames::Ending;
+use self::session::Session;
+use super::config::Expose;
+use super::connections::{Body, Switch};
+use super::principal::Principal;
+use super::refusal::Refusal;
+use super::{Door, answered};
+
+impl Door {
+    /// `GET /rpc/<service>/ws`.
+    pub(super) fn socket(
+        self: &Arc<Self>,
+        principal: Principal,
+        expose: &Expose,
+        head: &Parts,
+    ) -> Result<Response<Body>, Refusal> {
+        let accepted = handshake::accept(head)?;
+        if *self.stopping.borrow() {
+            return Err(Refusal::stopping());
+        }
+        // As a call: whoever opens and closes them is as much work as one who calls.
+        drop(self.admission.admit(&principal, expose.service.as_str())?);
+        let place = self.admission.open_socket(&principal, expose.service.as_str())?;
+        let session = Session::new(Arc::clone(self), principal, expose.clone(), accepted.dialect);
+        let switch = Switch::new(async move |socket, stopping| {
+            let ending = frames::serve(socket, |incoming, outbox| session.run(incoming, outbox, stopping)).await;
+            drop(place);
+            if ending == Ending::CutOff {
+                // It counts among those that did not end.
+                std::future::pending().await
+            }
+        });
+        let mut answer = answered(StatusCode::SWITCHING_PROTOCOLS, "text/plain", "");
+        answer.extensions_mut().insert(switch);
+        let headers = answer.headers_mut();
+        headers.remove(CONTENT_TYPE);
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(SEC_WEBSOCKET_ACCEPT, accepted.key);
+        if let Some(protocol) = accepted.protocol {
+            headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
+        }
+        Ok(answer)
+    }
+}

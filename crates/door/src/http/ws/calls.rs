@@ -1,0 +1,310 @@
+//! The calls of one socket: each is under way by its ids until it is answered, and the questions of methods by theirs.
+//! Never answers a call twice, and never under the id of another one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use sealwire::client::MessageId;
+use sealwire::rpc::{self, Id, Outcome, Request, RpcError};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::frames::Outbox;
+use super::session::{array, say};
+use crate::http::Door;
+use crate::http::config::Expose;
+use crate::http::parts::{Caller, Held, Parts, Said};
+use crate::http::principal::{Place, Principal};
+use crate::http::refusal::Refusal;
+use crate::http::rpc::{Answered, Asked, sent};
+
+/// What is under way on a socket.
+#[derive(Debug, Default)]
+pub(super) struct Open {
+    /// Bounded by the places of the caller.
+    calls: Mutex<HashMap<Id, Arc<Notify>>>,
+    /// By the door's ids; eight of a call at most.
+    questions: Mutex<Questions>,
+}
+
+#[derive(Debug, Default)]
+struct Questions {
+    asked: u64,
+    open: HashMap<String, oneshot::Sender<Outcome>>,
+}
+
+/// The ids of a message until it is answered.
+pub(super) struct Claim {
+    open: Arc<Open>,
+    ids: Vec<Id>,
+    cancelled: Arc<Notify>,
+}
+
+/// A question to the client, which is withdrawn if nobody waits for the answer any more.
+struct Question {
+    open: Arc<Open>,
+    out: Outbox,
+    id: String,
+}
+
+/// A message on its way to the service.
+pub(super) struct Call {
+    pub(super) door: Arc<Door>,
+    pub(super) principal: Principal,
+    pub(super) expose: Expose,
+    pub(super) out: Outbox,
+    pub(super) claim: Claim,
+}
+
+/// A notification or, with an id, a request of the door's.
+#[derive(Serialize)]
+struct Told<'a, P> {
+    jsonrpc: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    method: &'static str,
+    params: P,
+}
+
+/// `rpc.part`.
+#[derive(Serialize)]
+struct Part<'a> {
+    id: &'a Id,
+    seq: u64,
+    result: &'a RawValue,
+}
+
+/// `rpc.note` and, without `seq`, `rpc.ask`: what the method has said is never a message of its own, which could be taken for
+/// the door's, or for another call's.
+#[derive(Serialize)]
+struct Note<'a> {
+    id: &'a Id,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
+    method: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<&'a RawValue>,
+}
+
+/// `rpc.cancel` of a question.
+#[derive(Serialize)]
+struct Withdrawn<'a> {
+    id: &'a str,
+}
+
+/// Completes when the door stops.
+async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    // Its sender goes when all is over.
+    drop(stopping.wait_for(|stopping| *stopping).await);
+}
+
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Open {
+    /// Takes the ids; `None` if one of them is in use, or there twice.
+    pub(super) fn claim(self: &Arc<Self>, ids: &[Id]) -> Option<Claim> {
+        let mut claim = Claim { open: Arc::clone(self), ids: Vec::new(), cancelled: Arc::default() };
+        for id in ids {
+            let mut calls = locked(&self.calls);
+            if calls.contains_key(id) {
+                drop(calls);
+                // With it go those that it has taken.
+                return None;
+            }
+            calls.insert(id.clone(), Arc::clone(&claim.cancelled));
+            claim.ids.push(id.clone());
+        }
+        Some(claim)
+    }
+
+    /// Cancels the message with this call; `false` if there is none.
+    pub(super) fn cancel(&self, id: &Id) -> bool {
+        let found = locked(&self.calls).get(id).cloned();
+        if let Some(cancelled) = &found {
+            cancelled.notify_one();
+        }
+        found.is_some()
+    }
+
+    /// Hands an answer to the question that it is to, if that is still open.
+    pub(super) fn answered(&self, answer: rpc::Response) {
+        let Ok(id) = serde_json::from_str::<String>(answer.id.as_json()) else { return };
+        let asked = locked(&self.questions).open.remove(&id);
+        if let Some(asked) = asked {
+            // The call may have just ended.
+            drop(asked.send(answer.outcome));
+        }
+    }
+
+    /// Asks the client what the method asks for.
+    async fn ask(self: Arc<Self>, out: Outbox, call: Id, asked: Request) -> Result<Box<RawValue>, RpcError> {
+        let (reply, replied) = oneshot::channel();
+        let question = {
+            let mut questions = locked(&self.questions);
+            questions.asked += 1;
+            let id = format!("ask-{}", questions.asked);
+            questions.open.insert(id.clone(), reply);
+            Question { open: Arc::clone(&self), out: out.clone(), id }
+        };
+        let params = asked.params.as_ref().map(rpc::Params::raw);
+        let note = Note { id: &call, seq: None, method: &asked.method, params };
+        say(&out, Told::new(Some(&question.id), "rpc.ask", note).text()).await;
+        replied.await.unwrap_or_else(|_| Err(RpcError::application(1, "the client did not answer")))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut calls = locked(&self.open.calls);
+        for id in &self.ids {
+            calls.remove(id);
+        }
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        let was_open = locked(&self.open.questions).open.remove(&self.id).is_some();
+        if was_open {
+            let withdrawn = Told::new(None, "rpc.cancel", Withdrawn { id: &self.id }).text();
+            if let Ok(text) = tokio_tungstenite::tungstenite::Utf8Bytes::try_from(withdrawn) {
+                self.out.send_now(text);
+            }
+        }
+    }
+}
+
+impl<'a, P: Serialize> Told<'a, P> {
+    fn new(id: Option<&'a str>, method: &'static str, params: P) -> Self {
+        Self { jsonrpc: "2.0", id, method, params }
+    }
+
+    fn text(&self) -> Vec<u8> {
+        // Nothing in it cannot be written.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+impl Call {
+    /// Hands a message on as it came, and its answer back as it was signed.
+    pub(super) async fn plain(self, asked: Asked, text: Bytes, place: Place) {
+        let (started, message_id) = (Instant::now(), MessageId::default());
+        let answer = self.answer(&asked, text, &message_id).await;
+        tracing::info!(
+            target: "sealwire::door",
+            caller = self.principal.as_str(),
+            service = %self.expose.service,
+            code = answer.as_ref().err().map(|refusal| refusal.code),
+            message_id = message_id.get(),
+            duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            "request"
+        );
+        let texts = match answer {
+            Ok(None) => return,
+            Ok(Some(Answered { text, refused: None })) => {
+                drop(self.claim);
+                say(&self.out, text.into_bytes()).await;
+                return drop(place);
+            }
+            // Of the whole message, and so without an id: nobody on a socket would know what it is about.
+            Ok(Some(Answered { refused: Some(error), .. })) => {
+                asked.ids().iter().map(|id| rpc::Response::new(id.clone(), Err(error.clone())).to_bytes()).collect()
+            }
+            Err(refusal) => {
+                let mut texts = Vec::new();
+                let mut refusal = refusal;
+                for id in asked.ids() {
+                    refusal = refusal.of(Some(id));
+                    texts.push(refusal.text());
+                }
+                texts
+            }
+        };
+        drop(self.claim);
+        match (&asked, texts.as_slice()) {
+            (_, []) => {}
+            (Asked::Call(..), [text]) => say(&self.out, text.clone()).await,
+            (_, texts) => say(&self.out, array(texts)).await,
+        }
+        // A client that does not read its answers has no room for other calls.
+        drop(place);
+    }
+
+    async fn answer(&self, asked: &Asked, text: Bytes, id: &MessageId) -> Result<Option<Answered>, Refusal> {
+        let client = self.door.bus.client().await.map_err(|_| Refusal::away())?;
+        let cancelled = Arc::clone(&self.claim.cancelled);
+        let request = self.door.callers.request(&client, &self.principal, &self.expose).note_id(id);
+        let request = request.cancel_on(async move { cancelled.notified().await });
+        sent(&client, request, &self.expose, asked, text, id).await
+    }
+
+    /// Makes a call of which all is handed on that the method says.
+    pub(super) async fn parts(
+        self,
+        request: Request,
+        held: Held,
+        admitted: Place,
+        place: Place,
+        mut stopping: watch::Receiver<bool>,
+    ) {
+        let Some(id) = request.id.clone() else { return };
+        let last = match self.door.bus.client().await {
+            Ok(client) => {
+                drop(admitted);
+                let (open, out, call) = (Arc::clone(&self.claim.open), self.out.clone(), id.clone());
+                let builder = self.door.callers.request(&client, &self.principal, &self.expose);
+                let builder = builder.on_ask(move |asked| Arc::clone(&open).ask(out.clone(), call.clone(), asked));
+                let caller = Caller {
+                    callers: Arc::clone(&self.door.callers),
+                    principal: self.principal.clone(),
+                    expose: self.expose.clone(),
+                    place,
+                };
+                let parts = Parts::begin(caller, client, builder, id.clone(), &request, held);
+                self.hand_on(parts, &id, held, &mut stopping).await
+            }
+            Err(_) => Refusal::away().of(Some(&id)).text(),
+        };
+        drop(self.claim);
+        say(&self.out, last).await;
+    }
+
+    /// The response at the end.
+    async fn hand_on(&self, mut parts: Parts, id: &Id, held: Held, stopping: &mut watch::Receiver<bool>) -> Vec<u8> {
+        let mut seq = 0;
+        loop {
+            let said = tokio::select! {
+                biased;
+                () = self.claim.cancelled.notified() => {
+                    parts.cancel().await;
+                    return Refusal::cancelled().of(Some(id)).text();
+                }
+                // Calls have some time to end; who only listens is told to go.
+                () = stopped(stopping), if held == Held::Listening => {
+                    parts.cancel().await;
+                    return Refusal::stopping().of(Some(id)).text();
+                }
+                said = parts.next() => said,
+            };
+            seq += 1;
+            let text = match said {
+                Some(Said::Part(part)) => Told::new(None, "rpc.part", Part { id, seq, result: &part }).text(),
+                Some(Said::Note(note)) => {
+                    let params = note.params.as_ref().map(rpc::Params::raw);
+                    let note = Note { id, seq: Some(seq), method: &note.method, params };
+                    Told::new(None, "rpc.note", note).text()
+                }
+                Some(Said::End(response)) => return response.to_bytes(),
+                Some(Said::Refused(refusal)) => return refusal.text(),
+                None => return Refusal::unknown("the call has ended without an answer").of(Some(id)).text(),
+            };
+            // With no room for it, nothing more is taken, and the method waits.
+            say(&self.out, text).await;
+        }
+    }
+}

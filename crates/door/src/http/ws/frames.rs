@@ -1,0 +1,333 @@
+//! The frames of a socket: messages come in one after the other, and go out in their order; pings, and the closing handshake.
+//! Never holds more than the bounds: what has no room waits, and with it whoever says it.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes, error::ProtocolError};
+
+use crate::http::body;
+
+/// How often a client is asked whether it is there.
+const PING: Duration = Duration::from_secs(20);
+/// How long it may say nothing at all.
+const SILENT: Duration = Duration::from_secs(60);
+/// How long the last messages and the closing handshake may take.
+const LEAVING: Duration = Duration::from_secs(2);
+/// What is read, and thrown away, of a client that is told to go: a connection that is closed with something unread is reset, and the
+/// client may not see why.
+const UNREAD: u64 = 4 << 20;
+/// The most messages and bytes that wait for a client to read them.
+const MESSAGES: usize = 256;
+const BYTES: usize = 1 << 20;
+/// What is read and written at a time.
+const BUFFER: usize = 8 << 10;
+
+/// Why a socket ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Its client has closed it, or is gone.
+    Gone,
+    /// The door closes it: a status code of RFC 6455 §7.4, and why.
+    Closed(u16, &'static str),
+    /// The door ends before all calls have.
+    CutOff,
+}
+
+/// Messages for a client.
+#[derive(Debug, Clone)]
+pub(super) struct Outbox {
+    lines: mpsc::Sender<Line>,
+    room: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Line {
+    text: Utf8Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Outbox {
+    fn new() -> (Self, mpsc::Receiver<Line>) {
+        let (lines, queued) = mpsc::channel(MESSAGES);
+        (Self { lines, room: Arc::new(Semaphore::new(BYTES)) }, queued)
+    }
+
+    /// Queues a message when there is room for it.
+    pub(super) async fn send(&self, text: impl Into<Utf8Bytes>) {
+        let text = text.into();
+        if let Ok(room) = Arc::clone(&self.room).acquire_many_owned(permits(text.len())).await {
+            // Nobody reads any more when the socket has ended.
+            drop(self.lines.send(Line { text, _room: room }).await);
+        }
+    }
+
+    /// Queues what is not worth waiting for.
+    pub(super) fn send_now(&self, text: impl Into<Utf8Bytes>) {
+        let text = text.into();
+        if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(permits(text.len())) {
+            drop(self.lines.try_send(Line { text, _room: room }));
+        }
+    }
+}
+
+/// What is larger than all the room takes all of it.
+fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes.min(BYTES)).unwrap_or(u32::MAX)
+}
+
+/// Hands what comes on a socket to `session`, and says what that says, until one of them ends it.
+pub(super) async fn serve<S, F>(socket: S, session: impl FnOnce(mpsc::Receiver<Utf8Bytes>, Outbox) -> F) -> Ending
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Future<Output = Ending>,
+{
+    let limits = WebSocketConfig::default()
+        .read_buffer_size(BUFFER)
+        .write_buffer_size(BUFFER)
+        .max_message_size(Some(body::BYTES))
+        .max_frame_size(Some(body::BYTES));
+    let socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(limits)).await;
+    let (mut sink, mut stream) = socket.split();
+    let (outbox, mut lines) = Outbox::new();
+    // One at a time: whoever sends faster than it is taken is not read.
+    let (tell, incoming) = mpsc::channel(1);
+    let heard = watch::Sender::new(Instant::now());
+    let ending = {
+        let reading = async {
+            loop {
+                let ending = match stream.next().await {
+                    Some(Ok(message)) => {
+                        heard.send_replace(Instant::now());
+                        match message {
+                            // The session has ended if nobody takes it.
+                            Message::Text(text) => drop(tell.send(text).await),
+                            Message::Binary(_) => break Ending::Closed(1003, "messages are texts"),
+                            Message::Close(_) => break Ending::Gone,
+                            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
+                        }
+                        continue;
+                    }
+                    Some(Err(error)) => flawed(&error),
+                    None => Ending::Gone,
+                };
+                break ending;
+            }
+        };
+        let silent = async {
+            loop {
+                let until = *heard.borrow() + SILENT;
+                if until <= Instant::now() {
+                    break Ending::Closed(1011, "nothing was heard for 60 s");
+                }
+                sleep_until(until).await;
+            }
+        };
+        let mut writing = pin!(async {
+            let mut pings = interval_at(Instant::now() + PING, PING);
+            pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                let message = tokio::select! {
+                    biased;
+                    _ = pings.tick() => Message::Ping(Default::default()),
+                    line = lines.recv() => match line {
+                        // Its room is taken by the next one as soon as this one is on its way.
+                        Some(line) => Message::Text(line.text),
+                        None => break Ending::Gone,
+                    },
+                };
+                if sink.send(message).await.is_err() {
+                    break Ending::Gone;
+                }
+            }
+        });
+        let (ending, has_more) = {
+            let session = pin!(session(incoming, outbox));
+            tokio::select! {
+                ending = session => (ending, true),
+                ending = reading => (ending, false),
+                ending = silent => (ending, false),
+                ending = &mut writing => (ending, false),
+            }
+        };
+        // What the session has said last.
+        if has_more {
+            drop(timeout(LEAVING, &mut writing).await);
+        }
+        ending
+    };
+    let leaving = async {
+        let said = match ending {
+            // Its own close is answered.
+            Ending::Gone => sink.flush().await,
+            Ending::Closed(code, reason) => sink.send(closed(code, reason)).await,
+            Ending::CutOff => sink.send(closed(1001, "the door has stopped")).await,
+        };
+        if let (Ok(()) | Err(Error::ConnectionClosed), Ok(socket)) = (said, sink.reunite(stream)) {
+            let mut socket = socket.into_inner();
+            if socket.shutdown().await.is_ok() {
+                drop(tokio::io::copy(&mut socket.take(UNREAD), &mut tokio::io::sink()).await);
+            }
+        }
+    };
+    drop(timeout(LEAVING, leaving).await);
+    ending
+}
+
+fn closed(code: u16, reason: &'static str) -> Message {
+    Message::Close(Some(CloseFrame { code: CloseCode::from(code), reason: Utf8Bytes::from_static(reason) }))
+}
+
+/// What a client has done wrong.
+fn flawed(error: &Error) -> Ending {
+    match error {
+        Error::Capacity(_) => Ending::Closed(1009, "a message may have 192 KiB"),
+        Error::Utf8(_) => Ending::Closed(1007, "a text must be UTF-8"),
+        Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Ending::Gone,
+        Error::Protocol(_) => Ending::Closed(1002, "RFC 6455 has no such frame here"),
+        _ => Ending::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+    use tokio::io::{DuplexStream, duplex};
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    /// A frame of a client, masked with zeros.
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
+        let head = match payload.len() {
+            0..126 => vec![first, 0x80 | length[1]],
+            _ => vec![first, 0xfe, length[0], length[1]],
+        };
+        [&head, &[0; 4][..], payload].concat()
+    }
+
+    /// A socket that says again what it hears.
+    fn echo() -> (DuplexStream, JoinHandle<Ending>) {
+        let (client, socket) = duplex(1 << 20);
+        let session = async |mut incoming: mpsc::Receiver<Utf8Bytes>, out: Outbox| {
+            while let Some(text) = incoming.recv().await {
+                out.send(text).await;
+            }
+            Ending::Gone
+        };
+        (client, tokio::spawn(async move { serve(socket, session).await }))
+    }
+
+    async fn read(client: &mut DuplexStream) -> (u8, Vec<u8>) {
+        let mut head = [0; 2];
+        client.read_exact(&mut head).await.unwrap();
+        let mut payload = vec![0; head[1].into()];
+        client.read_exact(&mut payload).await.unwrap();
+        (head[0], payload)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_come_in_frames_as_rfc_6455_has_them_or_end_the_socket() {
+        let large = [&[0x81, 0xff][..], &(1_u64 << 20).to_be_bytes(), &[0; 4]].concat();
+        let endless = [&[0x81, 0xff][..], &u64::MAX.to_be_bytes(), &[0; 4]].concat();
+        let fragments = [frame(0x01, &[b' '; 60_000]), frame(0x00, &[b' '; 60_000]).repeat(3)].concat();
+        for (bytes, code) in [
+            (frame(0x82, b"{}"), 1003),
+            (frame(0x81, b"\xff"), 1007),
+            ([frame(0x01, b"\xc3"), frame(0x80, b"(")].concat(), 1007),
+            // Not masked.
+            (b"\x81\x01x".to_vec(), 1002),
+            // Compressed, which was not agreed on; bits that mean nothing.
+            (frame(0xc1, b"x"), 1002),
+            (frame(0xa1, b"x"), 1002),
+            (frame(0x91, b"x"), 1002),
+            (frame(0x83, b"x"), 1002),
+            (frame(0x8b, b"x"), 1002),
+            // Control: too long, in fragments, without sense.
+            (frame(0x89, &[b'x'; 126]), 1002),
+            (frame(0x8a, &[b'x'; 126]), 1002),
+            (frame(0x09, b"x"), 1002),
+            (frame(0x88, b"x"), 1002),
+            // Fragments of nothing, and a message in the middle of another.
+            (frame(0x80, b"x"), 1002),
+            ([frame(0x01, b"x"), frame(0x81, b"x")].concat(), 1002),
+            (large, 1009),
+            (endless, 1009),
+            (fragments, 1009),
+        ] {
+            let (mut client, served) = echo();
+            client.write_all(&bytes).await.unwrap();
+            let (first, payload) = read(&mut client).await;
+            let start = &bytes[..bytes.len().min(20)];
+            assert_eq!((first, u16::from_be_bytes([payload[0], payload[1]])), (0x88, code), "{start:x?}");
+            drop(client);
+            assert!(matches!(served.await.unwrap(), Ending::Closed(said, _) if said == code), "{start:x?}");
+        }
+
+        // What is good: fragments with a ping between, an empty message, and byte for byte.
+        let (mut client, served) = echo();
+        for byte in
+            [frame(0x01, b"on"), frame(0x89, b"?"), frame(0x00, b""), frame(0x80, b"e"), frame(0x81, b"")].concat()
+        {
+            client.write_all(&[byte]).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(read(&mut client).await, (0x8a, b"?".to_vec()));
+        assert_eq!(read(&mut client).await, (0x81, b"one".to_vec()));
+        assert_eq!(read(&mut client).await, (0x81, Vec::new()));
+        client.write_all(&frame(0x88, &1000_u16.to_be_bytes())).await.unwrap();
+        assert_eq!(read(&mut client).await, (0x88, 1000_u16.to_be_bytes().to_vec()));
+        assert_eq!(served.await.unwrap(), Ending::Gone);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_is_asked_and_then_left() {
+        let (mut client, served) = echo();
+        let began = Instant::now();
+        for asked in [20, 40] {
+            assert_eq!(read(&mut client).await, (0x89, Vec::new()));
+            assert_eq!(began.elapsed().as_secs(), asked);
+        }
+        client.write_all(&frame(0x8a, b"")).await.unwrap();
+        for asked in [60, 80, 100] {
+            // At the end both are due.
+            if let (0x88, _) = read(&mut client).await {
+                break;
+            }
+            assert_eq!(began.elapsed().as_secs(), asked);
+        }
+        drop(client);
+        assert_eq!(served.await.unwrap(), Ending::Closed(1011, "nothing was heard for 60 s"));
+        assert_eq!(began.elapsed().as_secs(), 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_client_does_not_read_waits_within_bounds() {
+        for (size, most) in [(1, MESSAGES), (BYTES / 4, 4), (3 * BYTES, 1)] {
+            let (client, socket) = duplex(16);
+            let (tell, mut said) = mpsc::unbounded_channel();
+            let session = async move |_: mpsc::Receiver<Utf8Bytes>, out: Outbox| {
+                loop {
+                    out.send("x".repeat(size)).await;
+                    let _ = tell.send(());
+                }
+            };
+            let served = tokio::spawn(async move { serve(socket, session).await });
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let waiting = std::iter::from_fn(|| said.try_recv().ok()).count();
+            // One, or the few of a write, are on their way.
+            assert!((most..most + 20).contains(&waiting), "{size}: {waiting}");
+            drop(client);
+            assert_eq!(served.await.unwrap(), Ending::Gone);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The opening handshake (RFC 6455 §4.2): whether a request opens a socket, and of which kind.
+//! Never takes half of one: what else the request could be is refused.
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
+
+use crate::http::gate::single;
+use crate::http::only;
+use crate::http::refusal::Refusal;
+
+/// What is hashed with the client's key (RFC 6455 §1.3).
+const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// Calls and answers, as it is without any.
+const CALLS: &str = "jsonrpc";
+/// What a method says while it runs, too.
+const PARTS: &str = "parts.sealwire.dev";
+
+/// What a client has asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// A call has an answer, and nothing else comes.
+    Calls,
+    /// Parts, notifications and questions of the method come before it.
+    Parts,
+}
+
+/// A handshake that is one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Accepted {
+    /// `Sec-WebSocket-Accept`.
+    pub(super) key: HeaderValue,
+    /// The subprotocol that is spoken, if the client has named one that the door knows.
+    pub(super) protocol: Option<&'static str>,
+    pub(super) dialect: Dialect,
+}
+
+/// The handshake of this head.
+pub(super) fn accept(head: &Parts) -> Result<Accepted, Refusal> {
+    only(&head.method, Method::GET)?;
+    let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
+    let upgrade = |message, name, value| {
+        Refusal::bad(StatusCode::UPGRADE_REQUIRED, message).with(name, HeaderValue::from_static(value))
+    };
+    let headers = &head.headers;
+    if !tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"))
+        || !tokens(headers, &UPGRADE).any(|token| token.eq_ignore_ascii_case("websocket"))
+    {
+        return Err(upgrade(
+            "a WebSocket is opened here: `Connection: Upgrade`, `Upgrade: websocket`",
+            UPGRADE,
+            "websocket",
+        ));
+    }
+    if single(headers, &SEC_WEBSOCKET_VERSION)? != Some("13") {
+        return Err(upgrade("`Sec-WebSocket-Version` must be 13", SEC_WEBSOCKET_VERSION, "13"));
+    }
+    let key = single(headers, &SEC_WEBSOCKET_KEY)?.unwrap_or_default();
+    if !STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16) {
+        return Err(bad("`Sec-WebSocket-Key` must be 16 bytes in base64"));
+    }
+    // What would come behind it is neither a body nor a frame.
+    if single(headers, &CONTENT_LENGTH)?.is_some_and(|length| length != "0") {
+        return Err(bad("a handshake has no body").closing());
+    }
+    // Addresses are written to logs, and are no place for a token.
+    if head.uri.query().is_some() {
+        return Err(bad("the address of a socket has no query"));
+    }
+    let offered = || tokens(headers, &SEC_WEBSOCKET_PROTOCOL);
+    let (protocol, dialect) = match () {
+        () if offered().any(|name| name == PARTS) => (Some(PARTS), Dialect::Parts),
+        () if offered().any(|name| name == CALLS) => (Some(CALLS), Dialect::Calls),
+        // Whoever needs another one sees that it was not taken (RFC 6455 §4.2.2).
+        () => (None, Dialect::Calls),
+    };
+    let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{key}{GUID}").as_bytes());
+    let key = HeaderValue::try_from(STANDARD.encode(hash)).map_err(|_| bad("`Sec-WebSocket-Key`"))?;
+    Ok(Accepted { key, protocol, dialect })
+}
+
+/// The members of a list, which may be in several lines.
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    headers
+        .get_all(name)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use hyper::Request;
+
+    use super::*;
+
+    /// That of RFC 6455 §1.2.
+    const GOOD: [(&str, &str); 4] = [
+        ("connection", "Upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ("sec-websocket-version", "13"),
+    ];
+
+    fn head(lines: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().uri("/rpc/tools/ws");
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn a_handshake_is_all_of_it_or_refused() {
+        let accepted = accept(&head(&GOOD)).unwrap();
+        assert_eq!((accepted.key.to_str().unwrap(), accepted.protocol), ("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=", None));
+        // As browsers write it.
+        let mut lines = GOOD;
+        lines[0] = ("connection", "keep-alive, UPGRADE");
+        lines[1] = ("upgrade", "WebSocket");
+        assert!(accept(&head(&lines)).is_ok());
+
+        let without = |left_out: usize| {
+            let lines: Vec<_> = (0..4).filter(|at| *at != left_out).map(|at| GOOD[at]).collect();
+            accept(&head(&lines)).unwrap_err().status.as_u16()
+        };
+        assert_eq!([0, 1, 2, 3].map(without), [426, 426, 400, 426]);
+        let with = |at: usize, value| {
+            let mut lines = GOOD;
+            lines[at].1 = value;
+            accept(&head(&lines)).unwrap_err().status.as_u16()
+        };
+        for (at, value, status) in [
+            (0, "close", 426),
+            (1, "h2c", 426),
+            (2, "", 400),
+            (2, "dGhlIHNhbXBsZSBub25jZQ", 400),
+            (2, "dGhlIHNhbXBsZSBub25j", 400),
+            (3, "8", 426),
+            (3, "13, 8", 426),
+        ] {
+            assert_eq!(with(at, value), status, "{value}");
+        }
+        for line in [GOOD[2], GOOD[3], ("content-length", "1")] {
+            assert_eq!(accept(&head(&[&GOOD[..], &[line]].concat())).unwrap_err().status.as_u16(), 400, "{line:?}");
+        }
+        let mut post = head(&GOOD);
+        post.method = Method::POST;
+        assert_eq!(accept(&post).unwrap_err().status.as_u16(), 405);
+        let mut query = head(&GOOD);
+        query.uri = "/rpc/tools/ws?access_token=x".parse().unwrap();
+        assert_eq!(accept(&query).unwrap_err().status.as_u16(), 400);
+    }
+
+    #[test]
+    fn a_subprotocol_is_taken_that_the_door_knows() {
+        for (offered, protocol, dialect) in [
+            ("jsonrpc", Some("jsonrpc"), Dialect::Calls),
+            ("wamp, graphql-ws", None, Dialect::Calls),
+            ("wamp,parts.sealwire.dev", Some("parts.sealwire.dev"), Dialect::Parts),
+            ("jsonrpc, parts.sealwire.dev", Some("parts.sealwire.dev"), Dialect::Parts),
+        ] {
+            let accepted = accept(&head(&[&GOOD[..], &[("sec-websocket-protocol", offered)]].concat())).unwrap();
+            assert_eq!((accepted.protocol, accepted.dialect), (protocol, dialect), "{offered}");
+        }
+    }
+}

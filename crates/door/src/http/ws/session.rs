@@ -1,0 +1,328 @@
+//! What is said on a socket, as messages of JSON-RPC: which are for the service, which answer it, and which are the door's own.
+//! Never hands a message on that it could not answer under an id of its client's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use sealwire::rpc::{self, Id, Limits, Params, Request, Responses};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_tungstenite::tungstenite::Utf8Bytes;
+
+use super::calls::{Call, Open};
+use super::frames::{Ending, Outbox};
+use super::handshake::Dialect;
+use crate::http::Door;
+use crate::http::config::Expose;
+use crate::http::parts::{HOLDS, Held};
+use crate::http::principal::Principal;
+use crate::http::refusal::Refusal;
+use crate::http::rpc::Asked;
+
+/// How long before all is cut off clients are told so.
+const LAST: Duration = Duration::from_millis(500);
+
+/// The caller at the other end of a socket.
+pub(super) struct Session {
+    door: Arc<Door>,
+    principal: Principal,
+    expose: Expose,
+    dialect: Dialect,
+    open: Arc<Open>,
+}
+
+/// Whom an answer is for.
+enum For {
+    /// Nobody waits for one.
+    Nobody,
+    One(Id),
+    Many(Vec<Id>),
+}
+
+/// Why a message was not sent.
+enum Unsent {
+    Refused(Refusal),
+    /// A call of its id is under way.
+    InUse,
+}
+
+impl From<Refusal> for Unsent {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// `rpc.cancel`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cancel {
+    id: Box<RawValue>,
+}
+
+/// `rpc.listen`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listen {
+    method: String,
+    #[serde(default)]
+    params: Option<Box<RawValue>>,
+}
+
+impl Session {
+    pub(super) fn new(door: Arc<Door>, principal: Principal, expose: Expose, dialect: Dialect) -> Self {
+        Self { door, principal, expose, dialect, open: Arc::default() }
+    }
+
+    /// Takes what comes until the socket is to be closed. Dropped, it cancels what is under way.
+    pub(super) async fn run(
+        self,
+        incoming: mpsc::Receiver<Utf8Bytes>,
+        out: Outbox,
+        stopping: watch::Receiver<bool>,
+    ) -> Ending {
+        let ending = tokio::select! {
+            ending = self.holds() => ending,
+            ending = self.cut_off(stopping.clone()) => ending,
+            ending = self.take_all(incoming, &out, stopping) => ending,
+        };
+        tracing::info!(
+            target: "sealwire::door",
+            caller = self.principal.as_str(),
+            service = %self.expose.service,
+            ?ending,
+            "socket"
+        );
+        ending
+    }
+
+    /// Completes when the caller may not have the socket any more.
+    async fn holds(&self) -> Ending {
+        let mut looked = interval(HOLDS);
+        looked.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looked.tick().await;
+            if !self.door.callers.holds(&self.principal) {
+                return Ending::Closed(4401, "the token has expired or was revoked");
+            }
+        }
+    }
+
+    /// Completes when calls have had their time to end.
+    async fn cut_off(&self, mut stopping: watch::Receiver<bool>) -> Ending {
+        // Its sender goes when all is over.
+        drop(stopping.wait_for(|stopping| *stopping).await);
+        sleep(self.door.config.drain().saturating_sub(LAST)).await;
+        Ending::CutOff
+    }
+
+    async fn take_all(
+        &self,
+        mut incoming: mpsc::Receiver<Utf8Bytes>,
+        out: &Outbox,
+        mut stopping: watch::Receiver<bool>,
+    ) -> Ending {
+        let mut calls = JoinSet::new();
+        loop {
+            let is_stopping = *stopping.borrow();
+            if is_stopping && calls.is_empty() {
+                return Ending::Closed(1001, "the door is stopping");
+            }
+            tokio::select! {
+                _ = stopping.changed(), if !is_stopping => {}
+                Some(_) = calls.join_next() => {}
+                text = incoming.recv() => match text {
+                    Some(text) => self.take(text.into(), out, &stopping, &mut calls).await,
+                    None => return Ending::Gone,
+                },
+            }
+        }
+    }
+
+    async fn take(&self, text: Bytes, out: &Outbox, stopping: &watch::Receiver<bool>, calls: &mut JoinSet<()>) {
+        let message = match rpc::Body::parse(&text, &Limits::default()) {
+            Ok(message) => message,
+            Err(error) => return refuse(out, &For::One(Id::null()), Refusal::of_text(&error)).await,
+        };
+        if self.answers(&message, &text) {
+            return;
+        }
+        let (whom, is_stopping) = (For::of(&message), *stopping.borrow());
+        let begun = match &message {
+            rpc::Body::Single(Ok(request)) if request.method == "rpc.cancel" => {
+                let is_known = cancelled(request).map(|id| self.open.cancel(&id));
+                return answer(out, &whom, is_known).await;
+            }
+            _ if is_stopping => Err(Refusal::stopping().into()),
+            rpc::Body::Single(Ok(request)) if self.dialect == Dialect::Parts && request.method == "rpc.listen" => {
+                self.listen(request, out, stopping, calls)
+            }
+            _ => self.begin(message, text, out, stopping, calls),
+        };
+        match begun {
+            Ok(()) => {}
+            Err(Unsent::Refused(refusal)) => refuse(out, &whom, refusal).await,
+            // Under its own id it would be taken for the answer to the other call.
+            Err(Unsent::InUse) => {
+                let refusal =
+                    Refusal::bad(StatusCode::BAD_REQUEST, "an id of this message is in use: nothing was sent");
+                refuse(out, &For::One(Id::null()), refusal).await;
+            }
+        }
+    }
+
+    /// Whether these are answers to questions. Nothing answers them, whatever they are to.
+    fn answers(&self, message: &rpc::Body, text: &[u8]) -> bool {
+        let is_request = match message {
+            rpc::Body::Single(entry) => entry.is_ok(),
+            rpc::Body::Batch(entries) => entries.iter().any(Result::is_ok),
+        };
+        if is_request {
+            return false;
+        }
+        let answers = match Responses::parse(text, &Limits::default()) {
+            Ok(Responses::Single(answer)) => vec![answer],
+            Ok(Responses::Batch(answers)) => answers,
+            Err(_) => return false,
+        };
+        for answer in answers {
+            self.open.answered(answer);
+        }
+        true
+    }
+
+    /// Sends a message to the service.
+    fn begin(
+        &self,
+        message: rpc::Body,
+        text: Bytes,
+        out: &Outbox,
+        stopping: &watch::Receiver<bool>,
+        calls: &mut JoinSet<()>,
+    ) -> Result<(), Unsent> {
+        let service = self.expose.service.as_str();
+        let place = self.door.admission.admit(&self.principal, service)?;
+        let asked = self.door.judged(&self.principal, &self.expose, message, &text)?;
+        match asked {
+            Asked::Call(id, request) if self.dialect == Dialect::Parts => {
+                let stream = self.door.admission.open_stream(&self.principal, service)?;
+                let call = self.call(&[id], out)?;
+                calls.spawn(call.parts(request, Held::Call, place, stream, stopping.clone()));
+            }
+            asked => {
+                let call = self.call(asked.ids(), out)?;
+                calls.spawn(call.plain(asked, text, place));
+            }
+        }
+        Ok(())
+    }
+
+    /// `rpc.listen`: a call that is held until it is cancelled, without `timeout_s`.
+    fn listen(
+        &self,
+        request: &Request,
+        out: &Outbox,
+        stopping: &watch::Receiver<bool>,
+        calls: &mut JoinSet<()>,
+    ) -> Result<(), Unsent> {
+        let service = self.expose.service.as_str();
+        let place = self.door.admission.admit(&self.principal, service)?;
+        let Some(id) = request.id.clone() else { return Ok(()) };
+        let listen: Listen = Params::decode(request.params.as_ref()).map_err(|error| Refusal::of_text(&error))?;
+        let wrong = |_| Refusal::of_text(&rpc::RpcError::invalid_params("`params` must be an object or an array"));
+        let inner = Request::new(listen.method, &listen.params, Some(id.clone())).map_err(wrong)?;
+        if !self.expose.allows(&inner.method) {
+            return Err(Refusal::no_method().into());
+        }
+        let stream = self.door.admission.open_stream(&self.principal, service)?;
+        let call = self.call(&[id], out)?;
+        calls.spawn(call.parts(inner, Held::Listening, place, stream, stopping.clone()));
+        Ok(())
+    }
+
+    /// Takes ids for a message.
+    fn call(&self, ids: &[Id], out: &Outbox) -> Result<Call, Unsent> {
+        let claim = self.open.claim(ids).ok_or(Unsent::InUse)?;
+        Ok(Call {
+            door: Arc::clone(&self.door),
+            principal: self.principal.clone(),
+            expose: self.expose.clone(),
+            out: out.clone(),
+            claim,
+        })
+    }
+}
+
+impl For {
+    fn of(message: &rpc::Body) -> Self {
+        let id = |entry: &rpc::Entry| match entry {
+            Ok(request) => request.id.clone(),
+            Err(invalid) => Some(invalid.id.clone()),
+        };
+        match message {
+            rpc::Body::Single(entry) => id(entry).map_or(Self::Nobody, Self::One),
+            rpc::Body::Batch(entries) => {
+                let ids: Vec<_> = entries.iter().filter_map(id).collect();
+                if ids.is_empty() { Self::Nobody } else { Self::Many(ids) }
+            }
+        }
+    }
+}
+
+/// The call that is not wanted any more.
+fn cancelled(request: &Request) -> Result<Id, Refusal> {
+    let cancel: Cancel = Params::decode(request.params.as_ref()).map_err(|error| Refusal::of_text(&error))?;
+    // An id is read as one of a call.
+    let text = format!(r#"{{"jsonrpc":"2.0","method":"rpc.cancel","id":{}}}"#, cancel.id.get());
+    match rpc::Body::parse(text.as_bytes(), &Limits::default()) {
+        Ok(rpc::Body::Single(Ok(Request { id: Some(id), .. }))) => Ok(id),
+        _ => Err(Refusal::of_text(&rpc::RpcError::invalid_params("`id` must be that of a call"))),
+    }
+}
+
+/// Answers a call of the door's own methods, if it is one.
+async fn answer(out: &Outbox, whom: &For, outcome: Result<bool, Refusal>) {
+    match (outcome, whom) {
+        (Ok(result), For::One(id)) => {
+            let result = RawValue::from_string(result.to_string()).unwrap_or_else(|_| RawValue::NULL.to_owned());
+            say(out, rpc::Response::new(id.clone(), Ok(result)).to_bytes()).await;
+        }
+        (Ok(_), _) => {}
+        (Err(refusal), whom) => refuse(out, whom, refusal).await,
+    }
+}
+
+/// Says why nothing was sent, to each call that waits for an answer.
+async fn refuse(out: &Outbox, whom: &For, mut refusal: Refusal) {
+    tracing::debug!(target: "sealwire::door", code = refusal.code, "a message was refused");
+    match whom {
+        // JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a Notification".
+        For::Nobody => {}
+        For::One(id) => say(out, refusal.of(Some(id)).text()).await,
+        For::Many(ids) => {
+            let mut all = Vec::with_capacity(ids.len());
+            for id in ids {
+                refusal = refusal.of(Some(id));
+                all.push(refusal.text());
+            }
+            say(out, array(&all)).await;
+        }
+    }
+}
+
+/// Several texts in one.
+pub(super) fn array(texts: &[Vec<u8>]) -> Vec<u8> {
+    [b"[".as_slice(), &texts.join(b",".as_slice()), b"]"].concat()
+}
+
+/// Queues a text, when there is room for it.
+pub(super) async fn say(out: &Outbox, text: Vec<u8>) {
+    // What was serialized is UTF-8.
+    if let Ok(text) = Utf8Bytes::try_from(text) {
+        out.send(text).await;
+    }
+}
