@@ -217,37 +217,54 @@ impl<T> CallStream<T> {
 
     /// As [`CallStream::finish`]. Stopped before, it is cancelled at the service, and what the service answers is waited for.
     pub(super) async fn finish_unless<R: DeserializeOwned>(mut self, stop: &StopSignal) -> Result<R, ClientError> {
-        let (incoming, id) = (Arc::clone(&self.parts.incoming), self.parts.message_id.clone());
-        let client = self.parts.stop.as_ref().map(|(_, client)| Arc::clone(&client.0));
+        let (id, cancelling) = (self.parts.message_id.clone(), self.cancelling());
         let mut finishing = pin!(self.parts.finish());
         tokio::select! {
             biased;
             outcome = &mut finishing => return outcome,
             () = stop.came() => {}
         }
-        let (Some(client), Some(id)) = (client, id.get()) else { return Err(ClientError::Cancelled { sent: false }) };
-        let unconfirmed = || Err(ClientError::Cancelled { sent: true });
-        let mut under_way = client.pending.cancellable().into_iter();
-        let expected = under_way.find(|(expected, _)| expected.expectation.message_id() == id);
-        let cancelling = async {
-            match expected {
-                Some((expected, _)) => {
-                    let deadline = incoming.deadline();
-                    cancel(client, expected, || incoming.replica(), pending(), deadline).await;
-                }
-                // It has just ended.
-                None => pending().await,
-            }
-        };
+        if id.get().is_none() {
+            return Err(ClientError::Cancelled { sent: false });
+        }
         tokio::select! {
             biased;
-            outcome = timeout(CONFIRMED_WITHIN, finishing) => outcome.unwrap_or_else(|_| unconfirmed()),
-            () = cancelling => unconfirmed(),
+            outcome = finishing => outcome,
+            () = cancelling => Err(ClientError::Cancelled { sent: true }),
+        }
+    }
+
+    /// Has the service cancel the call while the future is polled, which completes after 5 s, or at once where nothing can be
+    /// cancelled. The stream goes on meanwhile, and says how the call has ended: with `-32016`, or as it would have anyway if
+    /// that was faster. If it has said nothing by then, what the call has done is not known.
+    ///
+    /// Cancel safety: dropping the future ends the cancelling, and not the call.
+    pub fn cancelling(&self) -> impl Future<Output = ()> + Send + use<T> {
+        let (incoming, id) = (Arc::clone(&self.parts.incoming), self.parts.message_id.clone());
+        let client = self.parts.stop.as_ref().map(|(_, client)| Arc::downgrade(&client.0));
+        async move {
+            let client = client.and_then(|client| client.upgrade());
+            let (Some(client), Some(id)) = (client, id.get()) else { return };
+            let mut under_way = client.pending.cancellable().into_iter();
+            let expected = under_way.find(|(expected, _)| expected.expectation.message_id() == id);
+            drop(under_way);
+            let cancelling = async {
+                match expected {
+                    Some((expected, _)) => {
+                        let deadline = incoming.deadline();
+                        cancel(client, expected, || incoming.replica(), pending(), deadline).await;
+                    }
+                    // It has just ended.
+                    None => pending().await,
+                }
+            };
+            drop(timeout(CONFIRMED_WITHIN, cancelling).await);
         }
     }
 
     /// Cancels the call at the service, and waits until it says that it has ended, for 5 s at most. `false` if it has not
-    /// said so: then it goes on being told until the deadline, as after a drop.
+    /// said so: then it goes on being told until the deadline, as after a drop. How it has ended is not said: it may have given
+    /// its result before, see [`CallStream::cancelling`].
     ///
     /// Cancel safety: dropping the future cancels all the same.
     pub async fn cancel(mut self) -> bool {

@@ -8,6 +8,7 @@ use sealwire::client::{ClientError, ErrorKind};
 use sealwire::rpc::{RpcError, code};
 use sealwire_testkit::site::Site;
 use sealwire_testkit::{NatsServer, SOON, settle, within};
+use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::eventually;
@@ -56,6 +57,41 @@ async fn a_call_that_is_stopped_ends_with_the_word_of_the_service() {
         Err(error) => assert_eq!(error.remote().map(RpcError::code), Some(code::CANCELLED), "{error}"),
     }
     eventually("both have ended", || ended() == 4).await;
+}
+
+/// SPEC.md §25.4: its end may be another than `-32016`, and what comes before that is not lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_being_cancelled_goes_on_to_the_end_that_the_service_gives_it() {
+    let stage = Stage::open().await;
+    let request = || stage.client.request("site").deadline(Duration::from_secs(500));
+    let mut numbers = request().stream::<u64>("site/count", json!({ "to": 100_000, "pause_ms": 5 }));
+    assert_eq!(within(SOON, numbers.next()).await.unwrap().unwrap(), 1);
+    let cancelling = numbers.cancelling();
+    let rest = async {
+        for wanted in 2.. {
+            match numbers.next().await.unwrap() {
+                Ok(number) => assert_eq!(number, wanted),
+                Err(error) => return error,
+            }
+        }
+        unreachable!("it ends")
+    };
+    let error = tokio::select! {
+        error = rest => error,
+        () = cancelling => panic!("the service has not confirmed it"),
+    };
+    assert_eq!(error.remote().map(RpcError::code), Some(code::CANCELLED), "{error}");
+    eventually("the method has ended", || stage.done.dropped.load(Ordering::SeqCst) == 1).await;
+
+    // One that was faster has its result.
+    let stream = request().stream::<u64>("site/wait", (1,));
+    eventually("it has finished", || stage.has_finished()).await;
+    let cancelling = stream.cancelling();
+    let result = tokio::select! {
+        result = stream.finish::<u64>() => result,
+        () = cancelling => panic!("the service has said nothing"),
+    };
+    assert_eq!(result.unwrap(), 1);
 }
 
 /// SPEC.md §25.4.
