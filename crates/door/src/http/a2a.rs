@@ -41,8 +41,9 @@ use crate::mcp::message::raw;
 
 /// The largest result, and the most that is kept of a task, in bytes.
 const RESULT: usize = 1 << 20;
-/// The most tasks under way. Of one caller there are as many as it may have streams.
-const RUNNING: usize = 1_024;
+/// The most calls under way, of the streams that the door's client may have: those who end with their answer find room beside them.
+/// Of one caller there are as many as it may have streams.
+const RUNNING: usize = 192;
 /// How long an answer may be silent before it becomes a stream of comments.
 const SILENCE: Duration = Duration::from_secs(15);
 /// The methods that a service may have itself.
@@ -293,7 +294,7 @@ impl Door {
         };
         // Taken before the answer is: what cannot be told is not done.
         let stream = if is_stream { Some(self.admission.open_stream(&principal, service)?) } else { None };
-        if !task.answer(answer) {
+        if !task.answer(&incoming.id, answer) {
             return Err(fault::unsupported("the task waits for no message"));
         }
         if let Some(stream) = stream {

@@ -366,6 +366,10 @@ async fn a_method_that_asks_is_answered_by_the_next_message_to_its_task() {
     assert_eq!(task["status"]["state"], "TASK_STATE_COMPLETED", "{ended}");
     let heard = json!({ "heard": { "action": "accept", "content": { "count": 3 } } });
     assert_eq!(task["artifacts"][0]["parts"][0]["data"], heard);
+    // Once more is no other answer; and nobody asks any more.
+    let repeated = ask_site(&door, "SendMessage", &answer).await.json();
+    assert_eq!(repeated["result"]["task"], *task, "{repeated}");
+    answer["message"]["messageId"] = json!("other");
     ask_site(&door, "SendMessage", &answer).await.is(200, -32004);
 
     // The same by streams: the first one ends with the question.

@@ -19,6 +19,7 @@ use crate::http::connections::Body;
 use crate::http::gate::single;
 use crate::http::principal::Principal;
 use crate::http::refusal::Refusal;
+use crate::http::replicas::FromReplica;
 use crate::http::rpc::failed;
 use crate::http::{Door, answered, holding, only};
 use crate::mcp::message::raw;
@@ -62,6 +63,10 @@ fn agent_of(path: &str) -> Option<Option<&str>> {
 impl Door {
     /// What nobody needs a token for: the key of cards, and, where callers have tokens, cards that say how to get one.
     pub(in crate::http) fn a2a_public(&self, head: &Parts) -> Option<Result<Response<Body>, Refusal>> {
+        // A replica hands on nothing of A2A.
+        if head.extensions.get::<FromReplica>().is_some() {
+            return None;
+        }
         let path = head.uri.path();
         if path == KEYS
             && let Some(key) = &self.a2a.card_key

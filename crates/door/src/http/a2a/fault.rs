@@ -19,6 +19,8 @@ use crate::http::rpc::failed;
 /// Whose reasons those of the protocol are.
 const A2A: &str = "a2a-protocol.org";
 const DOOR: &str = "sealwire.dev";
+/// The most that is handed on of an error's own data, which takes many times that here.
+const DATA_BYTES: usize = 16 << 10;
 
 /// A2A §5.4, in the order of the codes from -32001.
 const REASONS: [&str; 9] = [
@@ -121,7 +123,10 @@ pub(super) fn translated(expose: &Expose, error: &ClientError) -> Refusal {
 /// An error that the service has signed.
 fn of_service(error: &RpcError, is_native: bool) -> Refusal {
     let message = error.message().to_owned();
-    let data = || error.data().and_then(|data| serde_json::from_str::<Value>(data.get()).ok());
+    let data = || {
+        let data = error.data().filter(|data| data.get().len() <= DATA_BYTES)?;
+        serde_json::from_str::<Value>(data.get()).ok()
+    };
     match error.code() {
         code::UNAUTHENTICATED | code::STALE | code::REPLAYED => Refusal::not_taken().of_a2a(),
         code::METHOD_NOT_FOUND => fault(code::METHOD_NOT_FOUND, "METHOD_NOT_FOUND", message),
@@ -129,7 +134,7 @@ fn of_service(error: &RpcError, is_native: bool) -> Refusal {
             of_reason(StatusCode::FORBIDDEN, -code::PERMISSION_DENIED, "PERMISSION_DENIED", message, &json!({}))
         }
         code::INVALID_PARAMS | code::VALIDATION_FAILED => invalid("message.parts[0].data.params", message),
-        code::QUOTA_EXCEEDED | code::OVERLOADED => {
+        code::QUOTA_EXCEEDED => {
             let retry_ms = data().and_then(|data| data.get("retry_after_ms")?.as_u64()).unwrap_or(1_000);
             let delay = format!("{}.{:03}s", retry_ms / 1_000, retry_ms % 1_000);
             let info = error_info("RETRY_LATER", DOOR, &json!({ "outcome": "not_executed" }));
@@ -138,8 +143,8 @@ fn of_service(error: &RpcError, is_native: bool) -> Refusal {
                 .with_data(json!([info, retry]))
                 .with(RETRY_AFTER, HeaderValue::from(retry_ms.div_ceil(1_000).max(1)))
         }
-        // It has begun, and what it has done by then nobody says.
-        code::TIMEOUT => {
+        // It has begun, or, without room (`-32014`), it may have: what it has done by then nobody says.
+        code::TIMEOUT | code::OVERLOADED => {
             let unknown = json!({ "outcome": "unknown" });
             of_reason(StatusCode::OK, code::INTERNAL_ERROR, "OUTCOME_UNKNOWN", message, &unknown)
         }
@@ -175,6 +180,15 @@ mod tests {
     }
 
     #[test]
+    fn the_data_of_an_error_is_handed_on_unless_there_is_much_of_it() {
+        let with = |length: usize| RpcError::application(7, "m").with_data(&vec![1; length]);
+        assert_eq!(said(&with(8_000), false).1["data"][1]["value"].as_array().map(Vec::len), Some(8_000));
+        let much = said(&with(9_000), false).1;
+        assert_eq!((&much["message"], much["data"].as_array().map(Vec::len)), (&json!("m"), Some(1)));
+        assert_eq!(much["data"][0]["metadata"]["serviceCode"], "7");
+    }
+
+    #[test]
     fn no_code_of_the_bus_is_taken_for_one_of_a2a() {
         for code in (-32_099..=-32_000).chain([-32_603, 1, 32_001, 32_009]) {
             let (status, said) = said(&error(code), false);
@@ -185,7 +199,7 @@ mod tests {
             assert!(!data.is_empty() && data.iter().all(|one| one["@type"].is_string()), "{said}");
         }
         assert_eq!(said(&error(-32_601), false).1["code"], -32_601);
-        for code in [-32_010, -32_011, -32_012, -32_003] {
+        for code in [-32_010, -32_011, -32_012, -32_003, -32_014] {
             assert_eq!(said(&error(code), true).1["data"][0]["metadata"]["outcome"], "unknown", "{code}");
         }
         // A service that is an agent itself says them with the other sign.

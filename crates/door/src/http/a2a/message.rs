@@ -12,6 +12,7 @@ use crate::mcp::message::raw;
 
 /// A message that was read.
 pub(super) struct Incoming {
+    pub(super) id: String,
     /// The task that it is for.
     pub(super) task: Option<String>,
     pub(super) context: Option<String>,
@@ -25,8 +26,8 @@ pub(super) enum Input {
     Data(Box<RawValue>),
 }
 
-/// The longest `contextId`.
-const CONTEXT_BYTES: usize = 256;
+/// The longest `messageId`, and the longest `contextId`.
+const ID_BYTES: usize = 256;
 
 #[derive(Deserialize)]
 struct SendMessage {
@@ -89,11 +90,14 @@ impl Incoming {
         if message.message_id.is_empty() {
             return Err(fault::invalid("message.messageId", "it is missing"));
         }
+        if message.message_id.len() > ID_BYTES {
+            return Err(fault::invalid("message.messageId", "it has more than 256 bytes"));
+        }
         if message.role != "ROLE_USER" {
             return Err(fault::invalid("message.role", "it must be `ROLE_USER`"));
         }
         let context = set(message.context_id);
-        if context.as_ref().is_some_and(|context| context.len() > CONTEXT_BYTES) {
+        if context.as_ref().is_some_and(|context| context.len() > ID_BYTES) {
             return Err(fault::invalid("message.contextId", "it has more than 256 bytes"));
         }
         let Ok([part]) = <[Part; 1]>::try_from(message.parts) else {
@@ -113,7 +117,7 @@ impl Incoming {
             return Err(fault::content_type(wanted));
         }
         let returns_immediately = configuration.return_immediately.unwrap_or(false);
-        Ok(Self { task, context, input, returns_immediately })
+        Ok(Self { id: message.message_id, task, context, input, returns_immediately })
     }
 
     /// The call that it asks for.

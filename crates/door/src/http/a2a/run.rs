@@ -79,11 +79,13 @@ impl Runner {
     pub(super) async fn run(mut self) {
         let task = Arc::clone(&self.task);
         let mut holds = interval_at(Instant::now() + HOLDS, HOLDS);
+        let mut cancelling: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         while let Some(call) = self.call.as_mut() {
             let kept = tokio::select! {
                 biased;
-                () = task.is_cancelled() => {
-                    self.cancel().await;
+                // The end that the service gives it may still be another.
+                () = task.is_cancelled(), if cancelling.is_none() => {
+                    cancelling = Some(Box::pin(call.cancelling()));
                     Ok(())
                 }
                 _ = &mut self.client_left, if !task.is_shown() => {
@@ -102,6 +104,11 @@ impl Runner {
                     task.ask(&question.request, question.reply)
                 }
                 part = call.next() => self.part(part).await,
+                () = came(&mut cancelling) => {
+                    let message = "the service was told to cancel, and has not confirmed it";
+                    self.end(State::Failed, Err(Refusal::unknown(message).of_a2a()));
+                    Ok(())
+                }
                 sent = &mut self.gone => {
                     let refusal = if sent { Refusal::lost() } else { Refusal::away() };
                     self.end(State::Failed, Err(refusal.of_a2a()));
@@ -140,37 +147,43 @@ impl Runner {
         while let Ok(note) = self.notes.try_recv() {
             self.note(&note)?;
         }
-        match outcome {
-            Ok(result) => self.end(State::Completed, Ok(result)),
-            Err(error) => {
-                let is_cancelled = error.remote().is_some_and(|error| error.code() == code::CANCELLED);
-                let refusal = translated(&self.expose, &error);
-                let state = match refusal.status {
-                    StatusCode::FORBIDDEN => State::Rejected,
-                    _ if is_cancelled => State::Canceled,
-                    _ => State::Failed,
-                };
-                self.end(state, Err(refusal));
-            }
-        }
+        let (state, outcome) = judged(&self.expose, outcome, self.task.events() > 0);
+        self.end(state, outcome);
         Ok(())
-    }
-
-    async fn cancel(&mut self) {
-        let Some(call) = self.call.take() else { return };
-        if call.cancel().await {
-            let refusal = super::fault(code::INTERNAL_ERROR, "CANCELED", "cancelled, as the service has confirmed");
-            self.end(State::Canceled, Err(refusal));
-        } else {
-            let message = "the service was told to cancel, and has not confirmed it";
-            self.end(State::Failed, Err(Refusal::unknown(message).of_a2a()));
-        }
     }
 
     fn end(&mut self, state: State, outcome: Result<Box<RawValue>, Refusal>) {
         self.call = None;
         self.task.end(state, outcome);
         self.tasks.tidy();
+    }
+}
+
+/// What a call has come to, by the word of the service. `has_told`: there was something of it before.
+fn judged(
+    expose: &Expose,
+    outcome: Result<Box<RawValue>, ClientError>,
+    has_told: bool,
+) -> (State, Result<Box<RawValue>, Refusal>) {
+    let error = match outcome {
+        Ok(result) => return (State::Completed, Ok(result)),
+        Err(error) => error,
+    };
+    if error.remote().is_some_and(|error| error.code() == code::CANCELLED) {
+        let refusal = super::fault(code::INTERNAL_ERROR, "CANCELED", "cancelled, as the service has confirmed");
+        return (State::Canceled, Err(refusal));
+    }
+    let refusal = translated(expose, &error);
+    // What has begun is not rejected any more.
+    let is_rejected = refusal.status == StatusCode::FORBIDDEN && !has_told;
+    (if is_rejected { State::Rejected } else { State::Failed }, Err(refusal))
+}
+
+/// What is waited for, if it is.
+async fn came(what: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
+    match what {
+        Some(what) => what.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -187,5 +200,37 @@ impl Drop for Runner {
             state = ?self.task.state().0,
             "call of A2A"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use sealwire::rpc::{Limits, Responses};
+
+    use super::*;
+
+    #[test]
+    fn a_call_has_come_to_what_its_service_says_whoever_wanted_it_cancelled() {
+        let expose: Expose = serde_json::from_str(r#"{"service":"demo"}"#).unwrap();
+        let remote = |code: i32| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"m"}}}}"#);
+            match Responses::parse(text.as_bytes(), &Limits::default()).unwrap() {
+                Responses::Single(response) => Err(ClientError::Remote(response.outcome.unwrap_err())),
+                Responses::Batch(_) => unreachable!("one response"),
+            }
+        };
+        for (outcome, has_told, wanted) in [
+            (Ok(RawValue::NULL.to_owned()), true, State::Completed),
+            (remote(code::CANCELLED), true, State::Canceled),
+            (remote(code::PERMISSION_DENIED), false, State::Rejected),
+            (remote(code::PERMISSION_DENIED), true, State::Failed),
+            (remote(code::TIMEOUT), true, State::Failed),
+            (Err(ClientError::Cancelled { sent: true }), true, State::Failed),
+            (Err(ClientError::Ended), true, State::Failed),
+        ] {
+            let (state, outcome) = judged(&expose, outcome, has_told);
+            assert_eq!((state, outcome.is_ok()), (wanted, wanted == State::Completed));
+        }
     }
 }

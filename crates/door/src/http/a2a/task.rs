@@ -7,7 +7,6 @@ use std::time::{Instant, SystemTime};
 use sealwire::rpc::Request;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::{oneshot, watch};
@@ -37,12 +36,14 @@ struct Inner {
     outcome: Option<Result<Box<RawValue>, Refusal>>,
     status: Status,
     /// What went wrong, for programs.
-    error: Option<Value>,
+    error: Option<Arc<RawValue>>,
     events: Vec<Event>,
     /// Of events that clients take as a part of the result.
     bytes: usize,
     progress: usize,
     question: Option<oneshot::Sender<Box<RawValue>>>,
+    /// The ids of the messages that have answered. They count as bytes.
+    answered: Vec<String>,
     ended: Option<Instant>,
 }
 
@@ -53,7 +54,7 @@ enum Event {
     Part(Box<RawValue>),
     /// All of it, in place of the parts.
     Whole(Box<RawValue>),
-    Status(Status, Option<Value>),
+    Status(Status, Option<Arc<RawValue>>),
 }
 
 /// A2A §4.1.3.
@@ -97,7 +98,7 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     artifacts: Option<Vec<Artifact<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<&'a Value>,
+    metadata: Option<&'a RawValue>,
 }
 
 #[derive(Serialize)]
@@ -124,7 +125,7 @@ struct StatusUpdate<'a> {
     context_id: &'a str,
     status: &'a Status,
     #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<&'a Value>,
+    metadata: Option<&'a RawValue>,
 }
 
 #[derive(Serialize)]
@@ -195,6 +196,7 @@ impl Task {
             bytes: 0,
             progress: 0,
             question: None,
+            answered: Vec::new(),
             ended: None,
         };
         let context = context.map_or_else(name, Ok)?;
@@ -342,10 +344,16 @@ impl Task {
         self.inner().question.is_some()
     }
 
-    /// Whether somebody has asked.
-    pub(super) fn answer(&self, answer: Box<RawValue>) -> bool {
+    /// Whether somebody has asked, or this message has answered before: then it changes nothing, since another question may be
+    /// open by now.
+    pub(super) fn answer(&self, message_id: &str, answer: Box<RawValue>) -> bool {
         let mut inner = self.inner();
+        if inner.answered.iter().any(|known| known == message_id) {
+            return true;
+        }
         let Some(question) = inner.question.take() else { return false };
+        inner.bytes += message_id.len() + OF_EVENT;
+        inner.answered.push(message_id.to_owned());
         // The method may have ended meanwhile, which is told in its place.
         drop(question.send(answer));
         if inner.ended.is_none() {
@@ -378,11 +386,14 @@ impl Task {
                 self.tell(inner, state, None);
             }
             Err(refusal) => {
-                let error = serde_json::from_slice::<Value>(&refusal.text()).ok();
-                let error = error.and_then(|mut error| error.get_mut("error").map(Value::take));
-                let text = error.as_ref().and_then(|error| error.get("message")?.as_str()).unwrap_or("failed");
-                let message = self.message(vec![Part::Text { text: text.to_owned() }]);
-                inner.error = error.map(|error| json!({ "error": error }));
+                #[derive(Serialize, Deserialize)]
+                struct Said {
+                    error: Box<RawValue>,
+                }
+                let error = serde_json::from_slice::<Said>(&refusal.text()).ok().map(|said| raw(&said));
+                let message = self.message(vec![Part::Text { text: refusal.message().to_owned() }]);
+                inner.bytes += error.as_ref().map_or(0, |error| error.get().len()) + message.get().len() + OF_EVENT;
+                inner.error = error.map(Arc::from);
                 self.tell(inner, state, Some(message));
             }
         }
@@ -457,7 +468,7 @@ impl Task {
             }
             Event::Whole(whole) => (update(artifact(whole), false, true), false),
             Event::Status(status, metadata) => {
-                let update = StatusUpdate { task_id, context_id, status, metadata: metadata.as_ref() };
+                let update = StatusUpdate { task_id, context_id, status, metadata: metadata.as_deref() };
                 let ends = !matches!(status.state, State::Working | State::Submitted);
                 (chosen("statusUpdate", &raw(&update)), ends)
             }
@@ -490,7 +501,7 @@ impl Task {
         let has_artifacts = with_artifacts && !parts.is_empty();
         let artifacts = has_artifacts.then(|| vec![Artifact { artifact_id: RESULT_ID, parts }]);
         let (id, context_id) = (self.id.as_str(), self.context.as_str());
-        raw(&Shown { id, context_id, status: &inner.status, artifacts, metadata: inner.error.as_ref() })
+        raw(&Shown { id, context_id, status: &inner.status, artifacts, metadata: inner.error.as_deref() })
     }
 
     /// The same as a result of `SendMessage`.
@@ -559,7 +570,34 @@ fn says_again(events: &[Event], result: &RawValue) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use sealwire::rpc::{Body, Limits};
+
     use super::*;
+
+    #[test]
+    fn a_message_that_has_answered_answers_no_other_question() {
+        let task = Task::new(&Principal::own("ann"), "demo", None).unwrap();
+        let ask = |id: u8| {
+            let text = format!(r#"{{"jsonrpc":"2.0","method":"elicitation/create","id":{id}}}"#);
+            let Body::Single(Ok(question)) = Body::parse(text.as_bytes(), &Limits::default()).unwrap() else {
+                unreachable!("one request")
+            };
+            let (reply, replied) = oneshot::channel();
+            assert!(task.ask(&question, reply).is_ok());
+            replied
+        };
+        let yes = || RawValue::from_string("true".to_owned()).unwrap();
+        assert!(!task.answer("early", yes()), "nobody has asked");
+        let mut first = ask(1);
+        assert!(task.answer("a", yes()) && first.try_recv().is_ok());
+        let mut second = ask(2);
+        let bytes = task.inner().bytes;
+        assert!(task.answer("a", yes()), "the same once more");
+        assert!(second.try_recv().is_err() && task.is_asking() && task.inner().bytes == bytes);
+        assert!(task.answer("b", yes()) && second.try_recv().is_ok());
+        assert!(task.answer("b", yes()) && !task.answer("c", yes()));
+    }
 
     #[test]
     fn times_are_to_the_millisecond_in_utc() {

@@ -23,6 +23,8 @@ const OF_ALL: (usize, usize) = (1_024, 64 << 20);
 /// Tasks on a page.
 const PAGE: usize = 50;
 const MAX_PAGE: usize = 100;
+/// And bytes on it, unless it is one task.
+const PAGE_BYTES: usize = 1 << 20;
 
 /// Those that clients know of. Those under way are bounded by whoever starts them.
 #[derive(Default)]
@@ -99,10 +101,18 @@ impl Tasks {
             }
         };
         let with_artifacts = filter.include_artifacts.unwrap_or(false);
-        let page: Vec<_> = found.iter().skip(begin).take(page_size).collect();
-        let is_last = begin + page.len() >= total_size;
-        let next = page.last().filter(|_| !is_last).map(|(_, task)| task.id().to_owned());
-        let tasks: Vec<_> = page.iter().map(|(_, task)| task.snapshot(with_artifacts)).collect();
+        let (mut tasks, mut bytes) = (Vec::new(), 0);
+        for (_, task) in found.iter().skip(begin).take(page_size) {
+            let snapshot = task.snapshot(with_artifacts);
+            bytes += snapshot.get().len();
+            if bytes > PAGE_BYTES && !tasks.is_empty() {
+                break;
+            }
+            tasks.push(snapshot);
+        }
+        let end = begin + tasks.len();
+        let last = end.checked_sub(1).filter(|_| end < total_size).and_then(|last| found.get(last));
+        let next = last.map(|(_, task)| task.id().to_owned());
         Ok(raw(&Listed { page_size: tasks.len(), tasks, next_page_token: next.unwrap_or_default(), total_size }))
     }
 
@@ -138,6 +148,7 @@ impl Tasks {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+    use super::fault::fault;
     use super::*;
     use serde_json::{Value, json};
 
@@ -180,6 +191,41 @@ mod tests {
             ended(&tasks, &Principal::own(&format!("agent-{number}")), 1);
         }
         assert_eq!(tasks.lock().len(), OF_ALL.0);
+    }
+
+    #[test]
+    fn what_goes_wrong_with_a_task_is_in_its_bytes() {
+        let (ann, tasks) = (Principal::own("ann"), Tasks::default());
+        for _ in 0..8 {
+            let task = Task::new(&ann, "demo", None).unwrap();
+            tasks.show(&task);
+            task.end(State::Failed, Err(fault(-32_603, "METHOD_FAILED", "x".repeat(1 << 20))));
+            tasks.tidy();
+        }
+        assert!((1..=2).contains(&tasks.lock().len()), "{} of 2 MiB each", tasks.lock().len());
+    }
+
+    #[test]
+    fn a_page_ends_with_its_bytes_and_has_one_task_at_least() {
+        let (ann, tasks) = (Principal::own("ann"), Tasks::default());
+        for bytes in [1_000, 1_040_000, 600_000, 600_000, 1_000] {
+            std::thread::sleep(Duration::from_millis(2));
+            ended(&tasks, &ann, bytes);
+        }
+        let (mut counts, mut token) = (Vec::new(), Value::from(""));
+        while counts.is_empty() || token != "" {
+            let filter = serde_json::from_value(json!({ "includeArtifacts": true, "pageToken": token })).unwrap();
+            let page = tasks.list(&ann, "demo", filter).unwrap();
+            assert!(page.get().len() < PAGE_BYTES + 1_000);
+            let page: Value = serde_json::from_str(page.get()).unwrap();
+            assert_eq!(
+                (&page["totalSize"], &page["pageSize"]),
+                (&json!(5), &json!(page["tasks"].as_array().unwrap().len()))
+            );
+            counts.push(page["tasks"].as_array().unwrap().len());
+            token = page["nextPageToken"].clone();
+        }
+        assert_eq!(counts, [2, 1, 2]);
     }
 
     #[test]
