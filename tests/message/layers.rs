@@ -53,6 +53,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("answer", "error"),
             ("stream_options", ""),
             ("sent", ""),
+            ("trace", ""),
             ("observe", "answer error"),
             ("attachment", "stream_options"),
             ("known_service", "credentials error"),
@@ -62,8 +63,11 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             (".", "credentials error known_service link pending token"),
             ("control", ". link pending"),
             ("stop_signal", ". answer control error pending"),
-            ("exchange", ". answer control error incoming known_service link observe pending sent stop_signal token"),
-            ("request", ". answer attachment error exchange observe sent stop_signal stream_options token"),
+            (
+                "exchange",
+                ". answer control error incoming known_service link observe pending sent stop_signal token trace",
+            ),
+            ("request", ". answer attachment error exchange observe sent stop_signal stream_options token trace"),
             ("batch", ". answer error request"),
             (
                 "stream",
