@@ -184,12 +184,16 @@ impl Quotas {
         let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         // Before the agent's own: what one subject is refused is not taken from all the others.
         self.charge_share(payer, calls.get()).map_err(|wait| exceeded(millis(wait).saturating_add(1)))?;
-        match self.rate.check_key_n(&payer.agent, calls) {
+        let charged = match self.rate.check_key_n(&payer.agent, calls) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(until)) => Err(exceeded(millis(until.wait_time_from(self.clock.now())).max(1))),
             // More at once than the burst: no caller asks for that.
             Err(_) => Err(exceeded(1_000)),
+        };
+        if charged.is_err() {
+            self.undo_share(payer, calls.get());
         }
+        charged
     }
 
     /// The same of the subject's share, if the agent acts for one.
@@ -199,6 +203,15 @@ impl Quotas {
         let mut backlogs = self.backlogs.lock().unwrap_or_else(PoisonError::into_inner);
         let backlog = backlogs.entry(payer.agent.clone()).or_insert_with(|| Backlog::new(now));
         backlog.charge(subject, calls, rate, now)
+    }
+
+    /// The agent has nothing left, which its subject does not pay for.
+    fn undo_share(&self, payer: &Payer, calls: u32) {
+        let Some(subject) = payer.subject else { return };
+        let mut backlogs = self.backlogs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(backlog) = backlogs.get_mut(&payer.agent) {
+            backlog.undo(subject, calls);
+        }
     }
 
     /// Forgets the rates of agents that have been quiet. Called now and then; the key ring bounds how many there are.

@@ -1,5 +1,5 @@
 //! What the subjects that one agent acts for have of what the agent may use: a rate, and places. Counts only.
-//! Never lets one of them take the last of it, and never more of all of them than of the agent.
+//! Never lets one of them take the last of it, but for a batch that is more than what is left, and never more of all of them than of the agent.
 //!
 //! As elsewhere (`fair.rs`), one may have one more only while it has less than what is still free. Of a rate, what is counted is its
 //! backlog: what was used beyond what the rate has given back since, which goes to all subjects with a backlog alike.
@@ -131,10 +131,29 @@ impl Backlog {
         Ok(())
     }
 
+    /// Gives back what was charged just now, and not used.
+    pub(in crate::service) fn undo(&mut self, subject: u64, calls: u32) {
+        let Some(end) = self.subjects.get(&subject).copied() else { return };
+        self.ends.remove(&(end, subject));
+        let cost = (u64::from(calls) * CALL).min(end - self.given);
+        self.total -= cost;
+        if end - cost == self.given {
+            self.subjects.remove(&subject);
+        } else {
+            self.ends.insert((end - cost, subject));
+            self.subjects.insert(subject, end - cost);
+        }
+    }
+
     /// Gives back what the rate has brought until now, to all alike.
     fn give(&mut self, per_second: u32, now: Instant) {
         let past = u64::try_from(now.saturating_duration_since(self.at).as_nanos()).unwrap_or(u64::MAX);
         self.at = self.at.max(now);
+        if self.given > MOST_GIVEN {
+            let given = std::mem::take(&mut self.given);
+            self.ends = self.ends.iter().map(|(end, subject)| (end - given, *subject)).collect();
+            self.subjects.values_mut().for_each(|end| *end -= given);
+        }
         let mut all = past.saturating_mul(per_second.into()).saturating_add(self.rest);
         while let Some(&(end, subject)) = self.ends.first() {
             let count = self.ends.len() as u64;
@@ -161,6 +180,9 @@ impl Backlog {
         self.subjects.is_empty()
     }
 }
+
+/// Where it is counted from zero again: a backlog that never ends would else end the numbers.
+const MOST_GIVEN: u64 = 1 << 62;
 
 /// Room for this many subjects is not given back while their agent is busy.
 const KEPT_ROOM: usize = 256;
@@ -234,6 +256,38 @@ mod tests {
                 assert_eq!(later.charge(0, calls, RATE, start + wait), Ok(()), "{others} others, {calls} calls");
             }
         }
+    }
+
+    #[test]
+    fn what_was_not_used_is_given_back() {
+        let (now, mut backlog) = (Instant::now(), Backlog::new(Instant::now()));
+        assert!(backlog.charge(1, 50, RATE, now).is_ok() && backlog.charge(2, 10, RATE, now).is_ok());
+        let (ends, total) = (backlog.ends.clone(), backlog.total);
+        assert!(backlog.charge(2, 20, RATE, now).is_ok() && backlog.charge(3, 7, RATE, now).is_ok());
+        backlog.undo(3, 7);
+        backlog.undo(2, 20);
+        assert_eq!((backlog.ends.clone(), backlog.total, backlog.subjects.len()), (ends, total, 2));
+        backlog.undo(4, 1);
+        backlog.undo(1, 1_000);
+        backlog.undo(2, 10);
+        assert!(backlog.ends.is_empty() && backlog.subjects.is_empty() && backlog.total == 0);
+    }
+
+    #[test]
+    fn a_backlog_that_never_ends_is_counted_from_zero_again() {
+        let mut now = Instant::now();
+        let mut backlog = Backlog::new(now);
+        assert!(backlog.charge(1, 1, RATE, now).is_ok());
+        // As it is after years of it.
+        let years = MOST_GIVEN + 1;
+        backlog.given = years;
+        backlog.ends = [(years + CALL, 1)].into();
+        backlog.subjects = [(1, years + CALL)].into();
+        for _ in 0..100 {
+            now += Duration::from_millis(10);
+            assert!(backlog.charge(1, 1, RATE, now).is_ok());
+        }
+        assert!(backlog.given < 2 * 100 * CALL && backlog.total == CALL, "{} {}", backlog.given, backlog.total);
     }
 
     #[test]
