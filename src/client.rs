@@ -25,6 +25,7 @@ mod known_service;
 mod link;
 mod observe;
 mod pending;
+mod places;
 mod request;
 mod sent;
 mod stop_signal;
@@ -57,6 +58,7 @@ use crate::clock::{Clock, SystemClock};
 use known_service::KnownServices;
 use link::Link;
 use pending::Pending;
+use places::StreamPlaces;
 use token::TokenCache;
 
 /// An agent's connection to the services of its environment. Cloning is cheap and shares everything.
@@ -77,7 +79,7 @@ struct Inner {
     /// One for each call under way.
     places: Semaphore,
     /// One for each open stream.
-    streams: Arc<Semaphore>,
+    streams: Arc<StreamPlaces>,
     /// One for each call that is being cancelled.
     cancellations: Arc<Semaphore>,
     /// Where streams are looked after.
@@ -136,7 +138,7 @@ impl Client {
     pub fn stats(&self) -> ClientStats {
         let (unverifiable, late) = self.0.pending.counts();
         let pending = self.0.pending.len();
-        let streams = MAX_STREAMS.saturating_sub(self.0.streams.available_permits());
+        let streams = self.0.streams.taken();
         let (frames_taken, frames_refused) = self.0.pending.frames();
         let (connected, disconnects) = (self.0.link.is_up(), self.0.link.lost());
         ClientStats { connected, pending, streams, frames_taken, frames_refused, unverifiable, late, disconnects }
@@ -220,7 +222,7 @@ impl ClientBuilder {
             tokens,
             services: KnownServices::default(),
             places: Semaphore::new(options.in_flight),
-            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            streams: StreamPlaces::new(),
             cancellations: Arc::new(Semaphore::new(MOST_CANCELLATIONS)),
             runtime: Handle::current(),
             ids: AtomicU64::new(1),
@@ -231,9 +233,6 @@ impl ClientBuilder {
 
 /// The most calls that are being cancelled. Of more than that, the service is not told.
 const MOST_CANCELLATIONS: usize = 1024;
-
-/// The most open streams of a client: each may hold what its window allows.
-const MAX_STREAMS: usize = 256;
 
 /// What a client is doing and has seen since it was connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

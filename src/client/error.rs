@@ -122,10 +122,10 @@ pub enum ClientError {
         /// What serde says.
         cause: serde_json::Error,
     },
-    /// As many streams as a client may have were open. Nothing was sent.
+    /// As many streams as a client, or one [share](super::RequestBuilder::share) of it, may have were open. Nothing was sent.
     #[error("{limit} streams are open already: drop some of them, or use another client")]
     TooManyStreams {
-        /// The bound.
+        /// The bound, or how many its share has.
         limit: usize,
     },
     /// A stream of frames broke off: the replica is gone, or frames were lost and did not come again. The outcome is

@@ -114,6 +114,8 @@ pub struct RequestBuilder {
     receipt: Option<Receipt>,
     pub(super) observer: Option<Arc<dyn Observer>>,
     trace: TraceContext,
+    /// Whose stream it is, among those of the client.
+    pub(super) share: Option<Arc<str>>,
     /// What the method may ask for.
     pub(super) attached: Vec<Attachment>,
 }
@@ -148,6 +150,7 @@ impl RequestBuilder {
             receipt: None,
             observer: None,
             trace: TraceContext::default(),
+            share: None,
             attached: Vec::new(),
         }
     }
@@ -186,6 +189,13 @@ impl RequestBuilder {
     /// token that names the agent as its actor. All that follows for the request, such as cancelling it, is done with them, too.
     pub fn tokens(mut self, tokens: &Tokens) -> Self {
         self.tokens = Some(tokens.clone());
+        self
+    }
+
+    /// Whose it is among those for whom this client makes requests. Streams of one name take no more of the client's 256 than leaves room for
+    /// others: one more only while they are fewer than are free, else [`ClientError::TooManyStreams`]. Without a name there is no share.
+    pub fn share(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.share = Some(name.into());
         self
     }
 

@@ -26,6 +26,7 @@ use super::control::cancel;
 use super::error::{ClientError, InvalidRequest};
 use super::incoming::{Incoming, Limits};
 use super::observe::Observation;
+use super::places::StreamPlace;
 use super::request::{RequestBuilder, decode, request};
 use super::sent::MessageId;
 use super::stop_signal::{CONFIRMED_WITHIN, StopSignal};
@@ -171,7 +172,7 @@ impl RequestBuilder {
         id: Id,
         lease: Option<Duration>,
         message_id: &MessageId,
-    ) -> Result<(tokio::sync::OwnedSemaphorePermit, super::exchange::OutgoingMessage), ClientError> {
+    ) -> Result<(StreamPlace, super::exchange::OutgoingMessage), ClientError> {
         let window = self.stream.window;
         if !(1..=MAX_WINDOW).contains(&window) {
             return Err(InvalidRequest::Window(window).into());
@@ -184,15 +185,7 @@ impl RequestBuilder {
         outgoing.window = Some(window);
         outgoing.detached = false;
         outgoing.id = Some(message_id.clone());
-        let streams = &self.client.0.streams;
-        let place = Arc::clone(streams).try_acquire_owned().map_err(|_| {
-            if streams.is_closed() {
-                ClientError::Closed
-            } else {
-                ClientError::TooManyStreams { limit: super::MAX_STREAMS }
-            }
-        })?;
-        Ok((place, outgoing))
+        Ok((self.client.0.streams.take(self.share.as_ref())?, outgoing))
     }
 }
 

@@ -51,6 +51,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("credentials", "token"),
             ("error", "credentials token"),
             ("answer", "error"),
+            ("places", "error"),
             ("stream_options", ""),
             ("sent", ""),
             ("trace", ""),
@@ -60,7 +61,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("incoming", "answer error"),
             ("pending", "answer error incoming known_service sent token"),
             ("link", "credentials error pending"),
-            (".", "credentials error known_service link pending token"),
+            (".", "credentials error known_service link pending places token"),
             ("control", ". link pending"),
             ("stop_signal", ". answer control error pending"),
             (
@@ -71,7 +72,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("batch", ". answer error request"),
             (
                 "stream",
-                ". answer attachment control error exchange incoming observe pending request sent stop_signal stream_options",
+                ". answer attachment control error exchange incoming observe pending places request sent stop_signal stream_options",
             ),
             ("catalogue", ". error request stream"),
         ],

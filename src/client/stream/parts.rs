@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::client::answer::Answer;
 use crate::client::error::{ClientError, ProtocolError};
 use crate::client::incoming::{Incoming, Next};
 use crate::client::observe::Observation;
+use crate::client::places::StreamPlace;
 use crate::client::request::{decode, single};
 use crate::client::sent::MessageId;
 use crate::client::stream_options::Notified;
@@ -32,7 +33,7 @@ pub(super) struct Parts {
     pub(super) message_id: MessageId,
     pub(super) on_notification: Option<Notified>,
     pub(super) max_bytes: usize,
-    pub(super) place: Option<OwnedSemaphorePermit>,
+    pub(super) place: Option<StreamPlace>,
     /// Tells whoever looks after the call that nobody takes it any more, and lends the client for that.
     pub(super) stop: Option<(oneshot::Sender<Arc<Inner>>, Client)>,
     /// Out of the frame that was taken last: one holds up to 50 of them.

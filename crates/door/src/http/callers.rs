@@ -262,7 +262,8 @@ impl Callers {
             let audience = expose.audience.clone().unwrap_or_else(|| format!("{}/{service}", minting.environment));
             client.tokens(Minted { minting: Arc::clone(minting), shown: Arc::clone(shown), audience })
         });
-        request.tokens(&tokens)
+        // One of them must not take all that this client may have open.
+        request.tokens(&tokens).share(principal.name())
     }
 
     /// Whether they show tokens; else all of them are the agent.

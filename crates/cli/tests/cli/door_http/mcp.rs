@@ -794,6 +794,9 @@ async fn what_is_too_much_at_once_is_refused() {
         refused.is(429, 32013);
         assert_eq!(refused.json()["error"]["data"]["outcome"], "not_sent", "{refused:?}");
     }
+    let list = |id: u64| message(&json!(id), "tools/list", &json!({}));
+    assert_eq!(wire.ask(legacy("", &format!("[{}]", list(1)))).await.status, 200);
+    wire.ask(legacy("", &format!("[{},{}]", list(1), list(2)))).await.is(429, 32013);
     let is_free = async || {
         let answer = door.wire().await.ask(modern(&json!(1), "server/discover", json!({}))).await;
         assert!([200, 429].contains(&answer.status), "{answer:?}");

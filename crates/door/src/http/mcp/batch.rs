@@ -69,6 +69,11 @@ impl Door {
         if !sender.accepts.json {
             return Err(Accepts::refusal());
         }
+        // Each of them is a call; the first one has its place already.
+        let mut places = vec![Arc::clone(&place)];
+        for _ in 1..requests.len() {
+            places.push(Arc::new(self.admission.enter(&sender.principal, place.service())?));
+        }
         let mut running = Vec::new();
         for (id, ..) in &requests {
             running.push(
@@ -79,7 +84,7 @@ impl Door {
         let (ended, end) = oneshot::channel();
         let Spoken { era, peer, .. } = spoken;
         let Sender { server, principal, caller, trace, .. } = sender;
-        let (observer, held) = (principal.observer(), Arc::clone(&place));
+        let (observer, held) = (principal.observer(), places.clone());
         let task = async move {
             let _held = held;
             let answers = requests.iter().zip(running).map(|((id, method, params), mut running)| {
@@ -107,7 +112,7 @@ impl Door {
         };
         self.mcp.tasks().spawn(task);
         match end.await {
-            Ok(text) => Ok(holding(answered(StatusCode::OK, "application/json", text), place)),
+            Ok(text) => Ok(holding(answered(StatusCode::OK, "application/json", text), places)),
             Err(_) => Err(Refusal::unknown("the door is being stopped")),
         }
     }
