@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::future::join_all;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::client::conn::http1;
@@ -62,30 +62,41 @@ const ONWARD: [HeaderName; 10] = [
     HeaderName::from_static("mcp-name"),
 ];
 /// What comes back of the head of the answer.
-const BACK: [HeaderName; 4] =
-    [CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE, HeaderName::from_static("x-accel-buffering")];
+const BACK: [HeaderName; 5] = [
+    CONTENT_TYPE,
+    RETRY_AFTER,
+    WWW_AUTHENTICATE,
+    HeaderName::from_static("dpop-nonce"),
+    HeaderName::from_static("x-accel-buffering"),
+];
 /// How long a connection may take, ...
 const CONNECT: Duration = Duration::from_secs(3);
 /// ... an answer to what needs none but that it was taken, ...
 const TAKEN: Duration = Duration::from_secs(5);
 /// ... and how long one may be silent that has begun: it has a comment every 15 s.
 const SILENT: Duration = Duration::from_secs(60);
-/// How many messages are told to all others at a time, ...
+/// How many messages each of the others is told at a time, ...
 const TELLING: usize = 64;
-/// ... each to so many at once; one that could not be told is left out for a while: else who tells much would keep all others waiting.
-const AT_ONCE: usize = 4;
+/// ... and how long one may wait for that: of one that hangs, nobody else does.
+const PLACE: Duration = Duration::from_secs(1);
+/// One that could not be told is left out for a while.
 const LEFT_OUT: Duration = Duration::from_secs(5);
 
 /// The other replicas.
 pub(super) struct Replicas {
     seal: Arc<Seal>,
-    others: BTreeMap<String, Address>,
+    others: BTreeMap<String, Other>,
     tls: Option<Arc<ClientConfig>>,
     /// How long the head of an answer may take.
     patience: Duration,
-    telling: Arc<Semaphore>,
     /// Who could not be told, and when.
     away: Mutex<BTreeMap<String, Instant>>,
+}
+
+struct Other {
+    address: Address,
+    /// For messages that it is told, each of which may wait for it.
+    telling: Arc<Semaphore>,
 }
 
 /// A message that may have to be handed on, with its caller.
@@ -98,12 +109,7 @@ pub(super) struct Onward {
 
 impl Onward {
     pub(super) fn new(principal: &Principal, head: &Parts, text: &str) -> Self {
-        let mut headers = HeaderMap::new();
-        for name in &ONWARD {
-            for value in head.headers.get_all(name) {
-                headers.append(name, value.clone());
-            }
-        }
+        let headers = only(&head.headers, &ONWARD);
         let (caller, target) = (principal.as_str().to_owned(), head.uri.path().to_owned());
         Self { caller, target, headers, text: text.to_owned() }
     }
@@ -112,6 +118,12 @@ impl Onward {
     pub(super) fn saying(&self, text: &str) -> Self {
         let (caller, target) = (self.caller.clone(), self.target.clone());
         Self { caller, target, headers: self.headers.clone(), text: text.to_owned() }
+    }
+}
+
+impl Other {
+    fn new(address: Address) -> Self {
+        Self { address, telling: Arc::new(Semaphore::new(TELLING)) }
     }
 }
 
@@ -126,7 +138,7 @@ impl Replicas {
         for one in replicas.all.iter().filter(|one| **one != replicas.url) {
             let address =
                 Address::parse(one, Plaintext::Loopback).map_err(|fault| format!("`{one}` {}", fault.why()))?;
-            others.insert(one.clone(), address);
+            others.insert(one.clone(), Other::new(address));
         }
         let tls = match config.tls_cert {
             Some(_) => {
@@ -138,8 +150,8 @@ impl Replicas {
             None => None,
         };
         let longest = config.expose.iter().map(super::Expose::timeout).max().unwrap_or_default();
-        let (seal, telling) = (Arc::clone(seal), Arc::new(Semaphore::new(TELLING)));
-        Ok(Some(Self { seal, others, tls, patience: longest + SILENT, telling, away: Mutex::default() }))
+        let seal = Arc::clone(seal);
+        Ok(Some(Self { seal, others, tls, patience: longest + SILENT, away: Mutex::default() }))
     }
 
     /// Whether a replica has handed on just this, of this caller.
@@ -158,7 +170,7 @@ impl Replicas {
 
     /// The answer of the replica there, to the message as it came. `end` is said at the end of a stream that breaks off.
     pub(super) async fn ask(&self, at: &str, onward: &Onward, end: Vec<u8>) -> Result<Response<Body>, Refusal> {
-        let Some(address) = self.others.get(at) else {
+        let Some(Other { address, .. }) = self.others.get(at) else {
             tracing::warn!(target: "sealwire::door", at, "is none of the configured replicas");
             return Err(Refusal::unknown("the replica of the door that has this call is not known here"));
         };
@@ -173,35 +185,43 @@ impl Replicas {
         let silence = Box::pin(sleep(SILENT));
         let mut answer = Response::new(Relayed { body, end, silence, _driving: driving }.boxed_unsync());
         *answer.status_mut() = head.status;
-        for name in &BACK {
-            if let Some(value) = head.headers.get(name) {
-                answer.headers_mut().insert(name, value.clone());
-            }
-        }
+        *answer.headers_mut() = only(&head.headers, &BACK);
         Ok(answer)
     }
 
     /// Tells all others, which is done also if whoever wants it is gone.
-    pub(super) async fn tell(self: &Arc<Self>, tasks: impl FnOnce(Telling), onward: Onward) {
-        let Ok(place) = Arc::clone(&self.telling).acquire_owned().await else { return };
-        let this = Arc::clone(self);
-        let (done, told) = tokio::sync::oneshot::channel::<()>();
-        tasks(Box::pin(async move {
-            let _held = (place, done);
-            let mut telling = Vec::new();
-            for (at, address) in &this.others {
-                let is_away = this.away().get(at).is_some_and(|since| since.elapsed() < LEFT_OUT);
-                if !is_away {
-                    telling.push(this.tell_one(at, address, &onward));
+    pub(super) async fn tell(self: &Arc<Self>, tasks: impl Fn(Telling), onward: Onward) {
+        let (onward, tasks) = (Arc::new(onward), &tasks);
+        let telling = self.others.iter().map(|(at, other)| {
+            let onward = Arc::clone(&onward);
+            async move {
+                if self.is_away(at) {
+                    return;
                 }
+                let place = timeout(PLACE, Arc::clone(&other.telling).acquire_owned()).await;
+                let Ok(Ok(place)) = place else {
+                    tracing::info!(target: "sealwire::door", at, "a replica was not told: it has too much to hear");
+                    return;
+                };
+                let (this, at) = (Arc::clone(self), at.clone());
+                let (done, told) = tokio::sync::oneshot::channel::<()>();
+                tasks(Box::pin(async move {
+                    let _held = (place, done);
+                    this.tell_one(&at, &onward).await;
+                }));
+                // Its end says it.
+                drop(told.await);
             }
-            stream::iter(telling).buffer_unordered(AT_ONCE).collect::<()>().await;
-        }));
-        // Its end says it.
-        drop(told.await);
+        });
+        join_all(telling).await;
     }
 
-    async fn tell_one(&self, at: &str, address: &Address, onward: &Onward) {
+    fn is_away(&self, at: &str) -> bool {
+        self.away().get(at).is_some_and(|since| since.elapsed() < LEFT_OUT)
+    }
+
+    async fn tell_one(&self, at: &str, onward: &Onward) {
+        let Some(Other { address, .. }) = self.others.get(at).filter(|_| !self.is_away(at)) else { return };
         let refused = match self.send(address, onward, TAKEN).await {
             Ok((answer, _)) if answer.status() == StatusCode::ACCEPTED => return,
             Ok((answer, _)) => answer.status().to_string(),
@@ -252,11 +272,21 @@ impl Replicas {
     }
 }
 
-/// A message on its way to all others.
+/// A message on its way to another one.
 pub(super) type Telling = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
+
+/// The lines of a head that have these names, all of each.
+fn only(head: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
+    let all = names.iter().flat_map(|name| head.get_all(name).iter().map(move |value| (name, value)));
+    let mut kept = HeaderMap::new();
+    for (name, value) in all {
+        kept.append(name, value.clone());
+    }
+    kept
+}
 
 fn digest(target: &str, text: &[u8]) -> String {
     let mut digest = Sha256::new();
@@ -320,8 +350,61 @@ mod tests {
     use super::*;
 
     fn replica(key: u8) -> Replicas {
-        let (seal, telling) = (Arc::new(Seal::new(&[key; 32]).unwrap()), Arc::new(Semaphore::new(1)));
-        Replicas { seal, others: BTreeMap::new(), tls: None, patience: SILENT, telling, away: Mutex::default() }
+        let seal = Arc::new(Seal::new(&[key; 32]).unwrap());
+        Replicas { seal, others: BTreeMap::new(), tls: None, patience: SILENT, away: Mutex::default() }
+    }
+
+    #[test]
+    fn an_answer_comes_back_with_all_its_challenges_and_its_nonce() {
+        let mut head = HeaderMap::new();
+        for (name, value) in
+            [("www-authenticate", "Bearer"), ("www-authenticate", "DPoP"), ("dpop-nonce", "n"), ("date", "x")]
+        {
+            head.append(name, HeaderValue::from_static(value));
+        }
+        let kept = only(&head, &BACK);
+        assert_eq!(kept.get_all(WWW_AUTHENTICATE).iter().collect::<Vec<_>>(), ["Bearer", "DPoP"]);
+        assert!(kept.len() == 3 && kept.get("dpop-nonce").unwrap() == "n");
+    }
+
+    #[tokio::test]
+    async fn one_that_hangs_is_waited_for_by_whoever_tells_it_and_by_nobody_else() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listen = async || tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (hangs, well) = (listen().await, listen().await);
+        let mut one = replica(1);
+        for listener in [&hangs, &well] {
+            let url = format!("http://{}", listener.local_addr().unwrap());
+            one.others.insert(url.clone(), Other::new(Address::parse(&url, Plaintext::Loopback).unwrap()));
+        }
+        let hung = format!("http://{}", hangs.local_addr().unwrap());
+        let one = Arc::new(one);
+        let (heard, mut told) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = well.accept().await {
+                let heard = heard.clone();
+                tokio::spawn(async move {
+                    let _ = socket.read(&mut [0; 4_096]).await;
+                    let _ = socket.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n").await;
+                    let _ = heard.send(());
+                });
+            }
+        });
+        let head = Request::post("/mcp/demo").body(()).unwrap().into_parts().0;
+        let tell = || {
+            let (one, onward) = (Arc::clone(&one), Onward::new(&Principal::own("ann"), &head, "{}"));
+            tokio::spawn(async move { one.tell(|telling| drop(tokio::spawn(telling)), onward).await })
+        };
+        let full: Vec<_> = (0..TELLING).map(|_| tell()).collect();
+        for _ in 0..TELLING {
+            told.recv().await.unwrap();
+        }
+        assert_eq!(one.others[&hung].telling.available_permits(), 0, "all of them wait for it");
+        let began = Instant::now();
+        drop(tell());
+        told.recv().await.unwrap();
+        assert!(one.others[&hung].telling.available_permits() == 0, "after {:?}", began.elapsed());
+        drop((full, hangs));
     }
 
     #[test]
