@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sealwire::client::MethodInfo;
+use sealwire::client::{ClientError, MethodInfo, TokenFault};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
@@ -49,7 +49,21 @@ pub(crate) struct Offer {
 /// How long a service may take to say what may be called, page by page.
 const ASKED: Duration = Duration::from_secs(10);
 
+/// Why nothing is offered.
+#[derive(Debug)]
+pub(crate) enum NoOffer {
+    /// There is no token to ask with.
+    Token(Arc<TokenFault>),
+    /// No service says anything.
+    Silent(String),
+}
+
 impl Offer {
+    /// What one service has in it.
+    fn of_service(&self, service: &str) -> impl Iterator<Item = Arc<Tool>> {
+        self.tools.values().chain(&self.relayed).filter(move |tool| tool.service == service).cloned()
+    }
+
     /// The tool of this name, as it is listed; or as its method is called, with `/` or with dots.
     pub(crate) fn tool(&self, name: &str) -> Option<&Arc<Tool>> {
         if let Some(tool) = self.tools.get(name) {
@@ -121,30 +135,36 @@ impl Services {
     ///
     /// # Errors
     /// None of them says anything; why.
-    pub(crate) async fn offer(&self, caller: &dyn Caller) -> Result<Offer, String> {
-        let client = self.bus.client().await.map_err(|error| error.to_string())?;
+    pub(crate) async fn offer(&self, caller: &dyn Caller, last: Option<&Offer>) -> Result<Offer, NoOffer> {
+        let client = self.bus.client().await.map_err(|error| NoOffer::Silent(error.to_string()))?;
         let open: Vec<&Exposed> = self.exposed.iter().filter(|exposed| caller.admits(&exposed.service)).collect();
         let asked = open.iter().map(|exposed| caller.request(&client, &exposed.service).deadline(ASKED).discover());
         let mut offer = Offer { many: self.exposed.len() > 1, ..Offer::default() };
-        let mut all: Vec<Tool> = Vec::new();
+        let mut all: Vec<Arc<Tool>> = Vec::new();
+        let mut no_token = None;
         for (exposed, found) in open.iter().zip(join_all(asked).await) {
             match found {
                 Ok(found) => {
                     let methods = found.methods.into_iter().filter(|method| (exposed.allows)(&method.name));
-                    all.extend(methods.map(|method| Tool::new(exposed, method)));
+                    all.extend(methods.map(|method| Arc::new(Tool::new(exposed, method))));
                 }
                 Err(error) => {
                     tracing::warn!(target: "sealwire::door", service = exposed.service, %error, "offers nothing");
+                    match &error {
+                        ClientError::Token(fault) => no_token = Some(Arc::clone(fault)),
+                        // It is away: what it has has not changed.
+                        _ => all.extend(last.into_iter().flat_map(|last| last.of_service(&exposed.service))),
+                    }
                     offer.missing.push(format!("`{}`: {error}", exposed.service));
                 }
             }
         }
         if offer.missing.len() == open.len() {
-            return Err(offer.missing.join("; "));
+            return Err(no_token.map_or_else(|| NoOffer::Silent(offer.missing.join("; ")), NoOffer::Token));
         }
-        offer.bytes = all.iter().map(Tool::bytes).sum();
-        let (relayed, tools): (Vec<Tool>, Vec<Tool>) = all.into_iter().partition(|tool| tool.mcp.request.is_some());
-        offer.relayed = relayed.into_iter().map(Arc::new).collect();
+        offer.bytes = all.iter().map(|tool| tool.bytes()).sum();
+        let (relayed, tools): (Vec<_>, Vec<_>) = all.into_iter().partition(|tool| tool.mcp.request.is_some());
+        offer.relayed = relayed;
         offer.tools = named(tools, offer.many);
         Ok(offer)
     }
@@ -157,9 +177,9 @@ impl std::fmt::Debug for Exposed {
 }
 
 /// These by the names that callers use. Nobody calls a subscription.
-fn named(tools: Vec<Tool>, many: bool) -> BTreeMap<String, Arc<Tool>> {
-    let mut by_name: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
-    for tool in tools.into_iter().filter(|tool| !tool.method.is_subscription) {
+fn named(tools: Vec<impl Into<Arc<Tool>>>, many: bool) -> BTreeMap<String, Arc<Tool>> {
+    let mut by_name: BTreeMap<String, Vec<Arc<Tool>>> = BTreeMap::new();
+    for tool in tools.into_iter().map(Into::into).filter(|tool| !tool.method.is_subscription) {
         by_name.entry(tool_name(many, &tool)).or_default().push(tool);
     }
     let mut named = BTreeMap::new();
@@ -167,7 +187,7 @@ fn named(tools: Vec<Tool>, many: bool) -> BTreeMap<String, Arc<Tool>> {
         let shared = tools.len() > 1;
         for tool in tools {
             let own = if shared { with_digest(&name, &tool.origin()) } else { name.clone() };
-            named.insert(own, Arc::new(tool));
+            named.insert(own, tool);
         }
     }
     named
@@ -256,5 +276,8 @@ mod tests {
         // Whatever else there is.
         let alone = names(vec![tool("demo", &long)], false);
         assert!(all.contains(&alone[0]));
+        // Of one that is away, the same is there as before, under the same names.
+        let kept = named(two.of_service("demo").chain(two.of_service("other")).collect(), true);
+        assert!(kept.keys().eq(two.tools.keys()) && two.of_service("demo").count() == 1);
     }
 }

@@ -4,7 +4,7 @@
 mod call;
 mod lines;
 pub(crate) mod message;
-mod offers;
+pub(crate) mod offers;
 pub(crate) mod outbox;
 mod relay;
 pub(crate) mod server;

@@ -12,7 +12,7 @@ use hyper::http::request::Parts;
 use moka::sync::Cache;
 use sealwire::auth::{
     AccessToken, Confirmation, Denylist, DpopProof, ExchangeError, ExchangeRequest, FileTrust, IssueRequest,
-    SecretFileError, TokenError, TokenExchange, TokenIssuer, TokenVerifier, read_public, read_secret,
+    SecretFileError, TokenError, TokenExchange, TokenIssuer, TokenVerifier, decode_untrusted, read_public, read_secret,
 };
 use sealwire::client::{Client, Credentials, FetchedToken, RequestBuilder, TokenFault, TokenSource, Tokens};
 use sealwire::rpc::code;
@@ -405,6 +405,11 @@ impl Minting {
     /// By the issuer of the caller's. Whoever has it asked for too often waits for itself: each has one asked for at a time.
     async fn exchanged(&self, exchange: &Exchange, shown: &Shown, audience: &str) -> Result<String, TokenFault> {
         let actor = exchange.actor_token().await?;
+        if let Some(ago_s) = expired_s(&actor, SystemClock.now_s()) {
+            // An issuer would call it an invalid grant, as if it were the caller's.
+            tracing::warn!(target: "sealwire::door", ago_s, "the agent's own token has expired: nothing is exchanged");
+            return Err(TokenFault::Expired { ago_s });
+        }
         let _place = exchange.places.acquire().await.map_err(|error| TokenFault::Other(error.into()))?;
         let request = ExchangeRequest {
             subject_token: &shown.text,
@@ -622,7 +627,31 @@ impl Scheme {
     }
 }
 
+/// How long ago a token has expired, if it says so.
+fn expired_s(token: &str, now_s: u64) -> Option<u64> {
+    let expires_s = decode_untrusted(token).ok()?.claims.get("exp")?.as_u64()?;
+    (expires_s <= now_s).then(|| now_s - expires_s)
+}
+
 /// The refusal of whoever is not known.
 fn unauthenticated(message: &'static str) -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, code::UNAUTHENTICATED, message)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_token_says_itself_that_it_has_expired() {
+        let issuer = TokenIssuer::generate("https://idp.example").unwrap();
+        let mut request = IssueRequest::new("planner", "https://idp.example", 1_000_000);
+        request.ttl_s = 300;
+        let token = issuer.issue(&request).unwrap();
+        assert_eq!(expired_s(&token, 1_000_299), None);
+        assert_eq!(expired_s(&token, 1_000_300), Some(0));
+        assert_eq!(expired_s(&token, 1_000_360), Some(60));
+        assert_eq!(expired_s("opaque", 1_000_360), None, "its issuer knows");
+    }
 }

@@ -483,6 +483,14 @@ impl DoorConfig {
         let Some(tokens) = tokens else {
             return Err("`[[door.tokens.issuer]]` is missing: whose tokens do callers have?".to_owned());
         };
+        // Each may have its tokens handed to its own issuer alone.
+        if matches!(identity, Identity::Exchange { .. }) && tokens.issuer.len() != 1 {
+            return Err(format!(
+                "`exchange` hands callers' tokens to `token_endpoint`: name one `[[door.tokens.issuer]]`, whose endpoint that is, \
+                 and not {}",
+                tokens.issuer.len()
+            ));
+        }
         let must_prove = matches!(
             identity,
             Identity::Mint { dpop: Dpop::Require, .. } | Identity::Exchange { dpop: Dpop::Require, .. }

@@ -40,6 +40,7 @@ use crate::bus::Bus;
 use crate::caller::Caller;
 use crate::catalogue::{Exposed, Services};
 use crate::mcp::message::{self, Asked, Cancelled, Capabilities, Era, Fault, Id, Message};
+use crate::mcp::offers::Offers;
 use crate::mcp::outbox::Outbox;
 use crate::mcp::server::{FRESH, Peer, Server};
 use crate::seal::Seal;
@@ -81,7 +82,8 @@ impl Mcp {
         let replicas = Replicas::new(config, &seal).map_err(OpenError::Tls)?.map(Arc::new);
         // Those of callers are many, and each may ask as often as it likes.
         let listed = if config.identity == (Identity::Own {}) { FRESH } else { config.refresh() };
-        let server = |exposed: &[Expose]| {
+        let offers = Offers::new(config.refresh());
+        let server = |address: &str, exposed: &[Expose]| {
             let exposed = exposed.iter().map(|expose| Exposed {
                 service: expose.service.to_string(),
                 deadline: expose.timeout(),
@@ -91,11 +93,14 @@ impl Mcp {
                 },
             });
             let services = Services::new(Arc::clone(bus), exposed.collect());
-            Arc::new(Server::new(services, config.refresh(), listed, Some(Arc::clone(&seal))))
+            Arc::new(Server::new(services, config.refresh(), listed, Some(Arc::clone(&seal)), offers.at(address)))
         };
-        let all = server(&config.expose);
-        let each =
-            config.expose.iter().map(|one| (one.service.to_string(), server(std::slice::from_ref(one)))).collect();
+        let all = server("", &config.expose);
+        let each = config
+            .expose
+            .iter()
+            .map(|one| (one.service.to_string(), server(one.service.as_str(), std::slice::from_ref(one))))
+            .collect();
         let exposed = config.expose.clone().into();
         Ok(Self { all, each, exposed, seal, running: Arc::default(), replicas, tasks: Mutex::default() })
     }
@@ -350,7 +355,7 @@ impl Door {
             while tasks.try_join_next().is_some() {}
             tasks.spawn(task);
         }
-        let mut answer = Answering::new(lines, end, lost, client).answer(accepts).await;
+        let mut answer = Answering::new(lines, end, lost, client).answer(accepts).await?;
         answer.extensions_mut().insert(Within(longest));
         Ok(holding(answer, place))
     }

@@ -160,13 +160,18 @@ impl Refusal {
         }
     }
 
+    /// A caller whose token its issuer does not exchange.
+    pub(crate) fn of_token(fault: &TokenFault) -> Option<Self> {
+        let TokenFault::Other(cause) = fault else { return None };
+        cause.downcast_ref::<NotExchanged>().map(NotExchanged::refusal)
+    }
+
     /// A call that has no answer that can be trusted.
     pub(crate) fn of_call(error: &ClientError) -> Self {
         if let ClientError::Token(fault) = error
-            && let TokenFault::Other(cause) = &**fault
-            && let Some(refused) = cause.downcast_ref::<NotExchanged>()
+            && let Some(refusal) = Self::of_token(fault)
         {
-            return refused.refusal();
+            return refusal;
         }
         match error {
             ClientError::Timeout { .. } => {

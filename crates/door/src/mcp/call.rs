@@ -357,7 +357,10 @@ impl Server {
         tool: &Tool,
         mut responses: Map<String, Value>,
     ) -> Result<Ongoing, Fault> {
-        let gone = || Fault::params("this `requestState` is not known, or was used: call the tool again");
+        let gone = || {
+            let message = "this `requestState` is not known, or was used: what it stands for may have run";
+            Fault::params(message).with(json!({ "outcome": "unknown" }))
+        };
         let opened = match &self.seal {
             None => state.to_owned(),
             Some(seal) => {
@@ -645,6 +648,7 @@ fn unsaid(era: Era, error: &ClientError) -> Outcome {
         | ClientError::Connect(_)
         | ClientError::Busy { .. }
         | ClientError::TooManyStreams { .. } => Ok(failed(era, &error.to_string())),
+        ClientError::Token(fault) => Err(Fault::of_token(fault)),
         ClientError::ResultTooLarge { .. } => Ok(failed(era, &error.to_string())),
         _ => Err(Fault::internal(error.to_string()).with(json!({ "outcome": "unknown" }))),
     }

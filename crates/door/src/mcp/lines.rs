@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use super::message::{
     Asked, Cancelled, Capabilities, Era, Fault, Id, Legacy, MODERN, Message, Outcome, Response, modern, notification,
 };
+use super::offers::Offers;
 use super::outbox::{Line, Outbox};
 use super::server::{FRESH, Peer, Server, fingerprint};
 use super::{Ended, LIST_CHANGED, Options, SUBSCRIPTION};
@@ -62,7 +63,7 @@ pub async fn serve(
     let Options { services, deadline, refresh } = options;
     let services =
         services.into_iter().map(|service| Exposed { service, deadline, allows: Box::new(|_| true) }).collect();
-    let server = Server::new(Services::new(Arc::new(bus), services), refresh, FRESH, None);
+    let server = Server::new(Services::new(Arc::new(bus), services), refresh, FRESH, None, Offers::new(refresh));
     let caller = Arc::new(Agent(server.agent().to_owned()));
     let peer = Peer { name: server.agent().into(), caller, out, trace: TraceContext::default(), observer: None };
     let door = Arc::new(Door { server, peer, state: Mutex::default() });

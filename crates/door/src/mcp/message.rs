@@ -3,8 +3,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use sealwire::client::TraceContext;
+use sealwire::client::{TokenFault, TraceContext};
 use sealwire::rpc::RpcError;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -281,11 +282,14 @@ pub(crate) struct Fault {
     pub(crate) message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<Value>,
+    /// There was no token to call with. Its text is of the door, and not for callers.
+    #[serde(skip)]
+    pub(crate) token: Option<Arc<TokenFault>>,
 }
 
 impl Fault {
     pub(crate) fn new(code: i32, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), data: None }
+        Self { code, message: message.into(), data: None, token: None }
     }
 
     pub(crate) fn with(mut self, data: Value) -> Self {
@@ -301,6 +305,14 @@ impl Fault {
         Self::new(-32603, message)
     }
 
+    /// There was no token to call with. Why is in the log.
+    pub(crate) fn of_token(fault: &Arc<TokenFault>) -> Self {
+        tracing::warn!(target: "sealwire::door", error = %fault, "no token");
+        let fault = Some(Arc::clone(fault));
+        let told = Self::internal("no token for the service, nothing was sent").with(json!({ "outcome": "not_sent" }));
+        Self { token: fault, ..told }
+    }
+
     /// As a service said it, in a code that MCP leaves to others.
     pub(crate) fn of_service(error: &RpcError) -> Self {
         let code = match error.code() {
@@ -308,7 +320,7 @@ impl Fault {
             code => code,
         };
         let data = error.data().and_then(|data| serde_json::from_str(data.get()).ok());
-        Self { code, message: error.message().to_owned(), data }
+        Self { data, ..Self::new(code, error.message()) }
     }
 }
 

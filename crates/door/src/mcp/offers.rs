@@ -8,7 +8,7 @@ use moka::sync::Cache;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::caller::Caller;
-use crate::catalogue::{Offer, Services};
+use crate::catalogue::{NoOffer, Offer, Services};
 
 /// The most bytes of all callers' offers. What is beyond is asked for again.
 const BYTES: u64 = 256 << 20;
@@ -17,8 +17,13 @@ const LEAST: u32 = 16 << 10;
 /// What nobody uses for so long is forgotten, and at the earliest when it would be asked for again.
 const UNUSED: Duration = Duration::from_secs(600);
 
-#[derive(Debug)]
-pub(super) struct Offers(Cache<Arc<str>, Arc<Slot>>);
+/// Those of one address. Clones share the bounds.
+#[derive(Debug, Clone)]
+pub(crate) struct Offers {
+    all: Cache<(Arc<str>, Arc<str>), Arc<Slot>>,
+    /// Where they are made: others are made of other services.
+    address: Arc<str>,
+}
 
 /// That of one caller.
 #[derive(Debug, Default)]
@@ -41,18 +46,27 @@ impl Slot {
 }
 
 impl Offers {
-    pub(super) fn new(refresh: Duration) -> Self {
+    pub(crate) fn new(refresh: Duration) -> Self {
         Self::of(BYTES, refresh)
     }
 
     fn of(bytes: u64, refresh: Duration) -> Self {
         let cache = Cache::builder().max_capacity(bytes).time_to_idle(UNUSED.max(2 * refresh));
-        Self(cache.weigher(|_, slot: &Arc<Slot>| slot.weight()).build())
+        Self { all: cache.weigher(|_, slot: &Arc<Slot>| slot.weight()).build(), address: "".into() }
+    }
+
+    /// Those of another address, within the same bounds.
+    pub(crate) fn at(&self, address: &str) -> Self {
+        Self { address: address.into(), ..self.clone() }
+    }
+
+    fn key(&self, caller: &dyn Caller) -> (Arc<str>, Arc<str>) {
+        (Arc::clone(&self.address), caller.name().into())
     }
 
     /// What this caller was offered last.
     pub(super) fn last(&self, caller: &dyn Caller) -> Option<Arc<Offer>> {
-        self.0.get(caller.name())?.younger(Duration::MAX)
+        self.all.get(&self.key(caller))?.younger(Duration::MAX)
     }
 
     /// What it may call, not older than this.
@@ -64,9 +78,9 @@ impl Offers {
         services: &Services,
         caller: &dyn Caller,
         age: Duration,
-    ) -> Result<Arc<Offer>, String> {
-        let name: Arc<str> = caller.name().into();
-        let slot = self.0.get_with(Arc::clone(&name), Arc::default);
+    ) -> Result<Arc<Offer>, NoOffer> {
+        let key = self.key(caller);
+        let slot = self.all.get_with(key.clone(), Arc::default);
         if let Some(offer) = slot.younger(age) {
             return Ok(offer);
         }
@@ -75,11 +89,11 @@ impl Offers {
         if let Some(offer) = slot.younger(age) {
             return Ok(offer);
         }
-        let offer = Arc::new(services.offer(caller).await?);
+        let offer = Arc::new(services.offer(caller, slot.younger(Duration::MAX).as_deref()).await?);
         *slot.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(&offer)));
         drop(asking);
         // With its weight.
-        self.0.insert(name, slot);
+        self.all.insert(key, slot);
         Ok(offer)
     }
 }
@@ -96,12 +110,14 @@ mod tests {
                 let slot = Slot::default();
                 *slot.last.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some((Instant::now(), Arc::new(Offer { bytes, ..Offer::default() })));
-                offers.0.insert(format!("{bytes} {n}").into(), Arc::new(slot));
+                // Of several addresses, which share it.
+                let offers = offers.at(&(n % 3).to_string());
+                offers.all.insert((offers.address, format!("{bytes} {n}").into()), Arc::new(slot));
             }
-            offers.0.run_pending_tasks();
-            offers.0.entry_count()
+            offers.all.run_pending_tasks();
+            offers.all.entry_count()
         };
         assert!(kept(1) <= 8);
-        assert!(kept(4 * LEAST as usize) <= 8 && offers.0.weighted_size() <= u64::from(LEAST) * 8);
+        assert!(kept(4 * LEAST as usize) <= 8 && offers.all.weighted_size() <= u64::from(LEAST) * 8);
     }
 }

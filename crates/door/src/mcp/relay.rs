@@ -137,6 +137,7 @@ fn fault(error: &ClientError) -> Fault {
             }
             _ => Fault::of_service(error),
         },
+        ClientError::Token(fault) => Fault::of_token(fault),
         ClientError::Disconnected { .. } => Fault::internal("the broker cannot be reached, nothing was sent"),
         error => Fault::internal(error.to_string()).with(json!({ "outcome": "unknown" })),
     }

@@ -17,7 +17,7 @@ use super::message::{
 use super::offers::Offers;
 use super::outbox::Outbox;
 use crate::caller::Caller;
-use crate::catalogue::{Offer, Services, Tool};
+use crate::catalogue::{NoOffer, Offer, Services, Tool};
 use crate::seal::Seal;
 
 /// A server of MCP, for any number of clients.
@@ -81,19 +81,16 @@ pub(crate) const FRESH: Duration = Duration::from_secs(1);
 
 impl Server {
     /// `listed`: as long as an offer is believed for a list.
-    pub(crate) fn new(services: Services, refresh: Duration, listed: Duration, seal: Option<Arc<Seal>>) -> Self {
+    pub(crate) fn new(
+        services: Services,
+        refresh: Duration,
+        listed: Duration,
+        seal: Option<Arc<Seal>>,
+        offers: Offers,
+    ) -> Self {
         let started_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         let agent = services.bus.agent();
-        Self {
-            services,
-            refresh,
-            listed,
-            seal,
-            agent,
-            started_ns,
-            offers: Offers::new(refresh),
-            waiting: Mutex::default(),
-        }
+        Self { services, refresh, listed, seal, agent, started_ns, offers, waiting: Mutex::default() }
     }
 
     pub(crate) fn agent(&self) -> &str {
@@ -225,7 +222,10 @@ impl Server {
 
     /// What the caller may call, not older than this.
     pub(crate) async fn offer(&self, caller: &dyn Caller, age: Duration) -> Result<Arc<Offer>, Fault> {
-        self.offers.get(&self.services, caller, age).await.map_err(Fault::internal)
+        self.offers.get(&self.services, caller, age).await.map_err(|none| match none {
+            NoOffer::Token(fault) => Fault::of_token(&fault),
+            NoOffer::Silent(why) => Fault::internal(why),
+        })
     }
 
     /// The offer that a list is made of.

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::mint::{ask, request, stage_taking};
 use super::wire::call;
-use super::{Door, FAST, configure_identity};
+use super::{Door, FAST, configure_identity, mcp, mint_mcp};
 use crate::backends::stage::LONG;
 
 /// What the endpoint was asked: the fields of the form, and `authorization`.
@@ -59,7 +59,7 @@ async fn answer(mut socket: TcpStream, issuer: Arc<TokenIssuer>, asked: Asked) {
         "moved" => status = "302 Found\r\nLocation: http://127.0.0.1:1/",
         "slow" => tokio::time::sleep(Duration::from_secs(60)).await,
         "gone" => return,
-        "grant" | "target" | "client" => {
+        "grant" | "target" | "client" | "request" => {
             status = "400 Bad Request";
             body = Some(json!({ "error": format!("invalid_{subject}") }).to_string());
         }
@@ -177,6 +177,7 @@ async fn a_token_is_exchanged_by_its_issuer_and_what_was_not_asked_for_is_not_ta
             ("moved", 503, -32014),
             ("gone", 503, -32014),
             ("client", 503, -32014),
+            ("request", 503, -32014),
             ("grant", 401, -32010),
             ("target", 403, -32010),
         ] {
@@ -185,6 +186,18 @@ async fn a_token_is_exchanged_by_its_issuer_and_what_was_not_asked_for_is_not_ta
             assert_eq!((refused.status, &error["code"]), (status, &json!(code)), "{subject}: {error}");
             assert_eq!(error["data"]["outcome"], "not_sent", "{subject}");
             assert_eq!(refused.header("www-authenticate").is_some(), status != 503, "{subject}");
+        }
+        let tools = mcp::modern(&json!(1), "tools/list", json!({}));
+        let add = mcp::call(1, "math_add", &json!({ "a": 1, "b": 2 }));
+        for (subject, status, code) in [("grant", 401, 32010), ("target", 403, 32010), ("down", 200, -32603)] {
+            for asked in [&tools, &add] {
+                let refused = mint_mcp::ask(&door, &token(subject), asked).await;
+                let error = refused.json()["error"].clone();
+                assert_eq!((refused.status, &error["code"]), (status, &json!(code)), "{subject}: {error}");
+                assert_eq!(error["data"]["outcome"], "not_sent", "{subject}: {error}");
+                assert_eq!(refused.header("www-authenticate").is_some(), status != 200, "{subject}");
+                assert!(!error.to_string().contains("127.0.0.1"), "{subject}: {error}");
+            }
         }
     };
     let (slow, ()) = tokio::join!(slow, others);

@@ -20,7 +20,7 @@ fn showing(token: &str, request: &str) -> String {
     request.replacen("Host: localhost\r\n", &format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n"), 1)
 }
 
-async fn ask(door: &Door, token: &str, request: &str) -> Answer {
+pub(super) async fn ask(door: &Door, token: &str, request: &str) -> Answer {
     door.wire().await.ask(showing(token, request)).await
 }
 

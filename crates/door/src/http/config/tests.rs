@@ -96,6 +96,9 @@ fn callers_that_show_tokens_need_all_that_these_are_judged_by() {
     );
     assert!(read(&exchange).is_ok());
     assert!(read(&exchange.replace("client_id = \"door\", ", "")).unwrap_err().contains("client_id"));
+    let other = "[[door.tokens.issuer]]\nissuer = \"https://other.example\"\njwks = \"o.json\"\n";
+    assert!(read(&format!("{mint}{other}")).is_ok());
+    assert!(read(&format!("{exchange}{other}")).unwrap_err().contains("name one `[[door.tokens.issuer]]`"));
     let bound = mint
         .replace("[[door.tokens.issuer]]", "[door.tokens]\nrequire_cnf = true\n[[door.tokens.issuer]]")
         .replace("mode = \"mint\", ", "mode = \"mint\", dpop = \"require\", ");

@@ -16,6 +16,7 @@ use super::head::Accepts;
 use crate::http::answered;
 use crate::http::connections::Body;
 use crate::http::events::data;
+use crate::http::refusal::Refusal;
 use crate::mcp::Line;
 use crate::mcp::message::{self, Era, Id, Outcome};
 
@@ -27,6 +28,8 @@ const BEAT: Duration = Duration::from_secs(15);
 pub(super) struct Ended {
     pub(super) status: StatusCode,
     pub(super) text: Vec<u8>,
+    /// What is answered in its place if nothing was said before.
+    refusal: Option<Box<Refusal>>,
 }
 
 impl Ended {
@@ -37,7 +40,8 @@ impl Ended {
             _ => StatusCode::OK,
         };
         let text = message::Response::new(Some(id), &outcome).text();
-        Self { status, text }
+        let token = outcome.as_ref().err().and_then(|fault| fault.token.as_deref());
+        Self { status, text, refusal: token.and_then(Refusal::of_token).map(Box::new) }
     }
 
     /// As an answer of its own.
@@ -79,12 +83,14 @@ impl Answering {
         Self { lines, end, ended: None, lost: Some(lost), beat: beats(), _client: client }
     }
 
-    pub(super) async fn answer(mut self, accepts: Accepts) -> Response<Body> {
+    /// Or the refusal of a caller that needs another token, which clients of MCP look for in the head.
+    pub(super) async fn answer(mut self, accepts: Accepts) -> Result<Response<Body>, Refusal> {
         let first = loop {
             match self.said().await {
-                Said::End(Some(ended)) => return ended.whole(accepts),
-                Said::End(None) if accepts.events => return streamed(stream::empty()),
-                Said::End(None) => return super::accepted(),
+                Said::End(Some(Ended { refusal: Some(refusal), .. })) => return Err(*refusal),
+                Said::End(Some(ended)) => return Ok(ended.whole(accepts)),
+                Said::End(None) if accepts.events => return Ok(streamed(stream::empty())),
+                Said::End(None) => return Ok(super::accepted()),
                 // It could not be told.
                 Said::Line(_) | Said::Silence if !accepts.events => {}
                 Said::Line(line) => break line,
@@ -99,7 +105,7 @@ impl Answering {
                 Said::End(ended) => ended.map(|ended| (data(&ended.text), None)),
             }
         });
-        streamed(stream::once(async { first }).chain(rest))
+        Ok(streamed(stream::once(async { first }).chain(rest)))
     }
 
     async fn said(&mut self) -> Said {
