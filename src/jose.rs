@@ -1,6 +1,8 @@
 //! The few pieces of JOSE that messages, tokens and key files share: base64url, digests, thumbprints, strict integers.
 //! Never accepts two texts for one value.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Deserializer};
@@ -22,6 +24,16 @@ pub(crate) fn b64_to(bytes: impl AsRef<[u8]>, text: &mut String) {
 /// digests are taken over texts.
 pub(crate) fn unb64(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
+}
+
+/// As [`unb64`], into `room` if the text is short enough.
+pub(crate) fn unb64_in<'r, const N: usize>(text: &str, room: &'r mut [u8; N]) -> Option<Cow<'r, [u8]>> {
+    // As the engine estimates it: groups of four characters, the last one rounded up.
+    if text.len().div_ceil(4) * 3 > N {
+        return unb64(text).map(Cow::Owned);
+    }
+    let length = URL_SAFE_NO_PAD.decode_slice(text, room).ok()?;
+    room.get(..length).map(Cow::Borrowed)
 }
 
 /// Decodes exactly `N` bytes.
@@ -85,6 +97,17 @@ mod tests {
         // The last character carries four unused bits: only the text with zero bits is canonical.
         for text in ["AAECAwQFBgcICQoLDA0ODx", "AA==", "AA=", "A", "AA AA", "AA\n", "A Q", "AQ ", "A+/A"] {
             assert_eq!(unb64(text), None, "{text}");
+            assert_eq!(unb64_in(text, &mut [0; 64]), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_decoded_all_the_same() {
+        for length in 0..40_u8 {
+            let bytes: Vec<u8> = (0..length).collect();
+            let text = b64(&bytes);
+            assert_eq!(unb64_in(&text, &mut [0; 12]).as_deref(), Some(bytes.as_slice()), "{length}");
+            assert_eq!(unb64_in(&text, &mut [0; 64]).as_deref(), Some(bytes.as_slice()), "{length}");
         }
     }
 

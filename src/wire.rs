@@ -38,7 +38,7 @@ pub use key_error::KeyError;
 pub use nonce::Nonce;
 pub(crate) use presence::{Presence, Question};
 pub use proof::{ProofClaims, ProofError};
-pub(crate) use proof::{ProofHeader, is_idempotency_key, is_kid, is_traceparent};
+pub(crate) use proof::{ProofHeader, USUAL_CLAIMS, is_idempotency_key, is_kid, is_traceparent};
 pub(crate) use seal::{Binding, ReplyKey};
 pub use seal::{Sealed, SendFailed, UnsignedHint};
 #[cfg(feature = "client")]

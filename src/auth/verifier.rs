@@ -3,6 +3,7 @@
 
 mod control;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::jose::{b64_digest, sha256};
 use crate::name::Name;
 use crate::wire::{
     Audience, Binding, Endpoint, Envelope, HmacKey, Nonce, ProofAlgorithm, ProofClaims, ProofError, ReplyKey, ReplyTo,
-    ServiceKey,
+    ServiceKey, USUAL_CLAIMS,
 };
 
 /// Judges messages for one service.
@@ -331,7 +332,8 @@ impl Verifier {
         };
 
         // From here on the claims are known to be what the key's owner signed.
-        let (claims, nonce) = match ProofClaims::parse(proof.claims()) {
+        let mut room = [0; USUAL_CLAIMS];
+        let (claims, nonce) = match ProofClaims::parse(proof.claims(), &mut room) {
             Ok(parsed) => parsed,
             Err(error) => return Err(unknown(AuthError::Proof(error), reply)),
         };
@@ -384,7 +386,7 @@ impl Verifier {
                     deadline_ms: claims.deadline_ms(),
                     expires_at: claims.exp,
                     idempotency_key: claims.idk,
-                    message_id: claims.jti,
+                    message_id: claims.jti.into_owned(),
                     window: claims.win,
                     traceparent: claims.tp,
                     token: TokenText(token),
@@ -466,7 +468,7 @@ impl Verifier {
     }
 
     /// Whether this message is for us, as it came: what stands in the proof alone.
-    fn check_address(&self, claims: &ProofClaims, subject: &str, reply: &str) -> Result<(), AuthError> {
+    fn check_address(&self, claims: &ProofClaims<Cow<'_, str>>, subject: &str, reply: &str) -> Result<(), AuthError> {
         if claims.aud != self.audience.as_str() {
             return Err(AuthError::Mismatch("aud"));
         }
@@ -487,12 +489,12 @@ impl Verifier {
 
     /// Whether `exp` passed more than window and skew ago. A caller whose clock is that wrong cannot be helped by being
     /// told the time: it may correct itself by the window at most.
-    fn is_long_expired(&self, claims: &ProofClaims, now_s: u64) -> bool {
+    fn is_long_expired(&self, claims: &ProofClaims<Cow<'_, str>>, now_s: u64) -> bool {
         now_s > claims.exp.saturating_add(self.window.window_s).saturating_add(self.window.skew_s)
     }
 
     /// A fence that lies ahead is left to the guard: whether nothing can be fresh yet is no fault of this message.
-    fn check_window(&self, claims: &ProofClaims, now_s: u64) -> Result<(), Staleness> {
+    fn check_window(&self, claims: &ProofClaims<Cow<'_, str>>, now_s: u64) -> Result<(), Staleness> {
         let fence = self.guard.fence();
         if now_s >= claims.exp {
             Err(Staleness::Expired)
@@ -531,7 +533,7 @@ impl Verifier {
 
 /// Whether token and payload are those that the proof was made for. They are hashed only now: without a key, and without
 /// a fresh message, the cost of a message does not grow with its size.
-fn check_digests(claims: &ProofClaims, token_digest: &[u8; 32], payload: &[u8]) -> Result<(), AuthError> {
+fn check_digests(claims: &ProofClaims<Cow<'_, str>>, token_digest: &[u8; 32], payload: &[u8]) -> Result<(), AuthError> {
     if claims.ath.as_bytes() != b64_digest(token_digest) {
         return Err(AuthError::Mismatch("ath"));
     }

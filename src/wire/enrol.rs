@@ -78,7 +78,7 @@ impl KeyRequest {
         now_s: u64,
     ) -> Result<String, KeyRequestError> {
         let x = key.public().ok_or(KeyRequestError::Algorithm)?;
-        let header = ProofHeader { algorithm: key.algorithm(), kid: key.kid().to_owned(), typ: TYP.to_owned() };
+        let header = ProofHeader { algorithm: key.algorithm(), kid: key.kid().to_owned(), typ: TYP };
         let (environment, agent) = (environment.to_string(), agent.to_string());
         let claims = Claims { environment, agent, x, nkey: nkey.map(ToOwned::to_owned), iat: now_s };
         let input = format!("{}.{}", header.encode(), b64(serde_json::to_vec(&claims).unwrap_or_default()));

@@ -50,7 +50,7 @@ impl fmt::Debug for Envelope {
 
 impl ProofText {
     /// Of a proof of the type `typ`.
-    pub(super) fn parse(text: &str, typ: &str) -> Result<Self, ProofError> {
+    pub(super) fn parse(text: &str, typ: &'static str) -> Result<Self, ProofError> {
         let (signing_input, signature) = text.rsplit_once('.').ok_or(ProofError::Parts)?;
         let (header, claims) = signing_input.split_once('.').ok_or(ProofError::Parts)?;
         if claims.contains('.') {

@@ -260,7 +260,7 @@ impl Texts {
         // Names and subjects need no escaping; whatever they are, it is JSON.
         let json = |text: &str| serde_json::to_string(text).unwrap_or_default();
         let (algorithm, kid) = key.algorithm_and_kid();
-        let header = ProofHeader { algorithm, kid: kid.to_owned(), typ: FRAME_TYP.to_owned() }.encode();
+        let header = ProofHeader { algorithm, kid: kid.to_owned(), typ: FRAME_TYP }.encode();
         let block = HeaderBlock::of(&[(AUTHENTICATION_INFO, &format!("{SCHEME} {header}."))]);
         let head = String::from_utf8_lossy(block.as_bytes()).trim_end().to_owned();
         Self {

@@ -47,7 +47,7 @@ pub(crate) struct Presence<'a> {
 impl Presence<'_> {
     /// The answer's header.
     pub(crate) fn sign(&self, key: &ServiceKey) -> HeaderBlock {
-        let header = ProofHeader { algorithm: ProofAlgorithm::EdDsa, kid: key.kid().to_owned(), typ: TYP.to_owned() };
+        let header = ProofHeader { algorithm: ProofAlgorithm::EdDsa, kid: key.kid().to_owned(), typ: TYP };
         let claims = Claims {
             iss: self.audience.as_str().to_owned(),
             sub: self.instance.to_owned(),
@@ -211,11 +211,8 @@ mod tests {
         let signed = answer(&audience, &question).sign(&own);
         let (_, rest) = proof_of(&signed).unwrap().split_once('.').unwrap();
         let claims = rest.split_once('.').unwrap().0;
-        let header = ProofHeader {
-            algorithm: ProofAlgorithm::EdDsa,
-            kid: own.kid().into(),
-            typ: "nats-rpc-v1-reply+jwt".into(),
-        };
+        let header =
+            ProofHeader { algorithm: ProofAlgorithm::EdDsa, kid: own.kid().into(), typ: "nats-rpc-v1-reply+jwt" };
         let input = format!("{}.{claims}", header.encode());
         let proof = format!("{SCHEME} {input}.{}", b64(own.sign(input.as_bytes())));
         let headers = HeaderBlock::of(&[(AUTHENTICATION_INFO, &proof)]);

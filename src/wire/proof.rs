@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::algorithm::ProofAlgorithm;
 use super::nonce::Nonce;
-use crate::jose::{b64_to, integer, optional_integer, unb64};
+use crate::jose::{b64_to, integer, optional_integer, unb64, unb64_in};
 
 /// The authentication scheme of the header.
 pub(crate) const SCHEME: &str = "NatsRpc";
@@ -58,7 +58,7 @@ pub enum ProofError {
 pub(crate) struct ProofHeader {
     pub(crate) algorithm: ProofAlgorithm,
     pub(crate) kid: String,
-    pub(crate) typ: String,
+    pub(crate) typ: &'static str,
 }
 
 // `deny_unknown_fields` and the derived duplicate check make the header exact; member names compare after unescaping.
@@ -75,8 +75,12 @@ struct HeaderText<'t> {
 
 impl ProofHeader {
     /// Parses a header of the type `typ` from base64url.
-    pub(crate) fn parse_typed(part: &str, typ: &str) -> Result<Self, ProofError> {
-        let bytes = unb64(part).ok_or(ProofError::Encoding)?;
+    pub(crate) fn parse_typed(part: &str, typ: &'static str) -> Result<Self, ProofError> {
+        let mut room = [0; 256];
+        let bytes = unb64_in(part, &mut room).ok_or(ProofError::Encoding)?;
+        if let Some((algorithm, kid)) = usual_header(&bytes, typ) {
+            return Ok(Self { algorithm, kid: kid.to_owned(), typ });
+        }
         let text: HeaderText<'_> = object(&bytes).ok_or(ProofError::Header)?;
         let algorithm = match &*text.alg {
             "HS256" => ProofAlgorithm::Hs256,
@@ -86,15 +90,29 @@ impl ProofHeader {
         if text.typ != typ || !is_kid(&text.kid) {
             return Err(ProofError::Header);
         }
-        Ok(Self { algorithm, kid: text.kid.into_owned(), typ: text.typ.into_owned() })
+        Ok(Self { algorithm, kid: text.kid.into_owned(), typ })
     }
 
     /// The header as base64url.
     pub(crate) fn encode(&self) -> String {
         let mut text = String::new();
-        encode_header(self.algorithm, &self.kid, &self.typ, &mut text);
+        encode_header(self.algorithm, &self.kid, self.typ, &mut text);
         text
     }
+}
+
+/// Algorithm and key id of a header that is written as everybody writes it, and as [`encode_header`] does: others are read as JSON.
+fn usual_header<'b>(bytes: &'b [u8], typ: &str) -> Option<(ProofAlgorithm, &'b str)> {
+    let rest = bytes.strip_prefix(br#"{"alg":""#)?;
+    let (algorithm, rest) = match rest.split_at_checked(5)? {
+        (b"HS256", rest) => (ProofAlgorithm::Hs256, rest),
+        (b"EdDSA", rest) => (ProofAlgorithm::EdDsa, rest),
+        _ => return None,
+    };
+    let rest = rest.strip_prefix(br#"","kid":""#)?.strip_suffix(br#""}"#)?.strip_suffix(typ.as_bytes())?;
+    let kid = std::str::from_utf8(rest.strip_suffix(br#"","typ":""#)?).ok()?;
+    // No byte of a key id ends a text of JSON or escapes anything in it.
+    is_kid(kid).then_some((algorithm, kid))
 }
 
 /// A header as base64url, at the end of a text.
@@ -111,13 +129,13 @@ pub(crate) fn is_kid(kid: &str) -> bool {
 /// The claims of a request's proof, exactly as the protocol names them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ProofClaims {
+pub struct ProofClaims<T = String> {
     /// `<environment>/<service>`.
-    pub aud: String,
+    pub aud: T,
     /// The subject as published.
-    pub to: String,
+    pub to: T,
     /// The reply subject; empty if there is none.
-    pub rto: String,
+    pub rto: T,
     /// When it was signed: whole seconds since the Unix epoch.
     #[serde(deserialize_with = "integer")]
     pub iat: u64,
@@ -125,11 +143,11 @@ pub struct ProofClaims {
     #[serde(deserialize_with = "integer")]
     pub exp: u64,
     /// The nonce: 16 random bytes as 22 characters of base64url.
-    pub jti: String,
+    pub jti: T,
     /// base64url(SHA-256(access token)).
-    pub ath: String,
+    pub ath: T,
     /// base64url(SHA-256(payload)).
-    pub dig: String,
+    pub dig: T,
     /// The deadline in milliseconds after `iat`, 1 to 600,000.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_integer")]
     pub tmo: Option<u64>,
@@ -150,11 +168,20 @@ pub(crate) const MAX_WINDOW: u64 = 1024;
 /// The longest deadline in milliseconds.
 pub(crate) const MAX_TIMEOUT_MS: u64 = 600_000;
 
-impl ProofClaims {
-    /// Parses claims from base64url, with the nonce.
-    pub(crate) fn parse(part: &str) -> Result<(Self, Nonce), ProofError> {
-        let bytes = unb64(part).ok_or(ProofError::Encoding)?;
-        let claims: Self = object(&bytes).ok_or_else(|| fault::<Self>(&bytes, &CLAIMS))?;
+/// More bytes than most proofs' claims have. Those of others are decoded elsewhere.
+pub(crate) const USUAL_CLAIMS: usize = 768;
+
+impl<'b> ProofClaims<Cow<'b, str>> {
+    /// Parses claims from base64url, with the nonce. `room` is for their text.
+    pub(crate) fn parse(part: &str, room: &'b mut [u8; USUAL_CLAIMS]) -> Result<(Self, Nonce), ProofError> {
+        let claims = match unb64_in(part, room).ok_or(ProofError::Encoding)? {
+            Cow::Borrowed(bytes) => match object::<ProofClaims<&str>>(bytes) {
+                Some(claims) => claims.map(Cow::Borrowed),
+                // A member may be written with escapes, which only an owned text has without.
+                None => Self::owned(bytes)?,
+            },
+            Cow::Owned(bytes) => Self::owned(&bytes)?,
+        };
         if !claims.tmo.is_none_or(|tmo| (1..=MAX_TIMEOUT_MS).contains(&tmo)) {
             return Err(ProofError::Claim("tmo"));
         }
@@ -170,6 +197,30 @@ impl ProofClaims {
         }
         let nonce = Nonce::from_text(&claims.jti).ok_or(ProofError::Claim("jti"))?;
         Ok((claims, nonce))
+    }
+
+    fn owned(bytes: &[u8]) -> Result<Self, ProofError> {
+        let claims = object::<ProofClaims>(bytes).ok_or_else(|| fault::<ProofClaims>(bytes, &CLAIMS))?;
+        Ok(claims.map(Cow::Owned))
+    }
+}
+
+impl<T> ProofClaims<T> {
+    fn map<U>(self, text: fn(T) -> U) -> ProofClaims<U> {
+        ProofClaims {
+            aud: text(self.aud),
+            to: text(self.to),
+            rto: text(self.rto),
+            iat: self.iat,
+            exp: self.exp,
+            jti: text(self.jti),
+            ath: text(self.ath),
+            dig: text(self.dig),
+            tmo: self.tmo,
+            idk: self.idk,
+            win: self.win,
+            tp: self.tp,
+        }
     }
 
     /// The deadline in milliseconds since the Unix epoch: `iat` plus `tmo`, or `exp`.
@@ -265,13 +316,22 @@ mod tests {
     #[test]
     fn arrays_of_the_values_are_no_objects() {
         let header = r#" {"alg":"HS256","kid":"a.k1","typ":"nats-rpc-v1+jwt"}"#;
-        assert!(ProofHeader::parse_typed(&b64(header.as_bytes()), REQUEST_TYP).is_ok());
+        let spaced = ProofHeader::parse_typed(&b64(header.as_bytes()), REQUEST_TYP);
+        assert_eq!(ProofHeader::parse_typed(&b64(header.trim().as_bytes()), REQUEST_TYP), spaced);
+        assert_eq!(spaced.as_ref().map(|header| header.kid.as_str()), Ok("a.k1"));
         let array = r#" ["HS256","a.k1","nats-rpc-v1+jwt"]"#;
         assert_eq!(ProofHeader::parse_typed(&b64(array.as_bytes()), REQUEST_TYP), Err(ProofError::Header));
 
         let claims =
             r#"{"aud":"p/m","to":"t","rto":"","iat":1,"exp":2,"jti":"AAECAwQFBgcICQoLDA0ODw","ath":"","dig":""}"#;
-        assert!(ProofClaims::parse(&b64(claims.as_bytes())).is_ok());
+        let mut room = [0; USUAL_CLAIMS];
+        let plain = ProofClaims::parse(&b64(claims.as_bytes()), &mut room).unwrap();
+        // The same claims by other texts: one with an escape, and one that is too long for the room.
+        for (part, other) in [("\"p/m\"", "\"\\u0070/m\""), ("{\"aud\"", &format!("{}{{\"aud\"", " ".repeat(800)))] {
+            let written = claims.replace(part, other);
+            assert_ne!(written, claims);
+            assert_eq!(ProofClaims::parse(&b64(written.as_bytes()), &mut [0; USUAL_CLAIMS]).unwrap(), plain);
+        }
         for (change, claim) in [
             (("\"aud\":\"p/m\",", ""), "aud"),
             (("\"to\":\"t\"", "\"to\":\"t\",\"to\":\"t\""), "to"),
@@ -289,11 +349,15 @@ mod tests {
         ] {
             let changed = claims.replace(change.0, change.1);
             assert_ne!(changed, claims);
-            assert_eq!(ProofClaims::parse(&b64(changed.as_bytes())).err(), Some(ProofError::Claim(claim)), "{changed}");
+            assert_eq!(
+                ProofClaims::parse(&b64(changed.as_bytes()), &mut [0; USUAL_CLAIMS]).err(),
+                Some(ProofError::Claim(claim)),
+                "{changed}"
+            );
         }
-        assert_eq!(ProofClaims::parse(&b64(b"{")).err(), Some(ProofError::Claims));
+        assert_eq!(ProofClaims::parse(&b64(b"{"), &mut [0; USUAL_CLAIMS]).err(), Some(ProofError::Claims));
         let array = r#"["p/m","t","",1,2,"AAECAwQFBgcICQoLDA0ODw","",""]"#;
-        assert_eq!(ProofClaims::parse(&b64(array.as_bytes())).err(), Some(ProofError::Claims));
+        assert_eq!(ProofClaims::parse(&b64(array.as_bytes()), &mut [0; USUAL_CLAIMS]).err(), Some(ProofError::Claims));
 
         let claims = r#"{"iss":"p/m","to":"t","iat":1,"req":"","dig":""}"#;
         assert!(ReplyClaims::parse(&b64(claims.as_bytes())).is_ok());

@@ -13,7 +13,7 @@ use super::headers::HeaderBlock;
 use super::key::{HmacKey, PartialMac, ServiceKey};
 use super::proof::{REPLY_TYP, ReplyClaims, SCHEME, encode_header};
 use super::subject::ReplyTo;
-use crate::jose::{b64, b64_to, sha256, sha256_b64};
+use crate::jose::{b64_digest, b64_to, sha256};
 use crate::nats::{PublishError, Session};
 
 /// The answer's header (RFC 7615).
@@ -227,10 +227,14 @@ impl Binding {
     /// Signs `payload`; `now_s` is whole seconds since the Unix epoch.
     pub(crate) fn seal(self, payload: Vec<u8>, now_s: u64) -> Sealed {
         let (algorithm, kid) = self.key.algorithm_and_kid();
-        let (req, dig) = (b64(self.request), sha256_b64(&payload));
-        let claims =
-            ReplyClaims { iss: self.iss.as_str(), to: self.reply.as_str(), iat: now_s, req: &*req, dig: &*dig };
-        let claims = serde_json::to_vec(&claims).unwrap_or_default();
+        let (req, dig) = (b64_digest(&self.request), b64_digest(&sha256(&payload)));
+        let [req, dig] = [&req, &dig].map(|text| std::str::from_utf8(text).unwrap_or_default());
+        let (iss, to) = (self.iss.as_str(), self.reply.as_str());
+        let mut claims = Vec::with_capacity(160 + iss.len() + to.len());
+        // INVARIANT: writing texts and a number to memory does not fail; nothing is taken that is not all of it.
+        if serde_json::to_writer(&mut claims, &ReplyClaims { iss, to, iat: now_s, req, dig }).is_err() {
+            claims.clear();
+        }
         let mut proof = String::with_capacity(128 + kid.len() * 2 + (claims.len() * 4).div_ceil(3) + MAX_SIGNATURE);
         proof.push_str(SCHEME);
         proof.push(' ');

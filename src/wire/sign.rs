@@ -95,7 +95,7 @@ impl RequestSigner {
         let (kid, algorithm) = (key.kid().to_owned(), key.algorithm());
         // An Ed25519 request is answered under the service's key, of which there may be several.
         let frame_header = (algorithm == ProofAlgorithm::Hs256).then(|| {
-            let header = ProofHeader { algorithm, kid: kid.clone(), typ: FRAME_TYP.to_owned() };
+            let header = ProofHeader { algorithm, kid: kid.clone(), typ: FRAME_TYP };
             Arc::new(KnownHeader { text: header.encode(), header })
         });
         Ok(Self { audience, kid, algorithm, key: signer, services, frame_header })
@@ -172,8 +172,8 @@ impl RequestSigner {
         format!("{SCHEME} {token}~{}", self.prove(CONTROL_TYP, claims))
     }
 
-    fn prove(&self, typ: &str, claims: &impl Serialize) -> String {
-        let header = ProofHeader { algorithm: self.algorithm, kid: self.kid.clone(), typ: typ.to_owned() };
+    fn prove(&self, typ: &'static str, claims: &impl Serialize) -> String {
+        let header = ProofHeader { algorithm: self.algorithm, kid: self.kid.clone(), typ };
         let input = format!("{}.{}", header.encode(), b64(serde_json::to_vec(claims).unwrap_or_default()));
         format!("{input}.{}", b64(self.key.sign(input.as_bytes())))
     }
@@ -399,7 +399,7 @@ struct ReplyProof<'t> {
 
 impl<'t> ReplyProof<'t> {
     /// `known`: a header of that type.
-    fn parse(text: &'t str, typ: &str, known: Option<&KnownHeader>) -> Result<Self, Unverifiable> {
+    fn parse(text: &'t str, typ: &'static str, known: Option<&KnownHeader>) -> Result<Self, Unverifiable> {
         let (input, signature) = text.rsplit_once('.').ok_or(Unverifiable::Malformed)?;
         let (header, claims) = input.split_once('.').ok_or(Unverifiable::Malformed)?;
         if claims.contains('.') {

@@ -32,7 +32,7 @@ fn frames_are_the_text_of_their_claims() {
                 let (input, signature) = proof.rsplit_once('.').unwrap();
                 let (header, claims) = input.split_once('.').unwrap();
                 let (algorithm, kid) = key.algorithm_and_kid();
-                assert_eq!(header, ProofHeader { algorithm, kid: kid.to_owned(), typ: FRAME_TYP.to_owned() }.encode());
+                assert_eq!(header, ProofHeader { algorithm, kid: kid.to_owned(), typ: FRAME_TYP }.encode());
                 let parsed = FrameClaims::parse(claims).unwrap();
                 assert_eq!(claims, b64(serde_json::to_vec(&parsed).unwrap()));
                 assert_eq!(signature, b64(key.sign(input.as_bytes())));
