@@ -224,9 +224,10 @@ impl Door {
                 Err(refusal) => refused(refusal),
             },
         };
-        let is_stopping = *self.stopping.borrow();
+        let (is_stopping, is_socket) = (*self.stopping.borrow(), answer.status() == StatusCode::SWITCHING_PROTOCOLS);
         let headers = answer.headers_mut();
-        if is_stopping {
+        // A connection that is a socket now is closed by that.
+        if is_stopping && !is_socket {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

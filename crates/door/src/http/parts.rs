@@ -161,11 +161,27 @@ impl Parts {
     }
 
     /// Has the service cancel it, and waits some seconds for its word; what is left of it is not said any more.
-    pub(super) async fn cancel(mut self) {
+    pub(super) async fn cancel(&mut self) {
         self.ended = Some("cancelled");
         if let Some(call) = self.call.take() {
             call.cancel().await;
         }
+    }
+
+    /// Has the service cancel it while the future is polled, for some seconds. It goes on meanwhile to the end that the service
+    /// gives it, which may be its result.
+    pub(super) fn cancelling(&self) -> impl Future<Output = ()> + Send + use<> {
+        let cancelling = self.call.as_ref().map(CallStream::cancelling);
+        async move {
+            if let Some(cancelling) = cancelling {
+                cancelling.await;
+            }
+        }
+    }
+
+    /// Nothing is said of it any more, and nothing is waited for.
+    pub(super) fn leave(&mut self) {
+        (self.call, self.ended) = (None, Some("cancelled"));
     }
 
     /// It ends here, whatever the service does.

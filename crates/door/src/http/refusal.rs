@@ -240,6 +240,13 @@ impl Refusal {
         Self::unavailable("the door is stopping: try again")
     }
 
+    /// The door stops, and with it a call that has begun: what it did, it did.
+    pub(crate) fn stopped() -> Self {
+        let mut refusal = Self::unknown("the door is stopping: the call was cancelled, and may have run");
+        refusal.code = code::OVERLOADED;
+        refusal
+    }
+
     /// As MCP says it.
     pub(crate) fn of_fault(status: StatusCode, fault: Fault) -> Self {
         let mut refusal = Self::new(status, fault.code, fault.message);

@@ -258,13 +258,22 @@ async fn who_calls_too_fast_is_told_so_under_each_id_and_a_door_that_stops_lets_
     parts.say(&call(1, "rpc.listen", r#"{"method":"clock/ticks","params":{}}"#)).await;
     assert_eq!(parts.hear().await.unwrap()["method"], "rpc.note");
     socket.say(&call(1, "job/run", r#"{"steps":20}"#)).await;
+    // Whatever else is wrong with a message of its id, the error is not the answer to it.
+    for message in [call(1, "math/add", "[1,2]"), call(1, "rpc.cancel", r#"{"id":1}"#), call(1, "rpc.listen", "[]")]
+        .iter()
+        .cycle()
+        .take(12)
+    {
+        let refused = socket.ask(message).await;
+        assert_eq!((&refused["id"], &refused["error"]["code"]), (&Value::Null, &json!(-32600)), "{message}");
+    }
     tokio::time::sleep(Duration::from_secs(1)).await;
     let stopping = tokio::spawn(door.stop());
     let (said, code) = parts.rest().await;
     let last = said.last().unwrap();
     assert_eq!(
-        (code, &last["id"], &last["error"]["code"]),
-        (1001, &json!(1), &json!(-32014)),
+        (code, &last["id"], &last["error"]["code"], &last["error"]["data"]),
+        (1001, &json!(1), &json!(-32014), &json!({ "outcome": "unknown" })),
         "who listens is told to go"
     );
     let (said, code) = socket.rest().await;
@@ -272,12 +281,17 @@ async fn who_calls_too_fast_is_told_so_under_each_id_and_a_door_that_stops_lets_
     assert_eq!(stopping.await.unwrap().0, Some(0));
 
     // What takes longer is cut off, and that is said.
-    let door = Door::start(&stage.shell, &format!("{FAST}drain_s = 2\n"), "timeout_s = 120\n").await;
+    let door = Door::start(&stage.shell, &format!("{FAST}drain_s = 2\nleave_s = 3\n"), "timeout_s = 120\n").await;
     door.is_ready(200).await;
     let mut socket = Socket::open(door.wire().await, "tools", "").await;
     socket.say(&call(1, "job/run", r#"{"steps":5999}"#)).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
+    let at = door.at;
     let stopping = tokio::spawn(door.stop());
+    while Wire::open(at).await.ask("GET /readyz HTTP/1.1\r\nHost: any\r\n\r\n").await.status == 200 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Wire::open(at).await.ask(open("/rpc/tools/ws", "")).await.is(503, -32014);
     assert_eq!(socket.rest().await, (Vec::new(), 1001));
     assert_eq!(stopping.await.unwrap().0, Some(23));
     ended(&stage, 1).await;
@@ -300,8 +314,14 @@ async fn site(sent: &Arc<AtomicUsize>, door: &str) -> (NatsServer, Site, sealwir
         parts.send(&json!("asked")).await?;
         Ok::<_, RpcError>(answered.map_or_else(|error| json!(error.to_string()), |answer| json!({ "answer": answer })))
     };
-    let methods =
-        Router::new(Arc::clone(sent)).method_with_sink("site/flood", flood).method_with_sink("site/asks", asks);
+    let large = |ctx: Ctx<Arc<AtomicUsize>>, (): ()| async move {
+        ctx.state().fetch_add(1, Ordering::Relaxed);
+        Ok::<_, RpcError>("x".repeat(500_000))
+    };
+    let methods = Router::new(Arc::clone(sent))
+        .method("site/large", large)
+        .method_with_sink("site/flood", flood)
+        .method_with_sink("site/asks", asks);
     let served = site.serve(methods).await;
     let shell = Shell::new();
     let name = |text| Name::new(text).unwrap();
@@ -317,11 +337,12 @@ async fn site(sent: &Arc<AtomicUsize>, door: &str) -> (NatsServer, Site, sealwir
 }
 
 const FLOOD: usize = 20_000;
+const LARGE: usize = 30;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn questions_are_answered_by_the_client_and_whoever_reads_slowly_slows_the_method_down() {
     let sent = Arc::new(AtomicUsize::new(0));
-    let (_server, _site, served, _shell, door) = site(&sent, FAST).await;
+    let (_server, _site, served, _shell, door) = site(&sent, &format!("{FAST}streams = 2\n")).await;
     let mut socket = Socket::open(door.wire().await, "site", PARTS).await;
     let asked = socket.ask(&call(7, "site/asks", r#"["a"]"#)).await;
     let question = asked["id"].as_str().unwrap().to_owned();
@@ -384,6 +405,25 @@ async fn questions_are_answered_by_the_client_and_whoever_reads_slowly_slows_the
         assert_eq!(slow.hear().await.unwrap()["result"], FLOOD);
     };
     within(5 * LONG, all).await;
+
+    // Who reads no results has no room for other calls, and those are not sent.
+    sent.store(0, Ordering::Relaxed);
+    let mut unread = Socket::open(Wire::narrow(door.at).await, "site", PARTS).await;
+    for id in 0..LARGE {
+        unread.say(&call(id as u64, "site/large", "[]")).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let run = sent.load(Ordering::Relaxed);
+    assert!((1..LARGE * 3 / 4).contains(&run), "{run}");
+    let mut refused = 0;
+    for _ in 0..LARGE {
+        let answer = within(LONG, unread.hear()).await.unwrap();
+        if answer["error"]["code"] == -32013 {
+            assert_eq!(answer["error"]["data"], json!({ "outcome": "not_sent" }));
+            refused += 1;
+        }
+    }
+    assert!(refused > 0 && refused + sent.load(Ordering::Relaxed) == LARGE, "{refused} of {run} at first");
     drop((socket, other));
     assert_eq!(door.stop().await.0, Some(0));
     served.stop().await.unwrap();

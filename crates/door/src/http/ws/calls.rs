@@ -1,8 +1,9 @@
 //! The calls of one socket: each is under way by its ids until it is answered, and the questions of methods by theirs.
 //! Never answers a call twice, and never under the id of another one.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -48,6 +49,7 @@ struct Question {
     open: Arc<Open>,
     out: Outbox,
     id: String,
+    was_sent: bool,
 }
 
 /// A message on its way to the service.
@@ -95,6 +97,17 @@ struct Withdrawn<'a> {
     id: &'a str,
 }
 
+/// Has the service cancel a call.
+type Cancelling = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Completes with what is waited for, if anything is.
+async fn came(what: &mut Option<Cancelling>) {
+    match what {
+        Some(what) => what.await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Completes when the door stops.
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
     // Its sender goes when all is over.
@@ -131,6 +144,12 @@ impl Open {
         found.is_some()
     }
 
+    /// Whether one of these is under way, or there twice. Nobody can tell apart those that are `null`.
+    pub(super) fn has_one_of(&self, ids: &[Id]) -> bool {
+        let (calls, mut seen) = (locked(&self.calls), HashSet::new());
+        ids.iter().any(|id| calls.contains_key(id) || (!id.is_null() && !seen.insert(id)))
+    }
+
     /// Hands an answer to the question that it is to, if that is still open.
     pub(super) fn answered(&self, answer: rpc::Response) {
         let Ok(id) = serde_json::from_str::<String>(answer.id.as_json()) else { return };
@@ -144,16 +163,17 @@ impl Open {
     /// Asks the client what the method asks for.
     async fn ask(self: Arc<Self>, out: Outbox, call: Id, asked: Request) -> Result<Box<RawValue>, RpcError> {
         let (reply, replied) = oneshot::channel();
-        let question = {
+        let mut question = {
             let mut questions = locked(&self.questions);
             questions.asked += 1;
             let id = format!("ask-{}", questions.asked);
             questions.open.insert(id.clone(), reply);
-            Question { open: Arc::clone(&self), out: out.clone(), id }
+            Question { open: Arc::clone(&self), out: out.clone(), id, was_sent: false }
         };
         let params = asked.params.as_ref().map(rpc::Params::raw);
         let note = Note { id: &call, seq: None, method: &asked.method, params };
         say(&out, Told::new(Some(&question.id), "rpc.ask", note).text()).await;
+        question.was_sent = true;
         replied.await.unwrap_or_else(|_| Err(RpcError::application(1, "the client did not answer")))
     }
 }
@@ -170,7 +190,7 @@ impl Drop for Claim {
 impl Drop for Question {
     fn drop(&mut self) {
         let was_open = locked(&self.open.questions).open.remove(&self.id).is_some();
-        if was_open {
+        if was_open && self.was_sent {
             let withdrawn = Told::new(None, "rpc.cancel", Withdrawn { id: &self.id }).text();
             if let Ok(text) = tokio_tungstenite::tungstenite::Utf8Bytes::try_from(withdrawn) {
                 self.out.send_now(text);
@@ -187,6 +207,15 @@ impl<'a, P: Serialize> Told<'a, P> {
     fn text(&self) -> Vec<u8> {
         // Nothing in it cannot be written.
         serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+/// The ids of an answer to a message; `null` for a batch of which no entry has one.
+fn answered_under(asked: &Asked) -> &[Id] {
+    static NONE: LazyLock<[Id; 1]> = LazyLock::new(|| [Id::null()]);
+    match asked {
+        Asked::Batch(ids) if ids.is_empty() => NONE.as_slice(),
+        asked => asked.ids(),
     }
 }
 
@@ -212,13 +241,14 @@ impl Call {
                 return drop(place);
             }
             // Of the whole message, and so without an id: nobody on a socket would know what it is about.
-            Ok(Some(Answered { refused: Some(error), .. })) => {
-                asked.ids().iter().map(|id| rpc::Response::new(id.clone(), Err(error.clone())).to_bytes()).collect()
-            }
+            Ok(Some(Answered { refused: Some(error), .. })) => answered_under(&asked)
+                .iter()
+                .map(|id| rpc::Response::new(id.clone(), Err(error.clone())).to_bytes())
+                .collect(),
             Err(refusal) => {
                 let mut texts = Vec::new();
                 let mut refusal = refusal;
-                for id in asked.ids() {
+                for id in answered_under(&asked) {
                     refusal = refusal.of(Some(id));
                     texts.push(refusal.text());
                 }
@@ -253,41 +283,50 @@ impl Call {
         mut stopping: watch::Receiver<bool>,
     ) {
         let Some(id) = request.id.clone() else { return };
-        let last = match self.door.bus.client().await {
-            Ok(client) => {
-                drop(admitted);
-                let (open, out, call) = (Arc::clone(&self.claim.open), self.out.clone(), id.clone());
-                let builder = self.door.callers.request(&client, &self.principal, &self.expose);
-                let builder = builder.on_ask(move |asked| Arc::clone(&open).ask(out.clone(), call.clone(), asked));
-                let caller = Caller {
-                    callers: Arc::clone(&self.door.callers),
-                    principal: self.principal.clone(),
-                    expose: self.expose.clone(),
-                    place,
-                };
-                let parts = Parts::begin(caller, client, builder, id.clone(), &request, held);
-                self.hand_on(parts, &id, held, &mut stopping).await
-            }
-            Err(_) => Refusal::away().of(Some(&id)).text(),
+        let Ok(client) = self.door.bus.client().await else {
+            drop(self.claim);
+            say(&self.out, Refusal::away().of(Some(&id)).text()).await;
+            return drop((admitted, place));
         };
+        drop(admitted);
+        let (open, out, call) = (Arc::clone(&self.claim.open), self.out.clone(), id.clone());
+        let builder = self.door.callers.request(&client, &self.principal, &self.expose);
+        let builder = builder.on_ask(move |asked| Arc::clone(&open).ask(out.clone(), call.clone(), asked));
+        let caller = Caller {
+            callers: Arc::clone(&self.door.callers),
+            principal: self.principal.clone(),
+            expose: self.expose.clone(),
+            place,
+        };
+        let mut parts = Parts::begin(caller, client, builder, id.clone(), &request, held);
+        let last = self.hand_on(&mut parts, &id, held, &mut stopping).await;
         drop(self.claim);
         say(&self.out, last).await;
+        // With its place: a client that does not read its answers has no room for other calls.
+        drop(parts);
     }
 
     /// The response at the end.
-    async fn hand_on(&self, mut parts: Parts, id: &Id, held: Held, stopping: &mut watch::Receiver<bool>) -> Vec<u8> {
+    async fn hand_on(&self, parts: &mut Parts, id: &Id, held: Held, stopping: &mut watch::Receiver<bool>) -> Vec<u8> {
         let mut seq = 0;
+        let mut cancelling: Option<Cancelling> = None;
         loop {
             let said = tokio::select! {
                 biased;
-                () = self.claim.cancelled.notified() => {
-                    parts.cancel().await;
-                    return Refusal::cancelled().of(Some(id)).text();
+                () = self.claim.cancelled.notified(), if cancelling.is_none() => {
+                    // The end that the service gives it may still be another.
+                    cancelling = Some(Box::pin(parts.cancelling()));
+                    continue;
                 }
                 // Calls have some time to end; who only listens is told to go.
                 () = stopped(stopping), if held == Held::Listening => {
                     parts.cancel().await;
-                    return Refusal::stopping().of(Some(id)).text();
+                    return Refusal::stopped().of(Some(id)).text();
+                }
+                // Ahead of parts, of which there may always be one.
+                () = came(&mut cancelling) => {
+                    parts.leave();
+                    return Refusal::cancelled().of(Some(id)).text();
                 }
                 said = parts.next() => said,
             };

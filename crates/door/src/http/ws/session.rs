@@ -153,6 +153,12 @@ impl Session {
         }
         let (whom, is_stopping) = (For::of(&message), *stopping.borrow());
         let begun = match &message {
+            // Ahead of all else: whatever else is wrong with it would be said under an id of another call.
+            _ if self.open.has_one_of(whom.ids()) => {
+                // It is as much work as a call that is refused.
+                drop(self.door.admission.admit(&self.principal, self.expose.service.as_str()));
+                Err(Unsent::InUse)
+            }
             rpc::Body::Single(Ok(request)) if request.method == "rpc.cancel" => {
                 let is_known = cancelled(request).map(|id| self.open.cancel(&id));
                 return answer(out, &whom, is_known).await;
@@ -258,6 +264,14 @@ impl Session {
 }
 
 impl For {
+    fn ids(&self) -> &[Id] {
+        match self {
+            Self::Nobody => &[],
+            Self::One(id) => std::slice::from_ref(id),
+            Self::Many(ids) => ids,
+        }
+    }
+
     fn of(message: &rpc::Body) -> Self {
         let id = |entry: &rpc::Entry| match entry {
             Ok(request) => request.id.clone(),
