@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 
 use self::raw::Raw;
-use crate::backends::stage::{LONG, Stage, prepared};
+use crate::backends::stage::{LONG, Stage, prepared, server_of_mcp};
 
 pub(crate) const POLICY: &str = r#"
 [method."bank/transfer"]
@@ -147,12 +147,7 @@ async fn row_40_published_clients_call_what_their_agent_may() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_of_mcp_behind_the_bus_is_one_at_the_door() {
     let Some(python) = python() else { return };
-    let server = root().join("crates/cli/tests/cli/backends/mcp/server.py");
-    let backend = format!(
-        "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\ncommand = [\"{}\", \"-B\", \"{}\", \"modern\", \"server.log\"]\n",
-        python.display(),
-        server.display()
-    );
+    let backend = server_of_mcp(python);
     let stage = Stage::new("[role.user]\nallow = [\"*\"]\n", &backend).await;
     let mut modern = Raw::start(&command(&stage, "planner"), None).await;
     assert_eq!(modern.tools().await, Vec::<String>::new(), "nothing is approved");

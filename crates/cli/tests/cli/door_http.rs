@@ -18,12 +18,16 @@ mod ws;
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use sealwire::client::Credentials;
+use sealwire::{BusConfig, Name};
 use sealwire_testkit::python::python;
+use sealwire_testkit::site::{Site, agent_key};
 use sealwire_testkit::{NatsServer, root, settle, within};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
@@ -62,6 +66,35 @@ fn configure_identity(shell: &Shell, door: &str, tables: &str, expose: &str) {
          [[door.expose]]\nservice = \"tools\"\n{expose}\n"
     );
     shell.write("door.toml", &config);
+}
+
+/// The configuration of a door to a service of the test's own, and its agent's credentials.
+fn before_site(server: &NatsServer, site: &Site, door: &str, expose: &str) -> Shell {
+    let shell = Shell::new();
+    let name = |text| Name::new(text).unwrap();
+    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
+    credentials.token(site.token("ann", &["worker"])).save(shell.path("ann.json"), false).unwrap();
+    let config = format!(
+        "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.json\"\n{door}[[door.expose]]\nservice = \"site\"\n{expose}\n"
+    );
+    shell.write("door.toml", &config);
+    shell
+}
+
+/// How much a method had sent when it sent no more, since nobody takes it.
+async fn where_it_waits(sent: &AtomicUsize) -> usize {
+    let waits = async {
+        let mut before = 0;
+        loop {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let now = sent.load(Ordering::Relaxed);
+            if now > 0 && now == before {
+                break now;
+            }
+            before = now;
+        }
+    };
+    within(LONG, waits).await
 }
 
 impl Door {

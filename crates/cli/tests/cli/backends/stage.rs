@@ -1,9 +1,10 @@
 //! A broker, a service `dev/tools` with backends, run as a program, and an agent that calls it.
 
+use std::path::Path;
 use std::time::Duration;
 
 use sealwire::client::{Client, ClientError, Credentials};
-use sealwire_testkit::{NatsServer, within};
+use sealwire_testkit::{NatsServer, root, within};
 use serde_json::Value;
 use tokio::process::Child;
 use tokio::sync::watch;
@@ -16,6 +17,16 @@ pub(crate) const POLICY: &str = "[role.user]\nallow = [\"*\"]\n";
 
 /// Long enough for programs to start, and to be ended, on a machine under full load.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// The backend of a server of MCP, as tests here have it.
+pub(crate) fn server_of_mcp(python: &Path) -> String {
+    let server = root().join("crates/cli/tests/cli/backends/mcp/server.py");
+    format!(
+        "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\ncommand = [\"{}\", \"-B\", \"{}\", \"modern\", \"server.log\"]\n",
+        python.display(),
+        server.display()
+    )
+}
 
 pub(crate) struct Stage {
     pub(crate) shell: Shell,

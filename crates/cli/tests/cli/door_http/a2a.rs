@@ -6,17 +6,15 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use sealwire::auth::TokenIssuer;
-use sealwire::client::Credentials;
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router, Sink};
-use sealwire::{BusConfig, Name};
 use sealwire_testkit::python::python;
-use sealwire_testkit::site::{Served, Site, agent_key};
+use sealwire_testkit::site::{Served, Site};
 use sealwire_testkit::{NatsServer, settle, within};
 use serde_json::{Value, json};
 
 use super::wire::{Answer, Wire, post};
-use super::{Door, FAST, begun, clients, configure_identity, demo, ended, mint};
+use super::{Door, FAST, before_site, begun, clients, configure_identity, demo, ended, mint};
 use crate::backends::stage::LONG;
 use crate::shell::Shell;
 
@@ -305,16 +303,7 @@ async fn site<S: Send + Sync + 'static>(router: Router<S>, a2a: &str) -> (NatsSe
     let site = Site::new(&server.url());
     std::fs::write(site.path("policies/policy.toml"), "[role.worker]\nallow = [\"*\"]\n").unwrap();
     let served = site.serve(router).await;
-    let shell = Shell::new();
-    let name = |text| Name::new(text).unwrap();
-    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
-    credentials.token(site.token("ann", &["worker"])).save(shell.path("ann.json"), false).unwrap();
-    shell.write(
-        "door.toml",
-        &format!(
-            "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.json\"\n[[door.expose]]\nservice = \"site\"\na2a = {a2a}\n"
-        ),
-    );
+    let shell = before_site(&server, &site, "", &format!("a2a = {a2a}"));
     let door = Door::spawn(&shell).await;
     door.is_ready(200).await;
     (server, site, served, shell, door)

@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use sealwire::client::Credentials;
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router, Sink};
-use sealwire::{BusConfig, Name};
 use sealwire_testkit::python::python;
-use sealwire_testkit::site::{Site, agent_key};
+use sealwire_testkit::site::Site;
 use sealwire_testkit::{NatsServer, settle, within};
 use serde_json::{Value, json};
 
 use super::wire::{Wire, call, post};
-use super::{Door, FAST, begun, clients, demo, ended};
+use super::{Door, FAST, before_site, begun, clients, demo, ended, where_it_waits};
 use crate::backends::stage::LONG;
-use crate::shell::Shell;
 
 fn item(result: Value) -> Value {
     json!({ "jsonrpc": "2.0", "result": result, "id": "me" })
@@ -151,14 +147,7 @@ async fn a_stream_whose_acknowledgements_the_broker_forbids_may_have_run() {
         Ok::<_, RpcError>(PARTS)
     };
     let served = site.serve(Router::new(()).method_with_sink("site/flood", flood)).await;
-    let shell = Shell::new();
-    let name = |text| Name::new(text).unwrap();
-    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
-    credentials.token(site.token("ann", &["worker"])).save(shell.path("ann.json"), false).unwrap();
-    shell.write(
-        "door.toml",
-        "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.json\"\n[[door.expose]]\nservice = \"site\"\n",
-    );
+    let shell = before_site(&server, &site, "", "");
     let door = Door::spawn(&shell).await;
     door.is_ready(200).await;
     let mut wire = door.wire().await;
@@ -190,28 +179,13 @@ async fn whoever_reads_slowly_slows_the_method_down() {
         Ok::<_, RpcError>(PARTS)
     };
     let served = site.serve(Router::new(Arc::clone(&sent)).method_with_sink("site/flood", flood)).await;
-    let shell = Shell::new();
-    let name = |text| Name::new(text).unwrap();
-    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
-    credentials.token(site.token("ann", &["worker"])).save(shell.path("ann.json"), false).unwrap();
-    shell.write("door.toml", "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.json\"\n[[door.expose]]\nservice = \"site\"\ntimeout_s = 600\n");
+    let shell = before_site(&server, &site, "", "timeout_s = 600");
     let door = Door::spawn(&shell).await;
     let mut wire = Wire::narrow(door.at).await;
     wire.write(post("/rpc/site/stream", "", &call(1, "site/flood", "[]"))).await;
     assert_eq!(wire.head().await.status, 200);
     // Until the method waits: all that is on the way holds no more.
-    let waits = async {
-        let mut before = 0;
-        loop {
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            let now = sent.load(Ordering::Relaxed);
-            if now > 0 && now == before {
-                break now;
-            }
-            before = now;
-        }
-    };
-    let on_the_way = within(LONG, waits).await;
+    let on_the_way = where_it_waits(&sent).await;
     assert!(on_the_way < PARTS * 3 / 4, "{on_the_way}");
     let all = async {
         for part in 0..PARTS {

@@ -5,18 +5,17 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::StreamExt as _;
-use sealwire::client::Credentials;
+use sealwire::RpcError;
 use sealwire::service::{Ctx, Router};
-use sealwire::{BusConfig, Name, RpcError};
 use sealwire_testkit::python::python;
-use sealwire_testkit::site::{Site, agent_key};
-use sealwire_testkit::{NatsServer, root, settle, within};
+use sealwire_testkit::site::Site;
+use sealwire_testkit::{NatsServer, settle, within};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::wire::{Answer, Wire, post};
-use super::{Door, FAST, demo, ended};
-use crate::backends::stage::{LONG, Stage};
+use super::{Door, FAST, before_site, demo, ended};
+use crate::backends::stage::{LONG, Stage, server_of_mcp};
 use crate::door::raw::{Schemas, result_of};
 use crate::door::told;
 use crate::shell::Shell;
@@ -591,12 +590,7 @@ async fn audit(stage: &Stage) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_16_17_and_37_questions_to_people() {
     let Some(python) = python() else { return };
-    let server = root().join("crates/cli/tests/cli/backends/mcp/server.py");
-    let backend = format!(
-        "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\ncommand = [\"{}\", \"-B\", \"{}\", \"modern\", \"server.log\"]\n",
-        python.display(),
-        server.display()
-    );
+    let backend = server_of_mcp(python);
     let stage = Stage::new("[role.user]\nallow = [\"*\"]\n", &backend).await;
     stage.shell.run("tools approve --yes").ok();
     let door = Door::start(&stage.shell, &format!("{FAST}refresh_s = 1"), "").await;
@@ -835,12 +829,7 @@ async fn a_place_is_taken_until_the_answer_is_read() {
     let site = Site::new(&server.url());
     let large = |_: Ctx<()>, (): ()| async move { Ok::<_, RpcError>("x".repeat(3 << 20)) };
     let served = site.serve(Router::new(()).method("site/large", large)).await;
-    let shell = Shell::new();
-    let name = |text| Name::new(text).unwrap();
-    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
-    credentials.token(site.token("ann", &["worker"])).save(shell.path("ann.json"), false).unwrap();
-    let config = "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.json\"\nin_flight = 1\n";
-    shell.write("door.toml", &format!("{config}{FAST}[[door.expose]]\nservice = \"site\"\n"));
+    let shell = before_site(&server, &site, &format!("in_flight = 1\n{FAST}"), "");
     let door = Door::spawn(&shell).await;
     door.is_ready(200).await;
     let at = |request: String| request.replace("POST /mcp/tools", "POST /mcp/site");

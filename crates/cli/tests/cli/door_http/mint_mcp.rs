@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sealwire::auth::{IssueRequest, TokenIssuer};
 use sealwire_testkit::python::python;
-use sealwire_testkit::{root, within};
+use sealwire_testkit::within;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -12,7 +12,7 @@ use super::mcp::{call, event_of, legacy, message, modern};
 use super::mint::{URL, configure, request, stage, stage_of};
 use super::wire::Answer;
 use super::{Door, FAST, ended};
-use crate::backends::stage::LONG;
+use crate::backends::stage::{LONG, server_of_mcp};
 use crate::door::told;
 
 /// With this token.
@@ -154,12 +154,7 @@ async fn row_43_and_27_each_caller_has_tools_sessions_and_changes_of_its_own() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_37_nobody_else_answers_or_goes_on_with_a_call() {
     let Some(python) = python() else { return };
-    let server = root().join("crates/cli/tests/cli/backends/mcp/server.py");
-    let backend = format!(
-        "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\ncommand = [\"{}\", \"-B\", \"{}\", \"modern\", \"server.log\"]\n",
-        python.display(),
-        server.display()
-    );
+    let backend = server_of_mcp(python);
     let issuer = TokenIssuer::generate("https://idp.example").unwrap();
     let policy =
         "[role.user]\nallow = [\"t/pid\"]\n[rule.others]\nroles = [\"user\"]\nallow = [\"*\"]\ndelegated = \"only\"\n";

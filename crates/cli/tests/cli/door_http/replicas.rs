@@ -16,17 +16,12 @@ use super::balancer::Balancer;
 use super::mint::pem;
 use super::wire::{Wire, call, post};
 use super::{Door, FAST};
-use crate::backends::stage::{LONG, Stage};
+use crate::backends::stage::{LONG, Stage, server_of_mcp};
 
 /// A service with the tools of a server of MCP.
 async fn stage() -> Option<Stage> {
     let python = python()?;
-    let server = root().join("crates/cli/tests/cli/backends/mcp/server.py");
-    let backend = format!(
-        "[[backend]]\nname = \"server\"\nkind = \"mcp\"\nprefix = \"t\"\ncommand = [\"{}\", \"-B\", \"{}\", \"modern\", \"server.log\"]\n",
-        python.display(),
-        server.display()
-    );
+    let backend = server_of_mcp(python);
     let stage = Stage::new("[role.user]\nallow = [\"*\"]\n", &backend).await;
     stage.shell.run("tools approve --yes").ok();
     sealwire::auth::write_secret(&stage.shell.path("seal.key"), &"5e".repeat(32), false).unwrap();

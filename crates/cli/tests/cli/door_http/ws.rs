@@ -5,17 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sealwire::auth::{Denylist, TokenIssuer};
-use sealwire::client::Credentials;
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router, Sink};
-use sealwire::{BusConfig, Clock as _, Name, SystemClock};
+use sealwire::{Clock as _, SystemClock};
 use sealwire_testkit::python::python;
-use sealwire_testkit::site::{Site, agent_key};
+use sealwire_testkit::site::Site;
 use sealwire_testkit::{NatsServer, settle, within};
 use serde_json::{Value, json};
 
 use super::wire::{Wire, call, post};
-use super::{Door, FAST, begun, clients, demo, ended, mint};
+use super::{Door, FAST, before_site, begun, clients, demo, ended, mint, where_it_waits};
 use crate::backends::stage::LONG;
 use crate::shell::Shell;
 
@@ -323,14 +322,7 @@ async fn site(sent: &Arc<AtomicUsize>, door: &str) -> (NatsServer, Site, sealwir
         .method_with_sink("site/flood", flood)
         .method_with_sink("site/asks", asks);
     let served = site.serve(methods).await;
-    let shell = Shell::new();
-    let name = |text| Name::new(text).unwrap();
-    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), BusConfig::open(&server.url()));
-    credentials.token(site.token("ann", &["worker"])).save(shell.path("ann.json"), false).unwrap();
-    shell.write(
-        "door.toml",
-        &format!("[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.json\"\n{door}[[door.expose]]\nservice = \"site\"\ntimeout_s = 600\n"),
-    );
+    let shell = before_site(&server, &site, door, "timeout_s = 600");
     let door = Door::spawn(&shell).await;
     door.is_ready(200).await;
     (server, site, served, shell, door)
@@ -381,18 +373,7 @@ async fn questions_are_answered_by_the_client_and_whoever_reads_slowly_slows_the
     // Until the method waits: all that is on the way holds no more.
     let mut slow = Socket::open(Wire::narrow(door.at).await, "site", PARTS).await;
     slow.say(&call(1, "site/flood", "[]")).await;
-    let waits = async {
-        let mut before = 0;
-        loop {
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            let now = sent.load(Ordering::Relaxed);
-            if now > 0 && now == before {
-                break now;
-            }
-            before = now;
-        }
-    };
-    let on_the_way = within(LONG, waits).await;
+    let on_the_way = where_it_waits(&sent).await;
     assert!(on_the_way < FLOOD * 3 / 4, "{on_the_way}");
     // It is in nobody's way.
     let mut other = Socket::open(door.wire().await, "site", PARTS).await;
