@@ -8,7 +8,7 @@ default:
 demo:
     cargo run --locked -- demo
 
-# Every test; `just test replay` for those whose name has it.
+# Every test; `just test guard` for those whose name has it.
 test filter="":
     cargo test --locked {{ filter }}
 

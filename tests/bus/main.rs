@@ -4,6 +4,7 @@
 
 mod attachments;
 mod client;
+mod guard;
 mod idempotency;
 mod identity_providers;
 mod interop;

@@ -1,7 +1,7 @@
 //! How long no call is executed after the node that leads the guard's stream was lost, and where the time goes.
 //!
 //! The bounds are wide; the figures are printed:
-//! `SEALWIRE_LEADER_KILLS=20 cargo test --test replay recovery:: -- --nocapture`
+//! `SEALWIRE_LEADER_KILLS=20 cargo test --test bus guard::recovery:: -- --nocapture`
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -227,7 +227,7 @@ async fn what_is_admitted_while_the_guard_closes_is_fenced_by_the_next_run() {
     }
 }
 
-/// `cargo test --release --test replay local:: -- --ignored --nocapture cost`
+/// `cargo test --release --test bus guard::local:: -- --ignored --nocapture cost`
 #[test]
 #[ignore = "a measurement, not a check"]
 fn cost_of_a_fresh_nonce_and_of_a_replay() {

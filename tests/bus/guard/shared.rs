@@ -827,7 +827,7 @@ async fn a_dead_client_is_replaced() {
     assert!(guard.stats().shared.unwrap().interruptions > 0);
 }
 
-/// `cargo test --release --test replay shared:: -- --ignored --nocapture cost`
+/// `cargo test --release --test bus guard::shared:: -- --ignored --nocapture cost`
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement, not a check"]
 async fn cost_of_a_shared_check() {

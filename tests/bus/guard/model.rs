@@ -1,7 +1,7 @@
 //! The replay guard against an oracle that never forgets: random messages, clocks that leap and go back, crashes,
 //! clean restarts, sweeps and floods. The same model is run on deliberately flawed guards and must convict each.
 //!
-//! `SEALWIRE_MODEL_ROUNDS=2000 cargo test --release --test replay model::` looks further.
+//! `SEALWIRE_MODEL_ROUNDS=2000 cargo test --release --test bus guard::model::` looks further.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
