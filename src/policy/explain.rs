@@ -90,106 +90,105 @@ impl PolicySet {
     /// Answers a question and tells of every rule of the method whether it matched, and if not, why not.
     #[must_use]
     pub fn explain(&self, question: &Question<'_>) -> Explanation {
-        explain(self, question)
-    }
-}
-
-fn explain(set: &PolicySet, question: &Question<'_>) -> Explanation {
-    let checked = set.checked();
-    let parties = match set.policies_for(question.method) {
-        None => Vec::new(),
-        Some(policies) => {
-            let facts = policies.facts(question);
-            let parties = parties(question.caller).map(|name| Party::of(question.caller, name, checked));
-            parties.map(|party| explain_party(checked, policies, &facts, &party)).collect()
-        }
-    };
-    Explanation {
-        decision: set.decide(question),
-        revision: set.revision().clone(),
-        method: question.method.to_owned(),
-        parties,
-    }
-}
-
-fn explain_party(
-    checked: &CheckedPolicy,
-    policies: &MethodPolicies,
-    facts: &CallFacts<'_>,
-    party: &Party<'_>,
-) -> PartyExplanation {
-    let mut rules: Vec<RuleExplanation> = policies
-        .rules
-        .iter()
-        .filter_map(|position| checked.rules.get(*position))
-        .map(|rule| explain_rule(checked, policies, facts, party, rule))
-        .collect();
-    let decision = policies.decide(facts, party, checked);
-    if decision.reason == Reason::NoRule {
-        rules.sort_by_key(|rule| (rule.outcome != Outcome::Held, !rule.could_allow(), rule.lacks().count()));
-    } else {
-        rules.sort_by(|left, right| left.outcome.cmp(&right.outcome));
-    }
-    PartyExplanation { name: party.name.to_owned(), decision, rules }
-}
-
-fn explain_rule(
-    checked: &CheckedPolicy,
-    policies: &MethodPolicies,
-    facts: &CallFacts<'_>,
-    party: &Party<'_>,
-    rule: &Rule,
-) -> RuleExplanation {
-    // A rule that could not be built is in no set.
-    let parts = compile::parts(rule).unwrap_or_default();
-    let mut probes = cedar_policy::PolicySet::new();
-    for (position, part) in parts.iter().enumerate() {
-        if let Ok(probe) = compile::probe(&position.to_string(), part.expr.clone()) {
-            // Positions are distinct; a part that could not be added counts as not held below.
-            let _added = probes.add(probe);
+        let checked = self.checked();
+        let parties = match self.policies_for(question.method) {
+            None => Vec::new(),
+            Some(policies) => {
+                let facts = policies.facts(question);
+                let party = |name| Party::of(question.caller, name, checked);
+                let views =
+                    parties(question.caller).map(|name| View { checked, policies, facts: &facts, party: party(name) });
+                views.map(|view| view.explain()).collect()
+            }
+        };
+        Explanation {
+            decision: self.decide(question),
+            revision: self.revision().clone(),
+            method: question.method.to_owned(),
+            parties,
         }
     }
-    // It always holds, unless nothing can be evaluated at all.
-    if let Ok(probe) = compile::probe(ALWAYS, expr::boolean(true)) {
-        let _added = probes.add(probe);
+}
+
+/// The rules of a method as one party of a call sees them.
+struct View<'a> {
+    checked: &'a CheckedPolicy,
+    policies: &'a MethodPolicies,
+    facts: &'a CallFacts<'a>,
+    party: Party<'a>,
+}
+
+impl View<'_> {
+    fn explain(&self) -> PartyExplanation {
+        let rules = self.policies.rules.iter().filter_map(|position| self.checked.rules.get(*position));
+        let mut rules: Vec<RuleExplanation> = rules.map(|rule| self.explain_rule(rule)).collect();
+        let decision = self.policies.decide(self.facts, &self.party, self.checked);
+        if decision.reason == Reason::NoRule {
+            rules.sort_by_key(|rule| (rule.outcome != Outcome::Held, !rule.could_allow(), rule.lacks().count()));
+        } else {
+            rules.sort_by(|left, right| left.outcome.cmp(&right.outcome));
+        }
+        PartyExplanation { name: self.party.name.to_owned(), decision, rules }
     }
-    let results = policies.probe(facts, party, &probes, checked);
-    let evaluated = results.contains_key(&cedar_policy::PolicyId::new(ALWAYS));
-    let mut stopped = false;
-    let parts: Vec<ConditionExplanation> = parts
-        .iter()
-        .enumerate()
-        .map(|(position, part)| {
-            let result = results.get(&cedar_policy::PolicyId::new(position.to_string()));
-            let outcome = match (fault(checked, policies, facts, part), result) {
-                (Some(fault), _) => Outcome::Failed(fault),
-                _ if !evaluated => Outcome::Failed(NOT_EVALUATED.to_owned()),
-                (None, Some(None)) => Outcome::Held,
-                (None, Some(Some(_))) if stopped => Outcome::Skipped,
-                (None, Some(Some(error))) => Outcome::Failed(error.clone()),
-                (None, None) => Outcome::Not,
-            };
-            stopped |= outcome == Outcome::Not;
-            let seen = matches!(outcome, Outcome::Held | Outcome::Not);
-            let actual = seen.then(|| observed_value(part, facts, party, checked)).flatten();
-            ConditionExplanation { condition: part.text.clone(), outcome, actual }
-        })
-        .collect();
-    // Cedar evaluates the parts in order and stops at the first that does not hold. For a method that does not exist,
-    // conditions on parameters are left out, and deny rules that have any with them.
-    let judged =
-        |part: &ConditionExplanation| !(policies.unregistered && part.outcome == Outcome::Failed(NOTHING_KNOWN.into()));
-    let left_out = rule.effect == Effect::Deny && !parts.iter().all(judged);
-    let mut outcome = parts.iter().filter(|part| judged(part)).map(|part| &part.outcome);
-    let outcome = outcome.find(|outcome| **outcome != Outcome::Held).cloned().unwrap_or(Outcome::Held);
-    let outcome = if left_out { Outcome::Not } else { outcome };
-    RuleExplanation {
-        rule: rule.id.clone(),
-        description: rule.description.clone(),
-        effect: rule.effect,
-        mode: rule.mode,
-        outcome,
-        conditions: parts,
+
+    fn explain_rule(&self, rule: &Rule) -> RuleExplanation {
+        // A rule that could not be built is in no set.
+        let parts = compile::parts(rule).unwrap_or_default();
+        let asked = parts.iter().enumerate().map(|(position, part)| (position.to_string(), part.expr.clone()));
+        // It always holds, unless nothing can be evaluated at all.
+        let asked = asked.chain([(ALWAYS.to_owned(), expr::boolean(true))]);
+        let results = self.policies.probe(self.facts, &self.party, asked, self.checked);
+        let evaluated = results.contains_key(ALWAYS);
+        let mut stopped = false;
+        let parts: Vec<ConditionExplanation> = parts
+            .iter()
+            .enumerate()
+            .map(|(position, part)| {
+                let outcome = match (self.fault(part), results.get(&position.to_string())) {
+                    (Some(fault), _) => Outcome::Failed(fault),
+                    _ if !evaluated => Outcome::Failed(NOT_EVALUATED.to_owned()),
+                    (None, Some(None)) => Outcome::Held,
+                    (None, Some(Some(_))) if stopped => Outcome::Skipped,
+                    (None, Some(Some(error))) => Outcome::Failed(error.clone()),
+                    (None, None) => Outcome::Not,
+                };
+                stopped |= outcome == Outcome::Not;
+                let seen = matches!(outcome, Outcome::Held | Outcome::Not);
+                let actual = seen.then(|| observed_value(part, self.facts, &self.party, self.checked)).flatten();
+                ConditionExplanation { condition: part.text.clone(), outcome, actual }
+            })
+            .collect();
+        // Cedar evaluates the parts in order and stops at the first that does not hold. For a method that does not exist,
+        // conditions on parameters are left out, and deny rules that have any with them.
+        let judged = |part: &ConditionExplanation| {
+            !(self.policies.unregistered && part.outcome == Outcome::Failed(NOTHING_KNOWN.into()))
+        };
+        let left_out = rule.effect == Effect::Deny && !parts.iter().all(judged);
+        let mut outcome = parts.iter().filter(|part| judged(part)).map(|part| &part.outcome);
+        let outcome = outcome.find(|outcome| **outcome != Outcome::Held).cloned().unwrap_or(Outcome::Held);
+        let outcome = if left_out { Outcome::Not } else { outcome };
+        RuleExplanation {
+            rule: rule.id.clone(),
+            description: rule.description.clone(),
+            effect: rule.effect,
+            mode: rule.mode,
+            outcome,
+            conditions: parts,
+        }
+    }
+
+    /// Why a part cannot be judged, if it looks at something of the call that is not as declared.
+    fn fault(&self, part: &Condition) -> Option<String> {
+        if compile::reads_params(part) {
+            if self.policies.unregistered {
+                return Some(NOTHING_KNOWN.to_owned());
+            }
+            if let Some(Err(fault)) = &self.facts.params {
+                return Some(fault.to_string());
+            }
+        }
+        let shape = ContextShape::of(&References::of([&part.expr]), None, &self.checked.declarations);
+        shape.claim_fault(self.facts.question).map(|fault| fault.to_string())
     }
 }
 
@@ -197,25 +196,6 @@ const ALWAYS: &str = "always";
 /// A time beyond the year 9999, for instance.
 const NOT_EVALUATED: &str = "conditions were not evaluated: the call has a value that Cedar cannot represent";
 const NOTHING_KNOWN: &str = "nothing is known about the parameters of a method that does not exist";
-
-/// Why a part cannot be judged, if it looks at something of the call that is not as declared.
-fn fault(
-    checked: &CheckedPolicy,
-    policies: &MethodPolicies,
-    facts: &CallFacts<'_>,
-    part: &Condition,
-) -> Option<String> {
-    if compile::reads_params(part) {
-        if policies.unregistered {
-            return Some(NOTHING_KNOWN.to_owned());
-        }
-        if let Some(Err(fault)) = &facts.params {
-            return Some(fault.to_string());
-        }
-    }
-    let shape = ContextShape::of(&References::of([&part.expr]), None, &checked.declarations);
-    shape.claim_fault(facts.question).map(|fault| fault.to_string())
-}
 
 impl PartyExplanation {
     /// The rule that would allow the call if a little more held, where none does.

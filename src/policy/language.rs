@@ -3,7 +3,7 @@
 //! 1. `folder` reads every file, bounded.
 //! 2. `toml_file` reads roles, agents, methods, claims and attributes, through `table`, which knows lines and forgets
 //!    no key.
-//! 3. `resolve` puts the files together, and checks across them.
+//! 3. `resolve` puts the files together, and checks across them: what comes of it is `checked`.
 //! 4. `rule_table` reads `[rule.NAME]` when the methods are known; its `when` and `unless` go through `when` and
 //!    `condition`. `cedar_file` reads Cedar. Both refuse what no call can have: `constraint` (nothing is left that a
 //!    condition admits), `comparable` (values that cannot be compared), `literals` (names that cannot be).
@@ -12,6 +12,7 @@
 //! Never decides a call, and never lets a part of a folder through.
 
 mod cedar_file;
+mod checked;
 mod comparable;
 mod condition;
 mod constraint;
@@ -24,8 +25,8 @@ mod table;
 mod toml_file;
 pub(crate) mod when;
 
+pub(crate) use checked::CheckedPolicy;
 pub(crate) use constraint::{Constraint, Literal, contradiction, understood};
 pub(crate) use folder::Folder;
 pub(crate) use literals::ALGORITHMS;
-pub(crate) use resolve::CheckedPolicy;
 pub(crate) use table::{Raw, Source, Table, listed_or};

@@ -10,6 +10,7 @@ params = [
   { name = "rate", type = "number", optional = true },
   { name = "meta", type = "any", optional = true },
   { name = "note", type = "string", optional = true },
+  { name = "urgent", type = "boolean", optional = true },
 ]
 [method."bank/balance"]
 params = [{ name = "account", type = "string" }]
@@ -117,6 +118,7 @@ fn conditions_that_can_never_hold_are_errors() {
         ("amount = { in = [1, 2], not_in = [1, 2] }", "no value is left that all of them admit"),
         ("amount = { min = 1, max = 2, not_in = [1, 2] }", "every value of the range is excluded"),
         ("to = { in = [\"a\"], glob = \"b*\" }", "no value is left that all of them admit"),
+        ("urgent = { not_in = [true, false] }", "it is neither true nor false"),
         ("note = { present = false, is = \"a\" }", "it would have to be absent and have a value"),
     ] {
         let text = format!("[rule.a]\neveryone = true\nallow = [\"bank/transfer\"]\nwhen.params.{condition}\n");

@@ -15,8 +15,6 @@ pub(crate) enum BuildError {
     Policy(#[from] pst::PstConstructionError),
     #[error(transparent)]
     Set(#[from] Box<cedar_policy::PolicySetError>),
-    #[error(transparent)]
-    Schema(#[from] Box<cedar_policy::SchemaError>),
 }
 
 /// How much of a rule goes into its policy.
@@ -48,15 +46,15 @@ pub(crate) fn policy(rule: &Rule, scope: Scope) -> Result<Option<cedar_policy::P
             pst::PrincipalConstraint::Any
         }
     };
-    for part in delegation(rule).iter().chain(&rule.conditions) {
-        if scope == Scope::WithoutArgs && reads_params(part) {
+    for part in conditions(rule) {
+        if scope == Scope::WithoutArgs && reads_params(&part) {
             // Without its condition a deny rule would deny too much to say anything; an allow rule may allow more.
             if rule.effect == Effect::Deny {
                 return Ok(None);
             }
             continue;
         }
-        clauses.push(pst::Clause::When(part.expr.clone()));
+        clauses.push(pst::Clause::When(part.expr));
     }
     let effect = match rule.effect {
         Effect::Allow => pst::Effect::Permit,
@@ -77,26 +75,24 @@ fn finished(template: pst::Template) -> Result<cedar_policy::Policy, BuildError>
 
 /// A policy that holds exactly when one condition does: for finding out which part of a rule failed.
 pub(crate) fn probe(id: &str, condition: ExprRef) -> Result<cedar_policy::Policy, BuildError> {
-    let template = pst::Template::new(
-        id,
-        pst::Effect::Permit,
-        pst::PrincipalConstraint::Any,
-        pst::ActionConstraint::Any,
-        pst::ResourceConstraint::Any,
-    );
-    finished(template.try_with_clauses([pst::Clause::When(condition)])?)
+    finished(expr::permit_when(id, condition)?)
 }
 
 /// Everything that must hold for a rule to match a call of its methods, in the order of evaluation: who calls, for whom, and
 /// its conditions.
 pub(crate) fn parts(rule: &Rule) -> Result<Vec<Condition>, BuildError> {
-    Ok([callers_condition(rule)?].into_iter().chain(delegation(rule)).chain(rule.conditions.iter().cloned()).collect())
+    Ok([callers_condition(rule)?].into_iter().chain(conditions(rule)).collect())
+}
+
+/// What a rule asks for beside its callers, in the order of evaluation.
+pub(crate) fn conditions(rule: &Rule) -> impl Iterator<Item = Condition> + '_ {
+    delegation(rule).into_iter().chain(rule.conditions.iter().cloned())
 }
 
 /// Which callers a rule is about, as a condition and in words.
 pub(crate) fn callers_condition(rule: &Rule) -> Result<Condition, BuildError> {
     let words: Vec<String> = rule.callers.iter().map(ToString::to_string).collect();
-    Ok(Condition::new(words.join(" or "), who(&rule.callers)?, &rule.at))
+    Ok(Condition::new(words.join(" or "), who(&rule.callers)?, &rule.id.at))
 }
 
 /// What a rule demands of calls on behalf of others.
@@ -107,7 +103,7 @@ pub(crate) fn delegation(rule: &Rule) -> Option<Condition> {
         Delegation::Never => ("the agent calls in its own name", expr::not(delegated)),
         Delegation::Only => ("the agent calls on behalf of another", delegated),
     };
-    Some(Condition::new(words, condition, &rule.at))
+    Some(Condition::new(words, condition, &rule.id.at))
 }
 
 fn who(who: &[CallerMatch]) -> Result<ExprRef, BuildError> {

@@ -87,16 +87,16 @@ pub(crate) fn conjuncts(expr: &ExprRef) -> Vec<ExprRef> {
     }
 }
 
+/// A policy that asks for nothing but one condition.
+pub(super) fn permit_when(id: &str, condition: ExprRef) -> Result<pst::Template, pst::PstConstructionError> {
+    let (principal, resource) = (pst::PrincipalConstraint::Any, pst::ResourceConstraint::Any);
+    let all = pst::Template::new(id, pst::Effect::Permit, principal, pst::ActionConstraint::Any, resource);
+    all.try_with_clauses([pst::Clause::When(condition)])
+}
+
 /// An expression as Cedar text, without the parentheses that Cedar puts around the whole.
 pub(crate) fn text(expr: &Expr) -> String {
-    let template = pst::Template::new(
-        "text",
-        pst::Effect::Permit,
-        pst::PrincipalConstraint::Any,
-        pst::ActionConstraint::Any,
-        pst::ResourceConstraint::Any,
-    );
-    match template.try_with_clauses([pst::Clause::When(Arc::new(expr.clone()))]) {
+    match permit_when("text", Arc::new(expr.clone())) {
         Ok(template) => {
             let text = template.to_string();
             text.split_once("when {")

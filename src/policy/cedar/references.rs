@@ -12,9 +12,9 @@ use crate::policy::model::ExprRef;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct References {
     /// Paths below `context`, as far as they are spelled out.
-    context: BTreeSet<Vec<SmolStr>>,
+    pub(crate) context: BTreeSet<Vec<SmolStr>>,
     /// Paths below `principal`, as far as they are spelled out. `principal in …` is none.
-    principal: BTreeSet<Vec<SmolStr>>,
+    pub(crate) principal: BTreeSet<Vec<SmolStr>>,
     /// Whether the hierarchy of methods is asked.
     pub(crate) action: bool,
     /// The roles that are named, and the agents.
@@ -33,33 +33,23 @@ impl References {
 
     /// Whether `context.<path>` or something above or below it is looked at.
     pub(crate) fn context(&self, path: &[&str]) -> bool {
-        self.context.iter().any(|read| read.iter().zip(path).all(|(left, right)| left == right))
-    }
-
-    /// The paths below `context` that are looked at.
-    pub(crate) fn context_paths(&self) -> impl Iterator<Item = &[SmolStr]> {
-        self.context.iter().map(Vec::as_slice)
-    }
-
-    /// The paths below `principal` that are looked at.
-    pub(crate) fn principal_paths(&self) -> impl Iterator<Item = &[SmolStr]> {
-        self.principal.iter().map(Vec::as_slice)
+        touches(&self.context, path)
     }
 
     /// Whether `principal.<path>` or something above or below it is looked at.
     pub(crate) fn principal(&self, path: &[&str]) -> bool {
-        self.principal.iter().any(|read| read.iter().zip(path).all(|(left, right)| left == right))
+        touches(&self.principal, path)
     }
 
     fn expression(&mut self, expr: &Expr) {
         match expr {
             Expr::Literal(Literal::EntityUID(uid)) => {
                 let (kind, name) = (uid.ty.to_string(), uid.eid.to_string());
-                let _new = match kind.as_str() {
-                    ROLE => self.roles.insert(name),
-                    AGENT => self.agents.insert(name),
-                    _ => false,
-                };
+                match kind.as_str() {
+                    ROLE => drop(self.roles.insert(name)),
+                    AGENT => drop(self.agents.insert(name)),
+                    _ => {}
+                }
             }
             Expr::Var(var) => self.read(var, Vec::new()),
             Expr::GetAttr { expr: inner, .. } => match root(expr) {
@@ -99,16 +89,17 @@ impl References {
 
     fn read(&mut self, var: &Var, path: Vec<SmolStr>) {
         match var {
-            Var::Context => {
-                self.context.insert(path);
-            }
-            Var::Principal => {
-                self.principal.insert(path);
-            }
+            Var::Context => drop(self.context.insert(path)),
+            Var::Principal => drop(self.principal.insert(path)),
             Var::Action => self.action = true,
             Var::Resource => {}
         }
     }
+}
+
+/// Whether one path is another, or above or below it.
+fn touches(paths: &BTreeSet<Vec<SmolStr>>, path: &[&str]) -> bool {
+    paths.iter().any(|read| read.iter().zip(path).all(|(left, right)| left == right))
 }
 
 /// The variable and path of `context.a.b`.

@@ -1,23 +1,14 @@
 //! The schema that policies are checked against, made from the registered methods and the declarations.
 //! Never says more of a value than its declaration does.
 
-use cedar_policy::Schema;
 use serde_json::{Map, Value, json};
 
-use super::compile::BuildError;
 use super::names::{AGENT, ROLE, SERVICE};
 use crate::name::MethodName;
 use crate::policy::model::{Declarations, Method, Param, ParamType, Pattern, groups_of};
 
-/// The schema that policies are checked against: one action for each of these methods, in one group per prefix.
-pub(crate) fn schema<'m>(
-    methods: impl Iterator<Item = (&'m MethodName, &'m Method)>,
-    declarations: &Declarations,
-) -> Result<Schema, BuildError> {
-    Ok(Schema::from_json_value(schema_json(methods, declarations)).map_err(Box::new)?)
-}
-
-/// The schema in Cedar's JSON format.
+/// The schema that policies are checked against, in Cedar's JSON format: one action for each of these methods, in one group
+/// per prefix.
 pub(crate) fn schema_json<'m>(
     methods: impl Iterator<Item = (&'m MethodName, &'m Method)>,
     declarations: &Declarations,

@@ -45,10 +45,7 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-        })
+        self.serialize(f)
     }
 }
 

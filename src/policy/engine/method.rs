@@ -254,26 +254,33 @@ impl MethodPolicies {
             .collect()
     }
 
-    /// Which of these probes hold for one party, and which failed with what.
+    /// Which of these conditions hold for one party, and which failed with what, by the names that they have here. Nothing is
+    /// said of one that does not hold, nor of one that Cedar cannot represent.
     pub(crate) fn probe(
         &self,
         facts: &CallFacts<'_>,
         party: &Party<'_>,
-        probes: &cedar_policy::PolicySet,
+        conditions: impl IntoIterator<Item = (String, ExprRef)>,
         checked: &CheckedPolicy,
-    ) -> HashMap<PolicyId, Option<String>> {
+    ) -> HashMap<String, Option<String>> {
+        let mut probes = cedar_policy::PolicySet::new();
+        for (name, condition) in conditions {
+            if let Ok(probe) = compile::probe(&name, condition) {
+                let _added = probes.add(probe);
+            }
+        }
         let mut results = HashMap::new();
         let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
         let context = self.full_shape.context(facts.question, params);
         let request = context.and_then(|context| self.request(party, context));
         if let (Some(request), Some(entities)) = (request, self.entities(party, checked)) {
-            let response = Authorizer::new().is_authorized(&request, probes, &entities);
+            let response = Authorizer::new().is_authorized(&request, &probes, &entities);
             for id in response.diagnostics().reason() {
-                results.insert(id.clone(), None);
+                results.insert(id.to_string(), None);
             }
             for error in response.diagnostics().errors() {
                 let cedar_policy::AuthorizationError::PolicyEvaluationError(error) = error;
-                results.insert(error.policy_id().clone(), Some(error.inner().to_string()));
+                results.insert(error.policy_id().to_string(), Some(error.inner().to_string()));
             }
         }
         results
@@ -401,16 +408,12 @@ impl MethodPolicies {
         if known.len() >= MOST_PAIRS {
             return false;
         }
+        let conditions = |rule| compile::conditions(rule).map(|part| part.expr);
         let left = conditions(allow).chain([expr::not(expr::all(conditions(deny)))]).collect::<Vec<_>>();
         let taken = contradiction(&left).is_some();
         known.insert(pair, taken);
         taken
     }
-}
-
-/// What a rule asks for beside its callers.
-fn conditions(rule: &Rule) -> impl Iterator<Item = ExprRef> + '_ {
-    compile::delegation(rule).into_iter().chain(rule.conditions.iter().cloned()).map(|condition| condition.expr)
 }
 
 /// The rules that match, by what follows from that.

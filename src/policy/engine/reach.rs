@@ -28,7 +28,7 @@ impl PolicySet {
     /// there is no call of it that would be allowed.
     #[must_use]
     pub fn reach(&self, caller: &Caller, method: &str, now_ms: u64) -> Option<Reach> {
-        let policies = self.policies_of(method)?;
+        let policies = self.by_method.get(method)?;
         let checked = self.checked();
         let question = Question { caller, method, params: None, now_ms };
         let mut reach = Reach::default();
@@ -36,7 +36,7 @@ impl PolicySet {
             let rules = policies.reached(&question, &Party::of(caller, name, checked), checked)?;
             let bounds: Vec<&Bounds> = rules
                 .iter()
-                .filter_map(|position| self.bounds().of_rule(*position, checked.rules.get(*position)?))
+                .filter_map(|position| self.bounds.of_rule(*position, checked.rules.get(*position)?))
                 .collect();
             reach.params.extend(union(&bounds));
         }

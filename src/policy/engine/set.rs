@@ -21,16 +21,19 @@ use crate::policy::model::{
 /// a tenth of it in an unoptimized build.
 const STACK: usize = 64 << 20;
 
+/// A policy with what is doubtful in it, or all that is wrong.
+type Loaded = Result<(PolicySet, Vec<Finding>), PolicyErrors>;
+
 /// A checked and compiled policy folder.
 ///
 /// Immutable: share it in an `Arc` and replace it whole.
 #[derive(Debug)]
 pub struct PolicySet {
     checked: CheckedPolicy,
-    by_method: HashMap<MethodName, MethodPolicies>,
+    pub(super) by_method: HashMap<MethodName, MethodPolicies>,
     /// What the rules say about names that no method has, by the narrowest pattern with a star that matches the name.
     unregistered: BTreeMap<Pattern, MethodPolicies>,
-    bounds: RuleBounds,
+    pub(super) bounds: RuleBounds,
 }
 
 impl PolicySet {
@@ -42,7 +45,7 @@ impl PolicySet {
     /// # Errors
     /// Everything that is wrong in the folder, with file, line and what to write instead. The operator who wrote the
     /// files is to blame, or the one who mounted them.
-    pub fn load(dir: &Path, methods: &Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+    pub fn load(dir: &Path, methods: &Methods) -> Loaded {
         Self::load_with(dir, [], methods)
     }
 
@@ -50,13 +53,9 @@ impl PolicySet {
     ///
     /// # Errors
     /// As [`PolicySet::load`].
-    pub fn load_with<'a>(
-        dir: &Path,
-        more: impl IntoIterator<Item = (&'a str, &'a str)>,
-        methods: &Methods,
-    ) -> Result<(Self, Vec<Finding>), PolicyErrors> {
-        let mut report = Report::default();
-        let mut folder = Folder::read(dir, None, &mut report);
+    pub fn load_with<'a>(dir: &Path, more: impl IntoIterator<Item = (&'a str, &'a str)>, methods: &Methods) -> Loaded {
+        let report = Report::default();
+        let mut folder = Folder::read(dir, None, &report);
         if report.errors() > 0 {
             return Err(report.into_errors());
         }
@@ -69,20 +68,16 @@ impl PolicySet {
     ///
     /// # Errors
     /// Everything that is wrong in the files, as [`PolicySet::load`].
-    pub fn open(dir: &Path, methods: &Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+    pub fn open(dir: &Path, methods: &Methods) -> Loaded {
         Self::open_trusted(dir, None, methods)
     }
 
     /// As [`PolicySet::open`]. With `trust`, what others could have written cannot be read.
-    pub(crate) fn open_trusted(
-        dir: &Path,
-        trust: Option<&FileTrust>,
-        methods: &Methods,
-    ) -> Result<(Self, Vec<Finding>), PolicyErrors> {
-        let mut report = Report::default();
-        let folder = Folder::read(dir, trust, &mut report);
+    pub(crate) fn open_trusted(dir: &Path, trust: Option<&FileTrust>, methods: &Methods) -> Loaded {
+        let report = Report::default();
+        let folder = Folder::read(dir, trust, &report);
         if report.errors() > 0 {
-            let findings = report.into_errors().into_findings();
+            let findings = report.into_errors().findings;
             let why = findings.first().map(ToString::to_string).unwrap_or_default();
             return Ok((Self::denying(why, methods.without_files()), findings));
         }
@@ -93,20 +88,12 @@ impl PolicySet {
     ///
     /// # Errors
     /// As [`PolicySet::load`].
-    pub fn from_texts<'a>(
-        files: impl IntoIterator<Item = (&'a str, &'a str)>,
-        methods: &Methods,
-    ) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+    pub fn from_texts<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, methods: &Methods) -> Loaded {
         let files = files.into_iter().map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).collect();
         Self::from_folder(&Folder { files }, methods, Report::default(), "memory")
     }
 
-    pub(crate) fn from_folder(
-        folder: &Folder,
-        methods: &Methods,
-        mut report: Report,
-        name: &str,
-    ) -> Result<(Self, Vec<Finding>), PolicyErrors> {
+    pub(crate) fn from_folder(folder: &Folder, methods: &Methods, report: Report, name: &str) -> Loaded {
         if folder.files.is_empty() {
             let why = format!("there is no policy file in `{name}`");
             let mut warnings = report.finish()?;
@@ -120,12 +107,12 @@ impl PolicySet {
             return Ok((Self::denying(why, methods.without_files()), warnings));
         }
         let load = move || {
-            let loaded = resolve::check(folder, methods, &mut report);
+            let loaded = resolve::check(folder, methods, &report);
             // What has errors is not used, and compiling it would only tell of them again.
             if report.errors() > 0 {
                 return Err(report.into_errors());
             }
-            let set = Self::compile(loaded, &mut report);
+            let set = Self::compile(loaded, &report);
             report.finish().map(|warnings| (set, warnings))
         };
         // Parsers and checkers are recursive, and a thread of the runtime has room for some hundred levels only.
@@ -136,9 +123,8 @@ impl PolicySet {
                 Ok(Ok(loaded)) => loaded,
                 Ok(Err(panic)) => std::panic::resume_unwind(panic),
                 Err(error) => {
-                    let mut report = Report::default();
-                    let nowhere = Location { file: "".into(), line: 0 };
-                    report.error(&nowhere, format!("no thread to check policies on: {error}"), "");
+                    let report = Report::default();
+                    report.error(&Location::default(), format!("no thread to check policies on: {error}"), "");
                     Err(report.into_errors())
                 }
             }
@@ -226,20 +212,11 @@ impl PolicySet {
         self.by_method.get(method).is_some_and(MethodPolicies::looks_at_params)
     }
 
-    /// `None` for a name that no method has.
-    pub(super) fn policies_of(&self, method: &str) -> Option<&MethodPolicies> {
-        self.by_method.get(method)
-    }
-
-    pub(super) fn bounds(&self) -> &RuleBounds {
-        &self.bounds
-    }
-
     pub(crate) fn checked(&self) -> &CheckedPolicy {
         &self.checked
     }
 
-    fn compile(checked: CheckedPolicy, report: &mut Report) -> Self {
+    fn compile(checked: CheckedPolicy, report: &Report) -> Self {
         let mut about: HashMap<&MethodName, Vec<usize>> = HashMap::new();
         for (position, rule) in checked.rules.iter().enumerate() {
             for name in checked.methods.matching_any(&rule.methods).into_keys() {
@@ -276,14 +253,13 @@ impl PolicySet {
 fn report_build_error(
     policies: Result<MethodPolicies, (usize, crate::policy::cedar::compile::BuildError)>,
     checked: &CheckedPolicy,
-    report: &mut Report,
+    report: &Report,
 ) -> Option<MethodPolicies> {
     match policies {
         Ok(policies) => Some(policies),
         Err((position, error)) => {
-            let nowhere = Location { file: "".into(), line: 0 };
-            let at = checked.rules.get(position).map_or(&nowhere, |rule| &rule.at);
-            report.error(at, format!("cannot be compiled: {error}"), "");
+            let at = checked.rules.get(position).map(|rule| rule.id.at.clone()).unwrap_or_default();
+            report.error(&at, format!("cannot be compiled: {error}"), "");
             None
         }
     }

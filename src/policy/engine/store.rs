@@ -72,10 +72,10 @@ impl PolicyStore {
     /// As [`PolicySet::open`].
     pub fn open(dir: &Path, methods: Methods) -> Result<(Self, Vec<Finding>), PolicyErrors> {
         let (set, warnings) = PolicySet::open(dir, &methods)?;
-        let mut report = Report::default();
+        let report = Report::default();
         let content = match set.revision().why() {
             None => set.revision().clone(),
-            Some(_) => Folder::read(dir, None, &mut report).revision(),
+            Some(_) => Folder::read(dir, None, &report).revision(),
         };
         let tried = Snapshot { content, readable: report.errors() == 0 };
         Ok((Self::new(dir, methods, Arc::new(set), tried), warnings))
@@ -110,8 +110,8 @@ impl PolicyStore {
     /// Looks at the folder, and puts its content in force once it is another and has settled: two looks at least 300 ms
     /// apart (by `now_ms`, milliseconds of any clock) saw the same.
     pub fn poll(&self, now_ms: u64) -> Reload {
-        let mut report = Report::default();
-        let folder = Folder::read(&self.dir, self.trust.as_ref(), &mut report);
+        let report = Report::default();
+        let folder = Folder::read(&self.dir, self.trust.as_ref(), &report);
         let seen = Snapshot { content: folder.revision(), readable: report.errors() == 0 };
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         if watch.tried == seen {
@@ -135,8 +135,8 @@ impl PolicyStore {
 
     /// Puts the folder's content in force now.
     pub fn reload(&self) -> Reload {
-        let mut report = Report::default();
-        let folder = Folder::read(&self.dir, self.trust.as_ref(), &mut report);
+        let report = Report::default();
+        let folder = Folder::read(&self.dir, self.trust.as_ref(), &report);
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         watch.changed = None;
         self.exchange(&folder, report, &mut watch)

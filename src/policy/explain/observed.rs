@@ -18,11 +18,11 @@ pub(crate) fn observed_value(
 ) -> Option<String> {
     let reads = References::of([&part.expr]);
     let mut said = Observations::default();
-    for path in reads.context_paths() {
+    for path in &reads.context {
         let steps: Vec<&str> = path.iter().map(SmolStr::as_str).collect();
         said.context(&steps, facts, checked);
     }
-    for path in reads.principal_paths() {
+    for path in &reads.principal {
         if let Some(name) = path.first().filter(|name| checked.declarations.attributes.contains_key(name.as_str())) {
             let values = checked.attributes.get(party.name).into_iter().flatten();
             let value = values.into_iter().find(|(known, _)| known == name.as_str()).map(|(_, value)| projected(value));

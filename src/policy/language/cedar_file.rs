@@ -16,10 +16,10 @@ use crate::policy::model::{
 const ANNOTATIONS: [&str; 4] = ["id", "description", "mode", "delegated"];
 
 /// Reads one file. What is wrong in it is reported, and what is right in it is still there.
-pub(crate) fn read(file: &str, text: &str, report: &mut Report) -> Vec<Rule> {
+pub(crate) fn read(file: &str, text: &str, report: &Report) -> Vec<Rule> {
     // As TOML files do, these may begin with a mark that some editors write.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let source = Source::new(file, text);
+    let source = Source::new(file, text, report);
     let mut rules = Vec::new();
     for piece in pieces(text) {
         let at = source.line(piece.start);
@@ -124,7 +124,7 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-fn rule(policy: &cedar_policy::Policy, at: &Location, report: &mut Report) -> Option<Rule> {
+fn rule(policy: &cedar_policy::Policy, at: &Location, report: &Report) -> Option<Rule> {
     let pst = match policy.to_pst() {
         Ok(pst) => pst,
         Err(error) => {
@@ -143,12 +143,14 @@ fn rule(policy: &cedar_policy::Policy, at: &Location, report: &mut Report) -> Op
         pst::Effect::Permit => Effect::Allow,
         pst::Effect::Forbid => Effect::Deny,
     };
+    let unknown = |name: &str, value: &str, help: &str| {
+        report.error(at, format!("`@{name}(\"{}\")` is not known", shown(value)), help);
+    };
     let mode = match annotation("mode") {
         None | Some("enforce") => Mode::Enforce,
         Some("shadow") => Mode::Shadow,
         Some(other) => {
-            let message = format!("`@mode(\"{}\")` is not known", shown(other));
-            report.error(at, message, "write @mode(\"shadow\") or @mode(\"enforce\")");
+            unknown("mode", other, "write @mode(\"shadow\") or @mode(\"enforce\")");
             Mode::Enforce
         }
     };
@@ -157,8 +159,7 @@ fn rule(policy: &cedar_policy::Policy, at: &Location, report: &mut Report) -> Op
         (Some("also"), _) | (None, Effect::Deny) => Delegation::Also,
         (Some("only"), _) => Delegation::Only,
         (Some(other), _) => {
-            let message = format!("`@delegated(\"{}\")` is not known", shown(other));
-            report.error(at, message, "write @delegated(\"never\"), @delegated(\"also\") or @delegated(\"only\")");
+            unknown("delegated", other, "write @delegated(\"never\"), @delegated(\"also\") or @delegated(\"only\")");
             Delegation::Never
         }
     };
@@ -183,22 +184,11 @@ fn rule(policy: &cedar_policy::Policy, at: &Location, report: &mut Report) -> Op
     let written = Some(policy.new_id(PolicyId::new(&name)));
     let description = annotation("description").map(ToOwned::to_owned);
     let id = RuleId::new(&name, at);
-    Some(Rule {
-        id,
-        at: at.clone(),
-        description,
-        effect,
-        mode,
-        callers: vec![who],
-        methods,
-        delegation,
-        conditions: parts,
-        written,
-    })
+    Some(Rule { id, description, effect, mode, callers: vec![who], methods, delegation, conditions: parts, written })
 }
 
 /// An annotation that is nearly one of ours, or a value of one, would silently enforce what was meant as a trial.
-fn check_annotations(body: &pst::Template, at: &Location, report: &mut Report) {
+fn check_annotations(body: &pst::Template, at: &Location, report: &Report) {
     for name in body.annotations.keys().filter(|name| !ANNOTATIONS.contains(&name.as_str())) {
         let owner = match name.as_str() {
             "shadow" | "enforce" => Some("mode"),
@@ -216,46 +206,39 @@ fn check_annotations(body: &pst::Template, at: &Location, report: &mut Report) {
 }
 
 /// Conditions that Cedar accepts and that can only be a mistake here.
-fn check_condition(condition: &ExprRef, at: &Location, report: &mut Report) {
+fn check_condition(condition: &ExprRef, at: &Location, report: &Report) {
     if let Some(entity) = literals::stray_entity(condition) {
-        report.error(
-            at,
-            format!("`{entity}` has no roles and no attributes here"),
-            "compare it with `principal`: `principal == Agent::\"planner\"`, `principal in Role::\"teller\"`",
-        );
+        let help = "compare it with `principal`: `principal == Agent::\"planner\"`, `principal in Role::\"teller\"`";
+        report.error(at, format!("`{entity}` has no roles and no attributes here"), help);
     }
     for (message, help) in literals::impossible_values(condition) {
         report.error(at, message, help);
     }
 }
 
-fn whom(constraint: &pst::PrincipalConstraint, at: &Location, report: &mut Report) -> Option<CallerMatch> {
+fn whom(constraint: &pst::PrincipalConstraint, at: &Location, report: &Report) -> Option<CallerMatch> {
     use pst::{EntityOrSlot::Entity, PrincipalConstraint as P};
+    let named = |uid: &pst::EntityUID| match uid.ty.to_string().as_str() {
+        ROLE => Some(CallerMatch::Role(uid.eid.to_string())),
+        AGENT => Some(CallerMatch::Agent(uid.eid.to_string())),
+        _ => None,
+    };
     let found = match constraint {
         P::Any => Some(CallerMatch::Everyone),
         P::Is(kind) if kind.to_string() == AGENT => Some(CallerMatch::Everyone),
-        P::Eq(Entity(uid)) | P::In(Entity(uid)) if uid.ty.to_string() == AGENT => {
-            Some(CallerMatch::Agent(uid.eid.to_string()))
-        }
-        P::In(Entity(uid)) if uid.ty.to_string() == ROLE => Some(CallerMatch::Role(uid.eid.to_string())),
-        P::IsIn(kind, Entity(uid)) if kind.to_string() == AGENT => match uid.ty.to_string().as_str() {
-            ROLE => Some(CallerMatch::Role(uid.eid.to_string())),
-            AGENT => Some(CallerMatch::Agent(uid.eid.to_string())),
-            _ => None,
-        },
+        P::Eq(Entity(uid)) if uid.ty.to_string() == AGENT => named(uid),
+        P::In(Entity(uid)) => named(uid),
+        P::IsIn(kind, Entity(uid)) if kind.to_string() == AGENT => named(uid),
         _ => None,
     };
     if found.is_none() {
-        report.error(
-            at,
-            "the principal can never be that: it is always an agent",
-            "write `principal == Agent::\"planner\"` or `principal in Role::\"teller\"`",
-        );
+        let help = "write `principal == Agent::\"planner\"` or `principal in Role::\"teller\"`";
+        report.error(at, "the principal can never be that: it is always an agent", help);
     }
     found
 }
 
-fn check_resource(constraint: &pst::ResourceConstraint, at: &Location, report: &mut Report) {
+fn check_resource(constraint: &pst::ResourceConstraint, at: &Location, report: &Report) {
     use pst::{EntityOrSlot::Entity, ResourceConstraint as R};
     let is_this = |uid: &pst::EntityUID| uid.ty.to_string() == SERVICE && uid.eid == THIS;
     let fits = match constraint {
@@ -271,7 +254,7 @@ fn check_resource(constraint: &pst::ResourceConstraint, at: &Location, report: &
     }
 }
 
-fn methods(constraint: &pst::ActionConstraint, at: &Location, report: &mut Report) -> Option<Vec<Located<Pattern>>> {
+fn methods(constraint: &pst::ActionConstraint, at: &Location, report: &Report) -> Option<Vec<Located<Pattern>>> {
     let named: &[pst::EntityUID] = match constraint {
         pst::ActionConstraint::Any => return Some(vec![Located { value: Pattern::All, at: at.clone() }]),
         pst::ActionConstraint::Eq(uid) => std::slice::from_ref(uid),

@@ -6,6 +6,7 @@
 
 use cedar_policy::pst::{SmolStr, Var};
 
+use super::checked::CheckedPolicy;
 use crate::policy::cedar::references;
 use crate::policy::model::{Declarations, Methods, Param, ParamType, Report, Rule};
 
@@ -21,7 +22,8 @@ pub(crate) fn instead(kind: &ParamType) -> Option<&'static str> {
 }
 
 /// Reports every value that a rule uses as a whole, other than to ask whether it is there, and that cannot be compared.
-pub(crate) fn check(rules: &[Rule], methods: &Methods, declarations: &Declarations, report: &mut Report) {
+pub(crate) fn check(checked: &CheckedPolicy, report: &Report) {
+    let CheckedPolicy { rules, methods, declarations, .. } = checked;
     for rule in rules {
         let mut used: Vec<_> = rule.conditions.iter().flat_map(|part| references::values(&part.expr)).collect();
         used.sort_by(|(_, left), (_, right)| left.cmp(right));
@@ -45,7 +47,7 @@ pub(crate) fn check(rules: &[Rule], methods: &Methods, declarations: &Declaratio
             } else {
                 format!("`{path}` cannot be compared, since its `{}` is of type {kind}", below.join("."))
             };
-            report.error(&rule.at, message, instead);
+            report.error(&rule.id.at, message, instead);
         }
     }
 }

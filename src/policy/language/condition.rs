@@ -7,7 +7,7 @@ use super::constraint::{Constraint, Constraints, Literal};
 use super::table::{Raw, Table, listed};
 use super::{comparable, literals};
 use crate::policy::cedar::expr;
-use crate::policy::model::{Condition, ExprRef, Location, MAX_LIST, Param, ParamType, Report, did_you_mean, shown};
+use crate::policy::model::{Condition, ExprRef, Location, MAX_LIST, Param, ParamType, did_you_mean, shown};
 
 /// What conditions can be about, by the names that policy files use: `params.amount`, `claims.tenant`, `agent`.
 pub(crate) type Fields = std::collections::BTreeMap<String, Field>;
@@ -37,11 +37,9 @@ impl Field {
 
     /// A member of an object.
     fn member(&self, param: &Param) -> Self {
-        let mut path = self.path.clone();
-        path.push(param.name().into());
         let label = format!("{}.{}`", self.label.trim_end_matches('`'), param.name());
-        let mut field =
-            Self { label, kind: param.kind().clone(), var: self.var.clone(), path, guards: self.guards.clone() };
+        let mut field = Self { label, kind: param.kind().clone(), ..self.clone() };
+        field.path.push(param.name().into());
         if param.is_optional() {
             field.guard();
         }
@@ -88,30 +86,25 @@ impl Field {
 }
 
 /// The conditions that `value` puts on `field`: a literal to be equal to, or a table of constraints.
-pub(crate) fn read(
-    field: &Field,
-    at: &Location,
-    value: Raw<'_>,
-    others: &Fields,
-    report: &mut Report,
-) -> Vec<Condition> {
+pub(crate) fn read(field: &Field, at: &Location, value: Raw<'_>, others: &Fields) -> Vec<Condition> {
     if let ParamType::Object(members) = &field.kind {
-        return read_members(field, at, members, value, others, report);
+        return read_members(field, at, members, value, others);
     }
+    let report = value.report();
     let errors_before = report.errors();
     let mut constraints = field.attribute().map(Constraints::on).unwrap_or_default();
     let mut parts = Vec::new();
     if let Some(mut table) = value.table(format!("a condition on {}", field.label)) {
-        for (at, constraint) in read_constraints(field, &mut table, report) {
+        for (at, constraint) in read_constraints(field, &mut table) {
             parts.push(field.constrained(&at, &constraint));
             constraints.add(&constraint);
         }
-        parts.extend(read_same(field, &mut table, others, report));
-        table.finish(report);
+        parts.extend(read_same(field, &mut table, others));
+        table.finish();
         if parts.is_empty() && report.errors() == errors_before {
             report.error(at, format!("the condition on {} is empty", field.label), constraint_help(&field.kind));
         }
-    } else if let Some(literal) = literal(field, value, report) {
+    } else if let Some(literal) = literal(field, value) {
         let constraint = Constraint::Is(literal);
         parts.push(field.constrained(at, &constraint));
         constraints.add(&constraint);
@@ -122,32 +115,24 @@ pub(crate) fn read(
     parts
 }
 
-fn read_members(
-    field: &Field,
-    at: &Location,
-    members: &[Param],
-    value: Raw<'_>,
-    others: &Fields,
-    report: &mut Report,
-) -> Vec<Condition> {
+fn read_members(field: &Field, at: &Location, members: &[Param], value: Raw<'_>, others: &Fields) -> Vec<Condition> {
     let Some(table) = value.table(format!("a condition on {}", field.label)) else {
         let message = format!("{} is an object, and {} can never be equal to one", field.label, value.shown());
-        report.error(&value.at(), message, "put the condition on a member of it");
+        value.error(message, "put the condition on a member of it");
         return Vec::new();
     };
     if table.entries().is_empty() {
-        report.error(at, format!("the condition on {} is empty", field.label), constraint_help(&field.kind));
+        value.report().error(at, format!("the condition on {} is empty", field.label), constraint_help(&field.kind));
     }
     let mut parts = Vec::new();
     for (key, value) in table.entries() {
         match members.iter().find(|param| param.name() == key.value) {
-            Some(param) => parts.extend(read(&field.member(param), &key.at, value, others, report)),
+            Some(param) => parts.extend(read(&field.member(param), &key.at, value, others)),
             None => {
-                let help = did_you_mean(&key.value, members.iter().map(Param::name)).unwrap_or_else(|| {
-                    let names: Vec<&str> = members.iter().map(Param::name).collect();
-                    format!("its members are {}", listed(&names))
-                });
-                report.error(&key.at, format!("{} has no member `{}`", field.label, shown(&key.value)), help);
+                let names: Vec<&str> = members.iter().map(Param::name).collect();
+                let listed = || format!("its members are {}", listed(&names));
+                let help = did_you_mean(&key.value, names.iter().copied()).unwrap_or_else(listed);
+                value.report().error(&key.at, format!("{} has no member `{}`", field.label, shown(&key.value)), help);
             }
         }
     }
@@ -159,16 +144,16 @@ const COMPARISONS: [&str; 8] = ["is", "not", "in", "not_in", "min", "max", "glob
 const OF_LISTS: [&str; 5] = ["min_size", "max_size", "contains", "contains_any", "each_in"];
 
 /// The constraints in a table, and where each stands.
-fn read_constraints(field: &Field, table: &mut Table<'_>, report: &mut Report) -> Vec<(Location, Constraint)> {
+fn read_constraints(field: &Field, table: &mut Table<'_>) -> Vec<(Location, Constraint)> {
     let mut found = Vec::new();
     if let Some(raw) = table.raw("present") {
         match raw.boolean() {
             _ if !field.is_optional() => {
-                report.error(&raw.at(), format!("{} is always there", field.label), "leave `present` out");
+                raw.error(format!("{} is always there", field.label), "leave `present` out");
             }
             Some(true) => found.push((raw.at(), Constraint::Present)),
             Some(false) => found.push((raw.at(), Constraint::Absent)),
-            None => report.error(&raw.at(), format!("`present` is {}", raw.kind()), "write `true` or `false`"),
+            None => raw.error(format!("`present` is {}", raw.kind()), "write `true` or `false`"),
         }
     }
     let keys: &[&str] = match &field.kind {
@@ -176,7 +161,7 @@ fn read_constraints(field: &Field, table: &mut Table<'_>, report: &mut Report) -
         ParamType::List(_) => &OF_LISTS,
         ParamType::Number | ParamType::Any => {
             for raw in COMPARISONS.into_iter().filter_map(|key| table.refused(key)) {
-                incomparable(field, &raw.at(), report);
+                incomparable(field, raw);
             }
             &[]
         }
@@ -184,7 +169,7 @@ fn read_constraints(field: &Field, table: &mut Table<'_>, report: &mut Report) -
     };
     for key in keys {
         if let Some(raw) = table.raw(key)
-            && let Some(constraint) = constraint(field, key, raw, report)
+            && let Some(constraint) = constraint(field, key, raw)
         {
             found.push((raw.at(), constraint));
         }
@@ -192,7 +177,7 @@ fn read_constraints(field: &Field, table: &mut Table<'_>, report: &mut Report) -
     found
 }
 
-fn constraint(field: &Field, key: &str, raw: Raw<'_>, report: &mut Report) -> Option<Constraint> {
+fn constraint(field: &Field, key: &str, raw: Raw<'_>) -> Option<Constraint> {
     let element = match &field.kind {
         ParamType::List(scalar) => Field { kind: scalar.as_param(), ..field.clone() },
         _ => field.clone(),
@@ -204,35 +189,35 @@ fn constraint(field: &Field, key: &str, raw: Raw<'_>, report: &mut Report) -> Op
     };
     if kind.is_some_and(|kind| field.kind != kind) {
         let message = format!("{} is of type {}, which has no `{key}`", field.label, field.kind);
-        report.error(&raw.at(), message, constraint_help(&field.kind));
+        raw.error(message, constraint_help(&field.kind));
         return None;
     }
     match key {
-        "is" => literal(field, raw, report).map(Constraint::Is),
-        "not" => literal(field, raw, report).map(Constraint::Not),
-        "in" => literals(field, key, raw, report).map(Constraint::In),
-        "not_in" => literals(field, key, raw, report).map(Constraint::NotIn),
-        "min" | "max" => match literal(field, raw, report)? {
+        "is" => literal(field, raw).map(Constraint::Is),
+        "not" => literal(field, raw).map(Constraint::Not),
+        "in" => literals(field, key, raw).map(Constraint::In),
+        "not_in" => literals(field, key, raw).map(Constraint::NotIn),
+        "min" | "max" => match literal(field, raw)? {
             Literal::Integer(bound) => Some(if key == "min" { Constraint::Min(bound) } else { Constraint::Max(bound) }),
             _ => None,
         },
         "glob" | "not_glob" => {
             let Some(glob) = raw.text().map(ToOwned::to_owned) else {
-                report.error(&raw.at(), format!("`{key}` is {}", raw.kind()), constraint_help(&field.kind));
+                raw.error(format!("`{key}` is {}", raw.kind()), constraint_help(&field.kind));
                 return None;
             };
             Some(if key == "glob" { Constraint::Glob(glob) } else { Constraint::NotGlob(glob) })
         }
-        "min_size" => size(field, key, raw, report).map(Constraint::MinSize),
-        "max_size" => size(field, key, raw, report).map(Constraint::MaxSize),
-        "contains" => literal(&element, raw, report).map(Constraint::Contains),
-        "contains_any" => literals(&element, key, raw, report).map(Constraint::ContainsAny),
-        _ => literals(&element, key, raw, report).map(Constraint::EachIn),
+        "min_size" => size(field, key, raw).map(Constraint::MinSize),
+        "max_size" => size(field, key, raw).map(Constraint::MaxSize),
+        "contains" => literal(&element, raw).map(Constraint::Contains),
+        "contains_any" => literals(&element, key, raw).map(Constraint::ContainsAny),
+        _ => literals(&element, key, raw).map(Constraint::EachIn),
     }
 }
 
 /// How many values a list has.
-fn size(field: &Field, key: &str, raw: Raw<'_>, report: &mut Report) -> Option<i64> {
+fn size(field: &Field, key: &str, raw: Raw<'_>) -> Option<i64> {
     let wrong = match raw.integer() {
         Some(..0) => format!("`{key}` is {}, and a size is never negative", raw.shown()),
         // An agent's attributes are not of a call, and may be longer.
@@ -242,28 +227,26 @@ fn size(field: &Field, key: &str, raw: Raw<'_>, report: &mut Report) -> Option<i
         Some(bound) => return Some(bound),
         None => format!("`{key}` is {}", raw.shown()),
     };
-    report.error(&raw.at(), wrong, format!("write a number from 0 to {MAX_LIST}"));
+    raw.error(wrong, format!("write a number from 0 to {MAX_LIST}"));
     None
 }
 
 /// Nothing can be asked of such a value but whether it is there.
-fn incomparable(field: &Field, at: &Location, report: &mut Report) {
-    let message = match &field.kind {
-        ParamType::List(_) => format!("{} is a list, and what the same list would be is not defined", field.label),
-        kind => format!("{} is of type {kind}, which rules cannot compare", field.label),
+fn incomparable(field: &Field, raw: Raw<'_>) {
+    let (why, help) = match &field.kind {
+        kind @ ParamType::List(_) => {
+            ("a list, and what the same list would be is not defined".to_owned(), constraint_help(kind))
+        }
+        kind => (format!("of type {kind}, which rules cannot compare"), comparable::instead(kind).unwrap_or_default()),
     };
-    let help = match &field.kind {
-        kind @ ParamType::List(_) => constraint_help(kind),
-        kind => comparable::instead(kind).unwrap_or_default().to_owned(),
-    };
-    report.error(at, message, help);
+    raw.error(format!("{} is {why}", field.label), help);
 }
 
 /// `same_as`: equal to something else of the same call.
-fn read_same(field: &Field, table: &mut Table<'_>, others: &Fields, report: &mut Report) -> Option<Condition> {
+fn read_same(field: &Field, table: &mut Table<'_>, others: &Fields) -> Option<Condition> {
     if comparable::instead(&field.kind).is_some() {
         if let Some(raw) = table.refused("same_as") {
-            incomparable(field, &raw.at(), report);
+            incomparable(field, raw);
         }
         return None;
     }
@@ -278,7 +261,7 @@ fn read_same(field: &Field, table: &mut Table<'_>, others: &Fields, report: &mut
             Some(other) => (format!(", which is of type {}", other.kind), listed),
             None => (String::new(), did_you_mean(name, known()).unwrap_or(listed)),
         };
-        report.error(&raw.at(), format!("{} cannot be compared with {}{why}", field.label, raw.shown()), help);
+        raw.error(format!("{} cannot be compared with {}{why}", field.label, raw.shown()), help);
         return None;
     };
     let equal = expr::binary(BinaryOp::Eq, field.value(), other.value());
@@ -287,22 +270,22 @@ fn read_same(field: &Field, table: &mut Table<'_>, others: &Fields, report: &mut
 }
 
 /// The values of a list that is not empty.
-fn literals(field: &Field, key: &str, raw: Raw<'_>, report: &mut Report) -> Option<Vec<Literal>> {
+fn literals(field: &Field, key: &str, raw: Raw<'_>) -> Option<Vec<Literal>> {
     match raw.list() {
         None => {
-            report.error(&raw.at(), format!("`{key}` is {}", raw.kind()), format!("write `{key} = [ … ]`"));
+            raw.error(format!("`{key}` is {}", raw.kind()), format!("write `{key} = [ … ]`"));
             None
         }
         Some(values) if values.is_empty() => {
-            report.error(&raw.at(), format!("`{key}` is empty, so the condition means nothing"), "name the values");
+            raw.error(format!("`{key}` is empty, so the condition means nothing"), "name the values");
             None
         }
-        Some(values) => values.into_iter().map(|value| literal(field, value, report)).collect(),
+        Some(values) => values.into_iter().map(|value| literal(field, value)).collect(),
     }
 }
 
 /// A value of the field's own type.
-fn literal(field: &Field, raw: Raw<'_>, report: &mut Report) -> Option<Literal> {
+fn literal(field: &Field, raw: Raw<'_>) -> Option<Literal> {
     let found = match &field.kind {
         ParamType::String => raw.text().map(|text| Literal::String(text.to_owned())),
         ParamType::Integer => raw.integer().map(Literal::Integer),
@@ -310,36 +293,36 @@ fn literal(field: &Field, raw: Raw<'_>, report: &mut Report) -> Option<Literal> 
         ParamType::Number | ParamType::Any | ParamType::List(_) | ParamType::Object(_) => None,
     };
     if found.is_none() && matches!(field.kind, ParamType::Number | ParamType::Any) {
-        incomparable(field, &raw.at(), report);
+        incomparable(field, raw);
     } else if found.is_none() {
         let (message, help) = match &field.kind {
             ParamType::Integer if raw.is_number() => (
                 format!("{} is a 64-bit integer, and {} is none", field.label, raw.shown()),
-                "write a whole number that fits 64 bits".to_owned(),
+                "write a whole number that fits 64 bits",
             ),
             kind => (
                 format!("{} is of type {kind}, and {} can never match it", field.label, raw.shown()),
                 constraint_help(kind),
             ),
         };
-        report.error(&raw.at(), message, help);
+        raw.error(message, help);
     }
     if let (Some(Literal::String(text)), Some(attribute)) = (&found, field.attribute())
         && let Some((message, help)) = literals::impossible(attribute, text)
     {
-        report.error(&raw.at(), message, help);
+        raw.error(message, help);
         return None;
     }
     found
 }
 
-fn constraint_help(kind: &ParamType) -> String {
+fn constraint_help(kind: &ParamType) -> &'static str {
     match kind {
-        ParamType::String => "write a text, or `is`, `not`, `in`, `not_in`, `glob`, `not_glob`".to_owned(),
-        ParamType::Integer => "write a whole number, or `is`, `not`, `in`, `not_in`, `min`, `max`".to_owned(),
-        ParamType::Boolean => "write `true` or `false`".to_owned(),
-        ParamType::List(_) => "write `min_size`, `max_size`, `contains`, `contains_any` or `each_in`".to_owned(),
-        ParamType::Number | ParamType::Any => "only `present` can be asked of it".to_owned(),
-        ParamType::Object(_) => "put the condition on a member of it".to_owned(),
+        ParamType::String => "write a text, or `is`, `not`, `in`, `not_in`, `glob`, `not_glob`",
+        ParamType::Integer => "write a whole number, or `is`, `not`, `in`, `not_in`, `min`, `max`",
+        ParamType::Boolean => "write `true` or `false`",
+        ParamType::List(_) => "write `min_size`, `max_size`, `contains`, `contains_any` or `each_in`",
+        ParamType::Number | ParamType::Any => "only `present` can be asked of it",
+        ParamType::Object(_) => "put the condition on a member of it",
     }
 }

@@ -213,49 +213,34 @@ impl Constraints {
 
     /// Why nothing can meet all of them.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
-        if self.absent && self.present {
-            return Some("it would have to be absent and have a value");
-        }
-        if let (Some(min), Some(max)) = (self.min, self.max)
-            && min > max
-        {
-            return Some("`min` is larger than `max`");
-        }
-        if let (Some(min), Some(max)) = (self.min_size, self.max_size)
-            && min > max
-        {
-            return Some("`min_size` is larger than `max_size`");
-        }
-        if !self.contained.is_empty() && self.max_size == Some(0) {
-            return Some("`max_size` leaves no room for what it has to contain");
-        }
-        let left_out = |values: &[Literal]| match &self.each_in {
-            Some(each) => !values.iter().any(|value| each.contains(value)),
-            None => false,
+        let crossed = |min: Option<i64>, max| min.zip(max).is_some_and(|(min, max)| min > max);
+        let left_out = |values: &Vec<Literal>| {
+            self.each_in.as_ref().is_some_and(|each| !values.iter().any(|value| each.contains(value)))
         };
-        if self.contained.iter().any(|values| left_out(values)) {
-            return Some("`each_in` leaves out what it has to contain");
-        }
         // A star of the one can stand only where a star of the other does, so this is never too strict.
         let covered = |wide: &String| {
             wide.bytes().all(|byte| byte == b'*') && !wide.is_empty()
                 || self.globs.iter().any(|glob| matches_glob(wide, glob))
         };
-        if self.allowed.is_none() && self.excluded_globs.iter().any(covered) {
-            return Some("`not_glob` leaves nothing");
-        }
-        if self.allowed.as_ref().is_some_and(|allowed| !allowed.iter().any(|value| self.leaves(value))) {
-            return Some("no value is left that all of them admit");
-        }
-        if let (Some(min), Some(max)) = (self.min, self.max)
-            && (min..=max).take(self.excluded.len() + 1).all(|value| self.excluded.contains(&Literal::Integer(value)))
-        {
-            return Some("every value of the range is excluded");
-        }
-        if [true, false].iter().all(|value| self.excluded.contains(&Literal::Boolean(*value))) {
-            return Some("it is neither true nor false");
-        }
-        None
+        let none_left = |allowed: &Vec<Literal>| !allowed.iter().any(|value| self.leaves(value));
+        let excluded = |value| self.excluded.contains(&value);
+        let all_excluded =
+            |(min, max)| (min..=max).take(self.excluded.len() + 1).all(|value| excluded(Literal::Integer(value)));
+        let contradictions = [
+            (self.absent && self.present, "it would have to be absent and have a value"),
+            (crossed(self.min, self.max), "`min` is larger than `max`"),
+            (crossed(self.min_size, self.max_size), "`min_size` is larger than `max_size`"),
+            (
+                !self.contained.is_empty() && self.max_size == Some(0),
+                "`max_size` leaves no room for what it has to contain",
+            ),
+            (self.contained.iter().any(left_out), "`each_in` leaves out what it has to contain"),
+            (self.allowed.is_none() && self.excluded_globs.iter().any(covered), "`not_glob` leaves nothing"),
+            (self.allowed.as_ref().is_some_and(none_left), "no value is left that all of them admit"),
+            (self.min.zip(self.max).is_some_and(all_excluded), "every value of the range is excluded"),
+            ([true, false].map(Literal::Boolean).into_iter().all(excluded), "it is neither true nor false"),
+        ];
+        contradictions.into_iter().find_map(|(found, why)| found.then_some(why))
     }
 }
 
@@ -276,11 +261,10 @@ pub(crate) fn contradiction<'a>(conditions: impl IntoIterator<Item = &'a ExprRef
             constraints.add(ask);
         }
     }
-    if let Some(found) = constraints
-        .into_iter()
-        .find_map(|(subject, constraints)| Some((subject.to_owned(), constraints.contradiction()?)))
-    {
-        return Some(found);
+    let mut found = constraints.into_iter();
+    let found = found.find_map(|(subject, asked)| Some((subject.to_owned(), asked.contradiction()?)));
+    if found.is_some() {
+        return found;
     }
     parts.iter().enumerate().find_map(|(position, part)| {
         let Expr::UnaryOp { op: UnaryOp::Not, expr: inner } = part.as_ref() else { return None };
@@ -319,16 +303,13 @@ pub(crate) fn understood(part: &Expr, holds: bool) -> Option<(String, Constraint
         Expr::GetAttr { .. } => Some((subject(part)?, Constraint::Is(Literal::Boolean(holds)))),
         Expr::UnaryOp { op: UnaryOp::Not, expr: inner } => understood(inner, !holds),
         Expr::Like { expr: inner, pattern } => {
-            let glob: String = pattern
-                .iter()
-                .map(|element| match element {
-                    PatternElem::Char(character) => *character,
-                    PatternElem::Wildcard => '*',
-                })
-                .collect();
-            // A literal star cannot be told from a wildcard in this notation.
-            let plain = pattern.iter().all(|element| *element != PatternElem::Char('*'));
-            plain.then_some(())?;
+            let glob = pattern.iter().map(|element| match element {
+                // It could not be told from a wildcard in this notation.
+                PatternElem::Char('*') => None,
+                PatternElem::Char(character) => Some(*character),
+                PatternElem::Wildcard => Some('*'),
+            });
+            let glob = glob.collect::<Option<String>>()?;
             Some((subject(inner)?, if holds { Constraint::Glob(glob) } else { Constraint::NotGlob(glob) }))
         }
         Expr::BinaryOp { op: BinaryOp::Contains, left, right } => {

@@ -28,16 +28,16 @@ pub(crate) struct Folder {
 impl Folder {
     /// Reads every policy file below `dir`. Names that begin with a dot are passed over. With `trust`, what others could
     /// have written is an error.
-    pub(crate) fn read(dir: &Path, trust: Option<&FileTrust>, report: &mut Report) -> Self {
+    pub(crate) fn read(dir: &Path, trust: Option<&FileTrust>, report: &Report) -> Self {
         Self::read_where(dir, trust, false, report)
     }
 
     /// Reads every table of expected decisions below `dir`.
-    pub(crate) fn read_tests(dir: &Path, report: &mut Report) -> Self {
+    pub(crate) fn read_tests(dir: &Path, report: &Report) -> Self {
         Self::read_where(dir, None, true, report)
     }
 
-    fn read_where(dir: &Path, trust: Option<&FileTrust>, tests: bool, report: &mut Report) -> Self {
+    fn read_where(dir: &Path, trust: Option<&FileTrust>, tests: bool, report: &Report) -> Self {
         let mut folder = Self::default();
         match files::Folder::open(dir, trust) {
             Ok(opened) => folder.descend(&opened, "", 0, tests, report),
@@ -46,7 +46,7 @@ impl Folder {
         folder
     }
 
-    fn descend(&mut self, dir: &files::Folder<'_>, prefix: &str, depth: usize, tests: bool, report: &mut Report) {
+    fn descend(&mut self, dir: &files::Folder<'_>, prefix: &str, depth: usize, tests: bool, report: &Report) {
         let names = match dir.names() {
             Ok(names) => names,
             Err(error) => {
@@ -93,7 +93,7 @@ impl Folder {
         }
     }
 
-    fn file(&mut self, file: &File, relative: String, at: &Location, report: &mut Report) {
+    fn file(&mut self, file: &File, relative: String, at: &Location, report: &Report) {
         if self.files.len() >= MAX_FILES {
             report.error(at, format!("there are more than {MAX_FILES} policy files"), "put rules together");
             return;
@@ -123,7 +123,7 @@ impl Folder {
     }
 }
 
-fn unreadable(dir: &Path, prefix: &str, error: &SecretFileError, report: &mut Report) {
+fn unreadable(dir: &Path, prefix: &str, error: &SecretFileError, report: &Report) {
     let here = Location { file: prefix.trim_end_matches('/').into(), line: 0 };
     let (why, help) = match error {
         SecretFileError::Io { error, .. } => (error.to_string(), "check the path and its permissions"),

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cedar_policy::ffi::DetailedError;
 use cedar_policy::pst::{BinaryOp, Expr, Literal};
-use cedar_policy::{ValidationMode, ValidationWarning, Validator};
+use cedar_policy::{Schema, ValidationMode, ValidationWarning, Validator};
 
+use super::checked::CheckedPolicy;
 use super::{comparable, constraint};
 use crate::name::MethodName;
 use crate::policy::cedar::{References, Scope, compile, expr, references, schema};
@@ -15,86 +16,79 @@ use crate::policy::model::{
 };
 
 /// All checks.
-pub(crate) fn check(
-    rules: &[Rule],
-    methods: &Methods,
-    declarations: &Declarations,
-    granted: &HashMap<String, BTreeSet<String>>,
-    report: &mut Report,
-) {
+pub(crate) fn check(checked: &CheckedPolicy, report: &Report) {
+    let rules = &checked.rules;
     names(rules, report);
     failures(rules, report);
-    comparable::check(rules, methods, declarations, report);
+    comparable::check(checked, report);
     negations_of_optional(rules, report);
     open_below(rules, report);
-    unreachable_roles(declarations, granted, rules, report);
+    unreachable_roles(checked, report);
     // The type checker repeats what was found so far in other words, so it speaks only when nothing was.
     if report.errors() == 0 {
         contradictions(rules, report);
-        types(rules, methods, declarations, report);
-        coverage(rules, methods, report);
+        types(&checked_together(rules, &checked.methods), &checked.declarations, report);
+        coverage(rules, &checked.methods, report);
     }
 }
 
-fn names(rules: &[Rule], report: &mut Report) {
+fn names(rules: &[Rule], report: &Report) {
     let mut seen: HashMap<&str, &Rule> = HashMap::new();
     for rule in rules {
         if let Some(first) = seen.insert(rule.id.name(), rule) {
             let message = format!("two rules are named `{}`", shown(rule.id.name()));
-            report.error(&rule.at, message, format!("the first is at {}:{}", first.at.file, first.at.line));
+            report.error(&rule.id.at, message, format!("the first is at {}", first.id.at));
         }
     }
 }
 
-fn contradictions(rules: &[Rule], report: &mut Report) {
+fn contradictions(rules: &[Rule], report: &Report) {
     for rule in rules {
-        let delegation = compile::delegation(rule);
-        let parts = delegation.iter().chain(&rule.conditions);
-        if let Some((subject, why)) = constraint::contradiction(parts.map(|part| &part.expr)) {
+        let parts: Vec<ExprRef> = compile::conditions(rule).map(|part| part.expr).collect();
+        if let Some((subject, why)) = constraint::contradiction(&parts) {
             let help = if subject == "context.delegated" {
                 "a rule is for delegated calls only when it says `delegated` (in Cedar, `@delegated(\"also\")`)"
             } else {
                 why
             };
             let message = format!("the rule `{}` can never hold: look at `{subject}`", rule.id.name());
-            report.error(&rule.at, message, help);
+            report.error(&rule.id.at, message, help);
         }
     }
 }
 
 /// A rule that fails denies the call. For a deny rule that is right but never meant; for an allow rule it turns one
 /// caller's odd argument into a refusal by every rule.
-fn failures(rules: &[Rule], report: &mut Report) {
+fn failures(rules: &[Rule], report: &Report) {
     for rule in rules {
         for why in rule.conditions.iter().filter_map(|part| references::can_fail(&part.expr)) {
             let help = "compare without computing, for instance with a literal on one side";
             match rule.effect {
-                Effect::Deny => report.error(&rule.at, format!("a deny rule that can fail: {why}"), help),
-                Effect::Allow => report.warning(&rule.at, format!("an allow rule that can fail: {why}"), help),
+                Effect::Deny => report.error(&rule.id.at, format!("a deny rule that can fail: {why}"), help),
+                Effect::Allow => report.warning(&rule.id.at, format!("an allow rule that can fail: {why}"), help),
             }
         }
     }
 }
 
 /// `deny … when note is not "x"` does not apply to a call without a note, which is rarely meant.
-fn negations_of_optional(rules: &[Rule], report: &mut Report) {
+fn negations_of_optional(rules: &[Rule], report: &Report) {
     for rule in rules.iter().filter(|rule| rule.effect == Effect::Deny && rule.written.is_none()) {
         for part in &rule.conditions {
             let conjuncts = expr::conjuncts(&part.expr);
             let guarded = conjuncts.len() > 1;
             if guarded && conjuncts.last().is_some_and(|last| references::is_negation(last)) {
-                report.warning(
-                    &part.at,
-                    format!("`{}` denies only calls that have what \"{}\" asks about", rule.id.name(), part.text),
-                    "it is optional: to deny calls without it too, put the opposite under `unless`",
-                );
+                let (name, asked) = (rule.id.name(), &part.text);
+                let message = format!("`{name}` denies only calls that have what \"{asked}\" asks about");
+                let help = "it is optional: to deny calls without it too, put the opposite under `unless`";
+                report.warning(&part.at, message, help);
             }
         }
     }
 }
 
 /// `allow … when amount is at most 5000` allows −5, too, which is rarely meant.
-fn open_below(rules: &[Rule], report: &mut Report) {
+fn open_below(rules: &[Rule], report: &Report) {
     for rule in rules.iter().filter(|rule| rule.effect == Effect::Allow) {
         let all: Vec<_> = rule.conditions.iter().flat_map(|part| expr::conjuncts(&part.expr)).collect();
         let closed = |value: &Expr| {
@@ -124,19 +118,15 @@ fn open_below(rules: &[Rule], report: &mut Report) {
     }
 }
 
-fn unreachable_roles(
-    declarations: &Declarations,
-    granted: &HashMap<String, BTreeSet<String>>,
-    rules: &[Rule],
-    report: &mut Report,
-) {
+fn unreachable_roles(checked: &CheckedPolicy, report: &Report) {
+    let roles = &checked.declarations.roles;
     let reachable = |name: &str| {
-        declarations.roles.get(name).is_some_and(|role| role.source != RoleSource::Files)
-            || granted.values().any(|roles| roles.contains(name))
+        roles.get(name).is_some_and(|role| role.source != RoleSource::Files)
+            || checked.granted.values().any(|roles| roles.contains(name))
     };
-    for (name, role) in &declarations.roles {
+    for (name, role) in roles {
         if !reachable(name) && !role.included_in.iter().any(|other| reachable(other)) {
-            let used = rules.iter().find(|rule| rule.callers.contains(&CallerMatch::Role(name.clone())));
+            let used = checked.rules.iter().find(|rule| rule.callers.contains(&CallerMatch::Role(name.clone())));
             let rule = used.map(|rule| format!(", so `{}` never applies", rule.id.name())).unwrap_or_default();
             report.warning(
                 &role.at,
@@ -148,11 +138,7 @@ fn unreachable_roles(
 }
 
 /// Cedar's own strict check of the rules against the schema.
-fn types(rules: &[Rule], methods: &Methods, declarations: &Declarations, report: &mut Report) {
-    types_of_all(&checked_together(rules, methods), declarations, report);
-}
-
-fn types_of_all(groups: &[Together<'_>], declarations: &Declarations, report: &mut Report) {
+fn types(groups: &[Together<'_>], declarations: &Declarations, report: &Report) {
     // What a Cedar file says is checked as it is written, so that Cedar's remarks are about that text. Then everything
     // is checked as it is evaluated.
     for as_written in [true, false] {
@@ -208,7 +194,7 @@ fn names_methods(rule: &Rule) -> bool {
     References::of(rule.conditions.iter().map(|part| &part.expr)).action
 }
 
-fn types_of(group: &Together<'_>, as_written: bool, declarations: &Declarations, report: &mut Report) {
+fn types_of(group: &Together<'_>, as_written: bool, declarations: &Declarations, report: &Report) {
     let mut set = cedar_policy::PolicySet::new();
     let mut by_name: HashMap<&str, &Rule> = HashMap::new();
     for rule in &group.rules {
@@ -219,18 +205,18 @@ fn types_of(group: &Together<'_>, as_written: bool, declarations: &Declarations,
             None => Ok(()),
         });
         if let Err(error) = added {
-            report.error(&rule.at, format!("cannot be compiled: {error}"), "");
+            report.error(&rule.id.at, format!("cannot be compiled: {error}"), "");
         }
     }
     if set.is_empty() {
         return;
     }
-    let schema = match schema::schema(group.methods.iter().map(|(name, method)| (*name, *method)), declarations) {
+    let methods = group.methods.iter().map(|(name, method)| (*name, *method));
+    let schema = match Schema::from_json_value(schema::schema_json(methods, declarations)) {
         Ok(schema) => schema,
         Err(error) => {
-            let at = Location { file: "".into(), line: 0 };
-            report.error(&at, format!("the schema of the methods cannot be built: {error}"), "");
-            return;
+            let message = format!("the schema of the methods cannot be built: {error}");
+            return report.error(&Location::default(), message, "");
         }
     };
     let result = Validator::new(schema).validate(&set, ValidationMode::Strict);
@@ -238,16 +224,16 @@ fn types_of(group: &Together<'_>, as_written: bool, declarations: &Declarations,
         let detail = DetailedError::from(error);
         if let Some(rule) = by_name.get(AsRef::<str>::as_ref(error.policy_id())) {
             let message = remark(&detail.message, rule);
-            report.error(&rule.at, message, detail.help.unwrap_or_default());
+            report.error(&rule.id.at, message, detail.help.unwrap_or_default());
         }
     }
     for warning in result.validation_warnings() {
         let Some(rule) = by_name.get(AsRef::<str>::as_ref(warning.policy_id())) else { continue };
         if matches!(warning, ValidationWarning::ImpossiblePolicy(_)) {
             let message = format!("the rule `{}` can never hold", rule.id.name());
-            report.error(&rule.at, message, "its conditions contradict each other or the types of what they ask");
+            report.error(&rule.id.at, message, "its conditions contradict each other or the types of what they ask");
         } else {
-            report.warning(&rule.at, remark(&warning.to_string(), rule), "");
+            report.warning(&rule.id.at, remark(&warning.to_string(), rule), "");
         }
     }
 }
@@ -259,12 +245,13 @@ fn remark(text: &str, rule: &Rule) -> String {
 }
 
 /// Rules that change nothing because another one covers them.
-fn coverage(rules: &[Rule], methods: &Methods, report: &mut Report) {
+fn coverage(rules: &[Rule], methods: &Methods, report: &Report) {
     // Rules are compared with many others, so what each is about is looked up once.
-    let reach = |(position, rule)| {
-        let parts = compile::delegation(rule).into_iter().chain(rule.conditions.iter().cloned());
-        let methods = methods.matching_any(&rule.methods).into_keys().collect();
-        Reach { position, rule, methods, conditions: parts.map(|part| part.expr).collect() }
+    let reach = |(position, rule)| Reach {
+        position,
+        rule,
+        methods: methods.matching_any(&rule.methods).into_keys().collect(),
+        conditions: compile::conditions(rule).map(|part| part.expr).collect(),
     };
     let rules: Vec<Reach<'_>> = rules.iter().enumerate().map(reach).collect();
     let mut by_method: HashMap<&MethodName, Vec<&Reach<'_>>> = HashMap::new();
@@ -292,7 +279,7 @@ fn coverage(rules: &[Rule], methods: &Methods, report: &mut Report) {
             }
             _ => format!("the rule `{}` changes nothing: `{}` covers it", rule.id.name(), wide.id.name()),
         };
-        report.warning(&rule.at, message, format!("see {}:{}", wide.at.file, wide.at.line));
+        report.warning(&rule.id.at, message, format!("see {}", wide.id.at));
     }
 }
 
@@ -311,7 +298,7 @@ impl Reach<'_> {
     fn alone_looks(&self, by_method: &HashMap<&MethodName, Vec<&Reach<'_>>>) -> bool {
         let looks = |reach: &Reach<'_>| -> BTreeSet<Vec<String>> {
             let reads = References::of(&reach.conditions);
-            let paths = reads.context_paths().filter_map(|path| match path {
+            let paths = reads.context.iter().filter_map(|path| match path.as_slice() {
                 [group, ..] if group == "params" => Some(vec![group.to_string()]),
                 [group, name, ..] if group == "claims" => Some(vec![group.to_string(), name.to_string()]),
                 _ => None,
@@ -394,9 +381,9 @@ mod tests {
     ];
 
     fn findings(groups: &[Together<'_>]) -> Vec<Finding> {
-        let mut report = Report::default();
-        types_of_all(groups, &Declarations::default(), &mut report);
-        report.into_errors().into_findings()
+        let report = Report::default();
+        types(groups, &Declarations::default(), &report);
+        report.into_errors().findings
     }
 
     proptest! {
@@ -412,7 +399,7 @@ mod tests {
             };
             let text: String = chosen.iter().map(policy).collect();
             let methods = methods();
-            let rules = cedar_file::read("c.cedar", &text, &mut Report::default());
+            let rules = cedar_file::read("c.cedar", &text, &Report::default());
             prop_assert_eq!(rules.len(), chosen.len());
             let whole = Together { rules: rules.iter().collect(), methods: methods.iter().collect() };
             prop_assert_eq!(findings(&checked_together(&rules, &methods)), findings(&[whole]), "{}", text);

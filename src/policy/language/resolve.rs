@@ -3,28 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::checked::{CheckedPolicy, Granted};
 use super::folder::Folder;
 use super::table::Source;
 use super::toml_file::{AgentTable, RoleTable, Statements};
 use super::{cedar_file, lint, rule_table, toml_file};
 use crate::policy::cedar::References;
 use crate::policy::model::{
-    Attributes, CallerMatch, Declarations, Located, Location, Methods, Param, ParamType, Pattern, Report, Revision,
-    Role, RoleSource, Rule, did_you_mean, shown, unknown_role,
+    Attributes, CallerMatch, Declarations, Located, Location, Methods, Param, ParamType, Pattern, Report, Role,
+    RoleSource, Types, did_you_mean, shown, unknown_role,
 };
-
-/// Everything that a folder says, checked: what all decisions stand on.
-#[derive(Debug)]
-pub(crate) struct CheckedPolicy {
-    pub(crate) revision: Revision,
-    pub(crate) methods: Methods,
-    pub(crate) declarations: Declarations,
-    pub(crate) attributes: Attributes,
-    /// The roles that files grant, by the name of the agent or subject.
-    pub(crate) granted: HashMap<String, BTreeSet<String>>,
-    /// Ordered by file and line; everything else refers to them by position.
-    pub(crate) rules: Vec<Rule>,
-}
 
 /// The claims that the protocol itself gives a meaning to, and what to ask instead.
 const KNOWN_CLAIMS: [(&str, &str); 10] = [
@@ -41,7 +29,7 @@ const KNOWN_CLAIMS: [(&str, &str); 10] = [
 ];
 
 /// Checks the content of a folder; `report` tells whether the result may be used.
-pub(crate) fn check(folder: &Folder, methods: &Methods, report: &mut Report) -> CheckedPolicy {
+pub(crate) fn check(folder: &Folder, methods: &Methods, report: &Report) -> CheckedPolicy {
     let mut texts = Vec::new();
     for (name, content) in &folder.files {
         match std::str::from_utf8(content) {
@@ -52,20 +40,16 @@ pub(crate) fn check(folder: &Folder, methods: &Methods, report: &mut Report) -> 
             }
         }
     }
-    let sources: Vec<Source<'_>> =
-        texts.iter().filter(|(name, _)| name.ends_with(".toml")).map(|(name, text)| Source::new(name, text)).collect();
+    let sources: Vec<Source<'_>> = texts
+        .iter()
+        .filter(|(name, _)| name.ends_with(".toml"))
+        .map(|(name, text)| Source::new(name, text, report))
+        .collect();
     let documents: Vec<_> =
-        sources.iter().filter_map(|source| source.parse(report).map(|document| (source, document))).collect();
+        sources.iter().filter_map(|source| source.parse().map(|document| (source, document))).collect();
     let mut all = Statements::default();
     for (source, document) in &documents {
-        let one = toml_file::read(source, document, report);
-        all.roles.extend(one.roles);
-        all.agents.extend(one.agents);
-        all.methods.extend(one.methods);
-        all.claims.extend(one.claims);
-        all.attributes.extend(one.attributes);
-        all.lists.extend(one.lists);
-        all.rules.extend(one.rules);
+        toml_file::read(source, document, &mut all);
     }
 
     let mut methods = methods.without_files();
@@ -85,28 +69,26 @@ pub(crate) fn check(folder: &Folder, methods: &Methods, report: &mut Report) -> 
 
     let mut rules = std::mem::take(&mut all.lists);
     for (name, table) in std::mem::take(&mut all.rules) {
-        rules.extend(rule_table::read(&name, table, &methods, &declarations, report));
+        rules.extend(rule_table::read(&name, table, &methods, &declarations));
     }
     for (name, text) in texts.iter().filter(|(name, _)| name.ends_with(".cedar")) {
         rules.extend(cedar_file::read(name, text, report));
     }
-    rules.sort_by(|left, right| left.at.cmp(&right.at));
-    check_patterns(&rules, &methods, report);
-    check_roles(&rules, &declarations, report);
-    lint::check(&rules, &methods, &declarations, &granted, report);
-    CheckedPolicy { revision: folder.revision(), methods, declarations, attributes, granted, rules }
+    rules.sort_by(|left, right| left.id.at.cmp(&right.id.at));
+    let checked = CheckedPolicy { revision: folder.revision(), methods, declarations, attributes, granted, rules };
+    check_patterns(&checked, report);
+    check_roles(&checked, report);
+    lint::check(&checked, report);
+    checked
 }
 
-fn declare_methods(all: &Statements<'_>, methods: &mut Methods, report: &mut Report) {
+fn declare_methods(all: &Statements<'_>, methods: &mut Methods, report: &Report) {
     let mut seen: HashMap<&str, &Location> = HashMap::new();
     for table in &all.methods {
         let name = &table.name;
         if let Some(first) = seen.insert(name.value.as_str(), &name.at) {
-            report.error(
-                &name.at,
-                format!("the method `{}` is declared twice", name.value),
-                format!("the first is at {}:{}", first.file, first.line),
-            );
+            let message = format!("the method `{}` is declared twice", name.value);
+            report.error(&name.at, message, format!("the first is at {first}"));
             continue;
         }
         let Some(method) = methods.declared_in_file(&name.value) else {
@@ -117,31 +99,24 @@ fn declare_methods(all: &Statements<'_>, methods: &mut Methods, report: &mut Rep
         if let Some(params) = &table.params
             && !method.declare(params.value.clone())
         {
-            let listed: Vec<String> = method.params().unwrap_or_default().iter().map(Param::to_string).collect();
+            let listed = Param::listed(method.params().unwrap_or_default());
             let message = format!("the parameters of `{}` are not those that the service declares", name.value);
-            report.error(&params.at, message, format!("the service has ({})", listed.join(", ")));
+            report.error(&params.at, message, format!("the service has ({listed})"));
         }
     }
     let mut in_subjects: HashMap<String, String> = HashMap::new();
     for name in methods.names() {
         if let Some(other) = in_subjects.insert(name.in_subject(), name.to_string()) {
-            let at = all
-                .methods
-                .iter()
-                .find(|table| table.name.value == *name)
-                .map_or(Location { file: "".into(), line: 0 }, |table| table.name.at.clone());
+            let declared = all.methods.iter().find(|table| table.name.value == *name);
+            let at = declared.map(|table| table.name.at.clone()).unwrap_or_default();
             let message = format!("the methods `{other}` and `{name}` are the same in a subject");
             report.error(&at, message, "rename one of them");
         }
     }
 }
 
-fn declare_types(
-    what: &str,
-    declared: &[(Located<String>, ParamType)],
-    report: &mut Report,
-) -> BTreeMap<String, ParamType> {
-    let mut types: BTreeMap<String, ParamType> = BTreeMap::new();
+fn declare_types(what: &str, declared: &[(Located<String>, ParamType)], report: &Report) -> Types {
+    let mut types = Types::new();
     for (name, kind) in declared {
         if what == "attribute" && name.value == "name" {
             report.error(&name.at, "every agent has the attribute `name` already", "give it another name");
@@ -154,20 +129,16 @@ fn declare_types(
     types
 }
 
-fn declare_roles(all: &Statements<'_>, report: &mut Report) -> BTreeMap<String, Role> {
+fn declare_roles(all: &Statements<'_>, report: &Report) -> BTreeMap<String, Role> {
     let mut roles: BTreeMap<String, Role> = BTreeMap::new();
-    for role in &all.roles {
-        let (included_in, includes) = (BTreeSet::new(), BTreeSet::new());
-        let facts = Role { source: role.source, included_in, includes, at: role.name.at.clone() };
-        if let Some(first) = roles.get(&role.name.value) {
-            report.error(
-                &role.name.at,
-                format!("the role `{}` is described twice", shown(&role.name.value)),
-                format!("put it together with {}:{}", first.at.file, first.at.line),
-            );
-        } else {
-            roles.insert(role.name.value.clone(), facts);
+    for RoleTable { name, source, .. } in &all.roles {
+        if let Some(first) = roles.get(&name.value) {
+            let message = format!("the role `{}` is described twice", shown(&name.value));
+            report.error(&name.at, message, format!("put it together with {}", first.at));
+            continue;
         }
+        let (included_in, includes) = (BTreeSet::new(), BTreeSet::new());
+        roles.insert(name.value.clone(), Role { source: *source, included_in, includes, at: name.at.clone() });
     }
     let mut includes: HashMap<&str, Vec<&str>> = HashMap::new();
     for role in &all.roles {
@@ -205,7 +176,7 @@ fn declare_roles(all: &Statements<'_>, report: &mut Report) -> BTreeMap<String, 
 
 /// INVARIANT: a role of one source is included only by roles of that source, else these would be a way around it. That
 /// each single step obeys this is enough: no longer way leads from one source to the other.
-fn check_sources(whole: &RoleTable, part: &Located<String>, source: RoleSource, report: &mut Report) {
+fn check_sources(whole: &RoleTable, part: &Located<String>, source: RoleSource, report: &Report) {
     let (whence, from) = match source {
         RoleSource::Files if whole.source != source => ("files", "files"),
         RoleSource::Token if whole.source != source => ("tokens", "token"),
@@ -219,20 +190,13 @@ fn check_sources(whole: &RoleTable, part: &Located<String>, source: RoleSource, 
     );
 }
 
-fn grant_roles(
-    all: &Statements<'_>,
-    declarations: &Declarations,
-    report: &mut Report,
-) -> HashMap<String, BTreeSet<String>> {
+fn grant_roles(all: &Statements<'_>, declarations: &Declarations, report: &Report) -> Granted {
     let mut seen: HashMap<&str, &Location> = HashMap::new();
     let mut granted = HashMap::new();
     for agent in &all.agents {
         if let Some(first) = seen.insert(&agent.name.value, &agent.name.at) {
-            report.error(
-                &agent.name.at,
-                format!("the agent `{}` is described twice", shown(&agent.name.value)),
-                format!("put it together with {}:{}", first.file, first.line),
-            );
+            let message = format!("the agent `{}` is described twice", shown(&agent.name.value));
+            report.error(&agent.name.at, message, format!("put it together with {first}"));
         }
         for role in &agent.roles {
             match declarations.roles.get(&role.value) {
@@ -240,7 +204,7 @@ fn grant_roles(
                 Some(known) if known.source == RoleSource::Token => report.error(
                     &role.at,
                     format!("the role `{}` comes from tokens only", shown(&role.value)),
-                    format!("change `from` at {}:{}", known.at.file, known.at.line),
+                    format!("change `from` at {}", known.at),
                 ),
                 Some(_) => {}
             }
@@ -250,7 +214,7 @@ fn grant_roles(
     granted
 }
 
-fn agent_attributes(agents: &[AgentTable<'_>], declarations: &Declarations, report: &mut Report) -> Attributes {
+fn agent_attributes(agents: &[AgentTable<'_>], declarations: &Declarations, report: &Report) -> Attributes {
     let mut attributes = Attributes::new();
     for agent in agents {
         for (name, raw) in &agent.attributes {
@@ -266,7 +230,7 @@ fn agent_attributes(agents: &[AgentTable<'_>], declarations: &Declarations, repo
                 }
                 None => {
                     let message = format!("the attribute `{}` is of type {kind}", shown(&name.value));
-                    report.error(&raw.at(), message, format!("{} is not", raw.shown()));
+                    raw.error(message, format!("{} is not", raw.shown()));
                 }
             }
         }
@@ -275,7 +239,7 @@ fn agent_attributes(agents: &[AgentTable<'_>], declarations: &Declarations, repo
 }
 
 /// A pattern that matches no registered method would silently never apply.
-fn check_patterns(rules: &[Rule], methods: &Methods, report: &mut Report) {
+fn check_patterns(CheckedPolicy { rules, methods, .. }: &CheckedPolicy, report: &Report) {
     for pattern in rules.iter().flat_map(|rule| &rule.methods) {
         if pattern.value == Pattern::All || methods.matching(&pattern.value).next().is_some() {
             continue;
@@ -283,17 +247,14 @@ fn check_patterns(rules: &[Rule], methods: &Methods, report: &mut Report) {
         if pattern.value.is_exact() {
             unknown_method(&pattern.at, &pattern.value.to_string(), methods, report);
         } else {
-            report.error(
-                &pattern.at,
-                format!("no registered method matches `{}`", pattern.value),
-                "remove it, or register the methods it is for",
-            );
+            let message = format!("no registered method matches `{}`", pattern.value);
+            report.error(&pattern.at, message, "remove it, or register the methods it is for");
         }
     }
 }
 
 /// The roles that Cedar files name; where TOML files name one, its line is known while they are read.
-fn check_roles(rules: &[Rule], declarations: &Declarations, report: &mut Report) {
+fn check_roles(CheckedPolicy { rules, declarations, .. }: &CheckedPolicy, report: &Report) {
     for rule in rules.iter().filter(|rule| rule.written.is_some()) {
         let named = rule.callers.iter().filter_map(|whom| match whom {
             CallerMatch::Role(name) => Some(name.clone()),
@@ -301,14 +262,14 @@ fn check_roles(rules: &[Rule], declarations: &Declarations, report: &mut Report)
         });
         let read = References::of(rule.conditions.iter().map(|part| &part.expr)).roles;
         for name in named.chain(read) {
-            declarations.check_role(&rule.at, &name, report);
+            declarations.check_role(&rule.id.at, &name, report);
         }
     }
 }
 
-fn unknown_method(at: &Location, name: &str, methods: &Methods, report: &mut Report) {
+fn unknown_method(at: &Location, name: &str, methods: &Methods, report: &Report) {
     let help = did_you_mean(name, methods.names().map(|name| name.as_str())).unwrap_or_else(|| {
-        if methods.is_open() {
+        if methods.open {
             format!("declare it: `[method.\"{name}\"]`")
         } else {
             "the service has no method of that name".to_owned()

@@ -17,49 +17,47 @@ pub(crate) fn read(
     mut table: Table<'_>,
     methods: &Methods,
     declarations: &Declarations,
-    report: &mut Report,
 ) -> Option<Rule> {
+    let report = table.report();
     check_name(name, report);
-    let description = description(&mut table, report);
-    let who = who(&mut table, &name.at, declarations, report);
-    let mode = table.choice(report, "mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)]);
-    let allow = patterns(&mut table, "allow", report);
-    let deny = patterns(&mut table, "deny", report);
+    let description = description(&mut table);
+    let who = who(&mut table, &name.at, declarations);
+    let mode = table.choice("mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)]);
+    let allow = patterns(&mut table, "allow");
+    let deny = patterns(&mut table, "deny");
     let (effect, patterns) = match (allow.is_empty(), deny.is_empty()) {
         (false, true) => (Effect::Allow, allow),
         (true, false) => (Effect::Deny, deny),
-        (true, true) => {
-            let message = format!("the rule `{}` allows and denies nothing", shown(&name.value));
-            report.error(&name.at, message, "write `allow = [\"…\"]` or `deny = [\"…\"]`");
-            (Effect::Deny, Vec::new())
-        }
-        (false, false) => {
-            let message = format!("the rule `{}` both allows and denies", shown(&name.value));
-            report.error(&name.at, message, "make two rules of it");
+        (neither, _) => {
+            let (does, help) = if neither {
+                ("allows and denies nothing", "write `allow = [\"…\"]` or `deny = [\"…\"]`")
+            } else {
+                ("both allows and denies", "make two rules of it")
+            };
+            report.error(&name.at, format!("the rule `{}` {does}", shown(&name.value)), help);
             (Effect::Deny, Vec::new())
         }
     };
     let choices = [("never", Delegation::Never), ("also", Delegation::Also), ("only", Delegation::Only)];
     let default = if effect == Effect::Deny { Delegation::Also } else { Delegation::Never };
-    let delegation = table.choice(report, "delegated", &choices).map_or(default, |choice| choice.value);
+    let delegation = table.choice("delegated", &choices).unwrap_or(default);
 
     let (common, lacking) = common_params(&patterns, methods);
     let fields = when::fields(&common, &declarations.claims, &declarations.attributes);
     let mut parts = Vec::new();
-    if let Some(inner) = table.table(report, "when") {
-        parts.extend(when::read(inner, &fields, &lacking, report));
+    if let Some(inner) = table.table("when") {
+        parts.extend(when::read(inner, &fields, &lacking));
     }
-    if let Some(inner) = table.table(report, "unless") {
+    if let Some(inner) = table.table("unless") {
         let at = inner.at.clone();
-        parts.extend(when::negated(when::read(inner, &fields, &lacking, report), &at));
+        parts.extend(when::negated(when::read(inner, &fields, &lacking), &at));
     }
-    table.finish(report);
+    table.finish();
     (!who.is_empty() && !patterns.is_empty()).then(|| Rule {
         id: RuleId::new(&name.value, &name.at),
-        at: name.at.clone(),
         description,
         effect,
-        mode: mode.map(|mode| mode.value).unwrap_or_default(),
+        mode: mode.unwrap_or_default(),
         callers: who,
         methods: patterns,
         delegation,
@@ -69,46 +67,38 @@ pub(crate) fn read(
 }
 
 /// Names of rules stand in logs, metrics and permits: a word.
-pub(crate) fn check_name(name: &Located<String>, report: &mut Report) {
+pub(crate) fn check_name(name: &Located<String>, report: &Report) {
     let plain = name.value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte));
     if !(1..=64).contains(&name.value.len()) || !plain {
-        report.error(
-            &name.at,
-            format!("`{}` is not a name for a rule", shown(&name.value)),
-            "1 to 64 of A-Z a-z 0-9 _ - . / are allowed",
-        );
+        let message = format!("`{}` is not a name for a rule", shown(&name.value));
+        report.error(&name.at, message, "1 to 64 of A-Z a-z 0-9 _ - . / are allowed");
     }
     if ["role.", "agent."].iter().any(|prefix| name.value.starts_with(prefix)) {
-        report.error(
-            &name.at,
-            format!("the rule name `{}` is kept for the lists of roles and agents", shown(&name.value)),
-            "give it another name",
-        );
+        let message = format!("the rule name `{}` is kept for the lists of roles and agents", shown(&name.value));
+        report.error(&name.at, message, "give it another name");
     }
 }
 
-fn who(table: &mut Table<'_>, at: &Location, declarations: &Declarations, report: &mut Report) -> Vec<CallerMatch> {
+fn who(table: &mut Table<'_>, at: &Location, declarations: &Declarations) -> Vec<CallerMatch> {
+    let report = table.report();
     let mut who: Vec<CallerMatch> = Vec::new();
-    for role in table.strings(report, "roles") {
+    for role in table.strings("roles") {
         declarations.check_role(&role.at, &role.value, report);
         who.push(CallerMatch::Role(role.value));
     }
-    for agent in table.strings(report, "agents") {
+    for agent in table.strings("agents") {
         let star = agent.value.contains('*');
         who.push(if star { CallerMatch::Agents(agent.value) } else { CallerMatch::Agent(agent.value) });
     }
-    if let Some(flag) = table.flag(report, "everyone").filter(|flag| flag.value) {
+    if let Some(flag) = table.flag("everyone").filter(|flag| flag.value) {
         if !who.is_empty() {
             report.error(&flag.at, "`everyone` beside `roles` or `agents`", "leave one of them out");
         }
         who = vec![CallerMatch::Everyone];
     }
     if who.is_empty() {
-        report.error(
-            at,
-            "this rule does not say which callers it applies to",
-            "write `roles`, `agents` or `everyone = true`",
-        );
+        let help = "write `roles`, `agents` or `everyone = true`";
+        report.error(at, "this rule does not say which callers it applies to", help);
     }
     who
 }

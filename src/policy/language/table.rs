@@ -14,11 +14,12 @@ pub(crate) struct Source<'a> {
     file: Arc<str>,
     line_ends: Vec<usize>,
     text: &'a str,
+    report: &'a Report,
 }
 
 impl<'a> Source<'a> {
-    pub(crate) fn new(file: &str, text: &'a str) -> Self {
-        Self { file: file.into(), line_ends: text.match_indices('\n').map(|(at, _)| at).collect(), text }
+    pub(crate) fn new(file: &str, text: &'a str, report: &'a Report) -> Self {
+        Self { file: file.into(), line_ends: text.match_indices('\n').map(|(at, _)| at).collect(), text, report }
     }
 
     /// The line of a byte offset.
@@ -33,11 +34,11 @@ impl<'a> Source<'a> {
     }
 
     /// Parses the text, and reports every syntax error.
-    pub(crate) fn parse(&self, report: &mut Report) -> Option<Spanned<DeTable<'a>>> {
+    pub(crate) fn parse(&self) -> Option<Spanned<DeTable<'a>>> {
         let (table, errors) = DeTable::parse_recoverable(self.text);
         for error in &errors {
             let at = error.span().map_or_else(|| self.whole(), |span| self.line(span.start));
-            report.error(&at, error.message().trim().replace('\n', " "), "");
+            self.report.error(&at, error.message().trim().replace('\n', " "), "");
         }
         errors.is_empty().then_some(table)
     }
@@ -66,6 +67,10 @@ impl<'a> Table<'a> {
         Self { source, entries, at, name, asked: Vec::new(), refused: Vec::new() }
     }
 
+    pub(crate) fn report(&self) -> &'a Report {
+        self.source.report
+    }
+
     /// A value of any type.
     pub(crate) fn raw(&mut self, key: &'static str) -> Option<Raw<'a>> {
         self.asked.push(key);
@@ -75,7 +80,6 @@ impl<'a> Table<'a> {
     /// A value of one type. What is of another is an error, with what to write instead.
     fn typed<T>(
         &mut self,
-        report: &mut Report,
         key: &'static str,
         read: impl FnOnce(&Raw<'a>) -> Option<T>,
         help: impl Into<String>,
@@ -83,7 +87,7 @@ impl<'a> Table<'a> {
         let raw = self.raw(key)?;
         let value = read(&raw);
         if value.is_none() {
-            report.error(&raw.at(), format!("`{key}` is {}", raw.kind()), help);
+            raw.error(format!("`{key}` is {}", raw.kind()), help);
         }
         value.map(|value| Located { value, at: raw.at() })
     }
@@ -110,13 +114,13 @@ impl<'a> Table<'a> {
     }
 
     /// The table that is the value of a key.
-    pub(crate) fn table(&mut self, report: &mut Report, key: &'static str) -> Option<Table<'a>> {
+    pub(crate) fn table(&mut self, key: &'static str) -> Option<Table<'a>> {
         let read = |raw: &Raw<'a>| raw.table(format!("`{key}`"));
-        self.typed(report, key, read, format!("write `{key} = {{ … }}`")).map(|table| table.value)
+        Some(self.typed(key, read, format!("write `{key} = {{ … }}`"))?.value)
     }
 
-    pub(crate) fn flag(&mut self, report: &mut Report, key: &'static str) -> Option<Located<bool>> {
-        self.typed(report, key, Raw::boolean, format!("write `{key} = true` or leave it out"))
+    pub(crate) fn flag(&mut self, key: &'static str) -> Option<Located<bool>> {
+        self.typed(key, Raw::boolean, format!("write `{key} = true` or leave it out"))
     }
 
     /// Where a key stands; the table if it is not there.
@@ -127,49 +131,43 @@ impl<'a> Table<'a> {
             .map_or_else(|| self.at.clone(), |(name, _)| self.source.line(name.span().start))
     }
 
-    pub(crate) fn string(&mut self, report: &mut Report, key: &'static str) -> Option<Located<String>> {
+    pub(crate) fn string(&mut self, key: &'static str) -> Option<Located<String>> {
         let read = |raw: &Raw<'a>| raw.text().map(ToOwned::to_owned);
-        self.typed(report, key, read, format!("write `{key} = \"…\"`"))
+        self.typed(key, read, format!("write `{key} = \"…\"`"))
     }
 
-    /// A string that must be one of these; the first when the key is absent or the value is another.
-    pub(crate) fn choice<T: Copy>(
-        &mut self,
-        report: &mut Report,
-        key: &'static str,
-        choices: &[(&str, T)],
-    ) -> Option<Located<T>> {
+    /// A string that must be one of these; nothing when the key is absent or the value is another.
+    pub(crate) fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Option<T> {
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        let Located { value: text, at } =
-            self.typed(report, key, Raw::text, format!("write {} as a text", listed_or(&names)))?;
+        let help = format!("write {}", listed_or(&names));
+        let Located { value: text, at } = self.typed(key, Raw::text, format!("{help} as a text"))?;
         let found = choices.iter().find(|(name, _)| *name == text);
         if found.is_none() {
-            let help =
-                did_you_mean(text, names.iter().copied()).unwrap_or_else(|| format!("write {}", listed_or(&names)));
-            report.error(&at, format!("`{key} = \"{}\"` is not known", shown(text)), help);
+            let help = did_you_mean(text, names).unwrap_or(help);
+            self.report().error(&at, format!("`{key} = \"{}\"` is not known", shown(text)), help);
         }
-        found.map(|(_, value)| Located { value: *value, at })
+        found.map(|(_, value)| *value)
     }
 
     /// A list of strings; empty when the key is absent.
-    pub(crate) fn strings(&mut self, report: &mut Report, key: &'static str) -> Vec<Located<String>> {
+    pub(crate) fn strings(&mut self, key: &'static str) -> Vec<Located<String>> {
         let help = format!("write `{key} = [\"…\"]`");
-        let items = self.typed(report, key, Raw::list, help.clone()).map(|items| items.value).unwrap_or_default();
+        let items = self.typed(key, Raw::list, help.clone()).map(|items| items.value).unwrap_or_default();
         let mut texts = Vec::new();
         for item in items {
             match item.text() {
                 Some(text) => texts.push(Located { value: text.to_owned(), at: item.at() }),
-                None => report.error(&item.at(), format!("`{key}` holds {}", item.kind()), help.clone()),
+                None => item.error(format!("`{key}` holds {}", item.kind()), help.clone()),
             }
         }
         texts
     }
 
     /// The tables of a table of tables, by name and in the order of the file: `[role.calc]`, `[role.auditor]`.
-    pub(crate) fn tables(&mut self, report: &mut Report, key: &'static str) -> Vec<(Located<String>, Table<'a>)> {
+    pub(crate) fn tables(&mut self, key: &'static str) -> Vec<(Located<String>, Table<'a>)> {
         let help = format!("write `[{key}.NAME]` and the keys below it");
         let read = |raw: &Raw<'a>| raw.table(String::new());
-        let Some(outer) = self.typed(report, key, read, help.clone()) else { return Vec::new() };
+        let Some(outer) = self.typed(key, read, help.clone()) else { return Vec::new() };
         let mut tables = Vec::new();
         for (name, raw) in outer.value.entries() {
             let title = format!("`[{key}.{}]`", shown(&name.value));
@@ -177,7 +175,7 @@ impl<'a> Table<'a> {
                 Some(table) => tables.push((name.clone(), Table { at: name.at, ..table })),
                 None => {
                     let message = format!("{title} is {}, not a table", raw.kind());
-                    report.error(&name.at, message, help.clone());
+                    self.report().error(&name.at, message, help.clone());
                 }
             }
         }
@@ -185,7 +183,7 @@ impl<'a> Table<'a> {
     }
 
     /// Reports every key that was not asked for.
-    pub(crate) fn finish(self, report: &mut Report) {
+    pub(crate) fn finish(self) {
         let mut known = self.asked.clone();
         known.sort_unstable();
         known.dedup();
@@ -198,7 +196,7 @@ impl<'a> Table<'a> {
                 .or_else(|| did_you_mean(name.get_ref(), self.asked.iter().copied()))
                 .unwrap_or_else(|| format!("the keys of {} are {}", self.name, listed(&known)));
             let message = format!("unknown key `{}` in {}", shown(name.get_ref()), self.name);
-            report.error(&self.source.line(name.span().start), message, help);
+            self.report().error(&self.source.line(name.span().start), message, help);
         }
     }
 }
@@ -215,9 +213,26 @@ impl<'a> Raw<'a> {
         self.source.line(self.value.span().start)
     }
 
+    pub(crate) fn report(&self) -> &'a Report {
+        self.source.report
+    }
+
+    /// Reports what is wrong with it.
+    pub(crate) fn error(&self, message: impl Into<String>, help: impl Into<String>) {
+        self.report().error(&self.at(), message, help);
+    }
+
     /// What it is, in words.
     pub(crate) fn kind(&self) -> &'static str {
-        kind(self.value.get_ref())
+        match self.value.get_ref() {
+            DeValue::String(_) => "a string",
+            DeValue::Integer(_) => "an integer",
+            DeValue::Float(_) => "a number with a fraction",
+            DeValue::Boolean(_) => "true or false",
+            DeValue::Datetime(_) => "a date or time",
+            DeValue::Array(_) => "a list",
+            DeValue::Table(_) => "a table",
+        }
     }
 
     pub(crate) fn text(&self) -> Option<&'a str> {
@@ -274,17 +289,5 @@ fn joined<T: AsRef<str>>(names: &[T], word: &str) -> String {
         None => "none".to_owned(),
         Some((only, [])) => only.clone(),
         Some((last, others)) => format!("{} {word} {last}", others.join(", ")),
-    }
-}
-
-fn kind(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a string",
-        DeValue::Integer(_) => "an integer",
-        DeValue::Float(_) => "a number with a fraction",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date or time",
-        DeValue::Array(_) => "a list",
-        DeValue::Table(_) => "a table",
     }
 }

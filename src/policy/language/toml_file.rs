@@ -53,54 +53,49 @@ pub(crate) struct MethodTable {
 }
 
 /// Reads one file. What is wrong in it is reported, and what is right in it is still there.
-pub(crate) fn read<'a>(
-    source: &'a Source<'a>,
-    document: &'a Spanned<DeTable<'a>>,
-    report: &mut Report,
-) -> Statements<'a> {
-    let mut statements = Statements::default();
+pub(crate) fn read<'a>(source: &'a Source<'a>, document: &'a Spanned<DeTable<'a>>, statements: &mut Statements<'a>) {
     let mut root = Table::root(source, document.get_ref());
-    for (name, table) in root.tables(report, "role") {
-        role(name, table, &mut statements, report);
+    for (name, table) in root.tables("role") {
+        role(name, table, statements);
     }
-    for (name, table) in root.tables(report, "agent") {
-        agent(name, table, &mut statements, report);
+    for (name, table) in root.tables("agent") {
+        agent(name, table, statements);
     }
-    for (name, table) in root.tables(report, "method") {
-        method(name, table, &mut statements, report);
+    for (name, table) in root.tables("method") {
+        method(name, table, statements);
     }
-    statements.claims = types("claims", &mut root, report);
-    statements.attributes = types("attributes", &mut root, report);
-    statements.rules = root.tables(report, "rule");
-    root.finish(report);
-    statements
+    statements.claims.extend(types("claims", &mut root));
+    statements.attributes.extend(types("attributes", &mut root));
+    statements.rules.extend(root.tables("rule"));
+    root.finish();
 }
 
-fn role(name: Located<String>, mut table: Table<'_>, statements: &mut Statements<'_>, report: &mut Report) {
-    check_name("role", &name, report);
+fn role(name: Located<String>, mut table: Table<'_>, statements: &mut Statements<'_>) {
+    check_name("a role", &name, table.report());
     let whom = CallerMatch::Role(name.value.clone());
-    lists("role", &name, whom, &mut table, statements, report);
+    statements.lists.extend(lists("role", &name, &whom, &mut table));
     let choices = [("anywhere", RoleSource::Anywhere), ("files", RoleSource::Files), ("token", RoleSource::Token)];
-    let source = table.choice(report, "from", &choices).map(|source| source.value).unwrap_or_default();
-    let includes = table.strings(report, "includes");
-    table.finish(report);
+    let source = table.choice("from", &choices).unwrap_or_default();
+    let includes = table.strings("includes");
+    table.finish();
     statements.roles.push(RoleTable { name, source, includes });
 }
 
-fn agent<'a>(name: Located<String>, mut table: Table<'a>, statements: &mut Statements<'a>, report: &mut Report) {
-    check_name("agent", &name, report);
-    let roles = table.strings(report, "roles");
+fn agent<'a>(name: Located<String>, mut table: Table<'a>, statements: &mut Statements<'a>) {
+    check_name("an agent", &name, table.report());
+    let roles = table.strings("roles");
     let whom = CallerMatch::Agent(name.value.clone());
-    lists("agent", &name, whom, &mut table, statements, report);
-    let attributes = table.table(report, "attributes").map(|table| table.entries()).unwrap_or_default();
-    table.finish(report);
+    statements.lists.extend(lists("agent", &name, &whom, &mut table));
+    let attributes = table.table("attributes").map(|table| table.entries()).unwrap_or_default();
+    table.finish();
     statements.agents.push(AgentTable { name, roles, attributes });
 }
 
-fn method(name: Located<String>, mut table: Table<'_>, statements: &mut Statements<'_>, report: &mut Report) {
-    let description = description(&mut table, report);
-    let params = table.raw("params").map(|raw| Located { value: params(raw, "params", report), at: raw.at() });
-    table.finish(report);
+fn method(name: Located<String>, mut table: Table<'_>, statements: &mut Statements<'_>) {
+    let report = table.report();
+    let description = description(&mut table);
+    let params = table.raw("params").map(|raw| Located { value: params(raw, "params"), at: raw.at() });
+    table.finish();
     match MethodName::new(&name.value) {
         Ok(value) => {
             statements.methods.push(MethodTable { name: Located { value, at: name.at }, description, params });
@@ -110,26 +105,27 @@ fn method(name: Located<String>, mut table: Table<'_>, statements: &mut Statemen
 }
 
 /// `params = [{ name = "to", type = "string" }, …]`, and the `fields` of an object.
-fn params(raw: Raw<'_>, key: &str, report: &mut Report) -> Vec<Param> {
+fn params(raw: Raw<'_>, key: &str) -> Vec<Param> {
     let help = "write one table for each, in the order of their positions: `{ name = \"to\", type = \"string\" }`";
     let Some(items) = raw.list() else {
-        report.error(&raw.at(), format!("`{key}` is {}", raw.kind()), help);
+        raw.error(format!("`{key}` is {}", raw.kind()), help);
         return Vec::new();
     };
+    let report = raw.report();
     let mut params: Vec<Param> = Vec::new();
     for item in items {
         let Some(mut table) = item.table(format!("an entry of `{key}`")) else {
-            report.error(&item.at(), format!("`{key}` holds {}", item.kind()), help);
+            item.error(format!("`{key}` holds {}", item.kind()), help);
             continue;
         };
-        let _description = description(&mut table, report);
-        let name = table.string(report, "name");
-        let optional = table.flag(report, "optional").is_some_and(|flag| flag.value);
+        let _description = description(&mut table);
+        let name = table.string("name");
+        let optional = table.flag("optional").is_some_and(|flag| flag.value);
         let fields = table.raw("fields");
-        let kind = table.string(report, "type");
-        table.finish(report);
+        let kind = table.string("type");
+        table.finish();
         let (Some(name), Some(kind)) = (name, kind) else {
-            report.error(&item.at(), format!("an entry of `{key}` has no name or no type"), help);
+            item.error(format!("an entry of `{key}` has no name or no type"), help);
             continue;
         };
         if !(1..=64).contains(&name.value.len()) || name.value.chars().any(char::is_control) {
@@ -141,7 +137,7 @@ fn params(raw: Raw<'_>, key: &str, report: &mut Report) -> Vec<Param> {
             continue;
         }
         let kind = match (kind.value.as_str(), fields) {
-            ("object", Some(fields)) => Some(ParamType::Object(self::params(fields, "fields", report))),
+            ("object", Some(fields)) => Some(ParamType::Object(self::params(fields, "fields"))),
             ("object", None) => {
                 let help = "write `fields = [{ name = …, type = … }]`, or `type = \"any\"`";
                 report.error(&kind.at, "an object without `fields`", help);
@@ -149,11 +145,7 @@ fn params(raw: Raw<'_>, key: &str, report: &mut Report) -> Vec<Param> {
             }
             (other, fields) => {
                 if let Some(fields) = fields {
-                    report.error(
-                        &fields.at(),
-                        format!("a {} has no `fields`", shown(other)),
-                        "write `type = \"object\"`",
-                    );
+                    fields.error(format!("a {} has no `fields`", shown(other)), "write `type = \"object\"`");
                 }
                 param_type(&kind, report)
             }
@@ -166,10 +158,10 @@ fn params(raw: Raw<'_>, key: &str, report: &mut Report) -> Vec<Param> {
     params
 }
 
-fn param_type(text: &Located<String>, report: &mut Report) -> Option<ParamType> {
+fn param_type(text: &Located<String>, report: &Report) -> Option<ParamType> {
     let kind = ParamType::named(&text.value);
     if kind.is_none() {
-        let mut names = ParamType::NAMES.to_vec();
+        let mut names = ParamType::names();
         names.push("object");
         let help = format!("write {}", listed_or(&names));
         report.unknown(&text.at, "type", &text.value, names, help);
@@ -178,19 +170,19 @@ fn param_type(text: &Located<String>, report: &mut Report) -> Option<ParamType> 
 }
 
 /// `[claims]` and `[attributes]`: names and types.
-fn types(key: &'static str, root: &mut Table<'_>, report: &mut Report) -> Vec<(Located<String>, ParamType)> {
-    let Some(table) = root.table(report, key) else { return Vec::new() };
+fn types(key: &'static str, root: &mut Table<'_>) -> Vec<(Located<String>, ParamType)> {
+    let Some(table) = root.table(key) else { return Vec::new() };
     let mut types = Vec::new();
     for (name, value) in table.entries() {
         let Some(text) = value.text() else {
             let message = format!("the type of `{}` is {}", shown(&name.value), value.kind());
-            report.error(&value.at(), message, format!("write `{} = \"string\"`", shown(&name.value)));
+            value.error(message, format!("write `{} = \"string\"`", shown(&name.value)));
             continue;
         };
         if text == "object" {
-            let help = format!("write {}", listed_or(&ParamType::NAMES));
-            report.error(&value.at(), "claims and attributes have no type `object`", help);
-        } else if let Some(kind) = param_type(&Located { value: text.to_owned(), at: value.at() }, report) {
+            let help = format!("write {}", listed_or(&ParamType::names()));
+            value.error("claims and attributes have no type `object`", help);
+        } else if let Some(kind) = param_type(&Located { value: text.to_owned(), at: value.at() }, table.report()) {
             types.push((name, kind));
         }
     }
@@ -198,30 +190,23 @@ fn types(key: &'static str, root: &mut Table<'_>, report: &mut Report) -> Vec<(L
 }
 
 /// The `allow` and `deny` lists of a role or an agent: one rule each.
-fn lists(
-    kind: &str,
-    name: &Located<String>,
-    whom: CallerMatch,
-    table: &mut Table<'_>,
-    statements: &mut Statements<'_>,
-    report: &mut Report,
-) {
-    let description = description(table, report);
+fn lists(kind: &str, name: &Located<String>, whom: &CallerMatch, table: &mut Table<'_>) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let description = description(table);
     let choices = [("never", Delegation::Never), ("also", Delegation::Also)];
-    let delegation = table.choice(report, "delegated", &choices).map_or(Delegation::Never, |choice| choice.value);
+    let delegation = table.choice("delegated", &choices).unwrap_or(Delegation::Never);
     for (key, effect) in [("allow", Effect::Allow), ("deny", Effect::Deny)] {
         let at = table.line_of(key);
-        let methods = patterns(table, key, report);
+        let methods = patterns(table, key);
         if methods.is_empty() {
             continue;
         }
         // A deny list that left out delegated calls would be a way around it.
         let delegation = if effect == Effect::Deny { Delegation::Also } else { delegation };
-        statements.lists.push(Rule {
+        rules.push(Rule {
             id: RuleId::new(&format!("{kind}.{}.{key}", name.value), &at),
             delegation,
             conditions: Vec::new(),
-            at,
             description: description.clone(),
             effect,
             mode: Mode::Enforce,
@@ -230,23 +215,24 @@ fn lists(
             written: None,
         });
     }
+    rules
 }
 
-pub(crate) fn patterns(table: &mut Table<'_>, key: &'static str, report: &mut Report) -> Vec<Located<Pattern>> {
+pub(crate) fn patterns(table: &mut Table<'_>, key: &'static str) -> Vec<Located<Pattern>> {
     let mut patterns = Vec::new();
-    for text in table.strings(report, key) {
+    for text in table.strings(key) {
         match Pattern::from_str(&text.value) {
             Ok(value) => patterns.push(Located { value, at: text.at }),
             Err(error) => {
-                report.error(&text.at, format!("`{}` is not a method pattern", shown(&text.value)), error.0);
+                table.report().error(&text.at, format!("`{}` is not a method pattern", shown(&text.value)), error.0);
             }
         }
     }
     patterns
 }
 
-pub(crate) fn description(table: &mut Table<'_>, report: &mut Report) -> Option<String> {
-    table.string(report, "description").map(|text| text.value)
+pub(crate) fn description(table: &mut Table<'_>) -> Option<String> {
+    table.string("description").map(|text| text.value)
 }
 
 /// A value of an agent's attribute, of its declared type.
@@ -264,13 +250,10 @@ pub(crate) fn attribute(raw: Raw<'_>, kind: &ParamType) -> Option<TypedValue> {
 }
 
 /// Role and agent names are compared with claims of tokens: 1 to 128 characters, none of them a control character.
-fn check_name(kind: &str, name: &Located<String>, report: &mut Report) {
+fn check_name(kind: &str, name: &Located<String>, report: &Report) {
     let length = name.value.chars().count();
     if !(1..=128).contains(&length) || name.value.chars().any(char::is_control) {
-        report.error(
-            &name.at,
-            format!("`{}` is not a name for {} {kind}", shown(&name.value), if kind == "agent" { "an" } else { "a" }),
-            "1 to 128 characters without control characters are allowed",
-        );
+        let message = format!("`{}` is not a name for {kind}", shown(&name.value));
+        report.error(&name.at, message, "1 to 128 characters without control characters are allowed");
     }
 }

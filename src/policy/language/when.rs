@@ -9,7 +9,7 @@ use super::condition;
 use super::condition::{Field, Fields};
 use super::table::{Raw, Table, listed};
 use crate::policy::cedar::{expr, time};
-use crate::policy::model::{Condition, Location, Param, ParamType, Report, hours, shown};
+use crate::policy::model::{Condition, Located, Location, Param, ParamType, Report, hours, shown};
 
 /// The texts about a call that conditions can ask, their path below `context`, and how sentences call them.
 const TEXTS: [(&str, &[&str], &str); 5] = [
@@ -53,30 +53,26 @@ pub(crate) fn fields<'a>(
 /// Reads `when` or `unless`.
 ///
 /// `lacking` tells of parameters that only some of the rule's methods have why they cannot be asked.
-pub(crate) fn read(
-    mut table: Table<'_>,
-    fields: &Fields,
-    lacking: &BTreeMap<String, String>,
-    report: &mut Report,
-) -> Vec<Condition> {
+pub(crate) fn read(mut table: Table<'_>, fields: &Fields, lacking: &BTreeMap<String, String>) -> Vec<Condition> {
+    let report = table.report();
     let errors_before = report.errors();
     let mut parts = Vec::new();
-    for group in ["params", "claims", "attributes"] {
+    for (group, what) in [("params", "parameter"), ("claims", "claim"), ("attributes", "attribute")] {
         if let Some(raw) = table.raw(group) {
-            parts.extend(read_group(group, raw, fields, lacking, report));
+            parts.extend(read_group(group, what, raw, fields, lacking));
         }
     }
     for (name, _, _) in TEXTS {
         if let Some(raw) = table.raw(name)
             && let Some(field) = fields.get(name)
         {
-            parts.extend(condition::read(field, &raw.at(), raw, fields, report));
+            parts.extend(condition::read(field, &raw.at(), raw, fields));
         }
     }
-    parts.extend(read_token_age(&mut table, report));
-    parts.extend(read_hours(&mut table, report));
+    parts.extend(read_token_age(&mut table));
+    parts.extend(read_hours(&mut table));
     let at = table.at.clone();
-    table.finish(report);
+    table.finish();
     // INVARIANT: without a condition there is an error, else a rule would hold more often than it says.
     if parts.is_empty() && report.errors() == errors_before {
         report.error(&at, "there is no condition in it", "leave it out, or say what has to hold");
@@ -96,28 +92,28 @@ pub(crate) fn negated(parts: Vec<Condition>, at: &Location) -> Option<Condition>
 
 fn read_group(
     group: &str,
+    what: &str,
     raw: Raw<'_>,
     fields: &Fields,
     lacking: &BTreeMap<String, String>,
-    report: &mut Report,
 ) -> Vec<Condition> {
     let Some(table) = raw.table(format!("`{group}`")) else {
-        report.error(&raw.at(), format!("`{group}` is {}", raw.kind()), format!("write `{group}.NAME = …`"));
+        raw.error(format!("`{group}` is {}", raw.kind()), format!("write `{group}.NAME = …`"));
         return Vec::new();
     };
     if table.entries().is_empty() {
         let message = format!("there is no condition in `{group}`");
-        report.error(&raw.at(), message, format!("leave it out, or write `{group}.NAME = …`"));
+        raw.error(message, format!("leave it out, or write `{group}.NAME = …`"));
     }
     let mut parts = Vec::new();
     for (key, value) in table.entries() {
         if let Some(field) = fields.get(&format!("{group}.{}", key.value)) {
-            parts.extend(condition::read(field, &key.at, value, fields, report));
+            parts.extend(condition::read(field, &key.at, value, fields));
             continue;
         }
         if let Some(why) = lacking.get(&key.value).filter(|_| group == "params") {
             let message = format!("not every method of this rule has the parameter `{}`", shown(&key.value));
-            report.error(&key.at, message, why.clone());
+            raw.report().error(&key.at, message, why.clone());
             continue;
         }
         let prefix = format!("{group}.");
@@ -130,27 +126,22 @@ fn read_group(
             "params" => format!("the methods of this rule have in common {}", listed(&known)),
             _ => format!("declare it: `[{group}]` and below it `{} = \"string\"`", shown(&key.value)),
         };
-        let what = match group {
-            "params" => "parameter",
-            "claims" => "claim",
-            _ => "attribute",
-        };
-        report.unknown(&key.at, what, &key.value, known, help);
+        raw.report().unknown(&key.at, what, &key.value, known, help);
     }
     parts
 }
 
 /// `token_age = "5m"`, or `{ min = "1m", max = "1h" }`.
-fn read_token_age(table: &mut Table<'_>, report: &mut Report) -> Vec<Condition> {
+fn read_token_age(table: &mut Table<'_>) -> Vec<Condition> {
     let Some(raw) = table.raw("token_age") else { return Vec::new() };
     let mut bounds = Vec::new();
     if let Some(mut inner) = raw.table("`token_age`".to_owned()) {
         if inner.entries().is_empty() {
-            report.error(&raw.at(), "the condition on `token_age` is empty", "write \"5m\", or `min` and `max`");
+            raw.error("the condition on `token_age` is empty", "write \"5m\", or `min` and `max`");
         }
         bounds.push((inner.raw("min"), BinaryOp::GreaterEq, "at least"));
         bounds.push((inner.raw("max"), BinaryOp::LessEq, "at most"));
-        inner.finish(report);
+        inner.finish();
     } else {
         bounds.push((Some(raw), BinaryOp::LessEq, "at most"));
     }
@@ -160,18 +151,18 @@ fn read_token_age(table: &mut Table<'_>, report: &mut Report) -> Vec<Condition> 
         let Some(bound) = bound else { continue };
         let Some(seconds) = bound.text().and_then(seconds) else {
             let help = "write a number and a unit of s, m, h or d: \"90s\", \"5m\", \"2h\"";
-            report.error(&bound.at(), format!("{} is not a duration", bound.shown()), help);
+            bound.error(format!("{} is not a duration", bound.shown()), help);
             continue;
         };
-        seconds_seen.push((verb, seconds));
+        seconds_seen.push(seconds);
         let age = expr::path(Var::Context, &["token".into(), "age_s".into()]);
         let words = format!("the token is {verb} {} old", bound.text().unwrap_or_default());
         parts.push(Condition::new(words, expr::binary(op, age, expr::integer(seconds)), &bound.at()));
     }
-    if let [(_, min), (_, max)] = seconds_seen.as_slice()
+    if let [min, max] = seconds_seen.as_slice()
         && min > max
     {
-        report.error(&raw.at(), "the conditions on `token_age` can never hold together", "`min` is larger than `max`");
+        raw.error("the conditions on `token_age` can never hold together", "`min` is larger than `max`");
     }
     parts
 }
@@ -191,54 +182,35 @@ pub(crate) fn seconds(text: &str) -> Option<i64> {
 }
 
 /// `hours = "08:00-18:00"`, `days = ["mon-fri"]`, `utc_offset = "+02:00"`.
-fn read_hours(table: &mut Table<'_>, report: &mut Report) -> Option<Condition> {
+fn read_hours(table: &mut Table<'_>) -> Option<Condition> {
     let key = if table.raw("hours").is_some() { "hours" } else { "days" };
     let at = table.line_of(key);
-    let hours = table.string(report, "hours");
+    let hours = table.string("hours");
     let listed_days = table.raw("days");
-    let days = table.strings(report, "days");
+    let days = table.strings("days");
     if let Some(raw) = listed_days.filter(|raw| raw.list().is_some_and(|days| days.is_empty())) {
         let help = "name the days, or leave it out";
-        report.error(&raw.at(), "`days` is empty, so the condition means nothing", help);
+        raw.error("`days` is empty, so the condition means nothing", help);
     }
-    let offset = table.string(report, "utc_offset");
+    let offset = table.string("utc_offset");
     if hours.is_none() && days.is_empty() {
         if let Some(offset) = offset {
-            report.error(&offset.at, "`utc_offset` without `hours` or `days` means nothing", "leave it out");
+            table.report().error(&offset.at, "`utc_offset` without `hours` or `days` means nothing", "leave it out");
         }
         return None;
     }
-    let mut problem = |at: &Location, text: &str, what: &str, help: &str| {
-        report.error(at, format!("`{}` is not {what}", shown(text)), help);
-    };
+    let report = table.report();
     let mut positions = Vec::new();
     for day in &days {
-        match hours::days(&day.value) {
-            Some(known) => positions.extend(known),
-            None => problem(&day.at, &day.value, "a day", "write mon, tue, wed, thu, fri, sat, sun, or mon-fri"),
-        }
+        let help = "write mon, tue, wed, thu, fri, sat, sun, or mon-fri";
+        positions.extend(parsed(day, hours::days, "a day", help, report).into_iter().flatten());
     }
-    let range = match &hours {
-        None => Some((0, hours::DAY)),
-        Some(text) => {
-            let range = hours::hours(&text.value);
-            if range.is_none() {
-                let help = "write \"08:00-18:00\"; the end is not included, and \"22:00-06:00\" ends on the next day";
-                problem(&text.at, &text.value, "a range of hours", help);
-            }
-            range
-        }
-    };
-    let shift = match &offset {
-        None => Some(0),
-        Some(text) => {
-            let shift = hours::offset(&text.value);
-            if shift.is_none() {
-                problem(&text.at, &text.value, "an offset from UTC", "write \"+02:00\", \"-05:30\" or \"Z\"");
-            }
-            shift
-        }
-    };
+    let help = "write \"08:00-18:00\"; the end is not included, and \"22:00-06:00\" ends on the next day";
+    let range = |text| parsed(text, hours::hours, "a range of hours", help, report);
+    let range = hours.as_ref().map_or(Some((0, hours::DAY)), range);
+    let help = "write \"+02:00\", \"-05:30\" or \"Z\"";
+    let shift = |text| parsed(text, hours::offset, "an offset from UTC", help, report);
+    let shift = offset.as_ref().map_or(Some(0), shift);
     if days.is_empty() {
         positions = (0..7).collect();
     }
@@ -258,6 +230,21 @@ fn read_hours(table: &mut Table<'_>, report: &mut Report) -> Option<Condition> {
     let words: Vec<String> = words.into_iter().flatten().collect();
     let intervals = hours::intervals(&positions, range?, shift?);
     Some(Condition::new(format!("it is {}", words.join(" ")), time::condition(&intervals), &at))
+}
+
+/// What `read` makes of a text; an error if that is nothing.
+pub(crate) fn parsed<T>(
+    text: &Located<String>,
+    read: impl FnOnce(&str) -> Option<T>,
+    what: &str,
+    help: &str,
+    report: &Report,
+) -> Option<T> {
+    let found = read(&text.value);
+    if found.is_none() {
+        report.error(&text.at, format!("`{}` is not {what}", shown(&text.value)), help);
+    }
+    found
 }
 
 #[cfg(test)]

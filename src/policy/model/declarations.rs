@@ -11,10 +11,13 @@ use super::value::TypedValue;
 /// The words that rules may use beside methods and parameters.
 #[derive(Debug, Default)]
 pub(crate) struct Declarations {
-    pub(crate) claims: BTreeMap<String, ParamType>,
-    pub(crate) attributes: BTreeMap<String, ParamType>,
+    pub(crate) claims: Types,
+    pub(crate) attributes: Types,
     pub(crate) roles: BTreeMap<String, Role>,
 }
+
+/// Names and their types.
+pub(crate) type Types = BTreeMap<String, ParamType>;
 
 /// A role that a file describes.
 #[derive(Debug)]
@@ -43,19 +46,14 @@ pub(crate) type Attributes = HashMap<String, Vec<(String, TypedValue)>>;
 
 impl Declarations {
     /// A rule about a role that nobody described is a rule with a typing error in it.
-    pub(crate) fn check_role(&self, at: &Location, name: &str, report: &mut Report) {
+    pub(crate) fn check_role(&self, at: &Location, name: &str, report: &Report) {
         if !self.roles.contains_key(name) {
             unknown_role(at, name, self.roles.keys(), report);
         }
     }
 }
 
-pub(crate) fn unknown_role<'a>(
-    at: &Location,
-    name: &str,
-    known: impl Iterator<Item = &'a String>,
-    report: &mut Report,
-) {
+pub(crate) fn unknown_role<'a>(at: &Location, name: &str, known: impl Iterator<Item = &'a String>, report: &Report) {
     let help = format!("describe it: `[role.\"{}\"]`", shown(name));
     report.unknown(at, "role", name, known.map(String::as_str), help);
 }

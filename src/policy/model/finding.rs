@@ -1,6 +1,7 @@
 //! What is wrong or doubtful in a policy folder, and what to write instead.
 //! Never stops at the first: an operator gets everything in one go.
 
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use serde::Serialize;
@@ -40,11 +41,8 @@ impl fmt::Display for Finding {
             (file, 0) => write!(f, "{file}: ")?,
             (file, line) => write!(f, "{file}:{line}: ")?,
         }
-        let severity = match self.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        };
-        write!(f, "{severity}: {}", self.message)?;
+        self.severity.serialize(&mut *f)?;
+        write!(f, ": {}", self.message)?;
         if let Some(help) = &self.help {
             write!(f, "; {help}")?;
         }
@@ -55,7 +53,7 @@ impl fmt::Display for Finding {
 /// A policy folder that cannot be used: everything found in it, errors first within each file and line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PolicyErrors {
-    findings: Vec<Finding>,
+    pub(crate) findings: Vec<Finding>,
 }
 
 impl PolicyErrors {
@@ -63,10 +61,6 @@ impl PolicyErrors {
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
-    }
-
-    pub(crate) fn into_findings(self) -> Vec<Finding> {
-        self.findings
     }
 
     /// How many of the findings are errors.
@@ -90,25 +84,25 @@ impl fmt::Display for PolicyErrors {
 
 impl std::error::Error for PolicyErrors {}
 
-/// Collects findings while a folder is read.
+/// Collects findings while a folder is read: shared by all who read a part of it.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    findings: Vec<Finding>,
-    errors: usize,
+    findings: RefCell<Vec<Finding>>,
+    errors: Cell<usize>,
 }
 
 impl Report {
-    pub(crate) fn error(&mut self, at: &Location, message: impl Into<String>, help: impl Into<String>) {
+    pub(crate) fn error(&self, at: &Location, message: impl Into<String>, help: impl Into<String>) {
         self.push(Severity::Error, at, message.into(), help.into());
     }
 
-    pub(crate) fn warning(&mut self, at: &Location, message: impl Into<String>, help: impl Into<String>) {
+    pub(crate) fn warning(&self, at: &Location, message: impl Into<String>, help: impl Into<String>) {
         self.push(Severity::Warning, at, message.into(), help.into());
     }
 
     /// A name that is none of `known`: with the nearest of them, else with `help`.
     pub(crate) fn unknown<'a>(
-        &mut self,
+        &self,
         at: &Location,
         kind: &str,
         name: &str,
@@ -119,29 +113,31 @@ impl Report {
         self.error(at, format!("unknown {kind} `{}`", shown(name)), help);
     }
 
-    fn push(&mut self, severity: Severity, at: &Location, message: String, help: String) {
+    fn push(&self, severity: Severity, at: &Location, message: String, help: String) {
         let help = (!help.is_empty()).then_some(help);
-        self.errors += usize::from(severity == Severity::Error);
-        self.findings.push(Finding { file: at.file.as_ref().to_owned(), line: at.line, severity, message, help });
+        self.errors.update(|errors| errors + usize::from(severity == Severity::Error));
+        let finding = Finding { file: at.file.as_ref().to_owned(), line: at.line, severity, message, help };
+        self.findings.borrow_mut().push(finding);
     }
 
     /// How many errors there are so far.
     pub(crate) fn errors(&self) -> usize {
-        self.errors
+        self.errors.get()
     }
 
     /// Everything, as errors.
-    pub(crate) fn into_errors(mut self) -> PolicyErrors {
-        self.findings.sort();
-        self.findings.dedup();
-        PolicyErrors { findings: self.findings }
+    pub(crate) fn into_errors(self) -> PolicyErrors {
+        let mut findings = self.findings.into_inner();
+        findings.sort();
+        findings.dedup();
+        PolicyErrors { findings }
     }
 
     /// The warnings, or everything if there is an error.
-    pub(crate) fn finish(mut self) -> Result<Vec<Finding>, PolicyErrors> {
-        self.findings.sort();
-        self.findings.dedup();
-        if self.errors() > 0 { Err(PolicyErrors { findings: self.findings }) } else { Ok(self.findings) }
+    pub(crate) fn finish(self) -> Result<Vec<Finding>, PolicyErrors> {
+        let errors = self.errors();
+        let found = self.into_errors();
+        if errors > 0 { Err(found) } else { Ok(found.findings) }
     }
 }
 

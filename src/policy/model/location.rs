@@ -1,13 +1,22 @@
 //! Where something stands in the files.
 //! Never a path of this machine: files are named relative to the policy folder.
 
+use std::fmt;
 use std::sync::Arc;
 
-/// A line of a policy file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+use serde::Serialize;
+
+/// A line of a policy file; by default none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub(crate) struct Location {
     pub(crate) file: Arc<str>,
     pub(crate) line: u32,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
 }
 
 /// A value and the line it was read from.

@@ -30,7 +30,8 @@ use crate::name::MethodName;
 #[derive(Debug, Clone, Default)]
 pub struct Methods {
     known: BTreeMap<MethodName, Method>,
-    open: bool,
+    /// Files may add methods.
+    pub(crate) open: bool,
 }
 
 /// The one method that needs no rule, since it tells each caller only what the rules say of it. Rules may deny it.
@@ -135,10 +136,6 @@ impl Methods {
     /// The methods that any of these patterns matches.
     pub(crate) fn matching_any<'m>(&'m self, patterns: &'m [Located<Pattern>]) -> BTreeMap<&'m MethodName, &'m Method> {
         patterns.iter().flat_map(|pattern| self.matching(&pattern.value)).collect()
-    }
-
-    pub(crate) fn is_open(&self) -> bool {
-        self.open
     }
 
     /// A method that a file declares; `None` if it is not registered and files may not register any.

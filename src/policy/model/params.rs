@@ -71,6 +71,11 @@ impl Param {
         self.optional
     }
 
+    /// `to: string, note?: string`.
+    pub(crate) fn listed(params: &[Self]) -> String {
+        params.iter().map(Self::to_string).collect::<Vec<_>>().join(", ")
+    }
+
     /// These as the members of one object, as a JSON Schema. `closed`: there are no others.
     #[must_use]
     pub fn object_schema(params: &[Self], closed: bool) -> Value {
@@ -148,25 +153,27 @@ impl ParamType {
         }
     }
 
-    /// The type with this name in a policy file: `string`, `integer`, `boolean`, `number`, `any`, `string[]`,
-    /// `integer[]` or `boolean[]`.
+    /// The types that have a name in policy files: all but objects.
+    const NAMED: [(&'static str, Self); 8] = [
+        ("string", Self::String),
+        ("integer", Self::Integer),
+        ("boolean", Self::Boolean),
+        ("number", Self::Number),
+        ("any", Self::Any),
+        ("string[]", Self::List(ScalarType::String)),
+        ("integer[]", Self::List(ScalarType::Integer)),
+        ("boolean[]", Self::List(ScalarType::Boolean)),
+    ];
+
+    /// The type with this name in a policy file.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "string" => Self::String,
-            "integer" => Self::Integer,
-            "boolean" => Self::Boolean,
-            "number" => Self::Number,
-            "any" => Self::Any,
-            "string[]" => Self::List(ScalarType::String),
-            "integer[]" => Self::List(ScalarType::Integer),
-            "boolean[]" => Self::List(ScalarType::Boolean),
-            _ => return None,
-        })
+        Self::NAMED.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind)
     }
 
     /// The names that [`ParamType::named`] knows.
-    pub(crate) const NAMES: [&'static str; 8] =
-        ["string", "integer", "boolean", "number", "any", "string[]", "integer[]", "boolean[]"];
+    pub(crate) fn names() -> Vec<&'static str> {
+        Self::NAMED.into_iter().map(|(name, _)| name).collect()
+    }
 }
 
 impl ScalarType {
@@ -181,21 +188,11 @@ impl ScalarType {
 
 impl fmt::Display for ParamType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::String => f.write_str("string"),
-            Self::Integer => f.write_str("integer"),
-            Self::Boolean => f.write_str("boolean"),
-            Self::Number => f.write_str("number"),
-            Self::Any => f.write_str("any"),
-            Self::List(scalar) => write!(f, "{}[]", scalar.as_param()),
-            Self::Object(fields) => {
-                f.write_str("{")?;
-                for (position, field) in fields.iter().enumerate() {
-                    write!(f, "{}{field}", if position > 0 { ", " } else { "" })?;
-                }
-                f.write_str("}")
-            }
+        if let Self::Object(members) = self {
+            return write!(f, "{{{}}}", Param::listed(members));
         }
+        let named = Self::NAMED.iter().find(|(_, kind)| kind == self);
+        named.map_or(Ok(()), |(name, _)| f.write_str(name))
     }
 }
 

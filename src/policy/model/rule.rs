@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use cedar_policy::pst::Expr;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::location::{Located, Location};
 use super::pattern::{Pattern, matches_glob};
@@ -13,16 +13,16 @@ use super::pattern::{Pattern, matches_glob};
 /// The name of a rule and where it stands.
 ///
 /// Cloning is cheap: the texts are shared.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct RuleId {
     name: Arc<str>,
-    file: Arc<str>,
-    line: u32,
+    #[serde(flatten)]
+    pub(crate) at: Location,
 }
 
 impl RuleId {
     pub(crate) fn new(name: &str, at: &Location) -> Self {
-        Self { name: name.into(), file: at.file.clone(), line: at.line }
+        Self { name: name.into(), at: at.clone() }
     }
 
     /// The rule's name, unique in its policy set. The lists of a role are named `role.<role>.allow` and
@@ -35,36 +35,25 @@ impl RuleId {
     /// The file, relative to the policy folder.
     #[must_use]
     pub fn file(&self) -> &str {
-        &self.file
+        &self.at.file
     }
 
     /// The line in the file, counted from 1.
     #[must_use]
     pub fn line(&self) -> u32 {
-        self.line
+        self.at.line
     }
 }
 
 impl fmt::Display for RuleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` ({}:{})", self.name, self.file, self.line)
+        write!(f, "`{}` ({})", self.name, self.at)
     }
 }
 
 impl fmt::Debug for RuleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl Serialize for RuleId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct;
-        let mut rule = serializer.serialize_struct("RuleId", 3)?;
-        rule.serialize_field("name", &*self.name)?;
-        rule.serialize_field("file", &*self.file)?;
-        rule.serialize_field("line", &self.line)?;
-        rule.end()
     }
 }
 
@@ -80,10 +69,7 @@ pub enum Effect {
 
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-        })
+        self.serialize(f)
     }
 }
 
@@ -102,7 +88,6 @@ pub enum Mode {
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
     pub(crate) id: RuleId,
-    pub(crate) at: Location,
     pub(crate) description: Option<String>,
     pub(crate) effect: Effect,
     pub(crate) mode: Mode,

@@ -26,13 +26,20 @@ pub enum Access {
     Allowed,
 }
 
+impl Access {
+    /// As tables have it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Allowed => "yes",
+            Self::Conditional => "if",
+            Self::Denied => "-",
+        }
+    }
+}
+
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Allowed => "allowed",
-            Self::Conditional => "conditional",
-            Self::Denied => "denied",
-        })
+        self.serialize(f)
     }
 }
 
@@ -60,13 +67,12 @@ impl fmt::Display for CellRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} by {}", self.effect, self.rule)?;
         // A Cedar `unless` brings its own word.
-        let (unless, when): (Vec<&String>, Vec<&String>) =
-            self.conditions.iter().partition(|condition| condition.starts_with("unless "));
-        for (position, condition) in when.into_iter().enumerate() {
-            write!(f, " {} {condition}", if position == 0 { "if" } else { "and" })?;
-        }
-        for (position, condition) in unless.into_iter().enumerate() {
-            write!(f, "{} {condition}", if position == 0 { "" } else { " and" })?;
+        let (unless, when): (Vec<&str>, Vec<&str>) =
+            self.conditions.iter().map(String::as_str).partition(|condition| condition.starts_with("unless "));
+        for (word, conditions) in [("if ", when), ("", unless)] {
+            if !conditions.is_empty() {
+                write!(f, " {word}{}", conditions.join(" and "))?;
+            }
         }
         Ok(())
     }
@@ -132,7 +138,8 @@ impl PolicySet {
     /// What some callers can do with one method.
     #[must_use]
     pub fn access(&self, callers: &CallerGroup, method: &str) -> AccessCell {
-        self.effective_rules(callers, method).cell()
+        let rules = self.effective_rules(callers, method);
+        AccessCell { access: rules.access(), rules: rules.held.iter().map(Residual::cell_rule).collect() }
     }
 
     /// The enforced rules of a method that can matter to these callers.
@@ -235,10 +242,6 @@ impl EffectiveRules<'_> {
             Access::Conditional
         }
     }
-
-    fn cell(&self) -> AccessCell {
-        AccessCell { access: self.access(), rules: self.held.iter().map(Residual::cell_rule).collect() }
-    }
 }
 
 /// The width of a terminal, which tables keep to.
@@ -274,12 +277,7 @@ impl fmt::Display for Matrix {
             }
             writeln!(f, "{}", line("method", &mut headings.iter().map(String::as_str)))?;
             for row in &self.rows {
-                let words = row.cells.iter().map(|cell| match cell.access {
-                    Access::Allowed => "yes",
-                    Access::Conditional => "if",
-                    Access::Denied => "-",
-                });
-                writeln!(f, "{}", line(&row.method, &mut words.into_iter()))?;
+                writeln!(f, "{}", line(&row.method, &mut row.cells.iter().map(|cell| cell.access.word())))?;
             }
             from = columns.end;
         }

@@ -13,7 +13,7 @@ use super::structure;
 use super::structure::RuleChange;
 use crate::policy::cedar::expr;
 use crate::policy::engine::PolicySet;
-use crate::policy::model::{Condition, Delegation, Effect, Revision};
+use crate::policy::model::{Condition, Delegation, Effect, Revision, Rule};
 
 /// What changes from one policy to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -125,19 +125,13 @@ impl ChangeBuilder {
     fn between(before: &EffectiveRules<'_>, after: &EffectiveRules<'_>) -> Self {
         let mut found = Self::default();
         let alone = |held: &&Residual<'_>, others: &[Residual<'_>]| !others.iter().any(|other| same(held, other));
-        let named = |held: &Residual<'_>, others: &[&Residual<'_>]| {
-            let twin = |other: &&&Residual<'_>| {
-                other.rule.effect == held.rule.effect && other.rule.id.name() == held.rule.id.name()
-            };
-            others.iter().position(|other| twin(&other))
-        };
+        let named_alike = |one: &Rule, other: &Rule| one.effect == other.effect && one.id.name() == other.id.name();
         let old: Vec<&Residual<'_>> = before.held.iter().filter(|held| alone(held, &after.held)).collect();
         let mut new: Vec<&Residual<'_>> = after.held.iter().filter(|held| alone(held, &before.held)).collect();
         for held in old {
-            if let Some(position) = named(held, &new) {
-                found.changed(held, new.remove(position));
-            } else {
-                found.whole("no longer", held, widening(held.rule.effect, false));
+            match new.iter().position(|other| named_alike(held.rule, other.rule)) {
+                Some(position) => found.changed(held, new.remove(position)),
+                None => found.whole("no longer", held, widening(held.rule.effect, false)),
             }
         }
         for held in new {
@@ -175,11 +169,9 @@ impl ChangeBuilder {
         }
         let stays =
             |part: &&&Condition| !moved.iter().any(|moved| moved.parts.iter().any(|one| std::ptr::eq(*one, **part)));
-        for part in gone.iter().filter(stays) {
-            self.words.push(format!("`{rule}` ({effect}) no longer asks that {}", told(part, &added)));
-        }
-        for part in added.iter().filter(stays) {
-            self.words.push(format!("`{rule}` ({effect}) now asks that {}", told(part, &gone)));
+        for (parts, others, word) in [(&gone, &added, "no longer"), (&added, &gone, "now")] {
+            let told = parts.iter().filter(stays).map(|part| told(part, others));
+            self.words.extend(told.map(|asked| format!("`{rule}` ({effect}) {word} asks that {asked}")));
         }
         match (gone.as_slice(), added.as_slice()) {
             ([], []) => {}
@@ -263,16 +255,14 @@ fn wider(before: &Condition, after: &Condition) -> Option<bool> {
     if op != same {
         return None;
     }
-    match (op, right.as_ref(), now_right.as_ref()) {
-        (BinaryOp::LessEq | BinaryOp::Less, Expr::Literal(Literal::Long(was)), Expr::Literal(Literal::Long(is))) => {
-            (left == now_left).then_some(is > was)
-        }
-        (
-            BinaryOp::GreaterEq | BinaryOp::Greater,
-            Expr::Literal(Literal::Long(was)),
-            Expr::Literal(Literal::Long(is)),
-        ) => (left == now_left).then_some(is < was),
-        (BinaryOp::Contains, asked, now_asked) if asked == now_asked => match (left.as_ref(), now_left.as_ref()) {
+    let bound = |side: &Expr| match side {
+        Expr::Literal(Literal::Long(bound)) if left == now_left => Some(*bound),
+        _ => None,
+    };
+    match op {
+        BinaryOp::LessEq | BinaryOp::Less => Some(bound(now_right)? > bound(right)?),
+        BinaryOp::GreaterEq | BinaryOp::Greater => Some(bound(now_right)? < bound(right)?),
+        BinaryOp::Contains if right == now_right => match (left.as_ref(), now_left.as_ref()) {
             (Expr::Set(was), Expr::Set(is)) if was.iter().all(|value| is.contains(value)) => Some(true),
             (Expr::Set(was), Expr::Set(is)) if is.iter().all(|value| was.contains(value)) => Some(false),
             _ => None,

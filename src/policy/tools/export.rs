@@ -21,7 +21,7 @@ impl PolicySet {
         for rule in &self.checked().rules {
             let policy = annotated(rule).unwrap_or_else(|| format!("// {} cannot be written as Cedar\n", rule.id));
             // Writing to a String cannot fail.
-            let _infallible = writeln!(text, "// {}:{}\n{policy}", rule.id.file(), rule.id.line());
+            let _infallible = writeln!(text, "// {}\n{policy}", rule.id.at);
         }
         text
     }
@@ -35,15 +35,14 @@ impl PolicySet {
 
 fn annotated(rule: &Rule) -> Option<String> {
     let policy = compile::policy(rule, Scope::Full).ok()??;
-    let mut annotations: BTreeMap<String, pst::SmolStr> = BTreeMap::new();
-    annotations.insert("id".to_owned(), rule.id.name().into());
-    annotations.insert("delegated".to_owned(), "also".into());
-    if let Some(description) = &rule.description {
-        annotations.insert("description".to_owned(), description.as_str().into());
-    }
-    if rule.mode == Mode::Shadow {
-        annotations.insert("mode".to_owned(), "shadow".into());
-    }
+    let annotations = [
+        ("id", Some(rule.id.name())),
+        ("delegated", Some("also")),
+        ("description", rule.description.as_deref()),
+        ("mode", (rule.mode == Mode::Shadow).then_some("shadow")),
+    ];
+    let annotations: BTreeMap<String, pst::SmolStr> =
+        annotations.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into()))).collect();
     let template = policy.to_pst().ok()?.body().clone().with_annotations(annotations);
     let policy = cedar_policy::Policy::from_pst(pst::Policy::Static(template.try_into().ok()?)).ok()?;
     policy.to_cedar()

@@ -191,27 +191,26 @@ impl Layout {
             // A blank line within comments ends a block that is about nothing in particular.
             self.separate(true);
             self.blank = 0;
-            if !self.text.is_empty() && !self.text.ends_with("\n\n") {
-                self.text.push('\n');
-            }
+            self.blank_line();
         }
         self.comments.push_str(line);
         self.comments.push('\n');
     }
 
     fn separate(&mut self, blank: bool) {
-        if self.comments.is_empty() {
-            if blank && !self.text.is_empty() && !self.text.ends_with("\n\n") {
+        if blank {
+            self.blank_line();
+        }
+        if !self.comments.is_empty() {
+            self.text.push_str(&std::mem::take(&mut self.comments));
+            if self.blank > 0 {
                 self.text.push('\n');
             }
-            return;
         }
-        let detached = self.blank > 0;
-        if !self.text.is_empty() && !self.text.ends_with("\n\n") && (blank || self.heading) {
-            self.text.push('\n');
-        }
-        self.text.push_str(&std::mem::take(&mut self.comments));
-        if detached {
+    }
+
+    fn blank_line(&mut self) {
+        if !self.text.is_empty() && !self.text.ends_with("\n\n") {
             self.text.push('\n');
         }
     }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::access::{Access, Matrix};
+use super::access::Matrix;
 
 impl Matrix {
     /// The matrix as a page of its own: no scripts, nothing loaded from elsewhere.
@@ -16,19 +16,8 @@ impl Matrix {
     }
 
     fn body(&self, page: &mut String) -> std::fmt::Result {
-        writeln!(page, "<p>Policy revision <code>{}</code>.", escaped(&self.revision.to_string()))?;
-        writeln!(
-            page,
-            "<b class=allowed>yes</b> every call in the caller's own name with parameters and claims of their types,"
-        )?;
-        writeln!(
-            page,
-            "<b class=conditional>if</b> under conditions (open the cell), <b class=denied>-</b> never, unless another"
-        )?;
-        writeln!(
-            page,
-            "column of the same caller allows it: its roles, its name.</p>\n<table>\n<thead><tr><th>method</th>"
-        )?;
+        writeln!(page, "<p>Policy revision <code>{}</code>.\n{LEGEND}", escaped(&self.revision.to_string()))?;
+        writeln!(page, "<table>\n<thead><tr><th>method</th>")?;
         for callers in &self.callers {
             writeln!(page, "<th scope=col>{}</th>", escaped(&callers.to_string()))?;
         }
@@ -40,12 +29,8 @@ impl Matrix {
             }
             writeln!(page, "</th>")?;
             for cell in &row.cells {
-                let (class, word) = match cell.access {
-                    Access::Allowed => ("allowed", "yes"),
-                    Access::Conditional => ("conditional", "if"),
-                    Access::Denied => ("denied", "-"),
-                };
-                write!(page, "<td class={class}>")?;
+                let word = cell.access.word();
+                write!(page, "<td class={}>", cell.access)?;
                 if cell.rules.is_empty() {
                     write!(page, "{word}")?;
                 } else {
@@ -77,6 +62,11 @@ fn escaped(text: &str) -> String {
     }
     safe
 }
+
+const LEGEND: &str = "\
+<b class=allowed>yes</b> every call in the caller's own name with parameters and claims of their types,
+<b class=conditional>if</b> under conditions (open the cell), <b class=denied>-</b> never, unless another
+column of the same caller allows it: its roles, its name.</p>";
 
 const HEAD: &str = "<!doctype html>
 <html lang=en><head><meta charset=utf-8><title>Who can call what</title>

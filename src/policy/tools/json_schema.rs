@@ -203,12 +203,12 @@ fn rule(rule: Value) -> Value {
 }
 
 fn types(description: &str) -> Value {
-    let names: Vec<&str> = ParamType::NAMES.to_vec();
+    let names = ParamType::names();
     json!({ "type": "object", "description": description, "additionalProperties": { "type": "string", "enum": names } })
 }
 
 fn param() -> Value {
-    let mut names: Vec<&str> = ParamType::NAMES.to_vec();
+    let mut names = ParamType::names();
     names.push("object");
     let param = object([
         ("name", text("The name in a call with named parameters.")),
@@ -226,7 +226,7 @@ fn param() -> Value {
             "required": ["name", "type"],
             "anyOf": [
                 { "properties": { "type": { "enum": ["object"] } }, "required": ["fields"] },
-                { "properties": { "type": { "enum": ParamType::NAMES }, "fields": false } },
+                { "properties": { "type": { "enum": ParamType::names() }, "fields": false } },
             ],
         }),
     )

@@ -8,13 +8,13 @@ use cedar_policy::pst::{BinaryOp, Expr, Literal, UnaryOp};
 use super::caller_group::CallerGroup;
 use crate::auth::Caller;
 use crate::name::Name;
-use crate::policy::cedar::{AGENT, ROLE, References, children, compile, is_principal};
+use crate::policy::cedar::{AGENT, ROLE, References, children, expr, is_principal};
 use crate::policy::engine::{MethodPolicies, Party, Question};
 use crate::policy::language::CheckedPolicy;
 use crate::policy::model::{ExprRef, RoleSource};
 
 /// Some callers of one method, and what is known of them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct KnownCaller<'a> {
     checked: &'a CheckedPolicy,
     policies: &'a MethodPolicies,
@@ -46,8 +46,7 @@ impl<'a> KnownCaller<'a> {
 
     /// The same callers, if they have nothing but what is known.
     pub(crate) fn closed_world(&self) -> Self {
-        let Self { checked, policies, name, .. } = *self;
-        Self { checked, policies, name, roles: self.roles.clone(), closed_world: true }
+        Self { closed_world: true, ..self.clone() }
     }
 
     /// Whether a condition holds for all of them, or for none; `None` if that depends on the call or the caller.
@@ -133,19 +132,17 @@ impl<'a> KnownCaller<'a> {
         let expr = ExprRef::new(expr.clone());
         let reads = References::of([&expr]);
         let known = self.name.is_some() || !asks_principal(&expr);
-        if !known || reads.context_paths().next().is_some() || !reads.roles.is_empty() {
+        if !known || !reads.context.is_empty() || !reads.roles.is_empty() {
             return None;
         }
-        let mut probes = cedar_policy::PolicySet::new();
         // The opposite is asked, too: what cannot be evaluated is neither.
-        probes.add(compile::probe("holds", expr.clone()).ok()?).ok()?;
-        probes.add(compile::probe("fails", crate::policy::cedar::expr::not(expr)).ok()?).ok()?;
+        let asked = [("holds".to_owned(), expr.clone()), ("fails".to_owned(), expr::not(expr))];
         // Nothing depends on it.
         let caller = Caller::new(Name::new("nobody").ok()?, []);
         let question = Question { caller: &caller, method: "", params: None, now_ms: 0 };
         let party = Party { name: self.name.unwrap_or_default(), roles: self.roles.iter().copied().collect() };
-        let results = self.policies.probe(&self.policies.facts(&question), &party, &probes, self.checked);
-        let held = |id: &str| matches!(results.get(&cedar_policy::PolicyId::new(id)), Some(None));
+        let results = self.policies.probe(&self.policies.facts(&question), &party, asked, self.checked);
+        let held = |name: &str| matches!(results.get(name), Some(None));
         match (held("holds"), held("fails")) {
             (true, false) => Some(true),
             (false, true) => Some(false),

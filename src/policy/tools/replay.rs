@@ -67,12 +67,12 @@ impl Replay {
             }
             replay.calls += 1;
             let (now, why) = record.again(set);
-            let differs = now.verdict != record.verdict;
-            if why.is_some() {
-                replay.unknown.push(Replayed { line, record, now, why });
-            } else if differs {
-                replay.different.push(Replayed { line, record, now, why });
-            }
+            let list = match why {
+                Some(_) => &mut replay.unknown,
+                None if now.verdict != record.verdict => &mut replay.different,
+                None => continue,
+            };
+            list.push(Replayed { line, record, now, why });
         }
         replay
     }
@@ -190,14 +190,9 @@ impl fmt::Display for Replay {
             writeln!(f, "  + {}", one.now)?;
         }
         for one in &self.unknown {
-            writeln!(
-                f,
-                "line {}: {} {}: cannot be told: {}",
-                one.line,
-                who(&one.record),
-                one.record.method.escape_debug(),
-                one.why.as_deref().unwrap_or_default()
-            )?;
+            let (who, method) = (who(&one.record), one.record.method.escape_debug());
+            let why = one.why.as_deref().unwrap_or_default();
+            writeln!(f, "line {}: {who} {method}: cannot be told: {why}", one.line)?;
         }
         for (line, error) in &self.unreadable {
             writeln!(f, "line {line}: not a recorded decision: {error}")?;

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::policy::engine::PolicySet;
 use crate::policy::language::CheckedPolicy;
-use crate::policy::model::{CallerMatch, Condition, ExprRef, Param, ParamType, RoleSource, Rule};
+use crate::policy::model::{CallerMatch, Condition, ExprRef, Param, RoleSource, Rule, Types};
 
 /// A rule that is not the same in two policies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -127,14 +127,14 @@ fn methods(old: &PolicySet, new: &PolicySet) -> Vec<String> {
     words
 }
 
-fn types(declared: &BTreeMap<String, ParamType>) -> BTreeMap<String, String> {
+fn types(declared: &Types) -> BTreeMap<String, String> {
     declared.iter().map(|(name, kind)| (name.clone(), kind.to_string())).collect()
 }
 
 fn signature(params: Option<&[Param]>) -> String {
     match params {
         None => "parameters not declared".to_owned(),
-        Some(params) => format!("({})", params.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+        Some(params) => format!("({})", Param::listed(params)),
     }
 }
 

@@ -71,8 +71,8 @@ impl TestReport {
             }
         }
         let rules: Vec<&RuleId> = set.checked().rules.iter().map(|rule| &rule.id).collect();
-        let unknown =
-            expectations.named_rules().into_iter().filter(|name| !rules.iter().any(|rule| rule.name() == *name));
+        let named: BTreeSet<&str> = expectations.cases.iter().filter_map(|case| case.rule.as_deref()).collect();
+        let unknown = named.into_iter().filter(|name| !rules.iter().any(|rule| rule.name() == *name));
         let uncovered: Vec<RuleId> =
             rules.iter().filter(|rule| !matched.contains(rule.name())).map(|rule| (*rule).clone()).collect();
         Self {

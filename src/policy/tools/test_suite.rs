@@ -1,7 +1,7 @@
 //! Tables of expected decisions beside the policies: `*.test.toml`.
 //! Never asks a clock: a case has its own time, so a table that passes today passes tomorrow.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::value::{RawValue, to_raw_value};
@@ -49,8 +49,8 @@ impl TestSuite {
     /// # Errors
     /// Everything that is wrong in the tables, with file and line.
     pub fn load(dir: &Path) -> Result<Self, PolicyErrors> {
-        let mut report = Report::default();
-        let folder = Folder::read_tests(dir, &mut report);
+        let report = Report::default();
+        let folder = Folder::read_tests(dir, &report);
         let texts = folder.files.iter().map(|(name, content)| (name.as_str(), String::from_utf8_lossy(content)));
         let texts: Vec<_> = texts.collect();
         Self::read(texts.iter().map(|(name, text)| (*name, text.as_ref())), report)
@@ -76,15 +76,10 @@ impl TestSuite {
         self.cases.is_empty()
     }
 
-    /// The rules that are named in the expectations.
-    pub(crate) fn named_rules(&self) -> BTreeSet<&str> {
-        self.cases.iter().filter_map(|case| case.rule.as_deref()).collect()
-    }
-
     /// The methods, roles and claims in the tables that `set` does not have. With a name that is mistyped a call is
     /// denied whatever the rules say, and that tells nothing about them.
     pub(crate) fn validate(&self, set: &PolicySet) -> Vec<Finding> {
-        let mut report = Report::default();
+        let report = Report::default();
         let declarations = &set.checked().declarations;
         for role in self.roles.iter().filter(|role| !declarations.roles.contains_key(&role.value)) {
             let help = format!("no rule asks for it: take it out, or describe it: `[role.\"{}\"]`", shown(&role.value));
@@ -101,35 +96,35 @@ impl TestSuite {
                 report.unknown(&case.method_at, "method", &case.method, names, help);
             }
         }
-        report.into_errors().into_findings()
+        report.into_errors().findings
     }
 
-    fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, mut report: Report) -> Result<Self, PolicyErrors> {
+    fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, report: Report) -> Result<Self, PolicyErrors> {
         let mut suite = Self::default();
         for (file, text) in files {
-            let source = Source::new(file, text);
-            let Some(document) = source.parse(&mut report) else { continue };
+            let source = Source::new(file, text, &report);
+            let Some(document) = source.parse() else { continue };
             let mut root = Table::root(&source, document.get_ref());
             let mut callers = BTreeMap::new();
-            for (name, table) in root.tables(&mut report, "caller") {
-                if let Some(caller) = suite.caller(Some(&name), table, &mut report) {
+            for (name, table) in root.tables("caller") {
+                if let Some(caller) = suite.caller(Some(&name), table) {
                     callers.insert(name.value, caller);
                 }
             }
             let listed = root.raw("case").map(|raw| (raw, raw.list()));
             if let Some((raw, None)) = &listed {
-                report.error(&raw.at(), format!("`case` is {}", raw.kind()), "write `[[case]]`");
+                raw.error(format!("`case` is {}", raw.kind()), "write `[[case]]`");
             }
             for raw in listed.and_then(|(_, list)| list).unwrap_or_default() {
                 match raw.table("`[[case]]`".to_owned()) {
                     Some(table) => {
-                        let case = suite.case(table, raw.at(), &callers, &mut report);
+                        let case = suite.case(table, raw.at(), &callers);
                         suite.cases.extend(case);
                     }
-                    None => report.error(&raw.at(), format!("a case is {}", raw.kind()), "write `[[case]]`"),
+                    None => raw.error(format!("a case is {}", raw.kind()), "write `[[case]]`"),
                 }
             }
-            root.finish(&mut report);
+            root.finish();
         }
         report.finish().map(|_| suite)
     }
@@ -143,23 +138,19 @@ struct Template {
 }
 
 impl TestSuite {
-    fn caller(
-        &mut self,
-        name: Option<&Located<String>>,
-        mut table: Table<'_>,
-        report: &mut Report,
-    ) -> Option<Template> {
-        let agent = table.string(report, "agent");
-        let roles = table.strings(report, "roles");
-        let subject = table.string(report, "on_behalf_of");
+    fn caller(&mut self, name: Option<&Located<String>>, mut table: Table<'_>) -> Option<Template> {
+        let report = table.report();
+        let agent = table.string("agent");
+        let roles = table.strings("roles");
+        let subject = table.string("on_behalf_of");
         let algorithms = [("HS256", ProofAlgorithm::Hs256), ("EdDSA", ProofAlgorithm::EdDsa)];
-        let algorithm = table.choice(report, "algorithm", &algorithms);
-        let age = table.string(report, "token_age");
-        let key = table.string(report, "key");
-        let issuer = table.string(report, "issuer");
-        let claims = table.table(report, "claims").map(|table| table.entries()).unwrap_or_default();
+        let algorithm = table.choice("algorithm", &algorithms);
+        let age = table.string("token_age");
+        let key = table.string("key");
+        let issuer = table.string("issuer");
+        let claims = table.table("claims").map(|table| table.entries()).unwrap_or_default();
         let at = table.at.clone();
-        table.finish(report);
+        table.finish();
         self.roles.extend(roles.iter().cloned());
         self.claims.extend(claims.iter().map(|(claim, _)| claim.clone()));
         let Some(agent) = agent.as_ref().or(name) else {
@@ -174,52 +165,29 @@ impl TestSuite {
             }
         };
         let mut caller = Caller::new(agent, roles.into_iter().map(|role| role.value));
-        if let Some(subject) = subject {
-            caller.subject = subject.value;
-            caller.delegated = true;
-        }
-        if let Some(algorithm) = algorithm {
-            caller.algorithm = algorithm.value;
-        }
-        if let Some(key) = key {
-            caller.key = key.value;
-        }
-        if let Some(issuer) = issuer {
-            caller.token.issuer = issuer.value;
-        }
-        caller.token.claims =
-            claims.into_iter().filter_map(|(name, raw)| Some((name.value, json(raw, report)?))).collect();
-        let mut token_age_s = 0;
-        if let Some(age) = age {
-            match when::seconds(&age.value).and_then(|seconds| u64::try_from(seconds).ok()) {
-                Some(seconds) => token_age_s = seconds,
-                None => report.error(
-                    &age.at,
-                    format!("`{}` is not a duration", shown(&age.value)),
-                    "write \"90s\" or \"5m\"",
-                ),
-            }
-        }
-        Some(Template { caller, token_age_s })
+        caller.delegated = subject.is_some();
+        caller.subject = subject.map_or(caller.subject, |subject| subject.value);
+        caller.algorithm = algorithm.unwrap_or(caller.algorithm);
+        caller.key = key.map_or(caller.key, |key| key.value);
+        caller.token.issuer = issuer.map_or(caller.token.issuer, |issuer| issuer.value);
+        caller.token.claims = claims.into_iter().filter_map(|(name, raw)| Some((name.value, json(raw)?))).collect();
+        let seconds = |text: &str| when::seconds(text).and_then(|seconds| u64::try_from(seconds).ok());
+        let age = age.and_then(|age| when::parsed(&age, seconds, "a duration", "write \"90s\" or \"5m\"", report));
+        Some(Template { caller, token_age_s: age.unwrap_or_default() })
     }
 
-    fn case(
-        &mut self,
-        mut table: Table<'_>,
-        at: Location,
-        callers: &BTreeMap<String, Template>,
-        report: &mut Report,
-    ) -> Option<Case> {
-        let name = table.string(report, "name");
+    fn case(&mut self, mut table: Table<'_>, at: Location, callers: &BTreeMap<String, Template>) -> Option<Case> {
+        let report = table.report();
+        let name = table.string("name");
         let caller = table.raw("caller");
-        let method = table.string(report, "method");
+        let method = table.string("method");
         let params = table.raw("params");
-        let raw_params = table.string(report, "raw_params");
+        let raw_params = table.string("raw_params");
         let time = table.raw("at");
-        let expect = table.choice(report, "expect", &[("allow", Verdict::Allow), ("deny", Verdict::Deny)]);
-        let rule = table.string(report, "rule");
-        let reason = table.string(report, "reason");
-        table.finish(report);
+        let expect = table.choice("expect", &[("allow", Verdict::Allow), ("deny", Verdict::Deny)]);
+        let rule = table.string("rule");
+        let reason = table.string("reason");
+        table.finish();
         if let Some(reason) = reason.as_ref().filter(|reason| !Reason::LABELS.contains(&reason.value.as_str())) {
             let help = format!("write {}", listed_or(&Reason::LABELS));
             report.unknown(&reason.at, "reason", &reason.value, Reason::LABELS, help);
@@ -237,7 +205,7 @@ impl TestSuite {
                     }
                     found
                 }
-                (None, Some(table)) => Some(self.caller(None, table, report)?),
+                (None, Some(table)) => Some(self.caller(None, table)?),
                 (None, None) => None,
             },
         };
@@ -245,19 +213,19 @@ impl TestSuite {
             report.error(&at, "a case without `caller`, `method` or `expect`", "write all three");
             return None;
         };
-        let now_ms = time.map_or(Some(DEFAULT_TIME_MS), |raw| read_time(raw, report))?;
+        let now_ms = time.map_or(Some(DEFAULT_TIME_MS), read_time)?;
         template.caller.token.issued_at = (now_ms / 1000).saturating_sub(template.token_age_s);
         template.caller.token.expires_at = template.caller.token.issued_at.saturating_add(3600);
         let params = match (params, raw_params) {
             (Some(params), Some(_)) => {
-                report.error(&params.at(), "both `params` and `raw_params`", "leave one of them out");
+                params.error("both `params` and `raw_params`", "leave one of them out");
                 None
             }
-            (Some(params), None) => match json(params, report)? {
+            (Some(params), None) => match json(params)? {
                 value @ (Value::Object(_) | Value::Array(_)) => to_raw_value(&value).ok(),
                 _ => {
                     let message = format!("`params` is {}, which no call can send", params.kind());
-                    report.error(&params.at(), message, "write `{ NAME = … }` or `[ … ]`");
+                    params.error(message, "write `{ NAME = … }` or `[ … ]`");
                     None
                 }
             },
@@ -284,7 +252,7 @@ impl TestSuite {
             method_at: method.at,
             params,
             now_ms,
-            expect: expect.value,
+            expect,
             rule: rule.map(|rule| rule.value),
             reason: reason.map(|reason| reason.value),
         })
@@ -292,7 +260,7 @@ impl TestSuite {
 }
 
 /// `2026-09-21T14:13:20Z`, or `"fri 14:00"` for the Friday of some week.
-fn read_time(raw: Raw<'_>, report: &mut Report) -> Option<u64> {
+fn read_time(raw: Raw<'_>) -> Option<u64> {
     let found = match raw.value() {
         DeValue::Datetime(time) => rfc3339(&time.to_string()),
         DeValue::String(text) => week_time(text).or_else(|| rfc3339(text)),
@@ -300,7 +268,7 @@ fn read_time(raw: Raw<'_>, report: &mut Report) -> Option<u64> {
     };
     if found.is_none() {
         let help = "write `2026-09-21T14:13:20Z`, or \"fri 14:00\" (UTC)";
-        report.error(&raw.at(), format!("{} is not a time", raw.shown()), help);
+        raw.error(format!("{} is not a time", raw.shown()), help);
     }
     found
 }
@@ -320,14 +288,14 @@ fn week_time(text: &str) -> Option<u64> {
 }
 
 /// A TOML value as JSON; a date or time becomes its text. `None`, with an error, for a number that would become another.
-fn json(raw: Raw<'_>, report: &mut Report) -> Option<Value> {
+fn json(raw: Raw<'_>) -> Option<Value> {
     if let Some(values) = raw.list() {
-        let values: Vec<_> = values.into_iter().map(|value| json(value, report)).collect();
+        let values: Vec<_> = values.into_iter().map(|value| json(value)).collect();
         return values.into_iter().collect();
     }
     if let Some(table) = raw.table("a value".to_owned()) {
         let members: Vec<_> =
-            table.entries().into_iter().map(|(name, value)| Some((name.value, json(value, report)?))).collect();
+            table.entries().into_iter().map(|(name, value)| Some((name.value, json(value)?))).collect();
         return members.into_iter().collect::<Option<Map<String, Value>>>().map(Value::Object);
     }
     let found = match raw.value() {
@@ -348,7 +316,7 @@ fn json(raw: Raw<'_>, report: &mut Report) -> Option<Value> {
             let help = "in parameters, write it as JSON: `raw_params = '…'`";
             ("does not fit into a JSON number here", help)
         };
-        report.error(&raw.at(), format!("`{}` {why}", raw.shown()), help);
+        raw.error(format!("`{}` {why}", raw.shown()), help);
     }
     found
 }

@@ -1,0 +1,21 @@
+//! What a folder says, once it is checked.
+//! Never holds a part of a folder.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::policy::model::{Attributes, Declarations, Methods, Revision, Rule};
+
+/// The roles that files grant, by the name of the agent or subject.
+pub(crate) type Granted = HashMap<String, BTreeSet<String>>;
+
+/// Everything that a folder says, checked: what all decisions stand on.
+#[derive(Debug)]
+pub(crate) struct CheckedPolicy {
+    pub(crate) revision: Revision,
+    pub(crate) methods: Methods,
+    pub(crate) declarations: Declarations,
+    pub(crate) attributes: Attributes,
+    pub(crate) granted: Granted,
+    /// Ordered by file and line; everything else refers to them by position.
+    pub(crate) rules: Vec<Rule>,
+}
