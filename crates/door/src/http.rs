@@ -258,7 +258,9 @@ impl Door {
         gate::may_get(&self.config, head)?;
         let mut steps = head.uri.path().split('/').skip(1);
         let is_replica = head.extensions.get::<FromReplica>().is_some();
-        match (steps.next(), steps.next(), steps.next(), steps.next()) {
+        let path = (steps.next(), steps.next(), steps.next(), steps.next());
+        let is_last = steps.next().is_none();
+        match path {
             (Some("mcp"), service, None, _) => self.mcp(principal, service, head, body).await,
             // Nothing else is handed on.
             _ if is_replica => Err(Refusal::not_found("there is nothing here for a replica")),
@@ -274,6 +276,10 @@ impl Door {
             (Some("rpc"), Some(service), Some("ws"), None) => {
                 let expose = self.exposed(service, &principal)?;
                 self.socket(principal, expose, head)
+            }
+            (Some("rpc"), Some(service), Some("ws"), Some("ticket")) if is_last => {
+                let expose = self.exposed(service, &principal)?;
+                self.ticket(&principal, expose, head)
             }
             (Some("rpc"), Some(service), Some("openrpc.json"), None) => {
                 let expose = self.exposed(service, &principal)?;

@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     /// What one replica hands to another.
     Handed,
     DpopNonce,
+    /// What opens a WebSocket.
+    Ticket,
 }
 
 impl Kind {
@@ -40,13 +42,23 @@ impl Kind {
             Self::McpQuestion => b"sealwire door: mcp question",
             Self::Handed => b"sealwire door: handed to a replica",
             Self::DpopNonce => b"sealwire door: dpop nonce",
+            Self::Ticket => b"sealwire door: ticket",
+        }
+    }
+
+    /// The longest text that is looked at.
+    fn text_bytes(self) -> usize {
+        match self {
+            // With a token in it, of 4 KiB at most.
+            Self::Ticket => 8 << 10,
+            _ => TEXT_BYTES,
         }
     }
 }
 
 /// The bytes of a key.
 const KEY_BYTES: usize = 32;
-/// The longest text that is looked at. Those that are made here are some hundreds.
+/// The longest text of most kinds. Those that are made here are some hundreds.
 const TEXT_BYTES: usize = 2 << 10;
 
 #[derive(Serialize, Deserialize)]
@@ -138,7 +150,7 @@ impl Seal {
 
     /// The value, if it was sealed with this key as this kind for this caller, and is not over.
     pub(crate) fn open<T: DeserializeOwned>(&self, kind: Kind, sub: &str, text: &str, now: SystemTime) -> Option<T> {
-        if text.len() > TEXT_BYTES {
+        if text.len() > kind.text_bytes() {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
@@ -198,6 +210,13 @@ mod tests {
         }
         for text in ["", "A", "!!!!", &text[..15], &"A".repeat(TEXT_BYTES + 1)] {
             assert_eq!(open(&seal, Kind::McpSession, "ann", text, now), None, "{text}");
+        }
+
+        // A token may be in a ticket, and in nothing else.
+        let token = "x".repeat(4 << 10);
+        for (kind, opened) in [(Kind::Ticket, Some(token.as_str())), (Kind::McpSession, None)] {
+            let text = seal.seal(kind, "ann", minute, &token, now).unwrap();
+            assert_eq!(open(&seal, kind, "ann", &text, now).as_deref(), opened, "{kind:?}");
         }
     }
 }

@@ -28,6 +28,7 @@ use super::dpop::{self, Proofs, Unproved};
 use super::gate::single;
 use super::principal::Principal;
 use super::refusal::Refusal;
+use super::ws::{Granted, Ticket, Tickets};
 use crate::once::Once;
 use crate::seal::{Seal, SealError};
 
@@ -62,6 +63,7 @@ pub(super) struct Minting {
     scopes: bool,
     dpop: Dpop,
     proofs: Proofs,
+    tickets: Tickets,
     url: String,
     issuers: Vec<String>,
     services: Vec<String>,
@@ -194,6 +196,7 @@ impl Callers {
             dpop: *dpop,
             proofs: Proofs::new(&url, Seal::of(config.seal_key.as_deref())?, Arc::clone(once))
                 .ok_or(CallersError::Url)?,
+            tickets: Tickets::new(Seal::of(config.seal_key.as_deref())?, Arc::clone(once), config.seal_key.is_some()),
             url,
             issuers: read.tokens.issuer.iter().map(|issuer| issuer.issuer.clone()).collect(),
             services: config.expose.iter().map(|expose| expose.service.to_string()).collect(),
@@ -221,6 +224,15 @@ impl Callers {
             Refusal::new(StatusCode::FORBIDDEN, code::UNAUTHENTICATED, "the token's `scope` does not name the service");
         let path = format!("/mcp/{}", expose.service);
         Err(minting.challenged(refusal, &path, shown.scheme, "error=\"insufficient_scope\", "))
+    }
+
+    /// What opens a socket to this service for the caller.
+    pub(super) fn ticket(&self, principal: &Principal, expose: &Expose, head: &Parts) -> Result<Granted, Refusal> {
+        let (Self::Shown(minting), Some(shown)) = (self, &principal.shown) else {
+            return Err(Refusal::not_found("callers have no tokens here, and sockets need no ticket"));
+        };
+        let (path, is_proved) = (format!("/rpc/{}/ws", expose.service), shown.scheme == Scheme::Dpop);
+        minting.tickets.grant(head, &path, &shown.text, is_proved, shown.token.expires_at)
     }
 
     /// A name of what it has shown: two tokens of one caller may have other rights.
@@ -324,6 +336,11 @@ impl Callers {
 
 impl Minting {
     async fn know(&self, head: &Parts) -> Result<Principal, Refusal> {
+        if !head.headers.contains_key(AUTHORIZATION)
+            && let Some(ticket) = self.tickets.open(head)
+        {
+            return self.ticketed(head, ticket).await;
+        }
         let (principal, path) = (Principal::of(self.shown(head)?), head.uri.path());
         let Some(shown) = principal.shown.as_deref().filter(|shown| shown.scheme == Scheme::Dpop) else {
             return Ok(principal);
@@ -347,6 +364,28 @@ impl Minting {
         }
     }
 
+    /// Who has asked for this ticket.
+    async fn ticketed(&self, head: &Parts, ticket: Result<Ticket, Option<Refusal>>) -> Result<Principal, Refusal> {
+        let wrong = |refusal: Option<Refusal>, scheme| {
+            let refused = || {
+                let refusal =
+                    unauthenticated("the ticket is not good here: it was used, is over, or is for something else");
+                self.challenged(refusal, head.uri.path(), scheme, "error=\"invalid_token\", ")
+            };
+            refusal.unwrap_or_else(refused)
+        };
+        let ticket = ticket.map_err(|refusal| wrong(refusal, Scheme::Bearer))?;
+        // The key was proved when it was asked for.
+        let scheme = if ticket.is_proved { Scheme::Dpop } else { Scheme::Bearer };
+        if !self.takes(scheme) {
+            return Err(wrong(None, scheme));
+        }
+        let principal = Principal::of(self.verified(head, &ticket.token, scheme)?);
+        let spent = self.tickets.spend(&ticket, principal.as_str()).await;
+        spent.map_err(|refusal| wrong(refusal, scheme))?;
+        Ok(principal)
+    }
+
     /// The token, verified, in the scheme that is for it.
     fn shown(&self, head: &Parts) -> Result<Shown, Refusal> {
         let Some(authorization) = single(&head.headers, &AUTHORIZATION)? else {
@@ -361,11 +400,24 @@ impl Minting {
             self.challenged(unauthenticated(message), head.uri.path(), scheme, "error=\"invalid_token\", ")
         };
         let scheme = match (scheme, self.dpop) {
-            (Some(scheme @ Scheme::Bearer), Dpop::Off | Dpop::Accept) => scheme,
-            (Some(scheme @ Scheme::Dpop), Dpop::Accept | Dpop::Require) => scheme,
+            (Some(scheme), _) if self.takes(scheme) => scheme,
             (_, Dpop::Require) => return Err(wrong("`Authorization` must be `DPoP` and a token")),
             _ => return Err(wrong("`Authorization` must be `Bearer` and a token")),
         };
+        self.verified(head, token, scheme)
+    }
+
+    fn takes(&self, scheme: Scheme) -> bool {
+        match scheme {
+            Scheme::Bearer => self.dpop != Dpop::Require,
+            Scheme::Dpop => self.dpop != Dpop::Off,
+        }
+    }
+
+    /// This token, if it may be shown so.
+    fn verified(&self, head: &Parts, token: &str, scheme: Scheme) -> Result<Shown, Refusal> {
+        let wrong =
+            |message| self.challenged(unauthenticated(message), head.uri.path(), scheme, "error=\"invalid_token\", ");
         if token.len() > TOKEN_BYTES {
             return Err(wrong("the token is not valid"));
         }

@@ -5,22 +5,44 @@ mod calls;
 mod frames;
 mod handshake;
 mod session;
+mod tickets;
 
 use std::sync::Arc;
 
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
+};
 use hyper::http::request::Parts;
-use hyper::{Response, StatusCode};
+use hyper::{Method, Response, StatusCode};
 
 use self::frames::Ending;
 use self::session::Session;
+pub(super) use self::tickets::{Granted, Ticket, Tickets};
 use super::config::Expose;
 use super::connections::{Body, Switch};
+use super::gate::single;
 use super::principal::Principal;
 use super::refusal::Refusal;
-use super::{Door, answered};
+use super::{Door, answered, only};
 
 impl Door {
+    /// `POST /rpc/<service>/ws/ticket`.
+    pub(super) fn ticket(
+        &self,
+        principal: &Principal,
+        expose: &Expose,
+        head: &Parts,
+    ) -> Result<Response<Body>, Refusal> {
+        only(&head.method, Method::POST)?;
+        if single(&head.headers, &CONTENT_LENGTH)?.is_some_and(|length| length != "0") {
+            return Err(Refusal::bad(StatusCode::BAD_REQUEST, "a ticket is asked for without a body").closing());
+        }
+        drop(self.admission.admit(principal, expose.service.as_str())?);
+        let granted = self.callers.ticket(principal, expose, head)?;
+        // Nothing in it cannot be written.
+        Ok(answered(StatusCode::OK, "application/json", serde_json::to_vec(&granted).unwrap_or_default()))
+    }
+
     /// `GET /rpc/<service>/ws`.
     pub(super) fn socket(
         self: &Arc<Self>,

@@ -165,6 +165,8 @@ async fn a_socket_is_opened_by_programs_and_pages_that_may_and_by_so_many() {
         (open(path, "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"), 400),
         (open(path, "").replace("GET", "POST"), 405),
         (open(path, "").replace("HTTP/1.1", "HTTP/1.0"), 505),
+        // Nobody has a token here that it could stand for.
+        (open("/rpc/tools/ws/ticket", "").replace("GET", "POST"), 404),
     ] {
         let answer = door.wire().await.ask(&request).await;
         assert_eq!((answer.status, &answer.json()["error"]["code"]), (status, &json!(-32600)), "{request}");
@@ -454,6 +456,101 @@ async fn a_socket_ends_with_the_token_that_has_opened_it() {
     assert_eq!(eve.ask(&call(1, "math/add", "[1,2]")).await["result"], 3);
     let lines = format!("Authorization: Bearer {max}\r\n");
     assert_eq!(door.wire().await.ask(post("/rpc/tools", &lines, &call(1, "math/add", "[1,2]"))).await.status, 200);
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ticket_opens_one_socket_of_its_service_for_its_page_in_place_of_the_token() {
+    let issuer = TokenIssuer::generate("https://idp.example").unwrap();
+    let stage = mint::stage(&issuer).await;
+    mint::configure(&stage, &format!("{FAST}origins = [\"https://app.example\"]\n"));
+    let door = Door::spawn(&stage.shell).await;
+    door.is_ready(200).await;
+    // What may have been used before the door began is not taken.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    const APP: &str = "Origin: https://app.example\r\n";
+    let path = "/rpc/tools/ws";
+    let ask = async |token: &str, lines: &str| {
+        let head = "POST /rpc/tools/ws/ticket HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n";
+        door.wire().await.ask(format!("{head}Authorization: Bearer {token}\r\n{lines}\r\n")).await
+    };
+    let granted = async |token: &str, lines: &str| {
+        let answer = ask(token, lines).await;
+        assert_eq!((answer.status, answer.header("cache-control")), (200, Some("no-store")));
+        answer.json()["ticket"].as_str().unwrap().to_owned()
+    };
+    let offer = |protocol: &str, ticket: &str, lines: &str| {
+        format!("Sec-WebSocket-Protocol: {protocol}, ticket.sealwire.dev.{ticket}\r\n{lines}")
+    };
+    let refused = async |path: &str, lines: &str| door.wire().await.ask(open(path, lines)).await.is(401, -32010);
+
+    let asks = format!(
+        "OPTIONS {path}/ticket HTTP/1.1\r\nHost: localhost\r\nAccess-Control-Request-Method: POST\r\n{APP}\r\n"
+    );
+    let leave = door.wire().await.ask(asks).await;
+    assert_eq!((leave.status, leave.header("access-control-allow-origin")), (204, Some("https://app.example")));
+    let ann = issuer.issue(&mint::request("ann")).unwrap();
+    let since = Instant::now();
+    let late = granted(&ann, "").await;
+    let answer = ask(&ann, APP).await;
+    assert_eq!(answer.header("access-control-allow-origin"), Some("https://app.example"));
+    assert_eq!(answer.json()["expires_in"], 30);
+    let ticket = granted(&ann, APP).await;
+    assert!(!ticket.contains(&ann) && ticket != granted(&ann, APP).await);
+
+    let good = offer("parts.sealwire.dev", &ticket, APP);
+    for (path, lines) in [
+        (path, good.replace("app.example", "app.example:443").replace("https://app.example:443", "http://localhost")),
+        (path, good.replace(APP, "")),
+        ("/rpc/others/ws", good.clone()),
+        ("/rpc/tools", good.clone()),
+        ("/rpc/tools/ws/ticket", good.clone()),
+        (path, offer("jsonrpc", &ticket.to_lowercase(), APP)),
+        (path, offer("jsonrpc", &ticket[1..], APP)),
+        (path, offer("jsonrpc", &ann, APP)),
+        (path, offer("jsonrpc", "", APP)),
+        (path, offer("jsonrpc", &"A".repeat(9_000), APP)),
+        (path, offer(&format!("jsonrpc, ticket.sealwire.dev.{ticket}"), &ticket, APP)),
+    ] {
+        refused(path, &lines).await;
+    }
+    // It is not used up by those who could not use it.
+    let mut wire = door.wire().await;
+    let answer = wire.ask(open(path, &good)).await;
+    assert_eq!((answer.status, answer.header("sec-websocket-protocol")), (101, Some("parts.sealwire.dev")));
+    assert_eq!(Socket(wire).ask(&call(1, "math/add", "[1,2]")).await["result"], 3);
+    refused(path, &good).await;
+    // A browser would close it at once.
+    let alone = offer("wamp", &granted(&ann, APP).await, APP);
+    door.wire().await.ask(open(path, &alone)).await.is(400, -32600);
+
+    // It is worth no more than the token.
+    let mut short = mint::request("eve");
+    short.ttl_s = 12;
+    let (eve, zoe) = (issuer.issue(&short).unwrap(), issuer.issue(&mint::request("zoe")).unwrap());
+    let answer = ask(&eve, "").await.json();
+    assert!(answer["expires_in"].as_u64().is_some_and(|left| (8..=12).contains(&left)), "{answer}");
+    let lines = offer("jsonrpc", answer["ticket"].as_str().unwrap(), "");
+    let mut eve = Socket::open(door.wire().await, "tools", &lines).await;
+    let lines = offer("jsonrpc", &granted(&zoe, "").await, "");
+    let mut opened = Socket::open(door.wire().await, "tools", &lines).await;
+    let unused = offer("jsonrpc", &granted(&zoe, "").await, "");
+    let revoked = Denylist::default().with_subject("zoe", SystemClock.now_s() + 60);
+    stage.shell.write("denylist.json", &revoked.to_json());
+    assert_eq!(within(LONG, opened.rest()).await.1, 4401);
+    refused(path, &unused).await;
+    assert_eq!(within(LONG, eve.rest()).await.1, 4401);
+    tokio::time::sleep(Duration::from_secs(31).saturating_sub(since.elapsed())).await;
+    refused(path, &offer("jsonrpc", &late, "")).await;
+
+    // Nor does a door with another key know it.
+    let foreign = offer("jsonrpc", &granted(&ann, "").await, "");
+    assert_eq!(door.stop().await.0, Some(0));
+    let door = Door::spawn(&stage.shell).await;
+    door.is_ready(200).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    door.wire().await.ask(open(path, &foreign)).await.is(401, -32010);
     assert_eq!(door.stop().await.0, Some(0));
     stage.end().await;
 }

@@ -11,6 +11,7 @@ use hyper::header::{
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 
+use super::tickets::PREFIX;
 use crate::http::gate::single;
 use crate::http::only;
 use crate::http::refusal::Refusal;
@@ -80,13 +81,17 @@ pub(super) fn accept(head: &Parts) -> Result<Accepted, Refusal> {
         // Whoever needs another one sees that it was not taken (RFC 6455 §4.2.2).
         () => (None, Dialect::Calls),
     };
+    // A browser closes a socket for which none of those that it has offered was taken; a ticket is none that can be spoken.
+    if protocol.is_none() && offered().any(|name| name.starts_with(PREFIX)) {
+        return Err(bad("beside a ticket `Sec-WebSocket-Protocol` must offer `jsonrpc` or `parts.sealwire.dev`"));
+    }
     let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{key}{GUID}").as_bytes());
     let key = HeaderValue::try_from(STANDARD.encode(hash)).map_err(|_| bad("`Sec-WebSocket-Key`"))?;
     Ok(Accepted { key, protocol, dialect })
 }
 
 /// The members of a list, which may be in several lines.
-fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+pub(super) fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers
         .get_all(name)
         .iter()
@@ -171,5 +176,7 @@ mod tests {
             let accepted = accept(&head(&[&GOOD[..], &[("sec-websocket-protocol", offered)]].concat())).unwrap();
             assert_eq!((accepted.protocol, accepted.dialect), (protocol, dialect), "{offered}");
         }
+        let ticket = accept(&head(&[&GOOD[..], &[("sec-websocket-protocol", "wamp, ticket.sealwire.dev.x")]].concat()));
+        assert_eq!(ticket.unwrap_err().status.as_u16(), 400);
     }
 }
