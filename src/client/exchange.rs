@@ -223,7 +223,7 @@ impl Inner {
         deadline: Instant,
     ) -> SignedRequest {
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-        let signed = outgoing.service.signer.sign(&Signed {
+        let request = Signed {
             subject: &outgoing.subject,
             reply,
             payload: &outgoing.payload,
@@ -234,7 +234,8 @@ impl Inner {
             idempotency_key: outgoing.idempotency_key.as_deref(),
             window: outgoing.window,
             traceparent: outgoing.trace.parent.as_deref(),
-        });
+        };
+        let signed = outgoing.service.signer.sign_with(&request, token.digest());
         if let Some(id) = &outgoing.id {
             id.set(signed.expectation.message_id());
         }

@@ -186,6 +186,7 @@ impl Pending {
 
     /// Judges a message that arrived on the reply subject whose last token is `token`.
     pub(super) fn arrived(&self, token: &str, message: &Message) {
+        // Locked while it is judged: whoever has seen a stream end finds it counted.
         match self.lock().get(token).cloned() {
             Some(Entry::Call(waiting)) => self.arrived_for_call(&waiting, message),
             Some(Entry::Stream(streaming)) => self.arrived_for_stream(&streaming, message),
@@ -201,7 +202,10 @@ impl Pending {
         let expected = &waiting.expected;
         match expected.expectation.accept(&message.subject, &headers, &message.payload) {
             Ok(iat) => match self.answered(expected, iat, message.payload.clone()) {
-                Answered::End(answer) => waiting.end_with(answer, proof_of(&headers).ok()),
+                Answered::End(answer) => {
+                    let proof = expected.receipt.as_ref().and_then(|_| proof_of(&headers).ok());
+                    waiting.end_with(answer, proof);
+                }
                 Answered::Refused(answer) => waiting.lock().refused = Some(answer),
             },
             Err(reason) => match unsigned(expected, reason, &headers, message) {

@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 use crate::auth::{TokenError, decode_untrusted};
 use crate::clock::Clock;
 use crate::files::SecretFileError;
+use crate::jose::sha256_b64;
 
 pub use source::{CommandToken, FileToken, StaticToken};
 
@@ -109,6 +110,8 @@ pub enum TokenFault {
 /// A token that can be used.
 pub(super) struct CachedToken {
     text: Zeroizing<String>,
+    /// Its digest, as the claim `ath` of a proof has it.
+    digest: String,
     /// Seconds since the Unix epoch.
     expires_s: u64,
     renew_s: u64,
@@ -117,6 +120,11 @@ pub(super) struct CachedToken {
 impl CachedToken {
     pub(super) fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// Its digest, as the claim `ath` of a proof has it.
+    pub(super) fn digest(&self) -> &str {
+        &self.digest
     }
 
     /// From when on a newer one should be shown, in seconds since the Unix epoch.
@@ -137,7 +145,8 @@ impl CachedToken {
         let life_s = expires_s.saturating_sub(claim("iat").unwrap_or(now_s));
         // A minute ahead, or a fifth of a short life.
         let renew_s = expires_s.saturating_sub(60.min(life_s / 5));
-        Ok(Self { text, expires_s, renew_s })
+        let digest = sha256_b64(text.as_bytes());
+        Ok(Self { text, digest, expires_s, renew_s })
     }
 }
 

@@ -1,6 +1,7 @@
 //! One connection to one broker, from the first `PING` to its end.
 //! Never waits for whoever is told of messages, and never comes back once it has ended.
 
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -101,10 +102,12 @@ impl Session {
             return Err(PublishError::TooLarge { limit });
         }
         let space = if reply.is_empty() { "" } else { " " };
-        let line = if headers.is_empty() {
-            format!("PUB {subject} {reply}{space}{total}\r\n")
-        } else {
-            format!("HPUB {subject} {reply}{space}{} {total}\r\n", headers.len())
+        // With two numbers of twenty digits at most.
+        let mut line = String::with_capacity(subject.len() + reply.len() + 56);
+        // A text takes whatever is written.
+        let _ = match headers.len() {
+            0 => write!(line, "PUB {subject} {reply}{space}{total}\r\n"),
+            head => write!(line, "HPUB {subject} {reply}{space}{head} {total}\r\n"),
         };
         self.outbound.publish(&[line.as_bytes(), headers, payload, b"\r\n"]).await
     }

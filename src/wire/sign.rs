@@ -19,7 +19,7 @@ use super::proof::{
     is_idempotency_key, is_traceparent,
 };
 use super::seal::AUTHENTICATION_INFO;
-use crate::jose::{b64, sha256, sha256_b64, unb64};
+use crate::jose::{b64, b64_to, sha256, sha256_b64, unb64};
 use crate::name::Name;
 
 /// Signs one agent's requests to one service.
@@ -29,6 +29,8 @@ pub struct RequestSigner {
     algorithm: ProofAlgorithm,
     key: SignWith,
     services: Vec<ServicePublicKey>,
+    /// The header of every request's proof, in base64url.
+    request_header: String,
     frame_header: Option<Arc<KnownHeader>>,
 }
 
@@ -98,49 +100,59 @@ impl RequestSigner {
             let header = ProofHeader { algorithm, kid: kid.clone(), typ: FRAME_TYP };
             Arc::new(KnownHeader { text: header.encode(), header })
         });
-        Ok(Self { audience, kid, algorithm, key: signer, services, frame_header })
+        let request_header = ProofHeader { algorithm, kid: kid.clone(), typ: REQUEST_TYP }.encode();
+        Ok(Self { audience, kid, algorithm, key: signer, services, request_header, frame_header })
     }
 
     /// Signs `request` under a new nonce.
     #[must_use]
     pub fn sign(&self, request: &Signed<'_>) -> SignedRequest {
+        self.sign_with(request, &sha256_b64(request.token.as_bytes()))
+    }
+
+    /// The same with a token whose digest, as the claim `ath` has it, is known.
+    pub(crate) fn sign_with(&self, request: &Signed<'_>, ath: &str) -> SignedRequest {
         let iat = request.now_ms / 1000;
         // The deadline counts from `iat`, which is truncated: the milliseconds already past it are added.
         let tmo = request.timeout_ms.map(|ms| ms.saturating_add(request.now_ms % 1000).clamp(1, MAX_TIMEOUT_MS));
         let claims = ProofClaims {
-            aud: self.audience.as_str().to_owned(),
-            to: request.subject.to_owned(),
-            rto: request.reply.to_owned(),
+            aud: self.audience.as_str(),
+            to: request.subject,
+            rto: request.reply,
             iat,
             exp: iat.saturating_add(request.valid_s),
-            jti: Nonce::random().to_text(),
-            ath: sha256_b64(request.token.as_bytes()),
-            dig: sha256_b64(request.payload),
+            jti: &Nonce::random().to_text(),
+            ath,
+            dig: &sha256_b64(request.payload),
             tmo,
             idk: request.idempotency_key.filter(|key| is_idempotency_key(key)).map(str::to_owned),
             win: request.window.filter(|_| tmo.is_some()).map(|window| window.clamp(1, MAX_WINDOW)),
             tp: request.traceparent.filter(|text| is_traceparent(text)).map(str::to_owned),
         };
-        self.sign_claims(&claims, request.token)
+        self.signed(&claims, request.token)
     }
 
     /// Signs exactly these claims, right or wrong. [`RequestSigner::sign`] makes right ones; this is for tests of what
     /// a service refuses.
     #[must_use]
     pub fn sign_claims(&self, claims: &ProofClaims, token: &str) -> SignedRequest {
-        let proof = self.prove(REQUEST_TYP, claims);
+        self.signed(claims, token)
+    }
+
+    fn signed<T: AsRef<str> + Serialize>(&self, claims: &ProofClaims<T>, token: &str) -> SignedRequest {
+        let (authorization, proof) = self.prove(&self.request_header, claims, token);
         let expectation = Expectation {
-            id: claims.jti.clone(),
+            id: claims.jti.as_ref().to_owned(),
             iss: self.audience.clone(),
-            to: claims.rto.clone(),
-            request: sha256(proof.as_bytes()),
+            to: claims.rto.as_ref().to_owned(),
+            request: sha256(authorization.get(proof..).unwrap_or_default().as_bytes()),
             key: match &self.key {
                 SignWith::Hmac(key) => ExpectedKey::Hmac { kid: self.kid.clone(), key: key.clone() },
                 SignWith::Pair(_) => ExpectedKey::Services(self.services.clone()),
             },
             frame_header: self.frame_header.clone(),
         };
-        SignedRequest { authorization: format!("{SCHEME} {token}~{proof}"), expectation }
+        SignedRequest { authorization, expectation }
     }
 
     /// Signs control of a call that is under way: the value of the `Authorization` header.
@@ -169,15 +181,34 @@ impl RequestSigner {
     /// Signs exactly these claims, right or wrong; see [`RequestSigner::sign_claims`].
     #[must_use]
     pub fn sign_control_claims(&self, claims: &ControlClaims, token: &str) -> String {
-        format!("{SCHEME} {token}~{}", self.prove(CONTROL_TYP, claims))
+        let header = ProofHeader { algorithm: self.algorithm, kid: self.kid.clone(), typ: CONTROL_TYP }.encode();
+        self.prove(&header, claims, token).0
     }
 
-    fn prove(&self, typ: &'static str, claims: &impl Serialize) -> String {
-        let header = ProofHeader { algorithm: self.algorithm, kid: self.kid.clone(), typ };
-        let input = format!("{}.{}", header.encode(), b64(serde_json::to_vec(claims).unwrap_or_default()));
-        format!("{input}.{}", b64(self.key.sign(input.as_bytes())))
+    /// The value of the `Authorization` header, and where the proof begins in it.
+    fn prove(&self, header: &str, claims: &impl Serialize, token: &str) -> (String, usize) {
+        let mut json = Vec::with_capacity(CLAIMS);
+        // Claims are texts and numbers, of which nothing can fail to be written.
+        drop(serde_json::to_writer(&mut json, claims));
+        // Of four thirds each, the signature of 32 or 64 bytes and three dots.
+        let room = SCHEME.len() + token.len() + header.len() + json.len().div_ceil(3) * 4 + 96;
+        let mut text = String::with_capacity(room);
+        for part in [SCHEME, " ", token, "~"] {
+            text.push_str(part);
+        }
+        let proof = text.len();
+        text.push_str(header);
+        text.push('.');
+        b64_to(&json, &mut text);
+        let signature = self.key.sign(text.get(proof..).unwrap_or_default().as_bytes());
+        text.push('.');
+        b64_to(signature, &mut text);
+        (text, proof)
     }
 }
+
+/// As much as the claims of a request have as a rule, in bytes.
+const CLAIMS: usize = 512;
 
 /// A control message before it is signed.
 #[derive(Clone, Copy)]

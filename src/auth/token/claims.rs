@@ -86,7 +86,8 @@ pub(super) fn read(
         not_before,
         roles,
         cnf,
-        claims,
+        // Anew: what was taken out of a map leaves its room, of which there is one for each token that is remembered.
+        claims: claims.into_iter().collect(),
     })
 }
 
