@@ -36,8 +36,8 @@ pub struct Side {
 /// What lives as long as it is measured.
 pub struct Stage {
     children: Vec<Child>,
-    _site: Site,
-    server: Option<NatsServer>,
+    _sites: [Site; 2],
+    servers: Vec<NatsServer>,
     runtime: Runtime,
 }
 
@@ -47,12 +47,15 @@ const LIMITS: &str = "per_agent = 4000000\ntotal = 8000000\n\
 impl Stage {
     pub fn open(plan: &Plan) -> Fallible<(Self, Vec<Side>)> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let server = runtime.block_on(NatsServer::start());
-        let (url, broker) = (server.url(), ("broker", server.pid()));
-        let site = Site::new(&url);
-        let [hmac, ed25519, stranger] = prepare(&site, &url)?;
-        let folder = site.folder.path().to_owned();
-        let mut stage = Self { children: Vec::new(), _site: site, server: Some(server), runtime };
+        // The service whose guard is shared has the same name, and so a broker of its own.
+        let servers = [(); 2].map(|()| runtime.block_on(NatsServer::start()));
+        let [(url, broker), (other_url, other_broker)] = servers.each_ref().map(|s| (s.url(), ("broker", s.pid())));
+        let sites = [Site::new(&url), Site::new(&other_url)];
+        let [hmac, ed25519, stranger] = prepare(&sites[0], &url, "")?;
+        let [shared, _, _] = prepare(&sites[1], &other_url, SHARED)?;
+        let [folder, other_folder] = sites.each_ref().map(|site| site.folder.path().to_owned());
+        let mut stage = Self { children: Vec::new(), _sites: sites, servers: servers.into(), runtime };
+        let (sharing, _) = stage.serve(Kind::Sealwire, plan.threads, &other_folder)?;
         let mut serve = |kind: Kind| stage.serve(kind, plan.threads, &folder);
         let (service, _) = serve(Kind::Sealwire)?;
         let (bare, _) = serve(Kind::Bare)?;
@@ -70,6 +73,13 @@ impl Stage {
         let mut sides = vec![
             side("sealwire", "Sealwire, HMAC", Way::Sealwire(hmac), false, on_the_bus.clone()),
             side("ed25519", "Sealwire, Ed25519", Way::Sealwire(ed25519), false, on_the_bus),
+            side(
+                "shared",
+                "Sealwire, shared guard",
+                Way::Sealwire(shared),
+                false,
+                vec![("server", sharing), other_broker],
+            ),
             side("bare", "async-nats, nothing checked", Way::Bare(url), false, vec![("server", bare), broker]),
             side("http", "jsonrpsee, HTTP", Way::Rpc(rpc_at), true, vec![("server", rpc)]),
             side("ws", "jsonrpsee, WebSocket", Way::Ws(rpc_at), true, vec![("server", rpc)]),
@@ -78,7 +88,7 @@ impl Stage {
             side("door-mcp", "door, `POST /mcp`", Way::Mcp(door_at, "/mcp/site"), false, behind_a_door),
             side("rmcp", "rmcp, `tools/call`", Way::Mcp(mcp_at, "/mcp"), true, vec![("server", mcp)]),
         ];
-        for side in &mut sides[..2] {
+        for side in &mut sides[..3] {
             side.stranger = Some(Way::Sealwire(stranger.clone()));
         }
         if plan.python.exists() {
@@ -130,16 +140,19 @@ impl Drop for Stage {
             // Whatever it says of it: it is over.
             drop(child.wait());
         }
-        let server = self.server.take();
-        self.runtime.block_on(async move { drop(server) });
+        let servers = std::mem::take(&mut self.servers);
+        self.runtime.block_on(async move { drop(servers) });
     }
 }
 
+/// Behind `[replay]`.
+const SHARED: &str = "guard = \"shared\"\nstream_messages = 8000000\n";
+
 /// Writes what service and door read. The credentials of an agent with an HMAC key, of one with an Ed25519 key, and of one that
 /// the service does not know.
-fn prepare(site: &Site, url: &str) -> Fallible<[Credentials; 3]> {
+fn prepare(site: &Site, url: &str, guard: &str) -> Fallible<[Credentials; 3]> {
     let audience = site.endpoint.audience();
-    site.write_config(LIMITS);
+    site.write_config(&format!("{guard}{LIMITS}"));
     std::fs::write(site.path("policies/policy.toml"), POLICY)?;
     std::fs::write(site.path("broker"), url)?;
     std::fs::remove_file(site.path("service-key.json"))?;

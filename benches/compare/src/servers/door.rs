@@ -15,5 +15,5 @@ pub async fn serve(folder: &Path) -> Fallible<()> {
     let listener = TcpListener::bind(config.listen).await?;
     let door = Arc::new(Door::open(config, credentials).await?);
     super::listens(listener.local_addr()?);
-    Ok(door.serve(listener, std::future::pending()).await?)
+    Ok(door.serve(listener, None, std::future::pending()).await?)
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::process::{SIGINT, SIGKILL, SIGSTOP, SIGTERM, children, heard, says, send, spawn, whole};
 use crate::shell::{Ran, Shell};
-use sealwire_testkit::{SOON, within};
+use sealwire_testkit::{SOON, page, within};
+use serde_json::Value;
 use tokio::process::Child;
 use tokio::sync::watch;
 
@@ -258,6 +259,29 @@ async fn an_agent_that_the_broker_does_not_know_is_named() {
     // And that is the way out.
     shell.run("dev add-agent ghost --role calculator").ok();
     assert_eq!(add(&shell, "ghost").ok().stdout, "5\n");
+    dev.stop().await;
+}
+
+/// docs/performance.md, "Measure your own deployment": its commands as they stand there, for a shorter time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_that_measure_dev_measure_it() {
+    let shell = Shell::new();
+    let dev = Dev::start(&shell, &[]).await;
+    let measuring = page::section(include_str!("../../../../docs/performance.md"), "Measure your own deployment");
+    let commands: String =
+        page::blocks(measuring).filter(|block| block.info == "sh").map(|block| block.text()).collect();
+    let lines: Vec<&str> = commands.lines().filter(|line| line.starts_with("sealwire bench ")).collect();
+    assert_eq!(lines.len(), 4, "{commands}");
+    let short = commands.replace("sealwire bench ", "sealwire bench --duration 1200ms --warmup 50ms --json ");
+    let mut bash = page::shell(env!("CARGO_BIN_EXE_sealwire"), &shell.path(""));
+    let ran = bash.args(["-ec", &short]).output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    let told: Vec<Value> =
+        std::str::from_utf8(&ran.stdout).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(told.len(), lines.len(), "{told:?}");
+    let timed = told.iter().find(|told| told["cpu_us"]["broker"].is_number()).unwrap();
+    assert!(timed["cpu_us"]["service"].as_f64() > Some(0.0), "{timed}");
+    assert!(shell.read("latency.svg").starts_with("<svg"));
     dev.stop().await;
 }
 
