@@ -175,6 +175,12 @@ impl Door {
         if let Some(fault) = refused {
             return self.peer.out.send(&Response::new(Some(&id), &Err(fault))).await;
         }
+        if method == "initialize" {
+            // At once: the next line is in the revision that is agreed on here.
+            let outcome = self.initialize(params);
+            self.state().running.remove(&id);
+            return self.peer.out.send(&Response::new(Some(&id), &outcome)).await;
+        }
         let (door, method, params) = (Arc::clone(self), method.to_owned(), params.map(ToOwned::to_owned));
         tasks.spawn(async move {
             let outcome = tokio::select! {
@@ -190,15 +196,14 @@ impl Door {
         });
     }
 
+    fn initialize(&self, params: Option<&RawValue>) -> Outcome {
+        let (version, capabilities, result) = self.server.initialize(&*self.peer.caller, params)?;
+        self.state().legacy = Some((version, capabilities));
+        Ok(result)
+    }
+
     /// `None` for a request that is not answered now.
     async fn outcome(&self, id: &Id, method: &str, params: Option<&RawValue>) -> Option<Outcome> {
-        if method == "initialize" {
-            let agreed = self.server.initialize(&*self.peer.caller, params);
-            return Some(agreed.map(|(version, capabilities, result)| {
-                self.state().legacy = Some((version, capabilities));
-                result
-            }));
-        }
         let asked = match Asked::read(params) {
             Ok(asked) => asked,
             Err(fault) => return Some(Err(fault)),
