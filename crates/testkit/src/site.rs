@@ -176,8 +176,23 @@ impl Served {
 
 /// A folder that a busy disk does not hold up, if the system has one: the local guard writes its lease every moment, and takes
 /// nothing once that took seconds.
-fn in_memory() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+pub fn in_memory() -> tempfile::TempDir {
+    const SHARED_MEMORY: &str = "/dev/shm";
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    // Programs are run from it, and brokers keep their streams there. In containers it is often of 64 MiB.
+    let fits = |options: &str| {
+        options.split(',').all(|option| match option.split_once('=') {
+            Some(("size", size)) => {
+                size.strip_suffix('k').and_then(|k| k.parse().ok()).is_some_and(|k: u64| k >= 4 << 20)
+            }
+            _ => option != "noexec" && option != "ro",
+        })
+    };
+    let is_fit = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .any(|fields| matches!(fields[..], [_, SHARED_MEMORY, "tmpfs", options, ..] if fits(options)));
+    if is_fit { tempfile::tempdir_in(SHARED_MEMORY) } else { tempfile::tempdir() }.unwrap()
 }
 
 pub fn agent_key(agent: &str) -> AgentKey {

@@ -27,7 +27,7 @@ pub(crate) struct Ran {
 
 impl Shell {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), said: RefCell::default() }
+        Self { folder: sealwire_testkit::site::in_memory(), said: RefCell::default() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
