@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sealwire::client::Credentials;
-use sealwire_door::http::{Door as Http, DoorConfig};
+use sealwire_door::http::{Door as Http, DoorConfig, NotReady, ready};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -27,6 +27,7 @@ use crate::runtime::{Signals, block_on};
 #[command(after_help = "\
 Examples:
   sealwire door --config door.toml
+  sealwire door --config door.toml --ready
 
 A small configuration:
   [door]
@@ -44,6 +45,9 @@ pub(crate) struct Door {
     /// Check configuration and credentials, and end
     #[arg(long)]
     check: bool,
+    /// Ask the door that runs here with this configuration whether it takes requests, and end: for a health check
+    #[arg(long, conflicts_with = "check")]
+    ready: bool,
 }
 
 /// What ending takes beside the requests under way.
@@ -82,8 +86,20 @@ async fn bound(key: &str, address: SocketAddr) -> Result<TcpListener, Failure> {
 }
 
 impl Door {
+    fn is_ready(config: &DoorConfig, out: &Output) -> Result<Exit, Failure> {
+        block_on(ready(config))?.map_err(|error| match error {
+            NotReady::Config(_) => Failure::of(Exit::Input, &error),
+            _ => Failure::of(Exit::Transport, &error),
+        })?;
+        out.result(&json!({ "ready": true, "listen": config.listen }), || "it takes requests".to_owned())?;
+        Ok(Exit::Ok)
+    }
+
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let config = DoorConfig::load(&self.config).or_fail(Exit::Input)?;
+        if self.ready {
+            return Self::is_ready(&config, out);
+        }
         let credentials = Credentials::load(&config.credentials).or_fail(Exit::Input)?;
         let (agent, listen, connections) = (credentials.agent().to_string(), config.listen, config.connections);
         let scheme = if config.tls_cert.is_some() { "https" } else { "http" };

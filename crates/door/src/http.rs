@@ -13,6 +13,7 @@ mod mcp;
 mod page;
 mod parts;
 mod principal;
+mod probe;
 mod refusal;
 mod replicas;
 mod rpc;
@@ -44,11 +45,12 @@ use self::connections::{Body, Held, Received};
 use self::mcp::Mcp;
 use self::page::Page;
 use self::principal::{Admission, Principal};
+pub use self::probe::{NotReady, ready};
 use self::refusal::Refusal;
 use self::replicas::FromReplica;
 use crate::bus::Bus;
 use crate::once::Once;
-pub use crate::seal::SealError;
+pub use crate::seal::{SealError, Unsealed, new_seal_key};
 
 /// A door over HTTP.
 pub struct Door {

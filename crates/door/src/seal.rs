@@ -1,6 +1,7 @@
 //! Values that callers keep for the door and hand back: nobody else can read, make or change them.
 //! Never a right: a sealed value says what was agreed on, and with whom, and each message is judged by who sends it.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -74,6 +75,21 @@ struct Sealed<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the crypto library failed")]
 pub struct Unsealed;
+
+/// A new key, as the file that `seal_key` names has it: 64 hexadecimal digits.
+///
+/// # Errors
+/// [`Unsealed`].
+pub fn new_seal_key() -> Result<Zeroizing<String>, Unsealed> {
+    let mut key = Zeroizing::new([0; KEY_BYTES]);
+    rand::fill(&mut *key).map_err(|_| Unsealed)?;
+    let mut text = Zeroizing::new(String::with_capacity(2 * KEY_BYTES));
+    for byte in key.iter() {
+        // A text takes whatever is written.
+        let _ = write!(text, "{byte:02x}");
+    }
+    Ok(text)
+}
 
 /// What callers keep cannot be sealed.
 #[derive(Debug, thiserror::Error)]

@@ -17,10 +17,7 @@ use super::config::DoorConfig;
 /// What connections begin with, if the configuration names a certificate.
 pub(super) fn acceptor(config: &DoorConfig) -> Result<Option<TlsAcceptor>, String> {
     let (Some(chain), Some(key)) = (&config.tls_cert, &config.tls_key) else { return Ok(None) };
-    let wrong = |member: &str, path: &Path, error: &dyn Display| format!("`{member}`: `{}`: {error}", path.display());
-    let pem = read_public(chain).map_err(|error| format!("`tls_cert`: {error}"))?;
-    let certificates = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
-    let certificates = certificates.map_err(|error| wrong("tls_cert", chain, &error))?;
+    let certificates = certificates(chain)?;
     let pem = read_secret(key).map_err(|error| format!("`tls_key`: {error}"))?;
     let private = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| wrong("tls_key", key, &error))?;
     // Named, so that another provider in the program does not matter.
@@ -32,4 +29,15 @@ pub(super) fn acceptor(config: &DoorConfig) -> Result<Option<TlsAcceptor>, Strin
         .map_err(|error| wrong("tls_cert", chain, &error))?;
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Some(TlsAcceptor::from(Arc::new(tls))))
+}
+
+/// Those of the file that `tls_cert` names, the listener's first.
+pub(super) fn certificates(chain: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let pem = read_public(chain).map_err(|error| format!("`tls_cert`: {error}"))?;
+    let certificates = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
+    certificates.map_err(|error| wrong("tls_cert", chain, &error))
+}
+
+fn wrong(member: &str, path: &Path, error: &dyn Display) -> String {
+    format!("`{member}`: `{}`: {error}", path.display())
 }

@@ -239,7 +239,7 @@ pub(super) fn pem(label: &str, der: &[u8]) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_certificate_it_listens_to_other_machines_and_speaks_tls_alone() {
     let issuer = TokenIssuer::generate("https://idp.example").unwrap();
-    let stage = stage(&issuer).await;
+    let mut stage = stage(&issuer).await;
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     stage.shell.write("cert.pem", &pem("CERTIFICATE", cert.der()));
@@ -253,6 +253,26 @@ async fn with_a_certificate_it_listens_to_other_machines_and_speaks_tls_alone() 
     let mut clear = door.wire().await;
     clear.write(post("/rpc/tools", "", "{}")).await;
     assert!(clear.ends().await, "no answer but an alert of TLS");
+    // Asked from its machine, as a health check does, by its very certificate.
+    let shell = &stage.shell;
+    shell.run("door --ready").fails(30, &["`listen` has port 0"]);
+    let here = shell.read("door.toml").replace("0.0.0.0:0", &format!("0.0.0.0:{}", door.at.port()));
+    shell.write("here.toml", &here);
+    let ready = async {
+        while shell.run("door --config here.toml --ready").code != 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within(2 * LONG, ready).await;
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert;
+    shell.write("other.pem", &pem("CERTIFICATE", other.der()));
+    shell.write("other.toml", &here.replace("\"cert.pem\"", "\"other.pem\""));
+    shell.run("door --config other.toml --ready").fails(20, &["no door of this configuration answers", "certificate"]);
+    shell.write(
+        "clear.toml",
+        &here.replace("tls_cert", "# tls_cert").replace("tls_key", "# tls_key").replace("0.0.0.0", "127.0.0.1"),
+    );
+    shell.run("door --config clear.toml --ready").fails(20, &["no door of this configuration answers"]);
     let Some(python) = sealwire_testkit::python::python() else { return };
     let script = "import requests, sys\n\
         address, ca, token = sys.argv[1:]\n\
@@ -267,6 +287,15 @@ async fn with_a_certificate_it_listens_to_other_machines_and_speaks_tls_alone() 
     let output = within(3 * LONG, command.kill_on_drop(true).output()).await.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("\"result\":3"), "{said} {}", String::from_utf8_lossy(&output.stderr));
+    stage.server.pause().await;
+    let unready = async {
+        while !shell.run("door --config here.toml --ready").stderr.contains("takes no requests") {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within(2 * LONG, unready).await;
+    stage.server.resume().await;
     assert_eq!(door.stop().await.0, Some(0));
+    shell.run("door --config here.toml --ready").fails(20, &["no door of this configuration answers", "refused"]);
     stage.end().await;
 }
