@@ -8,21 +8,30 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("policies")
 }
 
+/// With those of the compose set-up's server of MCP.
+fn all() -> [(PathBuf, usize); 2] {
+    [(folder(), 13), (Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/glossary/policies"), 2)]
+}
+
 #[test]
 fn shipped_policies_load_without_a_warning() {
-    let (set, warnings) =
-        PolicySet::load(&folder(), &Methods::from_files()).unwrap_or_else(|errors| panic!("{errors}"));
-    assert!(warnings.is_empty(), "{warnings:#?}");
-    assert_eq!(set.methods().names().count(), 13);
+    for (folder, methods) in all() {
+        let loaded = PolicySet::load(&folder, &Methods::from_files());
+        let (set, warnings) = loaded.unwrap_or_else(|errors| panic!("{errors}"));
+        assert!(warnings.is_empty(), "{warnings:#?}");
+        assert_eq!(set.methods().names().count(), methods, "{}", folder.display());
+    }
 }
 
 #[test]
 fn shipped_expectations_hold_and_exercise_every_rule() {
-    let (set, _) = PolicySet::load(&folder(), &Methods::from_files()).unwrap();
-    let expectations = TestSuite::load(&folder()).unwrap_or_else(|errors| panic!("{errors}"));
-    let outcome = TestReport::run(&set, &expectations);
-    assert!(outcome.passed(), "{outcome}");
-    assert!(outcome.uncovered.is_empty(), "{outcome}");
+    for (folder, _) in all() {
+        let (set, _) = PolicySet::load(&folder, &Methods::from_files()).unwrap();
+        let expectations = TestSuite::load(&folder).unwrap_or_else(|errors| panic!("{errors}"));
+        let outcome = TestReport::run(&set, &expectations);
+        assert!(outcome.passed(), "{outcome}");
+        assert!(outcome.uncovered.is_empty(), "{outcome}");
+    }
 }
 
 #[test]
@@ -43,7 +52,7 @@ fn nobody_has_more_than_their_work_needs() {
 
 #[test]
 fn shipped_files_are_laid_out_as_fmt_does() {
-    for entry in std::fs::read_dir(folder()).unwrap() {
+    for entry in all().iter().flat_map(|(folder, _)| std::fs::read_dir(folder).unwrap()) {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
         if name.ends_with(".md") {

@@ -17,7 +17,7 @@ use crate::output::Output;
 /// Whole set-ups: keys, broker users, certificates, configuration
 #[derive(Subcommand)]
 pub(crate) enum Setup {
-    /// Write all that the compose set-up needs: three brokers, services, their agents
+    /// Write all that the compose set-up needs: three brokers, services, their agents, a door
     Cluster(cluster::Cluster),
     /// Add a service to a set-up that is there
     Service(service::AddService),

@@ -1,4 +1,4 @@
-//! X.509 certificates of the brokers, from a certificate authority that signs them and is forgotten.
+//! X.509 certificates of the brokers and of the door, each kind from a certificate authority that signs it and is forgotten.
 //! Never keeps the authority's key: nobody can add a certificate that the brokers or clients would trust.
 
 use base64::Engine as _;
@@ -11,16 +11,16 @@ use zeroize::Zeroizing;
 
 use crate::exit::{Exit, Failure, OrFail as _};
 
-/// The certificates of a cluster.
+/// Certificates of one authority.
 pub(super) struct Certificates {
-    /// What everybody trusts, as PEM.
+    /// What those who connect trust, as PEM.
     pub(super) authority: String,
-    /// One for each broker.
-    pub(super) brokers: Vec<Broker>,
+    /// One for each, in their order.
+    pub(super) each: Vec<Certificate>,
 }
 
-/// One broker's certificate and key.
-pub(super) struct Broker {
+/// A certificate and its key.
+pub(super) struct Certificate {
     pub(super) certificate: String,
     pub(super) key: Zeroizing<String>,
 }
@@ -28,29 +28,47 @@ pub(super) struct Broker {
 /// How long certificates hold, in days. The public web's limit of 2024; they are made anew well before.
 pub(super) const DAYS: i64 = 398;
 
+const SERVER: ExtendedKeyUsagePurpose = ExtendedKeyUsagePurpose::ServerAuth;
+const CLIENT: ExtendedKeyUsagePurpose = ExtendedKeyUsagePurpose::ClientAuth;
+
 impl Certificates {
-    /// Makes an authority, and a certificate for each host name, for both sides of a connection: a broker is a server
-    /// to its clients, and to the other brokers server or client.
-    pub(super) fn generate(hosts: &[&str], now: OffsetDateTime) -> Result<Self, Failure> {
+    /// Those of the brokers, one for each host name, for both sides of a connection: a broker is a server to its clients, and to
+    /// the other brokers server or client.
+    pub(super) fn of_brokers(hosts: &[&str], now: OffsetDateTime) -> Result<Self, Failure> {
+        let each: Vec<&[&str]> = hosts.chunks(1).collect();
+        Self::generate("sealwire cluster authority", &each, &[SERVER, CLIENT], now)
+    }
+
+    /// That of the door, which has these host names. Of another authority: brokers take each other for brokers by theirs.
+    pub(super) fn of_door(hosts: &[&str], now: OffsetDateTime) -> Result<Self, Failure> {
+        Self::generate("sealwire door authority", &[hosts], &[SERVER], now)
+    }
+
+    fn generate(
+        name: &str,
+        each: &[&[&str]],
+        usages: &[ExtendedKeyUsagePurpose],
+        now: OffsetDateTime,
+    ) -> Result<Self, Failure> {
         let authority_key = KeyPair::generate().or_fail(Exit::Bug)?;
-        let mut params = params("sealwire cluster authority", &[], now)?;
+        let mut params = params(name, &[], now)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let authority = params.self_signed(&authority_key).or_fail(Exit::Bug)?;
         let authority = pem("CERTIFICATE", authority.der()).to_string();
         let issuer = Issuer::new(params, authority_key);
-        let broker = |host: &&str| {
+        let certificate = |hosts: &&[&str]| {
             let key = KeyPair::generate().or_fail(Exit::Bug)?;
-            let mut params = self::params(host, &[host], now)?;
+            let mut params = self::params(hosts.first().copied().unwrap_or_default(), hosts, now)?;
             params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+            params.extended_key_usages = usages.to_vec();
             params.use_authority_key_identifier_extension = true;
             let certificate = params.signed_by(&key, &issuer).or_fail(Exit::Bug)?;
             let certificate = pem("CERTIFICATE", certificate.der()).to_string();
-            Ok(Broker { certificate, key: pem("PRIVATE KEY", &Zeroizing::new(key.serialize_der())) })
+            Ok(Certificate { certificate, key: pem("PRIVATE KEY", &Zeroizing::new(key.serialize_der())) })
         };
-        let brokers = hosts.iter().map(broker).collect::<Result<Vec<_>, Failure>>()?;
-        Ok(Self { authority, brokers })
+        let each = each.iter().map(certificate).collect::<Result<Vec<_>, Failure>>()?;
+        Ok(Self { authority, each })
     }
 }
 

@@ -7,12 +7,12 @@ use clap::Args;
 use sealwire::Name;
 use serde_json::json;
 
-use super::target::Target;
+use super::target::{Added, Target};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::parties::SERVICES;
 
-/// Write all that the compose set-up needs: three brokers, services, their agents
+/// Write all that the compose set-up needs: three brokers, services, their agents, a door
 ///
 /// Makes keys, broker users, certificates, tokens, credentials and configuration, each file in the folder of the one
 /// container that may read it. A set-up that is there already stays as it is, but for a fresh token: services that it
@@ -23,6 +23,7 @@ use crate::parties::SERVICES;
 Examples:
   sealwire setup cluster --out /sealwire
   sealwire setup cluster --out /sealwire --service demo --service ledger
+  sealwire setup cluster --out /sealwire --mcp wiki=http://wiki-mcp:8000/mcp
 
 docker-compose.yml does it so, with one volume mounted on each folder.")]
 pub(crate) struct Cluster {
@@ -32,6 +33,22 @@ pub(crate) struct Cluster {
     /// A service, and its folder; repeat for several
     #[arg(long = "service", value_name = "NAME", default_values = SERVICES)]
     services: Vec<Name>,
+    /// A service whose methods are the tools of a server of MCP, with the server's address; repeat for several
+    #[arg(long, value_name = "NAME=URL", value_parser = with_server)]
+    mcp: Vec<(Name, String)>,
+}
+
+fn with_server(text: &str) -> Result<(Name, String), String> {
+    let (name, url) = text.split_once('=').ok_or("write NAME=URL, such as wiki=http://wiki-mcp:8000/mcp")?;
+    Ok((Name::new(name).map_err(|error| error.to_string())?, server(url)?))
+}
+
+/// The address of a server of MCP.
+pub(super) fn server(url: &str) -> Result<String, String> {
+    match url.split_once("://") {
+        Some(("http" | "https", rest)) if !rest.is_empty() => Ok(url.to_owned()),
+        _ => Err("write an address such as http://wiki-mcp:8000/mcp".to_owned()),
+    }
 }
 
 impl Cluster {
@@ -49,12 +66,20 @@ impl Cluster {
             }
             Some(mark) => mark,
         };
-        let lacking: Vec<Name> = self.services.into_iter().filter(|name| !mark.services.contains(name)).collect();
+        // What is named with a server is that, also if it is among those that are there if none is named.
+        let is_mcp = |name: &Name| self.mcp.iter().any(|(with_server, _)| with_server == name);
+        let of_demo = self.services.iter().filter(|name| !is_mcp(name)).map(|name| (name.clone(), None));
+        let of_mcp = self.mcp.iter().map(|(name, url)| (name.clone(), Some(url.clone())));
+        // The first is the one that the caller's token is for.
+        let all = of_demo.chain(of_mcp).map(|(name, mcp)| Added { name, mcp });
+        let all = all.filter(|service| !mark.services.contains(&service.name));
+        let lacking: Vec<Added> = all.collect();
         let mark = target.add_services(mark, &lacking)?;
         target.write_token(&mark)?;
 
         drop(working);
-        let added = if made { Vec::new() } else { lacking };
+        let added: Vec<Name> =
+            if made { Vec::new() } else { lacking.into_iter().map(|service| service.name).collect() };
         let result = json!({ "folder": target.display().to_string(), "made": made, "renewed": renewed, "added": added,
                              "services": mark.services, "folders": Target::folders(&mark) });
         out.result(&result, || {

@@ -8,7 +8,8 @@ use sealwire::Name;
 use sealwire::auth::KeyEntry;
 use serde_json::json;
 
-use super::target::Target;
+use super::cluster::server;
+use super::target::{Added, Target};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::parties::ENVIRONMENT;
@@ -21,6 +22,7 @@ use crate::parties::ENVIRONMENT;
 #[command(after_help = "\
 Examples:
   sealwire setup service ledger --out /sealwire
+  sealwire setup service wiki --out /sealwire --mcp http://wiki-mcp:8000/mcp
   kill -HUP …    # each broker: `nats-server --signal reload` does the same")]
 pub(crate) struct AddService {
     /// The service's name, and its folder's
@@ -29,6 +31,9 @@ pub(crate) struct AddService {
     /// Where the folders are
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
+    /// The server of MCP whose tools are its methods, over Streamable HTTP; without one, those of the demonstration
+    #[arg(long, value_name = "URL", value_parser = server)]
+    mcp: Option<String>,
 }
 
 impl AddService {
@@ -58,7 +63,7 @@ impl AddService {
             )));
         }
         let enrolled = target.enrolled(&mark)?;
-        target.add_services(mark, std::slice::from_ref(&self.name))?;
+        target.add_services(mark, &[Added { name: self.name.clone(), mcp: self.mcp.clone() }])?;
         let keys: Vec<_> = enrolled.values().map(|entry| json!({ "agent": entry.owner, "kid": entry.kid })).collect();
         let result = json!({ "folder": target.display().to_string(), "added": [self.name], "lacks": keys });
         out.result(&result, || {

@@ -6,11 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use sealwire::auth::{
-    Denylist, KeyEntry, KeyRingFile, KeyStatus, TokenIssuer, read_secret, write_secret, write_service_key,
+    Denylist, KeyEntry, KeyRingFile, KeyStatus, ProofAlgorithm, TokenIssuer, read_secret, write_secret,
+    write_service_key,
 };
 use sealwire::client::Credentials;
 use sealwire::wire::{AgentKey, Audience, ServiceKey};
 use sealwire::{BusConfig, Name};
+use sealwire_door::http::new_seal_key;
 use time::OffsetDateTime;
 
 use super::certificates::Certificates;
@@ -29,8 +31,14 @@ const OPERATOR: &str = "operator";
 const ISSUER_FOLDER: &str = "issuer";
 /// Where the issuer hands tokens to the caller.
 const TOKENS: &str = "tokens";
+/// The door, its agent, and its folder.
+const DOOR: &str = "door";
+/// Where its callers find it, and who issues the tokens with which it calls.
+const DOOR_URL: &str = "https://localhost:8443";
+/// Its names, for its certificate.
+const DOOR_HOSTS: [&str; 3] = ["localhost", DOOR, "127.0.0.1"];
 /// The folders beside the services'.
-const FOLDERS: [&str; 7] = ["nats-1", "nats-2", "nats-3", CALLER, OPERATOR, ISSUER_FOLDER, TOKENS];
+const FOLDERS: [&str; 8] = ["nats-1", "nats-2", "nats-3", CALLER, OPERATOR, ISSUER_FOLDER, TOKENS, DOOR];
 /// Names that a service cannot have: of what else there is beside its folder.
 const TAKEN: [&str; 5] = ["policies", "data-1", "data-2", "data-3", "node"];
 /// The operator's tools' user.
@@ -68,9 +76,9 @@ impl Target {
     pub(super) fn make(&self) -> Result<Mark, Failure> {
         FOLDERS.into_iter().try_for_each(|folder| self.make_folder(folder))?;
         let mut users = Users::default();
-        for (agent, _, algorithm, _) in AGENTS {
+        for (agent, algorithm) in agents() {
             let name = parties::named(agent)?;
-            let key = AgentKey::generate(&format!("{agent}.k1"), *algorithm).or_fail(Exit::Bug)?;
+            let key = AgentKey::generate(&format!("{agent}.k1"), algorithm).or_fail(Exit::Bug)?;
             let seed = users.make(Kind::Agent, &name)?;
             let bus = BusConfig { nkey_seed: Some(seed), tls_ca: Some("ca.pem".into()), ..brokers() };
             let credentials = Credentials::new(parties::named(ENVIRONMENT)?, name, key, bus);
@@ -81,10 +89,23 @@ impl Target {
         self.write(OPERATOR, USERS, &users.to_json()?)?;
         let key = self.file(ISSUER_FOLDER, TOKEN_KEY);
         remove(&key)?;
-        TokenIssuer::generate(ISSUER).or_fail(Exit::Bug)?.save(&key).or_fail(Exit::Input)?;
+        let issuer = TokenIssuer::generate(ISSUER).or_fail(Exit::Bug)?;
+        issuer.save(&key).or_fail(Exit::Input)?;
+        self.make_door(&issuer)?;
         let mark = Mark::new();
         self.write_certificates(&mark)?;
         Ok(mark)
+    }
+
+    /// What the door has of its own, but for its configuration, which names the services.
+    fn make_door(&self, issuer: &TokenIssuer) -> Result<(), Failure> {
+        let key = self.file(DOOR, DOOR_KEY);
+        remove(&key)?;
+        TokenIssuer::generate(DOOR_URL).or_fail(Exit::Bug)?.save(&key).or_fail(Exit::Input)?;
+        self.write(DOOR, "seal.key", &new_seal_key().or_fail(Exit::Bug)?)?;
+        self.write(DOOR, "jwks.json", &issuer.public_jwks())?;
+        self.write(DOOR, "denylist.json", &Denylist::default().to_json())?;
+        remove(&self.file(DOOR, DOOR_CONFIG))
     }
 
     /// New certificates, and nothing else. The authority of the last ones stays trusted, so that the brokers and their
@@ -97,41 +118,48 @@ impl Target {
     }
 
     fn write_certificates(&self, mark: &Mark) -> Result<(), Failure> {
-        let certificates = Certificates::generate(&NODES, OffsetDateTime::now_utc())?;
+        let now = OffsetDateTime::now_utc();
+        let certificates = Certificates::of_brokers(&NODES, now)?;
         let last = read_if_there(&self.file(OPERATOR, "ca.pem"))?.and_then(|text| first_certificate(&text));
         let trusted = certificates.authority.clone() + last.as_deref().unwrap_or_default();
         let trusting = Self::folders(mark).into_iter().filter(|folder| ![ISSUER_FOLDER, TOKENS].contains(folder));
         for folder in trusting {
             self.write(folder, "ca.pem", &trusted)?;
         }
-        for (node, broker) in NODES.iter().zip(&certificates.brokers) {
-            self.write(node, "key.pem", &broker.key)?;
-            self.write(node, "cert.pem", &broker.certificate)?;
+        let of_door = Certificates::of_door(&DOOR_HOSTS, now)?;
+        self.write(DOOR, "callers-ca.pem", &of_door.authority)?;
+        for (folder, own) in NODES.iter().zip(&certificates.each).chain(std::iter::once(&DOOR).zip(&of_door.each)) {
+            self.write(folder, "key.pem", &own.key)?;
+            self.write(folder, "cert.pem", &own.certificate)?;
         }
         Ok(())
     }
 
     /// Adds services, tells the brokers, and marks the set-up. What an interrupted run left of them is replaced.
-    pub(super) fn add_services(&self, mut mark: Mark, names: &[Name]) -> Result<Mark, Failure> {
-        if names.is_empty() {
+    pub(super) fn add_services(&self, mut mark: Mark, services: &[Added]) -> Result<Mark, Failure> {
+        if services.is_empty() {
             return Ok(mark);
         }
-        if let Some(taken) = names.iter().find(|name| FOLDERS.iter().chain(&TAKEN).any(|taken| name.as_str() == *taken))
-        {
+        let is_taken = |name: &Name| FOLDERS.iter().chain(&TAKEN).any(|taken| name.as_str() == *taken);
+        if let Some(taken) = services.iter().map(|service| &service.name).find(|name| is_taken(name)) {
             return Err(Failure::input(format!("a service cannot be named `{taken}`: that is another folder's name")));
         }
         let mut users = Users::load(&self.file(OPERATOR, USERS))?;
         let denied = self.denied(&mark)?;
-        for name in names {
-            if !mark.services.contains(name) {
-                self.add_service(name, &mark, &mut users, &denied)?;
-                mark.services.push(name.clone());
+        for service in services {
+            if !mark.services.contains(&service.name) {
+                self.add_service(service, &mark, &mut users, &denied)?;
+                mark.services.push(service.name.clone());
             }
         }
         for agent in self.agents(&mark)? {
             let (credentials, _) = agent;
             let name = credentials.agent().to_string();
             self.save_credentials(credentials, &name, &mark.services)?;
+        }
+        // What an operator has made of it stays.
+        if !self.file(DOOR, DOOR_CONFIG).exists() {
+            self.write(DOOR, DOOR_CONFIG, &door_config(&mark.services))?;
         }
         self.write_users(&users)?;
         // The new folders first: as long as only they say so, they are no part of it.
@@ -177,7 +205,7 @@ impl Target {
 
     /// The keys of agents that the set-up did not make, as any service knows them: by key id.
     pub(super) fn enrolled(&self, mark: &Mark) -> Result<BTreeMap<String, KeyEntry>, Failure> {
-        let made = |entry: &KeyEntry| AGENTS.iter().any(|(name, ..)| *name == entry.owner.as_str());
+        let made = |entry: &KeyEntry| agents().any(|(name, _)| name == entry.owner.as_str());
         let entries = self.entries(mark)?.into_iter().map(|(_, entry)| entry);
         let enrolled = entries.filter(|entry| !made(entry) && entry.status == KeyStatus::Active);
         Ok(enrolled.map(|entry| (entry.kid.clone(), entry)).collect())
@@ -213,7 +241,8 @@ impl Target {
         NODES.iter().try_for_each(|node| self.write(node, "users.conf", &users.config()))
     }
 
-    fn add_service(&self, name: &Name, mark: &Mark, users: &mut Users, denied: &Denylist) -> Result<(), Failure> {
+    fn add_service(&self, added: &Added, mark: &Mark, users: &mut Users, denied: &Denylist) -> Result<(), Failure> {
+        let name = &added.name;
         let folder = name.as_str();
         let audience = audience(name)?;
         mark.check_unmarked(&self.0, folder)?;
@@ -231,9 +260,11 @@ impl Target {
         self.write(folder, "ring.json", &ring)?;
         let issuer = TokenIssuer::load(self.file(ISSUER_FOLDER, TOKEN_KEY)).or_fail(Exit::Input)?;
         self.write(folder, "jwks.json", &issuer.public_jwks())?;
+        let door = TokenIssuer::load(self.file(DOOR, DOOR_KEY)).or_fail(Exit::Input)?;
+        self.write(folder, "door-jwks.json", &door.public_jwks())?;
         self.write(folder, "denylist.json", &denied.to_json())?;
         self.write(folder, "ca.pem", &read_if_there(&self.file(OPERATOR, "ca.pem"))?.unwrap_or_default())?;
-        self.write(folder, "sealwire.toml", &service_config(name))
+        self.write(folder, "sealwire.toml", &service_config(added))
     }
 
     /// The agents of the set-up, each with whether every service still admits its key: a key that one of them has
@@ -241,12 +272,12 @@ impl Target {
     fn agents(&self, mark: &Mark) -> Result<Vec<(Credentials, bool)>, Failure> {
         let entries = self.entries(mark)?.into_iter().map(|(_, entry)| entry);
         let refused: Vec<_> = entries.filter(|entry| entry.status != KeyStatus::Active).collect();
-        let load = |(agent, ..): &(&str, _, _, _)| {
+        let load = |(agent, _)| {
             let credentials = Credentials::load(self.credentials(agent)).or_fail(Exit::Input)?;
             let admitted = !refused.iter().any(|entry| entry.kid == credentials.kid());
             Ok((credentials, admitted))
         };
-        AGENTS.iter().map(load).collect()
+        agents().map(load).collect()
     }
 
     /// What any service of the set-up denies.
@@ -257,8 +288,8 @@ impl Target {
         })
     }
 
-    /// The caller has its own folder, and gets its tokens from the issuer. The other agents are the operator's, who
-    /// holds the issuer's key too. All pin the services' keys.
+    /// The caller has its own folder, and gets its tokens from the issuer; the door has its own, and makes tokens for its callers.
+    /// The other agents are the operator's, who holds the issuer's key too. All pin the services' keys.
     fn save_credentials(&self, credentials: Credentials, agent: &str, services: &[Name]) -> Result<(), Failure> {
         let mut credentials = credentials;
         for service in services {
@@ -272,6 +303,9 @@ impl Target {
         }
         let credentials = if agent == CALLER {
             credentials.token_file(format!("../{TOKENS}/{CALLER}.jwt"))
+        } else if agent == DOOR {
+            // Credentials have to say where tokens come from. Those of the door are its own, so this is never read.
+            credentials.token_file(format!("{DOOR}.jwt"))
         } else {
             let command = ["sealwire", "token", "issue", "--key", "../issuer/token-key.json", "--subject", agent];
             let mut command: Vec<String> = command.map(ToOwned::to_owned).into();
@@ -298,7 +332,8 @@ impl Target {
     }
 
     fn credentials(&self, agent: &str) -> PathBuf {
-        self.file(if agent == CALLER { CALLER } else { OPERATOR }, &format!("{agent}.creds.json"))
+        let folder = if [CALLER, DOOR].contains(&agent) { agent } else { OPERATOR };
+        self.file(folder, &format!("{agent}.creds.json"))
     }
 
     fn file(&self, folder: &str, name: &str) -> PathBuf {
@@ -318,6 +353,23 @@ impl Target {
 }
 
 const SERVICE_KEY: &str = "service-key.json";
+/// The key with which the door makes tokens.
+const DOOR_KEY: &str = "door-key.json";
+const DOOR_CONFIG: &str = "door.toml";
+
+/// A service that is to be added.
+#[derive(Debug, Clone)]
+pub(super) struct Added {
+    pub(super) name: Name,
+    /// The server of MCP whose tools are its methods; those of the demonstration if there is none.
+    pub(super) mcp: Option<String>,
+}
+
+/// The agents of a set-up, with the algorithms of their keys. The door's key is one of which anybody can check receipts.
+fn agents() -> impl Iterator<Item = (&'static str, ProofAlgorithm)> {
+    let of_demo = AGENTS.iter().map(|(name, _, algorithm, _)| (*name, *algorithm));
+    of_demo.chain(std::iter::once((DOOR, ProofAlgorithm::EdDsa)))
+}
 
 fn audience(service: &Name) -> Result<Audience, Failure> {
     Ok(Audience::new(&parties::named(ENVIRONMENT)?, service))
@@ -331,23 +383,59 @@ fn brokers() -> BusConfig {
     BusConfig { urls: NODES.iter().map(|node| format!("tls://{node}:4222")).collect(), ..BusConfig::default() }
 }
 
-fn service_config(service: &Name) -> String {
+fn door_config(services: &[Name]) -> String {
+    let exposed: String = services
+        .iter()
+        .map(|service| format!("\n[[door.expose]]\nservice = \"{service}\"\ntimeout_s = 30\n"))
+        .collect();
+    format!(
+        "# The door: callers that do not speak Sealwire, each as who its token says. Written by `sealwire setup`.\n\
+         [door]\nlisten = \"0.0.0.0:8443\"\ntls_cert = \"cert.pem\"\ntls_key = \"key.pem\"\n\
+         # Where callers find it; their tokens must be for it (`aud`), and name a service (`scope`).\n\
+         public_url = \"{DOOR_URL}\"\ncredentials = \"{DOOR}.creds.json\"\n\
+         identity = {{ mode = \"mint\", key = \"{DOOR_KEY}\" }}\n\
+         denylist = \"denylist.json\"\nseal_key = \"seal.key\"\n\n\
+         [[door.tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n{exposed}"
+    )
+}
+
+fn service_config(Added { name: service, mcp }: &Added) -> String {
     let urls: Vec<String> = brokers().urls.iter().map(|url| format!("\"{url}\"")).collect();
     let urls = urls.join(", ");
+    let (what, backend) = match mcp {
+        None => ("the demonstration methods", String::new()),
+        Some(url) => {
+            let plaintext = if url.starts_with("http:") {
+                "# Nobody else is on the network between the two.\nallow_plaintext = true\n"
+            } else {
+                ""
+            };
+            let url = toml::Value::from(url.as_str());
+            let backend = format!(
+                "\n[[backend]]\nname = \"{service}\"\nkind = \"mcp\"\nurl = {url}\nprefix = \"{service}\"\n{plaintext}"
+            );
+            ("the tools of a server of MCP", backend)
+        }
+    };
     format!(
-        "# A service with the demonstration methods. Written by `sealwire setup`.\n\
+        "# A service with {what}. Written by `sealwire setup`.\n\
          environment = \"{ENVIRONMENT}\"\nservice = \"{service}\"\n\n\
          [nats]\nurls = [{urls}]\nnkey_seed_file = \"service.nkey\"\ntls_ca = \"ca.pem\"\n\n\
          [keys]\nring = \"ring.json\"\nservice_key = \"{SERVICE_KEY}\"\ndenylist = \"denylist.json\"\n\n\
          # The brokers see every token: one that is not bound to its bearer's key is refused.\n\
          [tokens]\nrequire_cnf = true\n\n\
-         [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n\n\
+         [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n\
+         may = {{ agents = [\"*\"], roles = [\"*\"] }}\n\n\
+         # The door speaks for its callers, and for nobody else.\n\
+         [[tokens.issuer]]\nissuer = \"{DOOR_URL}\"\njwks = \"door-jwks.json\"\n\
+         require = {{ \"act.sub\" = \"{DOOR}\" }}\n\
+         may = {{ agents = [\"{DOOR}\"], roles = [\"*\"], subjects = [\"*\"] }}\n\n\
          [policy]\nfolder = \"../policies\"\n\n\
          # All containers have one clock: the less it may be off, the sooner a new guard vouches for messages. A machine\n\
          # that does all this and your work, too, may stall for longer than a quarter of a second.\n\
          [replay]\nguard = \"shared\"\nreplicas = {copies}\nstream_messages = 200000\nskew_s = 2\nanswer_within_ms = 1000\n\n\
          # In an account of its own.\n\
-         [replay.nats]\nurls = [{urls}]\nnkey_seed_file = \"guard.nkey\"\ntls_ca = \"ca.pem\"\n",
+         [replay.nats]\nurls = [{urls}]\nnkey_seed_file = \"guard.nkey\"\ntls_ca = \"ca.pem\"\n{backend}",
         copies = NODES.len(),
     )
 }

@@ -149,6 +149,6 @@ const GUARD_CONNECTIONS: u32 = 64;
 const GUARD_SUBSCRIPTIONS: u32 = 16;
 /// The guard's stream, and those that it makes in its place before the surplus is removed.
 const GUARD_STREAMS: u32 = 4;
-/// All copies of all streams of one guard together: a third of it on each broker. The shipped two guards fill what a broker
+/// All copies of all streams of one guard together: a third of it on each broker. The shipped three guards fill what a broker
 /// has (`max_memory_store`), and no more: else whoever holds one guard's login could leave nothing for the other.
 const GUARD_MEMORY: &str = "384MB";

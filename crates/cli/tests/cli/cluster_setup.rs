@@ -39,7 +39,8 @@ fn secrets(name: &str, text: &str) -> Vec<String> {
     match name {
         "key.pem" => vec![text.lines().nth(1).unwrap().to_owned()],
         "service.nkey" | "guard.nkey" | "tools.nkey" => vec![text.trim().to_owned()],
-        "token-key.json" => at(&["/d"]),
+        "token-key.json" | "door-key.json" => at(&["/d"]),
+        "seal.key" => vec![text.to_owned()],
         "service-key.json" => at(&["/seed"]),
         "planner.jwt" => vec![text.trim().to_owned()],
         "ring.json" => {
@@ -67,15 +68,15 @@ fn every_secret_is_in_one_file_that_only_its_owner_can_read() {
             shell.never_said(&secret);
         }
     }
-    // Three brokers' keys; two users of each service, its key and three derived keys; four agents with a user each; the
-    // tools; the issuer; one token.
-    assert_eq!(count, 3 + 2 * (2 + 1 + 3) + 4 * 2 + 1 + 1 + 1);
+    // Three brokers' keys; two users of each service, its key and three derived keys; five agents with a user each; the
+    // tools; the issuer; one token; of the door its certificate's key, that of its tokens, and what seals.
+    assert_eq!(count, 3 + 2 * (2 + 1 + 3) + 5 * 2 + 1 + 1 + 1 + 3);
     for folder in shell.files() {
         assert_eq!(shell.mode(&folder), 0o700, "{folder}");
     }
     assert!(files.keys().all(|name| shell.mode(name) == 0o600), "what is no secret has no other reader either");
     let users = &files["nats-1/users.conf"];
-    assert!(!users.contains(" SU") && users.matches("nkey: U").count() == 9, "public keys only");
+    assert!(!users.contains(" SU") && users.matches("nkey: U").count() == 10, "public keys only");
     assert!(!users.contains("allow_responses"));
     assert_eq!(users, &files["nats-3/users.conf"]);
     assert!(
@@ -110,7 +111,7 @@ fn a_set_up_that_lost_a_folder_is_refused_and_left_alone() {
     shell.run("setup cluster --out .").ok();
     let other = Shell::new();
     other.run("setup cluster --out .").ok();
-    for lost in ["demo", "planner", "nats-3"] {
+    for lost in ["demo", "planner", "door", "nats-3"] {
         std::fs::rename(shell.path(lost), shell.path("kept")).unwrap();
         let before = files(&shell);
         let refused =
@@ -153,11 +154,12 @@ fn renewed_certificates_leave_keys_key_ids_and_denylists_alone() {
     let after = files(&shell);
     let expected = |name: &&String| {
         let file = name.rsplit('/').next().unwrap();
-        ["cert.pem", "key.pem", "ca.pem", "set-up.json"].contains(&file) || *name == "tokens/planner.jwt"
+        ["cert.pem", "key.pem", "ca.pem", "callers-ca.pem", "set-up.json"].contains(&file)
+            || *name == "tokens/planner.jwt"
     };
     let changed = changed(&before, &after);
     assert!(changed.iter().all(|name| expected(&name)), "{changed:?}");
-    assert_eq!(changed.iter().filter(|name| name.ends_with("cert.pem")).count(), 3);
+    assert_eq!(changed.iter().filter(|name| name.ends_with("cert.pem")).count(), 4);
     assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
     assert!(shell.read_json("nats-1/set-up.json")["until"].as_u64().unwrap() > now + 300 * 86_400);
     // The old authority is still trusted, so that brokers and clients can be restarted one by one; not the one before it.
@@ -199,11 +201,11 @@ fn a_service_is_added_and_nobody_elses_keys_are_touched() {
     // An agent's key that one service has revoked is not admitted by the next; a denied one is denied there, too.
     let ring = shell.read_json("ledger/ring.json");
     let kids: Vec<&str> = ring["keys"].as_array().unwrap().iter().map(|key| key["kid"].as_str().unwrap()).collect();
-    assert_eq!(kids, ["planner.k1", "operator.k1", "auditor.k1"]);
+    assert_eq!(kids, ["planner.k1", "operator.k1", "auditor.k1", "door.k1"]);
     assert!(after["ledger/denylist.json"].contains("teller.k1"));
 
     shell.run("setup service ledger --out .").fails(30, &["has a service ledger already"]);
-    for taken in ["tokens", "nats-1", "policies"] {
+    for taken in ["tokens", "nats-1", "policies", "door"] {
         shell.run(&format!("setup service {taken} --out .")).fails(30, &["cannot be named"]);
     }
     // The next start of the set-up does not know of it, and leaves it.
@@ -211,6 +213,33 @@ fn a_service_is_added_and_nobody_elses_keys_are_touched() {
     assert_eq!(after["ledger/ring.json"], shell.read("ledger/ring.json"));
     let more = shell.run("setup cluster --out . --service demo --service fourth").ok();
     assert!(more.stdout.contains("the service fourth is new"), "{more:?}");
+}
+
+/// Its tools are the methods, and nobody has approved one yet.
+#[test]
+fn a_service_in_front_of_a_server_of_mcp_is_set_up_as_the_others_are() {
+    let shell = Shell::new();
+    for wrong in ["wiki", "wiki=wiki-mcp:8000", "wi.ki=http://wiki-mcp:8000/mcp", "wiki=file:///etc/passwd"] {
+        shell.run(&format!("setup cluster --out . --mcp {wrong}")).fails(2, &["--mcp"]);
+    }
+    let said =
+        shell.run("setup cluster --out . --json --mcp bank=https://bank-mcp/mcp --mcp wiki=http://wiki-mcp:8000/mcp");
+    assert_eq!(said.ok().json()["services"], serde_json::json!(["demo", "bank", "wiki"]));
+    let config = |name: &str| shell.read(&format!("{name}/sealwire.toml"));
+    assert!(!config("demo").contains("[[backend]]"));
+    assert!(config("bank").contains("url = \"https://bank-mcp/mcp\"") && !config("bank").contains("allow_plaintext"));
+    assert!(config("wiki").contains("prefix = \"wiki\"") && config("wiki").contains("allow_plaintext = true"));
+    shell.run("setup service more --out . --mcp https://more-mcp/mcp").ok();
+    assert!(config("more").contains("url = \"https://more-mcp/mcp\""));
+    shell.run("setup service last --out . --mcp more-mcp").fails(2, &["--mcp"]);
+    // The door leads to those that it was made with; what its operator has made of that stays.
+    let door = shell.read("door/door.toml");
+    assert_eq!(door.matches("[[door.expose]]").count(), 3, "{door}");
+    // Each takes tokens of the door's for others, and the door none of its own.
+    for name in ["demo", "bank", "wiki", "more"] {
+        assert!(config(name).contains("require = { \"act.sub\" = \"door\" }"), "{name}");
+    }
+    shell.run("door --config door/door.toml --check").ok();
 }
 
 /// A broker that runs reads its users again; then the new service serves, with a guard of its own.

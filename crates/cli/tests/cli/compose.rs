@@ -4,6 +4,7 @@
 //! built from them by the project's own Dockerfile. Where there is no Docker engine, one line says so; with CI=true that
 //! is a failure. Progress and figures are written past the test harness, so that they show in the log of a run that passes.
 
+mod door;
 mod enrol;
 mod pages;
 mod stack;
@@ -32,6 +33,7 @@ mod takes_minutes {
         let mut pages = Pages::read();
         agent_is_answered(&stack, &mut pages);
         enrol::agent_enrols_by_its_public_key(&stack, &pages);
+        door::callers_come_in_with_tokens(&stack, &mut pages);
         let mut load = Load::default();
         load.add(&rolling_restart_loses_nothing(&stack, &mut pages));
         load.add(&killed_replica_costs_what_it_had_in_flight(&stack, &mut pages));
@@ -72,7 +74,8 @@ fn started_in_order(stack: &Stack) {
 /// Nobody is root, nothing but its volumes can be written, nothing is published.
 fn hardened(stack: &Stack) {
     let containers = [("init", 1), ("nats-1", 1), ("nats-2", 1), ("nats-3", 1), ("demo", 1), ("demo", 2), ("bank", 1)];
-    for (service, replica) in containers.into_iter().chain([("issuer", 1), ("planner", 1)]) {
+    let others = [("glossary", 1), ("glossary-mcp", 1), ("door", 1), ("issuer", 1), ("planner", 1)];
+    for (service, replica) in containers.into_iter().chain(others) {
         let found = stack.inspect(service, replica);
         let host = &found["HostConfig"];
         assert_eq!(found["Config"]["User"], "65532:65532", "{service}");
@@ -80,11 +83,19 @@ fn hardened(stack: &Stack) {
         assert_eq!(host["Privileged"], false, "{service}");
         assert_eq!(host["CapDrop"], serde_json::json!(["ALL"]), "{service}");
         assert_eq!(host["SecurityOpt"], serde_json::json!(["no-new-privileges:true"]), "{service}");
-        assert!(host["PortBindings"].as_object().is_none_or(serde_json::Map::is_empty), "{service}");
+        let published = host["PortBindings"].as_object().cloned().unwrap_or_default();
+        let published = serde_json::Value::from(published);
+        let expected = match service {
+            "door" => serde_json::json!({ "8443/tcp": [{ "HostIp": "127.0.0.1", "HostPort": stack.door_port }] }),
+            _ => serde_json::json!({}),
+        };
+        assert_eq!(published, expected, "{service}");
         assert!(host["Memory"].as_u64().unwrap() > 0 && host["PidsLimit"].as_u64().unwrap() > 0, "{service}");
     }
     let network: Value = serde_json::from_str(&stack.docker(&["network", "inspect", &stack.name("bus")])).unwrap();
     assert_eq!(network[0]["Internal"], true);
+    let network: Value = serde_json::from_str(&stack.docker(&["network", "inspect", &stack.name("callers")])).unwrap();
+    assert_eq!(network[0]["Options"]["com.docker.network.bridge.enable_ip_masquerade"], "false");
     // No shell, no package manager: nothing to run but the command itself.
     assert!(!stack.try_docker(&["exec", &stack.container("demo", 1), "sh", "-c", "true"]).0);
 }
@@ -101,20 +112,20 @@ fn encrypted_and_replicated(stack: &Stack) {
         let of = |broker| stack.monitor(broker, "connz?auth=true")["connections"].as_array().unwrap().clone();
         let all: Vec<Value> = ALL_BROKERS.into_iter().flat_map(of).collect();
         let guards = all.iter().filter(|connection| connection["account"] != "SEALWIRE").count();
-        (guards == 3).then_some(all)
+        (guards == 4).then_some(all)
     });
-    // Three for each replica (agents, answers, guard) and the agent's.
-    assert!(connections.len() >= 10, "{}", connections.len());
+    // Three for each replica (agents, answers, guard), the agent's and the door's.
+    assert!(connections.len() >= 14, "{}", connections.len());
     for connection in &connections {
         assert_eq!(connection["tls_version"], "1.3", "{connection}");
         assert!(connection["authorized_user"].as_str().unwrap().starts_with('U'), "{connection}");
         let account = connection["account"].as_str().unwrap();
-        assert!(["SEALWIRE", "GUARD_demo", "GUARD_bank"].contains(&account), "{connection}");
+        assert!(["SEALWIRE", "GUARD_demo", "GUARD_bank", "GUARD_glossary"].contains(&account), "{connection}");
     }
     let users: BTreeSet<&str> =
         connections.iter().map(|connection| connection["authorized_user"].as_str().unwrap()).collect();
-    assert_eq!(users.len(), 5, "two services, their guards and the agent each have their own");
-    for account in ["GUARD_demo", "GUARD_bank"] {
+    assert_eq!(users.len(), 8, "three services, their guards, the agent and the door each have their own");
+    for account in ["GUARD_demo", "GUARD_bank", "GUARD_glossary"] {
         let stream = guard_stream(stack, account);
         assert_eq!(
             (&stream["config"]["num_replicas"], &stream["config"]["storage"]),

@@ -65,7 +65,7 @@ async fn each_user_may_do_exactly_its_own_rows() {
     let gate = Gate::open().await;
     let table = table(&gate);
     let users: Vec<&str> = table.iter().map(|row| row.user.as_str()).collect();
-    let expected = ["planner", "teller", "operator", "auditor", "tools", "service demo", "service bank"];
+    let expected = ["planner", "teller", "operator", "auditor", "door", "tools", "service demo", "service bank"];
     assert_eq!(users, [&expected[..], &["guard demo", "guard bank"]].concat());
 
     let all = |of: fn(&Row) -> &Vec<String>| -> Vec<String> {

@@ -12,7 +12,7 @@ pub(crate) fn agent_enrols_by_its_public_key(stack: &Stack, pages: &Pages) {
     let blocks: Vec<String> = blocks.filter(|block| block.info == "text").map(|block| block.text()).collect();
     let [asks, enrols, calls] = &blocks[..] else { panic!("three blocks, not {blocks:#?}") };
     let folder = tempfile::tempdir().unwrap();
-    let run = |lines: &str| pages.run_block(stack, folder.path(), lines);
+    let run = |lines: &str| drop(pages.run_block(stack, folder.path(), lines));
 
     run(asks);
     let request = std::fs::read_to_string(folder.path().join("robot.request")).unwrap();

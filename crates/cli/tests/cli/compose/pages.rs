@@ -11,10 +11,11 @@ use sealwire_testkit::page::{self, path_with, section};
 use super::stack::Stack;
 
 /// Each section of a page whose commands are for the cluster.
-const SECTIONS: [(&str, &str, &str); 6] = [
+const SECTIONS: [(&str, &str, &str); 7] = [
     ("README.md", include_str!("../../../../../README.md"), "A cluster"),
     ("docs/cluster.md", CLUSTER, "Start and watch"),
     ("docs/cluster.md", CLUSTER, "Call something"),
+    ("docs/cluster.md", CLUSTER, "Through the door"),
     ("docs/cluster.md", CLUSTER, "Kill what you like"),
     ("docs/cluster.md", CLUSTER, "Add a replica, restart them all"),
     ("docs/cluster.md", CLUSTER, "Rotate a key"),
@@ -72,9 +73,20 @@ impl Pages {
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Types the line that has these words in a folder of its own, at the door's port. What it printed.
+    #[track_caller]
+    pub(crate) fn run_in(&mut self, stack: &Stack, folder: &Path, words: &str) -> String {
+        let lines: Vec<&String> = self.typed.keys().filter(|line| line.contains(words)).collect();
+        let [line] = lines[..] else { panic!("one line with `{words}`, not {lines:?}") };
+        let line = line.clone();
+        let printed = self.run_block(stack, folder, &stack.at_its_port(&line));
+        self.typed.insert(line, true);
+        printed
+    }
+
     /// Runs a block of lines in a folder, with the command of this build where it says `sealwire`.
     #[track_caller]
-    pub(crate) fn run_block(&self, stack: &Stack, folder: &Path, lines: &str) {
+    pub(crate) fn run_block(&self, stack: &Stack, folder: &Path, lines: &str) -> String {
         let output = Command::new("bash")
             .args(["-euo", "pipefail", "-c", lines])
             .current_dir(folder)
@@ -85,6 +97,7 @@ impl Pages {
             .output()
             .unwrap();
         assert!(output.status.success(), "{lines}\n{output:?}");
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Every line has been typed.

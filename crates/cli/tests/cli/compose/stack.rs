@@ -25,6 +25,9 @@ pub(crate) struct Stack {
     tool: Vec<&'static str>,
     project: String,
     image: String,
+    glossary_image: String,
+    /// The port of this machine that is the door's.
+    pub(crate) door_port: String,
     began: Instant,
     is_down: bool,
     _alone: File,
@@ -39,10 +42,22 @@ impl Stack {
             say(why);
             return None;
         };
+        // It has said so, or failed.
+        let python = sealwire_testkit::python::python()?;
         let alone = alone();
         let project = format!("{PROJECTS}{}", std::process::id());
-        let image = format!("sealwire:{project}");
-        let stack = Self { tool, project, image, began: Instant::now(), is_down: false, _alone: alone };
+        let (image, glossary_image) = (format!("sealwire:{project}"), format!("sealwire-glossary:{project}"));
+        let door_port = sealwire_testkit::free_port().to_string();
+        let stack = Self {
+            tool,
+            project,
+            image,
+            glossary_image,
+            door_port,
+            began: Instant::now(),
+            is_down: false,
+            _alone: alone,
+        };
         // The very version that the compose file names, whatever is installed.
         let environment = sealwire_testkit::nats_server::Environment {
             path: None,
@@ -51,9 +66,9 @@ impl Stack {
         };
         let server = sealwire_testkit::nats_server::find_in(&environment, &mut |note| say(note)).unwrap();
         let mut stand_ins = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/compose/stand-ins"));
-        stand_ins.arg(env!("CARGO_BIN_EXE_sealwire")).arg(server.path);
+        stand_ins.arg(env!("CARGO_BIN_EXE_sealwire")).arg(server.path).arg(python);
         run(&mut stand_ins);
-        stack.compose(&["build", "init"]);
+        stack.compose(&["build", "init", "glossary-mcp"]);
         let size = |image: &str| stack.docker(&["image", "inspect", "--format", "{{ .Size }}", image]);
         let megabytes = |image: &str| size(image).trim().parse::<f64>().unwrap() / 1e6;
         let (own, broker) = (megabytes(&stack.image), megabytes("nats:2.15.1-alpine"));
@@ -179,8 +194,18 @@ impl Stack {
     }
 
     /// With these the tool and the scripts of the project mean this set-up.
-    pub(crate) fn environment(&self) -> [(&str, &OsStr); 2] {
-        [("COMPOSE_PROJECT_NAME", self.project.as_ref()), ("SEALWIRE_IMAGE", self.image.as_ref())]
+    pub(crate) fn environment(&self) -> [(&str, &OsStr); 4] {
+        [
+            ("COMPOSE_PROJECT_NAME", self.project.as_ref()),
+            ("SEALWIRE_IMAGE", self.image.as_ref()),
+            ("GLOSSARY_IMAGE", self.glossary_image.as_ref()),
+            ("DOOR_PORT", self.door_port.as_ref()),
+        ]
+    }
+
+    /// A line, with this set-up's port where it asks the door at the usual one.
+    pub(crate) fn at_its_port(&self, line: &str) -> String {
+        line.replace("https://localhost:8443/", &format!("https://localhost:{}/", self.door_port))
     }
 
     /// Callers beside the agent, with its credentials, one call at a time each.
