@@ -193,7 +193,7 @@ async fn what_goes_wrong_says_what_to_do() {
     let started = Instant::now();
     bench.run(&["call", "elsewhere", "math/add", "--wait", "500ms"]).fails(20, &nobody[..2]);
     assert!(started.elapsed() > Duration::from_millis(300), "it waited");
-    bench.run(&["call", "demo", "test/slow", "--deadline", "300ms"]).fails(23, &[]);
+    bench.run(&["call", "demo", "test/slow", "--deadline", "3s"]).fails(23, &[]);
     bench.run(&["call", "demo", "math/add", "{a:1}"]).fails(30, &["not JSON", "quote"]);
     bench.run(&["call", "demo", "math/add", "5"]).fails(30, &["object", "array"]);
     for more in [&[][..], &["--method-subject"]] {
@@ -255,22 +255,20 @@ async fn what_goes_wrong_says_what_to_do() {
     shell.run("keys new-agent ghost --service dev/demo=ghosts.ring.json").ok();
     let creds = shell.read("ghost.creds.json").replace("nats://127.0.0.1:4222", &bench.server.url());
     shell.write("ghost.creds.json", &creds);
-    shell.run("token issue --key token-key.json --subject ghost --audience dev/demo --out ghost.jwt").ok();
-    shell
-        .run_args(&["call", "--creds", "ghost.creds.json", "demo", "math/add"])
-        .fails(22, &["-32010", "made just now", "try again"]);
+    // A busy machine may take longer than what is just now.
+    let told = (0..5).any(|_| {
+        shell.run("token issue --key token-key.json --subject ghost --audience dev/demo --out ghost.jwt").ok();
+        let ran = shell.run_args(&["call", "--creds", "ghost.creds.json", "demo", "math/add"]).fails(22, &["-32010"]);
+        ran.stderr.contains("made just now") && ran.stderr.contains("try again")
+    });
+    assert!(told);
     // The time it was given is for waiting and asking together.
-    let mut took = Duration::MAX;
-    for _ in 0..3 {
+    let in_time = (0..5).any(|_| {
         let started = Instant::now();
-        shell.run_args(&["ping", "demo", "--creds", "ghost.creds.json", "--within", "4s"]).fails(22, &["-32010"]);
-        took = took.min(started.elapsed());
-        // A busy machine may be late.
-        if took < Duration::from_secs(6) {
-            break;
-        }
-    }
-    assert!(took < Duration::from_secs(6), "{took:?}");
+        let ran = shell.run_args(&["ping", "demo", "--creds", "ghost.creds.json", "--within", "4s"]);
+        ran.code == 22 && ran.stderr.contains("-32010") && started.elapsed() < Duration::from_secs(6)
+    });
+    assert!(in_time);
 
     // The broker: nobody there, and an address that is none.
     let elsewhere = |url: &str| {

@@ -119,7 +119,7 @@ async fn parts_are_printed_as_they_come_and_a_result_that_repeats_them_is_not() 
     bench.run(&["call", "demo", "test/large"]).fails(21, &["too large (-32015)"]);
     // Errors are those of a call.
     bench.run(&["call", "demo", "math/reset", "--stream"]).fails(10, &["permission denied (-32002)", "rpc.can"]);
-    let slow = ["call", "demo", "test/slow", "--stream", "--deadline", "300ms"];
+    let slow = ["call", "demo", "test/slow", "--stream", "--deadline", "3s"];
     bench.run(&slow).fails(23, &["timeout"]);
     bench.run(&["call", "demo", "test/list", "--stream", "--every", "1s"]).fails(2, &["cannot be used with"]);
     bench.run(&["call", "demo", "test/ticks"]).fails(21, &["-32600", "`sealwire watch demo test/ticks` listens to it"]);
