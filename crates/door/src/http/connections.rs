@@ -12,7 +12,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::task::AtomicWaker;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
@@ -261,10 +260,10 @@ struct Presence {
     doing: Arc<Doing>,
     /// Its place among those that wait.
     turn: Mutex<Option<u64>>,
-    /// Whether all of the request that is being answered has come.
+    /// Whether all of the request that is being answered has come. Only the connection's task changes it.
     has_come: AtomicBool,
-    /// Of the connection's task, for changes of that.
-    task: AtomicWaker,
+    /// Whether hyper wanted to read meanwhile.
+    is_put_off: AtomicBool,
 }
 
 /// What comes from a client whose request is being answered.
@@ -310,7 +309,7 @@ impl Presence {
             }),
             turn: Mutex::default(),
             has_come: AtomicBool::new(false),
-            task: AtomicWaker::new(),
+            is_put_off: AtomicBool::new(false),
         };
         presence.wait();
         presence
@@ -375,6 +374,8 @@ impl Presence {
         let mut ahead = 0;
         loop {
             tokio::select! {
+                // In this order: what `serving` finds in a request decides for what is listened then.
+                biased;
                 // What went wrong is its client's business.
                 _ = &mut serving => break,
                 () = self.overdue() => return,
@@ -402,11 +403,14 @@ impl Presence {
     }
 
     /// What comes behind a request while it is being answered. hyper does not look while it has something of it already, and would
-    /// not see that the client is gone.
+    /// not see that the client is gone. Polled after hyper, so that it hears of a request that has come in the same turn.
     async fn heard<S: AsyncRead + Unpin>(&self, socket: &Mutex<S>) -> Heard {
         poll_fn(|context| {
-            self.task.register(context.waker());
             if !self.has_come.load(Ordering::Acquire) {
+                // It has been answered, and hyper has not read again by itself.
+                if self.is_put_off.swap(false, Ordering::AcqRel) {
+                    context.waker().wake_by_ref();
+                }
                 return Poll::Pending;
             }
             let mut piece = [0; PIECE];
@@ -419,7 +423,6 @@ impl Presence {
 
     fn has_come(&self, has_come: bool) {
         self.has_come.store(has_come, Ordering::Release);
-        self.task.wake();
     }
 
     fn ends_by(&self, at: Instant) {
@@ -585,8 +588,10 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // See `Presence::heard`; the task is woken when a request may be read again.
-        if self.presence.has_come.load(Ordering::Acquire) {
+        // See `Presence::heard`, which has the task woken when a request may be read again.
+        let is_put_off = self.presence.has_come.load(Ordering::Acquire);
+        self.presence.is_put_off.store(is_put_off, Ordering::Release);
+        if is_put_off {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
@@ -630,6 +635,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use http_body_util::{BodyExt as _, Full};
+    use tokio::io::duplex;
+    use tokio::task::yield_now;
+
     use super::*;
 
     fn idle(presence: &Arc<Presence>) -> tokio::task::JoinHandle<Duration> {
@@ -695,6 +705,37 @@ mod tests {
         drop(presence);
         assert!(connections.lock().waiting.is_empty(), "nothing is left of those that have ended");
         Ok(())
+    }
+
+    /// Whether a request is there before its connection is looked at, and its answer at once or some turns later.
+    #[tokio::test]
+    async fn a_connection_that_is_kept_is_read_again() {
+        let answer = |request: Request<Received>| async move {
+            for _ in 1..request.uri().path().len() {
+                yield_now().await;
+            }
+            Response::new(Full::new(Bytes::from_static(b"it")).boxed_unsync())
+        };
+        let (_running, stopping) = watch::channel(false);
+        for n in 0..100 {
+            let (mut client, socket) = duplex(64 << 10);
+            let presence = Arc::new(Presence::new(Arc::default()));
+            let serving = tokio::spawn(presence.requests(socket, stopping.clone(), answer));
+            if n % 2 == 0 {
+                yield_now().await;
+            }
+            for turns in [n / 2 % 4, n % 3, 0] {
+                let path = "x".repeat(turns);
+                client.write_all(format!("GET /{path} HTTP/1.1\r\nHost: door\r\n\r\n").as_bytes()).await.unwrap();
+                let mut text = Vec::new();
+                while !text.ends_with(b"\r\n\r\nit") {
+                    let read = timeout(Duration::from_secs(10), client.read_buf(&mut text)).await;
+                    assert!(read.unwrap_or_else(|_| panic!("{n}: not answered")).unwrap() > 0);
+                }
+            }
+            drop(client);
+            serving.await.unwrap();
+        }
     }
 
     #[tokio::test(start_paused = true)]
