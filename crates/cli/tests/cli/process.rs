@@ -55,6 +55,23 @@ pub(crate) fn send(signal: i32, process: u32) {
     assert!(killed.unwrap().success());
 }
 
+/// Waits until the process catches this signal, or has ended. Before, it would be ended by it, or pass over one that the shell
+/// has it ignore, as shells do with SIGINT and what they run in the background.
+pub(crate) async fn catches(signal: i32, process: u32) {
+    let catching = async {
+        loop {
+            let Ok(status) = std::fs::read_to_string(format!("/proc/{process}/status")) else { return };
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+            if caught & (1 << (signal - 1)) != 0 || status.contains("\nState:\tZ") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(60), catching).await.is_ok(), "{signal} is not caught");
+}
+
 /// The processes that `parent` started and that still run, the oldest first.
 pub(crate) fn children(parent: u32) -> Vec<u32> {
     let output = std::process::Command::new("pgrep").args(["-P", &parent.to_string()]).output().unwrap();

@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::process::{SIGINT, SIGSTOP, SIGTERM, children, heard, says, send, spawn, whole};
+use crate::process::{SIGINT, SIGSTOP, SIGTERM, catches, children, heard, says, send, spawn, whole};
 use crate::shell::Shell;
 use futures_util::StreamExt as _;
 use sealwire::client::{Client, ClientError, Credentials};
@@ -163,7 +163,10 @@ async fn run(case: Case, bench: &Bench, number: usize) -> (ExitStatus, Duration,
     let mut stdout = heard(child.stdout.take().unwrap());
     let mut stderr = heard(child.stderr.take().unwrap());
     match (case.moment, case.kind) {
-        (Moment::BeforeTheStart, _) => tokio::time::sleep(Duration::from_millis(400)).await,
+        (Moment::BeforeTheStart, _) => {
+            catches(case.signal, process).await;
+            tokio::time::sleep(Duration::from_millis(400)).await;
+        }
         (_, Kind::CallEvery) => {
             within(SOON, silence.next()).await.unwrap();
         }
