@@ -28,8 +28,9 @@ const UNREAD: u64 = 4 << 20;
 /// The most messages and bytes that wait for a client to read them.
 const MESSAGES: usize = 256;
 const BYTES: usize = 1 << 20;
-/// What is read and written at a time.
+/// What is read and written at a time, and so many messages.
 const BUFFER: usize = 8 << 10;
+const TOGETHER: usize = 16;
 
 /// Why a socket ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +145,17 @@ where
                         None => break Ending::Gone,
                     },
                 };
-                if sink.send(message).await.is_err() {
+                let mut size = message.len();
+                let mut sent = sink.feed(message).await;
+                // What is there already goes with it, in one write.
+                for _ in 1..TOGETHER {
+                    let Some(line) = (sent.is_ok() && size < BUFFER).then(|| lines.try_recv().ok()).flatten() else {
+                        break;
+                    };
+                    size += line.text.len();
+                    sent = sink.feed(Message::Text(line.text)).await;
+                }
+                if sent.is_err() || sink.flush().await.is_err() {
                     break Ending::Gone;
                 }
             }
