@@ -333,7 +333,6 @@ impl Door {
             capabilities = Capabilities::default();
         }
         let peer = Peer { name: peer, caller, out, trace, observer: principal.observer() };
-        let lost = Ended::new(era, id, Err(lost("the door has given it up")));
         let (id, method) = (id.clone(), method.to_owned());
         let task = {
             let (id, place) = (id.clone(), Arc::clone(&place));
@@ -355,7 +354,7 @@ impl Door {
             while tasks.try_join_next().is_some() {}
             tasks.spawn(task);
         }
-        let mut answer = Answering::new(lines, end, lost, client).answer(accepts).await?;
+        let mut answer = Answering::new(lines, end, (era, id), client).answer(accepts).await?;
         answer.extensions_mut().insert(Within(longest));
         Ok(holding(answer, place))
     }

@@ -60,8 +60,8 @@ pub(super) struct Answering {
     /// Once it is there; what was said before it comes first.
     ended: Option<Option<Ended>>,
     beat: Interval,
-    /// What is said if whoever should have ended it has gone.
-    lost: Option<Ended>,
+    era: Era,
+    id: Id,
     /// Its end is that of the request.
     _client: Option<oneshot::Sender<()>>,
 }
@@ -77,10 +77,15 @@ impl Answering {
     pub(super) fn new(
         lines: mpsc::Receiver<Line>,
         end: oneshot::Receiver<Option<Ended>>,
-        lost: Ended,
+        (era, id): (Era, Id),
         client: Option<oneshot::Sender<()>>,
     ) -> Self {
-        Self { lines, end, ended: None, lost: Some(lost), beat: beats(), _client: client }
+        Self { lines, end, ended: None, era, id, beat: beats(), _client: client }
+    }
+
+    /// What is said if whoever should have ended it has gone.
+    fn lost(&self) -> Ended {
+        Ended::new(self.era, &self.id, Err(super::lost("the door has given it up")))
     }
 
     /// Or the refusal of a caller that needs another token, which clients of MCP look for in the head.
@@ -119,7 +124,7 @@ impl Answering {
             tokio::select! {
                 biased;
                 Some(line) = self.lines.recv() => return Said::Line(event(&line)),
-                end = &mut self.end => self.ended = Some(end.unwrap_or_else(|_| self.lost.take())),
+                end = &mut self.end => self.ended = Some(end.unwrap_or_else(|_| Some(self.lost()))),
                 _ = self.beat.tick() => return Said::Silence,
             }
         }
