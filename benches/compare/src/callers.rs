@@ -31,7 +31,8 @@ pub enum Way {
     Sealwire(Credentials),
     Bare(String),
     Rpc(SocketAddr),
-    Ws(SocketAddr),
+    /// JSON-RPC over a WebSocket at this path.
+    Ws(SocketAddr, &'static str),
     Grpc(SocketAddr),
     /// JSON-RPC posted to this path.
     Post(SocketAddr, &'static str),
@@ -115,8 +116,10 @@ impl Arguments {
 impl Way {
     /// Connects for so many calls under way.
     pub async fn open(&self, places: usize, bearer: &str) -> Fallible<Vec<Place>> {
-        let headers =
-            || -> Fallible<HeaderMap> { Ok(HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_str(bearer)?)])) };
+        let headers = || -> Fallible<HeaderMap> {
+            let bearer = (!bearer.is_empty()).then(|| HeaderValue::from_str(bearer)).transpose()?;
+            Ok(bearer.map(|bearer| (AUTHORIZATION, bearer)).into_iter().collect())
+        };
         let count = places;
         match self {
             Self::Sealwire(credentials) => {
@@ -132,9 +135,9 @@ impl Way {
                 let client = HttpClient::builder().set_headers(headers()?).build(format!("http://{at}"))?;
                 Ok((0..count).map(|_| Place::Rpc(client.clone())).collect())
             }
-            Self::Ws(at) => {
+            Self::Ws(at, path) => {
                 let builder = WsClientBuilder::new().set_headers(headers()?).max_concurrent_requests(4096);
-                let client = Arc::new(builder.build(format!("ws://{at}")).await?);
+                let client = Arc::new(builder.build(format!("ws://{at}{path}")).await?);
                 Ok((0..count).map(|_| Place::Ws(Arc::clone(&client))).collect())
             }
             Self::Grpc(at) => {

@@ -82,9 +82,10 @@ impl Stage {
             ),
             side("bare", "async-nats, nothing checked", Way::Bare(url), false, vec![("server", bare), broker]),
             side("http", "jsonrpsee, HTTP", Way::Rpc(rpc_at), true, vec![("server", rpc)]),
-            side("ws", "jsonrpsee, WebSocket", Way::Ws(rpc_at), true, vec![("server", rpc)]),
+            side("ws", "jsonrpsee, WebSocket", Way::Ws(rpc_at, "/"), true, vec![("server", rpc)]),
             side("grpc", "tonic", Way::Grpc(grpc_at), true, vec![("server", grpc)]),
             side("door", "door, `POST /rpc`", Way::Post(door_at, "/rpc/site"), false, behind_a_door.clone()),
+            side("door-ws", "door, WebSocket", Way::Ws(door_at, "/rpc/site/ws"), false, behind_a_door.clone()),
             side("door-mcp", "door, `POST /mcp`", Way::Mcp(door_at, "/mcp/site"), false, behind_a_door),
             side("rmcp", "rmcp, `tools/call`", Way::Mcp(mcp_at, "/mcp"), true, vec![("server", mcp)]),
         ];
