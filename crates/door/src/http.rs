@@ -41,7 +41,7 @@ use self::a2a::A2a;
 pub use self::callers::CallersError;
 use self::callers::{Callers, METADATA};
 pub use self::config::{A2aAgent, DoorConfig, DoorConfigError, Dpop, Expose, Identity, Replicas};
-use self::connections::{Body, Held, Received};
+use self::connections::{Body, Held, Leaving, Received};
 use self::mcp::Mcp;
 use self::page::Page;
 use self::principal::{Admission, Principal};
@@ -198,7 +198,9 @@ impl Door {
     }
 
     async fn answer(self: &Arc<Self>, request: Request<Received>) -> Response<Body> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        gate::in_one_form(&mut head);
+        let head = head;
         let refused = |refusal: Refusal| match head.uri.path().split('/').nth(1) {
             Some("mcp") => refusal.of_mcp().answer(),
             _ if a2a::is_for(&head) => refusal.of_a2a().answer(),
@@ -227,11 +229,12 @@ impl Door {
             },
         };
         let (is_stopping, is_socket) = (*self.stopping.borrow(), answer.status() == StatusCode::SWITCHING_PROTOCOLS);
-        let headers = answer.headers_mut();
         // A connection that is a socket now is closed by that.
         if is_stopping && !is_socket {
-            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            answer.extensions_mut().insert(Leaving);
         }
+        let headers = answer.headers_mut();
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         answer

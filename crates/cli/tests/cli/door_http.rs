@@ -5,6 +5,7 @@ mod balancer;
 mod dpop;
 mod events;
 mod exchange;
+mod http2;
 mod looked_at;
 mod mcp;
 mod mint;
@@ -79,6 +80,14 @@ fn before_site(server: &NatsServer, site: &Site, door: &str, expose: &str) -> Sh
     );
     shell.write("door.toml", &config);
     shell
+}
+
+/// A certificate of this machine's own name, which is its own authority, and its key.
+fn certificate(shell: &Shell, name: &str) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    shell.write(&format!("{name}.pem"), &mint::pem("CERTIFICATE", made.cert.der()));
+    let key = mint::pem("PRIVATE KEY", made.signing_key.serialized_der());
+    sealwire::auth::write_secret(&shell.path(&format!("{name}.key")), &key, false).unwrap();
 }
 
 /// How much a method had sent when it sent no more, since nobody takes it.

@@ -37,9 +37,8 @@ pub(crate) async fn json(head: &Parts, mut body: Received) -> Result<Bytes, Refu
     }
     let too_large =
         || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, code::TOO_LARGE, "the body has more than 192 KiB").closing();
-    // There is no other encoding, so this is its length.
-    let length = body.size_hint().exact().unwrap_or(u64::MAX);
-    if length > BYTES as u64 {
+    // There is no other encoding in HTTP/1.1, so this is its length. In HTTP/2 it need not be said, and then is found out.
+    if let Some(length) = body.size_hint().exact().filter(|length| *length > BYTES as u64) {
         let is_sent = !head.headers.contains_key(EXPECT);
         if is_sent && length <= UNREAD {
             drop(timeout(UNREAD_FOR, async { while let Some(Ok(_)) = body.frame().await {} }).await);

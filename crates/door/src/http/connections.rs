@@ -1,5 +1,7 @@
-//! Connections: how many there are, how long one may be silent, and their end.
+//! Connections: how many there are, what is spoken on one, how long it may be silent, and their end.
 //! Never lets those that do nothing keep out those that do: when all places are taken, the one that has waited longest goes.
+
+mod http2;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,6 +27,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
+
+pub(crate) use self::http2::Leaving;
 
 /// The body of an answer.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -208,6 +212,10 @@ struct Now {
 }
 
 impl Doing {
+    fn new(phase: Phase) -> Self {
+        Self { now: Mutex::new(Now { phase, looks: None }), sooner: Notify::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,6 +237,22 @@ impl Doing {
         if is_sooner {
             self.sooner.notify_one();
         }
+    }
+
+    /// An answer that has begun has to be taken by then.
+    fn ends_by(&self, at: Instant) {
+        self.change(|phase| match phase {
+            Phase::Busy { unread, .. } => Some(Phase::Busy { unread, until: Some(at) }),
+            _ => None,
+        });
+    }
+
+    /// Since when nothing of an answer is taken; `None` if something was.
+    fn unread_since(&self, unread: Option<Instant>) {
+        self.change(|phase| match phase {
+            Phase::Busy { until, .. } => Some(Phase::Busy { unread, until }),
+            _ => None,
+        });
     }
 
     /// Completes when it has lasted too long, or has to end.
@@ -303,10 +327,7 @@ impl Presence {
     fn new(connections: Arc<Connections>) -> Self {
         let presence = Self {
             connections,
-            doing: Arc::new(Doing {
-                now: Mutex::new(Now { phase: Phase::Idle(Instant::now()), looks: None }),
-                sooner: Notify::new(),
-            }),
+            doing: Arc::new(Doing::new(Phase::Idle(Instant::now()))),
             turn: Mutex::default(),
             has_come: AtomicBool::new(false),
             is_put_off: AtomicBool::new(false),
@@ -324,17 +345,29 @@ impl Presence {
         // Answers are small, and waited for.
         drop(socket.set_nodelay(true));
         let this = Arc::new(self);
-        let Some(tls) = tls else { return this.requests(socket, stopping, answer).await };
+        let Some(tls) = tls else {
+            let is_http2 = tokio::select! {
+                is_http2 = http2::is_spoken(&socket) => is_http2,
+                () = this.overdue() => return,
+            };
+            return match is_http2 {
+                true => this.multiplexed(socket, stopping, answer).await,
+                false => this.requests(socket, stopping, answer).await,
+            };
+        };
         // What is not said by then is not going to be, and one that waits may have to make room.
         let shaken = tokio::select! {
             shaken = timeout(HEAD, tls.accept(socket)) => shaken.ok().and_then(Result::ok),
             () = this.overdue() => None,
         };
-        if let Some(socket) = shaken {
-            this.requests(socket, stopping, answer).await;
+        let Some(socket) = shaken else { return };
+        match socket.get_ref().1.alpn_protocol() {
+            Some(b"h2") => this.multiplexed(socket, stopping, answer).await,
+            _ => this.requests(socket, stopping, answer).await,
         }
     }
 
+    /// Answers one request after the other, as HTTP/1.1 has them.
     async fn requests<S, A, F>(self: Arc<Self>, socket: S, mut stopping: watch::Receiver<bool>, answer: A)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -355,7 +388,7 @@ impl Presence {
                     let Some((busy, answering)) = begun else { return pending().await };
                     let answer = answering.await;
                     if let Some(Within(time)) = answer.extensions().get() {
-                        busy.0.ends_by(Instant::now() + *time + UNREAD);
+                        busy.0.doing.ends_by(Instant::now() + *time + UNREAD);
                     }
                     if let Some(switch) = answer.extensions().get::<Switch>() {
                         *locked(&switched) = switch.take().map(|go_on| (upgrade, go_on));
@@ -425,13 +458,6 @@ impl Presence {
         self.has_come.store(has_come, Ordering::Release);
     }
 
-    fn ends_by(&self, at: Instant) {
-        self.doing.change(|phase| match phase {
-            Phase::Busy { unread, .. } => Some(Phase::Busy { unread, until: Some(at) }),
-            _ => None,
-        });
-    }
-
     /// Waits for a request, from now on.
     fn wait(&self) {
         self.has_come(false);
@@ -484,6 +510,7 @@ impl Drop for Presence {
 }
 
 /// A request under way; its end lets the connection wait again.
+#[derive(Debug)]
 struct Busy(Arc<Presence>);
 
 impl Busy {
@@ -537,19 +564,25 @@ impl<T: Unpin> hyper::body::Body for Held<T> {
 #[derive(Debug)]
 pub(crate) struct Received {
     body: Incoming,
-    presence: Arc<Presence>,
+    /// The connection, where what comes next on it is another request.
+    presence: Option<Arc<Presence>>,
 }
 
 impl Received {
     fn new(body: Incoming, presence: Arc<Presence>) -> Self {
-        let received = Self { body, presence };
+        let received = Self { body, presence: Some(presence) };
         received.look();
         received
     }
 
+    /// What comes behind it on the connection has nothing to do with it.
+    fn of_a_stream(body: Incoming) -> Self {
+        Self { body, presence: None }
+    }
+
     fn look(&self) {
-        if self.body.is_end_stream() {
-            self.presence.has_come(true);
+        if let Some(presence) = self.presence.as_ref().filter(|_| self.body.is_end_stream()) {
+            presence.has_come(true);
         }
     }
 }
@@ -687,7 +720,7 @@ mod tests {
         // An answer that is read byte by byte.
         let presence = Arc::new(Presence::new(Arc::clone(&connections)));
         let (overdue, busy) = (idle(&presence), Busy::new(&presence));
-        presence.ends_by(Instant::now() + 3 * UNREAD);
+        presence.doing.ends_by(Instant::now() + 3 * UNREAD);
         for _ in 0..10 {
             presence.written(false);
             sleep(UNREAD / 2).await;

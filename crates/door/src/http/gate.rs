@@ -11,7 +11,7 @@ use hyper::header::{
 };
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
-use hyper::{Method, Response, StatusCode, Version};
+use hyper::{Method, Response, StatusCode, Uri, Version};
 
 use super::answered;
 use super::config::{DoorConfig, Identity};
@@ -20,6 +20,8 @@ use super::refusal::Refusal;
 
 /// The most bytes of path and query.
 const URL_BYTES: usize = 4 << 10;
+/// The most fields. HTTP/1.1 is not read beyond these; in HTTP/2 a few bytes stand for many.
+const FIELDS: usize = 100;
 
 /// Fields of which two would leave open which one counts.
 const SINGLE: [HeaderName; 7] = [HOST, CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, AUTHORIZATION, ORIGIN, EXPECT];
@@ -38,12 +40,32 @@ const OF_PROXIES: [HeaderName; 7] = [
 /// What a page of another origin may send.
 const SENT_BY_PAGES: &str = "a2a-extensions, a2a-version, authorization, content-type, dpop, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id";
 
+/// RFC 9113 §8.3.1: what `Host` says in HTTP/1.1 belongs to the target in HTTP/2, and may be said as well. From here on there is one form,
+/// and what is said in two ways is there twice.
+pub(super) fn in_one_form(head: &mut Parts) {
+    if head.version != Version::HTTP_2 || head.method == Method::CONNECT {
+        return;
+    }
+    let Some(authority) = head.uri.authority().cloned() else { return };
+    let Ok(host) = HeaderValue::from_str(authority.as_str()) else { return };
+    let is_repeated = head.headers.get_all(HOST).iter().eq([&host]);
+    if !is_repeated {
+        head.headers.append(HOST, host);
+    }
+    head.uri = head.uri.path_and_query().cloned().map(Uri::from).unwrap_or_default();
+}
+
 /// Lets a request pass; with the origin of the page that it comes from, if browsers are to be told that it may read the answer.
 pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderValue>, Refusal> {
     let headers = &head.headers;
     // Of 1.0 a body may end with its connection, and proxies speak it by habit.
-    if head.version != Version::HTTP_11 {
-        return Err(Refusal::bad(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here").closing());
+    if !matches!(head.version, Version::HTTP_11 | Version::HTTP_2) {
+        let message = "HTTP/1.1 and HTTP/2 are spoken here";
+        return Err(Refusal::bad(StatusCode::HTTP_VERSION_NOT_SUPPORTED, message).closing());
+    }
+    if headers.len() > FIELDS {
+        let message = "the head has more than 100 fields";
+        return Err(Refusal::bad(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message).closing());
     }
     if head.uri.path_and_query().is_some_and(|target| target.as_str().len() > URL_BYTES) {
         return Err(Refusal::bad(StatusCode::URI_TOO_LONG, "the address has more than 4 KiB"));

@@ -27,7 +27,7 @@ pub(super) fn acceptor(config: &DoorConfig) -> Result<Option<TlsAcceptor>, Strin
         .with_no_client_auth()
         .with_single_cert(certificates, private)
         .map_err(|error| wrong("tls_cert", chain, &error))?;
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Some(TlsAcceptor::from(Arc::new(tls))))
 }
 

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::task::JoinSet;
 
 use super::balancer::Balancer;
-use super::mint::pem;
+use super::certificate;
 use super::wire::{Wire, call, post};
 use super::{Door, FAST};
 use crate::backends::stage::{LONG, Stage, server_of_mcp};
@@ -347,10 +347,7 @@ print(back.json()["result"]["content"][0]["text"] if back.status_code == 200 els
 async fn replicas_with_tls_ask_whom_the_named_authority_knows_and_nobody_else() {
     let Some(stage) = stage().await else { return };
     for name in ["cert", "other"] {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        stage.shell.write(&format!("{name}.pem"), &pem("CERTIFICATE", made.cert.der()));
-        let key = pem("PRIVATE KEY", made.signing_key.serialized_der());
-        sealwire::auth::write_secret(&stage.shell.path(&format!("{name}.key")), &key, false).unwrap();
+        certificate(&stage.shell, name);
     }
     let tls = "tls_cert = \"cert.pem\"\ntls_key = \"cert.key\"";
     let mut replicas = Replicas { host: "https://localhost", more: ", tls_ca = \"cert.pem\"", ..Replicas::new(3) };
