@@ -352,7 +352,7 @@ impl Session {
             }
         }
         // The broker sees an orderly end; if it does not wait for it, nothing is lost either.
-        drop(timeout(LAST_ANSWER, write.shutdown()).await);
+        drop(timeout(LAST_WRITE, write.shutdown()).await);
         "closed".to_owned()
     }
 
@@ -442,5 +442,8 @@ const FAIR_SHARE: u32 = 256;
 const UNANSWERED: u32 = 3;
 /// How long the broker may take to end subscriptions that never fall quiet.
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
-/// How long the broker's last answer is waited for.
-const LAST_ANSWER: Duration = Duration::from_secs(1);
+/// How long the broker may take to say that nothing more is on the way. One that says nothing at all is given up before that,
+/// by its pings: what a slow one has chosen us for still comes, and whoever sent it waits for an answer.
+const LAST_ANSWER: Duration = Duration::from_secs(10);
+/// How long an orderly end of the connection may take.
+const LAST_WRITE: Duration = Duration::from_secs(1);

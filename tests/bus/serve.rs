@@ -12,7 +12,8 @@ use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router, ServeError, State};
 use sealwire_testkit::raw::RawConnection;
 use sealwire_testkit::site::{Answer, Site, methods, sum, write};
-use sealwire_testkit::{NatsServer, SOON, within};
+use sealwire_testkit::slow::SlowLine;
+use sealwire_testkit::{NatsServer, SOON, settle, within};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -565,6 +566,33 @@ async fn restart_under_load(restarts: usize) -> [u64; 3] {
     served.stop().await.unwrap();
     assert!(odd.is_empty(), "{} lost: {:?}", odd.len(), &odd[..odd.len().min(10)]);
     [answered, nobody, stale].map(|count| count.load(Ordering::Relaxed))
+}
+
+/// A broker that takes its time has chosen the replica for calls that reach it seconds after it was told to stop.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_on_the_way_to_a_replica_that_is_told_to_stop_are_answered() {
+    const CALLS: usize = 20;
+    const HELD_UP: Duration = Duration::from_secs(4);
+    let server = NatsServer::start().await;
+    let line = SlowLine::to(server.port()).await;
+    let site = Site::new(&server.url());
+    let config = std::fs::read_to_string(site.path("sealwire.toml")).unwrap();
+    write(&site.path("sealwire.toml"), &config.replace(&server.url(), &line.url()));
+    let served = site.serve(methods()).await;
+    let caller = site.caller("ann").await;
+    assert_eq!(caller.add().await, sum());
+    line.slow_down(HELD_UP);
+    let calls = join_all((0..CALLS).map(|_| caller.call("site/add", "[1,2]", SOON)));
+    let stopped = async {
+        // The broker has chosen: there is nobody else. What it says next waits behind that.
+        settle(caller.client()).await;
+        tokio::time::sleep(HELD_UP / 20).await;
+        line.slow_down(Duration::ZERO);
+        served.stop().await
+    };
+    let (answers, stopped) = tokio::join!(calls, stopped);
+    assert_eq!(answers, vec![sum(); CALLS]);
+    stopped.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
