@@ -76,7 +76,8 @@ impl Presence {
             let streams = streams.0.clone();
             service_fn(move |request: Request<Incoming>| {
                 let (stream, is_head) = (streams.begin(), request.method() == Method::HEAD);
-                let begun = stream.map(|stream| (stream, answer(request.map(Received::of_a_stream))));
+                // On the heap: hyper and the task that it comes into would move all of it, several times.
+                let begun = stream.map(|stream| (stream, Box::pin(answer(request.map(Received::of_a_stream)))));
                 async move {
                     // The connection is about to be ended, and its client has been told: nothing is begun.
                     let Some((stream, answering)) = begun else { return Ok(no_place()) };
