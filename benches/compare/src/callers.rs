@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::client::conn::{http1, http2};
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use jsonrpsee::core::client::ClientT as _;
 use jsonrpsee::core::params::ObjectParams;
 use jsonrpsee::http_client::{HeaderMap, HeaderValue, HttpClient};
@@ -35,9 +35,18 @@ pub enum Way {
     Ws(SocketAddr, &'static str),
     Grpc(SocketAddr),
     /// JSON-RPC posted to this path.
-    Post(SocketAddr, &'static str),
+    Post(SocketAddr, &'static str, Http),
     /// A call of a tool of MCP posted to this path.
-    Mcp(SocketAddr, &'static str),
+    Mcp(SocketAddr, &'static str, Http),
+}
+
+/// Which HTTP is spoken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Http {
+    /// A connection for each call under way.
+    One,
+    /// A connection for each 128, in clear text. The door takes no more on one.
+    Two,
 }
 
 /// One call under way after the other.
@@ -50,13 +59,18 @@ pub enum Place {
     Post(Post),
 }
 
-/// A connection of HTTP/1.1.
+/// A connection of HTTP/1.1, or a part of one of HTTP/2.
 pub struct Post {
-    sender: SendRequest<Full<Bytes>>,
+    sender: Sender,
     host: String,
-    path: &'static str,
+    address: String,
     bearer: Option<String>,
     is_tool: bool,
+}
+
+enum Sender {
+    One(http1::SendRequest<Full<Bytes>>),
+    Two(http2::SendRequest<Full<Bytes>>),
 }
 
 /// The work, as arguments.
@@ -145,17 +159,28 @@ impl Way {
                 let bearer: MetadataValue<Ascii> = bearer.parse()?;
                 Ok((0..count).map(|_| Place::Grpc(SiteClient::new(channel.clone()), bearer.clone())).collect())
             }
-            Self::Post(at, path) | Self::Mcp(at, path) => {
-                let mut posts = Vec::with_capacity(count);
-                for _ in 0..count {
-                    let socket = TcpStream::connect(at).await?;
-                    socket.set_nodelay(true)?;
-                    let (sender, connection) = handshake(TokioIo::new(socket)).await?;
-                    tokio::spawn(connection);
+            Self::Post(at, path, http) | Self::Mcp(at, path, http) => {
+                let (mut posts, mut shared) = (Vec::with_capacity(count), None);
+                for place in 0..count {
+                    let sender = match http {
+                        Http::One => {
+                            let (sender, connection) = http1::handshake(TokioIo::new(connected(*at).await?)).await?;
+                            tokio::spawn(connection);
+                            Sender::One(sender)
+                        }
+                        Http::Two if place % 128 > 0 && shared.is_some() => Sender::Two(shared.clone().ok_or("none")?),
+                        Http::Two => {
+                            let io = TokioIo::new(connected(*at).await?);
+                            let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
+                            tokio::spawn(connection);
+                            shared = Some(sender.clone());
+                            Sender::Two(sender)
+                        }
+                    };
                     posts.push(Place::Post(Post {
                         sender,
                         host: at.to_string(),
-                        path,
+                        address: if *http == Http::One { (*path).to_owned() } else { format!("http://{at}{path}") },
                         bearer: (!bearer.is_empty()).then(|| bearer.to_owned()),
                         is_tool: matches!(self, Self::Mcp(..)),
                     }));
@@ -164,6 +189,12 @@ impl Way {
             }
         }
     }
+}
+
+async fn connected(at: SocketAddr) -> Fallible<TcpStream> {
+    let socket = TcpStream::connect(at).await?;
+    socket.set_nodelay(true)?;
+    Ok(socket)
 }
 
 impl Place {
@@ -234,16 +265,26 @@ struct Content {
 
 impl Post {
     async fn call(&mut self, with: &Arguments) -> Fallible<()> {
-        let mut request = hyper::Request::post(self.path)
-            .header(HOST, self.host.as_str())
+        let mut request = hyper::Request::post(self.address.as_str())
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json, text/event-stream");
+        if matches!(self.sender, Sender::One(_)) {
+            request = request.header(HOST, self.host.as_str());
+        }
         if let Some(bearer) = &self.bearer {
             request = request.header(AUTHORIZATION, bearer.as_str());
         }
         let request = request.body(Full::new(with.posted[usize::from(self.is_tool)].clone()))?;
-        self.sender.ready().await?;
-        let answer = self.sender.send_request(request).await?;
+        let answer = match &mut self.sender {
+            Sender::One(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await?
+            }
+            Sender::Two(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await?
+            }
+        };
         let status = answer.status();
         let body = answer.into_body().collect().await?.to_bytes();
         if !status.is_success() {

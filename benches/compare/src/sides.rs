@@ -13,7 +13,7 @@ use sealwire_testkit::NatsServer;
 use sealwire_testkit::site::{Site, agent_key};
 use tokio::runtime::Runtime;
 
-use crate::callers::Way;
+use crate::callers::{Http, Way};
 use crate::load::Plan;
 use crate::servers::Kind;
 use crate::servers::sealwire::POLICY;
@@ -84,10 +84,37 @@ impl Stage {
             side("http", "jsonrpsee, HTTP", Way::Rpc(rpc_at), true, vec![("server", rpc)]),
             side("ws", "jsonrpsee, WebSocket", Way::Ws(rpc_at, "/"), true, vec![("server", rpc)]),
             side("grpc", "tonic", Way::Grpc(grpc_at), true, vec![("server", grpc)]),
-            side("door", "door, `POST /rpc`", Way::Post(door_at, "/rpc/site"), false, behind_a_door.clone()),
+            side("door", "door, `POST /rpc`", Way::Post(door_at, "/rpc/site", Http::One), false, behind_a_door.clone()),
+            side(
+                "door-2",
+                "door, `POST /rpc`, HTTP/2",
+                Way::Post(door_at, "/rpc/site", Http::Two),
+                false,
+                behind_a_door.clone(),
+            ),
             side("door-ws", "door, WebSocket", Way::Ws(door_at, "/rpc/site/ws"), false, behind_a_door.clone()),
-            side("door-mcp", "door, `POST /mcp`", Way::Mcp(door_at, "/mcp/site"), false, behind_a_door),
-            side("rmcp", "rmcp, `tools/call`", Way::Mcp(mcp_at, "/mcp"), true, vec![("server", mcp)]),
+            side(
+                "door-mcp",
+                "door, `POST /mcp`",
+                Way::Mcp(door_at, "/mcp/site", Http::One),
+                false,
+                behind_a_door.clone(),
+            ),
+            side(
+                "door-mcp-2",
+                "door, `POST /mcp`, HTTP/2",
+                Way::Mcp(door_at, "/mcp/site", Http::Two),
+                false,
+                behind_a_door,
+            ),
+            side("rmcp", "rmcp, `tools/call`", Way::Mcp(mcp_at, "/mcp", Http::One), true, vec![("server", mcp)]),
+            side(
+                "rmcp-2",
+                "rmcp, `tools/call`, HTTP/2",
+                Way::Mcp(mcp_at, "/mcp", Http::Two),
+                true,
+                vec![("server", mcp)],
+            ),
         ];
         for side in &mut sides[..3] {
             side.stranger = Some(Way::Sealwire(stranger.clone()));
@@ -97,7 +124,7 @@ impl Stage {
             sides.push(side(
                 "python",
                 "Python `mcp`, `tools/call`",
-                Way::Mcp(at.parse()?, "/mcp"),
+                Way::Mcp(at.parse()?, "/mcp", Http::One),
                 true,
                 vec![("server", pid)],
             ));
