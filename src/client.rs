@@ -144,6 +144,12 @@ impl Client {
         ClientStats { connected, pending, streams, frames_taken, frames_refused, unverifiable, late, disconnects }
     }
 
+    /// Whether the connection is up, as far as is known: [`ClientStats::connected`], without a look at every call.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.0.link.is_up()
+    }
+
     /// Ends the connection for all clones: calls and streams under way and later ones fail with [`ClientError::Closed`], and
     /// are cancelled at the service. Returns when what was published is written, after at most seven seconds.
     ///

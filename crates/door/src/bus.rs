@@ -37,7 +37,7 @@ pub(crate) async fn gone(client: &Client, id: &MessageId) -> bool {
     let mut since = None;
     loop {
         sleep(Duration::from_millis(250)).await;
-        if client.stats().connected {
+        if client.is_connected() {
             since = None;
             continue;
         }
@@ -69,19 +69,23 @@ impl Bus {
     ///
     /// Cancel safe.
     pub async fn client(&self) -> Result<Client, Away> {
+        if let Some(client) = self.client.get().filter(|client| client.is_connected()) {
+            return Ok(client.clone());
+        }
         let connected = async {
             let client = self.client.get_or_try_init(|| Client::connect(self.credentials.clone())).await?;
-            while !client.stats().connected {
+            while !client.is_connected() {
                 sleep(Duration::from_millis(50)).await;
             }
             Ok(client.clone())
         };
-        timeout(PATIENCE, connected).await.unwrap_or(Err(Away::Lost))
+        // On the heap: each call has room for this, and hardly any needs it.
+        timeout(PATIENCE, Box::pin(connected)).await.unwrap_or(Err(Away::Lost))
     }
 
     /// Whether it is connected, as far as is known.
     pub(crate) fn is_up(&self) -> bool {
-        self.client.get().is_some_and(|client| client.stats().connected)
+        self.client.get().is_some_and(Client::is_connected)
     }
 
     /// Ends the connection, within a short time.
