@@ -348,6 +348,18 @@ impl RequestBuilder {
         String::from_utf8(answer.payload.to_vec()).map_err(flaw)
     }
 
+    /// As [`RequestBuilder::send_raw`], for who needs both: the bytes of the answer as the service has signed them, and what they say.
+    ///
+    /// # Errors
+    /// As of [`RequestBuilder::send_raw`], and [`ClientError::Protocol`] for an answer that is none of JSON-RPC.
+    ///
+    /// Cancel safety: as of [`RequestBuilder::call`].
+    pub async fn exchange(self, payload: impl Into<Bytes>) -> Result<(Bytes, Responses), ClientError> {
+        let outgoing = self.build(None, payload.into())?;
+        let Answer { payload, responses } = self.client.0.request(&outgoing).await?;
+        Ok((payload, responses.map_err(ClientError::Protocol)?))
+    }
+
     /// Signs these bytes as they are and sends them without a reply subject, so that nothing can be answered.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Stage, at_once, eventually};
 use sealwire::auth::IssueRequest;
 use sealwire::client::{Client, Credentials, StaticToken};
-use sealwire::rpc::RpcError;
+use sealwire::rpc::{Responses, RpcError};
 use sealwire::service::{Ctx, Router};
 use sealwire::{BusConfig, Clock as _, Name, SystemClock};
 use sealwire_testkit::site::{Site, agent_key};
@@ -188,6 +188,8 @@ async fn raw_payload_arrives_as_it_is_and_its_answer_is_verified() {
     let payload = r#" {"id" : 1.50e1, "jsonrpc":"2.0","method":"desk/add","params":[1,2]} "#;
     let answer = within(SOON, client.send_raw("desk", payload)).await.unwrap();
     assert_eq!(answer, r#"{"jsonrpc":"2.0","result":3,"id":1.50e1}"#);
+    let (text, responses) = within(SOON, client.request("desk").exchange(payload)).await.unwrap();
+    assert!(text == answer && matches!(responses, Responses::Single(response) if response.outcome.is_ok()));
     let answer = within(SOON, client.send_raw("desk", "nonsense")).await.unwrap();
     assert!(answer.contains("-32700"), "{answer}");
     let other = r#"{"jsonrpc":"2.0","method":"desk/count","id":1}"#;

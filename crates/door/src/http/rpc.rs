@@ -164,7 +164,7 @@ impl Door {
 /// What a service has signed.
 pub(super) struct Answered {
     /// As it came.
-    pub(super) text: String,
+    pub(super) text: Vec<u8>,
     /// It refuses a whole message, without any id.
     pub(super) refused: Option<RpcError>,
 }
@@ -180,10 +180,14 @@ pub(super) async fn sent(
 ) -> Result<Option<Answered>, Refusal> {
     let sending = async {
         match asked {
-            Asked::Nothing(messages) => notified(&request, expose, messages).await.map(|()| None),
+            Asked::Nothing(messages) => Box::pin(notified(&request, expose, messages)).await.map(|()| None),
             Asked::Call(..) | Asked::Batch(_) => {
-                let answer = request.send_raw(text).await.map_err(|error| failed(expose, &error))?;
-                verified(answer, asked.id()).map(Some)
+                let answer = match request.exchange(text).await {
+                    Ok(answer) => answer,
+                    Err(ClientError::Protocol(_)) => return Err(stray()),
+                    Err(error) => return Err(failed(expose, &error)),
+                };
+                to_call(answer, asked.id()).map(Some)
             }
         }
     };
@@ -198,10 +202,9 @@ pub(super) async fn sent(
 }
 
 /// The answer that a service has signed, unless it speaks of the door's message and not of the caller's.
-fn verified(text: String, call: Option<&Id>) -> Result<Answered, Refusal> {
-    let stray = || Refusal::unknown("the service's answer is no answer to this");
-    let refused = match Responses::parse(text.as_bytes(), &Limits::default()) {
-        Ok(Responses::Single(response)) => match response.outcome {
+fn to_call((text, responses): (Bytes, Responses), call: Option<&Id>) -> Result<Answered, Refusal> {
+    let refused = match responses {
+        Responses::Single(response) => match response.outcome {
             Err(error) if matches!(error.code(), code::UNAUTHENTICATED | code::STALE | code::REPLAYED) => {
                 return Err(Refusal::not_taken());
             }
@@ -210,10 +213,15 @@ fn verified(text: String, call: Option<&Id>) -> Result<Answered, Refusal> {
             Err(error) if response.id.is_null() => Some(error),
             _ => return Err(stray()),
         },
-        Ok(Responses::Batch(_)) if call.is_none() => None,
-        _ => return Err(stray()),
+        Responses::Batch(_) if call.is_none() => None,
+        Responses::Batch(_) => return Err(stray()),
     };
-    Ok(Answered { text, refused })
+    // A copy: what came with it in one piece is not kept for a client that reads slowly.
+    Ok(Answered { text: text.to_vec(), refused })
+}
+
+fn stray() -> Refusal {
+    Refusal::unknown("the service's answer is no answer to this")
 }
 
 /// What a caller needs to check without the door that its bytes were asked, and that the service answered these.

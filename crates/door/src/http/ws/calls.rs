@@ -237,7 +237,7 @@ impl Call {
             Ok(None) => return,
             Ok(Some(Answered { text, refused: None })) => {
                 drop(self.claim);
-                say(&self.out, text.into_bytes()).await;
+                say(&self.out, text).await;
                 return drop(place);
             }
             // Of the whole message, and so without an id: nobody on a socket would know what it is about.
