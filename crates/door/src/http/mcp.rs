@@ -9,9 +9,10 @@ mod era;
 mod head;
 mod listen;
 mod running;
+mod tasks;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::header::HeaderName;
@@ -21,8 +22,6 @@ use sealwire::client::TraceContext;
 use sealwire::rpc::strict_value;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use self::answer::{Answering, Ended};
@@ -30,6 +29,7 @@ use self::caller::AtDoor;
 use self::era::Spoken;
 use self::head::{Accepts, Claims};
 use self::running::Running;
+use self::tasks::Tasks;
 use super::config::{DoorConfig, Expose, Identity};
 use super::connections::{Body, Received, Within};
 use super::principal::{Place, Principal};
@@ -61,7 +61,7 @@ pub(super) struct Mcp {
     running: Arc<Running>,
     /// None if the door is alone.
     replicas: Option<Arc<Replicas>>,
-    tasks: Mutex<JoinSet<()>>,
+    tasks: Tasks,
 }
 
 /// Where a message came from, and how it may be answered.
@@ -102,7 +102,7 @@ impl Mcp {
             .map(|one| (one.service.to_string(), server(one.service.as_str(), std::slice::from_ref(one))))
             .collect();
         let exposed = config.expose.clone().into();
-        Ok(Self { all, each, exposed, seal, running: Arc::default(), replicas, tasks: Mutex::default() })
+        Ok(Self { all, each, exposed, seal, running: Arc::default(), replicas, tasks: Tasks::default() })
     }
 
     fn server(&self, service: Option<&str>) -> Result<Arc<Server>, Refusal> {
@@ -113,21 +113,16 @@ impl Mcp {
     /// The answer of the replica there.
     async fn ask_replica(&self, at: &str, onward: &Onward, lost: Vec<u8>) -> Result<Response<Body>, Refusal> {
         match &self.replicas {
-            Some(replicas) => replicas.ask(at, onward, lost).await,
+            Some(replicas) => Box::pin(replicas.ask(at, onward, lost)).await,
             None => Err(Refusal::unknown("this door has no replicas")),
         }
-    }
-
-    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn tidy(&self) {
         for server in self.each.values().chain([&self.all]) {
             server.tidy();
         }
-        let mut tasks = self.tasks();
-        while tasks.try_join_next().is_some() {}
+        self.tasks.tidy();
     }
 
     /// Completes when no call waits for answers of people.
@@ -139,8 +134,7 @@ impl Mcp {
 
     /// Gives up what is under way, which cancels it at the services.
     pub(super) async fn close(&self) {
-        let mut tasks = std::mem::take(&mut *self.tasks());
-        tasks.shutdown().await;
+        self.tasks.end().await;
         for server in self.each.values().chain([&self.all]) {
             server.give_up();
         }
@@ -200,7 +194,7 @@ impl Door {
                 if !Accepts::of(&head.headers)?.events {
                     return Err(Accepts::refusal());
                 }
-                return Ok(self.listening(server, caller, None, true, place).await);
+                return Ok(Box::pin(self.listening(server, caller, None, true, place)).await);
             }
             // Nothing is kept that `DELETE` could end.
             _ => return Err(Refusal::method(&[Method::POST])),
@@ -224,7 +218,7 @@ impl Door {
         if text.starts_with('[') {
             let place = enter()?;
             drop(reading);
-            return self.mcp_batch(sender, &claims, text, place).await;
+            return Box::pin(self.mcp_batch(sender, &claims, text, place)).await;
         }
         let message = read(text)?;
         let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
@@ -246,7 +240,7 @@ impl Door {
                         .check(method, &Asked::default())
                         .map_err(|fault| Refusal::of_fault(StatusCode::BAD_REQUEST, fault))?;
                 } else {
-                    self.mcp_note(&spoken, method, message.params, sender.onward).await;
+                    Box::pin(self.mcp_note(&spoken, method, message.params, sender.onward)).await;
                 }
                 Ok(accepted())
             }
@@ -276,7 +270,7 @@ impl Door {
         {
             let is_here = self.mcp.running.stop(&spoken.peer, cancelled.request);
             if let (false, Some(replicas), Some(onward)) = (is_here, &self.mcp.replicas, onward) {
-                let spawn = |telling| drop(self.mcp.tasks().spawn(telling));
+                let spawn = |telling| self.mcp.tasks.spawn(telling);
                 replicas.tell(spawn, onward).await;
             }
         }
@@ -306,7 +300,8 @@ impl Door {
                 let stream = self.admission.open_stream(&sender.principal, place.service())?;
                 drop(place);
                 let Sender { server, caller, .. } = sender;
-                return Ok(self.listening(server, caller, Some(id.clone()), asked.notifications.tools, stream).await);
+                let tools = asked.notifications.tools;
+                return Ok(Box::pin(self.listening(server, caller, Some(id.clone()), tools, stream)).await);
             }
         }
         let waits_at = asked.state.as_deref().and_then(|state| sender.server.waits_at(&spoken.peer, state));
@@ -320,11 +315,6 @@ impl Door {
         let (out, lines) = Outbox::of_request();
         let mut running =
             Running::begin(&self.mcp.running, &spoken, id).map_err(|fault| Refusal::of_fault(StatusCode::OK, fault))?;
-        let (ended, end) = oneshot::channel();
-        let (client, gone) = oneshot::channel::<()>();
-        // Streamable HTTP 2026-07-28: a response stream that is closed is the cancellation; with a handshake it "SHOULD NOT be interpreted
-        // as the client cancelling its request".
-        let (client, kept) = if spoken.era == Era::Modern { (Some(client), None) } else { (None, Some(client)) };
         let Sender { server, accepts, principal, caller, trace, .. } = sender;
         let longest = server.longest();
         let Spoken { era, mut capabilities, peer, .. } = spoken;
@@ -332,29 +322,23 @@ impl Door {
             // Nobody could be asked on the way.
             capabilities = Capabilities::default();
         }
+        let trace = asked.meta.trace(&trace);
         let peer = Peer { name: peer, caller, out, trace, observer: principal.observer() };
-        let (id, method) = (id.clone(), method.to_owned());
-        let task = {
-            let (id, place) = (id.clone(), Arc::clone(&place));
+        let (id, method, held) = (id.clone(), method.to_owned(), Arc::clone(&place));
+        let work = {
+            let id = id.clone();
             async move {
-                let _held = (place, kept);
+                let _held = held;
                 let outcome = tokio::select! {
                     biased;
                     () = running.stopped() => None,
-                    _ = gone => None,
                     () = lapsed(&*peer.caller) => Some(Err(over())),
                     outcome = server.outcome(&peer, era, &capabilities, &method, asked) => Some(outcome),
                 };
-                // Its client may have gone.
-                drop(ended.send(outcome.map(|outcome| Ended::new(era, &id, outcome))));
+                outcome.map(|outcome| Ended::new(era, &id, outcome))
             }
         };
-        {
-            let mut tasks = self.mcp.tasks();
-            while tasks.try_join_next().is_some() {}
-            tasks.spawn(task);
-        }
-        let mut answer = Answering::new(lines, end, (era, id), client).answer(accepts).await?;
+        let mut answer = Answering::new(lines, work, (era, id), self.mcp.tasks.clone()).answer(accepts).await?;
         answer.extensions_mut().insert(Within(longest));
         Ok(holding(answer, place))
     }

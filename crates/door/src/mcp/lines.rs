@@ -64,7 +64,7 @@ pub async fn serve(
     let services =
         services.into_iter().map(|service| Exposed { service, deadline, allows: Box::new(|_| true) }).collect();
     let server = Server::new(Services::new(Arc::new(bus), services), refresh, FRESH, None, Offers::new(refresh));
-    let caller = Arc::new(Agent(server.agent().to_owned()));
+    let caller = Arc::new(Agent(server.agent().into()));
     let peer = Peer { name: server.agent().into(), caller, out, trace: TraceContext::default(), observer: None };
     let door = Arc::new(Door { server, peer, state: Mutex::default() });
     let mut tasks = JoinSet::new();
@@ -222,7 +222,8 @@ impl Door {
                 Err(fault) => return Some(Err(fault)),
             }
         }
-        Some(self.server.outcome(&self.peer, era, &capabilities, method, asked).await)
+        let peer = Peer { trace: asked.meta.trace(&self.peer.trace), ..self.peer.clone() };
+        Some(self.server.outcome(&peer, era, &capabilities, method, asked).await)
     }
 
     /// In which revision a request is, and what its client can do.

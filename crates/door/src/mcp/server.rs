@@ -59,7 +59,7 @@ pub(crate) struct Peer {
     pub(crate) caller: Arc<dyn Caller>,
     /// What goes to it before the response.
     pub(crate) out: Outbox,
-    /// In whose traces its request is looked for.
+    /// In whose traces its request is looked for: see [`Meta::trace`](super::message::Meta::trace).
     pub(crate) trace: TraceContext,
     /// Who is told of its calls.
     pub(crate) observer: Option<Arc<dyn Observer>>,
@@ -143,17 +143,16 @@ impl Server {
         method: &str,
         asked: Asked,
     ) -> Outcome {
-        let peer = &Peer { trace: asked.meta.trace(&peer.trace), ..peer.clone() };
         match (method, era) {
             ("server/discover", Era::Modern) => Ok(self.discover(&*peer.caller, era)),
             ("ping", Era::Legacy(_)) => Ok(raw(&json!({}))),
             ("tools/list", _) => {
-                let offer = self.listed(&*peer.caller).await?;
+                let offer = Box::pin(self.listed(&*peer.caller)).await?;
                 Ok(self.tools(&offer, era, asked.cursor.as_deref()))
             }
             ("tools/call", _) => self.call(peer, era, asked, capabilities).await,
             ("resources/list" | "resources/templates/list" | "resources/read" | "prompts/list" | "prompts/get", _) => {
-                self.relay(peer, era, method, &asked).await
+                Box::pin(self.relay(peer, era, method, &asked)).await
             }
             _ => Err(Fault::new(-32601, "Method not found")),
         }
@@ -240,7 +239,7 @@ impl Server {
             return Ok(tool);
         }
         let unknown = || Fault::params(format!("Unknown tool: {}", name.chars().take(128).collect::<String>()));
-        self.offer(caller, FRESH).await?.tool(name).cloned().ok_or_else(unknown)
+        Box::pin(self.offer(caller, FRESH)).await?.tool(name).cloned().ok_or_else(unknown)
     }
 
     pub(crate) fn tools(&self, offer: &Offer, era: Era, cursor: Option<&str>) -> Box<RawValue> {

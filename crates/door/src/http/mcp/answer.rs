@@ -1,6 +1,8 @@
 //! The answer to one request: JSON, or events once something is said before the response.
 //! Never says anything after the response.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::head::Accepts;
+use super::tasks::Tasks;
 use crate::http::answered;
 use crate::http::connections::Body;
 use crate::http::events::data;
@@ -56,14 +59,28 @@ impl Ended {
 /// A request under way.
 pub(super) struct Answering {
     lines: mpsc::Receiver<Line>,
-    end: oneshot::Receiver<Option<Ended>>,
-    /// Once it is there; what was said before it comes first.
-    ended: Option<Option<Ended>>,
+    end: End,
     beat: Interval,
     era: Era,
     id: Id,
-    /// Its end is that of the request.
-    _client: Option<oneshot::Sender<()>>,
+    tasks: Tasks,
+}
+
+/// What a request comes to; `None`: it was cancelled.
+type Work = Pin<Box<dyn Future<Output = Option<Ended>> + Send>>;
+
+/// Where a request comes to its end.
+enum End {
+    /// Here: until something is said, whoever waits for the answer has nothing else to do.
+    Here(Work),
+    /// In a task, however slowly its client reads.
+    Apart {
+        ended: oneshot::Receiver<Option<Ended>>,
+        /// Its end is that of the request.
+        _client: Option<oneshot::Sender<()>>,
+    },
+    /// It is there; what was said before it comes first.
+    Come(Option<Ended>),
 }
 
 enum Said {
@@ -76,16 +93,11 @@ enum Said {
 impl Answering {
     pub(super) fn new(
         lines: mpsc::Receiver<Line>,
-        end: oneshot::Receiver<Option<Ended>>,
+        work: impl Future<Output = Option<Ended>> + Send + 'static,
         (era, id): (Era, Id),
-        client: Option<oneshot::Sender<()>>,
+        tasks: Tasks,
     ) -> Self {
-        Self { lines, end, ended: None, era, id, beat: beats(), _client: client }
-    }
-
-    /// What is said if whoever should have ended it has gone.
-    fn lost(&self) -> Ended {
-        Ended::new(self.era, &self.id, Err(super::lost("the door has given it up")))
+        Self { lines, end: End::Here(Box::pin(work)), beat: beats(), era, id, tasks }
     }
 
     /// Or the refusal of a caller that needs another token, which clients of MCP look for in the head.
@@ -102,6 +114,7 @@ impl Answering {
                 Said::Silence => break Bytes::from_static(COMMENT),
             }
         };
+        self.go_apart();
         let rest = stream::unfold(Some(self), async |answering| {
             let mut answering = answering?;
             match answering.said().await {
@@ -115,18 +128,72 @@ impl Answering {
 
     async fn said(&mut self) -> Said {
         loop {
-            if self.ended.is_some() {
+            if let End::Come(ended) = &mut self.end {
                 return match self.lines.try_recv() {
                     Ok(line) => Said::Line(event(&line)),
-                    Err(_) => Said::End(self.ended.take().flatten()),
+                    Err(_) => Said::End(ended.take()),
                 };
             }
             tokio::select! {
                 biased;
                 Some(line) = self.lines.recv() => return Said::Line(event(&line)),
-                end = &mut self.end => self.ended = Some(end.unwrap_or_else(|_| Some(self.lost()))),
+                ended = self.end.came() => self.end = End::Come(ended.unwrap_or_else(|| Some(self.lost()))),
                 _ = self.beat.tick() => return Said::Silence,
             }
+        }
+    }
+
+    /// What is said if whoever should have ended it has gone.
+    fn lost(&self) -> Ended {
+        Ended::new(self.era, &self.id, Err(super::lost("the door has given it up")))
+    }
+
+    /// From here on a task does what is left to do.
+    fn go_apart(&mut self) {
+        let work = match std::mem::replace(&mut self.end, End::Come(None)) {
+            End::Here(work) => work,
+            end => return self.end = end,
+        };
+        let (end, ended) = oneshot::channel();
+        let (client, gone) = oneshot::channel::<()>();
+        let client = (!self.outlives_its_client()).then_some(client);
+        let ends_with_it = client.is_some();
+        self.end = End::Apart { ended, _client: client };
+        self.tasks.spawn(async move {
+            let outcome = tokio::select! {
+                biased;
+                _ = gone, if ends_with_it => None,
+                outcome = work => outcome,
+            };
+            // Its client may have gone.
+            drop(end.send(outcome));
+        });
+    }
+
+    /// Streamable HTTP 2026-07-28: a response stream that is closed is the cancellation; with a handshake it "SHOULD NOT be
+    /// interpreted as the client cancelling its request".
+    fn outlives_its_client(&self) -> bool {
+        self.era != Era::Modern
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if self.outlives_its_client() {
+            self.go_apart();
+        }
+    }
+}
+
+impl End {
+    /// Waits for it; `None` if whoever should have brought it has gone.
+    ///
+    /// Cancel safety: nothing is lost. Not asked again once it is there.
+    async fn came(&mut self) -> Option<Option<Ended>> {
+        match self {
+            Self::Here(work) => Some(work.await),
+            Self::Apart { ended, .. } => ended.await.ok(),
+            Self::Come(ended) => Some(ended.take()),
         }
     }
 }

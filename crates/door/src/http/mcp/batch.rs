@@ -89,14 +89,15 @@ impl Door {
             let _held = held;
             let answers = requests.iter().zip(running).map(|((id, method, params), mut running)| {
                 let (out, _) = Outbox::of_request();
-                let (caller, trace) = (Arc::clone(&caller), trace.clone());
-                let peer = Peer { name: Arc::clone(&peer), caller, out, trace, observer: observer.clone() };
-                let server = &server;
+                let (caller, name, trace) = (Arc::clone(&caller), Arc::clone(&peer), &trace);
+                let (observer, server) = (observer.clone(), &server);
                 async move {
                     let asked = match Asked::read(params.as_deref()) {
                         Ok(asked) => asked,
                         Err(fault) => return Some(Ended::new(era, id, Err(fault)).text),
                     };
+                    let trace = asked.meta.trace(trace);
+                    let peer = Peer { name, caller, out, trace, observer };
                     // Nobody can be asked, or told of progress, before all of it is there.
                     let nobody = Capabilities::default();
                     tokio::select! {
@@ -110,7 +111,7 @@ impl Door {
             let answers: Vec<Vec<u8>> = join_all(answers).await.into_iter().flatten().collect();
             drop(ended.send([b"[".as_slice(), &answers.join(&b","[..]), b"]"].concat()));
         };
-        self.mcp.tasks().spawn(task);
+        self.mcp.tasks.spawn(task);
         match end.await {
             Ok(text) => Ok(holding(answered(StatusCode::OK, "application/json", text), places)),
             Err(_) => Err(Refusal::unknown("the door is being stopped")),

@@ -58,8 +58,7 @@ impl Mcp {
     ) -> Result<Spoken, Refusal> {
         let bad = |fault| Refusal::of_fault(StatusCode::BAD_REQUEST, fault);
         let unknown = |version: &str| bad(message::unsupported(version));
-        let plain =
-            |era, capabilities| Spoken { era, capabilities, peer: principal.as_str().into(), has_session: false };
+        let plain = |era, capabilities| Spoken { era, capabilities, peer: principal.name(), has_session: false };
         if meta.version.is_some() || claims.version == Some(message::MODERN) {
             if meta.version.as_deref() != claims.version && meta.version.is_some() {
                 return Err(bad(mismatch("MCP-Protocol-Version")));

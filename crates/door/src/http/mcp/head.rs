@@ -28,17 +28,16 @@ impl Accepts {
             let value = value.to_str().map_err(|_| Self::refusal())?;
             for range in value.split(',') {
                 let mut parts = range.split(';').map(str::trim);
-                let kind = parts.next().unwrap_or_default().to_ascii_lowercase();
+                let kind = parts.next().unwrap_or_default();
+                let is = |kinds: &[&str]| kinds.iter().any(|known| kind.eq_ignore_ascii_case(known));
                 // RFC 9110 §12.4.2: a weight of 0 is "not acceptable".
                 let is_refused = parts.any(|part| {
                     let weight = part.strip_prefix("q=").or_else(|| part.strip_prefix("Q="));
                     weight.is_some_and(|weight| weight.parse() == Ok(0.0))
                 });
-                match kind.as_str() {
-                    _ if is_refused => {}
-                    "application/json" | "application/*" | "*/*" => accepts.json = true,
-                    "text/event-stream" | "text/*" => accepts.events = true,
-                    _ => {}
+                if !is_refused {
+                    accepts.json |= is(&["application/json", "application/*", "*/*"]);
+                    accepts.events |= is(&["text/event-stream", "text/*"]);
                 }
             }
         }
@@ -49,6 +48,12 @@ impl Accepts {
         Refusal::bad(StatusCode::NOT_ACCEPTABLE, "`Accept` must have `application/json` and `text/event-stream`")
     }
 }
+
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+const TRACE: [HeaderName; 3] =
+    [HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate"), HeaderName::from_static("baggage")];
 
 /// What the head says.
 #[derive(Debug)]
@@ -61,13 +66,8 @@ pub(super) struct Claims<'a> {
 
 impl<'a> Claims<'a> {
     pub(super) fn of(head: &'a Parts) -> Result<Self, Refusal> {
-        let one = |name: &'static str| single(&head.headers, &HeaderName::from_static(name));
-        Ok(Self {
-            version: one("mcp-protocol-version")?,
-            session: single(&head.headers, &SESSION_ID)?,
-            method: one("mcp-method")?,
-            name: one("mcp-name")?,
-        })
+        let one = |name| single(&head.headers, name);
+        Ok(Self { version: one(&VERSION)?, session: one(&SESSION_ID)?, method: one(&METHOD)?, name: one(&NAME)? })
     }
 
     /// Holds it against a message of 2026-07-28: what is on the way may have decided by the head.
@@ -99,8 +99,8 @@ fn decoded(value: &str) -> Option<String> {
 
 /// In whose traces the message is looked for. What is there twice says nothing.
 pub(super) fn trace(headers: &HeaderMap) -> TraceContext {
-    let one = |name: &'static str| single(headers, &HeaderName::from_static(name)).ok().flatten();
-    TraceContext::new(one("traceparent"), one("tracestate"), one("baggage"))
+    let [parent, state, baggage] = TRACE.map(|name| single(headers, &name).ok().flatten());
+    TraceContext::new(parent, state, baggage)
 }
 
 pub(super) fn mismatch(field: &str) -> Fault {
