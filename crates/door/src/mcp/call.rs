@@ -1,7 +1,8 @@
 //! One call of a tool: parts and progress on the way, questions to the people at the client, and what it comes to.
 //! Never says that a call did nothing where that is not known.
 
-use std::sync::Arc;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::StreamExt as _;
@@ -42,14 +43,20 @@ pub(super) struct Ongoing {
     id: MessageId,
     receipt: Receipt,
     /// What was asked for: only the same may go on with it.
-    arguments: String,
+    arguments: Box<RawValue>,
     /// Until its result is taken.
     stream: Option<CallStream<Box<RawValue>>>,
-    notes: mpsc::UnboundedReceiver<Request>,
-    questions: mpsc::Receiver<Question>,
+    notes: Arc<Notes>,
+    /// None if nobody can be asked.
+    questions: Option<mpsc::Receiver<Question>>,
     parts: Vec<Box<RawValue>>,
     part_bytes: usize,
 }
+
+/// What the method has told, until its client is: filled while the stream is polled, which is bounded by the window of the call, and
+/// emptied right after that.
+#[derive(Default)]
+struct Notes(Mutex<Vec<Request>>);
 
 /// A question of the method, on its way to people.
 struct Question {
@@ -159,14 +166,15 @@ impl Waiting {
 impl Server {
     pub(super) async fn call(&self, peer: &Peer, era: Era, asked: Asked, capabilities: &Capabilities) -> Outcome {
         let Some(name) = &asked.name else { return Err(Fault::params("`name` is missing")) };
-        let arguments = asked.arguments.as_deref().map_or("{}", RawValue::get).to_owned();
-        if !arguments.starts_with('{') {
-            return Err(Fault::params("`arguments` must be an object"));
-        }
+        let arguments = match asked.arguments {
+            Some(arguments) if arguments.get().starts_with('{') => arguments,
+            Some(_) => return Err(Fault::params("`arguments` must be an object")),
+            None => raw(&Members::new()),
+        };
         let mut ongoing = match &asked.state {
             Some(state) => {
                 let tool = self.tool(&*peer.caller, name).await?;
-                self.resumed(peer, state, &arguments, &tool, asked.responses.unwrap_or_default())?
+                self.resumed(peer, state, arguments.get(), &tool, asked.responses.unwrap_or_default())?
             }
             None => {
                 let tool = self.tool(&*peer.caller, name).await?;
@@ -174,7 +182,7 @@ impl Server {
                     Ok(client) => client,
                     Err(away) => return Ok(failed(era, &away.to_string())),
                 };
-                Self::begin(peer, &client, tool, &arguments, capabilities.forms())?
+                Self::begin(peer, client, tool, arguments, capabilities.forms())
             }
         };
         let step = self.go_on(peer, &mut ongoing, era, &asked.meta).await;
@@ -190,38 +198,29 @@ impl Server {
         }
     }
 
-    fn begin(peer: &Peer, client: &Client, tool: Arc<Tool>, arguments: &str, asks: bool) -> Result<Ongoing, Fault> {
-        let params = RawValue::from_string(arguments.to_owned()).map_err(|error| Fault::params(error.to_string()))?;
-        // Bounded by the window of the call: no more of them come before these are read.
-        let (note, notes) = mpsc::unbounded_channel();
-        let (ask, questions) = mpsc::channel(1);
+    fn begin(peer: &Peer, client: Client, tool: Arc<Tool>, arguments: Box<RawValue>, asks: bool) -> Ongoing {
+        let notes = Arc::new(Notes::default());
+        let noted = Arc::clone(&notes);
         let id = MessageId::default();
         let receipt = Receipt::default();
         let mut request = peer
-            .request(client, &tool)
+            .request(&client, &tool)
             .note_id(&id)
             .note_receipt(&receipt)
             .max_bytes(MAX_RESULT)
-            .on_notification(move |told| drop(note.send(told)));
+            .on_notification(move |told| noted.lock().push(told));
+        let mut questions = None;
         if asks {
+            let (ask, asked) = mpsc::channel(1);
+            questions = Some(asked);
             request = request.on_ask(move |question| {
                 let ask = ask.clone();
                 async move { put(question, &ask).await }
             });
         }
-        let stream = request.stream(&tool.method.name, &params);
-        Ok(Ongoing {
-            tool,
-            client: client.clone(),
-            id,
-            receipt,
-            arguments: arguments.to_owned(),
-            stream: Some(stream),
-            notes,
-            questions,
-            parts: Vec::new(),
-            part_bytes: 0,
-        })
+        let stream = Some(request.stream(&tool.method.name, &arguments));
+        let (parts, part_bytes) = (Vec::new(), 0);
+        Ongoing { tool, client, id, receipt, arguments, stream, notes, questions, parts, part_bytes }
     }
 
     /// Goes on until the call ends, or asks what only another request of the client can answer.
@@ -242,20 +241,19 @@ impl Server {
         loop {
             tokio::select! {
                 biased;
-                Some(note) = notes.recv() => telling.note(&note),
                 answer = answer_of(&mut asked), if asked.is_some() => {
                     if let Some(asked) = asked.take() {
                         asked.answer(answer);
                     }
                 }
-                Some(question) = questions.recv(), if asked.is_none() => {
+                Some(question) = asking(questions), if asked.is_none() => {
                     match era {
                         Era::Modern => return Step::Asks(question),
-                        Era::Legacy(_) => asked = Some(self.ask(peer, question).await),
+                        Era::Legacy(_) => asked = Some(Box::pin(self.ask(peer, question)).await),
                     }
                 }
                 _ = &mut gone => return Step::Gone,
-                part = next(stream) => match part {
+                part = next(stream, notes, &mut telling) => match part {
                     Some(Ok(part)) => {
                         telling.part(&part);
                         if tool.method.is_stream {
@@ -271,15 +269,10 @@ impl Server {
                 },
             }
         }
-        while let Ok(note) = notes.try_recv() {
-            telling.note(&note);
-        }
         telling.flush();
         let Some(stream) = stream.take() else { return Step::Ended(Err(ClientError::Ended)) };
-        let result = tokio::select! {
-            result = stream.finish::<Box<RawValue>>() => result,
-            _ = &mut gone => return Step::Gone,
-        };
+        // It has ended.
+        let result = stream.finish::<Box<RawValue>>().await;
         Step::Ended(result.map(|result| if tool.method.is_stream { raw(parts) } else { result }))
     }
 
@@ -301,7 +294,7 @@ impl Server {
 
     /// Keeps a call until its client comes back with answers.
     fn park(&self, peer: &Peer, ongoing: Ongoing, question: Question) -> Outcome {
-        let digest = digest(&ongoing.tool, &ongoing.arguments);
+        let digest = digest(&ongoing.tool, ongoing.arguments.get());
         let asked = json!({ QUESTION: { "method": ELICIT, "params": question.params } });
         let token;
         {
@@ -383,7 +376,7 @@ impl Server {
         let parked = parked.ok_or_else(gone)?;
         let begun = &parked.ongoing.tool;
         let is_same = (&tool.service, &tool.method.name) == (&begun.service, &begun.method.name);
-        if !is_same || parked.ongoing.arguments != arguments {
+        if !is_same || parked.ongoing.arguments.get() != arguments {
             return Err(gone());
         }
         let answer = responses.remove(QUESTION).unwrap_or_else(|| json!({ "action": "cancel" }));
@@ -446,10 +439,31 @@ impl Drop for AskedClient<'_> {
     }
 }
 
-async fn next(stream: &mut Option<CallStream<Box<RawValue>>>) -> Option<Result<Box<RawValue>, ClientError>> {
-    match stream {
-        Some(stream) => stream.next().await,
-        None => None,
+impl Notes {
+    fn lock(&self) -> MutexGuard<'_, Vec<Request>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The next part. What came before it is told before it.
+async fn next(
+    stream: &mut Option<CallStream<Box<RawValue>>>,
+    notes: &Notes,
+    telling: &mut Telling<'_>,
+) -> Option<Result<Box<RawValue>, ClientError>> {
+    let Some(stream) = stream else { return None };
+    poll_fn(|context| {
+        let part = stream.poll_next_unpin(context);
+        notes.lock().drain(..).for_each(|note| telling.note(&note));
+        part
+    })
+    .await
+}
+
+async fn asking(questions: &mut Option<mpsc::Receiver<Question>>) -> Option<Question> {
+    match questions {
+        Some(questions) => questions.recv().await,
+        None => std::future::pending().await,
     }
 }
 
