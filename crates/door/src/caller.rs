@@ -2,13 +2,14 @@
 //! Never what makes a caller known: whoever is here has been let in.
 
 use std::fmt;
+use std::sync::Arc;
 
 use sealwire::client::{Client, RequestBuilder};
 
 /// One for whom the door calls.
 pub(crate) trait Caller: fmt::Debug + Send + Sync {
     /// Who is named the same may call the same.
-    fn name(&self) -> &str;
+    fn name(&self) -> &Arc<str>;
 
     /// Whether it may come in for this service.
     fn admits(&self, service: &str) -> bool;
@@ -22,10 +23,10 @@ pub(crate) trait Caller: fmt::Debug + Send + Sync {
 
 /// The door's agent itself, by its name.
 #[derive(Debug)]
-pub(crate) struct Agent(pub(crate) String);
+pub(crate) struct Agent(pub(crate) Arc<str>);
 
 impl Caller for Agent {
-    fn name(&self) -> &str {
+    fn name(&self) -> &Arc<str> {
         &self.0
     }
 

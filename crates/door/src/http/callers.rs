@@ -1,7 +1,7 @@
 //! Whom the door takes a caller for, and what its calls are signed with: the agent's own token, or one made for the caller.
 //! Never hands a caller's token on but to its issuer, and never has one made for somebody who has not just shown that he is the one.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -47,7 +47,7 @@ const KEPT: u64 = 10_000;
 #[derive(Debug)]
 pub(super) enum Callers {
     /// The door's agent.
-    Own(String),
+    Own(Arc<str>),
     /// Who their tokens say.
     Shown(Arc<Minting>),
 }
@@ -168,7 +168,7 @@ impl Callers {
     ) -> Result<(Self, Credentials), CallersError> {
         let agent = credentials.agent().to_string();
         let (way, scopes, dpop) = match &config.identity {
-            Identity::Own {} => return Ok((Self::Own(agent), credentials)),
+            Identity::Own {} => return Ok((Self::Own(agent.into()), credentials)),
             Identity::Mint { key, scopes, dpop } => (Way::Mint(TokenIssuer::load(key)?), scopes, dpop),
             Identity::Exchange { token_endpoint, client_id, client_secret, tls_ca, http_on_loopback, scopes, dpop } => {
                 let secret = read_secret(client_secret)?;
@@ -209,7 +209,7 @@ impl Callers {
     /// Who sends this.
     pub(super) async fn know(&self, head: &Parts) -> Result<Principal, Refusal> {
         match self {
-            Self::Own(agent) => Ok(Principal::own(agent)),
+            Self::Own(agent) => Ok(Principal::own(Arc::clone(agent))),
             Self::Shown(minting) => minting.know(head).await,
         }
     }
@@ -236,12 +236,14 @@ impl Callers {
     }
 
     /// A name of what it has shown: two tokens of one caller may have other rights.
-    pub(super) fn name(&self, principal: &Principal) -> String {
-        let name = principal.as_str().to_owned();
-        match &principal.shown {
-            Some(shown) => shown.digest.iter().fold(name + " ", |name, byte| format!("{name}{byte:02x}")),
-            None => name,
+    pub(super) fn name(&self, principal: &Principal) -> Arc<str> {
+        let Some(shown) = &principal.shown else { return principal.name() };
+        let mut name = format!("{} ", principal.as_str());
+        for byte in &shown.digest {
+            // A text takes whatever is written.
+            let _ = write!(name, "{byte:02x}");
         }
+        name.into()
     }
 
     /// The refusal of whoever may come in for no service at all.

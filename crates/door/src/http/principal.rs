@@ -27,7 +27,7 @@ pub(crate) struct Principal {
 
 impl Principal {
     /// Whoever reaches the listener of a door that is for its own machine.
-    pub(super) fn own(agent: &str) -> Self {
+    pub(super) fn own(agent: impl Into<Arc<str>>) -> Self {
         Self { name: agent.into(), shown: None, seen: None }
     }
 
@@ -74,7 +74,7 @@ pub(crate) struct Admission {
 struct Places {
     most: u32,
     of_service: u32,
-    taken: Mutex<HashMap<Arc<str>, BTreeMap<String, u32>>>,
+    taken: Mutex<HashMap<Arc<str>, BTreeMap<Arc<str>, u32>>>,
 }
 
 /// A request or a stream under way; its end gives the place back.
@@ -82,7 +82,7 @@ struct Places {
 pub(crate) struct Place {
     places: Arc<Places>,
     principal: Arc<str>,
-    service: String,
+    service: Arc<str>,
 }
 
 impl Admission {
@@ -168,22 +168,27 @@ impl Places {
     fn take(this: &Arc<Self>, principal: &Principal, service: &str) -> Option<Place> {
         let mut all = this.lock();
         // INVARIANT: who has nothing under way has no entry, and no service there has none.
-        let (mut sum, mut count) = (0, 0);
-        if let Some(taken) = all.get(&principal.name) {
-            (sum, count) = (taken.values().sum(), taken.get(service).copied().unwrap_or(0));
-        }
+        let mut taken = all.get_mut(&principal.name);
+        let sum: u32 = taken.as_ref().map_or(0, |taken| taken.values().sum());
+        let found = taken.as_ref().and_then(|taken| taken.get_key_value(service));
+        let (service, count) =
+            found.map_or_else(|| (service.into(), 0), |(service, count)| (Arc::clone(service), *count));
         if sum >= this.most || count >= this.of_service {
             return None;
         }
-        all.entry(Arc::clone(&principal.name)).or_default().insert(service.to_owned(), count + 1);
-        Some(Place { places: Arc::clone(this), principal: Arc::clone(&principal.name), service: service.to_owned() })
+        let count = match &mut taken {
+            Some(taken) => taken.entry(Arc::clone(&service)).or_default(),
+            None => all.entry(Arc::clone(&principal.name)).or_default().entry(Arc::clone(&service)).or_default(),
+        };
+        *count += 1;
+        Some(Place { places: Arc::clone(this), principal: Arc::clone(&principal.name), service })
     }
 
     fn of(&self, principal: &str) -> u32 {
         self.lock().get(principal).map_or(0, |taken| taken.values().sum())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, BTreeMap<String, u32>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, BTreeMap<Arc<str>, u32>>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -199,10 +204,11 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut all = self.places.lock();
         let Some(taken) = all.get_mut(&self.principal) else { return };
-        if let Some(count) = taken.get_mut(&self.service) {
-            *count = count.saturating_sub(1);
+        if let Some(count) = taken.get_mut(&self.service).filter(|count| **count > 1) {
+            *count -= 1;
+            return;
         }
-        taken.retain(|_, count| *count > 0);
+        taken.remove(&self.service);
         if taken.is_empty() {
             all.remove(&self.principal);
         }

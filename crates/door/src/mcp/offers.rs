@@ -61,7 +61,7 @@ impl Offers {
     }
 
     fn key(&self, caller: &dyn Caller) -> (Arc<str>, Arc<str>) {
-        (Arc::clone(&self.address), caller.name().into())
+        (Arc::clone(&self.address), Arc::clone(caller.name()))
     }
 
     /// What this caller was offered last.

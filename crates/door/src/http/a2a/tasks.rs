@@ -188,7 +188,7 @@ mod tests {
     fn all_callers_together_leave_no_more_than_so_many() {
         let tasks = Tasks::default();
         for number in 0..OF_ALL.0 + 10 {
-            ended(&tasks, &Principal::own(&format!("agent-{number}")), 1);
+            ended(&tasks, &Principal::own(format!("agent-{number}")), 1);
         }
         assert_eq!(tasks.lock().len(), OF_ALL.0);
     }

@@ -15,7 +15,7 @@ pub(super) struct AtDoor {
     pub(super) callers: Arc<Callers>,
     pub(super) principal: Principal,
     /// Another token of it may have other rights.
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) exposed: Arc<[Expose]>,
 }
 
@@ -26,7 +26,7 @@ impl AtDoor {
 }
 
 impl Caller for AtDoor {
-    fn name(&self) -> &str {
+    fn name(&self) -> &Arc<str> {
         &self.name
     }
 
