@@ -6,18 +6,28 @@
 
 mod door;
 mod enrol;
+mod load;
 mod pages;
 mod stack;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use load::{Kind, Load};
 use pages::Pages;
 use sealwire_testkit::{files_below, root};
 use serde_json::Value;
-use stack::{Kind, Load, Stack, say};
+use stack::{Stack, say};
 
 const ALL_BROKERS: [&str; 3] = ["nats-1", "nats-2", "nats-3"];
+
+/// How long a call waits where something is killed that its answer may have gone with.
+const BRIEF: Duration = Duration::from_secs(3);
+/// The same where none may be lost. A machine that stalls takes seconds for an answer, and that is none that is lost; what has
+/// not come after so long does not come any more.
+const PATIENT: Duration = Duration::from_secs(20);
+/// How often that is tried which a machine that stalls keeps from being seen.
+const TRIES: usize = 3;
 
 /// `cargo test -- --skip takes_minutes` leaves it out.
 mod takes_minutes {
@@ -34,8 +44,7 @@ mod takes_minutes {
         agent_is_answered(&stack, &mut pages);
         enrol::agent_enrols_by_its_public_key(&stack, &pages);
         door::callers_come_in_with_tokens(&stack, &mut pages);
-        let mut load = Load::default();
-        load.add(&rolling_restart_loses_nothing(&stack, &mut pages));
+        let mut load = rolling_restart_loses_nothing(&stack, &mut pages);
         load.add(&killed_replica_costs_what_it_had_in_flight(&stack, &mut pages));
         load.add(&restarted_brokers_cost_no_call_its_answer(&stack, &mut pages));
         load.add(&killed_broker_is_missed_by_nobody(&stack, &mut pages));
@@ -156,8 +165,11 @@ fn agent_is_answered(stack: &Stack, pages: &mut Pages) {
     });
     assert!(pages.run(stack, "docker compose ps").contains("healthy"));
     for logs in ["logs --tail", "logs --follow"] {
-        let shown = pages.run(stack, logs);
-        assert!(shown.contains("  5  ") && shown.contains("message_id="), "{shown}");
+        // What goes on for ever is watched for some seconds, in which a machine that stalls may show nothing.
+        stack.wait_for("the agent's calls, by compose", || {
+            let shown = pages.run(stack, logs);
+            (shown.contains("  5  ") && shown.contains("message_id=")).then_some(())
+        });
     }
     say(&format!("the agent's log: {}", stack.log("planner").lines().last().unwrap_or_default().trim()));
     let ping = pages.run(stack, "operator ping");
@@ -171,26 +183,31 @@ fn agent_is_answered(stack: &Stack, pages: &mut Pages) {
 }
 
 fn rolling_restart_loses_nothing(stack: &Stack, pages: &mut Pages) -> Load {
-    let load = stack.load();
-    std::thread::sleep(Duration::from_secs(1));
-    pages.run(stack, "deploy/rolling-restart");
-    std::thread::sleep(Duration::from_secs(1));
-    let load = load.finish();
-    say(&format!("rolling restart under load: {load}"));
-    nothing_lost(&load);
-    assert!(load.results() > 500, "{load}");
-    load
+    let mut tried = 0;
+    loop {
+        tried += 1;
+        let load = stack.load(PATIENT);
+        std::thread::sleep(Duration::from_secs(1));
+        pages.run(stack, "deploy/rolling-restart");
+        std::thread::sleep(Duration::from_secs(1));
+        let load = load.finish();
+        say(&format!("rolling restart under load: {load}"));
+        stack.none_lost(&load);
+        // Where the machine stalls for seconds, no broker answers the guard, which refuses: that says nothing of restarts.
+        if is_hardly_refused(&load) && load.results() > 500 {
+            return load;
+        }
+        assert!(tried < TRIES, "{load}");
+    }
 }
 
-/// Whatever was accepted was answered. On a machine that stalls, the guard may refuse a few calls instead.
-fn nothing_lost(load: &Load) {
-    let failures: Vec<(Kind, &str)> = load.failures().collect();
-    assert!(failures.iter().all(|(kind, _)| *kind == Kind::Refused), "{failures:?}");
-    assert!(failures.len() <= load.results() / 100, "{failures:?}");
+/// On a machine that stalls, the guard may refuse a few calls.
+fn is_hardly_refused(load: &Load) -> bool {
+    load.failures().count() <= load.results() / 100
 }
 
 fn killed_replica_costs_what_it_had_in_flight(stack: &Stack, pages: &mut Pages) -> Load {
-    let load = stack.load();
+    let load = stack.load(BRIEF);
     std::thread::sleep(Duration::from_secs(1));
     let killed = load.now();
     pages.run(stack, "docker kill");
@@ -208,7 +225,7 @@ fn killed_replica_costs_what_it_had_in_flight(stack: &Stack, pages: &mut Pages) 
 
 /// A broker that is told to stop hands over what it leads. Its clients find another one.
 fn restarted_brokers_cost_no_call_its_answer(stack: &Stack, pages: &mut Pages) -> Load {
-    let load = stack.load();
+    let load = stack.load(BRIEF);
     pages.run(stack, "for broker in");
     let load = load.finish();
     say(&format!("rolling restart of the brokers under load: {load}"));
@@ -221,7 +238,7 @@ fn restarted_brokers_cost_no_call_its_answer(stack: &Stack, pages: &mut Pages) -
 
 /// Until the clients have found another broker, and the guard another leader if it was that one, calls are refused.
 fn killed_broker_is_missed_by_nobody(stack: &Stack, pages: &mut Pages) -> Load {
-    let load = stack.load();
+    let load = stack.load(BRIEF);
     std::thread::sleep(Duration::from_secs(1));
     let killed = load.now();
     pages.run(stack, "docker compose kill nats-1");
@@ -246,7 +263,7 @@ fn only_refused_or_unknown(load: &Load) {
 fn killed_leader_is_replaced(stack: &Stack) -> Load {
     let stream = guard_stream(stack, "GUARD_demo");
     let leader = stream.pointer("/cluster/leader").unwrap().as_str().unwrap().to_owned();
-    let load = stack.load();
+    let load = stack.load(BRIEF);
     std::thread::sleep(Duration::from_secs(1));
     let killed = load.now();
     stack.docker(&["kill", &stack.container(&leader, 1)]);
@@ -261,7 +278,7 @@ fn killed_leader_is_replaced(stack: &Stack) -> Load {
     stack.docker(&["start", &stack.container(&leader, 1)]);
     stack.wait_healthy(&leader, 1);
     // Its return may move the stream once more, and what is measured next is to have none of that.
-    let after = stack.load();
+    let after = stack.load(BRIEF);
     std::thread::sleep(Duration::from_secs(4));
     after.wait_for_results_since(after.now(), 100, Duration::from_secs(40));
     only_refused_or_unknown(&after.finish());
@@ -269,7 +286,7 @@ fn killed_leader_is_replaced(stack: &Stack) -> Load {
 }
 
 fn scaled_up_without_a_pause(stack: &Stack, pages: &mut Pages) -> Load {
-    let load = stack.load();
+    let load = stack.load(PATIENT);
     pages.run(stack, "--scale demo=3");
     stack.wait_healthy("demo", 3);
     assert!(stack.log("init").contains("the set-up in /sealwire stays"), "secrets are made at the first start only");
@@ -277,7 +294,8 @@ fn scaled_up_without_a_pause(stack: &Stack, pages: &mut Pages) -> Load {
     let load = load.finish();
     say(&format!("scaled to 3 under load: {load}"));
     assert!(ping.contains("3 of 3 take messages"), "{ping}");
-    nothing_lost(&load);
+    stack.none_lost(&load);
+    assert!(is_hardly_refused(&load), "{load}");
     load
 }
 

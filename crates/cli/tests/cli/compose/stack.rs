@@ -1,14 +1,11 @@
-//! The running set-up, what is done to it from outside, and callers inside it.
+//! The running set-up, and what is done to it from outside.
 //! Never touches a container, network or volume of another project.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::JoinHandle;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -112,7 +109,7 @@ impl Stack {
         names[0].clone()
     }
 
-    fn containers(&self, service: &str, filter: &str) -> Vec<String> {
+    pub(super) fn containers(&self, service: &str, filter: &str) -> Vec<String> {
         let project = format!("label=com.docker.compose.project={}", self.project);
         let service = format!("label=com.docker.compose.service={service}");
         let filters = [&project, &service, "label=com.docker.compose.oneoff=False", filter];
@@ -207,23 +204,6 @@ impl Stack {
     pub(crate) fn at_its_port(&self, line: &str) -> String {
         line.replace("https://localhost:8443/", &format!("https://localhost:{}/", self.door_port))
     }
-
-    /// Callers beside the agent, with its credentials, one call at a time each.
-    pub(crate) fn load(&self) -> Running {
-        let container = self.container("planner", 1);
-        let (stop, lines) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let began = Instant::now();
-        let worker = |_| {
-            let (container, stop, lines) = (container.clone(), Arc::clone(&stop), Arc::clone(&lines));
-            std::thread::spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    call(&container, |line| lines.lock().unwrap().push((began.elapsed(), read(line))));
-                }
-            })
-        };
-        let workers = (0..WORKERS).map(worker).collect();
-        Running { stop, lines, workers, began }
-    }
 }
 
 impl Drop for Stack {
@@ -235,135 +215,6 @@ impl Drop for Stack {
         self.remove();
     }
 }
-
-/// A round of calls from within the agent's container. Lines come while it runs.
-fn call(container: &str, mut each: impl FnMut(&str)) {
-    let call = ["sealwire", "call", "--creds", "/sealwire/planner/planner.creds.json", "--deadline", "3s", "--json"];
-    let often = ["--every", "20ms", "--times", "100", "demo", "math/add", "[2,3]"];
-    let mut command = Command::new("docker");
-    command.args(["exec", container]).args(call).args(often).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
-        each(&line);
-    }
-    child.wait().unwrap();
-}
-
-/// What one call came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    /// The right result.
-    Result,
-    /// The service, or a hint, says that this delivery was not executed.
-    Refused,
-    /// No answer: whether it was executed is not known.
-    Unknown,
-    /// Anything that should never be.
-    Wrong,
-}
-
-fn read(line: &str) -> (Kind, String) {
-    let said: Value = serde_json::from_str(line).unwrap_or_default();
-    let kind = if said["result"] == 5 {
-        Kind::Result
-    } else if let Some(code) = said["error"]["rpc"]["code"].as_i64() {
-        if matches!(code, -32011 | -32014) { Kind::Refused } else { Kind::Wrong }
-    } else {
-        // Exit codes: 20 the broker or nobody listening, 22 a hint, 23 the deadline.
-        match said["error"]["exit"].as_i64() {
-            Some(20 | 22) => Kind::Refused,
-            Some(23) => Kind::Unknown,
-            _ => Kind::Wrong,
-        }
-    };
-    (kind, line.to_owned())
-}
-
-type Lines = Vec<(Duration, (Kind, String))>;
-
-/// Callers at work.
-pub(crate) struct Running {
-    stop: Arc<AtomicBool>,
-    lines: Arc<Mutex<Lines>>,
-    workers: Vec<JoinHandle<()>>,
-    began: Instant,
-}
-
-impl Running {
-    /// The time, as the lines have it.
-    pub(crate) fn now(&self) -> Duration {
-        self.began.elapsed()
-    }
-
-    /// Waits until so many calls have been answered after `since` without a failure in between.
-    pub(crate) fn wait_for_results_since(&self, since: Duration, results: usize, patience: Duration) {
-        let began = Instant::now();
-        loop {
-            let lines = self.lines.lock().unwrap();
-            let good = |(at, (kind, _)): &&(Duration, (Kind, String))| *at > since && *kind == Kind::Result;
-            let in_a_row = lines.iter().rev().take_while(good).count();
-            drop(lines);
-            if in_a_row >= results {
-                return;
-            }
-            assert!(began.elapsed() < patience, "{in_a_row} results in a row after {patience:?}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    pub(crate) fn finish(self) -> Load {
-        self.stop.store(true, Ordering::Relaxed);
-        let workers = self.workers.len();
-        self.workers.into_iter().for_each(|worker| worker.join().unwrap());
-        Load { lines: std::mem::take(&mut self.lines.lock().unwrap()), workers }
-    }
-}
-
-/// What became of all calls of a phase.
-#[derive(Debug, Default)]
-pub(crate) struct Load {
-    lines: Lines,
-    pub(crate) workers: usize,
-}
-
-impl Load {
-    pub(crate) fn results(&self) -> usize {
-        self.lines.iter().filter(|(_, (kind, _))| *kind == Kind::Result).count()
-    }
-
-    pub(crate) fn results_after(&self, time: Duration) -> usize {
-        self.lines.iter().filter(|(at, (kind, _))| *at > time && *kind == Kind::Result).count()
-    }
-
-    pub(crate) fn failures(&self) -> impl Iterator<Item = (Kind, &str)> {
-        let failed = self.lines.iter().filter(|(_, (kind, _))| *kind != Kind::Result);
-        failed.map(|(_, (kind, line))| (*kind, line.as_str()))
-    }
-
-    pub(crate) fn last_failure(&self) -> Option<Duration> {
-        self.lines.iter().filter(|(_, (kind, _))| *kind != Kind::Result).map(|(at, _)| *at).max()
-    }
-
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.lines.extend(other.lines.iter().cloned());
-    }
-}
-
-impl fmt::Display for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = |kind| self.failures().filter(|(found, _)| *found == kind).count();
-        write!(
-            f,
-            "{} calls: {} answered, {} refused unexecuted, {} without an answer",
-            self.lines.len(),
-            self.results(),
-            count(Kind::Refused),
-            count(Kind::Unknown)
-        )
-    }
-}
-
-const WORKERS: usize = 4;
 
 /// What the projects of this test are called, before the process id.
 const PROJECTS: &str = "sealwire-test-";
