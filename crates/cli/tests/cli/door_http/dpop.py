@@ -1,5 +1,5 @@
 """A client with DPoP (RFC 9449), made with joserfc, which knows nothing of Sealwire. Prints the thumbprints of its keys as one line of JSON,
-reads tokens that are bound to them, and prints what the door answers to proofs, good ones and bad ones, as another."""
+reads where the door is and tokens that are bound to them, and prints what the door answers to proofs, good ones and bad ones, as another."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ import requests
 from joserfc import jwk, jws
 
 warnings.simplefilter("ignore")  # EdDSA has another name by now, and this one is still sent
-DOOR, URL = sys.argv[1:]
+[URL] = sys.argv[1:]
 PATH = "/rpc/tools"
 KEYS = {
     "ES256": jwk.generate_key("EC", "P-256"),
@@ -27,7 +27,8 @@ SECRET = jwk.generate_key("oct", 256)
 REGISTRY = jws.JWSRegistry(algorithms=[*KEYS, "ES384", "HS256"], strict_check_header=False)
 
 print(json.dumps({name: key.thumbprint() for name, key in KEYS.items()} | {"ES384": LONGER.thumbprint()}), flush=True)
-TOKENS = json.loads(sys.stdin.readline())
+SAID = json.loads(sys.stdin.readline())
+[DOOR], TOKENS = SAID["doors"], SAID["tokens"]
 http = requests  # the door closes a connection of which it has not read the body
 
 

@@ -13,11 +13,17 @@ use super::mint::{URL, configure_dpop, request, stage};
 use super::{Door, FAST};
 use crate::backends::stage::LONG;
 
-/// What a client of others found at a door that takes proofs like this.
-async fn found(python: &std::path::Path, door: &Door, issuer: &TokenIssuer) -> Value {
+/// What a client of others found at doors that take proofs like this, which start when it has its keys: what they say first, they
+/// say for seconds only.
+pub(super) async fn found(
+    python: &std::path::Path,
+    script: &str,
+    issuer: &TokenIssuer,
+    start: impl AsyncFnOnce() -> Vec<Door>,
+) -> (Value, Vec<Door>) {
     let mut command = Command::new(python);
-    command.arg("-B").arg(root().join("crates/cli/tests/cli/door_http/dpop.py"));
-    command.args([format!("http://{}", door.at).as_str(), URL]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.arg("-B").arg(root().join("crates/cli/tests/cli/door_http").join(script));
+    command.arg(URL).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut client = command.kill_on_drop(true).spawn().unwrap();
     let mut said = BufReader::new(client.stdout.take().unwrap());
     let mut thumbprints = String::new();
@@ -37,12 +43,15 @@ async fn found(python: &std::path::Path, door: &Door, issuer: &TokenIssuer) -> V
         .collect();
     tokens.insert("unbound".to_owned(), token(None).into());
     tokens.insert("kid".to_owned(), token(Some(Confirmation { kid: Some("k".to_owned()), jkt: None })).into());
+    let doors = start().await;
+    let addresses: Vec<_> = doors.iter().map(|door| format!("http://{}", door.at)).collect();
+    let told = json!({ "doors": addresses, "tokens": tokens });
     let mut stdin = client.stdin.take().unwrap();
-    within(LONG, stdin.write_all(format!("{}\n", Value::from(tokens)).as_bytes())).await.unwrap();
+    within(LONG, stdin.write_all(format!("{told}\n").as_bytes())).await.unwrap();
     let mut found = String::new();
     within(3 * LONG, said.read_to_string(&mut found)).await.unwrap();
     assert!(within(LONG, client.wait()).await.unwrap().success());
-    serde_json::from_str(&found).unwrap()
+    (serde_json::from_str(&found).unwrap(), doors)
 }
 
 const INVALID: &str = "401 invalid_dpop_proof";
@@ -54,9 +63,12 @@ async fn a_token_that_is_bound_to_a_key_is_good_for_who_proves_it_for_this_reque
     let stage = stage(&issuer).await;
     for mode in ["accept", "require"] {
         configure_dpop(&stage, FAST, mode);
-        let door = Door::spawn(&stage.shell).await;
-        door.is_ready(200).await;
-        let mut found = found(python, &door, &issuer).await;
+        let start = async || {
+            let door = Door::spawn(&stage.shell).await;
+            door.is_ready(200).await;
+            vec![door]
+        };
+        let (mut found, mut doors) = found(python, "dpop.py", &issuer, start).await;
         let bad = found.as_object_mut().unwrap().remove("bad").unwrap();
         for (what, came) in bad.as_object().unwrap() {
             // Of the time of these, the door's own clock is to judge.
@@ -90,7 +102,7 @@ async fn a_token_that_is_bound_to_a_key_is_good_for_who_proves_it_for_this_reque
             },
         });
         assert_eq!(found, expected);
-        assert_eq!(door.stop().await.0, Some(0));
+        assert_eq!(doors.remove(0).stop().await.0, Some(0));
     }
     stage.end().await;
 }
