@@ -131,4 +131,27 @@ mod tests {
         drop(lines);
         outbox.stalled().await;
     }
+
+    /// docs/doors.md, "Bounds": what is said before a response.
+    #[tokio::test(start_paused = true)]
+    async fn progress_beyond_what_waits_before_a_response_is_left_out_and_a_question_waits() {
+        let (outbox, mut lines) = Outbox::of_request();
+        for said in 0..=MESSAGES_OF_REQUEST {
+            outbox.send_now(&said);
+        }
+        let asking = tokio::spawn({
+            let outbox = outbox.clone();
+            async move { outbox.send(&"question").await }
+        });
+        tokio::time::sleep(STALLED / 2).await;
+        assert!(!asking.is_finished());
+        let mut heard = vec![String::from_utf8(lines.recv().await.unwrap().text().to_vec()).unwrap()];
+        asking.await.unwrap();
+        outbox.send_now(&"left out, too");
+        while let Ok(line) = lines.try_recv() {
+            heard.push(String::from_utf8(line.text().to_vec()).unwrap());
+        }
+        let told = (0..16).map(|said| format!("{said}\n")).chain(["\"question\"\n".to_owned()]);
+        assert_eq!(heard, told.collect::<Vec<_>>());
+    }
 }

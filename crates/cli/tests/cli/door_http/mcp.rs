@@ -637,6 +637,9 @@ async fn row_16_17_and_37_questions_to_people() {
     let full = wire.ask(ask(json!({}))).await;
     full.is(200, -32603);
     assert!(full.json()["error"]["message"].as_str().unwrap().contains("16 calls wait"), "{full:?}");
+    // Of that address alone.
+    let elsewhere = wire.ask(ask(json!({})).replace("POST /mcp/tools", "POST /mcp")).await.json();
+    assert_eq!(elsewhere["result"]["resultType"], "input_required", "{elsewhere}");
 
     // With a handshake the question comes on the stream, and only its session may answer.
     let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} }, "clientInfo": { "name": "raw", "version": "1" } });
@@ -819,6 +822,27 @@ async fn what_is_too_much_at_once_is_refused() {
     assert_eq!(wire.ask(legacy(&old, cancel)).await.status, 202);
     ended(&stage, 1).await;
     within(LONG, freed()).await;
+
+    // What comes slowly is in a place of its own while it is read, whatever it will be.
+    let whole = legacy(&old, cancel);
+    let (begun, rest) = whole.split_at(whole.len() - 10);
+    let mut slow = door.wire().await;
+    slow.write(begun).await;
+    let full = async {
+        loop {
+            let answer = wire.ask(&whole).await;
+            if answer.status == 429 {
+                break answer;
+            }
+            assert_eq!(answer.status, 202, "{answer:?}");
+        }
+    };
+    within(LONG, full).await.is(429, 32013);
+    assert!(!is_free().await);
+    slow.write(rest).await;
+    assert_eq!(slow.answer().await.unwrap().status, 202);
+    within(LONG, freed()).await;
+    assert_eq!(wire.ask(&whole).await.status, 202);
     assert_eq!(door.stop().await.0, Some(0));
     stage.end().await;
 }
