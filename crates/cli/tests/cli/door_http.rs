@@ -14,6 +14,7 @@ mod page;
 mod receipts;
 mod replicas;
 mod rows;
+mod tickets;
 mod wire;
 mod ws;
 

@@ -1,5 +1,5 @@
 //! A balancer, as plain as can be: request by request in turn, over connections that it keeps, to those that say that they are ready.
-//! It sends nothing twice: what a backend has taken, and does not answer, is lost, and counted.
+//! A WebSocket stays with the one that it was opened at. It sends nothing twice: what a backend has taken, and does not answer, is lost, and counted.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -29,6 +29,8 @@ struct Backend {
     at: SocketAddr,
     is_ready: bool,
     answered: usize,
+    /// WebSockets that were opened at it.
+    sockets: usize,
 }
 
 impl Balancer {
@@ -52,12 +54,24 @@ impl Balancer {
     }
 
     pub(super) fn add(&self, at: SocketAddr) {
-        self.state.backends.lock().unwrap().push(Backend { at, is_ready: false, answered: 0 });
+        self.state.backends.lock().unwrap().push(Backend { at, is_ready: false, answered: 0, sockets: 0 });
     }
 
     /// How many requests each backend has answered that there was.
     pub(super) fn answered(&self) -> Vec<usize> {
         self.state.backends.lock().unwrap().iter().map(|backend| backend.answered).collect()
+    }
+
+    /// Waits until all are.
+    pub(super) async fn is_ready(&self) {
+        while !self.state.backends.lock().unwrap().iter().all(|backend| backend.is_ready) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// How many WebSockets were opened at each.
+    pub(super) fn sockets(&self) -> Vec<usize> {
+        self.state.backends.lock().unwrap().iter().map(|backend| backend.sockets).collect()
     }
 
     pub(super) fn lost(&self) -> usize {
@@ -123,7 +137,7 @@ impl State {
                 }
             };
             backend.set_nodelay(true).unwrap();
-            let Some(closes) = self.one(&mut client, &mut asked, &mut backend, &request).await else { return };
+            let Some(closes) = self.one(&mut client, &mut asked, at, &mut backend, &request).await else { return };
             if !closes {
                 kept.insert(at, backend);
             }
@@ -137,6 +151,7 @@ impl State {
         &self,
         client: &mut TcpStream,
         asked: &mut Vec<u8>,
+        at: SocketAddr,
         backend: &mut TcpStream,
         request: &[u8],
     ) -> Option<bool> {
@@ -166,6 +181,14 @@ impl State {
                 rest = end;
             }
             client.write_all(&answer[rest..]).await.ok()?;
+            if head.starts_with("http/1.1 101 ") {
+                // From here on the two speak with each other, until one of them goes.
+                let count = |backend: &mut Backend| backend.sockets += 1;
+                self.backends.lock().unwrap().iter_mut().filter(|backend| backend.at == at).for_each(count);
+                backend.write_all(asked).await.ok()?;
+                drop(tokio::io::copy_bidirectional(client, backend).await);
+                return None;
+            }
             if end(&answer).is_some() {
                 return Some(head.contains("\r\nconnection: close"));
             }

@@ -97,7 +97,7 @@ def main():
         command = json.loads(line)
         match command.pop("do"):
             case "open":
-                browser.ask("Page.navigate", {"url": url + command.get("path", "/")})
+                browser.ask("Page.navigate", {"url": command.get("url", url) + command.get("path", "/")})
                 answer = None
             case "view":
                 dark = [{"name": "prefers-color-scheme", "value": "dark" if command.pop("dark", False) else "light"}]

@@ -323,14 +323,14 @@ async fn people_who_call_are_not_named_on_the_page() {
 }
 
 /// A browser that shows one page.
-struct Browser {
+pub(super) struct Browser {
     child: Child,
     commands: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
 /// Chromium, if it is there. Under CI it has to be: `.ci/run` sees to it.
-fn chromium() -> Option<PathBuf> {
+pub(super) fn chromium() -> Option<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let named = ["chromium", "chromium-browser", "google-chrome"];
     let found = std::env::split_paths(&folders)
@@ -344,27 +344,28 @@ fn chromium() -> Option<PathBuf> {
 }
 
 impl Browser {
-    fn start(python: &Path, chromium: &Path, door: &Door, folder: &Path) -> Self {
+    /// At this address.
+    pub(super) fn start(python: &Path, chromium: &Path, url: &str, folder: &Path) -> Self {
         let mut command = Command::new(python);
         command.arg("-B").arg(root().join("crates/cli/tests/cli/door_http/browser.py")).arg(chromium);
-        command.arg(format!("http://{}", door.at)).arg(folder).kill_on_drop(true);
+        command.arg(url).arg(folder).kill_on_drop(true);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (commands, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()).lines());
         Self { child, commands, answers }
     }
 
-    async fn tell(&mut self, command: Value) -> Value {
+    pub(super) async fn tell(&mut self, command: Value) -> Value {
         self.commands.write_all(format!("{command}\n").as_bytes()).await.unwrap();
         let line = within(2 * LONG, self.answers.next_line()).await.unwrap().expect("the browser has gone");
         serde_json::from_str(&line).unwrap()
     }
 
-    async fn evaluate(&mut self, script: &str) -> Value {
+    pub(super) async fn evaluate(&mut self, script: &str) -> Value {
         self.tell(json!({ "do": "evaluate", "script": script })).await
     }
 
     /// Looks until this holds on the page.
-    async fn sees(&mut self, script: &str) {
+    pub(super) async fn sees(&mut self, script: &str) {
         let began = std::time::Instant::now();
         while self.evaluate(script).await != true {
             if began.elapsed() > LONG {
@@ -375,7 +376,7 @@ impl Browser {
         }
     }
 
-    async fn end(self) {
+    pub(super) async fn end(self) {
         let Self { mut child, commands, .. } = self;
         drop(commands);
         assert!(within(LONG, child.wait()).await.unwrap().success());
@@ -399,7 +400,8 @@ async fn a_browser_shows_the_page_as_calls_come_and_runs_nothing_of_theirs() {
     let mut wire = door.wire().await;
     wire.post(&call(1, "math/add", "[1,2]")).await;
 
-    let mut browser = Browser::start(python, &chromium, &door, &stage.shell.path("browser"));
+    let address = format!("http://{}", door.at);
+    let mut browser = Browser::start(python, &chromium, &address, &stage.shell.path("browser"));
     browser.tell(json!({ "do": "view", "width": 1280, "height": 860 })).await;
     browser.tell(json!({ "do": "open" })).await;
     browser.sees("document.getElementById('health-text')?.textContent.startsWith('broker connected')").await;

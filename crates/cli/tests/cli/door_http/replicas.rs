@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 use super::balancer::Balancer;
 use super::certificate;
 use super::wire::{Wire, call, post};
-use super::{Door, FAST};
+use super::ws::Socket;
+use super::{Door, FAST, demo};
 use crate::backends::stage::{LONG, Stage, server_of_mcp};
 
 /// A service with the tools of a server of MCP.
@@ -152,6 +153,51 @@ async fn ten_thousand_requests_at_three_replicas_lose_none_while_they_are_restar
     for door in doors {
         assert_eq!(door.stop().await.0, Some(0));
     }
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sockets_stay_at_their_replica_and_go_on_at_another_when_it_leaves() {
+    const SOCKETS: usize = 8;
+    let stage = demo().await;
+    let balancer = Balancer::start().await;
+    let mut doors = Vec::new();
+    for _ in 0..2 {
+        let door = Door::start(&stage.shell, &format!("{FAST}leave_s = 2\n"), "").await;
+        door.is_ready(200).await;
+        balancer.add(door.at);
+        doors.push(door);
+    }
+    within(LONG, balancer.is_ready()).await;
+    let open = async || Socket::open(Wire::open(balancer.at).await, "tools", "").await;
+    let mut sockets = Vec::new();
+    for _ in 0..SOCKETS {
+        let at_first = balancer.sockets()[0];
+        let socket = open().await;
+        sockets.push((socket, balancer.sockets()[0] > at_first));
+    }
+    assert_eq!(balancer.sockets(), [SOCKETS / 2; 2], "in turn");
+    for (id, (socket, _)) in (0..).zip(&mut sockets) {
+        socket.say(&call(id, "job/run", r#"{"steps":30}"#)).await;
+        assert_eq!(socket.ask(&call(100 + id, "math/add", &format!("[{id},1]"))).await["result"], id + 1);
+    }
+    // What is under way on its sockets ends, and only then are they told to go.
+    let stopping = tokio::spawn(doors.remove(0).stop());
+    for (id, (mut socket, is_left)) in (0..).zip(sockets) {
+        let done = json!({ "jsonrpc": "2.0", "result": { "steps": 30 }, "id": id });
+        assert_eq!(within(LONG, socket.hear()).await, Ok(done));
+        if is_left {
+            assert_eq!(within(LONG, socket.rest()).await, (Vec::new(), 1001));
+            let mut again = open().await;
+            assert_eq!(again.ask(&call(id, "math/add", &format!("[{id},2]"))).await["result"], id + 2);
+        } else {
+            assert_eq!(socket.ask(&call(id, "math/add", &format!("[{id},3]"))).await["result"], id + 3);
+        }
+    }
+    assert_eq!(stopping.await.unwrap().0, Some(0));
+    assert_eq!(balancer.sockets(), [SOCKETS / 2, SOCKETS]);
+    assert_eq!(balancer.lost(), 0);
+    assert_eq!(doors.remove(0).stop().await.0, Some(0));
     stage.end().await;
 }
 

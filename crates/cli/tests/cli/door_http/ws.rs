@@ -19,7 +19,7 @@ use crate::backends::stage::LONG;
 use crate::shell::Shell;
 
 /// A handshake, with more lines in its head.
-fn open(path: &str, lines: &str) -> String {
+pub(super) fn open(path: &str, lines: &str) -> String {
     format!(
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{lines}\r\n"
@@ -29,10 +29,10 @@ fn open(path: &str, lines: &str) -> String {
 const PARTS: &str = "Sec-WebSocket-Protocol: parts.sealwire.dev\r\n";
 
 /// A socket of its own, as bytes.
-struct Socket(Wire);
+pub(super) struct Socket(pub(super) Wire);
 
 impl Socket {
-    async fn open(mut wire: Wire, service: &str, lines: &str) -> Self {
+    pub(super) async fn open(mut wire: Wire, service: &str, lines: &str) -> Self {
         let answer = wire.ask(open(&format!("/rpc/{service}/ws"), lines)).await;
         assert_eq!((answer.status, answer.header("sec-websocket-accept")), (101, Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=")));
         Self(wire)
@@ -53,12 +53,12 @@ impl Socket {
         self.0.write(frame).await;
     }
 
-    async fn say(&mut self, text: &str) {
+    pub(super) async fn say(&mut self, text: &str) {
         self.frame(0x81, text.as_bytes()).await;
     }
 
     /// The next message; `Err` with the status code if the door closes the socket. Pings are answered.
-    async fn hear(&mut self) -> Result<Value, u16> {
+    pub(super) async fn hear(&mut self) -> Result<Value, u16> {
         loop {
             match self.0.frame().await {
                 Some((0x81, text)) => return Ok(serde_json::from_slice(&text).unwrap()),
@@ -69,13 +69,13 @@ impl Socket {
         }
     }
 
-    async fn ask(&mut self, text: &str) -> Value {
+    pub(super) async fn ask(&mut self, text: &str) -> Value {
         self.say(text).await;
         self.hear().await.unwrap()
     }
 
     /// What is said until the door closes the socket, and its status code.
-    async fn rest(&mut self) -> (Vec<Value>, u16) {
+    pub(super) async fn rest(&mut self) -> (Vec<Value>, u16) {
         let mut said = Vec::new();
         loop {
             match self.hear().await {
