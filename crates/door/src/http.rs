@@ -265,18 +265,19 @@ impl Door {
         let is_replica = head.extensions.get::<FromReplica>().is_some();
         let path = (steps.next(), steps.next(), steps.next(), steps.next());
         let is_last = steps.next().is_none();
+        // Each on the heap: what a connection keeps for a request, and moves with each, is as large as the largest otherwise.
         match path {
-            (Some("mcp"), service, None, _) => self.mcp(principal, service, head, body).await,
+            (Some("mcp"), service, None, _) => Box::pin(self.mcp(principal, service, head, body)).await,
             // Nothing else is handed on.
             _ if is_replica => Err(Refusal::not_found("there is nothing here for a replica")),
             (Some("rpc"), Some(service), None, _) => {
                 let expose = self.exposed(service, &principal)?;
                 only(&head.method, Method::POST)?;
-                self.call(principal, expose, head, body).await
+                Box::pin(self.call(principal, expose, head, body)).await
             }
             (Some("rpc"), Some(service), Some("stream"), None) => {
                 let expose = self.exposed(service, &principal)?;
-                self.stream(principal, expose, head, body).await
+                Box::pin(self.stream(principal, expose, head, body)).await
             }
             (Some("rpc"), Some(service), Some("ws"), None) => {
                 let expose = self.exposed(service, &principal)?;
@@ -289,10 +290,10 @@ impl Door {
             (Some("rpc"), Some(service), Some("openrpc.json"), None) => {
                 let expose = self.exposed(service, &principal)?;
                 only(&head.method, Method::GET)?;
-                self.openrpc(principal, expose).await
+                Box::pin(self.openrpc(principal, expose)).await
             }
-            (Some("a2a"), Some(service), None, _) => self.a2a(principal, service, head, body).await,
-            (Some("a2a" | ".well-known"), ..) => self.a2a_card(&principal, head).await,
+            (Some("a2a"), Some(service), None, _) => Box::pin(self.a2a(principal, service, head, body)).await,
+            (Some("a2a" | ".well-known"), ..) => Box::pin(self.a2a_card(&principal, head)).await,
             _ => Err(Refusal::not_found("there is nothing here")),
         }
     }

@@ -210,7 +210,7 @@ impl Callers {
     pub(super) async fn know(&self, head: &Parts) -> Result<Principal, Refusal> {
         match self {
             Self::Own(agent) => Ok(Principal::own(Arc::clone(agent))),
-            Self::Shown(minting) => minting.know(head).await,
+            Self::Shown(minting) => Box::pin(minting.know(head)).await,
         }
     }
 
