@@ -287,6 +287,8 @@ async fn bad_input_is_refused_with_an_answer_and_nothing_of_it_is_sent() {
         (swap("Host: localhost", "Host: localhost.evil.example:80"), 403, -32600),
         (swap("Host: localhost", "Host: localhost@evil.example"), 403, -32600),
         (swap("Host: localhost", "Host: 10.0.0.1"), 403, -32600),
+        (swap("Host: localhost", "Host: [::1]evil.example"), 403, -32600),
+        (swap("Host: localhost", "Host: localhost:80x"), 403, -32600),
         (with("Origin: https://evil.example\r\n"), 403, -32600),
         (with("Origin: null\r\n"), 403, -32600),
         (with("Origin: https://localhost.evil.example\r\n"), 403, -32600),

@@ -337,8 +337,13 @@ impl Presence {
     }
 
     /// Answers what comes on this connection.
-    async fn serve<A, F>(self, socket: TcpStream, tls: Option<TlsAcceptor>, stopping: watch::Receiver<bool>, answer: A)
-    where
+    async fn serve<A, F>(
+        self,
+        socket: TcpStream,
+        tls: Option<TlsAcceptor>,
+        mut stopping: watch::Receiver<bool>,
+        answer: A,
+    ) where
         A: Fn(Request<Received>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Response<Body>> + Send + 'static,
     {
@@ -347,8 +352,10 @@ impl Presence {
         let this = Arc::new(self);
         let Some(tls) = tls else {
             let is_http2 = tokio::select! {
-                is_http2 = http2::is_spoken(&socket) => is_http2,
+                is_http2 = http2::is_spoken(&socket, || this.read()) => is_http2,
                 () = this.overdue() => return,
+                // It has not begun with anything.
+                _ = stopping.wait_for(|stopping| *stopping) => return,
             };
             return match is_http2 {
                 true => this.multiplexed(socket, stopping, answer).await,
@@ -359,6 +366,7 @@ impl Presence {
         let shaken = tokio::select! {
             shaken = timeout(HEAD, tls.accept(socket)) => shaken.ok().and_then(Result::ok),
             () = this.overdue() => None,
+            _ = stopping.wait_for(|stopping| *stopping) => None,
         };
         let Some(socket) = shaken else { return };
         match socket.get_ref().1.alpn_protocol() {
@@ -500,6 +508,10 @@ impl Presence {
     /// Completes when the connection has waited too long, or has to make room.
     async fn overdue(&self) {
         self.doing.overdue().await;
+    }
+
+    fn is_evicted(&self) -> bool {
+        matches!(self.doing.lock().phase, Phase::Evicted)
     }
 }
 

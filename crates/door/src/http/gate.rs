@@ -170,7 +170,10 @@ pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Op
 /// The name of an authority, in lower case.
 pub(super) fn authority_name(authority: &str) -> Option<String> {
     let parsed: Authority = authority.parse().ok().filter(|_| !authority.contains('@'))?;
-    Some(parsed.host().to_ascii_lowercase())
+    // What stands behind a bracket is else passed over.
+    let rest = authority.get(parsed.host().len()..)?;
+    let is_port = rest.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+    (rest.is_empty() || is_port).then(|| parsed.host().to_ascii_lowercase())
 }
 
 pub(super) fn is_loopback(name: &str) -> bool {

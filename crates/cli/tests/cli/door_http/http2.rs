@@ -1,5 +1,7 @@
 //! HTTP/2 at the door: unchanged clients, and what none would send. What becomes of connections is in the door's own tests.
 
+use std::time::{Duration, Instant};
+
 use sealwire_testkit::python::python;
 use sealwire_testkit::within;
 use serde_json::{Value, json};
@@ -81,8 +83,15 @@ async fn http2_is_spoken_in_clear_text_with_who_begins_with_it() {
     // What begins alike and goes on otherwise, byte for byte.
     let mut wire = door.wire().await;
     wire.write("P").await;
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
     let post = super::wire::post("/rpc/tools", "", &call(1, "math/add", "[2,3]"));
     wire.write(post.strip_prefix('P').unwrap()).await;
     assert_eq!(wire.answer().await.unwrap().json()["result"], 5);
+    // Those that have said nothing, or not enough to tell, hold up nobody who stops the door.
+    let (silent, mut half) = (door.wire().await, door.wire().await);
+    half.write("PR").await;
+    let began = Instant::now();
+    assert_eq!(door.stop().await.0, Some(0));
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    drop((silent, half));
 }

@@ -2,7 +2,7 @@
 //! Never lets one of them hold up the others, nor an answer that nobody reads stay longer than over HTTP/1.1.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
-use hyper::header::{CONNECTION, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, RETRY_AFTER};
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -32,17 +32,21 @@ const BODY_WINDOW: u32 = 64 << 10;
 const WINDOW: u32 = 256 << 10;
 /// What is kept of an answer before more of it is asked for, and how much of it is handed over at once.
 const ANSWER_BYTES: usize = 16 << 10;
+/// As much of an answer may wait for its client unwatched. hyper is done with an answer when the last of it may begin to go out, and h2
+/// keeps the rest; so of a larger piece the last byte is handed over by itself, once all before it has gone.
+const UNWATCHED: usize = 1 << 10;
 /// How often a client is asked whether it is there, and how long it may take to say so.
 const PING: Duration = Duration::from_secs(20);
-/// How long one that is told to go has for saying that it has heard.
-const GOING: Duration = Duration::from_millis(250);
+/// How long one that is told to go has for saying that it has heard, and for taking what is on its way.
+const GOING: Duration = Duration::from_secs(1);
 
 /// The answer is the last one before the connection should be used no more, in the extensions of its head.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Leaving;
 
-/// Whether a client in clear text begins with the preface of HTTP/2 (RFC 9113 §3.3). Nothing is taken off the socket.
-pub(super) async fn is_spoken(socket: &TcpStream) -> bool {
+/// Whether a client in clear text begins with the preface of HTTP/2 (RFC 9113 §3.3). Nothing is taken off the socket. Tells when it has begun
+/// with something.
+pub(super) async fn is_spoken(socket: &TcpStream, has_begun: impl Fn()) -> bool {
     // No method of HTTP/1.1 begins so (RFC 9113 §3.4).
     const BEGINNING: &[u8] = b"PRI";
     let mut read = [0; BEGINNING.len()];
@@ -50,7 +54,8 @@ pub(super) async fn is_spoken(socket: &TcpStream) -> bool {
         match socket.peek(&mut read).await {
             Ok(length) if length == BEGINNING.len() => return read == BEGINNING,
             Ok(length) if length > 0 && read.get(..length) == BEGINNING.get(..length) => {
-                sleep(Duration::from_millis(5)).await;
+                has_begun();
+                sleep(Duration::from_millis(20)).await;
             }
             // Whatever it is, or that it has gone, is found out there.
             _ => return false,
@@ -89,9 +94,14 @@ impl Presence {
                     if let Some(Within(time)) = answer.extensions().get() {
                         stream.doing.ends_by(Instant::now() + *time + UNREAD);
                     }
-                    let given = |body| Given { body, rest: Bytes::new(), stream: Some(stream) };
                     // RFC 9110 §9.3.2. Over HTTP/1.1 hyper leaves it out.
-                    Ok::<_, Infallible>(answer.map(|body| given(if is_head { nothing() } else { body })))
+                    if is_head {
+                        if let Some(length) = answer.body().size_hint().exact() {
+                            answer.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
+                        }
+                        *answer.body_mut() = nothing();
+                    }
+                    Ok::<_, Infallible>(answer.map(|body| Given { body, rest: Bytes::new(), stream: Some(stream) }))
                 }
             })
         };
@@ -115,14 +125,18 @@ impl Presence {
                 () = self.overdue(), if !is_going => {}
                 () = streams.0.0.leave.notified(), if !is_going => {}
                 _ = stopping.wait_for(|stopping| *stopping), if !is_going => {}
-                () = sleep(GOING), if is_going => match streams.0.is_idle() {
+                () = sleep(GOING), if is_going => match streams.0.is_over() {
                     true => return,
                     false => continue,
                 },
             }
-            // What its client has begun before it hears of that is answered.
+            // What its client has begun before it can have heard of that is answered.
             is_going = true;
             serving.as_mut().graceful_shutdown();
+            if self.is_evicted() {
+                // Somebody waits for its place, and it had nothing under way: it is told, and not waited for.
+                return poll_fn(|context| Poll::Ready(drop(serving.as_mut().poll(context)))).await;
+            }
         }
     }
 }
@@ -146,6 +160,8 @@ struct Open {
     busy: Option<Busy>,
     /// Of the request whose task comes next.
     next: Option<Arc<Doing>>,
+    /// Its client was told to begin no more.
+    is_over: bool,
 }
 
 /// A request that is being answered; its end lets the connection wait again, if it is the last one.
@@ -165,11 +181,14 @@ impl Drop for Ending {
 }
 
 impl Streams {
-    /// `None` if the connection has to make room.
+    /// `None` if the connection has to make room, or is over.
     fn begin(&self) -> Option<Stream> {
         let doing = Arc::new(Doing::new(Phase::Busy { unread: None, until: None }));
         let mut open = locked(&self.0.open);
         open.next = Some(Arc::clone(&doing));
+        if open.is_over {
+            return None;
+        }
         if open.count == 0 {
             open.busy = Some(Busy::new(&self.0.presence)?);
         }
@@ -177,8 +196,11 @@ impl Streams {
         Some(Stream { shared: Arc::clone(&self.0), doing })
     }
 
-    fn is_idle(&self) -> bool {
-        locked(&self.0.open).count == 0
+    /// Begins nothing from now on. Whether nothing is under way.
+    fn is_over(&self) -> bool {
+        let mut open = locked(&self.0.open);
+        open.is_over = true;
+        open.count == 0
     }
 }
 
@@ -227,8 +249,13 @@ impl Given {
                 None => return Poll::Ready(None),
             }
         }
-        let size = self.rest.len().min(ANSWER_BYTES);
-        Poll::Ready(Some(Frame::data(self.rest.split_to(size))))
+        let size = match self.rest.len() {
+            length if length > UNWATCHED => ANSWER_BYTES.min(length - 1),
+            length => length,
+        };
+        let piece = self.rest.split_to(size);
+        // A byte keeps no more than itself.
+        Poll::Ready(Some(Frame::data(if size == 1 { Bytes::copy_from_slice(&piece) } else { piece })))
     }
 }
 
@@ -457,7 +484,7 @@ mod tests {
         // Its client is told so, or that it should try again.
         let late = client.send_request(get("/wait")).await;
         assert!(late.is_err() || late.is_ok_and(|answer| answer.status() == 503));
-        assert!(timeout(2 * GOING, served.serving).await.is_ok());
+        assert!(timeout(GOING / 2, served.serving).await.is_ok(), "whoever needs its place does not wait for it");
         assert_eq!(served.most.load(Ordering::Relaxed), 1, "nothing was begun");
         drop(client);
         assert!(connection.await.unwrap());
@@ -469,7 +496,7 @@ mod tests {
         let waits = tokio::spawn(client.send_request(get("/wait")));
         sleep(Duration::from_secs(1)).await;
         served.stopping.send_replace(true);
-        sleep(10 * GOING).await;
+        sleep(3 * GOING).await;
         assert!(client.send_request(get("/")).await.is_err(), "nothing more is begun");
         served.go.notify_one();
         assert_eq!(waits.await.unwrap().unwrap().into_body().collect().await.unwrap().to_bytes().len(), 1);
@@ -481,7 +508,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_answers_nothing_holds_up_nobody() {
         const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-        for (is_stopping, bound) in [(true, 2 * GOING), (false, 3 * PING)] {
+        for (is_stopping, bound) in [(true, 2 * GOING), (false, IDLE + 2 * GOING)] {
             for reads in [true, false] {
                 let (mut here, there) = duplex(1 << 10);
                 let served = Served::on(there);
@@ -495,11 +522,41 @@ mod tests {
                     std::future::pending::<()>().await;
                     drop(here);
                 });
-                let ended = timeout(IDLE + bound, served.serving).await;
+                let ended = timeout(bound, served.serving).await;
                 assert!(ended.is_ok(), "stopping: {is_stopping}, reads: {reads}");
                 reading.abort();
             }
         }
+    }
+
+    /// A byte at a time, or none of the last of it: hyper has handed all of it over by then.
+    #[tokio::test(start_paused = true)]
+    async fn the_last_of_an_answer_is_watched_like_the_first() {
+        for window in [1, 1 << 10, (256 << 10) - 1] {
+            let (mut client, _connection, served) = client(window).await;
+            let unread = client.send_request(get("/large")).await.unwrap();
+            sleep(UNREAD - Duration::from_secs(1)).await;
+            assert_eq!(served.under_way.load(Ordering::Relaxed), 1, "{window}");
+            sleep(Duration::from_secs(2)).await;
+            assert_eq!(served.under_way.load(Ordering::Relaxed), 0, "{window}");
+            assert!(unread.into_body().collect().await.is_err());
+        }
+    }
+
+    /// Who is told to go, and says nothing of it, goes on with what it has begun and with nothing more.
+    #[tokio::test(start_paused = true)]
+    async fn one_that_does_not_hear_that_it_should_go_begins_nothing_more() {
+        let streams = Streams(Arc::new(Shared {
+            presence: Arc::new(Presence::new(Arc::default())),
+            open: Mutex::default(),
+            tasks: Mutex::default(),
+            leave: Notify::new(),
+        }));
+        let first = streams.begin();
+        assert!(first.is_some() && !streams.is_over());
+        assert!(streams.begin().is_none(), "told a second ago");
+        drop(first);
+        assert!(streams.is_over());
     }
 
     /// A head that never ends is no request, and keeps no place for longer than one that says nothing.
