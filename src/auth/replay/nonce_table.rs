@@ -1,7 +1,7 @@
 //! The live nonces of every owner. Never drops one before its expiry: not for room, not for idleness, and not because
 //! a clock went back. There is deliberately no cache underneath: caches evict, and an evicted nonce is a replay.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, RwLock};
 
 use super::nonce_limits::Quota;
@@ -13,8 +13,9 @@ use crate::wire::Nonce;
 pub(super) struct AgentNonces {
     nonces: HashSet<Nonce>,
     /// The same nonces by the second in which they expire: at most a few hundred different ones, as `exp` is at most
-    /// window and skew ahead of the clock.
-    by_expiry: BTreeMap<u64, Vec<Nonce>>,
+    /// window and skew ahead of the clock. The earliest comes first. Most owners have one or two: a tree's smallest node takes as much
+    /// as eleven.
+    by_expiry: VecDeque<(u64, Vec<Nonce>)>,
 }
 
 impl AgentNonces {
@@ -28,28 +29,32 @@ impl AgentNonces {
 
     /// When the first of them expires, in seconds since the Unix epoch.
     pub(super) fn first_expiry(&self) -> Option<u64> {
-        self.by_expiry.first_key_value().map(|(expires, _)| *expires)
+        self.by_expiry.front().map(|(expires, _)| *expires)
     }
 
     pub(super) fn insert(&mut self, nonce: Nonce, expires: u64) {
         self.nonces.insert(nonce);
-        self.by_expiry.entry(expires).or_default().push(nonce);
+        // Nearly always the last one or one behind it: messages come in the order in which they were signed, but for those whose
+        // senders' clocks or windows differ.
+        let place = self.by_expiry.iter().rposition(|(known, _)| *known <= expires);
+        match place.and_then(|place| self.by_expiry.get_mut(place)) {
+            Some((known, nonces)) if *known == expires => nonces.push(nonce),
+            _ => self.by_expiry.insert(place.map_or(0, |place| place + 1), (expires, vec![nonce])),
+        }
     }
 
     /// Forgets what expired: a message is valid while `now < exp`. `now` must never go back between calls.
     pub(super) fn forget_expired(&mut self, now: u64, quota: &Quota) {
         let before = self.nonces.len();
-        while let Some(bucket) = self.by_expiry.first_entry() {
-            if *bucket.key() > now {
-                break;
-            }
-            for nonce in bucket.remove() {
+        while self.first_expiry().is_some_and(|expires| expires <= now) {
+            for nonce in self.by_expiry.pop_front().into_iter().flat_map(|(_, nonces)| nonces) {
                 self.nonces.remove(&nonce);
             }
         }
         quota.give_back(before, self.nonces.len());
         if self.nonces.capacity() > 4 * self.nonces.len() + KEPT_ROOM {
             self.nonces.shrink_to(2 * self.nonces.len());
+            self.by_expiry.shrink_to(2 * self.by_expiry.len());
         }
     }
 }
@@ -153,6 +158,24 @@ mod tests {
         live.forget_expired(100, &quota);
         assert!(!live.contains(&nonce));
         assert_eq!((live.first_expiry(), live.len(), quota.live()), (None, 0, 0));
+    }
+
+    #[test]
+    fn nonces_expire_in_the_order_of_their_seconds_however_they_came() {
+        let quota = Quota::new(NonceLimits::default()).unwrap();
+        let mut live = AgentNonces::default();
+        let expiries = [105, 103, 105, 101, 104, 103, 107, 102];
+        let nonces: Vec<_> = expiries.iter().map(|expires| (Nonce::random(), *expires)).collect();
+        for (held, (nonce, expires)) in nonces.iter().enumerate() {
+            quota.take(held).unwrap();
+            live.insert(*nonce, *expires);
+        }
+        for now in 100..108 {
+            live.forget_expired(now, &quota);
+            assert!(nonces.iter().all(|(nonce, expires)| live.contains(nonce) == (*expires > now)), "{now}");
+            assert_eq!(live.first_expiry(), expiries.iter().copied().filter(|expires| *expires > now).min());
+        }
+        assert_eq!((live.len(), quota.live()), (0, 0));
     }
 
     #[test]
