@@ -87,8 +87,9 @@ when.params.to = { glob = "acct-*" }
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let ["--one", name, messages] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        return run(named(name), messages.parse().unwrap());
+    if let ["--one", name, messages, counted @ ..] = &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        let counted = counted.first().unwrap_or(messages);
+        return run(named(name), messages.parse().unwrap(), counted.parse().unwrap());
     }
     if words.iter().any(|word| word == "--gate") {
         return gate();
@@ -96,14 +97,15 @@ fn main() {
     // Cargo says `--bench` when it measures, and nothing when it tests.
     if !words.iter().any(|word| word == "--bench") {
         the_gate_finds_what_has_grown();
-        return STAGES.iter().for_each(|stage| run(stage, 1));
+        return STAGES.iter().for_each(|stage| run(stage, 1, 1));
     }
     let picked = |stage: &&Stage| {
         words.iter().filter(|word| !word.starts_with("--")).all(|word| stage.name.contains(word.as_str()))
     };
     println!("| stage | instructions | allocations | µs |\n|---|---|---|---|");
     for stage in STAGES.iter().filter(picked) {
-        let (instructions, allocations) = count(stage, COUNTED);
+        let profile = profile(stage, COUNTED, COUNTED);
+        let (instructions, allocations) = (instructions(stage, &profile, COUNTED), allocations(stage, &profile));
         println!("| {} | {instructions:.0} | {allocations:.1} | {:.2} |", stage.name, time(stage));
     }
 }
@@ -143,8 +145,9 @@ fn gate() {
                 while let Some((index, stage)) = Some(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
                     .and_then(|at| Some((at, STAGES.get(at)?)))
                 {
+                    let count = instructions(stage, &profile(stage, GATED, GATED), GATED);
                     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
-                    let count = self::count(stage, GATED).0 as u64;
+                    let count = count as u64;
                     found.lock().unwrap()[index] = count;
                 }
             });
@@ -205,8 +208,8 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Under valgrind this is the program, and `counted` what is looked at.
-fn run(stage: &Stage, messages: usize) {
+/// Under valgrind this is the program, and `counted` what is looked at: as many of the messages that it prepares.
+fn run(stage: &Stage, messages: usize, count: usize) {
     let runtime = runtime();
     let _entered = runtime.enter();
     let mut step = (stage.prepare)(WARM + messages);
@@ -215,7 +218,7 @@ fn run(stage: &Stage, messages: usize) {
             step(number).await;
         }
     });
-    counted(&runtime, &mut step, WARM..WARM + messages);
+    counted(&runtime, &mut step, WARM..WARM + count);
 }
 
 #[inline(never)]
@@ -227,24 +230,33 @@ fn counted(runtime: &tokio::runtime::Runtime, step: &mut Step, numbers: std::ops
     });
 }
 
-/// Instructions and allocations for each entry.
-fn count(stage: &Stage, messages: usize) -> (f64, f64) {
+/// What callgrind finds when so many of these messages are handled.
+fn profile(stage: &Stage, messages: usize, count: usize) -> String {
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("profile");
     let done = Command::new("valgrind")
         .args(["--tool=callgrind", "--toggle-collect=stages::counted"])
         .arg(format!("--callgrind-out-file={}", profile.display()))
         .arg(std::env::current_exe().unwrap())
-        .args(["--one", stage.name, &messages.to_string()])
+        .args(["--one", stage.name, &messages.to_string(), &count.to_string()])
         .output()
         .unwrap_or_else(|error| panic!("valgrind: {error}; install it, from your distribution's packages"));
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let profile = std::fs::read_to_string(profile).unwrap();
+    std::fs::read_to_string(profile).unwrap()
+}
+
+/// Of these messages, for each entry.
+fn instructions(stage: &Stage, profile: &str, messages: usize) -> f64 {
     let total = profile.lines().find_map(|line| line.strip_prefix("summary: ")).unwrap();
-    let each = |count: u64| count as f64 / (messages * stage.entries) as f64;
     let total: u64 = total.trim().parse().unwrap();
     assert!(total > 0, "nothing was collected: has `counted` another name?");
-    (each(total), each(calls(&profile, &["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"])))
+    total as f64 / (messages * stage.entries) as f64
+}
+
+/// Of [`COUNTED`] messages. Callgrind counts calls wherever they are made, so those of a run that prepares as much and handles none are taken off.
+fn allocations(stage: &Stage, found: &str) -> f64 {
+    let made = |profile: &str| calls(profile, &["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"]);
+    made(found).saturating_sub(made(&profile(stage, COUNTED, 0))) as f64 / (COUNTED * stage.entries) as f64
 }
 
 /// How often these functions were called. The format names a function once, with a number, and by its number from then on.
