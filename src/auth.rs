@@ -46,7 +46,7 @@ pub use token::{
 };
 pub use token::{HeaderMember, JsonFault, TokenAlgorithm, TokenError, Untrusted, decode_untrusted};
 #[cfg(feature = "service")]
-pub(crate) use verifier::TokenText;
+pub(crate) use verifier::ShownToken;
 #[cfg(feature = "service")]
 pub use verifier::{AuthError, Authentic, RejectedMessage, ServiceKeyMissing, Staleness, Verified, Verifier};
 #[cfg(feature = "service")]

@@ -22,12 +22,13 @@ pub(crate) fn b64_to(bytes: impl AsRef<[u8]>, text: &mut String) {
 ///
 /// The engine refuses padding, foreign characters and non-zero trailing bits: a value must have one text only, because
 /// digests are taken over texts.
-pub(crate) fn unb64(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn unb64(text: impl AsRef<[u8]>) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }
 
 /// As [`unb64`], into `room` if the text is short enough.
-pub(crate) fn unb64_in<'r, const N: usize>(text: &str, room: &'r mut [u8; N]) -> Option<Cow<'r, [u8]>> {
+pub(crate) fn unb64_in<'r, const N: usize>(text: impl AsRef<[u8]>, room: &'r mut [u8; N]) -> Option<Cow<'r, [u8]>> {
+    let text = text.as_ref();
     // As the engine estimates it: groups of four characters, the last one rounded up.
     if text.len().div_ceil(4) * 3 > N {
         return unb64(text).map(Cow::Owned);

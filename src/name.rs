@@ -34,11 +34,7 @@ impl Name {
     /// # Errors
     /// [`NameError::Name`] when `text` is empty, longer than 64 bytes or has another byte than `[A-Za-z0-9_-]`.
     pub fn new(text: &str) -> Result<Self, NameError> {
-        if (1..=64).contains(&text.len()) && text.bytes().all(is_name_byte) {
-            Ok(Self(text.into()))
-        } else {
-            Err(NameError::Name(text.to_owned()))
-        }
+        if is_name(text) { Ok(Self(text.into())) } else { Err(NameError::Name(text.to_owned())) }
     }
 
     /// The text.
@@ -85,6 +81,11 @@ impl MethodName {
     pub fn is_reserved(&self) -> bool {
         self.0.split(['/', '.']).next() == Some("rpc")
     }
+}
+
+/// Whether it is a [`Name`].
+pub(crate) fn is_name(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(is_name_byte)
 }
 
 fn is_name_byte(byte: u8) -> bool {

@@ -14,6 +14,7 @@ mod description;
 mod fair;
 mod idempotency;
 mod metadata;
+mod methods;
 mod parts;
 mod quota;
 mod refusal;
@@ -36,10 +37,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
-use serde_json::value::RawValue;
 use tokio::time::Instant;
-use tower::ServiceExt as _;
-use tower::util::BoxCloneSyncService;
 
 use crate::auth::{AdmitError, AuthError, Authentic, Verifier};
 use crate::clock::Clock;
@@ -47,7 +45,7 @@ use crate::log_limiter::KeyedLogLimiter;
 use crate::name::Name;
 use crate::policy::{DecisionRecord, PolicySet, Question, Reason, StreamRecord};
 use crate::rpc::{Id, Outcome, Response, RpcError};
-use crate::wire::{Binding, Delivery, Endpoint, Envelope, EnvelopeError, Nonce, ReplyTo, Sealed};
+use crate::wire::{Binding, Delivery, Endpoint, Envelope, EnvelopeError, ReplyTo, Sealed};
 
 use answers::{Answers, TooLarge};
 pub use attachment::{Attachment, AttachmentError, AttachmentLimits};
@@ -55,14 +53,15 @@ use attachment::{AttachmentMemory, CallAttachments};
 pub use authorize::{Denied, Permit, Permitted};
 pub use builder::{BuildError, Builder, Ready, WantsMethods, WantsPolicy, WantsVerifier};
 pub use builtin::BUILTIN_METHODS;
-use calls::Calls;
 pub use calls::{Call, Message};
+use calls::{Calls, Entries};
 use catalogue::{BYTES_PER_CALL, Catalogue, METHODS_PER_CALL};
 pub use counters::{Counters, MethodCounters, ShadowCounters};
 pub use description::Description;
 pub use fair::Bounds as TurnBounds;
-use idempotency::{Begun, Ended, Idempotency};
+use idempotency::{Attempt, Begun, Ended, Idempotency};
 pub use idempotency::{Conflict, Idempotent};
+pub use methods::MethodService;
 pub use parts::{AskError, Sink};
 use quota::{HintRate, QuotaExceeded, Quotas};
 pub use quota::{QuotaLimits, QuotaScope};
@@ -88,7 +87,7 @@ struct Inner {
     endpoint: Endpoint,
     verifier: Verifier,
     policy: ArcSwap<PolicySet>,
-    methods: BoxCloneSyncService<Permitted, Box<RawValue>, RpcError>,
+    methods: MethodService,
     /// `None` if no method is declared idempotent.
     idempotency: Option<Idempotency>,
     catalogue: Catalogue,
@@ -236,11 +235,15 @@ impl Service {
                 return this.refuse(Refusal::Body(bad.error.into()), Some(&bad.agent), ReplyRoute::from(bad.binding));
             }
         };
-        if let Err(quota) = this.quotas.charge_further(&payer, calls.entries.len().saturating_sub(1)) {
+        let further = match &calls.entries {
+            Entries::Single(_) => 0,
+            Entries::Batch(entries) => entries.len().saturating_sub(1),
+        };
+        if let Err(quota) = this.quotas.charge_further(&payer, further) {
             return this.refuse(Refusal::Quota(quota), Some(&agent), ReplyRoute::from(calls.binding));
         }
         // Under way from here on: its caller may stop it, and ask for more time or frames.
-        let Calls { entries, is_batch, binding, window, bytes, message } = calls;
+        let Calls { entries, binding, window, bytes, message } = calls;
         let frames = frames.filter(|_| window.is_some());
         let _open = match this.register(&message, &payer, frames.as_ref().map(|_| bytes)) {
             Ok(slot) => slot,
@@ -253,40 +256,29 @@ impl Service {
         }
         // 7. Policy, deadline and method, entry by entry, under one revision.
         let policy = this.policy.load_full();
-        if let (Some(frames), Some(window)) = (frames, window) {
-            let start = Start {
-                outlet: Arc::clone(frames.outlet),
-                clock: Arc::clone(&this.clock),
-                memory: Arc::clone(this.open.memory()),
-                resends: Arc::clone(this.open.resends()),
-                agent,
-                largest: this.response_limit(),
-                window,
-            };
-            let frames = message.open.answer_with(FrameWriter::new(binding?, start));
-            // INVARIANT: a window comes with a single call only, see `Calls::parse`.
-            let entry = entries.into_iter().next()?;
-            return this.answer_with_frames(entry, &policy, started, &message.open, frames).await;
-        }
-        let mut answers = Answers::new(is_batch, this.response_limit());
-        if is_batch {
-            let entries = stream::iter(entries.into_iter().enumerate())
-                .map(|(position, entry)| this.entry(entry, &policy, started).map(move |answer| (position, answer)))
-                // Unordered, so that a slow entry holds its own place only, and not those of the entries behind it.
-                .buffer_unordered(this.limits.batch_concurrency.max(1));
-            let mut entries = std::pin::pin!(entries);
-            while let Some((position, answer)) = entries.next().await {
-                if let Some(answer) = answer {
-                    answers.add(position, answer.text);
+        let answer = match entries {
+            Entries::Single(entry) => {
+                if let (Some(frames), Some(window)) = (frames, window) {
+                    let start = Start {
+                        outlet: Arc::clone(frames.outlet),
+                        clock: Arc::clone(&this.clock),
+                        memory: Arc::clone(this.open.memory()),
+                        resends: Arc::clone(this.open.resends()),
+                        agent,
+                        largest: this.response_limit(),
+                        window,
+                    };
+                    let frames = message.open.answer_with(FrameWriter::new(binding?, start));
+                    // Apart, as all that few messages need: what one holds while it waits is as large as its largest way.
+                    return Box::pin(this.answer_with_frames(entry, &policy, started, &message.open, frames)).await;
                 }
+                let text = this.entry(entry, &policy, started).await?.text;
+                if text.len() <= this.response_limit() { Ok(text) } else { Err(TooLarge) }
             }
-        } else if let Some(entry) = entries.into_iter().next()
-            && let Some(answer) = this.entry(entry, &policy, started).await
-        {
-            answers.add(0, answer.text);
-        }
+            Entries::Batch(entries) => Box::pin(this.batch(entries, &policy, started)).await?,
+        };
         // 8. Signed and bound to the request.
-        this.seal(answers, binding?)
+        Some(this.seal(answer, binding?))
     }
 
     /// What is said to a message for which there is no room: a hint under the rate of hints, or nothing. No check is made
@@ -496,6 +488,27 @@ impl Inner {
         crate::rpc::Limits { max_batch: self.limits.batch }
     }
 
+    /// The entries of a batch. `None` if all are notifications.
+    async fn batch(
+        &self,
+        entries: Vec<calls::Entry>,
+        policy: &PolicySet,
+        started: Instant,
+    ) -> Option<Result<Vec<u8>, TooLarge>> {
+        let mut answers = Answers::new(self.response_limit());
+        let entries = stream::iter(entries.into_iter().enumerate())
+            .map(|(position, entry)| self.entry(entry, policy, started).map(move |answer| (position, answer)))
+            // Unordered, so that a slow entry holds its own place only, and not those of the entries behind it.
+            .buffer_unordered(self.limits.batch_concurrency.max(1));
+        let mut entries = std::pin::pin!(entries);
+        while let Some((position, answer)) = entries.next().await {
+            if let Some(answer) = answer {
+                answers.add(position, answer.text);
+            }
+        }
+        answers.text()
+    }
+
     /// One entry of a message. `None` for a notification: JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a
     /// Notification, including those that are within a batch request."
     async fn entry(&self, entry: Result<Call, Response>, policy: &PolicySet, started: Instant) -> Option<Written> {
@@ -522,7 +535,7 @@ impl Inner {
             let question = Question { caller: &message.caller, method: &method, params, now_ms };
             let begins = authorized.is_ok() && message.open.frames().is_some();
             let record = DecisionRecord {
-                call: Some(message.id.clone()),
+                call: Some(message.id.to_string()),
                 stream: begins.then_some(StreamRecord::Began {}),
                 ..DecisionRecord::new(policy, &question, &decision)
             };
@@ -544,9 +557,12 @@ impl Inner {
             }
             // Nothing starts once the message has expired or its deadline has passed.
             Ok(_) if now_ms >= message.start_before_ms => Err(self.entry_error(&Refusal::Deadline)).into(),
-            Ok(permitted) => match self.builtin(&permitted, &message, policy, now_ms).await {
-                Some(outcome) => outcome.into(),
-                None => self.run_once(permitted, &message, now_ms).await,
+            Ok(permitted) if BUILTIN_METHODS.contains(&&*method) => {
+                Box::pin(self.builtin(&permitted, &message, policy, now_ms)).await.into()
+            }
+            Ok(permitted) => match self.attempt(&permitted) {
+                Some((kept, attempt)) => Box::pin(self.run_once(permitted, kept, attempt, &message, now_ms)).await,
+                None => self.told(self.run(permitted, &message.open).await).into(),
             },
         };
         self.counters.served(&method, &outcome, decision.reason.label(), started.elapsed());
@@ -560,7 +576,7 @@ impl Inner {
             decision = decision.reason.label(),
             rule = decision.rule.as_ref().map(ToString::to_string),
             revision = %policy.revision(),
-            message_id = %message.id,
+            message_id = &*message.id,
             code = error.map(RpcError::code),
             stored = is_stored,
             error = error.and_then(std::error::Error::source).map(ToString::to_string),
@@ -576,20 +592,14 @@ impl Inner {
     }
 
     /// The answer of a method that every service has.
-    async fn builtin(
-        &self,
-        permitted: &Permitted,
-        message: &Message,
-        policy: &PolicySet,
-        now_ms: u64,
-    ) -> Option<Outcome> {
+    async fn builtin(&self, permitted: &Permitted, message: &Message, policy: &PolicySet, now_ms: u64) -> Outcome {
         let payer = &self.quotas.payer(&message.caller);
         let refused = |quota| self.entry_error(&Refusal::Quota(quota));
         // A decision for each method: those of a large service cost their caller as much as so many calls.
         let is_listing = permitted.call().method() == builtin::DISCOVER;
         let decisions = if is_listing { self.catalogue.len() / METHODS_PER_CALL } else { 0 };
         if let Err(quota) = self.quotas.charge_further(payer, decisions) {
-            return Some(Err(refused(quota)));
+            return Err(refused(quota));
         }
         let charge = |bytes| {
             let texts = self.quotas.charge_after(payer, decisions, bytes / BYTES_PER_CALL);
@@ -604,12 +614,21 @@ impl Inner {
         builtin::answer(permitted, policy, about, now_ms, charge).await
     }
 
-    /// Runs the method, unless it is declared idempotent and was run before under the same key.
-    async fn run_once(&self, permitted: Permitted, message: &Message, now_ms: u64) -> Answered {
-        let attempt = self.idempotency.as_ref().and_then(|kept| Some((kept, kept.attempt(permitted.call())?)));
-        let Some((kept, attempt)) = attempt else {
-            return self.told(self.run(permitted, &message.open).await).into();
-        };
+    /// Whether the method is to be run once only for its caller's key, and where that is known.
+    fn attempt(&self, permitted: &Permitted) -> Option<(&Idempotency, Attempt)> {
+        let kept = self.idempotency.as_ref()?;
+        Some((kept, kept.attempt(permitted.call())?))
+    }
+
+    /// Runs the method, unless it was run before under the same key.
+    async fn run_once(
+        &self,
+        permitted: Permitted,
+        kept: &Idempotency,
+        attempt: Attempt,
+        message: &Message,
+        now_ms: u64,
+    ) -> Answered {
         let refused = |refusal| Err(self.entry_error(&refusal)).into();
         // Which entry a key was for would depend on how the caller puts the next batch together.
         if message.in_batch {
@@ -651,13 +670,13 @@ impl Inner {
     }
 
     async fn run(&self, permitted: Permitted, open: &OpenCall) -> Ran {
-        let methods = self.methods.clone();
         // The method is dropped, and so cancelled, when its deadline passes, when its call is ended, or when its message's
         // future is dropped.
-        let mut run = Box::pin(AssertUnwindSafe(async move { methods.oneshot(permitted).await }).catch_unwind());
+        let begun = std::panic::catch_unwind(AssertUnwindSafe(|| self.methods.run(permitted)));
+        let mut run = begun.unwrap_or_else(|panic| Box::pin(async move { std::panic::resume_unwind(panic) }));
         let finished = tokio::select! {
             biased;
-            finished = &mut run => Ok(finished),
+            finished = AssertUnwindSafe(&mut run).catch_unwind() => Ok(finished),
             ending = open.ended() => Err(Refusal::Ended(ending)),
             () = open.deadline(&*self.clock) => Err(Refusal::Deadline),
         };
@@ -665,7 +684,7 @@ impl Inner {
             && open.is_watched()
         {
             // It gets the time to clean up; what it says then is not sent.
-            drop(tokio::time::timeout(NOTICE, &mut run).await);
+            drop(Box::pin(tokio::time::timeout(NOTICE, AssertUnwindSafe(&mut run).catch_unwind())).await);
         }
         // What a cancelled method cleans up may panic as well.
         let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(run)));
@@ -691,8 +710,8 @@ impl Inner {
     /// Enters a message into what is under way; a stream with the bytes of its body.
     fn register(&self, message: &Message, payer: &Payer, stream: Option<usize>) -> Result<OpenSlot, Refusal> {
         // Nobody can say anything about what has no answer.
-        let nonce = Nonce::from_text(&message.id).filter(|_| message.open.request().is_some());
-        let key = nonce.map(|nonce| CallKey { agent: message.caller.agent.clone(), nonce });
+        let is_answered = message.open.request().is_some();
+        let key = is_answered.then(|| CallKey { agent: message.caller.agent.clone(), nonce: message.open.nonce() });
         self.open.open(key, payer.subject, &message.open, stream).map_err(|refused| match refused {
             // The window of the other message with this nonce is over, and its call still runs.
             Refused::Known => Refusal::Auth(AuthError::Guard(AdmitError::Replayed)),
@@ -773,12 +792,12 @@ impl Inner {
         Response::new(written.id, Err(Refusal::ResponseTooLarge.answer(0).into_error())).into()
     }
 
-    fn seal(&self, answers: Answers, binding: Binding) -> Option<Sealed> {
-        let payload = answers.text()?.unwrap_or_else(|TooLarge| {
+    fn seal(&self, answer: Result<Vec<u8>, TooLarge>, binding: Binding) -> Sealed {
+        let payload = answer.unwrap_or_else(|TooLarge| {
             self.counters.refused(Refusal::ResponseTooLarge.label());
             Response::new(Id::null(), Err(Refusal::ResponseTooLarge.answer(0).into_error())).to_bytes()
         });
-        Some(binding.seal(payload, self.clock.now_s()))
+        binding.seal(payload, self.clock.now_s())
     }
 
     /// Counts, logs and answers a message that is refused as a whole.

@@ -57,7 +57,7 @@ fn check_to(levels: usize, payload: &[u8]) -> Result<&str, Flaw> {
         return Err(Flaw::ByteOrderMark);
     }
     let text = std::str::from_utf8(payload).map_err(|_| Flaw::NotUtf8)?;
-    let mut scanner = Scanner { text, at: 0, levels, open: Vec::new(), repeated: false };
+    let mut scanner = Scanner { text, at: 0, levels, open: Vec::new(), names: Vec::with_capacity(8), repeated: false };
     scanner.document()?;
     if scanner.repeated { Err(Flaw::DuplicateMember) } else { Ok(text) }
 }
@@ -70,12 +70,17 @@ struct Scanner<'a> {
     levels: usize,
     /// The objects and arrays around the cursor. INVARIANT: never more than `levels`.
     open: Vec<Scope<'a>>,
+    /// The member names of the objects around the cursor, one object's behind the other's.
+    names: Vec<Cow<'a, str>>,
     repeated: bool,
 }
 
 enum Scope<'a> {
     Array,
-    Object(Names<'a>),
+    /// Its names begin here.
+    Object(usize),
+    /// One with more names. Randomly keyed, so that chosen names cannot collide on purpose.
+    Large(HashSet<Cow<'a, str>>),
 }
 
 impl<'a> Scanner<'a> {
@@ -94,7 +99,7 @@ impl<'a> Scanner<'a> {
             self.skip_space();
             match self.peek() {
                 Some(b'{') => {
-                    self.enter(Scope::Object(Names::default()))?;
+                    self.enter(Scope::Object(self.names.len()))?;
                     if self.peek() == Some(b'}') {
                         return Ok(());
                     }
@@ -123,8 +128,12 @@ impl<'a> Scanner<'a> {
             match (self.open.last(), byte) {
                 (None, None) => return Ok(true),
                 (Some(Scope::Array), Some(b',')) => return Ok(false),
-                (Some(Scope::Object(_)), Some(b',')) => return self.member_name().map(|()| false),
-                (Some(Scope::Array), Some(b']')) | (Some(Scope::Object(_)), Some(b'}')) => drop(self.open.pop()),
+                (Some(Scope::Object(_) | Scope::Large(_)), Some(b',')) => return self.member_name().map(|()| false),
+                (Some(Scope::Object(first)), Some(b'}')) => {
+                    self.names.truncate(*first);
+                    self.open.pop();
+                }
+                (Some(Scope::Array), Some(b']')) | (Some(Scope::Large(_)), Some(b'}')) => drop(self.open.pop()),
                 _ => return Err(Flaw::Syntax),
             }
         }
@@ -150,9 +159,24 @@ impl<'a> Scanner<'a> {
         } else {
             Cow::Borrowed(quoted)
         };
-        if let Some(Scope::Object(names)) = self.open.last_mut() {
-            self.repeated |= !names.insert(name);
-        }
+        let is_new = match self.open.last_mut() {
+            Some(Scope::Large(names)) => names.insert(name),
+            Some(Scope::Object(first)) => {
+                let few = self.names.get(*first..).unwrap_or_default();
+                let is_new = !few.contains(&name);
+                if few.len() < FEW {
+                    self.names.push(name);
+                } else {
+                    let mut names: HashSet<_> = self.names.drain(*first..).collect();
+                    names.insert(name);
+                    self.open.pop();
+                    self.open.push(Scope::Large(names));
+                }
+                is_new
+            }
+            Some(Scope::Array) | None => true,
+        };
+        self.repeated |= !is_new;
         Ok(())
     }
 
@@ -250,27 +274,6 @@ impl<'a> Scanner<'a> {
 
     fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
-    }
-}
-
-/// The member names of one object so far.
-#[derive(Default)]
-struct Names<'a> {
-    few: Vec<Cow<'a, str>>,
-    /// Randomly keyed, so that chosen names cannot collide on purpose. Empty until `few` is full.
-    many: HashSet<Cow<'a, str>>,
-}
-
-impl<'a> Names<'a> {
-    /// False if the name was there.
-    fn insert(&mut self, name: Cow<'a, str>) -> bool {
-        if self.many.is_empty() && self.few.len() < FEW {
-            let new = !self.few.contains(&name);
-            self.few.push(name);
-            return new;
-        }
-        self.many.extend(self.few.drain(..));
-        self.many.insert(name)
     }
 }
 

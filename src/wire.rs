@@ -36,6 +36,8 @@ pub(crate) use key::random_bytes;
 pub use key::{AgentKey, HmacKey, ServiceKey, ServicePublicKey};
 pub use key_error::KeyError;
 pub use nonce::Nonce;
+#[cfg(feature = "service")]
+pub(crate) use nonce::NonceText;
 pub(crate) use presence::{Presence, Question};
 pub use proof::{ProofClaims, ProofError};
 pub(crate) use proof::{ProofHeader, USUAL_CLAIMS, is_idempotency_key, is_kid, is_traceparent};

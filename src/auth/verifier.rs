@@ -55,7 +55,6 @@ struct Keys {
 #[derive(Debug)]
 pub struct Authentic {
     message: Verified,
-    nonce: Nonce,
     received: Instant,
     iat: u64,
 }
@@ -73,22 +72,23 @@ pub struct Verified {
     /// Whole seconds since the Unix epoch.
     pub(crate) expires_at: u64,
     pub(crate) idempotency_key: Option<String>,
-    /// The nonce's text: with the agent it names this message in logs.
-    pub(crate) message_id: String,
+    /// With the agent it names this message.
+    pub(crate) nonce: Nonce,
     /// How many frames beyond the acknowledged ones the caller takes; `None` if it wants one answer.
     pub(crate) window: Option<u64>,
     /// A W3C `traceparent`. No decision reads it.
     pub(crate) traceparent: Option<String>,
-    pub(crate) token: TokenText,
+    pub(crate) token: ShownToken,
     pub(crate) binding: Option<Binding>,
 }
 
-/// The access token as it was sent, for judging it again while its call runs.
-pub(crate) struct TokenText(pub(crate) String);
+/// The access token as it was shown, for judging it again while its call runs.
+#[derive(Clone)]
+pub(crate) struct ShownToken(Arc<VerifiedToken>);
 
-impl fmt::Debug for TokenText {
+impl fmt::Debug for ShownToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TokenText(..)")
+        f.write_str("ShownToken(..)")
     }
 }
 
@@ -98,7 +98,7 @@ impl fmt::Debug for Verified {
         f.debug_struct("Verified")
             .field("caller", &self.caller)
             .field("payload", &self.payload.len())
-            .field("message_id", &self.message_id)
+            .field("nonce", &self.nonce)
             .finish_non_exhaustive()
     }
 }
@@ -324,9 +324,9 @@ impl Verifier {
         let keys = self.keys.load();
         let unknown = |error, reply| Box::new(RejectedMessage { error, claimed: agent.clone(), binding: None, reply });
 
-        let record = match self.proved_by(&keys.ring, &agent, &proof.header, now_s, || {
-            (proof.signing_input().as_bytes(), proof.signature.as_slice())
-        }) {
+        let record = match self
+            .proved_by(&keys.ring, &agent, &proof.header, now_s, || (proof.signing_input(), proof.signature.as_ref()))
+        {
             Ok(record) => record,
             Err(error) => return Err(unknown(error, reply)),
         };
@@ -376,7 +376,6 @@ impl Verifier {
         };
         match self.check_token(&token, presented, &record, now_s) {
             Ok(access) => Ok(Authentic {
-                nonce,
                 received,
                 iat: claims.iat,
                 message: Verified {
@@ -386,10 +385,10 @@ impl Verifier {
                     deadline_ms: claims.deadline_ms(),
                     expires_at: claims.exp,
                     idempotency_key: claims.idk,
-                    message_id: claims.jti.into_owned(),
+                    nonce,
                     window: claims.win,
                     traceparent: claims.tp,
-                    token: TokenText(token),
+                    token: ShownToken(access),
                     binding,
                 },
             }),
@@ -406,7 +405,7 @@ impl Verifier {
     /// Whether this message is known to have been admitted. `false` says nothing: only [`Verifier::admit`] decides.
     #[must_use]
     pub(crate) fn has_seen(&self, authentic: &Authentic) -> bool {
-        self.guard.has_seen(&authentic.message.caller.agent, &authentic.nonce)
+        self.guard.has_seen(&authentic.message.caller.agent, &authentic.message.nonce)
     }
 
     /// Burns the nonce: here, never earlier and never later.
@@ -416,11 +415,12 @@ impl Verifier {
     ///
     /// Not undone by cancellation: the nonce may be burnt although the future was dropped.
     pub async fn admit(&self, authentic: Authentic) -> Result<Verified, Box<RejectedMessage>> {
-        let Authentic { message, nonce, received, iat } = authentic;
+        let Authentic { message, received, iat } = authentic;
         let admitted = if self.is_suspended() {
             Err(AuthError::Suspended)
         } else {
-            let admitted = self.guard.admit(&message.caller.agent, nonce, iat, message.expires_at, received).await;
+            let admitted =
+                self.guard.admit(&message.caller.agent, message.nonce, iat, message.expires_at, received).await;
             admitted.map_err(AuthError::Guard)
         };
         match admitted {
@@ -509,7 +509,7 @@ impl Verifier {
 
     fn check_token(
         &self,
-        token: &str,
+        token: &[u8],
         presented: PresentedToken,
         record: &KeyRecord,
         now_s: u64,

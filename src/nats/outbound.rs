@@ -53,29 +53,35 @@ const SLACK: usize = 64 << 10;
 impl Outbound {
     /// Adds a message, once there is room. Frames are whole: dropping the future adds all of it or nothing.
     pub(super) async fn publish(&self, frame: &[&[u8]]) -> Result<(), PublishError> {
-        while !self.offer(frame)? {
+        while !self.publish_now(frame)? {
             let mut emptied = std::pin::pin!(self.emptied.notified());
             // Registered before looking again, so that room which is made right after it is not missed.
             emptied.as_mut().enable();
-            if self.offer(frame)? {
+            if self.publish_now(frame)? {
                 break;
             }
             emptied.await;
         }
-        self.filled.notify_one();
         Ok(())
     }
 
     /// Adds a message if there is room.
-    fn offer(&self, frame: &[&[u8]]) -> Result<bool, PublishError> {
+    pub(super) fn publish_now(&self, frame: &[&[u8]]) -> Result<bool, PublishError> {
         let size: usize = frame.iter().map(|part| part.len()).sum();
         let mut queue = self.lock();
         if queue.closed || queue.finishing {
             return Err(PublishError::Gone);
         }
         let fits = queue.bytes.is_empty() || queue.bytes.len() + size <= MOST_BYTES;
+        // What was there before is being waited for already.
+        let is_first = queue.bytes.is_empty();
         if fits {
+            queue.bytes.reserve(size);
             frame.iter().for_each(|part| queue.bytes.extend_from_slice(part));
+        }
+        drop(queue);
+        if fits && is_first {
+            self.filled.notify_one();
         }
         Ok(fits)
     }

@@ -94,6 +94,24 @@ impl Session {
         headers: &[u8],
         payload: &[u8],
     ) -> Result<(), PublishError> {
+        let line = self.line(subject, reply, headers, payload)?;
+        self.outbound.publish(&[line.as_bytes(), headers, payload, b"\r\n"]).await
+    }
+
+    /// Publishes as [`Session::publish`] does, if there is room for the message; `false` if not.
+    pub(crate) fn publish_now(
+        &self,
+        subject: &str,
+        reply: &str,
+        headers: &[u8],
+        payload: &[u8],
+    ) -> Result<bool, PublishError> {
+        let line = self.line(subject, reply, headers, payload)?;
+        self.outbound.publish_now(&[line.as_bytes(), headers, payload, b"\r\n"])
+    }
+
+    /// The control line of a message.
+    fn line(&self, subject: &str, reply: &str, headers: &[u8], payload: &[u8]) -> Result<String, PublishError> {
         if !is_subject(subject) || !(reply.is_empty() || is_subject(reply)) {
             return Err(PublishError::Subject);
         }
@@ -109,7 +127,7 @@ impl Session {
             0 => write!(line, "PUB {subject} {reply}{space}{total}\r\n"),
             head => write!(line, "HPUB {subject} {reply}{space}{head} {total}\r\n"),
         };
-        self.outbound.publish(&[line.as_bytes(), headers, payload, b"\r\n"]).await
+        Ok(line)
     }
 
     /// Waits until the broker has handled everything that was sent before; `false` if the connection ends instead.

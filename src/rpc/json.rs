@@ -1,6 +1,8 @@
 //! The few pieces of JSON that requests and responses share, read and written.
 //! Never sees a text that `strict_json` has not checked.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
@@ -25,8 +27,12 @@ pub(super) fn member<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Resu
 }
 
 /// The text of a JSON string, escapes resolved; `None` for any other value.
-pub(super) fn string(raw: &RawValue) -> Option<String> {
-    serde_json::from_str(raw.get()).ok()
+pub(super) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+    let text = raw.get();
+    if text.contains('\\') {
+        return serde_json::from_str(text).ok().map(Cow::Owned);
+    }
+    text.strip_prefix('"')?.strip_suffix('"').map(Cow::Borrowed)
 }
 
 /// The array of the items, or `None` if there are none.

@@ -37,7 +37,7 @@ impl Params {
         if raw.get() == "null" {
             return Ok(None);
         }
-        Self::from_raw(&raw).map(Some).ok_or(ParamsError::NotStructured)
+        if is_object(raw.get()) || is_array(raw.get()) { Ok(Some(Self(raw))) } else { Err(ParamsError::NotStructured) }
     }
 
     /// Decodes the parameters of a call into a method's own type.

@@ -1,6 +1,8 @@
 //! What a client sends: a request, a notification or a batch of them, read from text and written to it.
 //! Never answers, and never decides whether a method exists or may be called.
 
+use std::borrow::Cow;
+
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -52,7 +54,8 @@ impl Request {
     /// The text to be sent for a single request.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        json::to_bytes(self)
+        let params = self.params.as_ref().map_or(0, |params| params.raw().get().len());
+        json::to_bytes_of(self, self.method.len() + params + AROUND)
     }
 
     /// The text to be sent for a batch. `None` if it is empty, since an empty batch is an invalid request.
@@ -81,7 +84,7 @@ impl Request {
                 None => return refused(None, "`id` must be a string, a number or null"),
             },
         };
-        let Some(method) = members.method.and_then(json::string) else {
+        let Some(method) = members.method.and_then(json::string).map(Cow::into_owned) else {
             return refused(id, "");
         };
         // JSON-RPC 2.0 §4: `jsonrpc` "MUST be exactly "2.0"." Requests of JSON-RPC 1.0 have none and are refused (§3).
@@ -114,6 +117,9 @@ impl Serialize for Request {
         object.end()
     }
 }
+
+/// More than most requests have around method and parameters: two braces, four names, the version and a short id.
+const AROUND: usize = 64;
 
 /// What a message holds, in the order in which it came.
 #[derive(Debug, Clone)]

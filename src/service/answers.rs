@@ -1,10 +1,9 @@
-//! The answers to the entries of one message, put together.
+//! The answers to the entries of a batch, put together.
 //! Never holds more than one answer may have: what does not fit together is let go of, and the message gets one error.
 
 /// What has been answered so far.
 #[derive(Debug)]
 pub(super) struct Answers {
-    is_batch: bool,
     limit: usize,
     /// Bytes of the whole, once it is put together.
     total: usize,
@@ -18,14 +17,14 @@ pub(super) struct TooLarge;
 
 impl Answers {
     /// For up to `limit` bytes.
-    pub(super) fn new(is_batch: bool, limit: usize) -> Self {
+    pub(super) fn new(limit: usize) -> Self {
         // A batch has a bracket more than it has commas and brackets behind its entries.
-        Self { is_batch, limit, total: usize::from(is_batch), texts: Vec::new() }
+        Self { limit, total: 1, texts: Vec::new() }
     }
 
     /// The answer to the entry at `position`.
     pub(super) fn add(&mut self, position: usize, text: Vec<u8>) {
-        self.total = self.total.saturating_add(text.len() + usize::from(self.is_batch));
+        self.total = self.total.saturating_add(text.len() + 1);
         if self.total <= self.limit {
             self.texts.push((position, text));
         } else {
@@ -42,9 +41,6 @@ impl Answers {
         }
         // JSON-RPC 2.0 §6 allows any order; the requests' own is the one that is easiest to read.
         self.texts.sort_by_key(|(position, _)| *position);
-        if !self.is_batch {
-            return self.texts.pop().map(|(_, text)| Ok(text));
-        }
         if self.texts.is_empty() {
             return None;
         }
@@ -71,7 +67,7 @@ mod tests {
     }
 
     fn batch(answers: &[Response], limit: usize) -> Answers {
-        let mut whole = Answers::new(true, limit);
+        let mut whole = Answers::new(limit);
         // As they are finished, which is any order.
         for (position, answer) in answers.iter().enumerate().rev() {
             whole.add(position, answer.to_bytes());
@@ -82,7 +78,7 @@ mod tests {
     #[test]
     fn what_is_held_at_a_time_is_bounded_by_the_limit_of_one_answer() {
         let limit = 192 * 1024;
-        let mut whole = Answers::new(true, limit);
+        let mut whole = Answers::new(limit);
         for id in 0..50_u64 {
             whole.add(0, answer(id, 60_000).to_bytes());
             let held: usize = whole.texts.iter().map(|(_, text)| text.capacity()).sum();
@@ -100,16 +96,5 @@ mod tests {
             assert_eq!(batch(&answers, text.len() - 1).text(), Some(Err(TooLarge)));
         }
         assert_eq!(batch(&[], 100).text(), None);
-    }
-
-    #[test]
-    fn a_single_answer_is_bare_and_a_notification_has_none() {
-        let text = answer(1, 5).to_bytes();
-        for (limit, expected) in [(text.len(), Ok(text.clone())), (text.len() - 1, Err(TooLarge))] {
-            let mut whole = Answers::new(false, limit);
-            whole.add(0, answer(1, 5).to_bytes());
-            assert_eq!(whole.text(), Some(expected));
-        }
-        assert_eq!(Answers::new(false, 100).text(), None);
     }
 }

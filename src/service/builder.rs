@@ -8,14 +8,14 @@ use std::sync::atomic::AtomicUsize;
 
 use arc_swap::ArcSwap;
 use serde_json::value::RawValue;
-use tower::util::BoxCloneSyncService;
-use tower::{Layer, ServiceExt as _};
+use tower::Layer;
 
 use super::attachment::AttachmentMemory;
 use super::authorize::Permitted;
 use super::catalogue::Catalogue;
 use super::counters::Counters;
 use super::idempotency::{Idempotency, Idempotent};
+use super::methods::MethodService;
 use super::quota::{HintRate, Quotas};
 use super::router::{Dispatch, Router, RouterError};
 use super::streams::OpenCalls;
@@ -71,7 +71,7 @@ enum Source {
 /// Ready for [`Builder::build`].
 pub struct Ready {
     before: WantsMethods,
-    methods: BoxCloneSyncService<Permitted, Box<RawValue>, RpcError>,
+    methods: MethodService,
     registered: Methods,
     idempotent: BTreeMap<String, Idempotent>,
     catalogue: Catalogue,
@@ -187,7 +187,7 @@ impl Builder<WantsMethods> {
         Builder {
             stage: Ready {
                 before: self.stage,
-                methods: BoxCloneSyncService::new(Dispatch(Arc::new(router))),
+                methods: MethodService::new(Dispatch(Arc::new(router))),
                 registered,
                 idempotent,
                 catalogue,
@@ -205,13 +205,12 @@ impl Builder<Ready> {
     #[must_use]
     pub fn layer<L>(mut self, layer: L) -> Self
     where
-        L: Layer<BoxCloneSyncService<Permitted, Box<RawValue>, RpcError>>,
+        L: Layer<MethodService>,
         L::Service: tower::Service<Permitted, Response = Box<RawValue>> + Clone + Send + Sync + 'static,
         <L::Service as tower::Service<Permitted>>::Error: Into<RpcError>,
         <L::Service as tower::Service<Permitted>>::Future: Send + 'static,
     {
-        let layered = layer.layer(self.stage.methods).map_err(|error| error.into().of_layer());
-        self.stage.methods = BoxCloneSyncService::new(layered);
+        self.stage.methods = MethodService::layered(layer.layer(self.stage.methods));
         self
     }
 

@@ -13,7 +13,7 @@ use super::catalogue::{Asked, Catalogue};
 use crate::auth::{Caller, Verifier};
 use crate::name::{MethodName, Name};
 use crate::policy::{Explanation, PolicySet, Question, Verdict};
-use crate::rpc::{Params, RpcError};
+use crate::rpc::{Params, RpcError, code};
 use crate::wire::ProofAlgorithm;
 
 /// May I call this, with these arguments? `{"method": …, "params": …?}` → `{"allowed": true|false}`.
@@ -104,24 +104,24 @@ pub(super) struct About<'a> {
     pub(super) room: usize,
 }
 
-/// The answer, if the permitted call is of a built-in method. `charge` is told how many bytes will be written, where these are many.
+/// The answer to a permitted call of one of [`BUILTIN_METHODS`]. `charge` is told how many bytes will be written, where these are many.
 pub(super) async fn answer(
     permitted: &Permitted,
     policy: &PolicySet,
     service: About<'_>,
     now_ms: u64,
     charge: impl Fn(usize) -> Result<(), RpcError>,
-) -> Option<Result<Box<RawValue>, RpcError>> {
+) -> Result<Box<RawValue>, RpcError> {
     let About { verifier, catalogue, title, room } = service;
     match permitted.call().method() {
-        CAN => Some(can(permitted, policy, now_ms)),
+        CAN => can(permitted, policy, now_ms),
         DISCOVER => {
             let call = permitted.call();
             let asked = Asked { title, caller: call.caller(), params: call.params(), now_ms, room };
-            Some(catalogue.page(asked, policy, charge).await)
+            catalogue.page(asked, policy, charge).await
         }
-        EXPLAIN => Some(explain(permitted, policy, verifier, now_ms)),
-        _ => None,
+        EXPLAIN => explain(permitted, policy, verifier, now_ms),
+        _ => Err(RpcError::with_code(code::METHOD_NOT_FOUND, "Method not found")),
     }
 }
 

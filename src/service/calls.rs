@@ -6,8 +6,8 @@ use super::attachment::CallAttachments;
 use super::streams::OpenCall;
 use crate::auth::{Caller, Verified};
 use crate::name::{MethodName, Name};
-use crate::rpc::{Body, Id, Limits, Params, Request, Response, RpcError, code};
-use crate::wire::Binding;
+use crate::rpc::{self, Body, Id, Limits, Params, Request, Response, RpcError, code};
+use crate::wire::{Binding, NonceText};
 
 /// What all calls of one message have in common.
 #[derive(Debug)]
@@ -20,7 +20,8 @@ pub struct Message {
     pub(super) idempotency_key: Option<String>,
     pub(super) traceparent: Option<String>,
     pub(super) attachments: CallAttachments,
-    pub(super) id: String,
+    /// The nonce, as text.
+    pub(super) id: NonceText,
     /// Whether it is one of several: an idempotency key covers one call.
     pub(super) in_batch: bool,
 }
@@ -56,11 +57,20 @@ impl Call {
     }
 }
 
+/// One of the calls of a message, or the answer to what is none.
+pub(super) type Entry = Result<Call, Response>;
+
+/// What a message has.
+#[derive(Debug)]
+pub(super) enum Entries {
+    Single(Entry),
+    Batch(Vec<Entry>),
+}
+
 /// The calls of one message.
 #[derive(Debug)]
 pub(super) struct Calls {
-    pub(super) entries: Vec<Result<Call, Response>>,
-    pub(super) is_batch: bool,
+    pub(super) entries: Entries,
     pub(super) binding: Option<Binding>,
     /// How many frames beyond the acknowledged ones the caller takes; `None` if it takes none.
     pub(super) window: Option<u64>,
@@ -121,7 +131,7 @@ impl Calls {
             deadline_ms,
             expires_at,
             idempotency_key,
-            message_id,
+            nonce,
             window,
             traceparent,
             token,
@@ -130,24 +140,28 @@ impl Calls {
         let refused = |error, caller: Arc<Caller>, binding| {
             Err(Box::new(RejectedBody { error, agent: caller.agent.clone(), binding }))
         };
-        let (requests, is_batch) = match Body::parse(&payload, limits) {
+        let body = match Body::parse(&payload, limits) {
             Err(error) => return refused(BodyError::Rpc(error), caller, binding),
-            Ok(Body::Single(entry)) => (vec![entry], false),
-            Ok(Body::Batch(entries)) => (entries, true),
+            Ok(body) => body,
         };
+        let is_batch = matches!(body, Body::Batch(_));
         if let Some(subject_method) = subject_method {
             // Else a caller publishes a forbidden body on a permitted subject.
-            if is_batch {
-                return refused(BodyError::BatchOnMethodSubject, caller, binding);
-            }
             let differs = |request: &Request| {
                 MethodName::new(&request.method).map_or(true, |method| method.in_subject() != subject_method)
             };
-            if requests.iter().flatten().any(differs) {
-                return refused(BodyError::MethodSubject, caller, binding);
+            match &body {
+                Body::Batch(_) => return refused(BodyError::BatchOnMethodSubject, caller, binding),
+                Body::Single(Ok(request)) if differs(request) => {
+                    return refused(BodyError::MethodSubject, caller, binding);
+                }
+                Body::Single(_) => {}
             }
         }
-        let wants_answer = is_batch || requests.iter().any(|entry| entry.as_ref().map_or(true, |r| r.id.is_some()));
+        let wants_answer = match &body {
+            Body::Single(entry) => entry.as_ref().map_or(true, |request| request.id.is_some()),
+            Body::Batch(_) => true,
+        };
         if binding.is_none() && wants_answer {
             return refused(BodyError::NoReply, caller, binding);
         }
@@ -156,7 +170,7 @@ impl Calls {
             return refused(BodyError::Window, caller, binding);
         }
         let request = binding.as_ref().map(|binding| *binding.request());
-        let open = OpenCall::new(message_id.clone(), request, Arc::clone(&caller), token, deadline_ms, answer_limit);
+        let open = OpenCall::new(nonce, request, Arc::clone(&caller), token, deadline_ms, answer_limit);
         let message = Arc::new(Message {
             caller,
             open: Arc::new(open),
@@ -164,20 +178,21 @@ impl Calls {
             idempotency_key,
             traceparent,
             attachments,
-            id: message_id,
+            id: nonce.text(),
             in_batch: is_batch,
         });
-        let entries = requests
-            .into_iter()
-            .map(|entry| {
-                entry.map(|Request { method, params, id, .. }| Call {
-                    message: Arc::clone(&message),
-                    method: method.into(),
-                    params,
-                    id,
-                })
+        let call = |entry: rpc::Entry| {
+            entry.map(|Request { method, params, id, .. }| Call {
+                message: Arc::clone(&message),
+                method: method.into(),
+                params,
+                id,
             })
-            .collect();
-        Ok(Self { entries, is_batch, binding, window, bytes: payload.len(), message })
+        };
+        let entries = match body {
+            Body::Single(entry) => Entries::Single(call(entry)),
+            Body::Batch(entries) => Entries::Batch(entries.into_iter().map(call).collect()),
+        };
+        Ok(Self { entries, binding, window, bytes: payload.len(), message })
     }
 }

@@ -168,7 +168,7 @@ impl Service {
         }
         if let Some(sink) = &this.decisions {
             let record = DecisionRecord {
-                call: Some(call.message_id().to_owned()),
+                call: Some(call.nonce().to_text()),
                 stream: Some(StreamRecord::Denied {}),
                 ..DecisionRecord::new(&policy, &question, &decision)
             };

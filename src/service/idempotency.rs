@@ -211,7 +211,7 @@ impl Idempotency {
             key: OutcomeKey::new(caller.agent.clone(), &scope),
             declared,
             params: OutcomeKey::new(caller.agent.clone(), params.as_bytes()).digest().to_owned(),
-            message: call.message.id.clone(),
+            message: call.message.id.to_string(),
             // The claim lasts until then. A lease beyond it would have the call run beside the next one.
             deadline_ms: call.message.open.freeze_deadline(),
         })
@@ -287,7 +287,7 @@ impl Attempt {
         signed.push(b'\n');
         signed.extend_from_slice(outcome.unwrap_or_default());
         let proof = mac.sign(&self.bound(&signed));
-        let mut entry = proof;
+        let mut entry = proof.to_vec();
         entry.extend_from_slice(&signed);
         // The claim has room for each state that may follow it without an outcome.
         if outcome.is_none() {

@@ -7,11 +7,9 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use futures_util::{Stream, StreamExt as _, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +21,7 @@ use super::calls::Message;
 use super::catalogue::{Answers, Catalogue, Entry};
 use super::description::{Described, Description};
 use super::idempotency::Idempotent;
+use super::methods::{MethodFuture, Run};
 use super::parts::{AskError, Parts, Sink, note};
 use super::streams::{FrameError, subscription_end};
 use super::topic::{Next, Topic, WhenFull};
@@ -56,8 +55,7 @@ pub struct Router<S = ()> {
     wrong: Vec<RouterError>,
 }
 
-type Method<S> =
-    Arc<dyn Fn(Ctx<S>, Option<Params>) -> BoxFuture<'static, Result<Box<RawValue>, RpcError>> + Send + Sync>;
+type Method<S> = Arc<dyn Fn(Ctx<S>, Option<Params>) -> MethodFuture + Send + Sync>;
 
 /// How many notifications a subscriber was too slow for.
 #[derive(Serialize)]
@@ -437,26 +435,13 @@ impl<S> fmt::Debug for Router<S> {
 #[derive(Debug)]
 pub(super) struct Dispatch<S>(pub(super) Arc<Router<S>>);
 
-impl<S> Clone for Dispatch<S> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<S: Send + Sync + 'static> tower::Service<Permitted> for Dispatch<S> {
-    type Response = Box<RawValue>;
-    type Error = RpcError;
-    type Future = BoxFuture<'static, Result<Box<RawValue>, RpcError>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), RpcError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, permitted: Permitted) -> Self::Future {
+impl<S: Send + Sync + 'static> Run for Dispatch<S> {
+    fn run(&self, permitted: Permitted) -> MethodFuture {
         let (call, permit) = permitted.into_parts();
-        let Some(method) = self.0.methods.get(&*call.method).map(Arc::clone) else {
+        let Some(method) = self.0.methods.get(&*call.method) else {
             // The policy knows the registered methods, so this is a method that a layer or a policy made up.
-            return Box::pin(async { Err(RpcError::with_code(code::METHOD_NOT_FOUND, "Method not found")) });
+            let unknown = RpcError::with_code(code::METHOD_NOT_FOUND, "Method not found");
+            return Box::pin(std::future::ready(Err(unknown)));
         };
         let ctx = Ctx {
             state: Arc::clone(&self.0.state),
@@ -465,8 +450,7 @@ impl<S: Send + Sync + 'static> tower::Service<Permitted> for Dispatch<S> {
             method: call.method,
             permit: Arc::new(permit),
         };
-        // The function is called inside the future, so that a panic in it is caught with the others.
-        Box::pin(async move { method(ctx, call.params).await })
+        method(ctx, call.params)
     }
 }
 

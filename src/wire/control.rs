@@ -139,7 +139,7 @@ impl From<ControlClaims> for Claims {
 }
 
 impl ControlClaims {
-    pub(crate) fn parse(part: &str) -> Result<Self, ProofError> {
+    pub(crate) fn parse(part: impl AsRef<[u8]>) -> Result<Self, ProofError> {
         let bytes = unb64(part).ok_or(ProofError::Encoding)?;
         object(&bytes).ok_or(ProofError::Claims)
     }
@@ -200,7 +200,7 @@ impl Endpoint {
 pub(crate) struct ControlEnvelope {
     pub(crate) subject: String,
     pub(crate) agent: Name,
-    pub(crate) token: String,
+    pub(crate) token: Bytes,
     pub(crate) proof: ProofText,
     pub(crate) payload: Bytes,
 }
@@ -216,7 +216,8 @@ impl ControlEnvelope {
             return Err(EnvelopeError::TooLarge);
         }
         let (token, proof) = authorization(&delivery.headers, endpoint)?;
-        let (token, proof) = (token.to_owned(), ProofText::parse(proof, CONTROL_TYP)?);
+        let token = delivery.headers.part(token);
+        let proof = ProofText::parse(proof, &delivery.headers, CONTROL_TYP)?;
         let Delivery { subject: text, payload, .. } = delivery;
         Ok(Self { subject: text.into_string(), agent: subject.agent.clone(), token, proof, payload })
     }

@@ -9,9 +9,10 @@ use tokio::time::Instant;
 use super::delivery::Delivery;
 use super::endpoint::Endpoint;
 use super::headers::{HeaderBlock, Status};
+use super::key::SignatureBytes;
 use super::proof::{ProofError, ProofHeader, REQUEST_TYP, credentials};
 use super::subject::{ReplyTo, SubjectParts};
-use crate::jose::unb64;
+use crate::jose::unb64_in;
 use crate::name::Name;
 
 /// A request whose shape holds. Nothing is authenticated yet.
@@ -21,7 +22,7 @@ pub struct Envelope {
     /// The subject's method tokens, joined with dots, if it has any.
     pub(crate) method: Option<String>,
     pub(crate) reply: Option<ReplyTo>,
-    pub(crate) token: String,
+    pub(crate) token: Bytes,
     pub(crate) proof: ProofText,
     pub(crate) payload: Bytes,
     pub(crate) received: Instant,
@@ -29,11 +30,11 @@ pub struct Envelope {
 
 /// The proof: its whole text, the part that is signed, and its parsed header.
 pub(crate) struct ProofText {
-    pub(crate) text: String,
+    pub(crate) text: Bytes,
     /// How many bytes of `text` the signature covers: header, dot, claims (RFC 7515 §5.2).
     signing_length: usize,
     pub(crate) header: ProofHeader,
-    pub(crate) signature: Vec<u8>,
+    pub(crate) signature: SignatureBytes,
 }
 
 /// Without token, signature and payload.
@@ -49,8 +50,8 @@ impl fmt::Debug for Envelope {
 }
 
 impl ProofText {
-    /// Of a proof of the type `typ`.
-    pub(super) fn parse(text: &str, typ: &'static str) -> Result<Self, ProofError> {
+    /// Of a proof of the type `typ`, which stands in these headers.
+    pub(super) fn parse(text: &str, headers: &HeaderBlock, typ: &'static str) -> Result<Self, ProofError> {
         let (signing_input, signature) = text.rsplit_once('.').ok_or(ProofError::Parts)?;
         let (header, claims) = signing_input.split_once('.').ok_or(ProofError::Parts)?;
         if claims.contains('.') {
@@ -58,19 +59,19 @@ impl ProofText {
         }
         Ok(Self {
             header: ProofHeader::parse_typed(header, typ)?,
-            signature: unb64(signature).ok_or(ProofError::Encoding)?,
+            signature: SignatureBytes::of(&unb64_in(signature, &mut [0; 66]).ok_or(ProofError::Encoding)?),
             signing_length: signing_input.len(),
-            text: text.to_owned(),
+            text: headers.part(text),
         })
     }
 
-    pub(crate) fn signing_input(&self) -> &str {
+    pub(crate) fn signing_input(&self) -> &[u8] {
         self.text.get(..self.signing_length).unwrap_or_default()
     }
 
     /// The claims as base64url text.
-    pub(crate) fn claims(&self) -> &str {
-        self.signing_input().split_once('.').map_or("", |(_, claims)| claims)
+    pub(crate) fn claims(&self) -> &[u8] {
+        self.signing_input().splitn(2, |byte| *byte == b'.').nth(1).unwrap_or_default()
     }
 }
 
@@ -143,7 +144,7 @@ impl Envelope {
         };
         let reply = match reply {
             None => None,
-            Some(reply) => match ReplyTo::checked(reply, &endpoint.inbox(&parts.agent)) {
+            Some(reply) => match ReplyTo::checked(reply, endpoint.inbox_prefix(), &parts.agent) {
                 Some(reply) => Some(reply),
                 None => return Err(dropped(EnvelopeError::Reply, Some(parts.agent))),
             },
@@ -159,7 +160,7 @@ impl Envelope {
             if payload.len() > endpoint.limits().payload {
                 return Err(EnvelopeError::TooLarge);
             }
-            Ok((token.to_owned(), ProofText::parse(proof, REQUEST_TYP)?))
+            Ok((headers.part(token), ProofText::parse(proof, &headers, REQUEST_TYP)?))
         })();
         match opened {
             Err(error) => Err(MalformedMessage { error, claimed: Some(parts.agent), reply }),

@@ -58,6 +58,11 @@ impl HeaderBlock {
         &self.0
     }
 
+    /// A part of it, which shares its bytes.
+    pub(crate) fn part(&self, of_it: &str) -> Bytes {
+        self.0.slice_ref(of_it.as_bytes())
+    }
+
     /// How many bytes it has.
     #[must_use]
     pub fn len(&self) -> usize {

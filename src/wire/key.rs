@@ -51,10 +51,10 @@ impl HmacKey {
         &self.bytes
     }
 
-    pub(crate) fn sign(&self, message: &[u8]) -> Vec<u8> {
+    pub(crate) fn sign(&self, message: &[u8]) -> [u8; 32] {
         let mut mac = self.keyed.clone();
         mac.update(message);
-        mac.finalize().into_bytes().to_vec()
+        mac.finalize().into_bytes().into()
     }
 
     /// For many messages that all begin so.
@@ -77,10 +77,10 @@ pub(super) struct PartialMac(Hmac<Sha256>);
 
 impl PartialMac {
     /// The MAC over all of it.
-    pub(super) fn finish(&self, rest: &[u8]) -> Vec<u8> {
+    pub(super) fn finish(&self, rest: &[u8]) -> [u8; 32] {
         let mut mac = self.0.clone();
         mac.update(rest);
-        mac.finalize().into_bytes().to_vec()
+        mac.finalize().into_bytes().into()
     }
 }
 
@@ -108,6 +108,33 @@ impl IntoBlock for [u8; 32] {
 impl fmt::Debug for HmacKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HmacKey(..)")
+    }
+}
+
+/// A signature, without an allocation: 32 bytes of HMAC-SHA256, 64 of Ed25519.
+pub(crate) struct SignatureBytes {
+    bytes: [u8; 64],
+    length: usize,
+}
+
+impl SignatureBytes {
+    /// None is longer than that of Ed25519. What is longer becomes the empty one, which holds for no message either.
+    pub(super) fn of(signature: &[u8]) -> Self {
+        let mut bytes = [0; 64];
+        let length = match bytes.get_mut(..signature.len()) {
+            Some(room) => {
+                room.copy_from_slice(signature);
+                signature.len()
+            }
+            None => 0,
+        };
+        Self { bytes, length }
+    }
+}
+
+impl AsRef<[u8]> for SignatureBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
     }
 }
 
@@ -266,10 +293,10 @@ pub(super) enum SignWith {
 }
 
 impl SignWith {
-    pub(super) fn sign(&self, message: &[u8]) -> Vec<u8> {
+    pub(super) fn sign(&self, message: &[u8]) -> SignatureBytes {
         match self {
-            Self::Hmac(key) => key.sign(message),
-            Self::Pair(pair) => pair.pair.sign(message).as_ref().to_vec(),
+            Self::Hmac(key) => SignatureBytes::of(&key.sign(message)),
+            Self::Pair(pair) => SignatureBytes::of(pair.pair.sign(message).as_ref()),
         }
     }
 }
@@ -328,8 +355,8 @@ impl ServiceKey {
         HmacKey::derive(self.pair.seed.as_slice(), audience, "stored outcomes")
     }
 
-    pub(super) fn sign(&self, message: &[u8]) -> Vec<u8> {
-        self.pair.pair.sign(message).as_ref().to_vec()
+    pub(super) fn sign(&self, message: &[u8]) -> SignatureBytes {
+        SignatureBytes::of(self.pair.pair.sign(message).as_ref())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The number a message is used once with. Never accepts two spellings of one number.
 
 use std::fmt;
+use std::ops::Deref;
 
 use aws_lc_rs::rand;
 use base64::Engine as _;
@@ -40,7 +41,34 @@ impl Nonce {
     /// The 22 characters that [`from_text`](Self::from_text) reads.
     #[must_use]
     pub fn to_text(self) -> String {
-        URL_SAFE_NO_PAD.encode(self.0)
+        self.text().to_string()
+    }
+
+    /// The same without an allocation.
+    pub(crate) fn text(self) -> NonceText {
+        let mut text = [0; TEXT_LEN];
+        let written = URL_SAFE_NO_PAD.encode_slice(self.0, &mut text);
+        debug_assert_eq!(written, Ok(TEXT_LEN), "16 bytes are 22 characters");
+        NonceText(text)
+    }
+}
+
+/// A nonce's text. With the agent it names a message in every log line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NonceText([u8; TEXT_LEN]);
+
+impl Deref for NonceText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        // INVARIANT: it was encoded, which gives ASCII.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for NonceText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
     }
 }
 

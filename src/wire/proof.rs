@@ -117,8 +117,16 @@ fn usual_header<'b>(bytes: &'b [u8], typ: &str) -> Option<(ProofAlgorithm, &'b s
 
 /// A header as base64url, at the end of a text.
 pub(super) fn encode_header(algorithm: ProofAlgorithm, kid: &str, typ: &str, text: &mut String) {
-    let header = HeaderText { alg: algorithm.as_str().into(), kid: kid.into(), typ: typ.into() };
-    b64_to(serde_json::to_vec(&header).unwrap_or_default(), text);
+    // No byte of a key id ends a text of JSON or escapes anything in it.
+    debug_assert!(is_kid(kid), "a key id");
+    let mut room = [0; 256];
+    let mut at = 0;
+    for part in [r#"{"alg":""#, algorithm.as_str(), r#"","kid":""#, kid, r#"","typ":""#, typ, r#""}"#] {
+        let Some(to) = room.get_mut(at..at + part.len()) else { return };
+        to.copy_from_slice(part.as_bytes());
+        at += part.len();
+    }
+    b64_to(room.get(..at).unwrap_or_default(), text);
 }
 
 /// Whether `kid` is a key id: 1 to 128 bytes of `[A-Za-z0-9._:/-]`.
@@ -173,7 +181,7 @@ pub(crate) const USUAL_CLAIMS: usize = 768;
 
 impl<'b> ProofClaims<Cow<'b, str>> {
     /// Parses claims from base64url, with the nonce. `room` is for their text.
-    pub(crate) fn parse(part: &str, room: &'b mut [u8; USUAL_CLAIMS]) -> Result<(Self, Nonce), ProofError> {
+    pub(crate) fn parse(part: impl AsRef<[u8]>, room: &'b mut [u8; USUAL_CLAIMS]) -> Result<(Self, Nonce), ProofError> {
         let claims = match unb64_in(part, room).ok_or(ProofError::Encoding)? {
             Cow::Borrowed(bytes) => match object::<ProofClaims<&str>>(bytes) {
                 Some(claims) => claims.map(Cow::Borrowed),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::algorithm::ProofAlgorithm;
 use super::endpoint::Audience;
 use super::headers::HeaderBlock;
-use super::key::{HmacKey, PartialMac, ServiceKey};
+use super::key::{HmacKey, PartialMac, ServiceKey, SignatureBytes};
 use super::proof::{REPLY_TYP, ReplyClaims, SCHEME, encode_header};
 use super::subject::ReplyTo;
 use crate::jose::{b64_digest, b64_to, sha256};
@@ -49,15 +49,15 @@ impl UnsignedHint {
     #[must_use]
     pub fn to(self, reply: ReplyTo) -> Sealed {
         let payload = Bytes::from_static(self.payload().as_bytes());
-        Sealed { to: reply.into_subject(), proof: None, headers: OnceLock::new(), payload }
+        Sealed { to: reply.into_subject(), block: HeaderBlock::default(), headers: OnceLock::new(), payload }
     }
 }
 
 /// An answer that may be published: signed and bound to its request, or a [`UnsignedHint`].
 pub struct Sealed {
     to: Subject,
-    /// The value of the answer's one header; none for a hint.
-    proof: Option<String>,
+    /// The answer's one header; none for a hint.
+    block: HeaderBlock,
     /// The same as a map, for whoever asks for it.
     headers: OnceLock<HeaderMap>,
     payload: Bytes,
@@ -79,12 +79,21 @@ impl Sealed {
     /// The headers; none for a hint.
     #[must_use]
     pub fn headers(&self) -> Option<&HeaderMap> {
-        let map = |proof: &str| {
+        let map = || {
             let mut headers = HeaderMap::new();
-            headers.insert(AUTHENTICATION_INFO, proof);
+            for line in self.block.read().into_iter().flat_map(|(_, lines)| lines).flatten() {
+                headers.insert(line.name, line.value);
+            }
             headers
         };
-        self.proof.as_deref().map(|proof| self.headers.get_or_init(|| map(proof)))
+        (!self.block.is_empty()).then(|| self.headers.get_or_init(map))
+    }
+
+    /// Publishes the answer, if the connection has room for it at once, else gives it back.
+    #[cfg(feature = "service")]
+    pub(crate) fn send_now(self, session: &Session) -> Option<Self> {
+        let sent = session.publish_now(&self.to, "", self.block.as_bytes(), &self.payload);
+        (sent != Ok(true)).then_some(self)
     }
 
     /// Publishes the answer. It is consumed: an answer is sent once.
@@ -95,9 +104,7 @@ impl Sealed {
     ///
     /// Cancel safety: a dropped future may or may not have queued the message.
     pub async fn send(self, session: &Session) -> Result<(), SendFailed> {
-        let block = |proof: &String| HeaderBlock::of(&[(AUTHENTICATION_INFO, proof)]);
-        let headers = self.proof.as_ref().map(block).unwrap_or_default();
-        let sent = session.publish(&self.to, "", headers.as_bytes(), &self.payload).await;
+        let sent = session.publish(&self.to, "", self.block.as_bytes(), &self.payload).await;
         sent.map_err(|error| SendFailed { answer: Box::new(self), error })
     }
 }
@@ -117,7 +124,7 @@ impl fmt::Debug for Sealed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealed")
             .field("to", &self.to())
-            .field("signed", &self.proof.is_some())
+            .field("signed", &!self.block.is_empty())
             .field("payload", &self.payload.len())
             .finish()
     }
@@ -140,9 +147,9 @@ impl ReplyKey {
         }
     }
 
-    pub(super) fn sign(&self, message: &[u8]) -> Vec<u8> {
+    pub(super) fn sign(&self, message: &[u8]) -> SignatureBytes {
         match self {
-            Self::Hmac { key, .. } => key.sign(message),
+            Self::Hmac { key, .. } => SignatureBytes::of(&key.sign(message)),
             Self::Service(key) => key.sign(message),
         }
     }
@@ -167,10 +174,10 @@ pub(super) enum Signing {
 
 impl Signing {
     /// Signs the text from `start` on, of which the beginning ends at `begun`.
-    pub(super) fn sign(&self, key: &ReplyKey, text: &str, begun: usize, start: usize) -> Vec<u8> {
+    pub(super) fn sign(&self, key: &ReplyKey, text: &str, begun: usize, start: usize) -> SignatureBytes {
         let after = |from: usize| text.as_bytes().get(from..).unwrap_or_default();
         match self {
-            Self::Hmac(mac) => mac.finish(after(begun)),
+            Self::Hmac(mac) => SignatureBytes::of(&mac.finish(after(begun))),
             Self::Service => key.sign(after(start)),
         }
     }
@@ -178,6 +185,8 @@ impl Signing {
 
 /// Of Ed25519, as base64url with the separator.
 const MAX_SIGNATURE: usize = 87;
+/// The version line, the header's name and scheme, and two line ends.
+const BESIDE_THE_PROOF: usize = 48;
 
 /// What ties an answer to its request. Made by the verifier once the request's signature holds.
 #[derive(Debug)]
@@ -190,8 +199,8 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
-    pub(crate) fn new(reply: ReplyTo, iss: Audience, proof: &str, key: ReplyKey) -> Self {
-        Self { reply, iss, request: sha256(proof.as_bytes()), key }
+    pub(crate) fn new(reply: ReplyTo, iss: Audience, proof: &[u8], key: ReplyKey) -> Self {
+        Self { reply, iss, request: sha256(proof), key }
     }
 
     /// The digest of the request's proof: what control of this call names it by.
@@ -213,10 +222,9 @@ impl Binding {
         master: &[u8],
     ) -> Option<Self> {
         let (_, proof) = authorization.rsplit_once('~')?;
-        let (inbox, _) = reply.rsplit_once('.')?;
-        let reply = ReplyTo::checked(reply.into(), &format!("{inbox}."))?;
+        let reply = ReplyTo::unchecked(reply);
         let key = ReplyKey::Hmac { kid: kid.into(), key: Arc::new(HmacKey::derive(master, audience, kid)) };
-        Some(Self::new(reply, audience.clone(), proof, key))
+        Some(Self::new(reply, audience.clone(), proof.as_bytes(), key))
     }
 
     /// Gives up the right to sign: what is left is an address for a hint.
@@ -235,17 +243,22 @@ impl Binding {
         if serde_json::to_writer(&mut claims, &ReplyClaims { iss, to, iat: now_s, req, dig }).is_err() {
             claims.clear();
         }
-        let mut proof = String::with_capacity(128 + kid.len() * 2 + (claims.len() * 4).div_ceil(3) + MAX_SIGNATURE);
-        proof.push_str(SCHEME);
-        proof.push(' ');
-        let start = proof.len();
-        encode_header(algorithm, kid, REPLY_TYP, &mut proof);
-        proof.push('.');
-        b64_to(claims, &mut proof);
-        let signature = self.key.sign(proof.get(start..).unwrap_or_default().as_bytes());
-        proof.push('.');
-        b64_to(signature, &mut proof);
+        // The whole header block, so that it is written once.
+        let room = BESIDE_THE_PROOF + 128 + kid.len() * 2 + (claims.len() * 4).div_ceil(3) + MAX_SIGNATURE;
+        let mut block = String::with_capacity(room);
+        for part in ["NATS/1.0\r\n", AUTHENTICATION_INFO, ": ", SCHEME, " "] {
+            block.push_str(part);
+        }
+        let start = block.len();
+        encode_header(algorithm, kid, REPLY_TYP, &mut block);
+        block.push('.');
+        b64_to(claims, &mut block);
+        let signature = self.key.sign(block.get(start..).unwrap_or_default().as_bytes());
+        block.push('.');
+        b64_to(signature, &mut block);
+        block.push_str("\r\n\r\n");
+        let block = HeaderBlock::from(Bytes::from(block));
         let payload = Bytes::from(payload);
-        Sealed { to: self.reply.into_subject(), proof: Some(proof), headers: OnceLock::new(), payload }
+        Sealed { to: self.reply.into_subject(), block, headers: OnceLock::new(), payload }
     }
 }

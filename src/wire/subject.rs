@@ -3,7 +3,7 @@
 
 use async_nats::Subject;
 
-use crate::name::{MethodName, Name};
+use crate::name::{MethodName, Name, is_name};
 
 /// The longest subject or reply subject in bytes (our bound; the grammar's own maximum is below it).
 pub(super) const MAX_SUBJECT: usize = 512;
@@ -21,10 +21,18 @@ impl ReplyTo {
         self.0.clone()
     }
 
-    /// `None` when `reply` is not a plain subject below `inbox` (which ends with a dot).
-    pub(super) fn checked(reply: Subject, inbox: &str) -> Option<Self> {
-        let below = reply.as_str().strip_prefix(inbox).is_some_and(|rest| !rest.is_empty());
-        (below && is_plain_subject(reply.as_str())).then_some(Self(reply))
+    /// `None` when `reply` is not a plain subject below the agent's inbox, which is `<inbox prefix>.<agent>.`.
+    pub(super) fn checked(reply: Subject, inbox_prefix: &str, agent: &Name) -> Option<Self> {
+        let below = reply.as_str().strip_prefix(inbox_prefix).and_then(|rest| rest.strip_prefix('.'));
+        let below = below.and_then(|rest| rest.strip_prefix(agent.as_str())).and_then(|rest| rest.strip_prefix('.'));
+        let is_below = below.is_some_and(|rest| !rest.is_empty());
+        (is_below && is_plain_subject(reply.as_str())).then_some(Self(reply))
+    }
+
+    /// For tests that need no request.
+    #[cfg(test)]
+    pub(super) fn unchecked(reply: &str) -> Self {
+        Self(reply.into())
     }
 
     /// The subject.
@@ -63,7 +71,9 @@ impl<'s> SubjectParts<'s> {
             Some(method) => Some(MethodName::new(method).ok()?.as_str().to_owned()),
             None => None,
         };
-        Name::new(service).ok()?;
+        if !is_name(service) {
+            return None;
+        }
         Some(Self { service, agent: Name::new(agent).ok()?, method })
     }
 }

@@ -78,6 +78,11 @@ impl PresentedToken {
 }
 
 impl VerifiedToken {
+    /// The token as it was sent.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Who calls with this token and a key with this id. The agent is the token's owner.
     pub(crate) fn caller(&self, agent: &Name, key: &str, algorithm: ProofAlgorithm) -> Arc<Caller> {
         let new = || {
@@ -192,32 +197,33 @@ impl TokenVerifier {
     /// # Errors
     /// Every [`TokenError`]; the sender of the token, or its issuer, is to blame.
     pub fn verify(&self, token: &str, digest: &[u8; 32], now_s: u64) -> Result<Arc<AccessToken>, TokenError> {
-        let presented = PresentedToken { digest: *digest, known: self.find(token) };
-        self.judge(token, presented, now_s).map(|verified| Arc::clone(&verified.token))
+        let presented = PresentedToken { digest: *digest, known: self.find(token.as_bytes()) };
+        self.judge(token.as_bytes(), presented, now_s).map(|verified| Arc::clone(&verified.token))
     }
 
     /// Looks a token's text up, which spares hashing what was hashed before.
-    pub(crate) fn present(&self, token: &str) -> PresentedToken {
+    pub(crate) fn present(&self, token: &[u8]) -> PresentedToken {
         match self.find(token) {
             Some(known) => PresentedToken { digest: known.digest, known: Some(known) },
-            None => PresentedToken { digest: sha256(token.as_bytes()), known: None },
+            None => PresentedToken { digest: sha256(token), known: None },
         }
     }
 
     /// As [`TokenVerifier::verify`]; `presented` is what this very text was found to be.
     pub(crate) fn judge(
         &self,
-        token: &str,
+        token: &[u8],
         presented: PresentedToken,
         now_s: u64,
     ) -> Result<Arc<VerifiedToken>, TokenError> {
         let PresentedToken { digest, known } = presented;
-        debug_assert!(sha256(token.as_bytes()) == digest, "the digest must be that of the token");
+        debug_assert!(sha256(token) == digest, "the digest must be that of the token");
         let current = self.keys.load();
         if let Some(known) = known.filter(|known| known.generation == current.generation && now_s < known.until) {
             self.validate_now(&known.token, now_s)?;
             return Ok(known);
         }
+        let token = std::str::from_utf8(token).map_err(|_| TokenError::Parts)?;
         let checked = Arc::new(self.check(token, &current.set)?);
         self.validate_now(&checked, now_s)?;
         let until = checked.expires_at.min(now_s.saturating_add(CACHE_TTL.as_secs()));
@@ -289,13 +295,13 @@ impl TokenVerifier {
         self.denylist.load().judge(token)
     }
 
-    fn find(&self, token: &str) -> Option<Arc<VerifiedToken>> {
-        self.verified.get(tail(token)?).filter(|known| *known.text == *token)
+    fn find(&self, token: &[u8]) -> Option<Arc<VerifiedToken>> {
+        self.verified.get(tail(token)?).filter(|known| known.text.as_bytes() == token)
     }
 
     /// Called only with a token that passed everything, so the cache cannot be filled by those who have none.
     fn cache(&self, verified: &Arc<VerifiedToken>, now_s: u64) {
-        if let Some(tail) = tail(&verified.text)
+        if let Some(tail) = tail(verified.text.as_bytes())
             && now_s < verified.until
         {
             self.verified.insert(*tail, Arc::clone(verified));
@@ -313,8 +319,8 @@ impl fmt::Debug for TokenVerifier {
 }
 
 /// `None` for what is too short for a signature.
-fn tail(token: &str) -> Option<&Tail> {
-    token.as_bytes().last_chunk()
+fn tail(token: &[u8]) -> Option<&Tail> {
+    token.last_chunk()
 }
 
 /// An entry serves for a minute at most. Times and revocations do not wait for it; it bounds how long anything that we

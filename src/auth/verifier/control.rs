@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{AuthError, Staleness, TokenText, Verifier, VerifyPermit};
+use super::{AuthError, ShownToken, Staleness, Verifier, VerifyPermit};
 use crate::auth::Caller;
 use crate::jose::{b64_digest, sha256};
 use crate::name::Name;
@@ -16,7 +16,7 @@ use crate::wire::{ControlClaims, ControlEnvelope, ControlOp, ProofError};
 pub(crate) struct Control {
     /// The caller, as the token of this message has it.
     pub(crate) caller: Arc<Caller>,
-    pub(crate) token: TokenText,
+    pub(crate) token: ShownToken,
     pub(crate) op: ControlOp,
     pub(crate) counter: u64,
     /// When it was signed, whole seconds since the Unix epoch.
@@ -46,7 +46,7 @@ impl Verifier {
         let ControlEnvelope { subject, agent, token, proof, payload } = envelope;
         let keys = self.keys.load();
         let record = self.proved_by(&keys.ring, &agent, &proof.header, now_s, || {
-            (proof.signing_input().as_bytes(), proof.signature.as_slice())
+            (proof.signing_input(), proof.signature.as_ref())
         })?;
         let claims = ControlClaims::parse(proof.claims()).map_err(AuthError::Proof)?;
         if claims.aud != self.audience.as_str() {
@@ -84,7 +84,7 @@ impl Verifier {
             return Err(AuthError::Mismatch("ctr"));
         }
         let ControlClaims { op, ctr, iat, .. } = claims;
-        Ok(Control { caller, token: TokenText(token), op, counter: ctr, issued_at: iat, payload })
+        Ok(Control { caller, token: ShownToken(access), op, counter: ctr, issued_at: iat, payload })
     }
 
     /// Whether what was shown at the beginning of a call, or since, still holds: the key, the token, and that nobody has
@@ -96,7 +96,7 @@ impl Verifier {
         &self,
         agent: &Name,
         kid: &str,
-        token: &TokenText,
+        token: &ShownToken,
         now_s: u64,
     ) -> Result<Arc<Caller>, AuthError> {
         let keys = self.keys.load();
@@ -105,7 +105,7 @@ impl Verifier {
             Some(record) if record.is_usable(now_s) && record.owner == *agent => record,
             _ => return Err(AuthError::Key),
         };
-        let TokenText(token) = token;
+        let token = token.0.text().as_bytes();
         let access = self.check_token(token, self.tokens.present(token), record, now_s)?;
         Ok(access.caller(agent, &record.kid, record.algorithm()))
     }

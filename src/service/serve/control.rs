@@ -105,6 +105,18 @@ impl Control {
 impl Answers {
     /// Publishes an answer; if the connection has just ended, through the next one.
     pub(super) async fn send(&self, sealed: Sealed) {
+        // Nearly always there is a connection, and it takes the answer at once.
+        let session = self.sessions.borrow().clone();
+        let left = match session {
+            Some(session) => sealed.send_now(&session),
+            None => Some(sealed),
+        };
+        if let Some(sealed) = left {
+            Box::pin(self.send_later(sealed)).await;
+        }
+    }
+
+    async fn send_later(&self, sealed: Sealed) {
         let mut sessions = self.sessions.clone();
         let sent = async {
             let mut answer = sealed;

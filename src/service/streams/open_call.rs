@@ -12,17 +12,17 @@ use tokio::time::sleep;
 
 use super::ending::Ending;
 use super::writer::FrameWriter;
-use crate::auth::{Caller, TokenText};
+use crate::auth::{Caller, ShownToken};
 use crate::clock::Clock;
 use crate::policy::{DecisionRecord, Revision};
 use crate::rpc::Params;
-use crate::wire::ControlOp;
+use crate::wire::{ControlOp, Nonce};
 
 /// One call under way, or one whose last frames may still be asked for.
 #[derive(Debug)]
 pub(in crate::service) struct OpenCall {
-    /// The nonce of the message.
-    message_id: String,
+    /// With the agent it names the message.
+    nonce: Nonce,
     /// The digest of the request's proof; `None` for what nobody can control, since it has no answer.
     request: Option<[u8; 32]>,
     shown: Mutex<Shown>,
@@ -44,7 +44,8 @@ pub(in crate::service) struct OpenCall {
     judged: Mutex<Option<Revision>>,
     /// The last decision about it that was recorded, if its end is to be recorded, too.
     recorded: Mutex<Option<Box<DecisionRecord>>>,
-    frames: OnceLock<FrameWriter>,
+    /// Apart: few calls have some, and they are most of what there is.
+    frames: OnceLock<Box<FrameWriter>>,
     /// Control messages that wait.
     waiting: AtomicUsize,
     /// Questions that wait for room or for their answer.
@@ -64,7 +65,7 @@ pub(in crate::service) struct Asked {
 #[derive(Debug)]
 struct Shown {
     caller: Arc<Caller>,
-    token: Arc<TokenText>,
+    token: ShownToken,
     /// The highest counter of a control message.
     counter: u64,
 }
@@ -88,17 +89,17 @@ const MAX_LEASE_MS: u64 = 600_000;
 
 impl OpenCall {
     pub(in crate::service) fn new(
-        message_id: String,
+        nonce: Nonce,
         request: Option<[u8; 32]>,
         caller: Arc<Caller>,
-        token: TokenText,
+        token: ShownToken,
         deadline_ms: u64,
         answer_limit: usize,
     ) -> Self {
         Self {
-            message_id,
+            nonce,
             request,
-            shown: Mutex::new(Shown { caller, token: Arc::new(token), counter: 0 }),
+            shown: Mutex::new(Shown { caller, token, counter: 0 }),
             deadline_ms: AtomicU64::new(deadline_ms),
             latest_ms: AtomicU64::new(u64::MAX),
             deadline_moved: Notify::new(),
@@ -119,8 +120,9 @@ impl OpenCall {
         }
     }
 
-    pub(in crate::service) fn message_id(&self) -> &str {
-        &self.message_id
+    /// The nonce of the message.
+    pub(in crate::service) fn nonce(&self) -> Nonce {
+        self.nonce
     }
 
     /// The digest of the request's proof.
@@ -134,12 +136,12 @@ impl OpenCall {
 
     /// From now on it answers with frames, if it needs any.
     pub(in crate::service) fn answer_with(&self, writer: FrameWriter) -> &FrameWriter {
-        self.frames.get_or_init(|| writer)
+        self.frames.get_or_init(|| Box::new(writer))
     }
 
     /// Its frames, if its caller takes any.
     pub(in crate::service) fn frames(&self) -> Option<&FrameWriter> {
-        self.frames.get()
+        self.frames.get().map(|frames| &**frames)
     }
 
     /// What was decided about it, and under which revision of the policy.
@@ -173,9 +175,9 @@ impl OpenCall {
     }
 
     /// The caller and the token, as they were shown last, and the highest counter.
-    pub(in crate::service) fn shown(&self) -> (Arc<Caller>, Arc<TokenText>, u64) {
+    pub(in crate::service) fn shown(&self) -> (Arc<Caller>, ShownToken, u64) {
         let shown = lock(&self.shown);
-        (Arc::clone(&shown.caller), Arc::clone(&shown.token), shown.counter)
+        (Arc::clone(&shown.caller), shown.token.clone(), shown.counter)
     }
 
     /// Milliseconds since the Unix epoch.
@@ -326,7 +328,7 @@ impl OpenCall {
     /// Does what its caller asks for. `issued_at` is when that was signed, in seconds since the Unix epoch.
     pub(in crate::service) fn control(
         &self,
-        (caller, token): (Arc<Caller>, TokenText),
+        (caller, token): (Arc<Caller>, ShownToken),
         counter: u64,
         issued_at: u64,
         op: ControlOp,
@@ -340,7 +342,7 @@ impl OpenCall {
             }
             shown.counter = counter;
             if caller.token.expires_at >= shown.caller.token.expires_at {
-                *shown = Shown { caller, token: Arc::new(token), counter };
+                *shown = Shown { caller, token, counter };
             }
         }
         let done = match op {

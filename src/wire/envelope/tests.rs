@@ -34,7 +34,7 @@ fn a_good_shape_is_taken_apart() {
     assert_eq!(envelope.method.as_deref(), Some("math.add"));
     assert_eq!(envelope.token, "t.o.k");
     assert_eq!(envelope.proof.header.kid, "agent-7f3a.k1");
-    assert_eq!(envelope.proof.claims(), "e30");
+    assert_eq!(envelope.proof.claims(), b"e30");
 }
 
 /// SPEC.md §3.

@@ -16,9 +16,9 @@ fn frames_are_the_text_of_their_claims() {
         let hmac = ReplyKey::Hmac { kid: "ann.k1".into(), key: Arc::new(HmacKey::new([9; 32])) };
         for key in [hmac, ReplyKey::Service(Arc::clone(&service))] {
             let reply = format!("_INBOX.ann.{token}");
-            let reply = ReplyTo::checked(reply.as_str().into(), "_INBOX.ann.");
+            let reply = Some(ReplyTo::unchecked(&reply));
             let Some(reply) = reply else { continue };
-            let mut sealer = FrameSealer::new(Binding::new(reply, audience.clone(), "proof", key.clone()), "r1");
+            let mut sealer = FrameSealer::new(Binding::new(reply, audience.clone(), b"proof", key.clone()), "r1");
             let mut frames = vec![sealer.open(9)];
             // Over the turn of a second that has one digit more.
             for (now, kind) in [(9, FrameKind::Item), (9, FrameKind::Ask), (10, FrameKind::Piece), (7, FrameKind::Note)]

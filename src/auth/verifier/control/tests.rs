@@ -112,7 +112,7 @@ impl Running {
             let proof = request["headers"]["Authorization"].as_str().unwrap().split('~').nth(1).unwrap();
             let authentic = verifier.authenticate(envelope, now_s).unwrap();
             let caller = authentic.message.caller;
-            ((caller.agent.clone(), authentic.nonce), (caller, sha256(proof.as_bytes()), 0))
+            ((caller.agent.clone(), authentic.message.nonce), (caller, sha256(proof.as_bytes()), 0))
         });
         Self { calls: begun.into(), verifier, now_s }
     }
@@ -179,7 +179,9 @@ fn what_was_shown_for_a_call_holds_until_it_expires_or_is_taken_back() {
     let verifier = vectors.verifier();
     let (agent, kid) = (Name::new("agent-7f3a").unwrap(), "agent-7f3a.k1");
     let header = vectors.named("V9 call that takes frames")["headers"]["Authorization"].as_str().unwrap();
-    let token = TokenText(header["NatsRpc ".len()..].split('~').next().unwrap().to_owned());
+    let text = header["NatsRpc ".len()..].split('~').next().unwrap().as_bytes();
+    let presented = verifier.tokens.present(text);
+    let token = ShownToken(verifier.tokens.judge(text, presented, vectors.now_s()).unwrap());
     let expires_at = 1_790_000_800;
     for now_s in [vectors.now_s(), expires_at, expires_at + 4] {
         assert_eq!(verifier.check_again(&agent, kid, &token, now_s).unwrap().subject, "agent-7f3a");
