@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::TryAcquireError;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Inner;
@@ -24,7 +25,7 @@ use super::token::{CachedToken, TokenCache};
 use super::trace::TraceContext;
 use crate::nats::Session;
 use crate::rpc::{Responses, RpcError, code};
-use crate::wire::{Expectation, HeaderBlock, Signed, SignedRequest};
+use crate::wire::{Expectation, HeaderBlock, Nonce, Signed, SignedRequest};
 
 /// A message that is ready to be signed.
 #[derive(Debug)]
@@ -106,14 +107,13 @@ impl Inner {
     ) -> Result<Answer, ClientError> {
         let _place = self.place(deadline).await?;
         loop {
-            let Prepared { bus, reply, reply_token, authorization, expected } =
-                self.prepare(outgoing, deadline).await?;
+            let Prepared { bus, reply, nonce, authorization, expected } = self.prepare(outgoing, deadline).await?;
             // Stopped in the pause before, or while there was no connection: an earlier one was sent.
             if outgoing.stop.as_ref().is_some_and(Stoppable::is_stopped) {
                 return Err(ClientError::Cancelled { sent: true });
             }
             // Waited for before it is sent, else the answer could be quicker.
-            let waiter = self.pending.register(reply_token, expected);
+            let waiter = self.pending.register(nonce, expected);
             if let Some(stop) = &outgoing.stop {
                 stop.sends(waiter.expected());
             }
@@ -152,8 +152,9 @@ impl Inner {
         loop {
             let token = outgoing.tokens.current_by(deadline).await.map_err(ClientError::Token)?;
             let bus = self.link.up(false, deadline).await?;
-            let reply = if reply { self.link.reply().0 } else { String::new() };
-            let signed = self.sign(outgoing, &reply, &token, self.options.clock.now_ms(), deadline);
+            let nonce = Nonce::random();
+            let reply = if reply { self.link.reply(nonce) } else { String::new() };
+            let signed = self.sign(outgoing, nonce, &reply, &token, self.options.clock.now_ms(), deadline);
             match self.publish_once(&bus, outgoing, &reply, &signed.authorization, deadline).await {
                 Err(SendError::Retry) => continue,
                 Err(SendError::Failed(error)) => return Err(error),
@@ -175,9 +176,8 @@ impl Inner {
         deadline: Instant,
     ) -> Result<StreamWaiter, ClientError> {
         loop {
-            let Prepared { bus, reply, reply_token, authorization, expected } =
-                self.prepare(outgoing, deadline).await?;
-            let waiter = self.pending.register_stream(reply_token, expected, incoming);
+            let Prepared { bus, reply, nonce, authorization, expected } = self.prepare(outgoing, deadline).await?;
+            let waiter = self.pending.register_stream(nonce, expected, incoming);
             match self.publish_once(&bus, outgoing, &reply, &authorization, deadline).await {
                 Err(SendError::Retry) => continue,
                 Err(SendError::Failed(error)) => return Err(error),
@@ -194,19 +194,19 @@ impl Inner {
     async fn prepare(&self, outgoing: &OutgoingMessage, deadline: Instant) -> Result<Prepared, ClientError> {
         let token = outgoing.tokens.current_by(deadline).await.map_err(ClientError::Token)?;
         let bus = self.link.up(true, deadline).await?;
-        let (reply, reply_token) = self.link.reply();
+        let nonce = Nonce::random();
+        let reply = self.link.reply(nonce);
         let own_ms = self.options.clock.now_ms();
-        let SignedRequest { authorization, expectation } = self.sign(outgoing, &reply, &token, own_ms, deadline);
-        Ok(Prepared {
-            bus,
-            reply,
-            reply_token,
-            authorization,
-            expected: outgoing.expected(expectation, own_ms, &token),
-        })
+        let SignedRequest { authorization, expectation } = self.sign(outgoing, nonce, &reply, &token, own_ms, deadline);
+        Ok(Prepared { bus, reply, nonce, authorization, expected: outgoing.expected(expectation, own_ms, &token) })
     }
 
     async fn place(&self, deadline: Instant) -> Result<tokio::sync::SemaphorePermit<'_>, ClientError> {
+        match self.places.try_acquire() {
+            Ok(place) => return Ok(place),
+            Err(TryAcquireError::Closed) => return Err(ClientError::Closed),
+            Err(TryAcquireError::NoPermits) => {}
+        }
         match timeout_at(deadline, self.places.acquire()).await {
             Ok(Ok(place)) => Ok(place),
             Ok(Err(_)) => Err(ClientError::Closed),
@@ -217,6 +217,7 @@ impl Inner {
     fn sign(
         &self,
         outgoing: &OutgoingMessage,
+        nonce: Nonce,
         reply: &str,
         token: &CachedToken,
         own_ms: u64,
@@ -235,7 +236,7 @@ impl Inner {
             window: outgoing.window,
             traceparent: outgoing.trace.parent.as_deref(),
         };
-        let signed = outgoing.service.signer.sign_with(&request, token.digest());
+        let signed = outgoing.service.signer.sign_with(&request, nonce, token.digest());
         if let Some(id) = &outgoing.id {
             id.set(signed.expectation.message_id());
         }
@@ -337,7 +338,7 @@ impl Drop for Waiting<'_> {
 struct Prepared {
     bus: Arc<Session>,
     reply: String,
-    reply_token: String,
+    nonce: Nonce,
     authorization: String,
     expected: Expected,
 }

@@ -85,10 +85,9 @@ impl Link {
         }
     }
 
-    /// A reply subject that nobody else has, and its last token.
-    pub(super) fn reply(&self) -> (String, String) {
-        let token = Nonce::random().to_text();
-        (format!("{}{token}", self.events.inbox), token)
+    /// The reply subject of the message with this nonce, which is its last token: nobody else has either.
+    pub(super) fn reply(&self, nonce: Nonce) -> String {
+        [&*self.events.inbox, &nonce.text()].concat()
     }
 
     /// Waits until the connection is up, and the inbox can be read if an answer is `expected`.
@@ -96,17 +95,14 @@ impl Link {
     /// # Errors
     /// Nothing has been sent.
     pub(super) async fn up(&self, expected: bool, deadline: Instant) -> Result<Arc<Session>, ClientError> {
+        // As a rule it is, and nothing has to be waited for.
+        if let Some(bus) = self.ready(expected)? {
+            return Ok(bus);
+        }
         let started = Instant::now();
         let (mut changed, mut sessions) = (self.events.changed.subscribe(), self.bus.sessions());
         loop {
-            if self.events.closed.load(Ordering::Acquire) {
-                return Err(ClientError::Closed);
-            }
-            let refused = self.events.failure().inbox_refused.clone();
-            if let Some(subject) = refused.filter(|_| expected) {
-                return Err(ClientError::InboxForbidden { subject });
-            }
-            if let Some(bus) = self.bus.session() {
+            if let Some(bus) = self.ready(expected)? {
                 return Ok(bus);
             }
             let news = async {
@@ -123,6 +119,17 @@ impl Link {
         }
     }
 
+    /// The connection, if it is up and can be used.
+    fn ready(&self, expected: bool) -> Result<Option<Arc<Session>>, ClientError> {
+        if self.events.closed.load(Ordering::Acquire) {
+            return Err(ClientError::Closed);
+        }
+        if expected && let Some(subject) = self.events.failure().inbox_refused.clone() {
+            return Err(ClientError::InboxForbidden { subject });
+        }
+        Ok(self.bus.session())
+    }
+
     /// The connection, if it is up.
     pub(super) fn session(&self) -> Option<Arc<Session>> {
         self.bus.session()
@@ -137,14 +144,19 @@ impl Link {
         payload: &[u8],
         deadline: Instant,
     ) -> Result<(), NotPublished> {
-        let published = bus.publish(subject, reply, headers.as_bytes(), payload);
-        match timeout_at(deadline, published).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(PublishError::TooLarge { limit })) => Err(NotPublished::TooLarge { limit }),
+        let published = match bus.publish_now(subject, reply, headers.as_bytes(), payload) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let published = Box::pin(bus.publish(subject, reply, headers.as_bytes(), payload));
+                timeout_at(deadline, published).await.map_err(|_| NotPublished::DeadlineExceeded)?
+            }
+            Err(error) => Err(error),
+        };
+        published.map_err(|error| match error {
+            PublishError::TooLarge { limit } => NotPublished::TooLarge { limit },
             // Subjects are made of names, which have no blanks.
-            Ok(Err(PublishError::Gone | PublishError::Subject)) => Err(NotPublished::Disconnected),
-            Err(_) => Err(NotPublished::DeadlineExceeded),
-        }
+            PublishError::Gone | PublishError::Subject => NotPublished::Disconnected,
+        })
     }
 
     /// Ends every wait, now and later, and lets go of the connection once what was published is written.

@@ -19,12 +19,12 @@ use crate::clock::Clock;
 use crate::log_limiter::LogLimiter;
 use crate::nats::Message;
 use crate::rpc::{Limits, Responses, code};
-use crate::wire::{Accepted, Expectation, FrameKind, HeaderBlock, Unverifiable, proof_of};
+use crate::wire::{Accepted, Expectation, FrameKind, HeaderBlock, Nonce, Unverifiable, proof_of};
 
 /// Everything that waits. Bounded by whoever registers: at most as many as calls may be under way.
 #[derive(Debug)]
 pub(super) struct Pending {
-    waiting: Mutex<HashMap<Box<str>, Entry>>,
+    waiting: Mutex<HashMap<Nonce, Entry>>,
     clock: Arc<dyn Clock>,
     unverifiable: AtomicU64,
     late: AtomicU64,
@@ -35,7 +35,7 @@ pub(super) struct Pending {
     refused: LogLimiter,
 }
 
-/// What waits under one token.
+/// What waits for one reply subject, by its last token.
 #[derive(Debug, Clone)]
 enum Entry {
     Call(Arc<Waiting>),
@@ -88,7 +88,7 @@ struct Streaming {
 #[derive(Debug)]
 pub(super) struct StreamWaiter {
     pending: Arc<Pending>,
-    token: Box<str>,
+    token: Nonce,
     pub(super) expected: Arc<Expected>,
 }
 
@@ -106,7 +106,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pending: Arc<Pending>,
-    token: Box<str>,
+    token: Nonce,
     waiting: Arc<Waiting>,
     end: oneshot::Receiver<Result<Answer, ClientError>>,
 }
@@ -126,7 +126,7 @@ impl Pending {
     }
 
     /// Begins to wait for what arrives under `token`, the last token of the reply subject.
-    pub(super) fn register(self: &Arc<Self>, token: String, expected: Expected) -> Waiter {
+    pub(super) fn register(self: &Arc<Self>, token: Nonce, expected: Expected) -> Waiter {
         let (sender, end) = oneshot::channel();
         let state = State { end: Some(sender), refused: None, unverifiable: None, lost: false };
         let waiting = Arc::new(Waiting {
@@ -134,23 +134,21 @@ impl Pending {
             state: Mutex::new(state),
             given_up: AtomicBool::new(false),
         });
-        let token = token.into_boxed_str();
-        self.lock().insert(token.clone(), Entry::Call(Arc::clone(&waiting)));
+        self.lock().insert(token, Entry::Call(Arc::clone(&waiting)));
         Waiter { pending: Arc::clone(self), token, waiting, end }
     }
 
     /// As [`Pending::register`], for a message of a stream.
     pub(super) fn register_stream(
         self: &Arc<Self>,
-        token: String,
+        token: Nonce,
         expected: Expected,
         incoming: &Arc<Incoming>,
     ) -> StreamWaiter {
         let (expected, incoming) = (Arc::new(expected), Arc::clone(incoming));
         let attempt = incoming.begin(&expected.expectation);
-        let token = token.into_boxed_str();
         let streaming = Streaming { expected: Arc::clone(&expected), attempt, incoming };
-        self.lock().insert(token.clone(), Entry::Stream(Arc::new(streaming)));
+        self.lock().insert(token, Entry::Stream(Arc::new(streaming)));
         StreamWaiter { pending: Arc::clone(self), token, expected }
     }
 
@@ -186,8 +184,10 @@ impl Pending {
 
     /// Judges a message that arrived on the reply subject whose last token is `token`.
     pub(super) fn arrived(&self, token: &str, message: &Message) {
+        let token = Nonce::from_text(token);
         // Locked while it is judged: whoever has seen a stream end finds it counted.
-        match self.lock().get(token).cloned() {
+        let waiting = self.lock();
+        match token.and_then(|token| waiting.get(&token).cloned()) {
             Some(Entry::Call(waiting)) => self.arrived_for_call(&waiting, message),
             Some(Entry::Stream(streaming)) => self.arrived_for_stream(&streaming, message),
             // Late, a second copy, or somebody guessing.
@@ -377,7 +377,7 @@ impl Pending {
         self.lock().values().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Nonce, Entry>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -489,7 +489,7 @@ impl StreamWaiter {
         let attempt = incoming.begin(&self.expected.expectation);
         incoming.abandon();
         let streaming = Streaming { expected: Arc::clone(&self.expected), attempt, incoming: Arc::clone(&incoming) };
-        self.pending.lock().insert(self.token.clone(), Entry::Stream(Arc::new(streaming)));
+        self.pending.lock().insert(self.token, Entry::Stream(Arc::new(streaming)));
         incoming
     }
 }

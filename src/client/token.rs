@@ -217,6 +217,9 @@ impl TokenCache {
 
     /// As [`TokenCache::current`], if there is one by then.
     pub(super) async fn current_by(&self, deadline: Instant) -> Result<Arc<CachedToken>, Arc<TokenFault>> {
+        if let Some(cached) = self.0.fresh() {
+            return Ok(cached);
+        }
         timeout_at(deadline, self.current()).await.unwrap_or_else(|_| Err(Arc::new(TokenFault::Slow)))
     }
 
@@ -244,19 +247,25 @@ enum Next {
 }
 
 impl Shared {
+    /// The token in use, if nothing is to be done about it.
+    fn fresh(&self) -> Option<Arc<CachedToken>> {
+        let now_s = self.clock.now_s();
+        let state = self.lock();
+        state.cached.as_ref().filter(|cached| now_s < cached.expires_s && !self.is_due(&state, cached, now_s)).cloned()
+    }
+
+    /// Whether a newer token should be asked for.
+    fn is_due(&self, state: &State, cached: &CachedToken, now_s: u64) -> bool {
+        let is_old = |every| state.asked.is_none_or(|asked| asked.elapsed() >= every);
+        now_s >= cached.renew_s || state.suspect || self.source.recheck().is_some_and(is_old)
+    }
+
     fn next(self: &Arc<Self>) -> Next {
         let now_s = self.clock.now_s();
         let mut state = self.lock();
         let usable = state.cached.clone().filter(|cached| now_s < cached.expires_s);
         let asked = state.asked.map(|asked| asked.elapsed());
-        let due = match &usable {
-            None => true,
-            Some(cached) => {
-                now_s >= cached.renew_s
-                    || state.suspect
-                    || self.source.recheck().is_some_and(|every| asked.is_none_or(|asked| asked >= every))
-            }
-        };
+        let due = usable.as_ref().is_none_or(|cached| self.is_due(&state, cached, now_s));
         let pause = match (&usable, self.source.recheck()) {
             (Some(_), Some(every)) => every.min(PAUSE),
             (Some(_), None) => PAUSE,

@@ -1,6 +1,7 @@
 //! The keys that sign and verify messages. Never prints a secret, and wipes secret bytes when dropped.
 
 use std::fmt;
+use std::sync::Arc;
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
@@ -274,7 +275,7 @@ impl AgentKey {
     /// The signing function towards one service.
     pub(super) fn signer(&self, audience: &Audience) -> Result<SignWith, KeyError> {
         Ok(match &self.secret {
-            AgentSecret::Master(master) => SignWith::Hmac(HmacKey::derive(master, audience, &self.kid)),
+            AgentSecret::Master(master) => SignWith::Hmac(Arc::new(HmacKey::derive(master, audience, &self.kid))),
             AgentSecret::Pair(pair) => SignWith::Pair(Box::new(Pair::from_seed(*pair.seed)?)),
         })
     }
@@ -288,7 +289,8 @@ impl fmt::Debug for AgentKey {
 
 /// A secret bound to one service.
 pub(super) enum SignWith {
-    Hmac(HmacKey),
+    /// Shared with what each answer is judged by.
+    Hmac(Arc<HmacKey>),
     Pair(Box<Pair>),
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::algorithm::ProofAlgorithm;
 use super::nonce::Nonce;
-use crate::jose::{b64_to, integer, optional_integer, unb64, unb64_in};
+use crate::jose::{b64_to, integer, optional_integer, unb64_in};
 
 /// The authentication scheme of the header.
 pub(crate) const SCHEME: &str = "NatsRpc";
@@ -281,10 +281,27 @@ pub(crate) struct ReplyClaims<T = String> {
     pub(crate) dig: T,
 }
 
-impl ReplyClaims {
-    pub(crate) fn parse(part: &str) -> Result<Self, ProofError> {
-        let bytes = unb64(part).ok_or(ProofError::Encoding)?;
-        object(&bytes).ok_or(ProofError::Claims)
+impl<'b> ReplyClaims<Cow<'b, str>> {
+    /// Parses claims from base64url. `room` is for their text.
+    pub(crate) fn parse(part: &str, room: &'b mut [u8; USUAL_CLAIMS]) -> Result<Self, ProofError> {
+        match unb64_in(part, room).ok_or(ProofError::Encoding)? {
+            Cow::Borrowed(bytes) => match object::<ReplyClaims<&str>>(bytes) {
+                Some(claims) => Ok(claims.map(Cow::Borrowed)),
+                // A member may be written with escapes, which only an owned text has without.
+                None => Self::owned(bytes),
+            },
+            Cow::Owned(bytes) => Self::owned(&bytes),
+        }
+    }
+
+    fn owned(bytes: &[u8]) -> Result<Self, ProofError> {
+        Ok(object::<ReplyClaims>(bytes).ok_or(ProofError::Claims)?.map(Cow::Owned))
+    }
+}
+
+impl<T> ReplyClaims<T> {
+    fn map<U>(self, text: fn(T) -> U) -> ReplyClaims<U> {
+        ReplyClaims { iss: text(self.iss), to: text(self.to), iat: self.iat, req: text(self.req), dig: text(self.dig) }
     }
 }
 
@@ -368,8 +385,8 @@ mod tests {
         assert_eq!(ProofClaims::parse(&b64(array.as_bytes()), &mut [0; USUAL_CLAIMS]).err(), Some(ProofError::Claims));
 
         let claims = r#"{"iss":"p/m","to":"t","iat":1,"req":"","dig":""}"#;
-        assert!(ReplyClaims::parse(&b64(claims.as_bytes())).is_ok());
+        assert!(ReplyClaims::parse(&b64(claims.as_bytes()), &mut [0; USUAL_CLAIMS]).is_ok());
         let array = r#"["p/m","t",1,"",""]"#;
-        assert_eq!(ReplyClaims::parse(&b64(array.as_bytes())), Err(ProofError::Claims));
+        assert_eq!(ReplyClaims::parse(&b64(array.as_bytes()), &mut [0; USUAL_CLAIMS]), Err(ProofError::Claims));
     }
 }

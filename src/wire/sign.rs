@@ -1,6 +1,7 @@
 //! The caller's side: signing requests, and accepting answers only if they are bound to them.
 //! Never takes an answer whose every rule does not hold.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,27 +12,27 @@ use super::control::{ALL, CONTROL_TYP, ControlClaims, ControlOp};
 use super::endpoint::Audience;
 use super::frame::{FRAME_TYP, FrameClaims, FrameKind};
 use super::headers::HeaderBlock;
-use super::key::{AgentKey, HmacKey, ServicePublicKey, SignWith};
+use super::key::{AgentKey, HmacKey, ServicePublicKey, SignWith, SignatureBytes};
 use super::key_error::KeyError;
 use super::nonce::Nonce;
 use super::proof::{
-    MAX_TIMEOUT_MS, MAX_WINDOW, ProofClaims, ProofHeader, REPLY_TYP, REQUEST_TYP, ReplyClaims, SCHEME, credentials,
-    is_idempotency_key, is_traceparent,
+    MAX_TIMEOUT_MS, MAX_WINDOW, ProofClaims, ProofHeader, REPLY_TYP, REQUEST_TYP, ReplyClaims, SCHEME, USUAL_CLAIMS,
+    credentials, is_idempotency_key, is_traceparent,
 };
 use super::seal::AUTHENTICATION_INFO;
-use crate::jose::{b64, b64_to, sha256, sha256_b64, unb64};
+use crate::jose::{b64, b64_digest, b64_to, sha256, sha256_b64, unb64_in};
 use crate::name::Name;
 
 /// Signs one agent's requests to one service.
 pub struct RequestSigner {
     audience: Audience,
-    kid: String,
+    kid: Arc<str>,
     algorithm: ProofAlgorithm,
     key: SignWith,
-    services: Vec<ServicePublicKey>,
+    services: Arc<[ServicePublicKey]>,
     /// The header of every request's proof, in base64url.
     request_header: String,
-    frame_header: Option<Arc<KnownHeader>>,
+    known: Option<Arc<KnownHeaders>>,
 }
 
 /// A request before it is signed.
@@ -96,22 +97,26 @@ impl RequestSigner {
         let signer = key.signer(&audience)?;
         let (kid, algorithm) = (key.kid().to_owned(), key.algorithm());
         // An Ed25519 request is answered under the service's key, of which there may be several.
-        let frame_header = (algorithm == ProofAlgorithm::Hs256).then(|| {
-            let header = ProofHeader { algorithm, kid: kid.clone(), typ: FRAME_TYP };
-            Arc::new(KnownHeader { text: header.encode(), header })
+        let known = (algorithm == ProofAlgorithm::Hs256).then(|| {
+            let [reply, frame] = [REPLY_TYP, FRAME_TYP].map(|typ| {
+                let header = ProofHeader { algorithm, kid: kid.clone(), typ };
+                KnownHeader { text: header.encode(), header }
+            });
+            Arc::new(KnownHeaders { reply, frame })
         });
         let request_header = ProofHeader { algorithm, kid: kid.clone(), typ: REQUEST_TYP }.encode();
-        Ok(Self { audience, kid, algorithm, key: signer, services, request_header, frame_header })
+        let (kid, services) = (kid.into(), services.into());
+        Ok(Self { audience, kid, algorithm, key: signer, services, request_header, known })
     }
 
     /// Signs `request` under a new nonce.
     #[must_use]
     pub fn sign(&self, request: &Signed<'_>) -> SignedRequest {
-        self.sign_with(request, &sha256_b64(request.token.as_bytes()))
+        self.sign_with(request, Nonce::random(), &sha256_b64(request.token.as_bytes()))
     }
 
-    /// The same with a token whose digest, as the claim `ath` has it, is known.
-    pub(crate) fn sign_with(&self, request: &Signed<'_>, ath: &str) -> SignedRequest {
+    /// The same under this nonce, with a token whose digest, as the claim `ath` has it, is known.
+    pub(crate) fn sign_with(&self, request: &Signed<'_>, nonce: Nonce, ath: &str) -> SignedRequest {
         let iat = request.now_ms / 1000;
         // The deadline counts from `iat`, which is truncated: the milliseconds already past it are added.
         let tmo = request.timeout_ms.map(|ms| ms.saturating_add(request.now_ms % 1000).clamp(1, MAX_TIMEOUT_MS));
@@ -121,7 +126,7 @@ impl RequestSigner {
             rto: request.reply,
             iat,
             exp: iat.saturating_add(request.valid_s),
-            jti: &Nonce::random().to_text(),
+            jti: &nonce.text(),
             ath,
             dig: &sha256_b64(request.payload),
             tmo,
@@ -147,10 +152,10 @@ impl RequestSigner {
             to: claims.rto.as_ref().to_owned(),
             request: sha256(authorization.get(proof..).unwrap_or_default().as_bytes()),
             key: match &self.key {
-                SignWith::Hmac(key) => ExpectedKey::Hmac { kid: self.kid.clone(), key: key.clone() },
-                SignWith::Pair(_) => ExpectedKey::Services(self.services.clone()),
+                SignWith::Hmac(key) => ExpectedKey::Hmac { kid: Arc::clone(&self.kid), key: Arc::clone(key) },
+                SignWith::Pair(_) => ExpectedKey::Services(Arc::clone(&self.services)),
             },
-            frame_header: self.frame_header.clone(),
+            known: self.known.clone(),
         };
         SignedRequest { authorization, expectation }
     }
@@ -181,7 +186,7 @@ impl RequestSigner {
     /// Signs exactly these claims, right or wrong; see [`RequestSigner::sign_claims`].
     #[must_use]
     pub fn sign_control_claims(&self, claims: &ControlClaims, token: &str) -> String {
-        let header = ProofHeader { algorithm: self.algorithm, kid: self.kid.clone(), typ: CONTROL_TYP }.encode();
+        let header = ProofHeader { algorithm: self.algorithm, kid: self.kid.to_string(), typ: CONTROL_TYP }.encode();
         self.prove(&header, claims, token).0
     }
 
@@ -257,7 +262,7 @@ pub struct Expectation {
     /// The digest of the request's proof.
     request: [u8; 32],
     key: ExpectedKey,
-    frame_header: Option<Arc<KnownHeader>>,
+    known: Option<Arc<KnownHeaders>>,
 }
 
 impl Expectation {
@@ -268,7 +273,14 @@ impl Expectation {
     }
 }
 
-/// The header of a frame's proof as services write it, and what it says: it is not read for each frame.
+/// The headers of answers' and frames' proofs.
+#[derive(Debug)]
+struct KnownHeaders {
+    reply: KnownHeader,
+    frame: KnownHeader,
+}
+
+/// The header of a proof as services write it, and what it says: it is not read for each one.
 #[derive(Debug)]
 struct KnownHeader {
     text: String,
@@ -277,8 +289,8 @@ struct KnownHeader {
 
 #[derive(Debug, Clone)]
 enum ExpectedKey {
-    Hmac { kid: String, key: HmacKey },
-    Services(Vec<ServicePublicKey>),
+    Hmac { kid: Arc<str>, key: Arc<HmacKey> },
+    Services(Arc<[ServicePublicKey]>),
 }
 
 /// Why an answer was not taken. Such an answer is never a result.
@@ -325,9 +337,11 @@ impl Expectation {
     /// [`Unverifiable`] with the first rule that does not hold.
     pub fn accept(&self, subject: &str, headers: impl Into<HeaderBlock>, payload: &[u8]) -> Result<u64, Unverifiable> {
         let headers = headers.into();
-        let proof = ReplyProof::parse(proof_of(&headers)?, REPLY_TYP, None)?;
+        let known = self.known.as_ref().map(|known| &known.reply);
+        let proof = ReplyProof::parse(proof_of(&headers)?, REPLY_TYP, known)?;
         self.check_signature(&proof)?;
-        let claims = ReplyClaims::parse(proof.claims).map_err(|_| Unverifiable::Malformed)?;
+        let mut room = [0; USUAL_CLAIMS];
+        let claims = ReplyClaims::parse(proof.claims, &mut room).map_err(|_| Unverifiable::Malformed)?;
         let ReplyClaims { iss, to, iat, req, dig } = &claims;
         self.check_binding([iss, to, req, dig], subject, payload)?;
         Ok(*iat)
@@ -339,7 +353,8 @@ impl Expectation {
     /// [`Unverifiable`] with the first rule that does not hold.
     pub fn accept_any(&self, subject: &str, headers: &HeaderBlock, payload: &[u8]) -> Result<Accepted, Unverifiable> {
         let text = proof_of(headers)?;
-        let Ok(proof) = ReplyProof::parse(text, FRAME_TYP, self.frame_header.as_deref()) else {
+        let known = self.known.as_ref().map(|known| &known.frame);
+        let Ok(proof) = ReplyProof::parse(text, FRAME_TYP, known) else {
             return self.accept(subject, headers, payload).map(|iat| Accepted::Answer { iat });
         };
         self.check_signature(&proof)?;
@@ -364,16 +379,16 @@ impl Expectation {
     fn check_signature(&self, proof: &ReplyProof<'_>) -> Result<(), Unverifiable> {
         let holds = match &self.key {
             ExpectedKey::Hmac { kid, key } => {
-                if proof.header.kid != *kid || proof.header.algorithm != ProofAlgorithm::Hs256 {
+                if proof.header.kid != **kid || proof.header.algorithm != ProofAlgorithm::Hs256 {
                     return Err(Unverifiable::Key);
                 }
-                key.verify(proof.input.as_bytes(), &proof.signature)
+                key.verify(proof.input.as_bytes(), proof.signature.as_ref())
             }
             ExpectedKey::Services(pinned) => {
                 let pinned = pinned.iter().find(|pinned| pinned.kid() == proof.header.kid);
                 match pinned {
                     Some(pinned) if proof.header.algorithm == ProofAlgorithm::EdDsa => {
-                        pinned.key.verify(proof.input.as_bytes(), &proof.signature)
+                        pinned.key.verify(proof.input.as_bytes(), proof.signature.as_ref())
                     }
                     _ => return Err(Unverifiable::Key),
                 }
@@ -389,9 +404,9 @@ impl Expectation {
             Err(Unverifiable::Issuer)
         } else if to != self.to || subject != self.to {
             Err(Unverifiable::Subject)
-        } else if req != b64(self.request) {
+        } else if req.as_bytes() != b64_digest(&self.request) {
             Err(Unverifiable::Request)
-        } else if dig != sha256_b64(payload) {
+        } else if dig.as_bytes() != b64_digest(&sha256(payload)) {
             Err(Unverifiable::Payload)
         } else {
             Ok(())
@@ -422,25 +437,26 @@ pub struct AcceptedFrame {
 }
 
 struct ReplyProof<'t> {
-    header: ProofHeader,
+    header: Cow<'t, ProofHeader>,
     input: &'t str,
     claims: &'t str,
-    signature: Vec<u8>,
+    signature: SignatureBytes,
 }
 
 impl<'t> ReplyProof<'t> {
     /// `known`: a header of that type.
-    fn parse(text: &'t str, typ: &'static str, known: Option<&KnownHeader>) -> Result<Self, Unverifiable> {
+    fn parse(text: &'t str, typ: &'static str, known: Option<&'t KnownHeader>) -> Result<Self, Unverifiable> {
         let (input, signature) = text.rsplit_once('.').ok_or(Unverifiable::Malformed)?;
         let (header, claims) = input.split_once('.').ok_or(Unverifiable::Malformed)?;
         if claims.contains('.') {
             return Err(Unverifiable::Malformed);
         }
         let header = match known {
-            Some(known) if known.text == header => known.header.clone(),
-            _ => ProofHeader::parse_typed(header, typ).map_err(|_| Unverifiable::Malformed)?,
+            Some(known) if known.text == header => Cow::Borrowed(&known.header),
+            _ => Cow::Owned(ProofHeader::parse_typed(header, typ).map_err(|_| Unverifiable::Malformed)?),
         };
-        Ok(Self { header, signature: unb64(signature).ok_or(Unverifiable::Malformed)?, input, claims })
+        let signature = SignatureBytes::of(&unb64_in(signature, &mut [0; 66]).ok_or(Unverifiable::Malformed)?);
+        Ok(Self { header, signature, input, claims })
     }
 }
 

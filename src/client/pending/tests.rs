@@ -45,7 +45,12 @@ fn call(pending: &Arc<Pending>, token: &str, repeatable: bool) -> Waiter {
         renew_token_s: AtomicU64::new(u64::MAX),
         uncontrolled: AtomicBool::new(false),
     };
-    pending.register(token.to_owned(), expected)
+    pending.register(Nonce::from_text(&padded(token)).unwrap(), expected)
+}
+
+/// A token of the length of all.
+fn padded(token: &str) -> String {
+    format!("{token:A<22}")
 }
 
 const NOBODY: &str = "NATS/1.0 503\r\n\r\n";
@@ -69,11 +74,11 @@ async fn waiter_is_forgotten_however_it_ends() {
     drop(two);
     assert_eq!(pending.len(), 2);
     assert!(three.overdue().is_none(), "nothing was seen");
-    pending.arrived("1", &message("1", NOBODY, ""));
+    pending.arrived(&padded("1"), &message("1", NOBODY, ""));
     assert!(matches!(one.ended().await, Some(Err(ClientError::NoResponders { .. }))));
     drop(one);
     assert_eq!(pending.len(), 0);
-    pending.arrived("1", &message("1", "", ""));
+    pending.arrived(&padded("1"), &message("1", "", ""));
     assert_eq!(pending.counts(), (0, 1));
 }
 
@@ -85,7 +90,7 @@ async fn status_of_no_responders_counts_only_without_signature_and_payload() {
     let malformed = "NATS/1.0 503\r\nA: b\r\n";
     for (headers, payload) in [(signed, ""), (NOBODY, "x"), (malformed, ""), ("NATS/1.0 5030\r\n\r\n", "")] {
         let waiter = call(&pending, "1", false);
-        pending.arrived("1", &message("1", headers, payload));
+        pending.arrived(&padded("1"), &message("1", headers, payload));
         assert!(matches!(waiter.overdue(), Some(Err(ClientError::Unverifiable(_)))));
     }
 }
