@@ -158,7 +158,8 @@ impl RequestBuilder {
                 parts.place = Some(place);
                 let inner = &client.0;
                 let driver = Driver::new(inner, incoming, outgoing, stopped, on_ask);
-                drop(inner.runtime.spawn(driver.run()));
+                // On the heap by itself: spawning moves what it is given several times.
+                drop(inner.runtime.spawn(Box::pin(driver.run())));
             }
             Err(error) => incoming.finish(Err(error), true),
         }

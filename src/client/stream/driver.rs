@@ -169,7 +169,8 @@ impl Driver {
 
     async fn control(&mut self, waiter: &StreamWaiter, op: &ControlOp, payload: &[u8]) -> Result<(), NotSent> {
         let client = self.client.upgrade().ok_or(NotSent::Now)?;
-        client.control(&waiter.expected, self.incoming.replica().as_deref(), op, payload).await
+        // On the heap: a stream that is over soon controls nothing, and would have room for it at each place.
+        Box::pin(client.control(&waiter.expected, self.incoming.replica().as_deref(), op, payload)).await
     }
 
     async fn send_answer(&mut self, waiter: &StreamWaiter, answer: AskAnswer) {
@@ -219,7 +220,7 @@ impl Driver {
         let Some(client) = lent.or_else(|| self.client.upgrade()) else { return };
         let incoming = &self.incoming;
         let (expected, deadline) = (Arc::clone(&waiter.expected), incoming.deadline());
-        cancel(client, expected, || incoming.replica(), incoming.ended(), deadline).await;
+        Box::pin(cancel(client, expected, || incoming.replica(), incoming.ended(), deadline)).await;
     }
 }
 
