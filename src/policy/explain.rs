@@ -132,8 +132,7 @@ impl View<'_> {
     }
 
     fn explain_rule(&self, rule: &Rule) -> RuleExplanation {
-        // A rule that could not be built is in no set.
-        let parts = compile::parts(rule).unwrap_or_default();
+        let parts = compile::parts(rule);
         let asked = parts.iter().enumerate().map(|(position, part)| (position.to_string(), part.expr.clone()));
         // It always holds, unless nothing can be evaluated at all.
         let asked = asked.chain([(ALWAYS.to_owned(), expr::boolean(true))]);

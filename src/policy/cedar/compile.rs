@@ -1,6 +1,8 @@
 //! Rules as Cedar policies.
 //! Never pastes text into a policy: everything is built as structure, so a name in a file cannot become code.
 
+use std::sync::LazyLock;
+
 use cedar_policy::pst;
 
 use super::expr;
@@ -33,16 +35,16 @@ pub(crate) fn policy(rule: &Rule, scope: Scope) -> Result<Option<cedar_policy::P
     let action = match scope {
         Scope::Sliced | Scope::WithoutArgs => pst::ActionConstraint::Any,
         Scope::Full => pst::ActionConstraint::In(
-            rule.methods.iter().map(|method| uid(ACTION, &method.value.to_string())).collect::<Result<_, _>>()?,
+            rule.methods.iter().map(|method| uid(&ACTIONS, &method.value.to_string())).collect(),
         ),
     };
     let mut clauses = Vec::new();
     let principal = match rule.callers.as_slice() {
         [CallerMatch::Everyone] => pst::PrincipalConstraint::Any,
-        [CallerMatch::Role(name)] => pst::PrincipalConstraint::In(pst::EntityOrSlot::Entity(uid(ROLE, name)?)),
-        [CallerMatch::Agent(name)] => pst::PrincipalConstraint::Eq(pst::EntityOrSlot::Entity(uid(AGENT, name)?)),
+        [CallerMatch::Role(name)] => pst::PrincipalConstraint::In(pst::EntityOrSlot::Entity(uid(&ROLES, name))),
+        [CallerMatch::Agent(name)] => pst::PrincipalConstraint::Eq(pst::EntityOrSlot::Entity(uid(&AGENTS, name))),
         several => {
-            clauses.push(pst::Clause::When(who(several)?));
+            clauses.push(pst::Clause::When(who(several)));
             pst::PrincipalConstraint::Any
         }
     };
@@ -80,8 +82,8 @@ pub(crate) fn probe(id: &str, condition: ExprRef) -> Result<cedar_policy::Policy
 
 /// Everything that must hold for a rule to match a call of its methods, in the order of evaluation: who calls, for whom, and
 /// its conditions.
-pub(crate) fn parts(rule: &Rule) -> Result<Vec<Condition>, BuildError> {
-    Ok([callers_condition(rule)?].into_iter().chain(conditions(rule)).collect())
+pub(crate) fn parts(rule: &Rule) -> Vec<Condition> {
+    [callers_condition(rule)].into_iter().chain(conditions(rule)).collect()
 }
 
 /// What a rule asks for beside its callers, in the order of evaluation.
@@ -90,9 +92,9 @@ pub(crate) fn conditions(rule: &Rule) -> impl Iterator<Item = Condition> + '_ {
 }
 
 /// Which callers a rule is about, as a condition and in words.
-pub(crate) fn callers_condition(rule: &Rule) -> Result<Condition, BuildError> {
+pub(crate) fn callers_condition(rule: &Rule) -> Condition {
     let words: Vec<String> = rule.callers.iter().map(ToString::to_string).collect();
-    Ok(Condition::new(words.join(" or "), who(&rule.callers)?, &rule.id.at))
+    Condition::new(words.join(" or "), who(&rule.callers), &rule.id.at)
 }
 
 /// What a rule demands of calls on behalf of others.
@@ -106,14 +108,14 @@ pub(crate) fn delegation(rule: &Rule) -> Option<Condition> {
     Some(Condition::new(words, condition, &rule.id.at))
 }
 
-fn who(who: &[CallerMatch]) -> Result<ExprRef, BuildError> {
+fn who(who: &[CallerMatch]) -> ExprRef {
     let principal = || expr::path(pst::Var::Principal, &[]);
     let (mut roles, mut agents, mut any) = (Vec::new(), Vec::new(), Vec::new());
     for whom in who {
         match whom {
             CallerMatch::Everyone => any.push(expr::boolean(true)),
-            CallerMatch::Role(name) => roles.push(entity(uid(ROLE, name)?)),
-            CallerMatch::Agent(name) => agents.push(entity(uid(AGENT, name)?)),
+            CallerMatch::Role(name) => roles.push(entity(uid(&ROLES, name))),
+            CallerMatch::Agent(name) => agents.push(entity(uid(&AGENTS, name))),
             CallerMatch::Agents(glob) => any.push(expr::like(expr::path(pst::Var::Principal, &["name".into()]), glob)),
         }
     }
@@ -121,11 +123,22 @@ fn who(who: &[CallerMatch]) -> Result<ExprRef, BuildError> {
     for named in [agents, roles].into_iter().filter(|named| !named.is_empty()) {
         any.insert(0, expr::binary(pst::BinaryOp::In, principal(), expr::set(named)));
     }
-    Ok(expr::any(any))
+    expr::any(any)
 }
 
-fn uid(kind: &str, name: &str) -> Result<pst::EntityUID, BuildError> {
-    Ok(pst::EntityUID { ty: pst::EntityType::from_name(pst::Name::unqualified(kind)?), eid: name.into() })
+/// The types of what rules name. Parsed once: Cedar makes a lexer for each name that it parses, and every rule is compiled
+/// for each of its methods.
+static AGENTS: LazyLock<pst::EntityType> = LazyLock::new(|| parsed(AGENT));
+static ROLES: LazyLock<pst::EntityType> = LazyLock::new(|| parsed(ROLE));
+static ACTIONS: LazyLock<pst::EntityType> = LazyLock::new(|| parsed(ACTION));
+
+#[expect(clippy::expect_used, reason = "the constants are Cedar identifiers")]
+fn parsed(name: &str) -> pst::EntityType {
+    pst::EntityType::from_name(pst::Name::unqualified(name).expect("a Cedar identifier"))
+}
+
+fn uid(kind: &pst::EntityType, name: &str) -> pst::EntityUID {
+    pst::EntityUID { ty: kind.clone(), eid: name.into() }
 }
 
 fn entity(uid: pst::EntityUID) -> ExprRef {

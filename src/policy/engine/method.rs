@@ -93,7 +93,7 @@ impl MethodPolicies {
         for (position, rule) in policies.rules.iter().filter_map(|at| Some((*at, checked.rules.get(*at)?))) {
             let failed = |error: BuildError| (position, error);
             let Some(policy) = compile::policy(rule, scope).map_err(failed)? else { continue };
-            let looks = looks(rule, unregistered).map_err(failed)?;
+            let looks = looks(rule, unregistered);
             policies.index.insert(policy.id().clone(), position);
             all.extend(looks.iter().cloned());
             let plain = PlainRule::of(rule, position);
@@ -434,10 +434,10 @@ fn found(position: Option<usize>, verdict: Verdict, reason: Reason, checked: &Ch
 }
 
 /// Every expression of a rule that is evaluated.
-fn looks(rule: &Rule, without_args: bool) -> Result<Vec<ExprRef>, BuildError> {
-    let mut parts = compile::parts(rule)?;
+fn looks(rule: &Rule, without_args: bool) -> Vec<ExprRef> {
+    let mut parts = compile::parts(rule);
     parts.retain(|part| !without_args || !compile::reads_params(part));
-    Ok(parts.into_iter().map(|part| part.expr).collect())
+    parts.into_iter().map(|part| part.expr).collect()
 }
 
 fn failed_policy(error: &cedar_policy::AuthorizationError) -> &PolicyId {

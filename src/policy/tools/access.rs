@@ -158,7 +158,7 @@ impl PolicySet {
         let for_others = |rule: &&Rule| rule.effect == Effect::Allow && rule.delegation != Delegation::Never;
         let own_name_only = !rules.iter().any(for_others);
         for rule in rules {
-            let Ok(who) = compile::callers_condition(rule) else { continue };
+            let who = compile::callers_condition(rule);
             let parts = || [&who].into_iter().chain(&rule.conditions);
             if parts().any(|part| known.evaluate(&part.expr) == Some(false)) {
                 continue;
