@@ -69,12 +69,15 @@ pub(crate) struct Admission {
     sockets: Arc<Places>,
 }
 
+/// By caller and service.
+type Taken = HashMap<Arc<str>, BTreeMap<Arc<str>, u32>>;
+
 /// So many places for each caller, and of these so many for one service: one that hangs leaves room for calls of others.
 #[derive(Debug)]
 struct Places {
     most: u32,
     of_service: u32,
-    taken: Mutex<HashMap<Arc<str>, BTreeMap<Arc<str>, u32>>>,
+    taken: Mutex<Taken>,
 }
 
 /// A request or a stream under way; its end gives the place back.
@@ -188,7 +191,7 @@ impl Places {
         self.lock().get(principal).map_or(0, |taken| taken.values().sum())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, BTreeMap<Arc<str>, u32>>> {
+    fn lock(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -135,7 +135,8 @@ impl Presence {
             serving.as_mut().graceful_shutdown();
             if self.is_evicted() {
                 // Somebody waits for its place, and it had nothing under way: it is told, and not waited for.
-                return poll_fn(|context| Poll::Ready(drop(serving.as_mut().poll(context)))).await;
+                drop(poll_fn(|context| Poll::Ready(serving.as_mut().poll(context))).await);
+                return;
             }
         }
     }
