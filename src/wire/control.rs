@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn claims_are_exactly_those_of_their_operation() {
         let base = r#""aud":"p/m","to":"t","iat":1,"exp":2,"ath":"","dig":"","req":"""#;
-        let parse = |rest: &str| ControlClaims::parse(&b64(format!("{{{base},{rest}}}").as_bytes()));
+        let parse = |rest: &str| ControlClaims::parse(b64(format!("{{{base},{rest}}}").as_bytes()));
         for good in [
             r#""ctr":1,"op":"ack","ack":0"#,
             r#""ctr":1,"op":"ack","ack":7,"win":1024,"tmo":600000"#,

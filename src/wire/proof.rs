@@ -350,12 +350,12 @@ mod tests {
         let claims =
             r#"{"aud":"p/m","to":"t","rto":"","iat":1,"exp":2,"jti":"AAECAwQFBgcICQoLDA0ODw","ath":"","dig":""}"#;
         let mut room = [0; USUAL_CLAIMS];
-        let plain = ProofClaims::parse(&b64(claims.as_bytes()), &mut room).unwrap();
+        let plain = ProofClaims::parse(b64(claims.as_bytes()), &mut room).unwrap();
         // The same claims by other texts: one with an escape, and one that is too long for the room.
         for (part, other) in [("\"p/m\"", "\"\\u0070/m\""), ("{\"aud\"", &format!("{}{{\"aud\"", " ".repeat(800)))] {
             let written = claims.replace(part, other);
             assert_ne!(written, claims);
-            assert_eq!(ProofClaims::parse(&b64(written.as_bytes()), &mut [0; USUAL_CLAIMS]).unwrap(), plain);
+            assert_eq!(ProofClaims::parse(b64(written.as_bytes()), &mut [0; USUAL_CLAIMS]).unwrap(), plain);
         }
         for (change, claim) in [
             (("\"aud\":\"p/m\",", ""), "aud"),
@@ -375,14 +375,14 @@ mod tests {
             let changed = claims.replace(change.0, change.1);
             assert_ne!(changed, claims);
             assert_eq!(
-                ProofClaims::parse(&b64(changed.as_bytes()), &mut [0; USUAL_CLAIMS]).err(),
+                ProofClaims::parse(b64(changed.as_bytes()), &mut [0; USUAL_CLAIMS]).err(),
                 Some(ProofError::Claim(claim)),
                 "{changed}"
             );
         }
-        assert_eq!(ProofClaims::parse(&b64(b"{"), &mut [0; USUAL_CLAIMS]).err(), Some(ProofError::Claims));
+        assert_eq!(ProofClaims::parse(b64(b"{"), &mut [0; USUAL_CLAIMS]).err(), Some(ProofError::Claims));
         let array = r#"["p/m","t","",1,2,"AAECAwQFBgcICQoLDA0ODw","",""]"#;
-        assert_eq!(ProofClaims::parse(&b64(array.as_bytes()), &mut [0; USUAL_CLAIMS]).err(), Some(ProofError::Claims));
+        assert_eq!(ProofClaims::parse(b64(array.as_bytes()), &mut [0; USUAL_CLAIMS]).err(), Some(ProofError::Claims));
 
         let claims = r#"{"iss":"p/m","to":"t","iat":1,"req":"","dig":""}"#;
         assert!(ReplyClaims::parse(&b64(claims.as_bytes()), &mut [0; USUAL_CLAIMS]).is_ok());
