@@ -576,7 +576,7 @@ impl Inner {
             decision = decision.reason.label(),
             rule = decision.rule.as_ref().map(ToString::to_string),
             revision = %policy.revision(),
-            message_id = &*message.id,
+            message_id = %&*message.id,
             code = error.map(RpcError::code),
             stored = is_stored,
             error = error.and_then(std::error::Error::source).map(ToString::to_string),
