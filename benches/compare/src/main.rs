@@ -20,11 +20,11 @@ use crate::servers::Kind;
 pub type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const USAGE: &str = "\
-cargo run --release --locked                    everything, in about nine minutes
+cargo run --release --locked                    everything, in about seventeen minutes
 cargo run --release --locked -- --rounds 1      a first look
   --rounds N        slices of each side in each case (5); figures are medians of them
   --slice MS        the length of one, in milliseconds (1000)
-  --in-flight N,…   calls under way (1,64,512)
+  --in-flight N,…   calls under way (1,64,128,512)
   --work NAME,…     of add, echo-256, echo-4096
   --side NAME,…     only these sides
   --threads N       worker threads of each server but Python's; 0, the default, is one thread for everything
@@ -41,7 +41,7 @@ fn main() -> Fallible<()> {
     let mut plan = Plan {
         rounds: 5,
         slice: Duration::from_secs(1),
-        in_flight: vec![1, 64, 512],
+        in_flight: vec![1, 64, 128, 512],
         works: vec![Work::Add, Work::Echo(256), Work::Echo(4096)],
         sides: None,
         threads: 0,

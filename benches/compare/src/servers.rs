@@ -28,21 +28,18 @@ pub enum Kind {
     Rpc,
     /// tonic.
     Grpc,
-    /// rmcp, as quick as it can be set to.
+    /// rmcp.
     Mcp,
-    /// rmcp, as it comes.
-    McpSessions,
 }
 
 impl Kind {
-    pub const ALL: [(&'static str, Self); 7] = [
+    pub const ALL: [(&'static str, Self); 6] = [
         ("sealwire", Self::Sealwire),
         ("door", Self::Door),
         ("bare", Self::Bare),
         ("rpc", Self::Rpc),
         ("grpc", Self::Grpc),
         ("mcp", Self::Mcp),
-        ("mcp-sessions", Self::McpSessions),
     ];
 
     pub fn name(self) -> &'static str {
@@ -76,8 +73,7 @@ pub fn run(kind: Kind, threads: usize, folder: PathBuf) -> Fallible<()> {
             Kind::Bare => bare::serve(&folder).await,
             Kind::Rpc => rpc::serve().await,
             Kind::Grpc => grpc::serve().await,
-            Kind::Mcp => mcp::serve(mcp::quickest()).await,
-            Kind::McpSessions => mcp::serve(mcp::as_it_comes()).await,
+            Kind::Mcp => mcp::serve().await,
         }
     })
 }

@@ -63,9 +63,7 @@ impl Stage {
         let (rpc, rpc_at) = serve(Kind::Rpc)?;
         let (grpc, grpc_at) = serve(Kind::Grpc)?;
         let (mcp, mcp_at) = serve(Kind::Mcp)?;
-        let (sessions, sessions_at) = serve(Kind::McpSessions)?;
         let (rpc_at, grpc_at, mcp_at, door_at) = (rpc_at.parse()?, grpc_at.parse()?, mcp_at.parse()?, door_at.parse()?);
-        let sessions_at = sessions_at.parse()?;
         let on_the_bus = vec![("server", service), broker];
         let behind_a_door = vec![("door", door), ("server", service), broker];
         let side = |key, name, way: Way, shows_token: bool, processes| {
@@ -108,13 +106,6 @@ impl Stage {
                 Way::Mcp(door_at, "/mcp/site", Http::Two),
                 false,
                 behind_a_door,
-            ),
-            side(
-                "rmcp-sessions",
-                "rmcp as it comes, `tools/call`",
-                Way::McpSession(sessions_at, "/mcp"),
-                true,
-                vec![("server", sessions)],
             ),
             side("rmcp", "rmcp, `tools/call`", Way::Mcp(mcp_at, "/mcp", Http::One), true, vec![("server", mcp)]),
             side(
