@@ -53,17 +53,33 @@ def heard(wire, connection, stream):
 
 
 ADD = json.dumps(request("math/add", params=[2, 3])).encode()
+RIGHT = [
+    (":method", "POST"), (":scheme", "https"), (":path", "/rpc/tools"), (":authority", f"localhost:{PORT}"),
+    ("content-type", "application/json"),
+]
 
 
-def asks(fields=(), left_out=(), body=ADD, path="/rpc/tools"):
+def asks(*arguments, **named):
     """What a request with these fields comes to. One that is right has to be answered after it, on the same connection."""
     wire, connection = raw()
-    right = [
-        (":method", "POST"), (":scheme", "https"), (":path", "/rpc/tools"), (":authority", f"localhost:{PORT}"),
-        ("content-type", "application/json"),
-    ]
+    try:
+        came = heard_of(wire, connection, *arguments, **named)
+    except (ConnectionError, ssl.SSLEOFError):
+        # The door had closed the connection before all of the request was written.
+        return "closed"
+    if came == "closed":
+        return came
+    after = connection.get_next_available_stream_id()
+    connection.send_headers(after, RIGHT)
+    connection.send_data(after, ADD, end_stream=True)
+    wire.sendall(connection.data_to_send())
+    assert heard(wire, connection, after) == 200
+    return came
+
+
+def heard_of(wire, connection, fields=(), left_out=(), body=ADD, path="/rpc/tools"):
     stream = connection.get_next_available_stream_id()
-    head = [(name, path if name == ":path" else value) for name, value in right if name not in left_out]
+    head = [(name, path if name == ":path" else value) for name, value in RIGHT if name not in left_out]
     # Pseudo-header fields come first.
     connection.send_headers(stream, sorted(head + list(fields), key=lambda field: field[0][0] != ":"))
     came = None
@@ -77,15 +93,7 @@ def asks(fields=(), left_out=(), body=ADD, path="/rpc/tools"):
     else:
         connection.end_stream(stream)
     wire.sendall(connection.data_to_send())
-    came = came or heard(wire, connection, stream)
-    if came == "closed":
-        return came
-    after = connection.get_next_available_stream_id()
-    connection.send_headers(after, right)
-    connection.send_data(after, ADD, end_stream=True)
-    wire.sendall(connection.data_to_send())
-    assert heard(wire, connection, after) == 200
-    return came
+    return came or heard(wire, connection, stream)
 
 
 with httpx.Client(http2=True, verify=ssl.create_default_context(cafile=CA), timeout=60) as client:
