@@ -51,9 +51,11 @@ fn environment() -> Result<PathBuf, String> {
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
     run(Command::new(&python)
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"])
-        // What is built would bring what no hash is about.
-        .args(["--only-binary", ":all:", "--requirement"])
+        // The list is whole, so nothing is resolved: pip looks for extras that are asked for, as `pydantic[email]`, beyond what is pinned,
+        // and ends as soon as there is a newer version. What is built would bring what no hash is about.
+        .args(["--no-deps", "--only-binary", ":all:", "--requirement"])
         .arg(&requirements))?;
+    run(Command::new(&python).args(["-m", "pip", "check"]))?;
     fs::write(&installed, &wanted).map_err(|e| e.to_string())?;
     Ok(python)
 }
