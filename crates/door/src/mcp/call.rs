@@ -658,10 +658,10 @@ fn refused(era: Era, tool: &Tool, error: &ClientError, receipt: Map<String, Valu
 /// An error that the service has not said.
 fn unsaid(era: Era, error: &ClientError) -> Outcome {
     match error {
-        ClientError::Disconnected { .. }
-        | ClientError::Connect(_)
-        | ClientError::Busy { .. }
-        | ClientError::TooManyStreams { .. } => Ok(failed(era, &error.to_string())),
+        ClientError::Disconnected { .. } | ClientError::Connect(_) => Ok(failed(era, &error.to_string())),
+        ClientError::Busy { .. } | ClientError::TooManyStreams { .. } => {
+            Ok(failed(era, "too many calls are under way, and nothing was sent: call again later"))
+        }
         ClientError::Token(fault) => Err(Fault::of_token(fault)),
         ClientError::ResultTooLarge { .. } => Ok(failed(era, &error.to_string())),
         _ => Err(Fault::internal(error.to_string()).with(json!({ "outcome": "unknown" }))),

@@ -1,5 +1,7 @@
 //! `/mcp`: each row of what the two revisions ask of a server over HTTP, and clients that nobody here wrote. docs/doors.md.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -877,6 +879,56 @@ async fn a_place_is_taken_until_the_answer_is_read() {
     }
     drop(slow);
     within(LONG, until(true)).await;
+    assert_eq!(door.stop().await.0, Some(0));
+    served.stop().await.unwrap();
+}
+
+/// docs/doors.md, "Bounds": what is said before a response. Who reads it little by little misses some of it, holds up nobody, and has the
+/// result in the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_said_faster_than_it_is_read_is_left_out_and_the_result_comes() {
+    const SAID: usize = 300;
+    let server = NatsServer::start().await;
+    let site = Site::new(&server.url());
+    let done = Arc::new(AtomicBool::new(false));
+    let is_done = Arc::clone(&done);
+    let tell = move |ctx: Ctx<()>, (): ()| {
+        let done = Arc::clone(&done);
+        async move {
+            for at in 0..SAID {
+                let data = format!("{at} {}", "x".repeat(100_000));
+                ctx.notify("notifications/message", &json!({ "level": "info", "data": data })).await?;
+            }
+            done.store(true, Ordering::Relaxed);
+            Ok::<_, RpcError>("all of it")
+        }
+    };
+    let served = site.serve(Router::new(()).method("site/tell", tell)).await;
+    let door = Door::spawn(&before_site(&server, &site, FAST, "")).await;
+    door.is_ready(200).await;
+    let mut slow = Wire::narrow(door.at).await;
+    let params =
+        json!({ "name": "site_tell", "arguments": {}, "_meta": { "io.modelcontextprotocol/logLevel": "info" } });
+    let asks = modern(&json!(1), "tools/call", params).replace("POST /mcp/tools", "POST /mcp/site");
+    slow.write(asks).await;
+    within(LONG, async {
+        while !is_done.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    slow.head().await;
+    let mut heard = Vec::new();
+    let result = loop {
+        let event = event_of(slow.event().await);
+        match event["params"]["data"].as_str() {
+            Some(data) => heard.push(data.split(' ').next().unwrap().parse::<usize>().unwrap()),
+            None => break event,
+        }
+    };
+    assert_eq!(result["result"]["structuredContent"], "all of it", "{result}");
+    assert!((16..SAID).contains(&heard.len()) && heard.is_sorted(), "{heard:?}");
+    assert_eq!(slow.event().await, None);
     assert_eq!(door.stop().await.0, Some(0));
     served.stop().await.unwrap();
 }

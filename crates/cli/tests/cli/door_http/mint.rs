@@ -15,7 +15,7 @@ use super::wire::{Answer, call, post};
 use super::{Door, FAST, begun, configure_identity, ended};
 use crate::backends::stage::{LONG, Stage, prepared};
 
-const POLICY: &str = "[role.user]\nallow = [\"audit/read\"]\n\
+pub(super) const POLICY: &str = "[role.user]\nallow = [\"audit/read\"]\n\
     [rule.others]\nroles = [\"user\"]\nallow = [\"math/add\", \"job/run\"]\ndelegated = \"only\"\n\
     [rule.not_zoe]\nagents = [\"zoe\"]\ndeny = [\"math/add\"]\ndelegated = \"also\"\n";
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use sealwire::auth::{IssueRequest, TokenIssuer};
 use sealwire_testkit::python::python;
 use sealwire_testkit::within;
@@ -9,10 +10,10 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::mcp::{call, event_of, legacy, message, modern};
-use super::mint::{URL, configure, request, stage, stage_of};
-use super::wire::Answer;
+use super::mint::{POLICY, URL, configure, request, stage, stage_of};
+use super::wire::{Answer, Wire};
 use super::{Door, FAST, ended};
-use crate::backends::stage::{LONG, server_of_mcp};
+use crate::backends::stage::{LONG, Stage, server_of_mcp};
 use crate::door::told;
 
 /// With this token.
@@ -245,6 +246,86 @@ async fn published_clients_with_tokens_call_what_their_callers_may() {
     let plain: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
     assert_eq!(plain["result"], json!({ "content": [{ "type": "text", "text": "5" }] }), "{plain}");
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}
+
+/// Begins calls that go on for long until one is refused: those that go on, and the refusal.
+async fn as_many_as_go(door: &Door, token: Option<&str>) -> (Vec<Wire>, Answer) {
+    let job = json!({ "name": "job_run", "arguments": { "steps": 5_999 }, "_meta": { "progressToken": 1 } });
+    let job = modern(&json!(1), "tools/call", job);
+    let job = token.map_or_else(|| job.clone(), |token| showing(token, &job));
+    let begin = async |_| {
+        let mut wire = door.wire().await;
+        wire.write(&job).await;
+        // It says something with its first step.
+        let answer = wire.answer().await.unwrap();
+        (wire, answer)
+    };
+    let mut under_way = Vec::new();
+    loop {
+        let begun = join_all((0..32).map(begin)).await;
+        let (go_on, refused): (Vec<_>, Vec<_>) =
+            begun.into_iter().partition(|(_, answer)| answer.header("content-type") == Some("text/event-stream"));
+        under_way.extend(go_on.into_iter().map(|(wire, _)| wire));
+        if let Some((_, refused)) = refused.into_iter().next() {
+            return (under_way, refused);
+        }
+    }
+}
+
+/// As places become free.
+async fn until_there_are(count: usize, under_way: &mut Vec<Wire>, door: &Door, token: Option<&str>) {
+    while under_way.len() < count {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        under_way.extend(as_many_as_go(door, token).await.0);
+    }
+    assert_eq!(under_way.len(), count);
+}
+
+fn says_that_nothing_was_sent(refused: &Answer) {
+    let result = &refused.json()["result"];
+    assert_eq!((refused.status, &result["isError"]), (200, &json!(true)), "{refused:?}");
+    let text = result["content"][0]["text"].as_str().unwrap();
+    assert_eq!(text, "too many calls are under way, and nothing was sent: call again later");
+}
+
+/// docs/doors.md, "Bounds": calls under way of all callers together, and of one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_callers_calls_take_half_of_all_and_leave_the_others_half_of_the_rest() {
+    let issuer = TokenIssuer::generate("https://idp.example").unwrap();
+    let limits = "agent_streams = 4096\nstreams = 8192\n";
+    let stage = stage_of(&issuer, POLICY, limits, &["serve", "demo"]).await;
+    let bounds = format!("{FAST}in_flight = 1000\n");
+    configure(&stage, &bounds);
+    let door = Door::spawn(&stage.shell).await;
+    door.is_ready(200).await;
+    let (ann, zoe) = (issuer.issue(&request("ann")).unwrap(), issuer.issue(&request("zoe")).unwrap());
+    let (anns, refused) = as_many_as_go(&door, Some(&ann)).await;
+    assert_eq!(anns.len(), 128);
+    says_that_nothing_was_sent(&refused);
+    let (mut zoes, refused) = as_many_as_go(&door, Some(&zoe)).await;
+    assert_eq!(zoes.len(), 64);
+    says_that_nothing_was_sent(&refused);
+    // Who goes away has cancelled, and makes room.
+    drop(anns);
+    within(LONG, until_there_are(128, &mut zoes, &door, Some(&zoe))).await;
+    drop(zoes);
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
+}
+
+/// As above, where all callers are the door's agent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_under_way_are_so_many_in_all() {
+    let stage = Stage::run(crate::door::POLICY, "agent_streams = 4096\nstreams = 8192\n", &["serve", "demo"]).await;
+    let door = Door::start(&stage.shell, &format!("{FAST}in_flight = 1000\n"), "timeout_s = 300").await;
+    door.is_ready(200).await;
+    let (under_way, refused) = as_many_as_go(&door, None).await;
+    assert_eq!(under_way.len(), 256);
+    says_that_nothing_was_sent(&refused);
+    drop(under_way);
+    within(LONG, until_there_are(256, &mut Vec::new(), &door, None)).await;
     assert_eq!(door.stop().await.0, Some(0));
     stage.end().await;
 }
