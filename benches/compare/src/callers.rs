@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::{http1, http2};
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::http::response::Parts;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use jsonrpsee::core::client::ClientT as _;
 use jsonrpsee::core::params::ObjectParams;
@@ -38,6 +39,8 @@ pub enum Way {
     Post(SocketAddr, &'static str, Http),
     /// A call of a tool of MCP posted to this path.
     Mcp(SocketAddr, &'static str, Http),
+    /// The same over HTTP/1.1 in a session of all calls, as clients have that begin with `initialize`.
+    McpSession(SocketAddr, &'static str),
 }
 
 /// Which HTTP is spoken.
@@ -66,6 +69,10 @@ pub struct Post {
     address: String,
     bearer: Option<String>,
     is_tool: bool,
+    /// Of MCP.
+    session: Option<String>,
+    /// Of the calls so far: in a session, no two under way have the same.
+    last_id: u64,
 }
 
 enum Sender {
@@ -79,8 +86,8 @@ pub struct Arguments {
     text: String,
     /// As JSON.
     json: Bytes,
-    /// As what is posted: to `/rpc`, and as a call of a tool.
-    posted: [Bytes; 2],
+    /// As what is posted: to `/rpc`, and as a call of a tool. Each is in two parts, with the id between them.
+    posted: [(String, String); 2],
 }
 
 #[derive(Serialize)]
@@ -109,13 +116,12 @@ impl Arguments {
         };
         let method = work.method();
         let tool = method.replace('/', "_");
-        let posted = [
-            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{json}}}"#),
-            format!(
-                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{tool}","arguments":{json}}}}}"#
-            ),
+        let behind = [
+            format!(r#","method":"{method}","params":{json}}}"#),
+            format!(r#","method":"tools/call","params":{{"name":"{tool}","arguments":{json}}}}}"#),
         ];
-        Ok(Self { work, text, json: json.into(), posted: posted.map(Bytes::from) })
+        let posted = behind.map(|behind| (r#"{"jsonrpc":"2.0","id":"#.to_owned(), behind));
+        Ok(Self { work, text, json: json.into(), posted })
     }
 
     fn sum(&self, sum: i64) -> Fallible<()> {
@@ -183,9 +189,24 @@ impl Way {
                         address: if *http == Http::One { (*path).to_owned() } else { format!("http://{at}{path}") },
                         bearer: (!bearer.is_empty()).then(|| bearer.to_owned()),
                         is_tool: matches!(self, Self::Mcp(..)),
+                        session: None,
+                        // Further than any place counts.
+                        last_id: (place as u64) << 32,
                     }));
                 }
                 Ok(posts)
+            }
+            Self::McpSession(at, path) => {
+                let mut places = Box::pin(Self::Mcp(*at, path, Http::One).open(count, bearer)).await?;
+                if let Some(Place::Post(first)) = places.first_mut() {
+                    let session = first.begin().await?;
+                    for place in &mut places {
+                        if let Place::Post(post) = place {
+                            post.session = Some(session.clone());
+                        }
+                    }
+                }
+                Ok(places)
             }
         }
     }
@@ -263,8 +284,34 @@ struct Content {
     text: String,
 }
 
+const SESSION: &str = "mcp-session-id";
+const REVISION: &str = "2025-11-25";
+
 impl Post {
+    /// Begins a session of MCP, and says its id.
+    async fn begin(&mut self) -> Fallible<String> {
+        let initialize = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"{REVISION}","capabilities":{{}},"clientInfo":{{"name":"compare","version":"0"}}}}}}"#
+        );
+        let (head, _) = self.ask(initialize.into()).await?;
+        let session = head.headers.get(SESSION).ok_or("no session")?.to_str()?.to_owned();
+        self.session = Some(session.clone());
+        self.ask(Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#)).await?;
+        Ok(session)
+    }
+
     async fn call(&mut self, with: &Arguments) -> Fallible<()> {
+        self.last_id += 1;
+        let (before, behind) = &with.posted[usize::from(self.is_tool)];
+        let (_, body) = self.ask(format!("{before}{}{behind}", self.last_id).into()).await?;
+        // The answer is the last of the events, where it comes as one.
+        let text = body.windows(6).rposition(|bytes| bytes == b"data: ").map_or(&body[..], |at| &body[at + 6..]);
+        let read = self.read(with, text);
+        read.map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&body)).into())
+    }
+
+    /// What is answered to this, unless it is an error.
+    async fn ask(&mut self, text: Bytes) -> Fallible<(Parts, Bytes)> {
         let mut request = hyper::Request::post(self.address.as_str())
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json, text/event-stream");
@@ -274,7 +321,10 @@ impl Post {
         if let Some(bearer) = &self.bearer {
             request = request.header(AUTHORIZATION, bearer.as_str());
         }
-        let request = request.body(Full::new(with.posted[usize::from(self.is_tool)].clone()))?;
+        if let Some(session) = &self.session {
+            request = request.header(SESSION, session.as_str()).header("mcp-protocol-version", REVISION);
+        }
+        let request = request.body(Full::new(text))?;
         let answer = match &mut self.sender {
             Sender::One(sender) => {
                 sender.ready().await?;
@@ -285,13 +335,12 @@ impl Post {
                 sender.send_request(request).await?
             }
         };
-        let status = answer.status();
-        let body = answer.into_body().collect().await?.to_bytes();
-        if !status.is_success() {
-            return Err(format!("{status}: {}", String::from_utf8_lossy(&body)).into());
+        let (head, body) = answer.into_parts();
+        let body = body.collect().await?.to_bytes();
+        if !head.status.is_success() {
+            return Err(format!("{}: {}", head.status, String::from_utf8_lossy(&body)).into());
         }
-        let read = self.read(with, &body);
-        read.map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&body)).into())
+        Ok((head, body))
     }
 
     fn read(&self, with: &Arguments, body: &[u8]) -> Fallible<()> {

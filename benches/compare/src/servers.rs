@@ -28,18 +28,21 @@ pub enum Kind {
     Rpc,
     /// tonic.
     Grpc,
-    /// rmcp.
+    /// rmcp, as quick as it can be set to.
     Mcp,
+    /// rmcp, as it comes.
+    McpSessions,
 }
 
 impl Kind {
-    pub const ALL: [(&'static str, Self); 6] = [
+    pub const ALL: [(&'static str, Self); 7] = [
         ("sealwire", Self::Sealwire),
         ("door", Self::Door),
         ("bare", Self::Bare),
         ("rpc", Self::Rpc),
         ("grpc", Self::Grpc),
         ("mcp", Self::Mcp),
+        ("mcp-sessions", Self::McpSessions),
     ];
 
     pub fn name(self) -> &'static str {
@@ -73,7 +76,8 @@ pub fn run(kind: Kind, threads: usize, folder: PathBuf) -> Fallible<()> {
             Kind::Bare => bare::serve(&folder).await,
             Kind::Rpc => rpc::serve().await,
             Kind::Grpc => grpc::serve().await,
-            Kind::Mcp => mcp::serve().await,
+            Kind::Mcp => mcp::serve(mcp::quickest()).await,
+            Kind::McpSessions => mcp::serve(mcp::as_it_comes()).await,
         }
     })
 }

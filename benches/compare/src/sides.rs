@@ -63,7 +63,9 @@ impl Stage {
         let (rpc, rpc_at) = serve(Kind::Rpc)?;
         let (grpc, grpc_at) = serve(Kind::Grpc)?;
         let (mcp, mcp_at) = serve(Kind::Mcp)?;
+        let (sessions, sessions_at) = serve(Kind::McpSessions)?;
         let (rpc_at, grpc_at, mcp_at, door_at) = (rpc_at.parse()?, grpc_at.parse()?, mcp_at.parse()?, door_at.parse()?);
+        let sessions_at = sessions_at.parse()?;
         let on_the_bus = vec![("server", service), broker];
         let behind_a_door = vec![("door", door), ("server", service), broker];
         let side = |key, name, way: Way, shows_token: bool, processes| {
@@ -105,7 +107,21 @@ impl Stage {
                 "door, `POST /mcp`, HTTP/2",
                 Way::Mcp(door_at, "/mcp/site", Http::Two),
                 false,
+                behind_a_door.clone(),
+            ),
+            side(
+                "door-mcp-session",
+                "door, `POST /mcp`, in a session",
+                Way::McpSession(door_at, "/mcp/site"),
+                false,
                 behind_a_door,
+            ),
+            side(
+                "rmcp-sessions",
+                "rmcp as it comes, `tools/call`",
+                Way::McpSession(sessions_at, "/mcp"),
+                true,
+                vec![("server", sessions)],
             ),
             side("rmcp", "rmcp, `tools/call`", Way::Mcp(mcp_at, "/mcp", Http::One), true, vec![("server", mcp)]),
             side(

@@ -1,5 +1,5 @@
-//! A server of MCP made with rmcp, over Streamable HTTP, with a check of the token of each request in front. Without sessions, and
-//! with answers in JSON: the quickest that it can be set to.
+//! A server of MCP made with rmcp, over Streamable HTTP, with a check of the token of each request in front: as it comes, with a session of
+//! each client and answers as events, and the quickest that it can be set to, without sessions and with answers in JSON.
 
 use std::sync::Arc;
 
@@ -9,6 +9,8 @@ use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use rmcp::handler::server::wrapper::Parameters;
+use rmcp::transport::streamable_http_server::session::SessionManager;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{tool, tool_router};
@@ -44,9 +46,17 @@ impl Tools {
     }
 }
 
-pub async fn serve() -> Fallible<()> {
+pub fn quickest() -> (StreamableHttpServerConfig, NeverSessionManager) {
     let config = StreamableHttpServerConfig::default().with_legacy_session_mode(false).with_json_response(true);
-    let service = StreamableHttpService::new(|| Ok(Tools), Arc::new(NeverSessionManager::default()), config);
+    (config, NeverSessionManager::default())
+}
+
+pub fn as_it_comes() -> (StreamableHttpServerConfig, LocalSessionManager) {
+    Default::default()
+}
+
+pub async fn serve<M: SessionManager>((config, sessions): (StreamableHttpServerConfig, M)) -> Fallible<()> {
+    let service = StreamableHttpService::new(|| Ok(Tools), Arc::new(sessions), config);
     let check = Check::new();
     let gate = move |request: Request, next: Next| {
         let authorization = request.headers().get("authorization").and_then(|value| value.to_str().ok());
