@@ -40,7 +40,7 @@ use tokio_rustls::TlsAcceptor;
 use self::a2a::A2a;
 pub use self::callers::CallersError;
 use self::callers::{Callers, METADATA};
-pub use self::config::{A2aAgent, DoorConfig, DoorConfigError, Dpop, Expose, Identity, Replicas};
+pub use self::config::{A2aAgent, DoorConfig, DoorConfigError, Dpop, Expose, Identity, ReplayMemory, Replicas};
 use self::connections::{Body, Held, Leaving, Received};
 use self::mcp::Mcp;
 use self::page::Page;
@@ -63,6 +63,7 @@ pub struct Door {
     callers: Arc<Callers>,
     admission: Arc<Admission>,
     page: Option<Arc<Page>>,
+    once: Arc<Once>,
     tls: Option<TlsAcceptor>,
 }
 
@@ -79,6 +80,9 @@ pub enum OpenError {
     /// The memory of what was used once.
     #[error(transparent)]
     Once(#[from] sealwire::auth::OpenError),
+    /// The same, where replicas have one together.
+    #[error("`replay`: {0}")]
+    OnceTogether(#[from] sealwire::auth::SharedOpenError),
     /// Certificate or key of the listener, or whom those of other replicas must come from; why.
     #[error("{0}")]
     Tls(String),
@@ -101,7 +105,13 @@ impl Door {
     /// Cancel safe.
     pub async fn open(config: DoorConfig, credentials: Credentials) -> Result<Self, OpenError> {
         let tls = tls::acceptor(&config).map_err(OpenError::Tls)?;
-        let once = Arc::new(Once::local(config.proofs())?);
+        let once = match config.replay.clone() {
+            None => Once::local(config.proofs())?,
+            Some(ReplayMemory { environment, name, nats }) => {
+                Once::shared(config.proofs(), environment, name, nats).await?
+            }
+        };
+        let once = Arc::new(once);
         let (callers, credentials) = Callers::new(&config, credentials, &once).await?;
         let admission = Arc::new(Admission::new(&config));
         let bus = Arc::new(Bus::new(credentials));
@@ -109,7 +119,7 @@ impl Door {
         let mcp = Mcp::new(&config, &bus)?;
         let a2a = A2a::new(&config, &callers)?;
         let (callers, stopping) = (Arc::new(callers), watch::Sender::new(false));
-        Ok(Self { config, bus, mcp, a2a, stopping, callers, admission, page, tls })
+        Ok(Self { config, bus, mcp, a2a, stopping, callers, admission, page, once, tls })
     }
 
     /// Answers on `listener` until `stop`, and to other replicas on `others`; then requests under way have [`DoorConfig::drain`] to end,
@@ -169,6 +179,7 @@ impl Door {
         };
         self.mcp.close().await;
         self.a2a.close().await;
+        self.once.close().await;
         self.bus.close().await;
         if cut_off == 0 { Ok(()) } else { Err(CutOff(cut_off)) }
     }
@@ -210,7 +221,7 @@ impl Door {
             "/livez" => health(&head, true),
             // Whoever asks it sends callers elsewhere.
             "/readyz" if *self.stopping.borrow() => health(&head, false),
-            "/readyz" => health(&head, self.bus.is_up()),
+            "/readyz" => health(&head, self.bus.is_up() && self.once.not_ready().is_none()),
             _ => match gate::pass(&self.config, &head) {
                 Ok(origin) => {
                     let mut answer = match gate::preflight(&head, origin.as_ref()) {

@@ -2,13 +2,17 @@
 //! Never says yes twice to one value, nor to one of which it cannot know whether it was used before.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use sealwire::auth::{AdmitError, LocalGuard, Nonce, NonceLimits, OpenError, ReplayGuard, TimeFloor, Window};
-use sealwire::{Name, SystemClock};
+use sealwire::auth::{
+    AdmitError, LocalGuard, Nonce, NonceLimits, OpenError, ReplayGuard, SharedConfig, SharedGuard, SharedOpenError,
+    TimeFloor, Window,
+};
+use sealwire::{BusConfig, Name, SystemClock};
 use sha2::{Digest as _, Sha256};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 /// The longest life of a value, in seconds. What is remembered is in proportion to it.
 pub const LIFE_S: u64 = 60;
@@ -36,7 +40,11 @@ pub enum Dated {
 
 /// The values that were used, and are not over yet.
 #[derive(Debug)]
-pub struct Once(Arc<dyn ReplayGuard>);
+pub struct Once {
+    guard: Arc<dyn ReplayGuard>,
+    /// What the guard allows for by itself, in seconds.
+    skew_s: u64,
+}
 
 impl Once {
     /// In this process, and with room for so many values of one caller: others can have theirs whatever it does. What may have been
@@ -45,9 +53,42 @@ impl Once {
     /// # Errors
     /// The machine gives no thread.
     pub fn local(of_one: usize) -> Result<Self, OpenError> {
-        let (window, limits) = (window(), limits(of_one));
-        let guard = LocalGuard::open(window, limits, Arc::new(SystemClock), &TimeFloor::Ephemeral)?;
-        Ok(Self(Arc::new(guard)))
+        // Without a skew, so that what the door has dated holds from its first second on.
+        let window = Window { window_s: LIFE_S + SKEW_S, skew_s: 0 };
+        let guard = LocalGuard::open(window, limits(of_one), Arc::new(SystemClock), &TimeFloor::Ephemeral)?;
+        Ok(Self { guard: Arc::new(guard), skew_s: 0 })
+    }
+
+    /// In all processes that are told the same: replicas of a door that is called `name`. What may have been used while none of them was
+    /// there is refused.
+    ///
+    /// # Errors
+    /// The broker cannot be reached within some seconds, or its stream is unfit.
+    ///
+    /// Cancel safe.
+    pub async fn shared(
+        of_one: usize,
+        environment: Name,
+        name: Name,
+        nats: BusConfig,
+    ) -> Result<Self, SharedOpenError> {
+        let mut config = SharedConfig::new(environment, name);
+        config.window = Window { window_s: LIFE_S + SKEW_S, skew_s: SKEW_S };
+        config.nonce_limits = limits(of_one);
+        let guard = SharedGuard::open(config, nats, Arc::new(SystemClock)).await?;
+        Ok(Self { guard: Arc::new(guard), skew_s: SKEW_S })
+    }
+
+    /// Why nothing can be used now, if others have to be asked for it.
+    #[must_use]
+    pub fn not_ready(&self) -> Option<String> {
+        (self.skew_s > 0).then(|| self.guard.not_ready()).flatten()
+    }
+
+    /// Nothing is used any more. Ends within a short time.
+    pub async fn close(&self) {
+        // A broker that is silent takes nothing.
+        drop(timeout(Duration::from_secs(1), self.guard.close()).await);
     }
 
     /// Uses up a value of this caller. It is none any more [`LIFE_S`] after its date.
@@ -59,15 +100,16 @@ impl Once {
     /// Cancel safety: a value whose future is dropped may be used up.
     pub async fn spend(&self, kind: Kind, principal: &str, value: &str, dated: Dated) -> Result<(), AdmitError> {
         let stale = AdmitError::Stale;
-        // The guard has no skew of its own, so that what the door has dated holds from its first second on.
         let (from, to) = match dated {
             Dated::Here(at) => (at, at.checked_add(LIFE_S).ok_or(stale)?),
-            Dated::ByCaller(at) => (at.checked_sub(SKEW_S).ok_or(stale)?, at.checked_add(LIFE_S).ok_or(stale)?),
+            Dated::ByCaller(at) => {
+                (at.checked_sub(SKEW_S - self.skew_s).ok_or(stale)?, at.checked_add(LIFE_S).ok_or(stale)?)
+            }
         };
         let owner = Name::new(&URL_SAFE_NO_PAD.encode(digest(&[principal]))).map_err(|_| stale)?;
         let value = digest(&[kind.as_str(), value]);
         let value = value.first_chunk::<16>().and_then(|value| Nonce::from_text(&URL_SAFE_NO_PAD.encode(value)));
-        self.0.admit(&owner, value.ok_or(stale)?, from, to, Instant::now()).await
+        self.guard.admit(&owner, value.ok_or(stale)?, from, to, Instant::now()).await
     }
 }
 
@@ -78,10 +120,6 @@ impl Kind {
             Self::Ticket => "ticket",
         }
     }
-}
-
-fn window() -> Window {
-    Window { window_s: LIFE_S + SKEW_S, skew_s: 0 }
 }
 
 /// 100 MB when it is full: about 70 bytes for each value.
@@ -103,8 +141,6 @@ fn digest(texts: &[&str]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use std::time::Duration;
-
     use sealwire::Clock as _;
 
     use super::*;

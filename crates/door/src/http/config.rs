@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sealwire::address::{Address, AddressFault, Plaintext, front};
 use sealwire::auth::{SecretFileError, read_public};
-use sealwire::{MethodName, Name, TokensConfig};
+use sealwire::{BusConfig, MethodName, Name, TokensConfig};
 use serde::Deserialize;
 
 use super::gate;
@@ -72,6 +72,8 @@ pub struct DoorConfig {
     pub leave_s: u64,
     /// The other replicas, if there are any that clients may come to.
     pub replicas: Option<Replicas>,
+    /// With `mint`, where replicas remember together which proofs and tickets were used; each by itself if left out.
+    pub replay: Option<ReplayMemory>,
     /// Whether it shows a page of what passes it, to this machine alone.
     #[serde(default)]
     pub page: bool,
@@ -95,6 +97,19 @@ pub struct Replicas {
     pub all: Vec<String>,
     /// Whom their certificates must come from, a PEM file; the system's trust anchors if left out.
     pub tls_ca: Option<PathBuf>,
+}
+
+/// `[door.replay]`: the shared replay guard of a door's replicas.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ReplayMemory {
+    /// The environment.
+    pub environment: Name,
+    /// What the door is called there; the same in all replicas, and no service's name.
+    pub name: Name,
+    /// The guard's own user of the broker, as `[replay.nats]` of a service.
+    pub nats: BusConfig,
 }
 
 /// Who callers are to the services.
@@ -325,6 +340,9 @@ impl DoorConfig {
         if let Some(ca) = self.replicas.as_mut().and_then(|replicas| replicas.tls_ca.as_mut()) {
             *ca = folder.join(&*ca);
         }
+        if let Some(replay) = &mut self.replay {
+            replay.nats = std::mem::take(&mut replay.nats).relative_to(folder);
+        }
         if let Some(tokens) = &mut self.tokens {
             tokens.relative_to(folder);
         }
@@ -333,6 +351,7 @@ impl DoorConfig {
     fn check(&mut self) -> Result<(), String> {
         self.check_identity()?;
         self.check_replicas()?;
+        self.check_replay()?;
         let Self { hosts, origins, .. } = self;
         within("connections", self.connections as u64, 1, 65_536)?;
         within("per_second", self.per_second.into(), 1, 1_000_000)?;
@@ -391,6 +410,23 @@ impl DoorConfig {
 }
 
 impl DoorConfig {
+    fn check_replay(&self) -> Result<(), String> {
+        let Some(replay) = &self.replay else { return Ok(()) };
+        if self.identity == (Identity::Own {}) {
+            return Err("`replay` is for `mint` and `exchange`: with `own` there are no proofs and tickets".to_owned());
+        }
+        if self.seal_key.is_none() {
+            return Err("`replay` needs a `seal_key`: else replicas take none of each other's tickets".to_owned());
+        }
+        if self.expose.iter().any(|exposed| exposed.service == replay.name) {
+            return Err(format!(
+                "`name` of `replay` is `{}`, a service: the memory of its guard is not the door's",
+                replay.name
+            ));
+        }
+        Ok(())
+    }
+
     fn check_replicas(&self) -> Result<(), String> {
         let Some(Replicas { listen, url, all, tls_ca }) = &self.replicas else { return Ok(()) };
         let is_tls = self.tls_cert.is_some();

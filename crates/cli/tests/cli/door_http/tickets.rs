@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::balancer::Balancer;
 use super::looked_at::{Browser, chromium};
-use super::wire::{Wire, call};
+use super::wire::{Answer, Wire, call};
 use super::ws::{Socket, open};
 use super::{Door, FAST, dpop, mint};
 use crate::backends::stage::{LONG, Stage};
@@ -25,6 +25,12 @@ async fn stage(issuer: &TokenIssuer) -> Stage {
     let stage = mint::stage(issuer).await;
     write_secret(&stage.shell.path("seal.key"), &"5e".repeat(32), false).unwrap();
     stage
+}
+
+/// The same, with one memory of what was used.
+fn together(stage: &Stage) -> String {
+    let url = stage.server.url();
+    format!("{SEALED}replay = {{ environment = \"dev\", name = \"door\", nats = {{ urls = [\"{url}\"] }} }}\n")
 }
 
 async fn start(stage: &Stage, door: &str, dpop: &str) -> Door {
@@ -41,6 +47,66 @@ async fn granted(mut wire: Wire, token: &str) -> String {
 
 fn shown(ticket: &str) -> String {
     format!("Sec-WebSocket-Protocol: jsonrpc, ticket.sealwire.dev.{ticket}\r\n")
+}
+
+/// With one memory, of replicas that come and go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_one_memory_a_ticket_opens_one_socket_whichever_replica_it_comes_to() {
+    let issuer = TokenIssuer::generate("https://idp.example").unwrap();
+    let mut stage = stage(&issuer).await;
+    let token = issuer.issue(&mint::request("ann")).unwrap();
+    let together = together(&stage);
+    let one = start(&stage, &together, "off").await;
+    let two = start(&stage, &together, "off").await;
+    // The memory is new, and what was used before it may have been used.
+    for door in [&one, &two] {
+        door.is_ready(200).await;
+        takes_tickets(door, &one, &token).await;
+    }
+    for (first, second) in [(&one, &two), (&two, &one)] {
+        let ticket = granted(one.wire().await, &token).await;
+        assert!(opens(first.wire().await, &ticket).await);
+        assert!(!opens(second.wire().await, &ticket).await);
+    }
+    // Of all who come with it at once, to either.
+    let ticket = granted(two.wire().await, &token).await;
+    let mut all = JoinSet::new();
+    for door in [&one, &two].into_iter().cycle().take(16) {
+        let (wire, ticket) = (door.wire().await, ticket.clone());
+        all.spawn(async move { opens(wire, &ticket).await });
+    }
+    assert_eq!(all.join_all().await.into_iter().filter(|opened| *opened).count(), 1);
+    // One that is used, and one that is not, while a replica is started anew: it knows the one, and takes the other at once.
+    let (used, unused) = (granted(one.wire().await, &token).await, granted(one.wire().await, &token).await);
+    assert!(opens(two.wire().await, &used).await);
+    assert_eq!(two.stop().await.0, Some(0));
+    let two = start(&stage, &together, "off").await;
+    two.is_ready(200).await;
+    assert!(!opens(two.wire().await, &used).await);
+    assert!(opens(two.wire().await, &unused).await);
+    // Without the broker nobody can know.
+    let ticket = granted(one.wire().await, &token).await;
+    stage.server.kill().await;
+    let refused = answer(one.wire().await, &ticket).await;
+    assert_eq!((refused.status, refused.json()["error"]["code"].as_i64()), (503, Some(-32014)), "{refused:?}");
+    one.is_ready(503).await;
+    for door in [one, two] {
+        assert_eq!(door.stop().await.0, Some(0));
+    }
+}
+
+/// Waits until its memory is older than a ticket may be.
+async fn takes_tickets(door: &Door, granting: &Door, token: &str) {
+    let begun = async {
+        while answer(door.wire().await, &granted(granting.wire().await, token).await).await.status != 101 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    within(LONG, begun).await;
+}
+
+async fn answer(mut wire: Wire, ticket: &str) -> Answer {
+    wire.ask(open("/rpc/tools/ws", &shown(ticket))).await
 }
 
 /// Whether it opens a socket on which calls are answered.
@@ -69,14 +135,9 @@ async fn a_ticket_opens_one_socket_at_each_replica_with_the_key_that_sealed_it()
     for door in [&stranger, &one, &two] {
         door.is_ready(200).await;
     }
-    let begun = async {
-        for door in [&one, &two] {
-            while !opens(door.wire().await, &granted(one.wire().await, &token).await).await {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            }
-        }
-    };
-    within(LONG, begun).await;
+    for door in [&one, &two] {
+        takes_tickets(door, &one, &token).await;
+    }
 
     // Each remembers those that were used with it.
     let ticket = granted(one.wire().await, &token).await;
@@ -121,31 +182,36 @@ async fn sockets_and_tickets_of_a_token_that_is_bound_to_a_key_are_for_who_prove
     let Some(python) = python() else { return };
     let issuer = TokenIssuer::generate("https://idp.example").unwrap();
     let stage = stage(&issuer).await;
-    let started = async || {
-        let mut doors = Vec::new();
-        for mode in ["accept", "accept", "require"] {
-            let door = start(&stage, SEALED, mode).await;
-            door.is_ready(200).await;
-            doors.push(door);
+    let together = together(&stage);
+    for (bounds, is_together) in [(SEALED, false), (together.as_str(), true)] {
+        let started = async || {
+            let mut doors = Vec::new();
+            for mode in ["accept", "accept", "require"] {
+                let door = start(&stage, bounds, mode).await;
+                door.is_ready(200).await;
+                doors.push(door);
+            }
+            doors
+        };
+        let (found, doors) = dpop::found(python, "ws_dpop.py", &issuer, started).await;
+        let (unproved, no_token) = ("401 invalid_dpop_proof", "401 invalid_token");
+        // Unless they have one together, each replica has a memory of its own.
+        let at_another = |refused: &str| if is_together { json!(refused) } else { json!(3) };
+        let expected = json!({
+            "proved": 3, "same proof": [3, unproved], "slow clock": "401 use_dpop_nonce", "slow clock, with the nonce": 3,
+            "no proof": unproved, "of another method": unproved, "of another address": unproved, "of another key": unproved,
+            "as a bearer": no_token,
+            "ticket": [3, no_token], "ticket, no proof": unproved, "ticket, proof of the socket": unproved,
+            "ticket, same proof": [true, unproved], "ticket, as a bearer": no_token,
+            "at another, ticket": [3, no_token, at_another(no_token), no_token],
+            "at another, proof": [3, at_another(unproved), unproved, unproved],
+            // What was granted to a bearer is a bearer's.
+            "bearer's": 3, "bearer's, where keys are required": no_token, "proved, where keys are required": 3,
+        });
+        assert_eq!(found, expected);
+        for door in doors {
+            assert_eq!(door.stop().await.0, Some(0));
         }
-        doors
-    };
-    let (found, doors) = dpop::found(python, "ws_dpop.py", &issuer, started).await;
-    let (unproved, no_token) = ("401 invalid_dpop_proof", "401 invalid_token");
-    let expected = json!({
-        "proved": 3, "same proof": [3, unproved], "slow clock": "401 use_dpop_nonce", "slow clock, with the nonce": 3,
-        "no proof": unproved, "of another method": unproved, "of another address": unproved, "of another key": unproved,
-        "as a bearer": no_token,
-        "ticket": [3, no_token], "ticket, no proof": unproved, "ticket, proof of the socket": unproved,
-        "ticket, same proof": [true, unproved], "ticket, as a bearer": no_token,
-        // Each replica has a memory of its own.
-        "at another, ticket": [3, no_token, 3, no_token], "at another, proof": [3, 3, unproved, unproved],
-        // What was granted to a bearer is a bearer's.
-        "bearer's": 3, "bearer's, where keys are required": no_token, "proved, where keys are required": 3,
-    });
-    assert_eq!(found, expected);
-    for door in doors {
-        assert_eq!(door.stop().await.0, Some(0));
     }
     stage.end().await;
 }
@@ -184,11 +250,12 @@ async fn a_page_in_a_browser_opens_sockets_with_tickets_and_pages_of_others_do_n
     stage.shell.write("door.toml", &stage.shell.read("door.toml").replace("127.0.0.1:0", &at));
     let door = Door::spawn(&stage.shell).await;
     door.is_ready(200).await;
+    let token = issuer.issue(&mint::request("ann")).unwrap();
+    takes_tickets(&door, &door, &token).await;
 
     let mut browser = Browser::start(python, &chromium, &origin, &stage.shell.path("browser"));
     browser.tell(json!({ "do": "open" })).await;
     browser.sees("typeof opened === 'function'").await;
-    let token = issuer.issue(&mint::request("ann")).unwrap();
     let ask = format!("ticket({{ Authorization: 'Bearer {token}' }})");
     let ticket = async |browser: &mut Browser| {
         let ticket = browser.evaluate(&ask).await["ticket"].as_str().expect("a ticket").to_owned();

@@ -145,6 +145,31 @@ fn replicas_are_named_where_nobody_else_can_be_taken_for_one() {
     }
 }
 
+#[test]
+fn one_memory_of_replicas_is_for_what_callers_show_and_no_services() {
+    let tables = "\n[[door.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"j.json\"\n[[door.expose]]";
+    let mint = "a.json\"\npublic_url = \"https://door.example\"\nidentity = { mode = \"mint\", key = \"k.json\" }\n\
+                seal_key = \"k\"\nreplay = { environment = \"prod\", name = \"door\", nats = { urls = [\"nats://a\"], \
+                password_file = \"p\" } }\n";
+    let good = LEAST.replace("a.json\"\n", mint).replace("[[door.expose]]", tables);
+    let mut door = read(&good).unwrap();
+    door.relative_to(Path::new("folder"));
+    assert_eq!(door.replay.unwrap().nats.password_file.as_deref(), Some(Path::new("folder/p")));
+    for (from, to, said) in [
+        ("seal_key = \"k\"\n", "", "needs a `seal_key`"),
+        ("name = \"door\"", "name = \"math\"", "`name` of `replay` is `math`, a service"),
+        ("name = \"door\"", "name = \"a.b\"", "a.b"),
+        ("name = \"door\"", "x = 1", "unknown field"),
+        ("nats = {", "nats = { x = 1,", "unknown field"),
+    ] {
+        let error = read(&good.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(said), "{to}: {error}");
+    }
+    let own = LEAST.replace("a.json\"\n", &mint.replace("identity = { mode = \"mint\", key = \"k.json\" }\n", ""));
+    let error = read(&own).unwrap_err();
+    assert!(error.contains("for `mint` and `exchange`"), "{error}");
+}
+
 /// docs/doors.md has every key, and what it says of those that are left out is so.
 #[test]
 fn the_page_has_every_key_and_its_example_is_one() {
@@ -172,5 +197,5 @@ fn the_page_has_every_key_and_its_example_is_one() {
         }
         described += 1;
     }
-    assert_eq!(described, 28);
+    assert_eq!(described, 29);
 }
