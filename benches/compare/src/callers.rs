@@ -304,8 +304,9 @@ impl Post {
         self.last_id += 1;
         let (before, behind) = &with.posted[usize::from(self.is_tool)];
         let (_, body) = self.ask(format!("{before}{}{behind}", self.last_id).into()).await?;
-        // The answer is the last of the events, where it comes as one.
-        let text = body.windows(6).rposition(|bytes| bytes == b"data: ").map_or(&body[..], |at| &body[at + 6..]);
+        // The answer is the last line of data, where it comes as an event.
+        let text =
+            body.split(|byte| *byte == b'\n').rev().find_map(|line| line.strip_prefix(b"data: ")).unwrap_or(&body);
         let read = self.read(with, text);
         read.map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&body)).into())
     }

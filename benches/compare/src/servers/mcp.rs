@@ -8,6 +8,7 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
+use axum::serve::ListenerExt as _;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::transport::streamable_http_server::session::SessionManager;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
@@ -65,6 +66,8 @@ pub async fn serve<M: SessionManager>((config, sessions): (StreamableHttpServerC
     };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     super::listens(listener.local_addr()?);
+    // As the others have it. Else what is written in several parts waits for acknowledgements, 40 ms.
+    let listener = listener.tap_io(|socket| drop(socket.set_nodelay(true)));
     axum::serve(listener, Router::new().nest_service("/mcp", service).layer(from_fn(gate))).await?;
     Ok(())
 }
