@@ -40,7 +40,7 @@ use tokio_rustls::TlsAcceptor;
 use self::a2a::A2a;
 pub use self::callers::CallersError;
 use self::callers::{Callers, METADATA};
-pub use self::config::{A2aAgent, DoorConfig, DoorConfigError, Dpop, Expose, Identity, ReplayMemory, Replicas};
+pub use self::config::{A2aAgent, DoorConfig, DoorConfigError, Dpop, Expose, Identity, Replicas};
 use self::connections::{Body, Held, Leaving, Received};
 use self::mcp::Mcp;
 use self::page::Page;
@@ -80,9 +80,6 @@ pub enum OpenError {
     /// The memory of what was used once.
     #[error(transparent)]
     Once(#[from] sealwire::auth::OpenError),
-    /// The same, where replicas have one together.
-    #[error("`replay`: {0}")]
-    OnceTogether(#[from] sealwire::auth::SharedOpenError),
     /// Certificate or key of the listener, or whom those of other replicas must come from; why.
     #[error("{0}")]
     Tls(String),
@@ -105,11 +102,10 @@ impl Door {
     /// Cancel safe.
     pub async fn open(config: DoorConfig, credentials: Credentials) -> Result<Self, OpenError> {
         let tls = tls::acceptor(&config).map_err(OpenError::Tls)?;
+        let once = Once::local(config.proofs())?;
         let once = match config.replay.clone() {
-            None => Once::local(config.proofs())?,
-            Some(ReplayMemory { environment, name, nats }) => {
-                Once::shared(config.proofs(), environment, name, nats).await?
-            }
+            Some(memory) => once.shared(memory, config.per_second, config.burst),
+            None => once,
         };
         let once = Arc::new(once);
         let (callers, credentials) = Callers::new(&config, credentials, &once).await?;
@@ -176,6 +172,7 @@ impl Door {
             (callers, others) = async { tokio::join!(serving, for_others) } => callers + others,
             () = self.tidy() => 0,
             () = self.keep_page() => 0,
+            () = self.keep_memory() => 0,
         };
         self.mcp.close().await;
         self.a2a.close().await;
@@ -195,10 +192,17 @@ impl Door {
             was_away = away.is_some();
             sleep(TIDY).await;
             self.admission.tidy();
+            self.once.tidy();
             self.mcp.tidy();
             self.a2a.tidy();
             self.callers.refresh().await;
         }
+    }
+
+    /// Opens the memory of all replicas, if they have one.
+    async fn keep_memory(&self) {
+        self.once.open().await;
+        std::future::pending().await
     }
 
     async fn keep_page(&self) {
@@ -221,7 +225,7 @@ impl Door {
             "/livez" => health(&head, true),
             // Whoever asks it sends callers elsewhere.
             "/readyz" if *self.stopping.borrow() => health(&head, false),
-            "/readyz" => health(&head, self.bus.is_up() && self.once.not_ready().is_none()),
+            "/readyz" => health(&head, self.bus.is_up() && self.once.is_ready()),
             _ => match gate::pass(&self.config, &head) {
                 Ok(origin) => {
                     let mut answer = match gate::preflight(&head, origin.as_ref()) {
@@ -344,9 +348,10 @@ fn holding(answer: Response<Body>, place: impl Send + Unpin + 'static) -> Respon
 fn health(head: &Parts, is_well: bool) -> Response<Body> {
     let (status, text) = match (&head.method, is_well) {
         (&(Method::GET | Method::HEAD), true) => (StatusCode::OK, "ok\n"),
-        (&(Method::GET | Method::HEAD), false) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "the broker cannot be reached, or the door is being stopped\n")
-        }
+        (&(Method::GET | Method::HEAD), false) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the broker cannot be reached, the memory of all replicas is not there yet, or the door is being stopped\n",
+        ),
         _ => (StatusCode::METHOD_NOT_ALLOWED, "GET\n"),
     };
     let mut answer = answered(status, "text/plain; charset=utf-8", text);

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use sealwire::address::{Address, AddressFault, Plaintext, front};
 use sealwire::auth::{SecretFileError, read_public};
-use sealwire::{BusConfig, MethodName, Name, TokensConfig};
+use sealwire::{MethodName, Name, TokensConfig};
 use serde::Deserialize;
 
 use super::gate;
+use crate::once::ReplayMemory;
 
 /// A door over HTTP: where it listens, as whom it calls, and which services it leads to. docs/doors.md has every key.
 #[derive(Debug, Clone, Deserialize)]
@@ -97,19 +98,6 @@ pub struct Replicas {
     pub all: Vec<String>,
     /// Whom their certificates must come from, a PEM file; the system's trust anchors if left out.
     pub tls_ca: Option<PathBuf>,
-}
-
-/// `[door.replay]`: the shared replay guard of a door's replicas.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct ReplayMemory {
-    /// The environment.
-    pub environment: Name,
-    /// What the door is called there; the same in all replicas, and no service's name.
-    pub name: Name,
-    /// The guard's own user of the broker, as `[replay.nats]` of a service.
-    pub nats: BusConfig,
 }
 
 /// Who callers are to the services.
@@ -341,7 +329,7 @@ impl DoorConfig {
             *ca = folder.join(&*ca);
         }
         if let Some(replay) = &mut self.replay {
-            replay.nats = std::mem::take(&mut replay.nats).relative_to(folder);
+            replay.relative_to(folder);
         }
         if let Some(tokens) = &mut self.tokens {
             tokens.relative_to(folder);
@@ -424,7 +412,7 @@ impl DoorConfig {
                 replay.name
             ));
         }
-        Ok(())
+        replay.check()
     }
 
     fn check_replicas(&self) -> Result<(), String> {

@@ -14,6 +14,7 @@ use sealwire::{Clock as _, SystemClock};
 
 use super::gate::single;
 use super::refusal::Refusal;
+use super::replicas::FromReplica;
 use crate::once::{Dated, LIFE_S, Once};
 use crate::{once, seal};
 
@@ -92,7 +93,10 @@ impl Proofs {
             },
         };
         let value = format!("{thumbprint} {}", proof.id);
-        match self.once.spend(once::Kind::DpopProof, principal, &value, dated).await {
+        // Another replica has used it up there, and handed the request on, which is looked at once its body is there.
+        let is_handed = head.extensions.get::<FromReplica>().is_some();
+        let at = if is_handed { once::At::ThisReplica } else { once::At::Door };
+        match self.once.spend(at, once::Kind::DpopProof, principal, &value, dated).await {
             Ok(()) => Ok(()),
             Err(AdmitError::Replayed) => Err(Unproved::Invalid("the proof was used before")),
             Err(AdmitError::Stale) => Err(self.nonce(thumbprint)),

@@ -184,10 +184,16 @@ async fn sockets_and_tickets_of_a_token_that_is_bound_to_a_key_are_for_who_prove
     let stage = stage(&issuer).await;
     let together = together(&stage);
     for (bounds, is_together) in [(SEALED, false), (together.as_str(), true)] {
+        let ports = [free_port(), free_port()];
+        let all = ports.map(|port| format!("\"http://127.0.0.1:{port}\"")).join(", ");
         let started = async || {
             let mut doors = Vec::new();
-            for mode in ["accept", "accept", "require"] {
-                let door = start(&stage, bounds, mode).await;
+            for (which, mode) in ["accept", "accept", "require"].into_iter().enumerate() {
+                let others = ports.get(which).map_or_else(String::new, |port| {
+                    let url = format!("url = \"http://127.0.0.1:{port}\"");
+                    format!("replicas = {{ listen = \"127.0.0.1:{port}\", {url}, all = [{all}] }}\n")
+                });
+                let door = start(&stage, &format!("{bounds}{others}"), mode).await;
                 door.is_ready(200).await;
                 doors.push(door);
             }
@@ -205,6 +211,7 @@ async fn sockets_and_tickets_of_a_token_that_is_bound_to_a_key_are_for_who_prove
             "ticket, same proof": [true, unproved], "ticket, as a bearer": no_token,
             "at another, ticket": [3, no_token, at_another(no_token), no_token],
             "at another, proof": [3, at_another(unproved), unproved, unproved],
+            "cancelled at another": [202, false],
             // What was granted to a bearer is a bearer's.
             "bearer's": 3, "bearer's, where keys are required": no_token, "proved, where keys are required": 3,
         });

@@ -68,6 +68,23 @@ for door in (ONE, TWO, STRICT):
         time.sleep(0.2)
 
 found = {"proved": opened(proof("GET"))}
+
+
+def mcp(door, session=None, stream=False, **message):
+    headers = shown(proof("POST", "/mcp/tools"), TOKEN, "DPoP") | {"Accept": "application/json, text/event-stream"}
+    headers |= {"Mcp-Session-Id": session} if session else {}
+    return requests.post(door + "/mcp/tools", json={"jsonrpc": "2.0"} | message, headers=headers, stream=stream, timeout=60)
+
+
+# What belongs to a call that another replica runs is handed on with its proof, which is used up by then.
+hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+session = mcp(ONE, id=0, method="initialize", params=hello).headers["Mcp-Session-Id"]
+job = {"name": "job_run", "arguments": {"steps": 5999}, "_meta": {"progressToken": 1}}
+lines = mcp(ONE, session, True, id=7, method="tools/call", params=job).iter_lines()
+next(lines)
+told_at_another = mcp(TWO, session, method="notifications/cancelled", params={"requestId": 7}).status_code
+found["cancelled at another"] = [told_at_another, any(b'"result"' in line for line in lines)]
+
 used = proof("GET")
 found["same proof"] = [opened(used), opened(used)]
 slow, heard = int(time.time()) - 9000, {}

@@ -161,6 +161,11 @@ fn one_memory_of_replicas_is_for_what_callers_show_and_no_services() {
         ("name = \"door\"", "name = \"a.b\"", "a.b"),
         ("name = \"door\"", "x = 1", "unknown field"),
         ("nats = {", "nats = { x = 1,", "unknown field"),
+        ("password_file = \"p\"", "user = \"a\", password = \"p\"", "write `password_file`"),
+        ("urls = [\"nats://a\"]", "urls = []", "no broker address"),
+        ("nats = {", "stream_messages = 9, nats = {", "write 10000 or more"),
+        ("nats = {", "replicas = 6, nats = {", "write 1 to 5"),
+        ("nats = {", "answer_within_ms = 9, nats = {", "write 10 to 1000"),
     ] {
         let error = read(&good.replacen(from, to, 1)).unwrap_err();
         assert!(error.contains(said), "{to}: {error}");

@@ -86,7 +86,7 @@ impl Tickets {
     /// Uses it up; `Err` with `None` if it was before.
     pub(in crate::http) async fn spend(&self, ticket: &Ticket, principal: &str) -> Result<(), Option<Refusal>> {
         let dated = if self.has_others { Dated::ByCaller(ticket.at) } else { Dated::Here(ticket.at) };
-        match self.once.spend(once::Kind::Ticket, principal, &ticket.id, dated).await {
+        match self.once.spend(once::At::Door, once::Kind::Ticket, principal, &ticket.id, dated).await {
             Ok(()) => Ok(()),
             Err(AdmitError::Replayed | AdmitError::Stale) => Err(None),
             Err(AdmitError::OwnerFull { retry_after_ms }) => {
