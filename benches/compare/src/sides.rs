@@ -5,10 +5,10 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use sealwire::auth::{KeyEntry, KeyRingFile, write_secret, write_service_key};
+use sealwire::auth::{IssueRequest, KeyEntry, KeyRingFile, write_secret, write_service_key};
 use sealwire::client::Credentials;
 use sealwire::wire::{AgentKey, ServiceKey, ServicePublicKey};
-use sealwire::{BusConfig, Name};
+use sealwire::{BusConfig, Clock as _, Name, SystemClock};
 use sealwire_testkit::NatsServer;
 use sealwire_testkit::site::{Site, agent_key};
 use tokio::runtime::Runtime;
@@ -192,6 +192,14 @@ impl Drop for Stage {
 /// Behind `[replay]`.
 const SHARED: &str = "guard = \"shared\"\nstream_messages = 8000000\n";
 
+/// For as long as all of it may take.
+fn token(site: &Site, name: &str) -> Fallible<String> {
+    let mut request = IssueRequest::new(name, site.endpoint.audience().as_str(), SystemClock.now_s());
+    request.roles = ["worker".to_owned()].into();
+    request.ttl_s = 3_600;
+    Ok(site.issuer.issue(&request)?)
+}
+
 /// Writes what service and door read. The credentials of an agent with an HMAC key, of one with an Ed25519 key, and of one that
 /// the service does not know.
 fn prepare(site: &Site, url: &str, guard: &str) -> Fallible<[Credentials; 3]> {
@@ -212,7 +220,7 @@ fn prepare(site: &Site, url: &str, guard: &str) -> Fallible<[Credentials; 3]> {
     let credentials = |name: &str, key: AgentKey| -> Fallible<Credentials> {
         let pinned: Vec<ServicePublicKey> = vec![service.public()];
         Ok(Credentials::new(Name::new("test")?, Name::new(name)?, key, BusConfig::open(url))
-            .token(site.token(name, &["worker"]))
+            .token(token(site, name)?)
             .service_keys(Name::new("site")?, pinned))
     };
     let all =
