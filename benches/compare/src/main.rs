@@ -20,7 +20,7 @@ use crate::servers::Kind;
 pub type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const USAGE: &str = "\
-cargo run --release --locked                    everything, in about seventeen minutes
+cargo run --release --locked                    everything, in about twenty minutes
 cargo run --release --locked -- --rounds 1      a first look
   --rounds N        slices of each side in each case (5); figures are medians of them
   --slice MS        the length of one, in milliseconds (1000)
