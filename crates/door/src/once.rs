@@ -84,7 +84,7 @@ fn usual_answer_within_ms() -> u64 {
 }
 
 /// As many values of one caller as the guards hold, whatever its rate is: replicas whose rates differ must have one stream nevertheless.
-/// In the stream these are 48,214, 357 a second, and a quarter of it at most.
+/// In the stream these are 48,215, 357 a second, and a quarter of it at most.
 const OF_ONE: usize = 25_000;
 
 impl ReplayMemory {

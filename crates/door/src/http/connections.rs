@@ -575,25 +575,27 @@ impl<T: Unpin> hyper::body::Body for Held<T> {
 /// The body of a request, which tells when all of it has come.
 #[derive(Debug)]
 pub(crate) struct Received {
-    body: Incoming,
+    /// With what passes over the rest of it, if anything does.
+    body: Arc<Mutex<Incoming>>,
     /// The connection, where what comes next on it is another request.
     presence: Option<Arc<Presence>>,
 }
 
 impl Received {
     fn new(body: Incoming, presence: Arc<Presence>) -> Self {
-        let received = Self { body, presence: Some(presence) };
+        let received = Self { body: Arc::new(Mutex::new(body)), presence: Some(presence) };
         received.look();
         received
     }
 
-    /// What comes behind it on the connection has nothing to do with it.
-    fn of_a_stream(body: Incoming) -> Self {
-        Self { body, presence: None }
+    /// What comes behind it on the connection has nothing to do with it. Whoever has the rest can pass over it.
+    fn of_a_stream(body: Incoming) -> (Self, Rest) {
+        let body = Arc::new(Mutex::new(body));
+        (Self { body: Arc::clone(&body), presence: None }, Rest(body))
     }
 
     fn look(&self) {
-        if let Some(presence) = self.presence.as_ref().filter(|_| self.body.is_end_stream()) {
+        if let Some(presence) = self.presence.as_ref().filter(|_| locked(&self.body).is_end_stream()) {
             presence.has_come(true);
         }
     }
@@ -604,22 +606,49 @@ impl hyper::body::Body for Received {
     type Error = hyper::Error;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, hyper::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
+        let frame = Pin::new(&mut *locked(&self.body)).poll_frame(context);
         self.look();
         frame
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        locked(&self.body).is_end_stream()
     }
 
     fn size_hint(&self) -> hyper::body::SizeHint {
-        self.body.size_hint()
+        locked(&self.body).size_hint()
     }
 }
+
+/// What nobody has read of a request's body.
+struct Rest(Arc<Mutex<Incoming>>);
+
+impl Rest {
+    /// Takes what is still to come, if that is little and comes soon. A server may end a stream behind its answer while the request is
+    /// being sent (RFC 9113 §8.1), and clients take that for a failure, curl 7.88 among them.
+    async fn pass_over(self) {
+        if locked(&self.0).is_end_stream() {
+            return;
+        }
+        let passing = async {
+            let mut left = PASSED_OVER;
+            while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut *locked(&self.0)).poll_frame(context)).await {
+                left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+                if left == 0 {
+                    return;
+                }
+            }
+        };
+        drop(timeout(PASSED_OVER_FOR, passing).await);
+    }
+}
+
+/// The most bytes of it, and for how long.
+const PASSED_OVER: usize = 64 << 10;
+const PASSED_OVER_FOR: Duration = Duration::from_secs(2);
 
 /// A socket that tells when something comes and goes. Only the connection's task uses it.
 struct Watched<S> {

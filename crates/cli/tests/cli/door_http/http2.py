@@ -5,6 +5,7 @@ import json
 import socket
 import ssl
 import sys
+import time
 
 import h2.config
 import h2.connection
@@ -96,6 +97,25 @@ def heard_of(wire, connection, fields=(), left_out=(), body=ADD, path="/rpc/tool
     return came or heard(wire, connection, stream)
 
 
+def late():
+    """What a request is refused with whose body comes after its head, and whether its stream was ended while it came."""
+    wire, connection = raw()
+    stream = connection.get_next_available_stream_id()
+    connection.send_headers(stream, [(name, "/rpc/others" if name == ":path" else value) for name, value in RIGHT])
+    wire.sendall(connection.data_to_send())
+    time.sleep(0.3)
+    connection.send_data(stream, ADD, end_stream=True)
+    wire.sendall(connection.data_to_send())
+    status, is_reset, is_over = None, False, False
+    while not is_over:
+        for event in connection.receive_data(wire.recv(65_536)):
+            status = int(dict(event.headers)[b":status"]) if isinstance(event, h2.events.ResponseReceived) else status
+            is_reset |= isinstance(event, h2.events.StreamReset)
+            is_over |= isinstance(event, h2.events.StreamEnded)
+        wire.sendall(connection.data_to_send())
+    return [status, is_reset]
+
+
 with httpx.Client(http2=True, verify=ssl.create_default_context(cafile=CA), timeout=60) as client:
     answer = client.post(f"{DOOR}/rpc/tools", json=request("math/add", params=[2, 3]))
     found["added"] = [answer.http_version, answer.status_code, answer.json()["result"]]
@@ -126,6 +146,7 @@ async def many():
 
 found["many"] = asyncio.run(many()) == [n + 1 for n in range(120)]
 
+found["late"] = late()
 found["asked"] = {
     "as it should be": asks(),
     "with its length": asks([("content-length", str(len(ADD)))]),

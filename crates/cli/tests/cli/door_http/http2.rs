@@ -33,6 +33,7 @@ async fn http2_is_spoken_over_tls_within_the_same_bounds() {
     assert_eq!(found["tool"], json!(["HTTP/2", "5"]));
     assert_eq!(found["events"], "[DONE]");
     assert_eq!(found["many"], true);
+    assert_eq!(found["late"], json!([404, false]));
     assert_eq!(
         found["asked"],
         json!({

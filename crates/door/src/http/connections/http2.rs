@@ -81,12 +81,15 @@ impl Presence {
             let streams = streams.0.clone();
             service_fn(move |request: Request<Incoming>| {
                 let (stream, is_head) = (streams.begin(), request.method() == Method::HEAD);
+                let (head, body) = request.into_parts();
+                let (body, rest) = Received::of_a_stream(body);
                 // On the heap: hyper and the task that it comes into would move all of it, several times.
-                let begun = stream.map(|stream| (stream, Box::pin(answer(request.map(Received::of_a_stream)))));
+                let begun = stream.map(|stream| (stream, Box::pin(answer(Request::from_parts(head, body)))));
                 async move {
                     // The connection is about to be ended, and its client has been told: nothing is begun.
                     let Some((stream, answering)) = begun else { return Ok(no_place()) };
                     let mut answer = answering.await;
+                    rest.pass_over().await;
                     answer.headers_mut().remove(CONNECTION);
                     if answer.extensions().get::<Leaving>().is_some() {
                         stream.shared.leave.notify_one();
