@@ -149,8 +149,8 @@ fn replicas_are_named_where_nobody_else_can_be_taken_for_one() {
 fn one_memory_of_replicas_is_for_what_callers_show_and_no_services() {
     let tables = "\n[[door.tokens.issuer]]\nissuer = \"https://idp.example\"\njwks = \"j.json\"\n[[door.expose]]";
     let mint = "a.json\"\npublic_url = \"https://door.example\"\nidentity = { mode = \"mint\", key = \"k.json\" }\n\
-                seal_key = \"k\"\nreplay = { environment = \"prod\", name = \"door\", nats = { urls = [\"nats://a\"], \
-                password_file = \"p\" } }\n";
+                seal_key = \"k\"\nreplay = { environment = \"prod\", name = \"door\", nats = { urls = [\"tls://a\"], \
+                user = \"a\", password_file = \"p\" } }\n";
     let good = LEAST.replace("a.json\"\n", mint).replace("[[door.expose]]", tables);
     let mut door = read(&good).unwrap();
     door.relative_to(Path::new("folder"));
@@ -161,8 +161,8 @@ fn one_memory_of_replicas_is_for_what_callers_show_and_no_services() {
         ("name = \"door\"", "name = \"a.b\"", "a.b"),
         ("name = \"door\"", "x = 1", "unknown field"),
         ("nats = {", "nats = { x = 1,", "unknown field"),
-        ("password_file = \"p\"", "user = \"a\", password = \"p\"", "write `password_file`"),
-        ("urls = [\"nats://a\"]", "urls = []", "no broker address"),
+        ("password_file = \"p\"", "password = \"p\"", "write `password_file`"),
+        ("urls = [\"tls://a\"]", "urls = []", "no broker address"),
         ("nats = {", "stream_messages = 9, nats = {", "write 10000 or more"),
         ("nats = {", "replicas = 6, nats = {", "write 1 to 5"),
         ("nats = {", "answer_within_ms = 9, nats = {", "write 10 to 1000"),
