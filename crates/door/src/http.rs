@@ -104,7 +104,7 @@ impl Door {
         let tls = tls::acceptor(&config).map_err(OpenError::Tls)?;
         let once = Once::local(config.proofs())?;
         let once = match config.replay.clone() {
-            Some(memory) => once.shared(memory, config.per_second, config.burst),
+            Some(memory) => once.shared(memory, config.quota()),
             None => once,
         };
         let once = Arc::new(once);

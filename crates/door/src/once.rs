@@ -1,7 +1,6 @@
 //! What may be used once: proofs and tickets that callers show to a door. The library's replay guard remembers them.
 //! Never says yes twice to one value, nor to one of which it cannot know whether it was used before.
 
-use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -157,15 +156,13 @@ impl Once {
         Ok(Self { here, together: None })
     }
 
-    /// The same for all processes that are told the same, once it was opened: replicas of a door. Each caller may use so many a second, and
-    /// so many at once.
+    /// The same for all processes that are told the same, once it was opened: replicas of a door. Each caller may use so much here.
     #[must_use]
-    pub fn shared(mut self, memory: ReplayMemory, per_second: u32, burst: u32) -> Self {
-        let positive = |number: u32| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
+    pub fn shared(mut self, memory: ReplayMemory, of_caller: Quota) -> Self {
         self.together = Some(Together {
             memory,
             guard: OnceLock::new(),
-            rate: RateLimiter::dashmap(Quota::per_second(positive(per_second)).allow_burst(positive(burst))),
+            rate: RateLimiter::dashmap(of_caller),
             clock: DefaultClock::default(),
             was_ready: AtomicBool::new(false),
         });

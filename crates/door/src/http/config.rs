@@ -2,9 +2,11 @@
 //! Never takes a file that others could have written, and guesses nothing: what is not known is an error.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use governor::Quota;
 use sealwire::address::{Address, AddressFault, Plaintext, front};
 use sealwire::auth::{SecretFileError, read_public};
 use sealwire::{MethodName, Name, TokensConfig};
@@ -300,6 +302,12 @@ impl DoorConfig {
     #[must_use]
     pub fn refresh(&self) -> Duration {
         Duration::from_secs(self.refresh_s)
+    }
+
+    /// The rate of one caller.
+    pub(super) fn quota(&self) -> Quota {
+        let positive = |number: u32| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
+        Quota::per_second(positive(self.per_second)).allow_burst(positive(self.burst))
     }
 
     /// How many proofs and tickets of one caller are remembered: as many as it may use while one lives.

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use governor::clock::{Clock as _, DefaultClock};
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use governor::{DefaultKeyedRateLimiter, RateLimiter};
 use sealwire::client::Observer;
 
 use super::callers::Shown;
@@ -90,9 +90,8 @@ pub(crate) struct Place {
 
 impl Admission {
     pub(super) fn new(config: &DoorConfig) -> Self {
-        let positive = |number: u32| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
-        let burst = positive(config.burst);
-        let rate = RateLimiter::dashmap(Quota::per_second(positive(config.per_second)).allow_burst(burst));
+        let quota = config.quota();
+        let (rate, burst) = (RateLimiter::dashmap(quota), quota.burst_size());
         let services = if config.expose.len() > 1 { 2 } else { 1 };
         let places =
             |most: u32| Arc::new(Places { most, of_service: most.div_ceil(services), taken: Mutex::default() });
