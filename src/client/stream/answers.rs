@@ -19,7 +19,8 @@ use crate::wire::Received;
 /// The answers of one stream.
 #[derive(Default)]
 pub(super) struct Answers {
-    making: FuturesUnordered<BoxFuture<'static, AskAnswer>>,
+    /// None until something is asked, as hardly any method does.
+    making: Option<FuturesUnordered<BoxFuture<'static, AskAnswer>>>,
     /// What the service may not have, oldest first.
     kept: VecDeque<Kept>,
 }
@@ -53,7 +54,7 @@ impl Answers {
         let name = ask.ask.unwrap_or_default();
         let request = requests(&ask.payload).and_then(|requests| requests.into_iter().next());
         let id = request.as_ref().and_then(|request| request.id.clone());
-        self.making.push(Box::pin(async move {
+        self.making.get_or_insert_default().push(Box::pin(async move {
             let outcome = match (request, on_ask) {
                 (None, _) => Err(RpcError::with_code(code::INVALID_REQUEST, "Invalid Request")),
                 (Some(_), None) => Err(RpcError::with_code(code::METHOD_NOT_FOUND, "Method not found")),
@@ -71,7 +72,7 @@ impl Answers {
     ///
     /// Cancel safety: nothing is lost.
     pub(super) async fn made(&mut self) -> Option<AskAnswer> {
-        self.making.next().await
+        self.making.as_mut()?.next().await
     }
 
     /// Keeps one that was sent, or could not be. `last` is the last frame so far.
