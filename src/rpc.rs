@@ -13,7 +13,7 @@ mod params;
 mod request;
 mod response;
 
-pub use crate::strict_json::{Flaw, MAX_DEPTH, MAX_VALUE_DEPTH, strict_value};
+pub use crate::strict_json::{Flaw, MAX_DEPTH, MAX_VALUE_DEPTH, strict_text, strict_value};
 pub use canonical::{CanonicalError, canonical};
 pub use error::{RpcError, code};
 pub use id::Id;

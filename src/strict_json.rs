@@ -49,7 +49,15 @@ pub(crate) fn check(payload: &[u8]) -> Result<&str, Flaw> {
 /// # Errors
 /// [`Flaw`]; [`Flaw::TooDeep`] above [`MAX_VALUE_DEPTH`].
 pub fn strict_value(text: &str) -> Result<&RawValue, Flaw> {
-    serde_json::from_str(check_to(MAX_VALUE_DEPTH, text.as_bytes())?).map_err(|_| Flaw::Syntax)
+    serde_json::from_str(strict_text(text.as_bytes())?).map_err(|_| Flaw::Syntax)
+}
+
+/// As [`strict_value`], for who reads the text by other means.
+///
+/// # Errors
+/// As of [`strict_value`], and [`Flaw::NotUtf8`].
+pub fn strict_text(text: &[u8]) -> Result<&str, Flaw> {
+    check_to(MAX_VALUE_DEPTH, text)
 }
 
 fn check_to(levels: usize, payload: &[u8]) -> Result<&str, Flaw> {

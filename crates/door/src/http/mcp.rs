@@ -19,7 +19,7 @@ use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 use sealwire::client::TraceContext;
-use sealwire::rpc::strict_value;
+use sealwire::rpc::strict_text;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::sleep;
@@ -209,9 +209,7 @@ impl Door {
         }
         let enter = || self.admission.enter(&principal, service).map(Arc::new);
         // What is there twice would be read by one as the first, by another as the last.
-        let text = std::str::from_utf8(&text)
-            .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, -32_700, "the body is no text in UTF-8"))?;
-        let text = strict_value(text).map_err(|flaw| Refusal::of_text(&flaw.into()))?.get();
+        let text = strict_text(&text).map_err(|flaw| Refusal::of_text(&flaw.into()))?.trim_ascii();
         let onward = replicas.filter(|_| !is_handed).map(|_| Onward::new(&principal, head, text));
         let trace = head::trace(&head.headers);
         let sender = Sender { principal: principal.clone(), caller, trace, server, accepts, onward };
@@ -289,7 +287,7 @@ impl Door {
             return Ok(holding(self.mcp.initialize(&sender, id, params)?, place));
         }
         let bad = |fault| Refusal::of_fault(StatusCode::BAD_REQUEST, fault);
-        let asked = Asked::read(params).map_err(bad)?;
+        let mut asked = Asked::read(params).map_err(bad)?;
         let spoken = self.mcp.spoken(&sender.principal, claims, Some(method), &asked.meta)?;
         if spoken.era == Era::Modern {
             claims.check(method, &asked).map_err(bad)?;
@@ -312,7 +310,6 @@ impl Door {
             let answer = self.mcp.ask_replica(&at, onward, lost.text).await?;
             return Ok(holding(answer, place));
         }
-        let (out, lines) = Outbox::of_request();
         let mut running =
             Running::begin(&self.mcp.running, &spoken, id).map_err(|fault| Refusal::of_fault(StatusCode::OK, fault))?;
         let Sender { server, accepts, principal, caller, trace, .. } = sender;
@@ -322,6 +319,13 @@ impl Door {
             // Nobody could be asked on the way.
             capabilities = Capabilities::default();
         }
+        let (out, lines) = match asked.meta.is_told() || capabilities.forms() {
+            true => {
+                let (out, lines) = Outbox::of_request();
+                (out, Some(lines))
+            }
+            false => (Outbox::closed(), None),
+        };
         let trace = asked.meta.trace(&trace);
         let peer = Peer { name: peer, caller, out, trace, observer: principal.observer() };
         let (id, method, held) = (id.clone(), method.to_owned(), Arc::clone(&place));
@@ -333,7 +337,7 @@ impl Door {
                     biased;
                     () = running.stopped() => None,
                     () = lapsed(&*peer.caller) => Some(Err(over())),
-                    outcome = server.outcome(&peer, era, &capabilities, &method, asked) => Some(outcome),
+                    outcome = server.outcome(&peer, era, &capabilities, &method, &mut asked) => Some(outcome),
                 };
                 outcome.map(|outcome| Ended::new(era, &id, outcome))
             }

@@ -1,6 +1,7 @@
 //! One call of a tool: parts and progress on the way, questions to the people at the client, and what it comes to.
 //! Never says that a call did nothing where that is not known.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -41,7 +42,8 @@ pub(super) struct Ongoing {
     tool: Arc<Tool>,
     client: Client,
     id: MessageId,
-    receipt: Receipt,
+    /// None under HMAC, where nobody else could check it.
+    receipt: Option<Receipt>,
     /// What was asked for: only the same may go on with it.
     arguments: Box<RawValue>,
     /// Until its result is taken.
@@ -164,20 +166,20 @@ impl Waiting {
 }
 
 impl Server {
-    pub(super) async fn call(&self, peer: &Peer, era: Era, asked: Asked, capabilities: &Capabilities) -> Outcome {
+    pub(super) async fn call(&self, peer: &Peer, era: Era, asked: &mut Asked, capabilities: &Capabilities) -> Outcome {
         let Some(name) = &asked.name else { return Err(Fault::params("`name` is missing")) };
-        let arguments = match asked.arguments {
+        let arguments = match asked.arguments.take() {
             Some(arguments) if arguments.get().starts_with('{') => arguments,
             Some(_) => return Err(Fault::params("`arguments` must be an object")),
             None => raw(&Members::new()),
         };
+        let tool = self.tool(&*peer.caller, name).await?;
         let mut ongoing = match &asked.state {
             Some(state) => {
-                let tool = self.tool(&*peer.caller, name).await?;
-                self.resumed(peer, state, arguments.get(), &tool, asked.responses.unwrap_or_default())?
+                let responses = asked.responses.take().unwrap_or_default();
+                self.resumed(peer, state, arguments.get(), &tool, responses)?
             }
             None => {
-                let tool = self.tool(&*peer.caller, name).await?;
                 let client = match self.services.bus.client().await {
                     Ok(client) => client,
                     Err(away) => return Ok(failed(era, &away.to_string())),
@@ -202,13 +204,16 @@ impl Server {
         let notes = Arc::new(Notes::default());
         let noted = Arc::clone(&notes);
         let id = MessageId::default();
-        let receipt = Receipt::default();
+        let is_public = client.credentials().key().algorithm() == ProofAlgorithm::EdDsa;
+        let receipt = is_public.then(Receipt::default);
         let mut request = peer
             .request(&client, &tool)
             .note_id(&id)
-            .note_receipt(&receipt)
             .max_bytes(MAX_RESULT)
             .on_notification(move |told| noted.lock().push(told));
+        if let Some(receipt) = &receipt {
+            request = request.note_receipt(receipt);
+        }
         let mut questions = None;
         if asks {
             let (ask, asked) = mpsc::channel(1);
@@ -387,10 +392,9 @@ impl Server {
 }
 
 impl Ongoing {
-    /// What a result says of the proofs of request and answer: nothing under HMAC, where nobody else could check them.
+    /// What a result says of the proofs of request and answer.
     fn receipt(&self) -> Map<String, Value> {
-        let is_public = self.client.credentials().key().algorithm() == ProofAlgorithm::EdDsa;
-        let proofs = self.receipt.request().zip(self.receipt.answer()).filter(|_| is_public);
+        let proofs = self.receipt.as_ref().and_then(|receipt| receipt.request().zip(receipt.answer()));
         let proofs = proofs.map(|(request, answer)| json!({ "request": request, "answer": answer }));
         proofs.map(|proofs| (RECEIPT.to_owned(), proofs)).into_iter().collect()
     }
@@ -540,8 +544,7 @@ impl Telling<'_> {
 
     fn part(&mut self, part: &RawValue) {
         self.steps += 1.0;
-        let text = serde_json::from_str::<String>(part.get()).unwrap_or_else(|_| part.get().to_owned());
-        self.tell(self.steps, None, Some(text));
+        self.tell(self.steps, None, Some(as_text(part).into_owned()));
     }
 
     fn tell(&mut self, progress: f64, total: Option<f64>, message: Option<String>) {
@@ -600,10 +603,9 @@ fn succeeded(era: Era, tool: &Tool, result: &RawValue, receipt: Map<String, Valu
         );
         return era.result(all, None);
     }
-    let text = serde_json::from_str::<String>(result.get()).unwrap_or_else(|_| result.get().to_owned());
     let mut all = Members::new();
     all.extend(meta);
-    all.insert("content".to_owned(), raw(&[Text::new(&text)]));
+    all.insert("content".to_owned(), raw(&[Text::new(&as_text(result))]));
     if era.has_structured_content() {
         #[derive(Serialize)]
         struct Wrapped<'a> {
@@ -614,6 +616,13 @@ fn succeeded(era: Era, tool: &Tool, result: &RawValue, receipt: Map<String, Valu
         all.insert("structuredContent".to_owned(), structured);
     }
     era.result(all, None)
+}
+
+/// A text as it is, and anything else as JSON.
+fn as_text(value: &RawValue) -> Cow<'_, str> {
+    let json = value.get();
+    let text = json.starts_with('"').then(|| serde_json::from_str(json).map(Cow::Owned).ok()).flatten();
+    text.unwrap_or(Cow::Borrowed(json))
 }
 
 /// What a model can do something about.

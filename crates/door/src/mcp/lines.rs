@@ -204,7 +204,7 @@ impl Door {
 
     /// `None` for a request that is not answered now.
     async fn outcome(&self, id: &Id, method: &str, params: Option<&RawValue>) -> Option<Outcome> {
-        let asked = match Asked::read(params) {
+        let mut asked = match Asked::read(params) {
             Ok(asked) => asked,
             Err(fault) => return Some(Err(fault)),
         };
@@ -223,7 +223,7 @@ impl Door {
             }
         }
         let peer = Peer { trace: asked.meta.trace(&self.peer.trace), ..self.peer.clone() };
-        Some(self.server.outcome(&peer, era, &capabilities, method, asked).await)
+        Some(self.server.outcome(&peer, era, &capabilities, method, &mut asked).await)
     }
 
     /// In which revision a request is, and what its client can do.

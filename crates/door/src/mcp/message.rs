@@ -217,6 +217,11 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
 }
 
 impl Meta {
+    /// Whether its client wants to hear of the request before the response.
+    pub(crate) fn is_told(&self) -> bool {
+        self.progress.is_some() || self.level.is_some()
+    }
+
     /// In whose traces its request is looked for: what it says itself goes ahead of what the head says.
     pub(crate) fn trace(&self, head: &TraceContext) -> TraceContext {
         let Self { traceparent, tracestate, baggage, .. } = self;

@@ -32,13 +32,21 @@ impl Line {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Outbox {
+pub(crate) struct Outbox(Option<Open>);
+
+#[derive(Debug, Clone)]
+struct Open {
     lines: mpsc::Sender<Line>,
     room: Arc<Semaphore>,
     stalled: watch::Sender<bool>,
 }
 
 impl Outbox {
+    /// Of a client that takes nothing but its response.
+    pub(crate) fn closed() -> Self {
+        Self(None)
+    }
+
     pub(crate) fn new() -> (Self, mpsc::Receiver<Line>) {
         Self::of(MESSAGES)
     }
@@ -50,39 +58,42 @@ impl Outbox {
 
     fn of(messages: usize) -> (Self, mpsc::Receiver<Line>) {
         let (lines, written) = mpsc::channel(messages);
-        let outbox = Self { lines, room: Arc::new(Semaphore::new(BYTES)), stalled: watch::Sender::new(false) };
-        (outbox, written)
+        let open = Open { lines, room: Arc::new(Semaphore::new(BYTES)), stalled: watch::Sender::new(false) };
+        (Self(Some(open)), written)
     }
 
     /// Queues a message, when there is room for it.
     pub(crate) async fn send(&self, message: &impl Serialize) {
+        let Self(Some(Open { lines, room, stalled })) = self else { return };
         let text = line(message);
         let sending = async {
-            let room = Arc::clone(&self.room).acquire_many_owned(permits(text.len())).await;
+            let room = Arc::clone(room).acquire_many_owned(permits(text.len())).await;
             if let Ok(room) = room {
                 // Nobody reads any more when the door closes.
-                drop(self.lines.send(Line { text, _room: room }).await);
+                drop(lines.send(Line { text, _room: room }).await);
             }
         };
         if timeout(STALLED, sending).await.is_err() {
-            self.stalled.send_replace(true);
+            stalled.send_replace(true);
         }
     }
 
     /// Queues what is not worth waiting for.
     pub(crate) fn send_now(&self, message: &impl Serialize) {
+        let Self(Some(Open { lines, room, .. })) = self else { return };
         let text = line(message);
-        if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(permits(text.len())) {
-            drop(self.lines.try_send(Line { text, _room: room }));
+        if let Ok(room) = Arc::clone(room).try_acquire_many_owned(permits(text.len())) {
+            drop(lines.try_send(Line { text, _room: room }));
         }
     }
 
     /// Completes when the client has read nothing for too long, or nothing is written any more.
     pub(crate) async fn stalled(&self) {
-        let mut stalled = self.stalled.subscribe();
+        let Self(Some(Open { lines, stalled, .. })) = self else { return };
+        let mut stalled = stalled.subscribe();
         tokio::select! {
             _ = stalled.wait_for(|stalled| *stalled) => {}
-            () = self.lines.closed() => {}
+            () = lines.closed() => {}
         }
     }
 }

@@ -141,7 +141,7 @@ impl Server {
         era: Era,
         capabilities: &Capabilities,
         method: &str,
-        asked: Asked,
+        asked: &mut Asked,
     ) -> Outcome {
         match (method, era) {
             ("server/discover", Era::Modern) => Ok(self.discover(&*peer.caller, era)),
@@ -152,7 +152,7 @@ impl Server {
             }
             ("tools/call", _) => self.call(peer, era, asked, capabilities).await,
             ("resources/list" | "resources/templates/list" | "resources/read" | "prompts/list" | "prompts/get", _) => {
-                Box::pin(self.relay(peer, era, method, &asked)).await
+                Box::pin(self.relay(peer, era, method, asked)).await
             }
             _ => Err(Fault::new(-32601, "Method not found")),
         }

@@ -58,7 +58,8 @@ impl Ended {
 
 /// A request under way.
 pub(super) struct Answering {
-    lines: mpsc::Receiver<Line>,
+    /// None if there is nothing that could be said before the response.
+    lines: Option<mpsc::Receiver<Line>>,
     end: End,
     beat: Interval,
     era: Era,
@@ -92,7 +93,7 @@ enum Said {
 
 impl Answering {
     pub(super) fn new(
-        lines: mpsc::Receiver<Line>,
+        lines: Option<mpsc::Receiver<Line>>,
         work: impl Future<Output = Option<Ended>> + Send + 'static,
         (era, id): (Era, Id),
         tasks: Tasks,
@@ -129,14 +130,14 @@ impl Answering {
     async fn said(&mut self) -> Said {
         loop {
             if let End::Come(ended) = &mut self.end {
-                return match self.lines.try_recv() {
-                    Ok(line) => Said::Line(event(&line)),
-                    Err(_) => Said::End(ended.take()),
+                return match self.lines.as_mut().and_then(|lines| lines.try_recv().ok()) {
+                    Some(line) => Said::Line(event(&line)),
+                    None => Said::End(ended.take()),
                 };
             }
             tokio::select! {
                 biased;
-                Some(line) = self.lines.recv() => return Said::Line(event(&line)),
+                Some(line) = next(&mut self.lines) => return Said::Line(event(&line)),
                 ended = self.end.came() => self.end = End::Come(ended.unwrap_or_else(|| Some(self.lost()))),
                 _ = self.beat.tick() => return Said::Silence,
             }
@@ -196,6 +197,10 @@ impl End {
             Self::Come(ended) => Some(ended.take()),
         }
     }
+}
+
+async fn next(lines: &mut Option<mpsc::Receiver<Line>>) -> Option<Line> {
+    lines.as_mut()?.recv().await
 }
 
 fn event(line: &Line) -> Bytes {

@@ -88,23 +88,23 @@ impl Door {
         let task = async move {
             let _held = held;
             let answers = requests.iter().zip(running).map(|((id, method, params), mut running)| {
-                let (out, _) = Outbox::of_request();
+                // Nobody can be asked, or told of progress, before all of it is there.
+                let out = Outbox::closed();
                 let (caller, name, trace) = (Arc::clone(&caller), Arc::clone(&peer), &trace);
                 let (observer, server) = (observer.clone(), &server);
                 async move {
-                    let asked = match Asked::read(params.as_deref()) {
+                    let mut asked = match Asked::read(params.as_deref()) {
                         Ok(asked) => asked,
                         Err(fault) => return Some(Ended::new(era, id, Err(fault)).text),
                     };
                     let trace = asked.meta.trace(trace);
                     let peer = Peer { name, caller, out, trace, observer };
-                    // Nobody can be asked, or told of progress, before all of it is there.
                     let nobody = Capabilities::default();
                     tokio::select! {
                         biased;
                         () = running.stopped() => None,
                         () = lapsed(&*peer.caller) => Some(Ended::new(era, id, Err(over())).text),
-                        outcome = server.outcome(&peer, era, &nobody, method, asked) => Some(Ended::new(era, id, outcome).text),
+                        outcome = server.outcome(&peer, era, &nobody, method, &mut asked) => Some(Ended::new(era, id, outcome).text),
                     }
                 }
             });
