@@ -35,7 +35,6 @@ use sealwire::client::Credentials;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
-use tokio_rustls::TlsAcceptor;
 
 use self::a2a::A2a;
 pub use self::callers::CallersError;
@@ -48,6 +47,7 @@ use self::principal::{Admission, Principal};
 pub use self::probe::{NotReady, ready};
 use self::refusal::Refusal;
 use self::replicas::FromReplica;
+use self::tls::Tls;
 use crate::bus::Bus;
 use crate::once::Once;
 pub use crate::seal::{SealError, Unsealed, new_seal_key};
@@ -64,7 +64,7 @@ pub struct Door {
     admission: Arc<Admission>,
     page: Option<Arc<Page>>,
     once: Arc<Once>,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
 }
 
 /// A door that cannot be opened.
@@ -92,6 +92,8 @@ pub struct CutOff(pub usize);
 
 /// How often the rates of callers that are quiet are forgotten, and a broker that is away is looked for.
 const TIDY: Duration = Duration::from_secs(5);
+/// How often the log says that a certificate ends.
+const DAILY: Duration = Duration::from_secs(86_400);
 
 impl Door {
     /// The door of this configuration, by this agent; nothing is connected yet but to issuers whose keys are fetched.
@@ -101,7 +103,7 @@ impl Door {
     ///
     /// Cancel safe.
     pub async fn open(config: DoorConfig, credentials: Credentials) -> Result<Self, OpenError> {
-        let tls = tls::acceptor(&config).map_err(OpenError::Tls)?;
+        let tls = tls::listening(&config).map_err(OpenError::Tls)?;
         let once = Once::local(config.proofs())?;
         let once = match config.replay.clone() {
             Some(memory) => once.shared(memory, config.quota()),
@@ -141,6 +143,7 @@ impl Door {
                 async move { door.answer(request).await }
             }
         };
+        let acceptor = || self.tls.as_ref().map(|tls| tls.acceptor.clone());
         let (leave, left) = oneshot::channel();
         let most = self.config.connections;
         let serving = async {
@@ -151,7 +154,7 @@ impl Door {
                 sleep(self.config.leave()).await;
                 *ends.get_or_init(|| Instant::now() + self.config.drain())
             };
-            let cut_off = connections::serve(listener, self.tls.clone(), most, stop, answer(false)).await;
+            let cut_off = connections::serve(listener, acceptor(), most, stop, answer(false)).await;
             let until = ends.get().copied().unwrap_or_else(Instant::now);
             // The answers of people come by way of the others now.
             if self.config.replicas.is_some() {
@@ -164,7 +167,7 @@ impl Door {
         let for_others = async {
             let left = async { left.await.unwrap_or_else(|_| Instant::now()) };
             match others {
-                Some(others) => connections::serve(others, self.tls.clone(), most, left, answer(true)).await,
+                Some(others) => connections::serve(others, acceptor(), most, left, answer(true)).await,
                 None => 0,
             }
         };
@@ -184,7 +187,14 @@ impl Door {
     /// Keeps connected what nobody uses yet, and forgets what nobody needs any more.
     async fn tidy(&self) {
         let mut was_away = false;
+        let mut told: Option<Instant> = None;
         loop {
+            if told.is_none_or(|told| told.elapsed() >= DAILY)
+                && let Some(ending) = self.tls.as_ref().and_then(Tls::ending)
+            {
+                told = Some(Instant::now());
+                tracing::warn!(target: "sealwire::door", "{ending}: put a new one there, and start the door again");
+            }
             let away = self.bus.client().await.err();
             if let Some(away) = away.as_ref().filter(|_| !was_away) {
                 tracing::warn!(target: "sealwire::door", %away, "not ready");

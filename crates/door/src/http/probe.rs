@@ -21,7 +21,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, SignatureScheme};
 
 use super::config::DoorConfig;
-use super::tls::certificates;
+use super::tls::{certificates, in_time};
 
 /// Why a door is not ready.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +118,7 @@ fn tls(config: &DoorConfig) -> Result<Option<TlsConnector>, String> {
     Ok(Some(TlsConnector::from(Arc::new(tls))))
 }
 
-/// Takes the certificate of the configuration, whoever has signed it, and no other.
+/// Takes the certificate of the configuration within its dates, whoever has signed it, and no other.
 #[derive(Debug)]
 struct Own {
     certificate: CertificateDer<'static>,
@@ -132,14 +132,14 @@ impl ServerCertVerifier for Own {
         _: &[CertificateDer<'_>],
         _: &ServerName<'_>,
         _: &[u8],
-        _: UnixTime,
+        now: UnixTime,
     ) -> Result<ServerCertVerified, TlsError> {
-        if *end_entity == self.certificate {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            // Most likely, the file is a newer one than that with which the door was started.
-            Err(TlsError::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+        // Most likely, the file is a newer one than that with which the door was started.
+        if *end_entity != self.certificate {
+            return Err(TlsError::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
         }
+        in_time(end_entity, now).map_err(TlsError::InvalidCertificate)?;
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

@@ -1,23 +1,68 @@
 //! TLS of the listener: 1.2 and 1.3, with the configured certificate.
-//! Never reads a key that others can read.
+//! Never reads a key that others can read, and never begins with a certificate that every client refuses.
 
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sealwire::auth::{read_public, read_secret};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::client::verify_server_cert_signed_by_trust_anchor;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use tokio_rustls::rustls::server::ParsedCertificate;
+use tokio_rustls::rustls::{CertificateError, Error, RootCertStore, ServerConfig};
 
 use super::config::DoorConfig;
 
+/// What connections begin with.
+pub(super) struct Tls {
+    pub(super) acceptor: TlsAcceptor,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+impl Tls {
+    /// What is to be told of the certificates: that one has ended, or ends soon.
+    pub(super) fn ending(&self) -> Option<&'static str> {
+        let now = UnixTime::now();
+        let holds = |at| self.certificates.iter().all(|certificate| in_time(certificate, at).is_ok());
+        if !holds(now) {
+            return Some("a certificate of `tls_cert` has expired, and clients refuse it");
+        }
+        let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + SOON);
+        (!holds(soon)).then_some("a certificate of `tls_cert` expires within 14 days")
+    }
+}
+
+/// So long before its end a certificate is told of.
+const SOON: Duration = Duration::from_secs(14 * 86_400);
+
+/// Refuses a certificate outside its dates. Whoever has signed it is its clients' matter.
+pub(super) fn in_time(certificate: &CertificateDer<'_>, at: UnixTime) -> Result<(), CertificateError> {
+    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+    let Ok(parsed) = ParsedCertificate::try_from(certificate) else { return Ok(()) };
+    // Its dates are looked at before whom it comes from, which is nobody here.
+    let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms.all;
+    let judged = verify_server_cert_signed_by_trust_anchor(&parsed, &RootCertStore::empty(), &[], at, algorithms);
+    match judged {
+        Err(Error::InvalidCertificate(
+            error @ (Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }),
+        )) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// What connections begin with, if the configuration names a certificate.
-pub(super) fn acceptor(config: &DoorConfig) -> Result<Option<TlsAcceptor>, String> {
+pub(super) fn listening(config: &DoorConfig) -> Result<Option<Tls>, String> {
     let (Some(chain), Some(key)) = (&config.tls_cert, &config.tls_key) else { return Ok(None) };
     let certificates = certificates(chain)?;
+    for (number, certificate) in (1..).zip(&certificates) {
+        in_time(certificate, UnixTime::now()).map_err(|error| {
+            wrong("tls_cert", chain, &format!("certificate {number} of the file is not valid now: {error}"))
+        })?;
+    }
     let pem = read_secret(key).map_err(|error| format!("`tls_key`: {error}"))?;
     let private = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| wrong("tls_key", key, &error))?;
     // Named, so that another provider in the program does not matter.
@@ -25,10 +70,10 @@ pub(super) fn acceptor(config: &DoorConfig) -> Result<Option<TlsAcceptor>, Strin
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_no_client_auth()
-        .with_single_cert(certificates, private)
+        .with_single_cert(certificates.clone(), private)
         .map_err(|error| wrong("tls_cert", chain, &error))?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Some(TlsAcceptor::from(Arc::new(tls))))
+    Ok(Some(Tls { acceptor: TlsAcceptor::from(Arc::new(tls)), certificates }))
 }
 
 /// Those of the file that `tls_cert` names, the listener's first.

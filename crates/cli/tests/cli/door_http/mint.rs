@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::wire::{Answer, call, post};
-use super::{Door, FAST, begun, configure_identity, ended};
+use super::{Door, FAST, begun, configure_identity, ended, says};
 use crate::backends::stage::{LONG, Stage, prepared};
 
 pub(super) const POLICY: &str = "[role.user]\nallow = [\"audit/read\"]\n\
@@ -234,6 +234,63 @@ async fn a_token_that_expires_or_is_revoked_in_the_middle_ends_what_it_began() {
 
 pub(super) fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
+}
+
+/// docs/doors.md, `tls_cert`: no client takes a certificate outside its dates, and the door's operator is told first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_outside_their_dates_are_refused_and_those_that_end_soon_told_of() {
+    let issuer = TokenIssuer::generate("https://idp.example").unwrap();
+    let stage = stage(&issuer).await;
+    let now = std::time::SystemTime::now();
+    let day = |days: u32| days * Duration::from_secs(86_400);
+    let dated = |from: std::time::SystemTime, until: std::time::SystemTime| {
+        let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (from.into(), until.into());
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = pem("CERTIFICATE", params.self_signed(&key).unwrap().der());
+        (certificate, pem("PRIVATE KEY", key.serialized_der()))
+    };
+    let put = |own: &(String, String), above: &str| {
+        stage.shell.write("cert.pem", &format!("{}{above}", own.0));
+        stage.shell.write("key.pem", &own.1);
+        stage.shell.set_mode("key.pem", 0o600);
+    };
+    configure(&stage, &format!("{FAST}tls_cert = \"cert.pem\"\ntls_key = \"key.pem\"\n"));
+    let (good, over) = (dated(now - day(1), now + day(30)), dated(now - day(30), now - day(1)));
+    for (own, above, expected) in [
+        (&over, "", "certificate 1 of the file is not valid now: certificate expired"),
+        (
+            &dated(now + day(1), now + day(30)),
+            "",
+            "certificate 1 of the file is not valid now: certificate not valid yet",
+        ),
+        (&good, over.0.as_str(), "certificate 2 of the file is not valid now: certificate expired"),
+    ] {
+        put(own, above);
+        for command in ["door --check", "door"] {
+            stage.shell.run(command).fails(30, &["`tls_cert`", "cert.pem", expected]);
+        }
+    }
+    put(&good, "");
+    stage.shell.run("door --check").ok();
+    put(&dated(now - day(30), now + day(13)), "");
+    let mut door = Door::spawn(&stage.shell).await;
+    says(&mut door.stderr, "a certificate of `tls_cert` expires within 14 days").await;
+    assert_eq!(door.stop().await.0, Some(0));
+    // One that has expired while its door runs: a health check says so.
+    let brief = dated(now - day(30), std::time::SystemTime::now() + Duration::from_secs(8));
+    put(&brief, "");
+    let door = Door::spawn(&stage.shell).await;
+    let here = stage.shell.read("door.toml").replace(":0\"", &format!(":{}\"", door.at.port()));
+    stage.shell.write("here.toml", &here);
+    let expired = async {
+        while !stage.shell.run("door --config here.toml --ready").stderr.contains("certificate expired") {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    within(2 * LONG, expired).await;
+    assert_eq!(door.stop().await.0, Some(0));
+    stage.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
