@@ -33,7 +33,7 @@ pub(crate) struct Diff {
     /// Put the calls of a recording to the new policies, and list those whose verdict would differ
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// End with exit code 13 when something differs: with --replay, a recorded call; without, anything
+    /// End with exit code 13 when something differs: with --replay of any calls, one of these; without, anything
     #[arg(long)]
     exit_code: bool,
 }
@@ -56,7 +56,9 @@ impl Diff {
         let diff = policy::Diff::between(&old, &new);
         let replay = recording.as_deref().map(|recording| Replay::run(&new, recording));
         drop(working);
-        let same = replay.as_ref().map_or(diff.is_same(), Replay::is_same);
+        // A recording without calls says nothing of the policies.
+        let replayed = replay.as_ref().filter(|replay| replay.calls > 0 || !replay.is_same());
+        let same = replayed.map_or(diff.is_same(), Replay::is_same);
         out.verdict(&Compared { same, diff: &diff, replay: replay.as_ref() }, || {
             let replayed = replay.as_ref().map(|replay| format!("\n{replay}\n")).unwrap_or_default();
             format!("{diff}{replayed}")

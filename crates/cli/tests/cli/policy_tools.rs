@@ -241,6 +241,10 @@ fn diff_says_what_changes_and_which_recorded_calls_come_out_differently() {
     // With a recording, the exit code is about the calls that were made.
     shell.write("decisions.jsonl", &record(&shell, "policies", &[500, 9_000]));
     says(&shell.run("policy diff policies new --replay decisions.jsonl --exit-code"), 0, &["2 calls: 0 would"]);
+    // One without calls says nothing of the policies.
+    shell.write("decisions.jsonl", "\n");
+    says(&shell.run("policy diff policies new --replay decisions.jsonl --exit-code"), 13, &["0 calls: 0 would"]);
+    says(&shell.run("policy diff policies policies --replay decisions.jsonl --exit-code"), 0, &["0 calls: 0 would"]);
     shell.write("decisions.jsonl", "{\"at_ms\":");
     says(&shell.run("policy diff policies new --replay decisions.jsonl --exit-code"), 13, &["line 1: not a recorded"]);
     shell.run("policy diff policies new --replay nothing.jsonl").fails(30, &["nothing.jsonl"]);
