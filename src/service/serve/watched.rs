@@ -20,6 +20,7 @@ use crate::policy::{PolicyStore, Reload};
 ///
 /// What is refused is tried again as soon as anything about the files changes, their modes and owners included, and every
 /// two seconds: a network file system may have failed for a moment. [`Health::refused_reloads`](super::Health) names it.
+/// Files that look different each time are tried after five seconds.
 pub struct Watched {
     pub(super) name: &'static str,
     paths: Vec<PathBuf>,
@@ -44,6 +45,8 @@ pub(super) enum Polled {
 
 /// How often refused files are tried again, whether they have changed or not.
 const RETRY: Duration = Duration::from_secs(2);
+/// How long files may look different each time before they are tried all the same. One that is half written is refused by what reads it.
+const RESTLESS: Duration = Duration::from_secs(5);
 
 impl Watched {
     /// Watches `paths` (folders with everything in them). Make it before the files are read for the first time: a change
@@ -55,7 +58,7 @@ impl Watched {
         apply: impl Fn(&Service) -> Result<String, String> + Send + Sync + 'static,
     ) -> Self {
         let loaded = Fingerprint::of(&paths);
-        let seen = Mutex::new(Seen { applied: loaded.clone(), last: loaded, refused: None });
+        let seen = Mutex::new(Seen { applied: loaded.clone(), last: loaded, restless: None, refused: None });
         let watched = paths.clone();
         let poll = move |service: &Service| {
             let now = Fingerprint::of(&watched);
@@ -134,6 +137,8 @@ struct Seen {
     applied: Fingerprint,
     /// The last time.
     last: Fingerprint,
+    /// Since when they have looked different each time.
+    restless: Option<Instant>,
     /// When they were refused, if that is the last thing that happened to them.
     refused: Option<(Fingerprint, Instant)>,
 }
@@ -150,13 +155,17 @@ impl Seen {
     fn judge(&mut self, now: Fingerprint, at: Instant) -> Judged {
         // Twice the same: whoever writes has finished.
         let settled = now == self.last;
+        let since = if settled { None } else { Some(*self.restless.get_or_insert(at)) };
+        // Else whoever touches a file again and again keeps what it takes away in force.
+        let too_long = since.is_some_and(|since| at.saturating_duration_since(since) >= RESTLESS);
+        self.restless = since.filter(|_| !too_long);
         self.last = now;
         match &self.refused {
             None if self.last == self.applied => Judged::InForce,
             Some((tried, when)) if self.last == *tried && at.saturating_duration_since(*when) < RETRY => {
                 Judged::Waiting
             }
-            _ if settled => Judged::Try,
+            _ if settled || too_long => Judged::Try,
             _ => Judged::Waiting,
         }
     }
@@ -171,7 +180,7 @@ mod tests {
         let stamp = Fingerprint::of_length;
         let start = Instant::now();
         let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
-        let mut seen = Seen { applied: stamp(0), last: stamp(0), refused: None };
+        let mut seen = Seen { applied: stamp(0), last: stamp(0), restless: None, refused: None };
         assert_eq!(seen.judge(stamp(0), at(0.0)), Judged::InForce);
         assert_eq!(seen.judge(stamp(1), at(0.5)), Judged::Waiting, "it may still be written");
         assert_eq!(seen.judge(stamp(1), at(1.0)), Judged::Try);
@@ -181,5 +190,20 @@ mod tests {
         seen.refused = Some((stamp(1), at(3.0)));
         assert_eq!(seen.judge(stamp(0), at(3.5)), Judged::Waiting);
         assert_eq!(seen.judge(stamp(0), at(4.0)), Judged::Try, "also what was in force before");
+    }
+
+    #[test]
+    fn what_never_settles_is_tried_every_five_seconds() {
+        let start = Instant::now();
+        let mut seen =
+            Seen { applied: Fingerprint::of_length(0), last: Fingerprint::of_length(0), restless: None, refused: None };
+        let judged = |half_seconds: u32| {
+            seen.judge(Fingerprint::of_length(half_seconds.into()), start + half_seconds * Duration::from_millis(500))
+        };
+        let tried: Vec<u32> = (1..=40)
+            .zip((1..=40).map(judged))
+            .filter_map(|(at, judged)| (judged == Judged::Try).then_some(at))
+            .collect();
+        assert_eq!(tried, [11, 22, 33], "in half seconds");
     }
 }
