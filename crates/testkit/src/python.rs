@@ -7,7 +7,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::{env, fs};
 
-/// The interpreter of an environment that has what `requirements.txt` pins by hash; made once and kept between runs.
+/// The interpreter of an environment that has what `requirements.txt` pins by hash; made once, by tests/interop/install.py, and kept
+/// between runs.
 ///
 /// `None` where that cannot be had; the reason was then printed. Under CI it is a failure instead.
 pub fn python() -> Option<&'static Path> {
@@ -40,24 +41,8 @@ fn environment() -> Result<PathBuf, String> {
     let test = env::current_exe().map_err(|e| e.to_string())?;
     let target = test.ancestors().nth(3).ok_or("this test does not run from a build folder of cargo's")?;
     let folder = target.join("tmp").join("python");
-    let (python, installed) = (folder.join("bin/python"), folder.join("installed.txt"));
-    // Test runners may give each test its own process.
-    let lock = fs::File::create(folder.with_extension("lock")).map_err(|e| e.to_string())?;
-    lock.lock().map_err(|e| e.to_string())?;
-    // Written last, so an installation that broke off is not taken for a whole one.
-    if fs::read_to_string(&installed).is_ok_and(|text| text == wanted) {
-        return Ok(python);
-    }
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
-    run(Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"])
-        // The list is whole, so nothing is resolved: pip looks for extras that are asked for, as `pydantic[email]`, beyond what is pinned,
-        // and ends as soon as there is a newer version. What is built would bring what no hash is about.
-        .args(["--no-deps", "--only-binary", ":all:", "--requirement"])
-        .arg(&requirements))?;
-    run(Command::new(&python).args(["-m", "pip", "check"]))?;
-    fs::write(&installed, &wanted).map_err(|e| e.to_string())?;
-    Ok(python)
+    run(Command::new("python3").arg("-B").arg(requirements.with_file_name("install.py")).arg(&folder))?;
+    Ok(folder.join("bin/python"))
 }
 
 /// Runs to the end; what went wrong, on one line, if it did.
