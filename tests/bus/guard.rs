@@ -1,8 +1,7 @@
-//! The replay guards: one process, replicas on a real nats-server, and a model of them.
+//! The replay guards: one process, replicas on a real nats-server. A model of them is `crates/guard-model`.
 
 mod cluster;
 mod faults;
-mod guard_model;
 mod local;
 mod model;
 mod outcomes;

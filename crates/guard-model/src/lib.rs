@@ -15,6 +15,11 @@
 //! while does not stop before that; machines that take over from each other with a local guard have clocks within S of
 //! each other. Seconds are not cut into parts, and a local guard never knows how lately its predecessor ran, which would
 //! only let it wait for less (`Lease::knows_of_late`).
+//!
+//! Nothing but tests, in a package of their own so that they alone are optimized, which makes them eight times as fast.
+
+#![cfg(test)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
 mod explore;
 mod rules;
