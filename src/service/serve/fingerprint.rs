@@ -71,9 +71,13 @@ impl FileStat {
 const SMALL: u64 = 256 * 1024;
 
 fn digest(path: &Path) -> Option<[u8; 32]> {
-    // One allocation, so that no copy of a secret is left behind by a growing buffer.
-    let mut content = Zeroizing::new(Vec::with_capacity(usize::try_from(SMALL).ok()?.saturating_add(1)));
-    open(path).and_then(|file| file.take(SMALL).read_to_end(&mut content)).ok()?;
+    let file = open(path).ok()?;
+    // What it grows by while it is read is seen by its length the next time. A pipe has none.
+    let length = file.metadata().ok()?.len().min(SMALL);
+    // One allocation, so that no copy of a secret is left behind by a growing buffer; and no larger than it must be, since all
+    // of it is wiped, at every look.
+    let mut content = Zeroizing::new(Vec::with_capacity(usize::try_from(length).ok()?.saturating_add(1)));
+    file.take(length).read_to_end(&mut content).ok()?;
     Some(Sha256::digest(&*content).into())
 }
 
