@@ -16,7 +16,10 @@ mod verifier;
 #[cfg(feature = "service")]
 mod verify_limiter;
 
-pub use crate::files::{FileTrust, SecretFileError, check_folder, open_public, read_public, read_secret, write_secret};
+pub use crate::files::{
+    FileTrust, SecretFileError, check_folder, locate_file, open_public, read_public, read_secret, write_public,
+    write_secret,
+};
 pub use crate::wire::{Nonce, ProofAlgorithm};
 #[cfg(feature = "service")]
 pub use caller::{Caller, TokenFacts};

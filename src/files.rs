@@ -5,6 +5,7 @@ mod error;
 #[cfg(unix)]
 mod group;
 mod open;
+mod replace;
 mod secret;
 mod trust;
 #[cfg_attr(not(unix), path = "files/names.rs")]
@@ -12,6 +13,7 @@ mod walk;
 
 pub use error::SecretFileError;
 pub(crate) use error::is_missing;
+pub use replace::{locate_file, write_public};
 pub use secret::{check_folder, open_public, read_public, read_secret, write_secret};
 pub(crate) use secret::{read_open, read_trusted};
 pub(crate) use trust::Content;

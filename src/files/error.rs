@@ -49,6 +49,12 @@ pub enum SecretFileError {
         /// What is there.
         path: PathBuf,
     },
+    /// A symbolic link to a file that is not there, in the place of a file that is to be written.
+    #[error("`{}` is a symbolic link that leads nowhere: name the file itself, or remove the link", path.display())]
+    Nowhere {
+        /// The link.
+        path: PathBuf,
+    },
     /// Larger than any file of its kind.
     #[error("`{}` is larger than {MAX_BYTES} bytes", path.display())]
     TooLarge {

@@ -14,6 +14,10 @@ pub(super) fn file(_: &FileTrust, path: &Path, _: Content) -> Result<File, Secre
     File::open(path).map_err(|error| SecretFileError::Io { path: path.to_owned(), error })
 }
 
+pub(super) fn locate(_: &FileTrust, path: &Path) -> Result<PathBuf, SecretFileError> {
+    path.canonicalize().map_err(|error| SecretFileError::Io { path: path.to_owned(), error })
+}
+
 /// A folder of files that decide something.
 #[derive(Debug)]
 pub(crate) struct Folder<'t> {

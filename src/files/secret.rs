@@ -9,6 +9,7 @@ use zeroize::Zeroizing;
 
 use super::Folder;
 use super::error::{MAX_BYTES, SecretFileError};
+use super::replace;
 use super::trust::{Content, FileTrust};
 
 /// Reads a text that only its owner may read, and only we or root could have written: see [`FileTrust`].
@@ -72,13 +73,15 @@ pub(crate) fn read_open(path: &Path, file: &File) -> Result<Zeroizing<String>, S
 }
 
 /// Writes a text with mode 0600. With `replace`, an existing file is replaced in one step and keeps being readable
-/// until then; without, an existing file is an error.
+/// until then, of a symbolic link what it leads to (see [`locate_file`](super::locate_file)); without, an existing file is an
+/// error.
 ///
 /// # Errors
-/// [`SecretFileError::Exists`] and [`SecretFileError::Io`], after which nothing is left of the file.
+/// [`SecretFileError::Exists`], those of [`locate_file`](super::locate_file), and [`SecretFileError::Io`], after which
+/// nothing is left of the file.
 pub fn write_secret(path: &Path, text: &str, replace: bool) -> Result<(), SecretFileError> {
-    let io = |error| SecretFileError::Io { path: path.to_owned(), error };
     if !replace {
+        let io = |error| SecretFileError::Io { path: path.to_owned(), error };
         let mut file = create_new(path).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => SecretFileError::Exists { path: path.to_owned() },
             _ => io(error),
@@ -89,20 +92,10 @@ pub fn write_secret(path: &Path, text: &str, replace: bool) -> Result<(), Secret
             io(error)
         });
     }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let beside = path.with_file_name(name);
-    let written = create_new(&beside)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .and_then(|()| std::fs::rename(&beside, path));
-    written.map_err(|error| {
-        // What could not be moved into place must not stay behind: it holds secrets.
-        drop(std::fs::remove_file(&beside));
-        io(error)
-    })
+    replace::replace(path, text, Content::Secret)
 }
 
-fn create_new(path: &Path) -> std::io::Result<File> {
+pub(super) fn create_new(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]

@@ -126,6 +126,35 @@ fn links_are_followed_to_where_the_file_lies() {
     }
 }
 
+#[test]
+fn what_a_link_leads_to_is_replaced_and_not_the_link() {
+    let (folder, path) = place();
+    let link = folder.path().join("link");
+    symlink("file", &link).unwrap();
+    write_secret(&link, "secret", true).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "secret");
+    write_public(&link, "public").unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "public");
+    assert!(link.is_symlink() && !path.is_symlink());
+    assert_eq!(locate_file(&link).unwrap(), locate_file(&path).unwrap());
+    assert_eq!(locate_file(&folder.path().join("./new")).unwrap(), folder.path().canonicalize().unwrap().join("new"));
+
+    // A link of somebody else could lead anywhere.
+    set_mode(folder.path(), 0o777);
+    assert!(write_public(&link, "x").unwrap_err().to_string().contains("chmod go-w"));
+    set_mode(folder.path(), 0o755);
+    std::fs::remove_file(&path).unwrap();
+    for written in [write_secret(&link, "x", true), write_public(&link, "x")] {
+        assert!(matches!(written, Err(SecretFileError::Nowhere { .. })), "{written:?}");
+    }
+    make_pipe(&path);
+    for name in [&link, &path, folder.path()] {
+        let said = write_public(name, "x").unwrap_err().to_string();
+        assert!(said.contains("no regular file"), "{said}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing was left behind");
+}
+
 /// A tree of folders of ours, each 0755, with a file at the end; and the way to it.
 fn tree() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();

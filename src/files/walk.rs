@@ -31,6 +31,14 @@ pub(super) fn file(trust: &FileTrust, path: &Path, content: Content) -> Result<F
     Ok(file)
 }
 
+/// Where a file lies, by a way that may be believed. What is there is not judged.
+pub(super) fn locate(trust: &FileTrust, path: &Path) -> Result<PathBuf, SecretFileError> {
+    match Walk::new(trust, path)?.run()? {
+        Found::File { at, is_handle: false, .. } => Ok(at),
+        Found::File { .. } | Found::Folder(_) => Err(SecretFileError::NoFile { path: path.to_owned() }),
+    }
+}
+
 /// A folder of files that decide something, opened.
 #[derive(Debug)]
 pub(crate) struct Folder<'t> {

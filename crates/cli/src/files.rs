@@ -7,7 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sealwire::auth::{SecretFileError, check_folder, read_public};
+use sealwire::auth::{self, SecretFileError, check_folder, locate_file, read_public};
 
 use crate::exit::{Exit, Failure, OrFail as _};
 
@@ -35,10 +35,12 @@ pub(crate) fn stdin(what: &str) -> Result<Vec<u8>, Failure> {
 
 const MAX_STDIN: u64 = 16 * 1024 * 1024;
 
-/// The text of a file that only we or root could have written, or `None` when there is no such file.
+/// The text of a file that only we or root could have written, or `None` when there is no such file. A link that leads
+/// nowhere is an error: whoever is to read the file would not see what is written in its place.
 pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>, Failure> {
     match read_public(path) {
         Ok(text) => Ok(Some(text)),
+        Err(_) if path.is_symlink() && !path.exists() => locate_file(path).map(|_| None).or_fail(Exit::Input),
         Err(SecretFileError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Failure::of(Exit::Input, &error)),
     }
@@ -73,38 +75,9 @@ pub(crate) fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Writes a file that holds no secret, for its owner as everything that the command writes. An existing file is replaced
-/// in one step, and who may read it stays; nobody else may write it then.
+/// Writes a file that holds no secret: see [`auth::write_public`].
 pub(crate) fn write_public(path: &Path, text: &str) -> Result<(), Failure> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let beside = path.with_file_name(name);
-    let written = File::create_new(&beside)
-        .and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            keep_readers(path, &file)?;
-            file.sync_all()
-        })
-        .and_then(|()| std::fs::rename(&beside, path));
-    written.map_err(|error| {
-        let _ = std::fs::remove_file(&beside);
-        at(path, &error)
-    })
-}
-
-/// Whoever could read the file that is about to be replaced can read the new one.
-#[cfg(unix)]
-fn keep_readers(replaced: &Path, file: &File) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    match std::fs::metadata(replaced) {
-        Ok(old) => file.set_permissions(std::fs::Permissions::from_mode((old.permissions().mode() & 0o644) | 0o600)),
-        Err(_) => Ok(()),
-    }
-}
-
-#[cfg(not(unix))]
-fn keep_readers(_replaced: &Path, _file: &File) -> std::io::Result<()> {
-    Ok(())
+    auth::write_public(path, text).or_fail(Exit::Input)
 }
 
 /// Keeps other commands from changing files in the same folders until it is dropped: of two key rings that were read
@@ -121,9 +94,10 @@ const LOCKED_FOR: Duration = Duration::from_secs(3);
 impl Lock {
     /// Waits for the folders of these files, for a while: then it says so, and does without.
     pub(crate) fn of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Self {
-        // Each folder once, in one order: so two commands cannot wait for each other, nor one for itself.
+        // Each folder once, in one order: so two commands cannot wait for each other, nor one for itself. Of a link, the
+        // folder in which its file lies, as for those who name that file.
         let folders: BTreeSet<PathBuf> =
-            files.into_iter().filter_map(|file| folder(file).canonicalize().ok()).collect();
+            files.into_iter().filter_map(|file| Some(locate_file(file).ok()?.parent()?.to_owned())).collect();
         // Where a folder cannot be opened like a file, as on Windows, there is no lock.
         let locked = folders.iter().filter_map(|folder| File::open(folder).ok().filter(|file| lock(folder, file)));
         Self { _folders: locked.collect() }
@@ -150,10 +124,6 @@ fn lock(folder: &Path, file: &File) -> bool {
             }
         }
     }
-}
-
-fn folder(file: &Path) -> &Path {
-    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// What the system says of a file or folder.

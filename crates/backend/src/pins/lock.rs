@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sealwire::auth::{SecretFileError, read_public};
+use sealwire::auth::{SecretFileError, locate_file, read_public};
 use sealwire::rpc::{CanonicalError, canonical};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -149,7 +149,9 @@ impl Lock {
         approved: impl IntoIterator<Item = (String, String, Pin)>,
     ) -> Result<(), LockError> {
         let wrong = |error: std::io::Error| LockError::Write { path: path.to_owned(), error };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+        // Of a link, the folder in which its file lies.
+        let at = locate_file(path)?;
+        let folder = at.parent().unwrap_or(&at);
         // Two that approve at a time do so one after the other. Released when it is closed.
         let turn = File::open(folder).map_err(wrong)?;
         let began = Instant::now();
@@ -169,7 +171,7 @@ impl Lock {
             }
             now.0.entry(backend).or_default().insert(tool, pin);
         }
-        now.save(path, folder).map_err(wrong)
+        now.save(&at, folder).map_err(wrong)
     }
 
     /// Writes the file, all of it or nothing, for whom it was there before.
@@ -266,6 +268,21 @@ mod tests {
         other.unlock().unwrap();
         approving.join().unwrap().unwrap();
         assert!(Lock::load(&path).unwrap().pin("b", "one").is_some());
+    }
+
+    /// The service reads what the link leads to, or the link: both see the approval.
+    #[test]
+    #[cfg(unix)]
+    fn an_approval_through_a_link_is_in_the_file_that_it_leads_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join(Lock::FILE), folder.path().join("link"));
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let nowhere = Lock::default().amend(&link, approved("one", "1")).unwrap_err();
+        assert!(nowhere.to_string().contains("leads nowhere"), "{nowhere}");
+        Lock::default().amend(&path, approved("one", "1")).unwrap();
+        Lock::load(&link).unwrap().amend(&link, approved("two", "2")).unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(Lock::load(&path).unwrap().pins("b").count(), 2);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use sealwire::Name;
-use sealwire::auth::{KeyEntry, KeyRing, KeyRingFile, KeyStatus, read_secret, write_secret};
+use sealwire::auth::{KeyEntry, KeyRing, KeyRingFile, KeyStatus, locate_file, read_secret, write_secret};
 use sealwire::wire::{AgentKey, Audience};
 
 use crate::exit::{Exit, Failure, OrFail as _};
@@ -37,7 +37,7 @@ impl Ring {
 
     /// The ring of `audience`; an empty one when there is no such file.
     pub(super) fn open_or_new(path: &Path, audience: &Audience) -> Result<Self, Failure> {
-        if !path.exists() {
+        if !locate_file(path).or_fail(Exit::Input)?.exists() {
             let file = KeyRingFile { audience: audience.to_string(), keys: Vec::new() };
             return Ok(Self { path: path.to_owned(), audience: audience.clone(), file, is_new: true });
         }

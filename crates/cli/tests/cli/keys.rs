@@ -26,6 +26,52 @@ fn a_folder_that_somebody_keeps_locked_keeps_nobody_from_revoking() {
     assert!(!shell.read("math.ring.json").contains("\"active\""), "{}", shell.read("math.ring.json"));
 }
 
+/// An operator's folder may hold links to the files that services read.
+#[test]
+fn what_is_changed_through_a_link_is_changed_where_services_read_it() {
+    use std::os::unix::fs::symlink;
+    let shell = Shell::new();
+    for folder in ["real", "desk"] {
+        std::fs::create_dir(shell.path(folder)).unwrap();
+    }
+    shell.run("keys new-agent a --service dev/math=real/ring.json --out real/a.creds.json").ok();
+    shell.run("keys new-token-key https://dev.example --out real/key.json --jwks real/jwks.json").ok();
+    shell.run("token revoke --denylist real/deny.json --sub nobody").ok();
+    let names = ["ring.json", "a.creds.json", "jwks.json", "deny.json"];
+    for name in names {
+        symlink(format!("../real/{name}"), shell.path(&format!("desk/{name}"))).unwrap();
+    }
+    // Who works on the file itself waits for who works on it through the link.
+    let folder = std::fs::File::open(shell.path("real")).unwrap();
+    folder.lock().unwrap();
+    let ran = shell.run("keys rotate desk/a.creds.json --ring desk/ring.json").ok();
+    assert!(ran.stderr.contains("locked") && ran.stderr.contains("fuser"), "{}", ran.stderr);
+    folder.unlock().unwrap();
+    shell.run("keys revoke a.k2 --ring desk/ring.json --denylist desk/deny.json").ok();
+    shell.run("token revoke --denylist desk/deny.json --sub planner").ok();
+    shell.run("keys new-token-key https://dev.example --out next.json --jwks desk/jwks.json").ok();
+    assert_eq!(shell.read_json("real/a.creds.json")["key"]["kid"], "a.k2");
+    assert_eq!(key(&shell.read_json("real/ring.json"), "a.k2")["status"], "revoked");
+    let list = shell.read_json("real/deny.json");
+    assert_eq!((&list["keys"][0], &list["subjects"][1]["sub"]), (&"a.k2".into(), &"planner".into()));
+    assert_eq!(shell.read_json("real/jwks.json")["keys"].as_array().unwrap().len(), 2);
+    for name in names {
+        assert!(shell.path(&format!("desk/{name}")).is_symlink(), "{name}");
+        std::fs::remove_file(shell.path(&format!("real/{name}"))).unwrap();
+    }
+    let before = shell.files();
+    for line in [
+        "token revoke --denylist desk/deny.json --sub planner",
+        "keys revoke a.k2 --denylist desk/deny.json",
+        "keys new-agent b --service dev/math=desk/ring.json",
+        "keys new-token-key https://dev.example --out third.json --jwks desk/jwks.json",
+        "token issue --key next.json --subject a --audience dev/math --out desk/a.creds.json",
+    ] {
+        shell.run(line).fails(30, &["desk/", "leads nowhere"]);
+    }
+    assert_eq!(shell.files(), before);
+}
+
 #[test]
 fn new_agent_makes_private_files_that_library_and_service_accept() {
     let shell = Shell::new();
