@@ -55,6 +55,18 @@ pub enum SecretFileError {
         /// The link.
         path: PathBuf,
     },
+    /// The group that reads it would lose it.
+    #[error(
+        "`{}` stays as it is: it is read by the group {group}, to which we cannot give a new file: run this as a member of that \
+         group, or as root",
+        path.display()
+    )]
+    Group {
+        /// The file.
+        path: PathBuf,
+        /// The group id.
+        group: u32,
+    },
     /// Larger than any file of its kind.
     #[error("`{}` is larger than {MAX_BYTES} bytes", path.display())]
     TooLarge {

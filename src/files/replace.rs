@@ -42,7 +42,7 @@ pub fn locate_file(path: &Path) -> Result<PathBuf, SecretFileError> {
 /// it can read the new one. Of a symbolic link, what it leads to is replaced: see [`locate_file`].
 ///
 /// # Errors
-/// As of [`locate_file`], and [`SecretFileError::Io`], after which nothing has changed.
+/// As of [`locate_file`], [`SecretFileError::Group`] and [`SecretFileError::Io`], after which nothing has changed.
 pub fn write_public(path: &Path, text: &str) -> Result<(), SecretFileError> {
     replace(path, text, Content::Public)
 }
@@ -53,33 +53,44 @@ pub(super) fn replace(path: &Path, text: &str, content: Content) -> Result<(), S
     let mut name = at.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let beside = at.with_file_name(name);
-    let written = create_new(&beside)
-        .and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            if content == Content::Public {
-                keep_readers(&at, &file)?;
-            }
-            file.sync_all()
-        })
-        .and_then(|()| std::fs::rename(&beside, &at));
-    written.map_err(|error| {
+    let io = |error| SecretFileError::Io { path: path.to_owned(), error };
+    let written = create_new(&beside).and_then(|mut file| file.write_all(text.as_bytes()).map(|()| file)).map_err(io);
+    let written = written.and_then(|file| {
+        if content == Content::Public {
+            keep_readers(path, &at, &file)?;
+        }
+        file.sync_all().and_then(|()| std::fs::rename(&beside, &at)).map_err(io)
+    });
+    written.inspect_err(|_| {
         // What could not be moved into place must not stay behind: it may hold secrets.
         drop(std::fs::remove_file(&beside));
-        SecretFileError::Io { path: path.to_owned(), error }
     })
 }
 
-/// Whoever could read the file that is about to be replaced can read the new one; nobody else may write it.
+/// Whoever could read the file that is about to be replaced can read the new one; nobody else may write it. The owner is
+/// not kept: what decides is believed only of us and root, and neither loses it.
 #[cfg(unix)]
-fn keep_readers(replaced: &Path, file: &File) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    match std::fs::symlink_metadata(replaced) {
-        Ok(old) => file.set_permissions(std::fs::Permissions::from_mode((old.permissions().mode() & 0o644) | 0o600)),
-        Err(_) => Ok(()),
+fn keep_readers(path: &Path, replaced: &Path, file: &File) -> Result<(), SecretFileError> {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let io = |error| SecretFileError::Io { path: path.to_owned(), error };
+    let old = match std::fs::symlink_metadata(replaced) {
+        Ok(old) => old,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io(error)),
+    };
+    let (mode, group) = ((old.mode() & 0o644) | 0o600, old.gid());
+    if group != file.metadata().map_err(io)?.gid() {
+        let given = std::os::unix::fs::fchown(file, None, Some(group));
+        // A group that may do as much as everybody loses nothing.
+        let matters = matches!(mode & 0o044, 0o040 | 0o004);
+        if given.is_err() && matters {
+            return Err(SecretFileError::Group { path: path.to_owned(), group });
+        }
     }
+    file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(io)
 }
 
 #[cfg(not(unix))]
-fn keep_readers(_replaced: &Path, _file: &File) -> std::io::Result<()> {
+fn keep_readers(_path: &Path, _replaced: &Path, _file: &File) -> Result<(), SecretFileError> {
     Ok(())
 }

@@ -163,6 +163,46 @@ fn a_replaced_file_keeps_its_readers_and_nobody_else_may_write_it() {
     assert_eq!(shell.read("home/denylist.json"), before);
 }
 
+/// A service may read a deny list by its group alone.
+#[test]
+fn a_replaced_file_keeps_the_group_that_reads_it() {
+    use std::os::unix::fs::{MetadataExt as _, chown};
+    let shell = Shell::new();
+    shell.run("token revoke --sub planner --denylist denylist.json").ok();
+    shell.run("keys new-token-key https://issuer.example").ok();
+    if chown(shell.path("denylist.json"), None, Some(54_321)).is_err() {
+        return; // Only root may give a file to a group that he is not in.
+    }
+    chown(shell.path("jwks.json"), None, Some(54_321)).unwrap();
+    for file in ["denylist.json", "jwks.json"] {
+        shell.set_mode(file, 0o640);
+    }
+    shell.run("token revoke --sub teller --denylist denylist.json").ok();
+    shell.run("keys revoke idp-1 --denylist denylist.json").ok();
+    shell.run("keys new-token-key https://issuer.example --out next.json").ok();
+    for file in ["denylist.json", "jwks.json"] {
+        assert_eq!((shell.mode(file), std::fs::metadata(shell.path(file)).unwrap().gid()), (0o640, 54_321), "{file}");
+    }
+
+    // Who cannot give the new file to that group takes the old one from nobody.
+    for name in ["", "denylist.json"] {
+        chown(shell.path(name), Some(12_345), None).unwrap();
+    }
+    let before = shell.read("denylist.json");
+    let revoke = |mode| {
+        use std::os::unix::process::CommandExt as _;
+        shell.set_mode("denylist.json", mode);
+        let args = ["token", "revoke", "--sub", "auditor", "--denylist", "denylist.json"];
+        shell.command(&args).uid(12_345).gid(12_345).output()
+    };
+    let Ok(refused) = revoke(0o640) else { return }; // The program lies where that user may not go.
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(30) && said.contains("group 54321") && said.contains("as root"), "{said}");
+    assert_eq!(shell.read("denylist.json"), before);
+    assert!(revoke(0o644).unwrap().status.success(), "the group may do as much as everybody");
+    assert_eq!(shell.mode("denylist.json"), 0o644);
+}
+
 /// Whoever may write where a file is expected could keep a command waiting for ever.
 #[test]
 fn a_pipe_in_the_place_of_a_file_keeps_no_command_waiting() {
