@@ -70,7 +70,10 @@ pub enum DenylistError {
 }
 
 impl Denylist {
-    /// Reads a deny list from a file of at most 1 MiB.
+    /// The largest file that is read, in bytes: 1 MiB, about ten thousand entries.
+    pub const MAX_BYTES: usize = 1024 * 1024;
+
+    /// Reads a deny list from a file of at most [`Denylist::MAX_BYTES`].
     ///
     /// # Errors
     /// Every [`DenylistError`]; whoever wrote the file is to blame.
@@ -81,7 +84,7 @@ impl Denylist {
     /// As [`Denylist::from_file`], from a file that others than we and root may own, too.
     pub(crate) fn from_trusted_file(path: &Path, trust: &FileTrust) -> Result<Self, DenylistError> {
         let origin = path.display().to_string();
-        match Opened::read(path, MAX_LIST_LEN, trust) {
+        match Opened::read(path, Self::MAX_BYTES, trust) {
             Ok(opened) => Self::parse(&opened.text, &origin),
             Err(cause) => Err(DenylistError::File { origin, cause }),
         }
@@ -205,6 +208,3 @@ struct DeniedSubject {
     sub: String,
     before: u64,
 }
-
-/// About ten thousand entries.
-const MAX_LIST_LEN: usize = 1024 * 1024;

@@ -10,7 +10,7 @@ use super::change_status;
 use crate::exit::{Exit, Failure};
 use crate::files::{self, Lock};
 use crate::output::Output;
-use crate::token::load_denylist;
+use crate::token::{denylist_text, load_denylist};
 
 /// Revoke a key that others may know, at once
 #[derive(Args)]
@@ -41,10 +41,11 @@ impl Revoke {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let paths = || self.rings.iter().chain(&self.denylist);
         let _lock = Lock::of(paths().map(PathBuf::as_path));
-        let list = self.denylist.as_deref().map(load_denylist).transpose()?;
+        let list = |path: &PathBuf| denylist_text(path, &load_denylist(path)?.with_key(&self.kid), out);
+        let list = self.denylist.as_ref().map(list).transpose()?;
         change_status(&self.kid, &self.rings, KeyStatus::Revoked)?;
         if let (Some(path), Some(list)) = (&self.denylist, list) {
-            files::write_public(path, &list.with_key(&self.kid).to_json())?;
+            files::write_public(path, &list)?;
         }
         let paths: Vec<PathBuf> = paths().cloned().collect();
         super::changed(out, "revoked", &self.kid, &paths)?;

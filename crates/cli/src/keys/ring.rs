@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use sealwire::Name;
-use sealwire::auth::{KeyEntry, KeyRing, KeyRingFile, KeyStatus, locate_file, read_secret, write_secret};
+use sealwire::auth::{KeyEntry, KeyRing, KeyRingFile, KeyStatus, NonceLimits, locate_file, read_secret, write_secret};
 use sealwire::wire::{AgentKey, Audience};
 
 use crate::exit::{Exit, Failure, OrFail as _};
@@ -81,8 +81,19 @@ impl Ring {
             return Err(Failure::input(message)
                 .help("choose another name or --kid; for a new key of the same agent: keys rotate"));
         }
+        let is_known = self.file.keys.iter().any(|known| known.owner == entry.owner);
         self.file.keys.push(entry);
-        self.check()
+        let (agents, room) = (self.check()?.owners(), NonceLimits::default().owners);
+        if agents > room && !is_known {
+            let ring = &self.path;
+            tracing::warn!(
+                target: "sealwire::keys",
+                ?ring, agents, room,
+                "the ring has more agents than a service takes by default: raise `agents` in `[replay]` of its configuration, or \
+                 it will not start"
+            );
+        }
+        Ok(())
     }
 
     /// The record of `kid`.
@@ -110,9 +121,8 @@ impl Ring {
     }
 
     /// What a service would say to it.
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&self) -> Result<KeyRing, Failure> {
         KeyRing::new(self.file.clone(), &self.audience)
-            .map(drop)
             .map_err(|error| Failure::input(format!("`{}`: {error}", self.path.display())))
     }
 }

@@ -1,7 +1,7 @@
 //! `sealwire token revoke`: entries of a deny list, which services read again when it changes.
 //! Never takes an entry away, unless it is told to drop those that no longer matter.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 use sealwire::auth::{Denylist, decode_untrusted};
@@ -71,18 +71,34 @@ impl Revoke {
             (list.with_token(jti, until), entry, told)
         };
         let list = if self.prune { list.without_ended(now_s) } else { list };
-        files::write_public(path, &list.to_json())?;
+        files::write_public(path, &text(path, &list, out)?)?;
         out.result(&entry, || format!("revoked {told} in {}", path.display()))?;
         Ok(Exit::Ok)
     }
 }
 
 /// The list in the file; an empty one when there is no file.
-pub(crate) fn load(path: &std::path::Path) -> Result<Denylist, Failure> {
+pub(crate) fn load(path: &Path) -> Result<Denylist, Failure> {
     match files::read_if_there(path)? {
         Some(text) => Denylist::parse(&text, &path.display().to_string()).or_fail(Exit::Input),
         None => Ok(Denylist::default()),
     }
+}
+
+/// The text of a list, as far as services read so much. It is looked at before anything is written.
+pub(crate) fn text(path: &Path, list: &Denylist, out: &Output) -> Result<String, Failure> {
+    let (text, path, most) = (list.to_json(), path.display(), Denylist::MAX_BYTES);
+    let help = "`sealwire token revoke --prune` drops entries of tokens that have expired, and `--sub` denies all older \
+                tokens of a subject by one entry";
+    if text.len() > most {
+        let message =
+            format!("`{path}` would have {} bytes, and services read {most} at most: nothing was revoked", text.len());
+        return Err(Failure::input(message).help(help));
+    }
+    if text.len() > most / 5 * 4 {
+        out.warning(&format!("`{path}` has {} of the {most} bytes that services read: {help}", text.len()));
+    }
+    Ok(text)
 }
 
 /// `jti`, or else the digest, and `exp` as the token itself says. It need not be trusted for this: a forged token denies

@@ -122,6 +122,25 @@ fn second_agent_joins_the_ring_and_an_existing_one_is_not_overwritten() {
 }
 
 #[test]
+fn a_ring_with_more_agents_than_services_take_by_default_is_told() {
+    let shell = Shell::new();
+    shell.run("keys new-agent a --service dev/math=math.ring.json").ok();
+    let mut ring = shell.read_json("math.ring.json");
+    let one = ring["keys"][0].clone();
+    let more = (1..10_000).map(|n| {
+        let mut key = one.clone();
+        (key["kid"], key["owner"]) = (format!("a{n}.k1").into(), format!("a{n}").into());
+        key
+    });
+    ring["keys"].as_array_mut().unwrap().extend(more);
+    shell.write("math.ring.json", &ring.to_string());
+    let ran = shell.run("keys rotate a.creds.json --ring math.ring.json").ok();
+    assert_eq!(ran.stderr, "", "10,000 agents are not too many, whatever keys they have");
+    let ran = shell.run("keys new-agent b --service dev/math=math.ring.json").ok();
+    assert!(ran.stderr.contains("`agents` in `[replay]`") && ran.stderr.contains("10001"), "{}", ran.stderr);
+}
+
+#[test]
 fn agents_made_at_the_same_time_are_all_in_the_ring() {
     let shell = Shell::new();
     let children: Vec<_> = (0..8)

@@ -158,3 +158,39 @@ fn revoking_adds_to_the_deny_list_and_keeps_what_is_in_it() {
     shell.run("token revoke --denylist deny.json --jti a").fails(30, &["deny.json", "token"]);
     assert_eq!(shell.read("deny.json"), "{\"token\": []}", "a list that is not understood is left alone");
 }
+
+/// A service would go on with the list that it has read before, and would not start again.
+#[test]
+fn a_list_that_no_service_would_read_is_not_written() {
+    let shell = Shell::new();
+    shell.run("keys new-agent a --service dev/math=math.ring.json").ok();
+    let fill = |bytes: usize, until: u64| {
+        let entry = |n: usize| Denylist::default().with_token(format!("{n:0>64}"), until);
+        let one = entry(0).to_json().len();
+        shell.write("deny.json", &(0..bytes / one).fold(Denylist::default(), |all, n| all.merge(entry(n))).to_json());
+        shell.set_mode("deny.json", 0o600);
+        shell.read("deny.json")
+    };
+    let ended = now() - 7_200;
+    let full = fill(2 * Denylist::MAX_BYTES, ended);
+    assert!(full.len() > Denylist::MAX_BYTES, "{}", full.len());
+    let ring = shell.read("math.ring.json");
+    for line in [
+        "token revoke --denylist deny.json --sub planner",
+        "keys revoke a.k1 --ring math.ring.json --denylist deny.json",
+    ] {
+        shell.run(line).fails(30, &["deny.json", "1048576", "nothing was revoked", "--prune"]);
+    }
+    assert!(shell.read("deny.json") == full && shell.read("math.ring.json") == ring);
+    let pruned = shell.run("token revoke --denylist deny.json --sub planner --prune").ok();
+    assert_eq!(pruned.stderr, "");
+    let left = shell.read_json("deny.json");
+    assert_eq!((&left["tokens"], &left["subjects"][0]["sub"]), (&json!([]), &"planner".into()));
+
+    // Told while there is room yet.
+    let many = fill(Denylist::MAX_BYTES / 4 * 5, ended);
+    assert!((Denylist::MAX_BYTES / 5 * 4..Denylist::MAX_BYTES).contains(&many.len()), "{}", many.len());
+    let ran = shell.run("token revoke --denylist deny.json --sub planner").ok();
+    assert!(ran.stderr.starts_with("warning: `deny.json` has ") && ran.stderr.contains("--prune"), "{}", ran.stderr);
+    Denylist::from_file(shell.path("deny.json")).unwrap();
+}
