@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use sealwire::auth::{self, SecretFileError, check_folder, locate_file, read_public};
+use zeroize::Zeroizing;
 
 use crate::exit::{Exit, Failure, OrFail as _};
 
@@ -74,6 +75,33 @@ pub(crate) fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
         _ => at(path, &error),
     })
 }
+
+/// Fails if a file that is about to be written is there and is something else than what is to be written, `what`: by a
+/// slip in the command line it may be a key or a configuration.
+pub(crate) fn check_output(path: &Path, what: &str, is_such: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    let place = locate_file(path).map_err(|error| match error {
+        SecretFileError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+            Failure::input(format!("`{}` cannot be written: its folder has to be there", path.display()))
+        }
+        error => Failure::of(Exit::Input, &error),
+    })?;
+    let file = match File::open(place) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(at(path, &error)),
+    };
+    let mut bytes = Zeroizing::new(Vec::new());
+    file.take(MAX_OUTPUT).read_to_end(&mut bytes).map_err(|error| at(path, &error))?;
+    let is_such = std::str::from_utf8(&bytes).map(str::trim).is_ok_and(|text| text.is_empty() || is_such(text));
+    if is_such {
+        return Ok(());
+    }
+    Err(Failure::input(format!("`{}` is there already, and holds no {what}: it is not overwritten", path.display()))
+        .help("name another file, or remove that one first"))
+}
+
+/// Far more than anything that a command replaces.
+const MAX_OUTPUT: u64 = 16 * 1024 * 1024;
 
 /// Writes a file that holds no secret: see [`auth::write_public`].
 pub(crate) fn write_public(path: &Path, text: &str) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use sealwire::auth::locate_file;
 use sealwire::policy::{Finding, Methods, PolicySet};
 use sealwire::service::{BUILTIN_METHODS, BuildError, Router, Running, ServeError, ServeOptions, Service, State};
 use sealwire::{BackendConfig, Config, MethodName};
@@ -121,6 +122,9 @@ impl Serve {
                  the demonstration methods are served by: sealwire serve demo",
             ));
         }
+        if let Some(path) = &state_file {
+            files::check_output(path, "state of an instance", is_state)?;
+        }
         let recorder = record_decisions.as_deref().map(Recorder::open).transpose()?;
         let signals = Signals::listen(Some(grace(&config) + Backends::STOPPING))?;
         let outcome = block_on(async {
@@ -204,6 +208,12 @@ async fn service<S: Send + Sync + 'static>(
     Ok((service, options))
 }
 
+/// Whether a file holds what [`serve`] keeps in it: it is overwritten, and removed in the end.
+fn is_state(text: &str) -> bool {
+    let members = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text).unwrap_or_default();
+    members.keys().eq(["instance", "state"])
+}
+
 /// Serves until `shutdown`. Says once when the service takes messages, and keeps its state in a file if asked to.
 async fn serve(
     service: &Service,
@@ -241,7 +251,7 @@ async fn serve(
             serving.await
         }
     };
-    if let Some(path) = state_file {
+    if let Some(path) = state_file.and_then(|path| locate_file(path).ok()) {
         // Where it cannot be removed it is of no use either: nobody answers under that id any more.
         drop(std::fs::remove_file(path));
     }

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 
 use super::{DEADLINE, Options, Words, exit, failed, unconnected};
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::write_public;
+use crate::files::{check_output, write_public};
 use crate::output::Output;
 use crate::runtime::Signals;
 use crate::when;
@@ -130,7 +130,8 @@ impl Bench {
         let params = self.words.params("bench")?;
         let params = self.filled(params)?;
         if let Some(svg) = &self.svg {
-            is_writable(svg)?;
+            // Nobody measures for an hour to learn that its folder is not there.
+            check_output(svg, "picture", |text| text.starts_with("<svg"))?;
         }
         let options = Options { creds: self.creds.take(), deadline: self.deadline, wait: self.wait, idempotent: false };
         let creds = options.creds.clone();
@@ -272,13 +273,4 @@ impl Bench {
 
 fn stopped() -> Failure {
     Failure::new(Exit::Interrupted, "stopped by a signal, before anything was measured")
-}
-
-/// Whether the picture can be written in the end: nobody measures for an hour to learn that its folder is not there.
-fn is_writable(svg: &Path) -> Result<(), Failure> {
-    let folder = svg.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if folder.is_dir() && !svg.is_dir() {
-        return Ok(());
-    }
-    Err(Failure::input(format!("`{}` is no file that can be written: its folder has to be there", svg.display())))
 }

@@ -14,7 +14,7 @@ use super::new_agent::{ServiceRing, save};
 use super::request::read_request;
 use super::ring::Ring;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{Lock, write_public};
+use crate::files::{Lock, check_output, write_public};
 use crate::output::Output;
 use crate::when;
 
@@ -100,6 +100,11 @@ impl Enrol {
             return Err(Failure::input(format!("`{}` is not in the request's environment `{own}`", other.audience)));
         }
         let service_keys = self.pinned()?;
+        let path = self.out.clone().unwrap_or_else(|| format!("{}.enrolment.json", request.agent).into());
+        let printed = path == Path::new("-");
+        if !printed {
+            check_output(&path, "enrolment", |text| serde_json::from_str::<Enrolment>(text).is_ok())?;
+        }
 
         let _lock = Lock::of(self.services.iter().map(|service| service.path.as_path()));
         let mut rings: Vec<Ring> = Vec::with_capacity(self.services.len());
@@ -115,7 +120,6 @@ impl Enrol {
             rings.push(ring);
         }
         save(&rings)?;
-        let path = self.out.clone().unwrap_or_else(|| format!("{}.enrolment.json", request.agent).into());
         let enrolment = Enrolment {
             environment: own.to_string(),
             agent: request.agent.to_string(),
@@ -124,7 +128,6 @@ impl Enrol {
             urls: self.urls,
         };
         let text = serde_json::to_string_pretty(&enrolment).or_fail(Exit::Bug)? + "\n";
-        let printed = path == Path::new("-");
         if printed {
             out.print(&text)?;
         } else {

@@ -15,7 +15,7 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{self, write_public};
+use crate::files::{self, write_new};
 use crate::output::Output;
 use crate::when;
 
@@ -110,7 +110,10 @@ impl Request {
         let token_file = self.token_file.clone().unwrap_or_else(|| format!("{name}.jwt").into());
         let credentials = Credentials::new(self.environment.clone(), name.clone(), key, bus).token_file(token_file);
         credentials.save(&path, false).or_fail(Exit::Input)?;
-        write_public(&request, &format!("{text}\n"))?;
+        write_new(&request, &format!("{text}\n")).inspect_err(|_| {
+            // Nobody asked for this key, and it would be in the way of the next try.
+            drop(std::fs::remove_file(&path));
+        })?;
 
         let result = json!({ "agent": name, "kid": kid, "thumbprint": thumbprint, "nkey": nkey, "credentials": path,
                              "request": request });

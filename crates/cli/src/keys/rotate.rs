@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::ring::Ring;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::Lock;
+use crate::files::{Lock, check_output};
 use crate::output::Output;
 use crate::when;
 
@@ -68,6 +68,10 @@ impl Rotate {
             // Services may be behind our clock by as much as the protocol tolerates, and the key is used at once.
             ring.add(&key, &agent, Some(now_s.saturating_sub(MAX_CLOCK_DIFFERENCE_S)))?;
             after.push(ring);
+        }
+        if let Some(path) = &self.kid_file {
+            let known = before.iter().flat_map(Ring::entries).filter(|entry| entry.owner == agent);
+            check_output(path, "key id of this agent", |text| known.clone().any(|entry| entry.kid == text))?;
         }
         // The rings first: a service must know the key before the agent signs with it.
         let done = after

@@ -45,6 +45,8 @@ impl Matrix {
         match &self.html {
             None => out.verdict(&matrix, || matrix.to_string())?,
             Some(file) => {
+                let is_page = |text: &str| text.get(..9).is_some_and(|head| head.eq_ignore_ascii_case("<!doctype"));
+                files::check_output(file, "page", is_page)?;
                 files::write_public(file, &matrix.to_html())?;
                 out.verdict(&serde_json::json!({ "html": file, "revision": matrix.revision }), || {
                     format!("{}: who can call what, policy revision {}", file.display(), matrix.revision)

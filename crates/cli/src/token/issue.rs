@@ -12,7 +12,7 @@ use sealwire::client::Credentials;
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::read_if_there;
+use crate::files::{check_output, read_if_there};
 use crate::output::Output;
 use crate::runtime::{Signals, block_on};
 use crate::when;
@@ -74,6 +74,9 @@ pub(crate) struct Issue {
 impl Issue {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         self.check()?;
+        if let Some(path) = &self.out {
+            check_output(path, "token", |text| decode_untrusted(text).is_ok())?;
+        }
         let issuer = TokenIssuer::load(&self.key).or_fail(Exit::Input)?;
         let Some(every) = self.every else { return self.issue(&issuer, out) };
         if every >= self.ttl {

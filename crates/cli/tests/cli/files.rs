@@ -203,6 +203,70 @@ fn a_replaced_file_keeps_the_group_that_reads_it() {
     assert_eq!(shell.mode("denylist.json"), 0o644);
 }
 
+/// One word beside `planner.jwt` is the agent's only key.
+#[test]
+fn an_output_takes_the_place_of_nothing_but_its_own_kind() {
+    let shell = Shell::new();
+    shell.run("keys new-token-key https://dev.example").ok();
+    shell.run("keys new-agent a --service dev/math=ring.json").ok();
+    shell.run("keys new-service dev/math").ok();
+    shell.write("policies/a.toml", "[role.calc]\nallow = [\"math/add\"]\n[method.\"math/add\"]\n");
+    shell.write(
+        "sealwire.toml",
+        "environment = \"dev\"\nservice = \"math\"\n[nats]\nurls = [\"nats://127.0.0.1:4222\"]\n[keys]\nring = \"ring.json\"\n\
+         [[tokens.issuer]]\nissuer = \"https://dev.example\"\njwks = \"jwks.json\"\n[policy]\nfolder = \"policies\"\n",
+    );
+    let asked = shell.run("keys request robot --environment dev --json").ok().json();
+    let enrol = format!(
+        "keys enrol robot robot.request --thumbprint {} --service dev/math=ring.json --pin-from math.service-key.json",
+        asked["thumbprint"].as_str().unwrap()
+    );
+    std::os::unix::fs::symlink("ring.json", shell.path("link.json")).unwrap();
+    let issue = "token issue --key token-key.json --subject a --audience dev/math --out";
+    let all = || {
+        let text = |path: PathBuf| std::fs::read_to_string(&path).ok().map(|text| (path, text));
+        below(&shell.path("")).into_iter().filter_map(text).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let before = all();
+    for (line, words) in [
+        (&*format!("{issue} token-key.json"), &["`token-key.json`", "holds no token"]),
+        (&format!("{issue} a.creds.json"), &["`a.creds.json`", "holds no token"]),
+        (&format!("{issue} ./link.json --every 1m"), &["link.json`", "holds no token"]),
+        ("keys rotate a.creds.json --ring ring.json --kid-file a.creds.json", &["`a.creds.json`", "no key id of this"]),
+        ("keys request r2 --environment dev --request r2.creds.json", &["`r2.creds.json` is there", "name another"]),
+        ("keys request r2 --environment dev --request ring.json", &["`ring.json` is there", "name another"]),
+        (
+            "keys new-token-key https://x --out x.json --jwks ./x.json",
+            &["`x.json`", "the private key and for the key set"],
+        ),
+        (&format!("{enrol} --out ring.json"), &["`ring.json`", "holds no enrolment"]),
+        ("serve demo --state-file sealwire.toml", &["`sealwire.toml`", "no state of an instance"]),
+        ("policy matrix --html policies/a.toml", &["`policies/a.toml`", "holds no page"]),
+    ] {
+        shell.run(line).fails(30, words);
+        assert!(all() == before, "{line}");
+    }
+
+    // What is of that kind is replaced, and what is empty is filled.
+    for (name, text) in
+        [("a.jwt", ""), ("a.kid", "a.k1\n"), ("m.html", "<!DOCTYPE html>"), ("robot.enrolment.json", "\n")]
+    {
+        shell.write(name, text);
+    }
+    for line in [
+        &*format!("{issue} a.jwt"),
+        &format!("{issue} a.jwt"),
+        "keys rotate a.creds.json --ring ring.json --kid-file a.kid",
+        "keys rotate a.creds.json --ring ring.json --kid-file a.kid",
+        "policy matrix --html m.html",
+        "policy matrix --html m.html",
+        &enrol,
+    ] {
+        shell.run(line).ok();
+    }
+    assert_eq!(shell.read("a.kid"), "a.k3\n");
+}
+
 /// Whoever may write where a file is expected could keep a command waiting for ever.
 #[test]
 fn a_pipe_in_the_place_of_a_file_keeps_no_command_waiting() {
