@@ -115,8 +115,13 @@ fn change_status(kid: &str, paths: &[PathBuf], status: KeyStatus) -> Result<(), 
     rings.iter().try_for_each(Ring::save)
 }
 
-fn changed(out: &Output, what: &str, kid: &str, paths: &[PathBuf]) -> Result<(), Failure> {
-    out.result(&json!({ "kid": kid, "state": what, "files": paths }), || {
+/// `created`: whether the deny list among the files is new.
+fn changed(out: &Output, what: &str, kid: &str, paths: &[PathBuf], created: Option<bool>) -> Result<(), Failure> {
+    let mut result = json!({ "kid": kid, "state": what, "files": paths });
+    if let (Some(created), Some(result)) = (created, result.as_object_mut()) {
+        result.insert("created".to_owned(), created.into());
+    }
+    out.result(&result, || {
         let files: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         format!("{what} {kid} in {}", files.join(", "))
     })

@@ -6,7 +6,7 @@ mod issue;
 mod revoke;
 
 use clap::Subcommand;
-pub(crate) use revoke::{load as load_denylist, text as denylist_text};
+pub(crate) use revoke::Changed as ChangedDenylist;
 
 use crate::exit::{Exit, Failure};
 use crate::output::Output;

@@ -29,7 +29,7 @@ impl Retire {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let _lock = Lock::of(self.rings.iter().map(PathBuf::as_path));
         change_status(&self.kid, &self.rings, KeyStatus::Retired)?;
-        super::changed(out, "retired", &self.kid, &self.rings)?;
+        super::changed(out, "retired", &self.kid, &self.rings, None)?;
         Ok(Exit::Ok)
     }
 }

@@ -8,9 +8,9 @@ use sealwire::auth::KeyStatus;
 
 use super::change_status;
 use crate::exit::{Exit, Failure};
-use crate::files::{self, Lock};
+use crate::files::Lock;
 use crate::output::Output;
-use crate::token::{denylist_text, load_denylist};
+use crate::token::ChangedDenylist;
 
 /// Revoke a key that others may know, at once
 #[derive(Args)]
@@ -41,14 +41,12 @@ impl Revoke {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let paths = || self.rings.iter().chain(&self.denylist);
         let _lock = Lock::of(paths().map(PathBuf::as_path));
-        let list = |path: &PathBuf| denylist_text(path, &load_denylist(path)?.with_key(&self.kid), out);
-        let list = self.denylist.as_ref().map(list).transpose()?;
+        let list = self.denylist.as_ref();
+        let list = list.map(|path| ChangedDenylist::new(path, |list| list.with_key(&self.kid), out)).transpose()?;
         change_status(&self.kid, &self.rings, KeyStatus::Revoked)?;
-        if let (Some(path), Some(list)) = (&self.denylist, list) {
-            files::write_public(path, &list)?;
-        }
+        let created = list.map(|list| list.save(out)).transpose()?;
         let paths: Vec<PathBuf> = paths().cloned().collect();
-        super::changed(out, "revoked", &self.kid, &paths)?;
+        super::changed(out, "revoked", &self.kid, &paths, created)?;
         Ok(Exit::Ok)
     }
 }

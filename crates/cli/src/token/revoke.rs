@@ -52,14 +52,14 @@ impl Revoke {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let now_s = when::now_s();
         let _lock = Lock::of([self.denylist.as_path()]);
-        let list = load(&self.denylist)?;
         let path = &self.denylist;
-        let (list, entry, told) = if let Some(subject) = self.subject {
+        let prune = |list: Denylist| if self.prune { list.without_ended(now_s) } else { list };
+        let (list, mut entry, told) = if let Some(subject) = self.subject {
             // A token of this very second has `iat` = now, and `before` does not include its own second.
             let before = self.before.unwrap_or(now_s.saturating_add(1));
             let told = format!("tokens of `{}` issued before {}", subject.escape_debug(), when::absolute(before));
             let entry = json!({ "file": path, "sub": subject, "before": before });
-            (list.with_subject(subject, before), entry, told)
+            (Changed::new(path, |list| prune(list.with_subject(subject, before)), out)?, entry, told)
         } else {
             let (jti, until) = match self.token {
                 Some(token) => of_token(Some(token))?,
@@ -68,37 +68,58 @@ impl Revoke {
             };
             let told = format!("token `{}`", jti.escape_debug());
             let entry = json!({ "file": path, "jti": jti, "until": until });
-            (list.with_token(jti, until), entry, told)
+            (Changed::new(path, |list| prune(list.with_token(jti, until)), out)?, entry, told)
         };
-        let list = if self.prune { list.without_ended(now_s) } else { list };
-        files::write_public(path, &text(path, &list, out)?)?;
+        let created = list.save(out)?;
+        entry.as_object_mut().map(|entry| entry.insert("created".to_owned(), created.into()));
         out.result(&entry, || format!("revoked {told} in {}", path.display()))?;
         Ok(Exit::Ok)
     }
 }
 
-/// The list in the file; an empty one when there is no file.
-pub(crate) fn load(path: &Path) -> Result<Denylist, Failure> {
-    match files::read_if_there(path)? {
-        Some(text) => Denylist::parse(&text, &path.display().to_string()).or_fail(Exit::Input),
-        None => Ok(Denylist::default()),
-    }
+/// A deny list with a change, which is not written yet.
+pub(crate) struct Changed<'a> {
+    path: &'a Path,
+    text: String,
+    is_new: bool,
 }
 
-/// The text of a list, as far as services read so much. It is looked at before anything is written.
-pub(crate) fn text(path: &Path, list: &Denylist, out: &Output) -> Result<String, Failure> {
-    let (text, path, most) = (list.to_json(), path.display(), Denylist::MAX_BYTES);
-    let help = "`sealwire token revoke --prune` drops entries of tokens that have expired, and `--sub` denies all older \
-                tokens of a subject by one entry";
-    if text.len() > most {
-        let message =
-            format!("`{path}` would have {} bytes, and services read {most} at most: nothing was revoked", text.len());
-        return Err(Failure::input(message).help(help));
+impl<'a> Changed<'a> {
+    /// The list in the file, or an empty one when there is no file, with this change: as far as services read so much.
+    pub(crate) fn new(
+        path: &'a Path,
+        change: impl FnOnce(Denylist) -> Denylist,
+        out: &Output,
+    ) -> Result<Self, Failure> {
+        let before = files::read_if_there(path)?;
+        let (is_new, shown, most) = (before.is_none(), path.display(), Denylist::MAX_BYTES);
+        let list = before.map(|text| Denylist::parse(&text, &shown.to_string()).or_fail(Exit::Input)).transpose()?;
+        let text = change(list.unwrap_or_default()).to_json();
+        let help = "`sealwire token revoke --prune` drops entries of tokens that have expired, and `--sub` denies all \
+                    older tokens of a subject by one entry";
+        if text.len() > most {
+            let length = text.len();
+            let message =
+                format!("`{shown}` would have {length} bytes, and services read {most} at most: nothing was revoked");
+            return Err(Failure::input(message).help(help));
+        }
+        if text.len() > most / 5 * 4 {
+            out.warning(&format!("`{shown}` has {} of the {most} bytes that services read: {help}", text.len()));
+        }
+        Ok(Self { path, text, is_new })
     }
-    if text.len() > most / 5 * 4 {
-        out.warning(&format!("`{path}` has {} of the {most} bytes that services read: {help}", text.len()));
+
+    /// Writes it. Returns whether it is a new list, and warns then: of a mistyped name no service hears anything.
+    pub(crate) fn save(self, out: &Output) -> Result<bool, Failure> {
+        files::write_public(self.path, &self.text)?;
+        if self.is_new {
+            let path = self.path.display();
+            out.warning(&format!(
+                "`{path}` is a new list: it revokes nothing unless `denylist` in a service's configuration names it"
+            ));
+        }
+        Ok(self.is_new)
     }
-    Ok(text)
 }
 
 /// `jti`, or else the digest, and `exp` as the token itself says. It need not be trusted for this: a forged token denies

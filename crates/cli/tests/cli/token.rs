@@ -133,7 +133,7 @@ fn revoking_adds_to_the_deny_list_and_keeps_what_is_in_it() {
     shell.run("token revoke --denylist deny.json --jti t-0002 --until 2026-09-21T14:13:20Z").ok();
     shell.run("token revoke --denylist deny.json --sub planner").ok();
     let ran = shell.run("token revoke --denylist deny.json --sub other --before 1790000000 --json").ok();
-    assert_eq!(ran.json(), json!({ "file": "deny.json", "sub": "other", "before": 1_790_000_000 }));
+    assert_eq!(ran.json(), json!({ "file": "deny.json", "sub": "other", "before": 1_790_000_000, "created": false }));
     let list = shell.read_json("deny.json");
     let tokens: Vec<&str> = list["tokens"].as_array().unwrap().iter().map(|t| t["jti"].as_str().unwrap()).collect();
     assert!(tokens.contains(&jti.as_str()) && tokens.contains(&"t-0002"), "{list}");
@@ -157,6 +157,26 @@ fn revoking_adds_to_the_deny_list_and_keeps_what_is_in_it() {
     shell.write("deny.json", "{\"token\": []}");
     shell.run("token revoke --denylist deny.json --jti a").fails(30, &["deny.json", "token"]);
     assert_eq!(shell.read("deny.json"), "{\"token\": []}", "a list that is not understood is left alone");
+}
+
+/// A path with a slip in it names no list that any service reads.
+#[test]
+fn a_list_that_is_new_is_told() {
+    let shell = Shell::new();
+    shell.run("keys new-agent a --service dev/math=math.ring.json").ok();
+    for (line, file, created) in [
+        ("token revoke --sub planner --denylist dney.json", "dney.json", true),
+        ("token revoke --sub planner --denylist dney.json", "dney.json", false),
+        ("keys revoke a.k1 --ring math.ring.json --denylist deny.json", "deny.json", true),
+        ("keys revoke a.k1 --ring math.ring.json --denylist deny.json", "deny.json", false),
+    ] {
+        let ran = shell.run(&format!("{line} --json")).ok();
+        assert_eq!(ran.json()["created"], created, "{line}");
+        let warned = ran.stderr.contains(&format!("`{file}` is a new list")) && ran.stderr.contains("`denylist`");
+        assert!(warned == created && ran.stderr.is_empty() != created, "{ran:?}");
+    }
+    let ran = shell.run("token revoke --sub planner --denylist dny.json").ok();
+    assert!(ran.stderr.starts_with("warning: `dny.json` is a new list"), "{ran:?}");
 }
 
 /// A service would go on with the list that it has read before, and would not start again.
