@@ -87,6 +87,13 @@ pub(super) struct Pinned {
     pub(super) x: String,
 }
 
+/// Whether it is the very record that would be added, as it was: not revoked, nor about to end.
+fn is_same(known: &KeyEntry, entry: &KeyEntry) -> bool {
+    let public = |entry: &KeyEntry| (entry.kid.clone(), entry.owner.clone(), entry.x.clone());
+    let state = |entry: &KeyEntry| (entry.status, entry.not_before, entry.not_after);
+    public(known) == public(entry) && state(known) == state(entry)
+}
+
 impl Enrol {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let request = read_request(&self.request, &self.thumbprint)?;
@@ -110,13 +117,17 @@ impl Enrol {
         let mut rings: Vec<Ring> = Vec::with_capacity(self.services.len());
         for service in &self.services {
             let mut ring = Ring::open_or_new(&service.path, &service.audience)?;
-            if !self.another_key && ring.entries().iter().any(|entry| entry.owner == self.agent) {
-                let message = format!("`{}` has a key of `{}` already", service.path.display(), self.agent);
-                return Err(Failure::input(message).help(
-                    "if it is the same agent that gets a further key, say --another-key; else it needs another name",
-                ));
+            let entry = KeyEntry::ed25519(&request.kid, request.agent.clone(), request.x.clone());
+            // Whoever got no enrolment for it, since that could not be written, tries again.
+            if !ring.entries().iter().any(|known| is_same(known, &entry)) {
+                if !self.another_key && ring.entries().iter().any(|entry| entry.owner == self.agent) {
+                    let message = format!("`{}` has a key of `{}` already", service.path.display(), self.agent);
+                    return Err(Failure::input(message).help(
+                        "if it is the same agent that gets a further key, say --another-key; else it needs another name",
+                    ));
+                }
+                ring.push(entry)?;
             }
-            ring.push(KeyEntry::ed25519(&request.kid, request.agent.clone(), request.x.clone()))?;
             rings.push(ring);
         }
         save(&rings)?;

@@ -51,7 +51,10 @@ impl NewTokenKey {
             }
             _ => Failure::of(Exit::Input, &error),
         })?;
-        files::write_public(&self.jwks, &set)?;
+        files::write_public(&self.jwks, &set).inspect_err(|_| {
+            // A key that no set knows is of no use, and would be in the way of the next try.
+            drop(std::fs::remove_file(&self.out));
+        })?;
         let result = json!({ "file": self.out, "jwks": self.jwks, "issuer": issuer.issuer(), "kid": issuer.kid() });
         out.result(&result, || {
             format!(

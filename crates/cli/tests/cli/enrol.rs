@@ -51,9 +51,39 @@ fn an_agent_is_enrolled_by_its_public_key_and_the_operator_never_sees_the_privat
     assert_eq!(pinned.len(), 1);
     assert_eq!(pinned[0].kid(), "svc:dev/math:1");
 
-    // Once is enough, for the agent, for the key id and for the key.
+    // Once is enough for the key; what is handed back may be wanted again.
+    let before = (operator.read("math.ring.json"), operator.read("robot.enrolment.json"));
+    std::fs::remove_file(operator.path("robot.enrolment.json")).unwrap();
+    for line in [line.clone(), format!("{line} --another-key")] {
+        assert_eq!(operator.run(&line).ok().json(), enrolled);
+        assert_eq!((operator.read("math.ring.json"), operator.read("robot.enrolment.json")), before);
+    }
+    // A key that was revoked stays so.
+    operator.run("keys revoke robot.k1 --ring math.ring.json").ok();
+    let before = operator.read("math.ring.json");
     operator.run(&line).fails(30, &["has a key of `robot` already", "--another-key"]);
     operator.run(&format!("{line} --another-key")).fails(30, &["has a key `robot.k1` already"]);
+    assert_eq!(operator.read("math.ring.json"), before);
+}
+
+/// What failed half-way is repeated as it was typed.
+#[test]
+fn an_enrolment_that_could_not_be_written_is_made_again() {
+    let (_, operator, asked) = parties();
+    let enrol = format!(
+        "keys enrol robot robot.request --thumbprint {} --service dev/math=math.ring.json --pin-from math.service-key.json",
+        asked["thumbprint"].as_str().unwrap()
+    );
+    operator.run(&format!("{enrol} --out nowhere/e.json")).fails(30, &["`nowhere/e.json`", "its folder"]);
+    assert!(!operator.path("math.ring.json").exists(), "nothing was enrolled");
+    // The ring has the key, and what went to stdout is lost.
+    operator.run(&format!("{enrol} --out -")).ok();
+    let ring = operator.read("math.ring.json");
+    let bank = "--service dev/bank=bank.ring.json --pin svc:dev/bank:1=11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
+    operator.run(&format!("{enrol} {bank}")).ok();
+    assert_eq!(operator.read("math.ring.json"), ring);
+    assert_eq!(operator.read_json("bank.ring.json")["keys"], operator.read_json("math.ring.json")["keys"]);
+    assert_eq!(operator.read_json("robot.enrolment.json")["service_keys"].as_array().unwrap().len(), 2);
 }
 
 #[test]

@@ -323,6 +323,12 @@ fn token_keys_gather_in_one_set_and_are_not_overwritten() {
     shell.write("jwks.json", "{}");
     shell.run("keys new-token-key https://dev.example --out third.json").fails(30, &["jwks.json", "keys"]);
     assert!(!shell.path("third.json").exists());
+    shell.run("keys new-token-key https://dev.example --out third.json --jwks nowhere/j.json").fails(30, &["nowhere"]);
+    // What cannot be written after the key leaves no key behind that no set knows.
+    std::fs::remove_file(shell.path("jwks.json")).unwrap();
+    let name = "j".repeat(250);
+    shell.run(&format!("keys new-token-key https://dev.example --out third.json --jwks {name}")).fails(30, &[&name]);
+    assert_eq!(shell.files(), ["next.json", "token-key.json"]);
 }
 
 #[test]
