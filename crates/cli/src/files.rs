@@ -118,6 +118,8 @@ pub(crate) struct Lock {
 /// How long another command may take. Ours hold a lock for milliseconds; whoever may list a folder may hold it for ever,
 /// and shall not keep anybody from revoking a key.
 const LOCKED_FOR: Duration = Duration::from_secs(3);
+/// How long one that makes a whole set-up may take, on a busy machine.
+const MADE_WITHIN: Duration = Duration::from_secs(15);
 
 impl Lock {
     /// Waits for the folders of these files, for a while: then it says so, and does without.
@@ -130,26 +132,50 @@ impl Lock {
         let locked = folders.iter().filter_map(|folder| File::open(folder).ok().filter(|file| lock(folder, file)));
         Self { _folders: locked.collect() }
     }
+
+    /// Waits for these folders, for a while: then it fails, for whoever may change nothing beside another.
+    pub(crate) fn alone_in(folders: impl IntoIterator<Item = PathBuf>) -> Result<Self, Failure> {
+        let resolved = folders.into_iter().map(|folder| folder.canonicalize().map_err(|error| at(&folder, &error)));
+        let until = Instant::now() + MADE_WITHIN;
+        let locked = resolved.collect::<Result<BTreeSet<_>, _>>()?.into_iter().map(|folder| {
+            let file = File::open(&folder).map_err(|error| at(&folder, &error))?;
+            match wait(&file, until) {
+                Ok(()) => Ok(file),
+                Err(TryLockError::Error(error)) => {
+                    Err(Failure::input(format!("`{}` cannot be locked: {error}", folder.display()))
+                        .help("use a folder on a file system that has locks"))
+                }
+                Err(TryLockError::WouldBlock) => {
+                    Err(Failure::input(format!("another command is changing `{}`", folder.display()))
+                        .help("nothing was changed: run this again when that has ended; `fuser` names its process"))
+                }
+            }
+        });
+        Ok(Self { _folders: locked.collect::<Result<_, _>>()? })
+    }
 }
 
 /// Whether it is locked now.
 fn lock(folder: &Path, file: &File) -> bool {
-    let began = Instant::now();
+    match wait(file, Instant::now() + LOCKED_FOR) {
+        Ok(()) => true,
+        Err(TryLockError::Error(_)) => false,
+        Err(TryLockError::WouldBlock) => {
+            tracing::warn!(
+                target: "sealwire::files",
+                ?folder,
+                "locked by another process, which `fuser` names: going on all the same; let no other command change files there now"
+            );
+            false
+        }
+    }
+}
+
+fn wait(file: &File, until: Instant) -> Result<(), TryLockError> {
     loop {
         match file.try_lock() {
-            Ok(()) => return true,
-            Err(TryLockError::Error(_)) => return false,
-            Err(TryLockError::WouldBlock) if began.elapsed() < LOCKED_FOR => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(TryLockError::WouldBlock) => {
-                tracing::warn!(
-                    target: "sealwire::files",
-                    ?folder,
-                    "locked by another process, which `fuser` names: going on all the same; let no other command change files there now"
-                );
-                return false;
-            }
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+            locked => return locked,
         }
     }
 }

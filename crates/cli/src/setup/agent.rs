@@ -49,7 +49,7 @@ impl AddAgent {
             let failure = Failure::input(format!("`{path}` names no nkey"));
             return Err(failure.help("the agent makes one with: sealwire keys request --nkey"));
         };
-        Target::new(self.out).add_agent(&request.agent, nkey, self.replace)?;
+        Target::take(self.out)?.add_agent(&request.agent, nkey, self.replace)?;
         let agent = &request.agent;
         out.result(&json!({ "agent": agent, "nkey": nkey }), || {
             format!("added the broker user of {agent}: let each broker read its users again (SIGHUP)")
@@ -78,7 +78,7 @@ pub(crate) struct RemoveAgent {
 impl RemoveAgent {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let agent = &self.name;
-        let known = Target::new(self.out).remove_agent(agent)?;
+        let known = Target::take(self.out)?.remove_agent(agent)?;
         let keys: Vec<_> = known.iter().map(|(ring, entry)| json!({ "kid": entry.kid, "ring": ring })).collect();
         out.result(&json!({ "agent": agent, "keys": keys }), || {
             let lines = known.iter().map(|(ring, entry)| {

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::target::{Added, Target};
 use crate::exit::{Exit, Failure};
+use crate::files::at;
 use crate::output::Output;
 use crate::parties::SERVICES;
 
@@ -54,7 +55,8 @@ pub(super) fn server(url: &str) -> Result<String, String> {
 impl Cluster {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let working = out.working("making keys and certificates");
-        let target = Target::new(self.out);
+        std::fs::create_dir_all(&self.out).map_err(|error| at(&self.out, &error))?;
+        let target = Target::take(self.out)?;
         let found = target.mark()?;
         let made = found.is_none();
         let mut renewed = false;

@@ -53,7 +53,7 @@ impl AddService {
     }
 
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
-        let target = Target::new(self.out.clone());
+        let target = Target::take(self.out.clone())?;
         let mark = target.found()?;
         if mark.services.contains(&self.name) {
             return Err(Failure::input(format!(

@@ -20,7 +20,7 @@ use super::mark::Mark;
 use super::users::{Kind, Users};
 use crate::dev;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{self, at, read_if_there, restrict};
+use crate::files::{self, Lock, at, read_if_there, restrict};
 use crate::parties::{self, AGENTS, ENVIRONMENT, ISSUER};
 
 /// The brokers: host names, and names of their folders.
@@ -50,16 +50,26 @@ const TOKEN_KEY: &str = "token-key.json";
 /// How long tokens live. The issuer's container writes the next one long before.
 const TOKEN_S: u64 = 900;
 
-/// The folder that holds the folders.
-pub(super) struct Target(PathBuf);
+/// The folder that holds the folders. Nobody else changes anything in them until this is dropped: of two commands that had
+/// read the same users, one would bring back those that the other has removed.
+pub(super) struct Target {
+    base: PathBuf,
+    _lock: Lock,
+}
 
 impl Target {
-    pub(super) fn new(base: PathBuf) -> Self {
-        Self(base)
+    pub(super) fn take(base: PathBuf) -> Result<Self, Failure> {
+        if !base.is_dir() {
+            return Err(nothing_in(&base));
+        }
+        // Of containers that share volumes, each has a folder above them of its own.
+        let shared = FOLDERS.iter().map(|folder| base.join(folder)).filter(|folder| folder.is_dir());
+        let lock = Lock::alone_in(std::iter::once(base.clone()).chain(shared))?;
+        Ok(Self { base, _lock: lock })
     }
 
     pub(super) fn display(&self) -> std::path::Display<'_> {
-        self.0.display()
+        self.base.display()
     }
 
     /// All folders of a set-up.
@@ -69,7 +79,7 @@ impl Target {
 
     /// What is there; `None` if nothing is.
     pub(super) fn mark(&self) -> Result<Option<Mark>, Failure> {
-        Mark::find(&self.0, &FOLDERS)
+        Mark::find(&self.base, &FOLDERS)
     }
 
     /// A set-up without services. It is marked when it has some: until then, nothing is there.
@@ -113,7 +123,7 @@ impl Target {
     pub(super) fn renew_certificates(&self, mark: Mark) -> Result<Mark, Failure> {
         self.write_certificates(&mark)?;
         let mark = mark.renewed();
-        mark.write(&self.0, &Self::folders(&mark))?;
+        mark.write(&self.base, &Self::folders(&mark))?;
         Ok(mark)
     }
 
@@ -165,19 +175,13 @@ impl Target {
         // The new folders first: as long as only they say so, they are no part of it.
         let mut folders = Self::folders(&mark);
         folders.reverse();
-        mark.write(&self.0, &folders)?;
+        mark.write(&self.base, &folders)?;
         Ok(mark)
     }
 
     /// A set-up that is there.
     pub(super) fn found(&self) -> Result<Mark, Failure> {
-        self.mark()?.ok_or_else(|| {
-            let failure = Failure::input(format!("there is no set-up in `{}`", self.display()));
-            match dev::adds_agents(&self.0, "NAME") {
-                Some(command) => failure.help(format!("it is the folder of a `sealwire dev`: {command}")),
-                None => failure.help("make one: sealwire setup cluster --out FOLDER"),
-            }
-        })
+        self.mark()?.ok_or_else(|| nothing_in(&self.base))
     }
 
     /// A broker user for an agent that made its key pair itself; with `replace`, in the place of the one that it has.
@@ -245,7 +249,7 @@ impl Target {
         let name = &added.name;
         let folder = name.as_str();
         let audience = audience(name)?;
-        mark.check_unmarked(&self.0, folder)?;
+        mark.check_unmarked(&self.base, folder)?;
         self.make_folder(folder)?;
         for (kind, file) in [(Kind::Service, "service.nkey"), (Kind::Guard, "guard.nkey")] {
             users.forget(kind, name);
@@ -337,11 +341,11 @@ impl Target {
     }
 
     fn file(&self, folder: &str, name: &str) -> PathBuf {
-        self.0.join(folder).join(name)
+        self.base.join(folder).join(name)
     }
 
     fn make_folder(&self, folder: &str) -> Result<(), Failure> {
-        let path = self.0.join(folder);
+        let path = self.base.join(folder);
         files::make_folder(&path)?;
         restrict(&path)
     }
@@ -349,6 +353,14 @@ impl Target {
     /// Each container is its files' owner: nobody else has to read them, also what is no secret.
     fn write(&self, folder: &str, name: &str, text: &str) -> Result<(), Failure> {
         write_secret(&self.file(folder, name), text, true).or_fail(Exit::Input)
+    }
+}
+
+fn nothing_in(base: &Path) -> Failure {
+    let failure = Failure::input(format!("there is no set-up in `{}`", base.display()));
+    match dev::adds_agents(base, "NAME") {
+        Some(command) => failure.help(format!("it is the folder of a `sealwire dev`: {command}")),
+        None => failure.help("make one: sealwire setup cluster --out FOLDER"),
     }
 }
 

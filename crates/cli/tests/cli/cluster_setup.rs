@@ -215,6 +215,50 @@ fn a_service_is_added_and_nobody_elses_keys_are_touched() {
     assert!(more.stdout.contains("the service fourth is new"), "{more:?}");
 }
 
+/// Of two that had read the same users, one would bring back whom the other has removed.
+#[test]
+fn commands_on_one_set_up_take_turns() {
+    let shell = Shell::new();
+    let at_once = |lines: &[&str]| {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let start =
+            |line: &&str| shell.command(&words(line).iter().map(String::as_str).collect::<Vec<_>>()).spawn().unwrap();
+        let started: Vec<_> = lines.iter().map(start).collect();
+        let ended = started.into_iter().map(|child| child.wait_with_output().unwrap());
+        ended
+            .map(|ran| {
+                assert!(ran.status.success(), "{ran:?}");
+                String::from_utf8(ran.stdout).unwrap()
+            })
+            .collect::<Vec<_>>()
+    };
+    // One makes it, the other finds it.
+    let said = at_once(&["setup cluster --out s"; 2]).concat();
+    assert!(said.contains("made a new set-up") && said.contains("the set-up in s stays"), "{said}");
+    assert_eq!(shell.read("s/planner/ca.pem"), shell.read("s/demo/ca.pem"));
+    assert_eq!(shell.read("s/operator/ca.pem"), shell.read("s/nats-2/ca.pem"));
+    at_once(&[
+        "setup service one --out s",
+        "setup remove-agent auditor --out s",
+        "setup service two --out s",
+        "setup remove-agent teller --out s",
+    ]);
+    let users = shell.read("s/nats-3/users.conf");
+    assert!(users.contains("GUARD_one {") && users.contains("GUARD_two {"), "{users}");
+    assert!(!users.contains("auditor") && !users.contains("teller"), "{users}");
+    assert_eq!(shell.read_json("s/issuer/set-up.json")["services"], serde_json::json!(["demo", "bank", "one", "two"]));
+
+    // Nothing is changed beside one that does not end, whichever folder the two share: each container has a base of its own.
+    for held in ["s", "s/operator"] {
+        let lock = std::fs::File::open(shell.path(held)).unwrap();
+        lock.try_lock().unwrap();
+        let before = shell.read("s/operator/users.json");
+        let why = ["another command is changing", held, "run this again"];
+        shell.run("setup remove-agent planner --out s").fails(30, &why);
+        assert_eq!(shell.read("s/operator/users.json"), before);
+    }
+}
+
 /// Its tools are the methods, and nobody has approved one yet.
 #[test]
 fn a_service_in_front_of_a_server_of_mcp_is_set_up_as_the_others_are() {
