@@ -46,7 +46,7 @@ pub(crate) struct Dev {
     /// The broker's port on 127.0.0.1; that of the last run, or any free one, by default
     #[arg(long)]
     port: Option<u16>,
-    /// Begin anew: keys, tokens, agents and policies of an earlier run are replaced
+    /// Begin anew: keys, tokens, agents and policies of an earlier run are replaced, and nothing else
     #[arg(long)]
     fresh: bool,
     #[command(subcommand)]
@@ -86,12 +86,18 @@ impl Dev {
         if let Some(Command::AddAgent(command)) = self.command {
             return command.run(out);
         }
-        let folder = Folder::take(&self.place.folder)?;
-        let port = self.choose_port(&folder)?;
+        // A folder is marked only when nothing else is in the way.
+        if let Some(port) = self.port.filter(|port| !nats_server::is_free(*port)) {
+            return Err(Failure::of(Exit::Input, &RunError::PortInUse(port)));
+        }
+        Folder::check(&self.place.folder)?;
         let found = server::found(out)?;
+        let folder = Folder::take(&self.place.folder)?;
+        // That of the last run if it is still free.
+        let port = self.port.or_else(|| folder.port().filter(|port| nats_server::is_free(*port)));
         let kept = folder.is_complete() && !self.fresh;
         if !kept {
-            folder.fill()?;
+            folder.fill(self.fresh)?;
         }
         folder.admit_bench()?;
         let config = Some(folder.broker_config()?);
@@ -131,15 +137,6 @@ impl Dev {
             failed.map_or_else(|| served.or_fail(Exit::Transport), Err)
         })??;
         Ok(Exit::Ok)
-    }
-
-    /// The port that was asked for, or that of the last run if it is still free. Nothing has been changed yet.
-    fn choose_port(&self, folder: &Folder) -> Result<Option<u16>, Failure> {
-        match self.port {
-            Some(port) if !nats_server::is_free(port) => Err(Failure::of(Exit::Input, &RunError::PortInUse(port))),
-            Some(port) => Ok(Some(port)),
-            None => Ok(folder.port().filter(|port| nats_server::is_free(*port))),
-        }
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Sandbox {
     passwords: Vec<(&'static str, String)>,
 }
 
+/// Where the service's replay guard keeps its state.
+pub(crate) const STATE: &str = "demo.floor";
 /// The broker's user for the service.
 pub(crate) const SERVICE_USER: &str = "service";
 /// The broker's user for the `nats` command.
@@ -90,7 +92,7 @@ impl Sandbox {
              [keys]\nring = \"ring.json\"\nservice_key = \"service-key.json\"\ndenylist = \"denylist.json\"\n\n\
              [[tokens.issuer]]\nissuer = \"{ISSUER}\"\njwks = \"jwks.json\"\n\n\
              [policy]\nfolder = \"policies\"\n\n\
-             [replay]\nguard = \"local\"\nskew_s = 1\nstate = \"demo.floor\"\n\
+             [replay]\nguard = \"local\"\nskew_s = 1\nstate = \"{STATE}\"\n\
              # `sealwire bench` is to measure the service, and not what one agent is granted of it.\n\
              per_agent = 1000000\ntotal = 2000000\n\n\
              [limits]\nagent_per_second = 1000000\nagent_burst = 1000000\nagent_in_flight = 4096\n"

@@ -1,6 +1,7 @@
 //! The folder of `sealwire dev`: taken by one process at a time, filled once, and used again by later runs.
 //! Never changes what is complete before what replaces it is complete.
 
+use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use crate::call::bench::BARE_LOGIN;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::files::{at, make_folder, restrict, write_public};
 use crate::parties::{self, AGENTS};
-use crate::sandbox::{BENCH_USER, SERVICE_USER, Sandbox, TOKEN_S, TOOLS_USER, broker_config};
+use crate::sandbox::{BENCH_USER, SERVICE_USER, STATE, Sandbox, TOKEN_S, TOOLS_USER, broker_config};
 
 /// The folder, which nobody else has until this is dropped.
 #[derive(Debug)]
@@ -40,16 +41,22 @@ const MEMBERS: &str = "agents.json";
 const BESIDE: &str = ".new";
 
 impl Folder {
-    /// Takes the folder, which is made if there is none.
-    pub(super) fn take(path: &Path) -> Result<Self, Failure> {
-        let fail = |error: std::io::Error| at(path, &error);
+    /// Whether it can be taken. It is made if there is none.
+    pub(super) fn check(path: &Path) -> Result<(), Failure> {
         make_folder(path)?;
-        if !is_marked(path) && fs::read_dir(path).map_err(fail)?.next().is_some() {
+        if !is_marked(path) && fs::read_dir(path).map_err(|error| at(path, &error))?.next().is_some() {
             return Err(Failure::input(format!(
                 "`{}` has files in it that an earlier `sealwire dev` did not write: give another `--folder`",
                 path.display()
             )));
         }
+        Ok(())
+    }
+
+    /// Takes the folder, which is made if there is none.
+    pub(super) fn take(path: &Path) -> Result<Self, Failure> {
+        let fail = |error: std::io::Error| at(path, &error);
+        Self::check(path)?;
         restrict(path)?;
         let mark = File::options().read(true).write(true).create(true).truncate(false).open(path.join(MARK));
         let mut mark = mark.map_err(fail)?;
@@ -93,10 +100,20 @@ impl Folder {
         self.file(MEMBERS).exists()
     }
 
-    /// Makes a new set-up. What was there before goes when all of the new one is there.
-    pub(super) fn fill(&self) -> Result<(), Failure> {
+    /// Makes a new set-up. What was there before goes when all of the new one is there, if it is `fresh`; what was never a
+    /// set-up's stays.
+    pub(super) fn fill(&self, fresh: bool) -> Result<(), Failure> {
         let beside = self.file(BESIDE);
         let fail = |error: std::io::Error| at(&self.path, &error);
+        let names = |folder: &Path| -> std::io::Result<Vec<OsString>> {
+            fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
+        };
+        if !fresh && names(&self.path).map_err(fail)?.iter().any(|name| name != MARK && name != BESIDE) {
+            let message = format!("the set-up in `{}` is incomplete: `{MEMBERS}` is missing", self.path.display());
+            return Err(Failure::input(message).help(
+                "restore that; or begin anew with `--fresh`, which replaces keys, agents and all policies there",
+            ));
+        }
         if beside.exists() {
             fs::remove_dir_all(&beside).map_err(fail)?;
         }
@@ -112,17 +129,22 @@ impl Folder {
         });
         let members = members.collect::<Result<Vec<_>, Failure>>()?;
 
+        // Agents that were added, as far as it can be told, and what a start and a service write beside the rest.
+        let agents = self.members().unwrap_or_default();
+        let of_agents =
+            agents.iter().flat_map(|Member { agent, .. }| [format!("{agent}.creds.json"), format!("{agent}.jwt")]);
+        let of_state = ["", ".lock", ".new"].map(|end| format!("{STATE}{end}"));
+        let old = of_agents.chain(of_state).chain([BENCH_PASSWORD, BARE_LOGIN].map(str::to_owned));
+        let new = names(&beside).map_err(fail)?;
+
         // From here on the old one is incomplete, until the new one is not.
         remove(&self.file(MEMBERS)).map_err(fail)?;
-        for entry in fs::read_dir(&self.path).map_err(fail)? {
-            let path = entry.map_err(fail)?.path();
-            if !path.ends_with(MARK) && path != beside {
-                remove(&path).map_err(fail)?;
-            }
+        for old in old {
+            remove(&self.file(&old)).map_err(fail)?;
         }
-        for entry in fs::read_dir(&beside).map_err(fail)? {
-            let entry = entry.map_err(fail)?;
-            fs::rename(entry.path(), self.path.join(entry.file_name())).map_err(fail)?;
+        for name in new {
+            let path = self.path.join(&name);
+            remove(&path).and_then(|()| fs::rename(beside.join(&name), &path)).map_err(fail)?;
         }
         fs::remove_dir(&beside).map_err(fail)?;
         self.write_members(&members)

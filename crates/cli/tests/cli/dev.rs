@@ -89,17 +89,21 @@ async fn a_port_in_use_is_told_in_one_line_before_anything_is_touched() {
     Dev::start(&shell, &[]).await.stop().await;
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let mut before = contents(&shell.path("sealwire-dev"));
-    for args in [&["dev", "--port", &port][..], &["dev", "--fresh", "--port", &port], &["nats-server", "--port", &port]]
-    {
+    let before = contents(&shell.path("sealwire-dev"));
+    std::fs::create_dir(shell.path("empty")).unwrap();
+    for args in [
+        &["dev", "--port", &port][..],
+        &["dev", "--fresh", "--port", &port],
+        &["dev", "--folder", "empty", "--port", &port],
+        &["dev", "--folder", "none", "--port", &port],
+        &["nats-server", "--port", &port],
+    ] {
         let ran = shell.run_args(args).fails(30, &[&format!("port {port} of 127.0.0.1 is in use"), "--port"]);
         assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
     }
-    let mut after = contents(&shell.path("sealwire-dev"));
-    // Whose the folder was last.
-    let mark = shell.path("sealwire-dev/.sealwire-dev").display().to_string();
-    assert!(before.remove(&mark).is_some() && after.remove(&mark).is_some());
-    assert_eq!(before, after);
+    assert_eq!(contents(&shell.path("sealwire-dev")), before);
+    assert_eq!(std::fs::read_dir(shell.path("empty")).unwrap().count(), 0, "it is nobody's");
+    assert!(!shell.path("none").exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -137,17 +141,42 @@ async fn what_is_in_the_folder_is_kept_unless_a_fresh_start_is_asked_for() {
     fresh.stop().await;
 }
 
-/// A start that was killed while it made its files leaves nothing that the next one takes for complete.
+/// A start that was killed while it made its files leaves nothing that the next one takes for complete, or for its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_half_made_folder_is_made_anew() {
+async fn a_half_made_folder_is_made_anew_and_what_is_somebodys_own_stays() {
     let shell = Shell::new();
-    Dev::start(&shell, &[]).await.stop().await;
-    std::fs::remove_file(shell.path("sealwire-dev/agents.json")).unwrap();
-    std::fs::remove_file(shell.path("sealwire-dev/ring.json")).unwrap();
+    shell.write("sealwire-dev/.sealwire-dev", "1\n");
     std::fs::create_dir(shell.path("sealwire-dev/.new")).unwrap();
+    Dev::start(&shell, &[]).await.stop().await;
+    shell.run("dev add-agent indexer").ok();
+    shell.write("sealwire-dev/notes.md", "thesis");
+    shell.write("sealwire-dev/mine/planner.creds.json", "thesis");
+    shell.write("sealwire-dev/policies/mine.toml", "");
+    std::fs::remove_file(shell.path("sealwire-dev/ring.json")).unwrap();
+    let members = shell.read("sealwire-dev/agents.json");
+    std::fs::remove_file(shell.path("sealwire-dev/agents.json")).unwrap();
+    let before = contents(&shell.path("sealwire-dev"));
     shell.run("dev add-agent indexer").fails(30, &["is not the folder of a `sealwire dev`"]);
-    let dev = Dev::start(&shell, &[]).await;
+    let mut refused = shell.command(&["dev"]);
+    let refused = refused.env("SEALWIRE_NATS_SERVER", &sealwire_testkit::found().path).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(30), "{said}");
+    assert!(said.contains("`agents.json` is missing") && said.contains("`--fresh`"), "{said}");
+    let mut after = contents(&shell.path("sealwire-dev"));
+    // Who looked last.
+    let mark = shell.path("sealwire-dev/.sealwire-dev").display().to_string();
+    after.insert(mark.clone(), before[&mark].clone());
+    assert_eq!(after, before);
+
+    shell.write("sealwire-dev/agents.json", &members);
+    let dev = Dev::start(&shell, &["--fresh"]).await;
     add(&shell, "planner").ok();
+    for gone in ["indexer.creds.json", "indexer.jwt", "policies/mine.toml"] {
+        assert!(!shell.path("sealwire-dev").join(gone).exists(), "{gone}");
+    }
+    for kept in ["notes.md", "mine/planner.creds.json"] {
+        assert_eq!(shell.read(&format!("sealwire-dev/{kept}")), "thesis");
+    }
     dev.stop().await;
     // And what nobody of us made is left alone.
     shell.write("mine/letter.txt", "dear diary");
