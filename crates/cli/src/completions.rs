@@ -38,8 +38,9 @@ pub(crate) struct Completions {
     shell: Shell,
 }
 
-/// Through which a shell asks; its script sets it.
-const VARIABLE: &str = "COMPLETE";
+/// Through which a shell asks; its script sets it. Whoever has it set gets completions and nothing else: so it is ours alone,
+/// and not `COMPLETE`, which every program of this kind reads.
+const VARIABLE: &str = "SEALWIRE_COMPLETE";
 
 impl Completions {
     pub(crate) fn run(&self, out: &Output) -> Result<Exit, Failure> {

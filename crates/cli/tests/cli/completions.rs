@@ -113,9 +113,20 @@ fn every_shell_has_a_script() {
     let shell = Shell::new();
     for name in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = shell.run(&format!("completions {name}")).ok().stdout;
-        assert!(script.contains("COMPLETE") && script.contains("sealwire"), "{name}: {script}");
+        assert!(script.contains("SEALWIRE_COMPLETE") && script.contains("sealwire"), "{name}: {script}");
     }
     shell.run("completions tcsh").fails(2, &["bash"]);
+}
+
+/// It would do nothing, and say that it has done it.
+#[test]
+fn what_other_programs_ask_completions_with_turns_no_command_into_one() {
+    let shell = Shell::new();
+    shell.run("keys new-agent planner --service dev/math=math.ring.json").ok();
+    let mut revoke = shell.command(&["keys", "revoke", "planner.k1", "--ring", "math.ring.json"]);
+    let ran = revoke.env("COMPLETE", "bash").output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    shell.run("keys list math.ring.json").ok().says("revoked");
 }
 
 #[test]
