@@ -1,6 +1,7 @@
 //! `sealwire man`: the manual pages, one for each command, made from its help.
-//! Never installs anything: the pages are written where they are asked for.
+//! Never installs anything: the pages are written where they are asked for, and no other file is opened up.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Command, CommandFactory as _};
@@ -28,8 +29,8 @@ pub(crate) struct Manual {
 impl Manual {
     pub(crate) fn run(&self, out: &Output) -> Result<Exit, Failure> {
         let made: Vec<&Path> = self.folder.ancestors().take_while(|folder| is_missing(folder)).collect();
-        std::fs::create_dir_all(&self.folder).map_err(|error| self.unwritable(&error))?;
-        made.into_iter().try_for_each(process::open_up).map_err(|error| self.unwritable(&error))?;
+        files::make_folder(&self.folder)?;
+        made.into_iter().try_for_each(open_up).map_err(|error| self.unwritable(&error))?;
         let mut command = Cli::command().disable_help_subcommand(true);
         command.build();
         let mut pages = Vec::new();
@@ -47,7 +48,7 @@ impl Manual {
         man.render(&mut page).map_err(|error| self.unwritable(&error))?;
         let path = self.folder.join(&name);
         files::write_public(&path, &String::from_utf8_lossy(&page))?;
-        process::open_up(&path).map_err(|error| self.unwritable(&error))?;
+        open_up(&path).map_err(|error| self.unwritable(&error))?;
         pages.push(name);
         command.get_subcommands().try_for_each(|command| self.write(command, pages))
     }
@@ -59,4 +60,8 @@ impl Manual {
 
 fn is_missing(folder: &Path) -> bool {
     !folder.as_os_str().is_empty() && !folder.exists()
+}
+
+fn open_up(path: &Path) -> std::io::Result<()> {
+    process::open_up(&File::open(path)?)
 }

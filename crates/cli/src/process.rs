@@ -21,16 +21,16 @@ pub(crate) fn harden() {}
 #[cfg(unix)]
 static UMASK: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
 
-/// Gives a file or folder that is meant for everybody the rights that the user's own umask leaves.
+/// Gives an open file or folder that is meant for everybody the rights that the user's own umask leaves.
 #[cfg(unix)]
-pub(crate) fn open_up(path: &std::path::Path) -> std::io::Result<()> {
+pub(crate) fn open_up(file: &std::fs::File) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let umask = UMASK.get().copied().unwrap_or(0o077);
-    let all = if path.is_dir() { 0o777 } else { 0o666 };
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(all & !umask))
+    let all = if file.metadata()?.is_dir() { 0o777 } else { 0o666 };
+    file.set_permissions(std::fs::Permissions::from_mode(all & !umask))
 }
 
 #[cfg(not(unix))]
-pub(crate) fn open_up(_path: &std::path::Path) -> std::io::Result<()> {
+pub(crate) fn open_up(_file: &std::fs::File) -> std::io::Result<()> {
     Ok(())
 }

@@ -143,6 +143,24 @@ fn manual_pages_follow_the_umask() {
     }
 }
 
+/// Whoever could put a link there would choose which file is opened to everybody.
+#[test]
+fn manual_pages_go_into_no_folder_of_others() {
+    let shell = Shell::new();
+    std::fs::create_dir(shell.path("man1")).unwrap();
+    let written = || std::fs::read_dir(shell.path("man1")).unwrap().count();
+    shell.set_mode("man1", 0o777);
+    shell.run("man man1").fails(30, &["can be written by others", "chmod go-w"]);
+    shell.run("man man1/inner").fails(30, &["can be written by others"]);
+    assert_eq!((written(), shell.mode("man1/inner")), (1, 0o700));
+    std::fs::remove_dir(shell.path("man1/inner")).unwrap();
+    shell.set_mode("man1", 0o755);
+    if std::os::unix::fs::chown(shell.path("man1"), Some(12_345), None).is_ok() {
+        shell.run("man man1").fails(30, &["belongs to user 12345"]);
+        assert_eq!(written(), 0);
+    }
+}
+
 #[test]
 fn a_replaced_file_keeps_its_readers_and_nobody_else_may_write_it() {
     let shell = shell();
