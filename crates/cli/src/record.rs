@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use sealwire::auth::open_public;
 use sealwire::policy::DecisionRecord;
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure, OrFail as _};
+use crate::files::at;
 
 /// The most lines that wait for the file: some seconds of a busy service.
 const MAX_LINES: usize = 4_096;
@@ -57,12 +59,14 @@ struct Shared {
 }
 
 impl Recorder {
-    /// Adds to a file that nobody else can read: it holds arguments.
+    /// Adds to a file that nobody else can read or has put there: it holds arguments.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        let at = |error| Failure::input(format!("`{}`: {error}", path.display()));
-        let mut file = open(path).map_err(at)?;
-        check_mode(path, &file)?;
-        let torn = is_torn(&mut file).map_err(at)?;
+        let fail = |error: io::Error| at(path, &error);
+        make(path).map_err(fail)?;
+        check_mode(path, &open_public(path).or_fail(Exit::Input)?)?;
+        // Nobody but us and root can have exchanged it since.
+        let mut file = OpenOptions::new().read(true).append(true).open(path).map_err(fail)?;
+        let torn = is_torn(&mut file).map_err(fail)?;
         tracing::info!(target: "sealwire::record", file = %path.display(), "decisions are recorded, arguments included");
         Self::writing_to(file, torn).map_err(|error| Failure::input(format!("no thread to record decisions: {error}")))
     }
@@ -201,15 +205,19 @@ impl<W: Write> Writing<W> {
     }
 }
 
-#[cfg(unix)]
-fn open(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(path)
-}
-
-#[cfg(not(unix))]
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).read(true).append(true).open(path)
+/// Makes the file if there is none. A link that leads nowhere is not followed.
+fn make(path: &Path) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        options.mode(0o600);
+    }
+    match options.open(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the file ends within a line.
@@ -227,7 +235,7 @@ fn is_torn(file: &mut File) -> io::Result<bool> {
 #[cfg(unix)]
 fn check_mode(path: &Path, file: &File) -> Result<(), Failure> {
     use std::os::unix::fs::PermissionsExt as _;
-    let metadata = file.metadata().map_err(|error| Failure::input(format!("`{}`: {error}", path.display())))?;
+    let metadata = file.metadata().map_err(|error| at(path, &error))?;
     if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
         let message = format!("`{}` is open to other users, and decisions have arguments in them", path.display());
         return Err(Failure::input(message).help(format!("chmod 600 {}", path.display())));
@@ -371,6 +379,40 @@ mod tests {
         assert_eq!(times(&Mutex::new(two.clone())), [Some(1), Some(2)]);
         std::fs::write(&path, &two[..two.len() - 5]).unwrap();
         assert_eq!(times(&Mutex::new(append(3))), [Some(1), None, Some(3)]);
+    }
+
+    /// Whoever owns it reads everybody's arguments.
+    #[test]
+    #[cfg(unix)]
+    fn nothing_is_recorded_where_others_could_read_it() {
+        use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+        let outer = tempfile::tempdir().unwrap();
+        let folder = outer.path().join("folder");
+        let path = folder.join("decisions.jsonl");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(&path, "").unwrap();
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let opened = || Recorder::open(&path).map(Recorder::finish).map_err(|failure| failure.to_text());
+        let refused = |why: &str| assert!(opened().is_err_and(|said| said.contains(why)), "{why}: {:?}", opened());
+        mode(&path, 0o640);
+        refused("is open to other users");
+        mode(&path, 0o600);
+        mode(&folder, 0o777);
+        refused("can be written by others");
+        mode(&folder, 0o700);
+        if chown(&path, Some(12_345), None).is_ok() {
+            refused("belongs to user 12345");
+            chown(&path, Some(0), None).unwrap();
+            chown(&folder, Some(12_345), None).unwrap();
+            refused("belongs to user 12345");
+            chown(&folder, Some(0), None).unwrap();
+        }
+        assert_eq!(opened(), Ok(0));
+        std::fs::remove_file(&path).unwrap();
+        let elsewhere = outer.path().join("elsewhere");
+        symlink(&elsewhere, &path).unwrap();
+        refused("No such file");
+        assert!(!elsewhere.exists());
     }
 
     #[test]
