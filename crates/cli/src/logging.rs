@@ -29,6 +29,9 @@ pub(crate) fn start(format: LogFormat, level: &str) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // Else a line that cannot be written is told on stderr, which panics if that is what fails: a full disk, or a terminal
+        // or pipe that is gone, would end whoever logs.
+        .log_internal_errors(false)
         .with_ansi(colour::shown_on(&std::io::stderr()));
     // At its most talkative the client library writes out what it sends: access tokens, and passwords for the broker.
     let discreet = filter_fn(|event| *event.level() <= Level::DEBUG || !event.target().starts_with("async_nats"));

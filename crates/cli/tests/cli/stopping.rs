@@ -249,6 +249,20 @@ async fn a_second_signal_ends_a_service_at_once() {
     }
 }
 
+/// As on a disk that is full, or with nobody at the other end of a pipe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_whose_log_cannot_be_written_serves_and_drains() {
+    let bench = Bench::new();
+    let server = NatsServer::start().await;
+    bench.command(Kind::ServeLocal, 0, &server.url()).kill().await.unwrap();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = tokio::process::Command::from(bench.shell.command(&["serve", "demo", "--config", "0.toml"]));
+    let mut child = command.stderr(full).kill_on_drop(true).spawn().unwrap();
+    says(&mut heard(child.stdout.take().unwrap()), "takes messages").await;
+    send(SIGTERM, child.id().unwrap());
+    assert_eq!(within(SOON, child.wait()).await.unwrap().code(), Some(0));
+}
+
 /// Nobody confirms that a call is cancelled that nobody answers: that is told after a while, or a second signal comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_without_an_answer_ends_after_a_while_or_at_a_second_signal() {
