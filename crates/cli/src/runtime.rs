@@ -2,6 +2,7 @@
 //! Never lets what hangs keep the process: a second signal ends it at once, and so does the time that the first one grants.
 
 use std::future::Future;
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
@@ -23,19 +24,27 @@ fn no_runtime(error: std::io::Error) -> Failure {
     Failure::input(format!("the operating system does not give what it takes to wait: {error}"))
 }
 
-/// SIGTERM and SIGINT: the first asks to stop, the second ends the process with the code that shells give to a process
+/// SIGTERM and SIGINT, and of a terminal SIGHUP: the first asks to stop, the second ends the process with the code that shells give to a process
 /// that was ended by that signal.
 #[derive(Debug, Clone)]
 pub(crate) struct Signals(watch::Receiver<Option<&'static str>>);
 
 impl Signals {
     /// Listens from now on, on a thread that does nothing else. What was asked to stop has `grace` for it, if any is
-    /// given; then the process ends.
+    /// given, as for services; then the process ends.
+    ///
+    /// A service that was started on a terminal is asked to stop by SIGHUP, too, since that is gone then. Any other passes over
+    /// it: it was sent to have files read again, which services do by themselves.
     pub(crate) fn listen(grace: Option<Duration>) -> Result<Self, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
         let listening = {
             let _inside = runtime.enter();
-            Listening { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? }
+            let hangup = grace.map(|_| listen(SignalKind::hangup())).transpose()?.filter(|_| is_on_terminal());
+            Listening {
+                terminate: listen(SignalKind::terminate())?,
+                interrupt: listen(SignalKind::interrupt())?,
+                hangup,
+            }
         };
         let (tell, told) = watch::channel(None);
         let thread = std::thread::Builder::new().name("signals".to_owned());
@@ -70,6 +79,11 @@ impl Signals {
     }
 }
 
+/// What `nohup` starts is not.
+fn is_on_terminal() -> bool {
+    std::io::stdin().is_terminal() || std::io::stdout().is_terminal() || std::io::stderr().is_terminal()
+}
+
 fn listen(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|error| Failure::new(Exit::Bug, format!("no signals: {error}")))
 }
@@ -77,11 +91,23 @@ fn listen(kind: SignalKind) -> Result<Signal, Failure> {
 struct Listening {
     terminate: Signal,
     interrupt: Signal,
+    /// Only the first: a terminal that is closed may send several.
+    hangup: Option<Signal>,
 }
 
 impl Listening {
     async fn obey(mut self, tell: &watch::Sender<Option<&'static str>>, grace: Option<Duration>) {
-        let (first, _) = self.next().await;
+        let hangup = self.hangup.take();
+        let hung_up = async {
+            match hangup {
+                Some(mut hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let first = tokio::select! {
+            (first, _) = self.next() => first,
+            _ = hung_up => "SIGHUP",
+        };
         tell.send_replace(Some(first));
         // Nothing is written here: whoever reads stderr may have stopped to.
         let code = match grace {

@@ -30,7 +30,8 @@ use crate::runtime::{Signals, block_on};
 ///
 /// Runs until SIGTERM or SIGINT, then finishes what it has accepted and ends. That takes `limits.drain_s` (30) seconds and
 /// twenty more at most, whatever the broker and the programs do; a second signal ends it at once. Keys, token keys, denylist and
-/// policies are read again when they change. One line on stdout says that the service takes messages.
+/// policies are read again when they change; SIGHUP is not needed for that, and is passed over, unless a terminal is closed that
+/// this was started on. One line on stdout says that the service takes messages.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -45,6 +45,7 @@ pub(crate) async fn whole(said: &mut watch::Receiver<String>) -> String {
     said.borrow().clone()
 }
 
+pub(crate) const SIGHUP: i32 = 1;
 pub(crate) const SIGINT: i32 = 2;
 pub(crate) const SIGKILL: i32 = 9;
 pub(crate) const SIGTERM: i32 = 15;

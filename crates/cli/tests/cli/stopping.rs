@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::process::{SIGINT, SIGSTOP, SIGTERM, catches, children, heard, says, send, spawn, whole};
+use crate::process::{SIGHUP, SIGINT, SIGSTOP, SIGTERM, catches, children, heard, says, send, spawn, whole};
 use crate::shell::Shell;
 use futures_util::StreamExt as _;
 use sealwire::client::{Client, ClientError, Credentials};
@@ -261,6 +261,44 @@ async fn a_service_whose_log_cannot_be_written_serves_and_drains() {
     says(&mut heard(child.stdout.take().unwrap()), "takes messages").await;
     send(SIGTERM, child.id().unwrap());
     assert_eq!(within(SOON, child.wait()).await.unwrap().code(), Some(0));
+}
+
+/// Runs a command on a terminal that is closed when the command has said this, and prints what it said, and how it ended.
+const CLOSED_TERMINAL: &str = "
+import os, pty, sys
+process, terminal = pty.fork()
+if process == 0:
+    os.execv(sys.argv[2], sys.argv[2:])
+said = b''
+while sys.argv[1].encode() not in said:
+    said += os.read(terminal, 4096)
+os.close(terminal)
+print(said.decode(), os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+";
+
+/// Who sends it wants files to be read again, as the brokers do then; a terminal that is closed takes what ran there along.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hangup_ends_a_service_as_sigterm_does_if_its_terminal_is_gone_and_no_other() {
+    let bench = Bench::new();
+    let server = NatsServer::start().await;
+    let mut child = bench.command(Kind::ServeLocal, 0, &server.url());
+    let process = child.id().unwrap();
+    says(&mut heard(child.stdout.take().unwrap()), "takes messages").await;
+    send(SIGHUP, process);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(child.try_wait().unwrap().is_none(), "it goes on");
+    send(SIGTERM, process);
+    assert_eq!(within(SOON, child.wait()).await.unwrap().code(), Some(0));
+
+    let serve = ["serve", "demo", "--config", "0.toml", "--state-file", "state.json"];
+    let words = bench.shell.command(&serve);
+    let mut python = tokio::process::Command::new("python3");
+    python.args(["-c", CLOSED_TERMINAL, "takes messages"]).arg(words.get_program()).args(serve);
+    python.current_dir(bench.shell.path("")).kill_on_drop(true);
+    let ran = within(SOON, python.output()).await.unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.ends_with(" 0\n"), "{ran:?}");
+    assert!(!bench.shell.path("state.json").exists(), "it was drained");
 }
 
 /// Nobody confirms that a call is cancelled that nobody answers: that is told after a while, or a second signal comes.
