@@ -71,6 +71,9 @@ pub(crate) struct Issue {
     every: Option<Duration>,
 }
 
+/// How soon it is tried again to issue a token.
+const RETRY: Duration = Duration::from_secs(1);
+
 impl Issue {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         self.check()?;
@@ -85,10 +88,27 @@ impl Issue {
         }
         let signals = Signals::listen(None)?;
         let issued = block_on(signals.unless_stopped(async {
+            // What is wrong from the beginning is told at once.
+            self.issue(&issuer, out)?;
             let mut ticks = tokio::time::interval(every);
+            ticks.tick().await;
+            let mut said = String::new();
             loop {
                 ticks.tick().await;
-                self.issue(&issuer, out)?;
+                let wrong = match self.issue(&issuer, out) {
+                    // Nobody reads what is said, and so nobody waits for tokens.
+                    Err(failure) if failure.is_silent() => return Err(failure),
+                    issued => issued.err().map(|failure| failure.to_text()).unwrap_or_default(),
+                };
+                // Somebody may be writing at this moment, or a disk be full for a while: the last token still holds. What
+                // stays wrong is said once.
+                if !wrong.is_empty() {
+                    ticks.reset_after(every.min(RETRY));
+                    if wrong != said {
+                        tracing::warn!(target: "sealwire::token", "no token is issued: {}", wrong.trim_start_matches("error: "));
+                    }
+                }
+                said = wrong;
             }
         }))?;
         issued.unwrap_or(Ok(Exit::Ok))

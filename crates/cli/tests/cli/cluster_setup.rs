@@ -471,3 +471,40 @@ fn tokens_are_issued_again_and_again_until_told_to_stop() {
     }
     issuing.terminate();
 }
+
+/// Tokens run out when nobody issues the next ones.
+#[test]
+fn what_is_wrong_for_a_moment_ends_no_issuer_of_tokens() {
+    use std::io::{BufRead as _, BufReader};
+    let shell = Shell::new();
+    shell.run("keys new-token-key https://issuer.example").ok();
+    let args =
+        "token issue --key token-key.json --subject planner --audience dev/demo --cnf-kid-file kid --out planner.jwt";
+    let args: Vec<&str> = args.split(' ').chain(["--every", "50ms"]).collect();
+    // From the beginning it is a mistake.
+    shell.run_args(&args).fails(30, &["`kid` holds no key id"]);
+    shell.write("kid", "planner.k1\n");
+    let mut issuing = shell.command(&args).stdout(Stdio::null()).spawn().unwrap();
+    let mut log = BufReader::new(issuing.stderr.take().unwrap()).lines();
+    let mut issuing = Served(issuing);
+    let deadline = Instant::now() + SOON;
+    let until_issued = || {
+        while !shell.path("planner.jwt").exists() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    until_issued();
+    shell.write("kid", "");
+    let said = log.next().unwrap().unwrap();
+    assert!(said.contains("no token is issued") && said.contains("`kid` holds no key id"), "{said}");
+    shell.write("kid", "planner.k2\n");
+    // One that began before may still be on its way.
+    std::thread::sleep(Duration::from_millis(200));
+    std::fs::remove_file(shell.path("planner.jwt")).unwrap();
+    until_issued();
+    let token = shell.read("planner.jwt");
+    shell.run_with_stdin(&["token", "inspect"], token.as_bytes()).ok().says("planner.k2");
+    issuing.terminate();
+    assert_eq!(log.count(), 0, "once");
+}
