@@ -11,8 +11,10 @@ use tokio::time::timeout;
 /// The most messages and bytes that wait.
 const MESSAGES: usize = 256;
 const BYTES: usize = 16 << 20;
-/// Progress, of about a thousand characters, is left out where there is no room; a question is one at a time, of 1 MiB as any message.
+/// Progress, of about a thousand characters, and log messages are left out where there is no room; a question is one at a time, of 1 MiB
+/// as any message.
 const MESSAGES_OF_REQUEST: usize = 16;
+const BYTES_OF_REQUEST: usize = 1 << 20;
 /// How long the client may read nothing at all.
 const STALLED: Duration = Duration::from_secs(60);
 
@@ -37,7 +39,9 @@ pub(crate) struct Outbox(Option<Open>);
 #[derive(Debug, Clone)]
 struct Open {
     lines: mpsc::Sender<Line>,
+    /// In bytes, and how much of it there is.
     room: Arc<Semaphore>,
+    most: usize,
     stalled: watch::Sender<bool>,
 }
 
@@ -48,26 +52,26 @@ impl Outbox {
     }
 
     pub(crate) fn new() -> (Self, mpsc::Receiver<Line>) {
-        Self::of(MESSAGES)
+        Self::of(MESSAGES, BYTES)
     }
 
     /// For what one request is told before its response.
     pub(crate) fn of_request() -> (Self, mpsc::Receiver<Line>) {
-        Self::of(MESSAGES_OF_REQUEST)
+        Self::of(MESSAGES_OF_REQUEST, BYTES_OF_REQUEST)
     }
 
-    fn of(messages: usize) -> (Self, mpsc::Receiver<Line>) {
+    fn of(messages: usize, most: usize) -> (Self, mpsc::Receiver<Line>) {
         let (lines, written) = mpsc::channel(messages);
-        let open = Open { lines, room: Arc::new(Semaphore::new(BYTES)), stalled: watch::Sender::new(false) };
+        let open = Open { lines, room: Arc::new(Semaphore::new(most)), most, stalled: watch::Sender::new(false) };
         (Self(Some(open)), written)
     }
 
     /// Queues a message, when there is room for it.
     pub(crate) async fn send(&self, message: &impl Serialize) {
-        let Self(Some(Open { lines, room, stalled })) = self else { return };
+        let Self(Some(Open { lines, room, most, stalled })) = self else { return };
         let text = line(message);
         let sending = async {
-            let room = Arc::clone(room).acquire_many_owned(permits(text.len())).await;
+            let room = Arc::clone(room).acquire_many_owned(permits(text.len(), *most)).await;
             if let Ok(room) = room {
                 // Nobody reads any more when the door closes.
                 drop(lines.send(Line { text, _room: room }).await);
@@ -80,9 +84,9 @@ impl Outbox {
 
     /// Queues what is not worth waiting for.
     pub(crate) fn send_now(&self, message: &impl Serialize) {
-        let Self(Some(Open { lines, room, .. })) = self else { return };
+        let Self(Some(Open { lines, room, most, .. })) = self else { return };
         let text = line(message);
-        if let Ok(room) = Arc::clone(room).try_acquire_many_owned(permits(text.len())) {
+        if let Ok(room) = Arc::clone(room).try_acquire_many_owned(permits(text.len(), *most)) {
             drop(lines.try_send(Line { text, _room: room }));
         }
     }
@@ -98,16 +102,19 @@ impl Outbox {
     }
 }
 
+/// A message as one line: what services have written between tokens could end it early, and what follows would be a message of its own.
+/// Strings have no such characters.
 fn line(message: &impl Serialize) -> Vec<u8> {
     // Maps with keys that are no texts, and nothing else, cannot be written.
     let mut text = serde_json::to_vec(message).unwrap_or_default();
+    text.iter_mut().filter(|byte| matches!(**byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
     text.push(b'\n');
     text
 }
 
 /// What is larger than all the room takes all of it.
-fn permits(bytes: usize) -> u32 {
-    u32::try_from(bytes.min(BYTES)).unwrap_or(u32::MAX)
+fn permits(bytes: usize, most: usize) -> u32 {
+    u32::try_from(bytes.min(most)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -141,6 +148,29 @@ mod tests {
         waiting.await.unwrap();
         drop(lines);
         outbox.stalled().await;
+    }
+
+    #[tokio::test]
+    async fn a_result_over_several_lines_is_one_message() {
+        let (outbox, mut lines) = Outbox::new();
+        let result = serde_json::value::RawValue::from_string("{\"a\":1,\r\n\"b\":\"\\n\"}".to_owned());
+        outbox.send(&result.unwrap()).await;
+        assert_eq!(lines.recv().await.unwrap().text(), b"{\"a\":1,  \"b\":\"\\n\"}\n");
+    }
+
+    /// docs/doors.md, "Bounds": what is said before a response, in bytes.
+    #[tokio::test]
+    async fn log_messages_beyond_what_waits_before_a_response_are_left_out() {
+        let (outbox, mut lines) = Outbox::of_request();
+        for _ in 0..4 {
+            outbox.send_now(&"x".repeat(BYTES_OF_REQUEST / 3));
+        }
+        drop(outbox);
+        let mut bytes = 0;
+        while let Some(line) = lines.recv().await {
+            bytes += line.text().len();
+        }
+        assert!((BYTES_OF_REQUEST / 2..=BYTES_OF_REQUEST).contains(&bytes), "{bytes}");
     }
 
     /// docs/doors.md, "Bounds": what is said before a response.
