@@ -25,7 +25,7 @@ use crate::catalogue::Tool;
 use crate::seal::{Kind, Seal};
 
 /// The largest result, in bytes: what a model can read is far less.
-const MAX_RESULT: usize = 4 << 20;
+pub(super) const MAX_RESULT: usize = 4 << 20;
 /// At most so often is a client told of progress.
 const PROGRESS: Duration = Duration::from_millis(50);
 /// The longest text of a progress, in characters.
@@ -642,6 +642,8 @@ fn refused(era: Era, tool: &Tool, error: &ClientError, receipt: Map<String, Valu
         (code::METHOD_NOT_FOUND, _) => return Err(Fault::params(format!("Unknown tool: {}", tool.method.name))),
         // It speaks of the door's message, not of the caller's.
         (code::UNAUTHENTICATED | code::STALE | code::REPLAYED, _) => return unsaid(era, error),
+        // SPEC.md §10: of a stream, which each call of a tool is, it may have begun. Whoever is told to try again does.
+        (code::OVERLOADED, _) => return unsaid(era, error),
         (code::PERMISSION_DENIED, _) => "permission denied: not with these arguments".to_owned(),
         (_, Some(ms)) => format!("{}: retry after {ms} ms", remote.message()),
         _ => remote.message().to_owned(),

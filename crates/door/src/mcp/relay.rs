@@ -9,6 +9,7 @@ use sealwire::rpc::code;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::call::MAX_RESULT;
 use super::message::{Asked, Era, Fault, Members, Outcome, raw};
 use super::server::{Peer, Server};
 use crate::bus::gone;
@@ -39,31 +40,37 @@ impl Server {
             }
             Some(_) => return Err(Fault::params("`cursor` is not known")),
         };
-        let Some(tool) = methods.get(at) else { return Ok(era.result(only(list, raw(&json!([]))), ttl_ms)) };
-        let params = inner.map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
-        let mut result = self.ask_service(peer, tool, &params).await.map_err(|error| fault(&error))?;
-        if methods.len() > 1 && list == "prompts" {
-            label(&mut result, tool);
+        let mut inner = inner.map(str::to_owned);
+        let mut failed = None;
+        for (at, tool) in methods.iter().enumerate().skip(at) {
+            let params = inner.take().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
+            match self.ask_service(peer, tool, &params).await {
+                Ok(result) => return Ok(era.result(page(list, &methods, at, result), ttl_ms)),
+                // It keeps back what it has, and nothing that others have.
+                Err(error) if !is_invalid(&error) => failed = failed.or(Some(error)),
+                Err(error) => return Err(fault(&error)),
+            }
         }
-        let next = result.get("nextCursor").and_then(|next| serde_json::from_str::<String>(next.get()).ok());
-        let next = match next {
-            Some(next) => Some(format!("{at}:{next}")),
-            None => (at + 1 < methods.len()).then(|| format!("{}:", at + 1)),
-        };
-        result.remove("nextCursor");
-        result.extend(next.map(|next| ("nextCursor".to_owned(), raw(&next))));
-        result.entry(list.to_owned()).or_insert_with(|| raw(&json!([])));
-        Ok(era.result(result, ttl_ms))
+        match failed {
+            Some(error) if at == 0 => Err(fault(&error)),
+            _ => Ok(era.result(only(list, raw(&json!([]))), ttl_ms)),
+        }
     }
 
     /// Of several servers, the first one that has it.
     async fn read(&self, peer: &Peer, era: Era, methods: &[Arc<Tool>], asked: &Asked) -> Result<Members, Fault> {
         let Some(uri) = &asked.uri else { return Err(Fault::params("`uri` is missing")) };
+        let mut failed = None;
         for tool in methods {
             match self.ask_service(peer, tool, &json!({ "uri": uri })).await {
-                Err(ClientError::Remote(error)) if error.code() == code::INVALID_PARAMS => {}
-                found => return found.map_err(|error| fault(&error)),
+                Ok(found) => return Ok(found),
+                Err(error) if is_invalid(&error) => {}
+                // It may be another one's.
+                Err(error) => failed = failed.or(Some(error)),
             }
+        }
+        if let Some(error) = failed {
+            return Err(fault(&error));
         }
         let code = if era == Era::Modern { -32602 } else { -32002 };
         Err(Fault::new(code, "Resource not found").with(json!({ "uri": uri })))
@@ -87,13 +94,30 @@ impl Server {
         let away = |_| ClientError::Disconnected { waited: Duration::ZERO, cause: None };
         let client = self.services.bus.client().await.map_err(away)?;
         let id = MessageId::default();
-        let call = peer.request(&client, tool).note_id(&id).stream::<Box<RawValue>>(&tool.method.name, params);
+        let request = peer.request(&client, tool).note_id(&id).max_bytes(MAX_RESULT);
+        let call = request.stream::<Box<RawValue>>(&tool.method.name, params);
         tokio::select! {
             result = call.finish() => result,
             // What sends it works beside this: it may just have done so.
             _ = gone(&client, &id) => Err(ClientError::ConnectionLost),
         }
     }
+}
+
+/// A page of a list, and where the next one is found.
+fn page(list: &str, methods: &[Arc<Tool>], at: usize, mut result: Members) -> Members {
+    if let Some(tool) = methods.get(at).filter(|_| methods.len() > 1 && list == "prompts") {
+        label(&mut result, tool);
+    }
+    let next = result.get("nextCursor").and_then(|next| serde_json::from_str::<String>(next.get()).ok());
+    let next = match next {
+        Some(next) => Some(format!("{at}:{next}")),
+        None => (at + 1 < methods.len()).then(|| format!("{}:", at + 1)),
+    };
+    result.remove("nextCursor");
+    result.extend(next.map(|next| ("nextCursor".to_owned(), raw(&next))));
+    result.entry(list.to_owned()).or_insert_with(|| raw(&json!([])));
+    result
 }
 
 /// The member of the result that is a list, if the request is for one.
@@ -128,10 +152,17 @@ fn label(result: &mut Members, tool: &Tool) {
     result.insert("prompts".to_owned(), raw(&prompts));
 }
 
+/// Whether what was asked for is not there.
+fn is_invalid(error: &ClientError) -> bool {
+    matches!(error, ClientError::Remote(error) if error.code() == code::INVALID_PARAMS)
+}
+
 fn fault(error: &ClientError) -> Fault {
     match error {
         ClientError::Remote(error) => match error.code() {
             code::INVALID_PARAMS | code::METHOD_NOT_FOUND => Fault::params(error.message().to_owned()),
+            // SPEC.md §10: of a stream, it may have begun.
+            code::OVERLOADED => Fault::internal(error.to_string()).with(json!({ "outcome": "unknown" })),
             code::INTERNAL_ERROR | code::TIMEOUT | code::DEPENDENCY_FAILED => {
                 Fault::internal(error.message().to_owned())
             }
