@@ -5,6 +5,7 @@ mod bus;
 mod caller;
 mod catalogue;
 pub mod http;
+mod json;
 pub mod mcp;
 pub mod once;
 mod seal;

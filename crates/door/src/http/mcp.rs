@@ -39,6 +39,7 @@ use super::{Door, OpenError, answered, body, holding};
 use crate::bus::Bus;
 use crate::caller::Caller;
 use crate::catalogue::{Exposed, Services};
+use crate::json;
 use crate::mcp::message::{self, Asked, Cancelled, Capabilities, Era, Fault, Id, Message};
 use crate::mcp::offers::Offers;
 use crate::mcp::outbox::Outbox;
@@ -264,7 +265,7 @@ impl Door {
     async fn mcp_note(&self, spoken: &Spoken, method: &str, params: Option<&RawValue>, onward: Option<Onward>) {
         if method == "notifications/cancelled"
             && spoken.has_session
-            && let Some(Ok(cancelled)) = params.map(|params| serde_json::from_str::<Cancelled>(params.get()))
+            && let Some(Ok(cancelled)) = params.map(|params| json::object::<Cancelled>(params.get()))
         {
             let is_here = self.mcp.running.stop(&spoken.peer, cancelled.request);
             if let (false, Some(replicas), Some(onward)) = (is_here, &self.mcp.replicas, onward) {
@@ -370,7 +371,7 @@ fn over() -> Fault {
 
 fn read(text: &str) -> Result<Message<'_>, Refusal> {
     let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
-    let message: Message<'_> = serde_json::from_str(text).map_err(|_| bad("no message of JSON-RPC"))?;
+    let message: Message<'_> = json::object(text).map_err(|_| bad("no message of JSON-RPC"))?;
     match message.jsonrpc.as_deref() {
         Some("2.0") => Ok(message),
         _ => Err(bad("`jsonrpc` must be \"2.0\"")),

@@ -22,6 +22,7 @@ use super::{Ended, LIST_CHANGED, Options, SUBSCRIPTION};
 use crate::bus::Bus;
 use crate::caller::Agent;
 use crate::catalogue::{Exposed, Services};
+use crate::json;
 
 /// One client.
 struct Door {
@@ -111,11 +112,14 @@ impl Door {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
-        let message = match serde_json::from_slice::<Message<'_>>(line) {
+        let Ok(text) = std::str::from_utf8(line) else {
+            return self.refuse(Fault::new(-32700, "no JSON: it is not UTF-8")).await;
+        };
+        let message = match json::object::<Message<'_>>(text) {
             Ok(message) if message.jsonrpc.as_deref() == Some("2.0") => message,
             Ok(_) => return self.refuse(Fault::new(-32600, "`jsonrpc` must be \"2.0\"")).await,
             Err(error) => {
-                let entries = serde_json::from_slice::<Vec<&RawValue>>(line).ok().filter(|_| may_be_batch);
+                let entries = serde_json::from_str::<Vec<&RawValue>>(text).ok().filter(|_| may_be_batch);
                 let takes_batches =
                     self.state().legacy.as_ref().is_some_and(|(version, _)| *version == Legacy::V2025_03_26);
                 return match entries {
@@ -148,7 +152,7 @@ impl Door {
 
     fn note(&self, method: &str, params: Option<&RawValue>) {
         if method == "notifications/cancelled"
-            && let Some(Ok(cancelled)) = params.map(|params| serde_json::from_str::<Cancelled>(params.get()))
+            && let Some(Ok(cancelled)) = params.map(|params| json::object::<Cancelled>(params.get()))
         {
             let mut state = self.state();
             state.listening.retain(|id| *id != cancelled.request);

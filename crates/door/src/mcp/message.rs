@@ -11,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
+use crate::json;
+
 /// The revision without a handshake.
 pub(crate) const MODERN: &str = "2026-07-28";
 
@@ -134,7 +136,7 @@ pub(crate) enum Id {
 /// What the door itself reads of a request's parameters.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Asked {
-    #[serde(rename = "_meta", default)]
+    #[serde(rename = "_meta", default, deserialize_with = "json::member")]
     pub(crate) meta: Meta,
     #[serde(default)]
     pub(crate) cursor: Option<String>,
@@ -148,13 +150,13 @@ pub(crate) struct Asked {
     pub(crate) responses: Option<Map<String, Value>>,
     #[serde(rename = "requestState", default)]
     pub(crate) state: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::member")]
     pub(crate) notifications: Wanted,
 }
 
 impl Asked {
     pub(crate) fn read(params: Option<&RawValue>) -> Result<Self, Fault> {
-        let asked = params.map_or_else(|| Ok(Self::default()), |params| serde_json::from_str(params.get()));
+        let asked = params.map_or_else(|| Ok(Self::default()), |params| json::object(params.get()));
         asked.map_err(|error: serde_json::Error| Fault::params(error.to_string()))
     }
 }
@@ -179,7 +181,7 @@ pub(crate) fn modern(meta: &Meta) -> Result<Option<Capabilities>, Fault> {
 pub(crate) struct Meta {
     #[serde(rename = "io.modelcontextprotocol/protocolVersion", default)]
     pub(crate) version: Option<String>,
-    #[serde(rename = "io.modelcontextprotocol/clientCapabilities", default)]
+    #[serde(rename = "io.modelcontextprotocol/clientCapabilities", default, deserialize_with = "json::optional")]
     pub(crate) capabilities: Option<Capabilities>,
     #[serde(rename = "progressToken", default)]
     pub(crate) progress: Option<Id>,
@@ -235,10 +237,10 @@ impl Meta {
     pub(crate) fn of(params: Option<&RawValue>) -> Self {
         #[derive(Default, Deserialize)]
         struct Only {
-            #[serde(rename = "_meta", default)]
+            #[serde(rename = "_meta", default, deserialize_with = "json::member")]
             meta: Meta,
         }
-        params.and_then(|params| serde_json::from_str::<Only>(params.get()).ok()).unwrap_or_default().meta
+        params.and_then(|params| json::object::<Only>(params.get()).ok()).unwrap_or_default().meta
     }
 }
 
@@ -270,7 +272,7 @@ pub(crate) struct Wanted {
 pub(crate) struct Initialize {
     #[serde(rename = "protocolVersion")]
     pub(crate) version: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::member")]
     pub(crate) capabilities: Capabilities,
 }
 

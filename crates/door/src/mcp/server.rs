@@ -18,6 +18,7 @@ use super::offers::Offers;
 use super::outbox::Outbox;
 use crate::caller::Caller;
 use crate::catalogue::{NoOffer, Offer, Services, Tool};
+use crate::json;
 use crate::seal::Seal;
 
 /// A server of MCP, for any number of clients.
@@ -188,8 +189,8 @@ impl Server {
         caller: &dyn Caller,
         params: Option<&RawValue>,
     ) -> Result<(Legacy, Capabilities, Box<RawValue>), Fault> {
-        let asked: Initialize = serde_json::from_str(params.map_or("null", RawValue::get))
-            .map_err(|error| Fault::params(error.to_string()))?;
+        let asked: Initialize =
+            json::object(params.map_or("null", RawValue::get)).map_err(|error| Fault::params(error.to_string()))?;
         let version = Legacy::negotiated(&asked.version);
         let result = members([
             ("protocolVersion", version.as_str().into()),

@@ -246,11 +246,21 @@ async fn row_05_and_06_what_a_body_may_be(wire: &mut Wire) {
         ("{".to_owned(), -32700),
         ("1".to_owned(), -32600),
         (r#"{"jsonrpc":"2.0","id":1}"#.to_owned(), -32600),
+        // An array in the place of an object, whose members it would have in their order.
+        (r#"[["2.0",1,"tools/list",null,null,null]]"#.to_owned(), -32600),
         (r#"{"jsonrpc":"1.0","id":1,"method":"tools/list"}"#.to_owned(), -32600),
         (r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"a":1,"\u0061":2}}"#.to_owned(), -32600),
     ] {
         let refused = wire.ask(post("/mcp/tools", &lines, &body)).await;
         refused.is(400, code);
+    }
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":"#;
+    for params in [
+        r#"[{},null,"math_add",null,{"a":1,"b":2}]"#,
+        r#"{"name":"math_add","arguments":{"a":1,"b":2},"_meta":[null,null,1]}"#,
+    ] {
+        let answer = wire.ask(legacy(&session, &format!("{call}{params}}}"))).await;
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (400, &json!(-32602)), "{params} {answer:?}");
     }
     // Nobody has asked.
     wire.ask(legacy(&session, answer)).await.is(400, -32600);

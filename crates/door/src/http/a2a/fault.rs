@@ -15,6 +15,7 @@ use crate::http::config::Expose;
 use crate::http::gate::single;
 use crate::http::refusal::{Refusal, error_info};
 use crate::http::rpc::failed;
+use crate::json;
 
 /// Whose reasons those of the protocol are.
 const A2A: &str = "a2a-protocol.org";
@@ -93,7 +94,7 @@ pub(super) fn invalid(field: &str, message: impl Into<Cow<'static, str>>) -> Ref
 
 /// Parameters of a method of A2A. What is not known in them is passed over (A2A §5.7).
 pub(super) fn read<T: DeserializeOwned>(params: &str) -> Result<T, Refusal> {
-    serde_json::from_str(params).map_err(|error| invalid("params", error.to_string()))
+    json::object(params).map_err(|error| invalid("params", error.to_string()))
 }
 
 /// A2A §3.6.2: a request says which version it is in, or is in 0.3.

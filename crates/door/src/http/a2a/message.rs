@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use super::fault;
 use crate::http::config::A2aAgent;
 use crate::http::refusal::Refusal;
+use crate::json;
 use crate::mcp::message::raw;
 
 /// A message that was read.
@@ -31,7 +32,9 @@ const ID_BYTES: usize = 256;
 
 #[derive(Deserialize)]
 struct SendMessage {
+    #[serde(deserialize_with = "json::member")]
     message: Message,
+    #[serde(default, deserialize_with = "json::optional")]
     configuration: Option<Configuration>,
     tenant: Option<String>,
 }
@@ -43,6 +46,7 @@ struct Message {
     context_id: Option<String>,
     task_id: Option<String>,
     role: String,
+    #[serde(deserialize_with = "json::items")]
     parts: Vec<Part>,
 }
 
@@ -131,7 +135,7 @@ impl Incoming {
                 Ok((agent.text_method.clone().unwrap_or_default(), Some(params)))
             }
             Input::Data(data) => {
-                let call: Call = serde_json::from_str(data.get())
+                let call: Call = json::object(data.get())
                     .map_err(|error| fault::invalid("message.parts[0].data", error.to_string()))?;
                 match &call.params {
                     Some(params) if !params.get().starts_with(['{', '[']) => {
