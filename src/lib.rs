@@ -44,6 +44,7 @@ pub use config::{
     BackendParamConfig, BackendParamType, BackendVerb, Config, ConfigError, CredentialOwner, GuardKind, IssuerConfig,
     IssuerFault, KeysConfig, LimitsConfig, OutOfRange, PolicyConfig, ReplayConfig, TokensConfig,
 };
+pub use log_limiter::LogLimiter;
 pub use name::{MethodName, Name, NameError};
 pub use nats::{BusConfig, BusError};
 pub use rpc::RpcError;

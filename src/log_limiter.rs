@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// Lets one line a second through.
 #[derive(Debug, Default)]
-pub(crate) struct LogLimiter(Mutex<Lines>);
+pub struct LogLimiter(Mutex<Lines>);
 
 /// Lets one line a second through for each key. Keys come from closed sets and of proved owners, never from the wire.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Lines {
 impl LogLimiter {
     /// Whether a line may be logged now, and for how many others it stands that were not. Whoever is told so is expected
     /// to log it.
-    pub(crate) fn check(&self) -> Option<u64> {
+    pub fn check(&self) -> Option<u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).check()
     }
 }

@@ -16,7 +16,7 @@ use sealwire::auth::{
 };
 use sealwire::client::{Client, Credentials, FetchedToken, RequestBuilder, TokenFault, TokenSource, Tokens};
 use sealwire::rpc::code;
-use sealwire::{Clock as _, SystemClock, TokensConfig};
+use sealwire::{Clock as _, LogLimiter, SystemClock, TokensConfig};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -68,6 +68,8 @@ pub(super) struct Minting {
     issuers: Vec<String>,
     services: Vec<String>,
     kept: Cache<([u8; 32], String), Tokens>,
+    /// How often the log hears of what anybody can send.
+    refused: LogLimiter,
     read: Files,
 }
 
@@ -92,7 +94,7 @@ struct Exchange {
     places: Semaphore,
 }
 
-/// The issuer does not exchange a caller's token: what the caller is told.
+/// None can be had for the one that a caller has shown: what the caller is told.
 #[derive(Debug, thiserror::Error)]
 #[error("the token is not exchanged")]
 pub(super) struct NotExchanged {
@@ -201,6 +203,7 @@ impl Callers {
             issuers: read.tokens.issuer.iter().map(|issuer| issuer.issuer.clone()).collect(),
             services: config.expose.iter().map(|expose| expose.service.to_string()).collect(),
             kept: Cache::builder().max_capacity(KEPT).time_to_live(Duration::from_secs(LIFE_S)).build(),
+            refused: LogLimiter::default(),
             read,
         };
         Ok((Self::Shown(Arc::new(minting)), credentials.token_source(Nobody)))
@@ -427,7 +430,9 @@ impl Minting {
         let verified = self.verifier.verify(token, &digest, SystemClock.now_s());
         let token = verified.map_err(|error| {
             // To the caller all are one: what is wrong with a token is its issuer's business, and an attacker's.
-            tracing::info!(target: "sealwire::door", %error, "a token was refused");
+            if let Some(suppressed) = self.refused.check() {
+                tracing::info!(target: "sealwire::door", %error, suppressed, "a token was refused");
+            }
             wrong("the token is not valid")
         })?;
         // Of somebody who acts for another one, and of the door itself.
@@ -449,7 +454,10 @@ impl Minting {
 
     /// A token for the bus, in which the agent acts on behalf of the caller.
     async fn made(&self, shown: &Shown, audience: &str) -> Result<String, TokenFault> {
-        let token = self.verify(shown).map_err(|error| TokenFault::Other(error.into()))?;
+        // It has just been verified, with some leeway; none is left of its life, or it was revoked.
+        let Some(token) = self.verify(shown).ok().filter(|token| token.expires_at > SystemClock.now_s()) else {
+            return Err(self.not_exchanged(shown, StatusCode::UNAUTHORIZED, "error=\"invalid_token\", "));
+        };
         match &self.way {
             Way::Mint(issuer) => self.mint(issuer, &token, audience),
             Way::Exchange(exchange) => self.exchanged(exchange, shown, audience).await,
@@ -487,13 +495,16 @@ impl Minting {
             },
             _ => None,
         };
-        Err(TokenFault::Other(match refused {
-            Some((status, wrong)) => {
-                let challenges = self.challenges("", shown.scheme, wrong);
-                Box::new(NotExchanged { status, challenges })
-            }
-            None => Box::new(error),
-        }))
+        Err(match refused {
+            Some((status, wrong)) => self.not_exchanged(shown, status, wrong),
+            None => TokenFault::Other(Box::new(error)),
+        })
+    }
+
+    /// The caller needs another token.
+    fn not_exchanged(&self, shown: &Shown, status: StatusCode, wrong: &str) -> TokenFault {
+        let challenges = self.challenges("", shown.scheme, wrong);
+        TokenFault::Other(Box::new(NotExchanged { status, challenges }))
     }
 
     /// By the door itself. It lives no longer than the caller's own.
