@@ -143,6 +143,9 @@ impl Door {
                 async move { door.answer(request).await }
             }
         };
+        if let Ok(at) = listener.local_addr() {
+            self.a2a.listens(at.port());
+        }
         let acceptor = || self.tls.as_ref().map(|tls| tls.acceptor.clone());
         let (leave, left) = oneshot::channel();
         let most = self.config.connections;

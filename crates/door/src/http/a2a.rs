@@ -9,7 +9,7 @@ mod run;
 mod task;
 mod tasks;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
@@ -55,6 +55,8 @@ pub(super) struct A2a {
     tasks: Arc<Tasks>,
     running: Mutex<JoinSet<()>>,
     card_key: Option<TokenIssuer>,
+    /// Where the door listens, once it does.
+    port: OnceLock<u16>,
 }
 
 /// One request: who sends it, to which agent, and the place that it has.
@@ -79,7 +81,12 @@ impl A2a {
         if card_key.as_ref().is_some_and(|key| callers.sign_with(key.kid())) {
             return Err(CallersError::SharedKey);
         }
-        Ok(Self { tasks: Arc::default(), running: Mutex::default(), card_key })
+        Ok(Self { tasks: Arc::default(), running: Mutex::default(), card_key, port: OnceLock::new() })
+    }
+
+    /// The door listens there.
+    pub(super) fn listens(&self, port: u16) {
+        self.port.get_or_init(|| port);
     }
 
     fn running(&self) -> MutexGuard<'_, JoinSet<()>> {

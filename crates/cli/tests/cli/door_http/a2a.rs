@@ -70,6 +70,12 @@ async fn an_unchanged_client_of_a2a_verifies_the_card_and_calls_what_the_agent_m
     stage.shell.run("keys new-token-key https://door.example --out card-key.json --jwks card-jwks.json").ok();
     let door = Door::start(&stage.shell, &format!("{FAST}card_key = \"card-key.json\"\n"), TEXTS).await;
     door.is_ready(200).await;
+    // What is signed leads to the door's own port, whatever its reader says.
+    let elsewhere = "GET /a2a/tools/.well-known/agent-card.json HTTP/1.1\r\nHost: localhost:6666\r\n\r\n";
+    let card = door.wire().await.ask(elsewhere).await.json();
+    let own = format!("http://localhost:{}/", door.at.port());
+    assert!(card["signatures"].is_array() && !card.to_string().contains("6666"), "{card}");
+    assert!(card["supportedInterfaces"][0]["url"].as_str().is_some_and(|url| url.starts_with(&own)), "{card}");
     let found = clients(python, "a2a_client.py", &door).await;
     let card = &found["card"];
     assert_eq!((&card["is_one"], &card["signed"]), (&json!(true), &json!([true, false, false])), "{card}");
@@ -164,6 +170,14 @@ async fn what_is_no_request_of_a2a_is_refused_and_nothing_of_it_is_sent() {
         (with(&|params| params["message"]["role"] = json!("ROLE_AGENT")), 200, -32602),
         (with(&|params| params["message"]["role"] = json!("user")), 200, -32602),
         (with(&|params| params["message"]["parts"] = json!([])), 200, -32602),
+        // Arrays in the place of objects, whose members they would have in their order.
+        (with(&|params| params["message"]["parts"] = json!([["text"]])), 200, -32602),
+        (
+            with(&|params| params["message"] = json!(["m", null, null, "ROLE_USER", params["message"]["parts"]])),
+            200,
+            -32602,
+        ),
+        (with(&|params| *params = json!([params["message"], null, null])), 200, -32602),
         (with(&|params| params["message"]["messageId"] = json!("")), 200, -32602),
         (with(&|params| params["message"]["contextId"] = json!("x".repeat(257))), 200, -32602),
         (with(&|params| params["tenant"] = json!("other")), 200, -32602),

@@ -257,26 +257,26 @@ async fn certificates_outside_their_dates_are_refused_and_those_that_end_soon_to
     };
     configure(&stage, &format!("{FAST}tls_cert = \"cert.pem\"\ntls_key = \"key.pem\"\n"));
     let (good, over) = (dated(now - day(1), now + day(30)), dated(now - day(30), now - day(1)));
-    for (own, above, expected) in [
-        (&over, "", "certificate 1 of the file is not valid now: certificate expired"),
-        (
-            &dated(now + day(1), now + day(30)),
-            "",
-            "certificate 1 of the file is not valid now: certificate not valid yet",
-        ),
-        (&good, over.0.as_str(), "certificate 2 of the file is not valid now: certificate expired"),
-    ] {
-        put(own, above);
+    for (own, expected) in
+        [(&over, "certificate expired"), (&dated(now + day(1), now + day(30)), "certificate not valid yet")]
+    {
+        put(own, "");
         for command in ["door --check", "door"] {
             stage.shell.run(command).fails(30, &["`tls_cert`", "cert.pem", expected]);
         }
     }
     put(&good, "");
     stage.shell.run("door --check").ok();
-    put(&dated(now - day(30), now + day(13)), "");
-    let mut door = Door::spawn(&stage.shell).await;
-    says(&mut door.stderr, "a certificate of `tls_cert` expires within 14 days").await;
-    assert_eq!(door.stop().await.0, Some(0));
+    // Clients may know another way from it than by one that has expired.
+    for (own, above, told) in [
+        (&dated(now - day(30), now + day(13)), "", "a certificate of `tls_cert` expires within 14 days"),
+        (&good, over.0.as_str(), "a certificate of `tls_cert` has expired"),
+    ] {
+        put(own, above);
+        let mut door = Door::spawn(&stage.shell).await;
+        says(&mut door.stderr, told).await;
+        assert_eq!(door.stop().await.0, Some(0));
+    }
     // One that has expired while its door runs: a health check says so.
     let brief = dated(now - day(30), std::time::SystemTime::now() + Duration::from_secs(8));
     put(&brief, "");

@@ -16,7 +16,7 @@ use super::{Sender, fault, whole};
 use crate::http::callers::METADATA;
 use crate::http::config::{A2aAgent, Expose};
 use crate::http::connections::Body;
-use crate::http::gate::single;
+use crate::http::gate::{authority_name, single};
 use crate::http::principal::Principal;
 use crate::http::refusal::Refusal;
 use crate::http::replicas::FromReplica;
@@ -219,13 +219,18 @@ impl Door {
         Ok(card)
     }
 
-    /// Where callers find the door: as configured, or as they have found it, which was looked at.
+    /// Where callers find the door: as configured, or as they have found it, whose name was looked at.
     fn base(&self, head: &Parts) -> Result<String, Refusal> {
         if let Some(url) = &self.config.public_url {
             return Ok(url.trim_end_matches('/').to_owned());
         }
         let scheme = if self.tls.is_some() { "https" } else { "http" };
-        Ok(format!("{scheme}://{}", single(&head.headers, &HOST)?.unwrap_or_default()))
+        let host = single(&head.headers, &HOST)?.unwrap_or_default();
+        match (&self.a2a.card_key, self.a2a.port.get()) {
+            // What is signed leads here, whatever port the reader has named.
+            (Some(_), Some(port)) => Ok(format!("{scheme}://{}:{port}", authority_name(host).unwrap_or_default())),
+            _ => Ok(format!("{scheme}://{host}")),
+        }
     }
 }
 
