@@ -108,6 +108,11 @@ impl Ring {
             Failure::input(format!("`{path}` has no key `{}`", kid.escape_debug()))
                 .help(format!("`sealwire keys list {path}` shows its keys"))
         })?;
+        // That others may know it is to be seen as long as the record stands.
+        if entry.status == KeyStatus::Revoked && status != KeyStatus::Revoked {
+            let message = format!("`{}` is revoked in `{path}`, and stays so", kid.escape_debug());
+            return Err(Failure::input(message).help("leave that ring out: a revoked key verifies nothing as it is"));
+        }
         entry.status = status;
         Ok(())
     }

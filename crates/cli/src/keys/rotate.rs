@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use sealwire::auth::write_secret;
+use sealwire::auth::{KeyStatus, write_secret};
 use sealwire::client::Credentials;
 use sealwire::wire::AgentKey;
 use serde_json::json;
@@ -54,6 +54,8 @@ impl Rotate {
         let until = now_s.saturating_add(self.overlap.as_secs());
         let mut before = Vec::with_capacity(self.rings.len());
         let mut after = Vec::with_capacity(self.rings.len());
+        // How long the old key still holds, by the rings in which it does.
+        let mut holds = Vec::with_capacity(self.rings.len());
         for path in &self.rings {
             before.push(Ring::open(path)?);
             let mut ring = Ring::open(path)?;
@@ -64,7 +66,11 @@ impl Rotate {
                 ))
             })?;
             // A key that was to end earlier still does.
-            entry.not_after = Some(entry.not_after.map_or(until, |given| given.min(until)));
+            let until = entry.not_after.map_or(until, |given| given.min(until));
+            entry.not_after = Some(until);
+            if entry.status == KeyStatus::Active && until > now_s {
+                holds.push((path, until));
+            }
             // Services may be behind our clock by as much as the protocol tolerates, and the key is used at once.
             ring.add(&key, &agent, Some(now_s.saturating_sub(MAX_CLOCK_DIFFERENCE_S)))?;
             after.push(ring);
@@ -90,14 +96,21 @@ impl Rotate {
             })?;
         }
         let files: Vec<&Path> = after.iter().map(Ring::path).collect();
-        let result = json!({ "agent": agent, "kid": kid, "old_kid": old, "old_until": until, "rings": files });
+        let old_until = holds.iter().map(|(_, until)| *until).max();
+        let result = json!({ "agent": agent, "kid": kid, "old_kid": old, "old_until": old_until, "rings": files });
         out.result(&result, || {
+            let creds = self.creds.display();
+            let Some(until) = old_until else {
+                return format!(
+                    "{agent} signs with {kid} from now on; {old} holds no more: it was revoked, was retired, or has \
+                     ended\n\nRestart the programs that run with {creds}."
+                );
+            };
             format!(
-                "{agent} signs with {kid} from now on; {old} holds until {}\n\nPrograms that run with {} go on with the \
+                "{agent} signs with {kid} from now on; {old} holds until {}\n\nPrograms that run with {creds} go on with the \
                  old key until they are restarted. Then:\n  sealwire keys retire {old}{}",
                 when::both(until, now_s),
-                self.creds.display(),
-                files.iter().map(|file| format!(" --ring {}", file.display())).collect::<String>()
+                holds.iter().map(|(ring, _)| format!(" --ring {}", ring.display())).collect::<String>()
             )
         })?;
         Ok(Exit::Ok)

@@ -212,6 +212,30 @@ fn rotation_overlaps_and_ends_with_retirement() {
     shell.never_said(creds["key"]["secret"].as_str().unwrap());
 }
 
+/// That a key was lost is to be seen later, too.
+#[test]
+fn a_revoked_key_stays_revoked_and_rotation_does_not_say_that_it_holds() {
+    let shell = Shell::new();
+    shell.run("keys new-agent a --service dev/math=math.ring.json --service dev/bank=bank.ring.json").ok();
+    shell.run("keys revoke a.k1 --ring math.ring.json").ok();
+    let before = ["math.ring.json", "bank.ring.json"].map(|name| shell.read(name));
+    let both = "--ring math.ring.json --ring bank.ring.json";
+    shell
+        .run(&format!("keys retire a.k1 {both}"))
+        .fails(30, &["`a.k1` is revoked in `math.ring.json`", "leave that ring"]);
+    assert_eq!(["math.ring.json", "bank.ring.json"].map(|name| shell.read(name)), before);
+
+    let said = shell.run(&format!("keys rotate a.creds.json {both}")).ok().stdout;
+    assert!(said.contains("a.k1 holds until") && said.ends_with("keys retire a.k1 --ring bank.ring.json\n"), "{said}");
+    shell.run("keys retire a.k1 --ring bank.ring.json").ok();
+    shell.run("keys revoke a.k2 --ring math.ring.json --ring bank.ring.json").ok();
+    let said = shell.run(&format!("keys rotate a.creds.json {both}")).ok().stdout;
+    assert!(said.contains("a.k2 holds no more: it was revoked") && !said.contains("keys retire"), "{said}");
+    shell.run("keys revoke a.k3 --ring math.ring.json --ring bank.ring.json").ok();
+    assert_eq!(shell.run(&format!("keys rotate a.creds.json {both} --json")).ok().json()["old_until"], Value::Null);
+    assert_eq!(key(&shell.read_json("math.ring.json"), "a.k1")["status"], "revoked");
+}
+
 #[test]
 fn rotation_that_cannot_finish_changes_nothing() {
     let shell = Shell::new();
