@@ -10,7 +10,7 @@ use sealwire::wire::{KeyRequest, ServicePublicKey};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::new_agent::{ServiceRing, save};
+use super::new_agent::{ServiceRing, opened, save};
 use super::request::read_request;
 use super::ring::Ring;
 use crate::exit::{Exit, Failure, OrFail as _};
@@ -114,21 +114,19 @@ impl Enrol {
         }
 
         let _lock = Lock::of(self.services.iter().map(|service| service.path.as_path()));
-        let mut rings: Vec<Ring> = Vec::with_capacity(self.services.len());
-        for service in &self.services {
-            let mut ring = Ring::open_or_new(&service.path, &service.audience)?;
+        let mut rings = opened(&self.services)?;
+        for ring in &mut rings {
             let entry = KeyEntry::ed25519(&request.kid, request.agent.clone(), request.x.clone());
             // Whoever got no enrolment for it, since that could not be written, tries again.
             if !ring.entries().iter().any(|known| is_same(known, &entry)) {
                 if !self.another_key && ring.entries().iter().any(|entry| entry.owner == self.agent) {
-                    let message = format!("`{}` has a key of `{}` already", service.path.display(), self.agent);
+                    let message = format!("`{}` has a key of `{}` already", ring.path().display(), self.agent);
                     return Err(Failure::input(message).help(
                         "if it is the same agent that gets a further key, say --another-key; else it needs another name",
                     ));
                 }
                 ring.push(entry)?;
             }
-            rings.push(ring);
         }
         save(&rings)?;
         let enrolment = Enrolment {

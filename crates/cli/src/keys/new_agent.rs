@@ -1,11 +1,12 @@
 //! `sealwire keys new-agent`: a new agent's credentials, and the record by which each service knows its key.
 //! Never gives a service more than it needs: the derived key, or the public one.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use sealwire::auth::read_secret;
+use sealwire::auth::{locate_file, read_secret};
 use sealwire::client::Credentials;
 use sealwire::policy::PolicySet;
 use sealwire::wire::{AgentKey, Audience, ServicePublicKey};
@@ -259,17 +260,22 @@ fn environment(services: &[ServiceRing]) -> Result<Name, Failure> {
 
 /// The rings of the services, each with the record of this key; nothing is written yet.
 pub(super) fn granted(services: &[ServiceRing], key: &AgentKey, owner: &Name) -> Result<Vec<Ring>, Failure> {
-    let mut rings: Vec<Ring> = Vec::with_capacity(services.len());
-    for service in services {
-        if rings.iter().any(|ring| ring.path() == service.path) {
+    let mut rings = opened(services)?;
+    rings.iter_mut().try_for_each(|ring| ring.add(key, owner, None))?;
+    Ok(rings)
+}
+
+/// The rings of the services, each a file of its own, whatever it is called.
+pub(super) fn opened(services: &[ServiceRing]) -> Result<Vec<Ring>, Failure> {
+    let mut places = BTreeSet::new();
+    let open = |service: &ServiceRing| {
+        if !places.insert(locate_file(&service.path).or_fail(Exit::Input)?) {
             let message = format!("`{}` is named for two services", service.path.display());
             return Err(Failure::input(message).help("every service has a ring of its own"));
         }
-        let mut ring = Ring::open_or_new(&service.path, &service.audience)?;
-        ring.add(key, owner, None)?;
-        rings.push(ring);
-    }
-    Ok(rings)
+        Ring::open_or_new(&service.path, &service.audience)
+    };
+    services.iter().map(open).collect()
 }
 
 pub(super) fn save(rings: &[Ring]) -> Result<(), Failure> {

@@ -66,6 +66,21 @@ fn an_agent_is_enrolled_by_its_public_key_and_the_operator_never_sees_the_privat
     assert_eq!(operator.read("math.ring.json"), before);
 }
 
+#[test]
+fn a_ring_is_of_one_service_however_it_is_named() {
+    let (_, operator, asked) = parties();
+    let before = operator.files();
+    for other in ["r.json", "./r.json"] {
+        let line = format!(
+            "keys enrol robot robot.request --thumbprint {} --service dev/math=r.json --service dev/bank={other} \
+             --pin-from math.service-key.json --pin svc:dev/bank:1=11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
+            asked["thumbprint"].as_str().unwrap()
+        );
+        operator.run(&line).fails(30, &["named for two services", "ring of its own"]);
+        assert_eq!(operator.files(), before);
+    }
+}
+
 /// What failed half-way is repeated as it was typed.
 #[test]
 fn an_enrolment_that_could_not_be_written_is_made_again() {

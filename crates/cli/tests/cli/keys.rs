@@ -116,7 +116,14 @@ fn second_agent_joins_the_ring_and_an_existing_one_is_not_overwritten() {
     shell.run("keys new-agent a --service dev/other=other.ring.json").fails(30, &["a.creds.json", "exists"]);
     shell.run("keys new-agent c --service dev/bank=math.ring.json").fails(30, &["dev/math", "dev/bank"]);
     shell.run("keys new-agent c --service dev/math=m --service prod/math=p").fails(30, &["two environments"]);
-    shell.run("keys new-agent c --service dev/math=m --service dev/bank=m").fails(30, &["ring of its own"]);
+    for other in ["m", "./m"] {
+        let line = format!("keys new-agent c --service dev/math=m --service dev/bank={other}");
+        shell.run(&line).fails(30, &["named for two services", "ring of its own"]);
+    }
+    std::os::unix::fs::symlink("math.ring.json", shell.path("link")).unwrap();
+    let line = "keys grant b.creds.json --service dev/bank=link --service dev/math=math.ring.json";
+    shell.run(line).fails(30, &["dev/math", "dev/bank"]);
+    std::fs::remove_file(shell.path("link")).unwrap();
     assert_eq!((shell.read("a.creds.json"), shell.read("math.ring.json")), (creds, before));
     assert_eq!(shell.files(), ["a.creds.json", "b.creds.json", "math.ring.json"], "nothing was left behind");
 }
