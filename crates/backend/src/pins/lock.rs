@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
-use std::io::Write as _;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sealwire::auth::{SecretFileError, locate_file, read_public};
+use sealwire::auth::{SecretFileError, locate_file, read_public, write_public};
 use sealwire::rpc::{CanonicalError, canonical};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -171,29 +171,24 @@ impl Lock {
             }
             now.0.entry(backend).or_default().insert(tool, pin);
         }
-        now.save(&at, folder).map_err(wrong)
+        now.save(path)
     }
 
     /// Writes the file, all of it or nothing, for whom it was there before.
-    fn save(&self, path: &Path, folder: &Path) -> std::io::Result<()> {
-        let text = toml::to_string(self).map_err(std::io::Error::other)?;
-        let mut new = tempfile::Builder::new();
-        // No secret; a service may run as another user than the one who approves.
-        #[cfg(unix)]
-        new.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-        let mut file = new.tempfile_in(folder)?;
-        file.write_all(HEAD.as_bytes())?;
-        file.write_all(text.as_bytes())?;
-        #[cfg(unix)]
-        if let Ok(before) = std::fs::metadata(path) {
-            use std::os::unix::fs::MetadataExt as _;
-            file.as_file().set_permissions(before.permissions())?;
-            // Only root may give a file away, and then has to: its owner reads it.
-            let _ = std::os::unix::fs::fchown(file.as_file(), Some(before.uid()), Some(before.gid()));
+    fn save(&self, path: &Path) -> Result<(), LockError> {
+        let wrong = |error| LockError::Write { path: path.to_owned(), error };
+        let text = toml::to_string(self).map_err(std::io::Error::other).map_err(wrong)?;
+        match File::create_new(path) {
+            // No secret; a service may run as another user than the one who approves. The command's umask grants nobody
+            // anything, so the right is given to the open file. As it is, it approves nothing.
+            #[cfg(unix)]
+            Ok(new) => new.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644)).map_err(wrong)?,
+            #[cfg(not(unix))]
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(wrong(error)),
         }
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
+        Ok(write_public(path, &format!("{HEAD}{text}"))?)
     }
 
     /// What stands here of a tool.
@@ -243,7 +238,7 @@ mod tests {
         // Somebody takes an approval back while another tool is looked at.
         let mut less = shown.clone();
         less.0.get_mut("b").unwrap().remove("two");
-        less.save(&path, folder.path()).unwrap();
+        less.save(&path).unwrap();
         shown.amend(&path, approved("three", "3")).unwrap();
         assert_eq!(of_tools(&Lock::load(&path).unwrap()), ["one", "three"]);
         // What was compared with an approval that is gone is not approved.
@@ -293,7 +288,7 @@ mod tests {
         let path = folder.path().join(Lock::FILE);
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         Lock::default().amend(&path, approved("one", "1")).unwrap();
-        assert_eq!(mode() & 0o600, 0o600);
+        assert_eq!(mode(), 0o644);
         for kept in [0o640, 0o600, 0o644] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(kept)).unwrap();
             Lock::load(&path).unwrap().amend(&path, approved("one", &kept.to_string())).unwrap();

@@ -92,6 +92,7 @@ async fn is_behind_the_bus(era: &str) {
     // One call later, the subscription is there.
     stage.call("t/prompts/get", json!({ "name": "p", "arguments": { "topic": "" } })).await.unwrap();
     stage.shell.run("tools approve --yes").ok().says("19 approved");
+    assert_eq!(stage.shell.mode("tools.lock.toml"), 0o644, "a service may run as another user");
     let told = async {
         loop {
             let change = changes.next().await.unwrap().unwrap();
