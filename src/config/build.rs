@@ -62,8 +62,8 @@ impl Config {
         self.key_sources()?;
         self.check_bus()?;
         self.token_verifier(&endpoint)?;
-        Window::new(self.replay.window_s, self.replay.skew_s)?;
-        Ok(())
+        let window = Window::new(self.replay.window_s, self.replay.skew_s)?;
+        Ok(LocalGuard::check(window, self.nonce_limits(), &self.floor())?)
     }
 
     /// What the connections to the broker begin with.
@@ -98,7 +98,7 @@ impl Config {
         Ok(self.files.check_folder(&self.policy.folder)?)
     }
 
-    /// Whoever could write the guard's state could reopen the past. What is missing is the guard's matter.
+    /// Whoever could write the guard's state could reopen the past. What is missing or damaged is the guard's matter.
     fn check_state(&self) -> Result<(), ConfigError> {
         let Some(path) = self.replay.state.as_ref().filter(|_| self.replay.guard == GuardKind::Local) else {
             return Ok(());
@@ -155,6 +155,14 @@ impl Config {
         Ok(ring)
     }
 
+    /// Where the local guard keeps the time; the shared one has a stream instead.
+    fn floor(&self) -> TimeFloor {
+        match self.replay.guard {
+            GuardKind::Local => TimeFloor::File(self.replay.state.clone().unwrap_or_default()),
+            GuardKind::Shared => TimeFloor::Ephemeral,
+        }
+    }
+
     /// The bounds of either guard.
     fn nonce_limits(&self) -> NonceLimits {
         let ReplayConfig { per_agent: owner, total, agents: owners, .. } = self.replay;
@@ -175,10 +183,7 @@ impl Config {
     async fn guard(&self, window: Window, clock: &Arc<dyn Clock>) -> Result<Arc<dyn ReplayGuard>, ConfigError> {
         let nonce_limits = self.nonce_limits();
         match self.replay.guard {
-            GuardKind::Local => {
-                let floor = TimeFloor::File(self.replay.state.clone().unwrap_or_default());
-                Ok(Arc::new(LocalGuard::open(window, nonce_limits, Arc::clone(clock), &floor)?))
-            }
+            GuardKind::Local => Ok(Arc::new(LocalGuard::open(window, nonce_limits, Arc::clone(clock), &self.floor())?)),
             #[cfg(not(feature = "shared-guard"))]
             GuardKind::Shared => Err(crate::auth::SharedOpenError::NotBuilt.into()),
             #[cfg(feature = "shared-guard")]

@@ -32,6 +32,16 @@ pub enum TimeFloor {
     Ephemeral,
 }
 
+impl TimeFloor {
+    /// Whether a guard could open it, but for another one that has it open. Writes nothing.
+    pub(super) fn check(&self) -> Result<(), TimeFloorError> {
+        match self {
+            Self::File(path) => file::check(path),
+            Self::Ephemeral => Ok(()),
+        }
+    }
+}
+
 /// The floor in memory, bound to its lease on disk.
 pub(super) struct Lease {
     /// The latest wall-clock time seen.

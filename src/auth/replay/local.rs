@@ -76,6 +76,13 @@ impl LocalGuard {
         Self::open_with(window, nonce_limits, clock, floor, true)
     }
 
+    /// Finds what [`LocalGuard::open`] would refuse, but for a state file that another process uses. Writes nothing.
+    pub(crate) fn check(window: Window, nonce_limits: NonceLimits, floor: &TimeFloor) -> Result<(), OpenError> {
+        Window::new(window.window_s, window.skew_s)?;
+        Quota::new(nonce_limits)?;
+        Ok(floor.check()?)
+    }
+
     /// A guard that vouches for all times, as the first of two that must both agree. The other one has the fence.
     pub(super) fn unfenced(
         window: Window,

@@ -61,6 +61,26 @@ fn the_project_s_token_renews_itself_and_names_its_key() {
     assert_eq!((&claims["roles"][0], &claims["cnf"]["kid"]), (&"calculator".into(), &"planner.k1".into()), "{said}");
 }
 
+/// What is checked before a deployment is what a start would read.
+#[test]
+fn a_check_finds_the_replay_state_that_a_start_would_refuse() {
+    let shell = Shell::new();
+    shell.run(&format!("init . --port {}", free_port())).ok();
+    let config = shell.read("sealwire.toml").replace("\"shared\"\n", "\"local\"\n").replace("stream_messages", "# ");
+    shell.write("sealwire.toml", &config);
+    let fails = |why: &[&str]| {
+        shell.run("serve --check --config sealwire.toml").fails(30, why);
+        shell.run("serve demo --config sealwire.toml").fails(30, why);
+    };
+    shell.run("serve --check --config sealwire.toml").ok();
+    shell.write("math.floor", "");
+    fails(&["`math.floor`", "not as a replay guard wrote it"]);
+    std::fs::remove_file(shell.path("math.floor")).unwrap();
+    shell.write("sealwire.toml", &config.replace("[replay]\n", "[replay]\nstate = \"none/math.floor\"\n"));
+    fails(&["none/math.floor", "No such file", "check the folder"]);
+    assert!(!shell.path("none").exists());
+}
+
 /// `serve` has other methods than the project, whose files say which those are.
 #[test]
 fn a_project_s_files_are_checked_for_what_it_is() {

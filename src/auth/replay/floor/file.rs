@@ -61,14 +61,7 @@ impl StateFile {
 
     /// `None` at the first start, when there is no file yet.
     pub(super) fn read(&self) -> Result<Option<u64>, TimeFloorError> {
-        match fs::read(&self.path) {
-            Ok(bytes) => match decode(&bytes) {
-                Some(floor_ms) => Ok(Some(floor_ms)),
-                None => Err(TimeFloorError::Corrupt(self.path.clone())),
-            },
-            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(TimeFloorError::io(&self.path, "read", source)),
-        }
+        read(&self.path)
     }
 
     /// On the disk when it returns, and there in whole or not at all if the machine stops meanwhile.
@@ -88,9 +81,36 @@ impl StateFile {
         new.sync_all()?;
         fs::rename(new_path, &self.path)?;
         // The rename itself is durable only once the folder is.
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        File::open(folder(&self.path))?.sync_all()
     }
+}
+
+/// Whether a process could use it, but for one that does already. Writes nothing.
+pub(super) fn check(path: &Path) -> Result<(), TimeFloorError> {
+    let folder = folder(path);
+    fs::read_dir(folder).map(drop).map_err(|source| TimeFloorError::io(path, "locked", source))?;
+    #[cfg(unix)]
+    {
+        use rustix::fs::{Access, AtFlags, CWD, accessat};
+        let may = accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+        may.map_err(|source| TimeFloorError::io(path, "written", source.into()))?;
+    }
+    read(path).map(drop)
+}
+
+fn read(path: &Path) -> Result<Option<u64>, TimeFloorError> {
+    match fs::read(path) {
+        Ok(bytes) => match decode(&bytes) {
+            Some(floor_ms) => Ok(Some(floor_ms)),
+            None => Err(TimeFloorError::Corrupt(path.to_owned())),
+        },
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(TimeFloorError::io(path, "read", source)),
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Lets go of the file at once. Closing it is not enough: a program that this process is about to start has it, too, between

@@ -125,6 +125,7 @@ fn a_damaged_file_is_an_error_and_a_missing_one_a_first_start() {
         fs::write(&path, bad).unwrap();
         let error = Lease::open(&TimeFloor::File(path.clone()), &clock(), SKEW_S).unwrap_err();
         assert!(matches!(error, TimeFloorError::Corrupt(_)), "{bad:?}");
+        assert!(matches!(TimeFloor::File(path.clone()).check(), Err(TimeFloorError::Corrupt(_))), "{bad:?}");
         assert_eq!(fs::read(&path).unwrap(), bad.as_bytes(), "the evidence is left alone");
     }
     fs::remove_file(&path).unwrap();
