@@ -20,7 +20,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 use sealwire::MethodName;
-use sealwire::policy::{AccessCell, Methods, PolicySet};
+use sealwire::policy::{AccessCell, Finding, Methods, PolicyErrors, PolicySet};
 use sealwire::service::BUILTIN_METHODS;
 
 use crate::exit::{Exit, Failure};
@@ -81,6 +81,17 @@ pub(crate) fn known_methods() -> Methods {
     builtin.fold(Methods::from_files(), Methods::with)
 }
 
+/// The policy of a folder, with these methods and those that its files declare, and warnings.
+pub(crate) fn read(folder: &Path, methods: &Methods) -> Result<(PolicySet, Vec<Finding>), Failure> {
+    PolicySet::load(folder, methods).map_err(|errors| refused(folder, &errors))
+}
+
+/// What is wrong in a folder, each with its place; or that there is none.
+pub(crate) fn refused(folder: &Path, errors: &PolicyErrors) -> Failure {
+    let wrong = || Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used", folder.display())).findings(errors);
+    check_folder(folder).err().unwrap_or_else(wrong)
+}
+
 /// The policy of a folder, with the methods that its files declare. Warnings are told to people.
 fn load(folder: &Path, out: &Output) -> Result<PolicySet, Failure> {
     load_with(folder, &known_methods(), out)
@@ -88,10 +99,7 @@ fn load(folder: &Path, out: &Output) -> Result<PolicySet, Failure> {
 
 /// As [`load`], with `methods` beside those that the files declare.
 fn load_with(folder: &Path, methods: &Methods, out: &Output) -> Result<PolicySet, Failure> {
-    check_folder(folder)?;
-    let (set, warnings) = PolicySet::load(folder, methods).map_err(|errors| {
-        Failure::new(Exit::PolicyInvalid, format!("`{}` cannot be used", folder.display())).findings(&errors)
-    })?;
+    let (set, warnings) = read(folder, methods)?;
     for finding in warnings {
         // The line begins with the place and `warning:`.
         out.note(&finding.to_string());

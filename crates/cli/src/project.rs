@@ -51,8 +51,7 @@ impl Project {
             let failure = Failure::input(format!("there is no `{}`, so roles cannot be given here", key.display()));
             return Err(failure.help("leave out `--role`: whoever issues the service's tokens gives roles"));
         }
-        let (policies, _) =
-            PolicySet::load(&self.config.policy.folder, &policy::known_methods()).or_fail(Exit::PolicyInvalid)?;
+        let (policies, _) = policy::read(&self.config.policy.folder, &policy::known_methods())?;
         policy::check_roles(&policies, roles)?;
         // The command is run in the folder of the credentials. While that is this one, both can be moved together.
         let of =

@@ -16,12 +16,11 @@ use sealwire::{BackendConfig, Config, MethodName};
 use sealwire_backend::{Backends, Lock};
 use serde_json::json;
 
-use crate::demo_methods;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files;
 use crate::output::Output;
 use crate::record::Recorder;
 use crate::runtime::{Signals, block_on};
+use crate::{demo_methods, files, policy};
 
 /// Put programs behind the bus, as a configuration file says
 ///
@@ -175,7 +174,7 @@ fn names(backends: &[BackendConfig]) -> String {
 
 /// The policy of a configuration, for the demonstration methods.
 pub(crate) fn policy(config: &Config) -> Result<(PolicySet, Vec<Finding>), Failure> {
-    PolicySet::load(&config.policy.folder, &demo_methods()).or_fail(Exit::PolicyInvalid)
+    policy::read(&config.policy.folder, &demo_methods())
 }
 
 fn demo_methods() -> Methods {
@@ -202,7 +201,7 @@ async fn service<S: Send + Sync + 'static>(
         builder = builder.decisions(recorder.sink());
     }
     let service = builder.build().map_err(|error| match error {
-        BuildError::Policy(_) => Failure::of(Exit::PolicyInvalid, &error),
+        BuildError::Policy(errors) => policy::refused(&config.policy.folder, &errors),
         BuildError::Methods(_) => Failure::of(Exit::Input, &error),
         error => Failure::of(Exit::Bug, &error),
     })?;

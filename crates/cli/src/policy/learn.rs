@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use self::proposal::{Proposal, Written};
 use self::records::{Records, Unreadable};
-use super::{FOLDER, check_folder, known_methods, load_with};
+use super::{FOLDER, check_folder, known_methods, load_with, refused};
 use crate::exit::{Exit, Failure};
 use crate::files::{at, write_new};
 use crate::output::Output;
@@ -205,7 +205,7 @@ impl Learn {
             }
             // INVARIANT: every round has a rule less.
             if unusable.len() == known {
-                return Err(Failure::of(Exit::PolicyInvalid, &errors));
+                return Err(refused(&self.policies, &errors));
             }
         }
     }

@@ -66,7 +66,9 @@ impl Skeleton {
         }
         // What two backends offer under one name, for example.
         let texts = files.iter().map(|file| (file.name.as_str(), file.text.as_str()));
-        PolicySet::from_texts(texts, &known_methods()).or_fail(Exit::PolicyInvalid)?;
+        PolicySet::from_texts(texts, &known_methods()).map_err(|errors| {
+            Failure::new(Exit::PolicyInvalid, "no files can be made of what the backends offer").findings(&errors)
+        })?;
         let paths: Vec<PathBuf> = files.iter().map(|file| folder.join(&file.name)).collect();
         if let Some(there) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
             return Err(Failure::input(format!("`{}` is there already", there.display()))

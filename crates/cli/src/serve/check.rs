@@ -12,7 +12,7 @@ use serde_json::json;
 use super::demo_methods;
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
-use crate::policy::known_methods;
+use crate::policy::{self, known_methods};
 
 /// Reads everything as the service would: this one, or one with the methods that the policies declare.
 pub(super) fn run(
@@ -25,7 +25,7 @@ pub(super) fn run(
     config.check().or_fail(Exit::Input)?;
     let folder = &config.policy.folder;
     let (policy, warnings, whose) = if !backends.is_empty() {
-        let (policy, warnings) = PolicySet::load(folder, &methods(backends, lock)?).or_fail(Exit::PolicyInvalid)?;
+        let (policy, warnings) = policy::read(folder, &methods(backends, lock)?)?;
         (policy, warnings, "")
     } else if demonstration {
         let (policy, warnings) = super::policy(config)?;
@@ -62,7 +62,7 @@ fn of_others(config: &Config, out: &Output) -> Result<(PolicySet, Vec<Finding>, 
         // Whichever fits better is meant.
         (Err(declared), Err(demonstration)) => {
             let fits = declared.findings().len() <= demonstration.findings().len();
-            return Err(if fits { declared } else { demonstration }).or_fail(Exit::PolicyInvalid);
+            return Err(policy::refused(folder, if fits { &declared } else { &demonstration }));
         }
     };
     Ok((policy, warnings, whose))

@@ -98,6 +98,18 @@ fn a_project_s_files_are_checked_for_what_it_is() {
     // A mistake is told by the project's methods.
     shell.write("policies/math.toml", &format!("{policy}\n[role.x]\nallow = [\"math/ad\"]\n"));
     let wrong = shell.run(check).fails(11, &["math/ad`", "did you mean `math/add`"]);
+    assert!(wrong.stderr.starts_with("error: `policies` cannot be used\nmath.toml:"), "{wrong:?}");
+    let told = shell.run_args(&["serve", "--check", "--json"]).error();
+    assert_eq!(
+        (&told["message"], &told["findings"][0]["file"]),
+        (&"`policies` cannot be used".into(), &"math.toml".into())
+    );
+    // A folder that is not there is no policy, and no wrong one either.
+    std::fs::rename(shell.path("policies"), shell.path("kept")).unwrap();
+    for line in [check, "policy check policies"] {
+        let missing = shell.run(line).fails(30, &["policies` is no folder", "name the folder"]);
+        assert_eq!(missing.stderr.matches("error:").count(), 1, "{missing:?}");
+    }
     assert!(!wrong.stderr.contains("demonstration"), "{wrong:?}");
     // What declares nothing is for the demonstration.
     shell.write("policies/math.toml", "[role.calculator]\nallow = [\"math/mul\"]\n");
