@@ -59,6 +59,8 @@ pub(super) struct Schemas {
 const PAGES: usize = 100;
 const TOOLS: usize = 1_000;
 const BYTES: usize = 8 << 20;
+/// The longest name of a tool, in bytes; MCP advises 128 characters.
+const NAME: usize = 256;
 /// The most remarks about a tool.
 const REMARKS: usize = 8;
 
@@ -122,6 +124,9 @@ pub(super) async fn tools(session: &Session) -> Result<BTreeMap<String, Definiti
 pub(super) fn read(raw: &RawValue, is_over_http: bool) -> Result<Definition, String> {
     let described: Described<'_> =
         serde_json::from_str(raw.get()).map_err(|error| format!("`tools/list`: a tool cannot be read: {error}"))?;
+    if described.name.len() > NAME {
+        return Err(format!("`tools/list`: a tool has a name of more than {NAME} bytes"));
+    }
     let arguments = Schema::new(described.input_schema).map_err(|error| format!("`inputSchema`: {error}"));
     let result =
         described.output_schema.map(Schema::new).transpose().map_err(|error| format!("`outputSchema`: {error}"));

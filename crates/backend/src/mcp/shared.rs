@@ -245,6 +245,10 @@ impl Shared {
                 drop(self.pins.changes.publish(&Change { method: method.to_string(), standing }));
             }
         }
+        // That something is gone is told once, and kept of methods alone: a server may always have other tools.
+        now.retain(|name, standing| {
+            *standing != "gone" || self.methods.get().is_some_and(|methods| methods.contains_key(name))
+        });
         state.standings = now;
     }
 
@@ -292,5 +296,46 @@ impl Shared {
         let mut state = self.state();
         state.session = None;
         self.health.send_replace(Health::Down(reason));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use serde_json::value::RawValue;
+
+    fn tool(name: &str) -> Result<Definition, String> {
+        let raw = format!(r#"{{"name": "{name}", "inputSchema": {{"type": "object"}}}}"#);
+        listing::read(&RawValue::from_string(raw).unwrap(), false)
+    }
+
+    #[test]
+    fn of_tools_that_are_gone_only_methods_are_remembered() {
+        let naming =
+            Naming { backend: "server".to_owned(), prefix: None, aliases: BTreeMap::new(), names: Arc::default() };
+        let shared = Shared::new(naming, START, Arc::new(Pins::none()));
+        let list = |names: &[String]| {
+            let tools = names.iter().map(|name| (name.clone(), tool(name).unwrap())).collect();
+            let mut state = shared.state();
+            state.tools = Arc::new(tools);
+            shared.tell(&mut state);
+            state.standings.clone()
+        };
+        list(&["kept".to_owned()]);
+        shared.methods.set(BTreeMap::from([("kept".to_owned(), MethodName::new("kept").unwrap())])).unwrap();
+        for round in 0..100 {
+            let names: Vec<String> = (0..10).map(|n| format!("tool{round}x{n}")).collect();
+            let standings = list(&names);
+            assert_eq!(standings.len(), names.len() + 1);
+            assert_eq!(standings["kept"], "gone");
+        }
+        assert_eq!(list(&["kept".to_owned()]), BTreeMap::from([("kept".to_owned(), "new")]));
+    }
+
+    #[test]
+    fn no_tool_has_an_endless_name() {
+        assert!(tool(&"x".repeat(256)).is_ok());
+        assert!(tool(&"x".repeat(257)).unwrap_err().contains("256"));
     }
 }
