@@ -257,7 +257,8 @@ fn exec(config: &BackendConfig) -> Result<ExecConfig, String> {
         let mut tool = tool(method)?;
         // Nothing but what is declared becomes part of a command.
         let params = tool.declared.get_or_insert_default();
-        let args = Template::read(method.args.as_deref().unwrap_or_default(), params)?;
+        let args = Template::read(&config.command, method.args.as_deref().unwrap_or_default(), params)
+            .map_err(|why| format!("`{}`: {why}", method.name.escape_debug()))?;
         let text = method.output == Some(BackendOutput::Text);
         commands.push(ExecCommand { method: method.name.clone(), args, text });
         tools.push(tool);

@@ -1,6 +1,7 @@
 //! A command for each call: the parameters on its standard input, the result on its standard output.
-//! Never runs a shell, and never lets a parameter become an option of the command.
+//! Never runs a shell, and never lets a parameter become an option or the code of the command.
 
+mod script;
 mod template;
 
 use std::process::ExitStatus;

@@ -1,11 +1,12 @@
 //! Arguments of a command with parameters in them.
-//! Never takes a parameter that is not declared, nor a value of another type, nor one that would be read as an option.
+//! Never takes a parameter that is not declared, nor a value of another type, nor one that would be read as an option or as code.
 
 use std::ffi::OsString;
 
 use sealwire::policy::{Param, ParamType};
 use serde_json::value::RawValue;
 
+use super::script;
 use crate::arguments::{Piece, given, pieces, text};
 
 /// The arguments of one command.
@@ -18,10 +19,13 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// Reads `["--zone={zone}", "--", "{place}"]`; a brace is written twice.
-    pub(crate) fn read(args: &[String], params: &[Param]) -> Result<Self, String> {
+    /// Reads `["--zone={zone}", "--", "{place}"]`, which come behind `command`; a brace is written twice.
+    pub(crate) fn read(command: &[String], args: &[String], params: &[Param]) -> Result<Self, String> {
         let end_of_options = args.iter().position(|arg| arg == "--").unwrap_or(usize::MAX);
-        let args = args.iter().map(|arg| pieces(arg, params)).collect::<Result<Vec<_>, _>>()?;
+        let command = command.iter().map(|word| Ok(vec![Piece::Text(word.clone())]));
+        let mut words = command.chain(args.iter().map(|arg| pieces(arg, params))).collect::<Result<Vec<_>, _>>()?;
+        script::check(&words, params)?;
+        let args = words.split_off(words.len() - args.len());
         let is_optional =
             |piece: &Piece| matches!(piece, Piece::Param(at) if params.get(*at).is_some_and(Param::is_optional));
         for pair in args.windows(2) {
@@ -88,7 +92,8 @@ mod tests {
     fn filled(args: &[&str], params: &str) -> Result<Vec<OsString>, String> {
         let declared = [Param::string("a"), Param::integer("n").optional(), Param::boolean("b").optional()];
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-        Template::read(&args, &declared)?.fill(Some(&RawValue::from_string(params.to_owned()).unwrap()))
+        Template::read(&["x".to_owned()], &args, &declared)?
+            .fill(Some(&RawValue::from_string(params.to_owned()).unwrap()))
     }
 
     #[test]
@@ -102,7 +107,7 @@ mod tests {
         }
         let long = format!("[\"{}\"]", "x".repeat(LONGEST + 1));
         assert!(filled(&["{a}"], &long).is_err() && filled(&["{a}"], r#"["a\u0000b"]"#).is_err());
-        assert!(Template::read(&["-n".to_owned(), "{n}".to_owned()], &[Param::integer("n").optional()]).is_err());
+        assert!(Template::read(&[], &["-n".to_owned(), "{n}".to_owned()], &[Param::integer("n").optional()]).is_err());
         for template in ["{c}", "{a", "}", "{}"] {
             assert!(filled(&[template], r#"["x"]"#).is_err(), "{template}");
         }

@@ -165,7 +165,8 @@ fn commands_with_a_mistake_are_refused_with_what_to_do() {
     let shell = prepared("nats://127.0.0.1:4222", POLICY, "");
     let base = shell.read("sealwire.toml");
     let with = |backend: &str, method: &str| {
-        let exec = format!("[[backend]]\nname = \"a\"\nkind = \"exec\"\ncommand = [\"x\"]\n{backend}");
+        let command = if backend.starts_with("command") { "" } else { "command = [\"x\"]" };
+        let exec = format!("[[backend]]\nname = \"a\"\nkind = \"exec\"\n{command}\n{backend}");
         shell.write("sealwire.toml", &format!("{base}{exec}\n[[backend.method]]\nname = \"a/b\"\n{method}"));
         shell.run("serve --check")
     };
@@ -174,6 +175,10 @@ fn commands_with_a_mistake_are_refused_with_what_to_do() {
     let list = "params = [{ name = \"x\", type = \"string[]\" }]\n";
     with("", &format!("{list}args = [\"{{x}}\"]")).fails(30, &["`x` must be a string"]);
     with("", "args = [\"}\"]").fails(30, &["write one that is meant as such twice"]);
+    let text = "params = [{ name = \"x\", type = \"string\" }]\n";
+    let script = format!("{text}args = [\"-c\", \"echo {{x}}\"]");
+    with("", &script).ok();
+    with("command = [\"sh\"]", &script).fails(30, &["`a/b`: parameter `x` would be a part of what `sh` runs", "$1"]);
     with("processes = 2", "").fails(30, &["for kind `stdio`"]);
     with("", "push = true").fails(30, &["for kind `stdio`"]);
     with("prefix = \"p\"", "").fails(30, &["for kind `mcp`"]);
