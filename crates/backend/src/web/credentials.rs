@@ -10,17 +10,17 @@ use std::time::Duration;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sealwire::auth::{Caller, FileTrust};
 use sealwire::{BackendConfig, BackendCredentialConfig, CredentialOwner};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::error::WebError;
 use super::{header_name, header_value};
-use crate::child::Launch;
+use crate::child::{Child, Launch};
 use crate::config::limited;
 
 /// All of one server.
 #[derive(Debug)]
-pub(super) struct Credentials(Vec<Credential>);
+pub(super) struct Credentials(Vec<Arc<Credential>>);
 
 /// What goes with one request. Values say that they are secret where they are printed.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,8 +36,8 @@ struct Credential {
     source: Source,
     keep: Duration,
     known: Mutex<HashMap<String, Arc<Slot>>>,
-    /// Commands that run at a time.
-    runs: Semaphore,
+    /// Commands that run at a time, until they are gone.
+    runs: Arc<Semaphore>,
 }
 
 /// One owner's: whoever comes meanwhile waits instead of asking, too.
@@ -47,6 +47,8 @@ type Slot = tokio::sync::Mutex<Option<Known>>;
 struct Known {
     value: Result<HeaderValue, String>,
     since: Instant,
+    /// When it was had, or should have been had anew, the last time.
+    tried: Instant,
 }
 
 #[derive(Debug)]
@@ -72,7 +74,7 @@ const OWNERS: usize = 1024;
 
 impl Credentials {
     pub(super) fn new(config: &BackendConfig) -> Result<Self, String> {
-        let all = config.credential.iter().map(|described| Credential::new(config, described));
+        let all = config.credential.iter().map(|described| Credential::new(config, described).map(Arc::new));
         let all = all.collect::<Result<Vec<_>, _>>()?;
         for (position, one) in all.iter().enumerate() {
             if all.iter().skip(position + 1).any(|other| other.field == one.field) {
@@ -137,36 +139,57 @@ impl Credential {
             read(path, trust).and_then(|text| clean(&text).map(drop)).map_err(|why| wrong(&why))?;
         }
         let scheme = described.scheme.clone();
-        Ok(Self { field, scheme, owner, source, keep, known: Mutex::default(), runs: Semaphore::new(RUNS) })
+        Ok(Self { field, scheme, owner, source, keep, known: Mutex::default(), runs: Arc::new(Semaphore::new(RUNS)) })
     }
 
     /// The field for this caller; `None` for one that is a caller's where there is none.
-    async fn value(&self, caller: Option<&Caller>, anew: bool) -> Result<Option<HeaderValue>, WebError> {
+    async fn value(self: &Arc<Self>, caller: Option<&Caller>, anew: bool) -> Result<Option<HeaderValue>, WebError> {
         let owner = match (self.owner, caller) {
             (CredentialOwner::Service, _) => "",
             (_, None) => return Ok(None),
             (CredentialOwner::Agent, Some(caller)) => caller.agent.as_str(),
             (_, Some(caller)) => &caller.subject,
         };
-        let slot = self.slot(owner);
-        let mut known = slot.lock().await;
+        let mut known = self.slot(owner).lock_owned().await;
         let is_file = !matches!(self.source, Source::Command(_));
-        let holds = |known: &&Known| {
-            let age = known.since.elapsed();
-            match (&known.value, anew) {
-                (_, true) => !is_file && age < AGAIN,
-                (Ok(_), false) => age < self.keep,
-                (Err(_), false) => age < if is_file { FILE } else { AGAIN },
+        let holds = |known: &&Known| match (&known.value, anew) {
+            (_, true) => !is_file && known.tried.elapsed() < AGAIN,
+            (Ok(_), false) => known.since.elapsed() < self.keep,
+            (Err(_), false) => known.since.elapsed() < if is_file { FILE } else { AGAIN },
+        };
+        if let Some(known) = known.as_ref().filter(holds) {
+            return known.value.clone().map(Some).map_err(WebError::Credentials);
+        }
+        let late = |_| WebError::Credentials(format!("no command can be started within {} s", COMMAND.as_secs()));
+        let turn = match is_file {
+            true => None,
+            false => {
+                let turn = tokio::time::timeout(COMMAND, Arc::clone(&self.runs).acquire_owned()).await;
+                Some(turn.map_err(late)?)
             }
         };
-        let value = match known.as_ref().filter(holds) {
-            Some(known) => known.value.clone(),
-            None => {
-                let value = self.fetch(owner).await;
-                *known = Some(Known { value: value.clone(), since: Instant::now() });
-                value
+        // Whoever has asked may give up meanwhile: what was begun is for the next one, who would have to begin it again.
+        let (this, owner, (tell, told)) = (Arc::clone(self), owner.to_owned(), oneshot::channel());
+        tokio::spawn(async move {
+            let (value, child) = this.fetch(&owner).await;
+            let now = Instant::now();
+            match (&value, known.as_mut()) {
+                // It has been refused, but perhaps not for what it is.
+                (Err(reason), Some(old)) if anew && old.value.is_ok() => {
+                    let header = this.field.as_str();
+                    tracing::warn!(target: "sealwire::backend", header, reason, "a credential could not be had anew");
+                    old.tried = now;
+                }
+                _ => *known = Some(Known { value: value.clone(), since: now, tried: now }),
             }
-        };
+            drop(known);
+            drop(tell.send(value));
+            if let Some(child) = child {
+                child.stop().await;
+            }
+            drop(turn);
+        });
+        let value = told.await.unwrap_or_else(|_| Err("it cannot be had".to_owned()));
         value.map(Some).map_err(WebError::Credentials)
     }
 
@@ -185,13 +208,18 @@ impl Credential {
         Arc::clone(known.entry(owner.to_owned()).or_default())
     }
 
-    async fn fetch(&self, owner: &str) -> Result<HeaderValue, String> {
-        let text = match &self.source {
-            Source::File(path, trust) => off_thread(path.clone(), trust.clone()).await?,
-            Source::Folder(folder, trust) => off_thread(folder.join(file_name(owner)), trust.clone()).await?,
-            Source::Command(launch) => self.run(launch, owner).await?,
+    /// What it is now, and the command that has said so.
+    async fn fetch(&self, owner: &str) -> (Result<HeaderValue, String>, Option<Child>) {
+        let (text, child) = match &self.source {
+            Source::File(path, trust) => (off_thread(path.clone(), trust.clone()).await, None),
+            Source::Folder(folder, trust) => (off_thread(folder.join(file_name(owner)), trust.clone()).await, None),
+            Source::Command(launch) => self.run(launch, owner).await,
         };
-        let text = clean(&text)?;
+        (text.and_then(|text| self.field_of(&text)), child)
+    }
+
+    fn field_of(&self, text: &str) -> Result<HeaderValue, String> {
+        let text = clean(text)?;
         let value = match &self.scheme {
             Some(scheme) => header_value(&format!("{scheme} {text}")),
             None => header_value(text),
@@ -201,26 +229,27 @@ impl Credential {
         Ok(value)
     }
 
-    async fn run(&self, launch: &Launch, owner: &str) -> Result<String, String> {
-        let run = async {
-            let _turn = self.runs.acquire().await;
-            let mut launch = launch.clone();
-            // No more than whose it is: what is kept is kept for that.
-            match self.owner {
-                CredentialOwner::Service => {}
-                CredentialOwner::Agent => launch.env.push(("SEALWIRE_AGENT".into(), owner.into())),
-                _ => launch.env.push(("SEALWIRE_SUBJECT".into(), owner.into())),
-            }
-            let mut child = launch.start().map_err(|error| format!("the command cannot be started: {error}"))?;
-            let (printed, status) =
-                crate::exec::converse(&mut child, None).await.map_err(|error| format!("the command: {error}"))?;
-            if !status.success() {
-                return Err(format!("the command has failed: {status}"));
-            }
-            String::from_utf8(printed).map_err(|_| "the command has printed no UTF-8".to_owned())
+    async fn run(&self, launch: &Launch, owner: &str) -> (Result<String, String>, Option<Child>) {
+        let mut launch = launch.clone();
+        // No more than whose it is: what is kept is kept for that.
+        match self.owner {
+            CredentialOwner::Service => {}
+            CredentialOwner::Agent => launch.env.push(("SEALWIRE_AGENT".into(), owner.into())),
+            _ => launch.env.push(("SEALWIRE_SUBJECT".into(), owner.into())),
+        }
+        let mut child = match launch.start() {
+            Ok(child) => child,
+            Err(error) => return (Err(format!("the command cannot be started: {error}")), None),
         };
-        let late = || Err(format!("the command takes longer than {} s", COMMAND.as_secs()));
-        tokio::time::timeout(COMMAND, run).await.unwrap_or_else(|_| late())
+        let said = match tokio::time::timeout(COMMAND, crate::exec::converse(&mut child, None)).await {
+            Err(_) => Err(format!("the command takes longer than {} s", COMMAND.as_secs())),
+            Ok(Err(error)) => Err(format!("the command: {error}")),
+            Ok(Ok((_, status))) if !status.success() => Err(format!("the command has failed: {status}")),
+            Ok(Ok((printed, _))) => {
+                String::from_utf8(printed).map_err(|_| "the command has printed no UTF-8".to_owned())
+            }
+        };
+        (said, Some(child))
     }
 }
 

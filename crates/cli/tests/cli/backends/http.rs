@@ -129,6 +129,53 @@ async fn fails(stage: &Stage, method: &str, params: Value) -> i32 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_command_says_is_for_the_next_caller_and_holds_when_it_fails_later() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 4096];
+            let read = stream.read(&mut request).await.unwrap_or(0);
+            let request = String::from_utf8_lossy(&request[..read]).to_lowercase();
+            let status = if request.starts_with("get /no") { "401 No" } else { "200 OK" };
+            let shown = request.lines().find_map(|line| line.strip_prefix("authorization: ")).unwrap_or_default();
+            let length = shown.len();
+            let answer = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{shown}");
+            drop(stream.write_all(answer.as_bytes()).await);
+        }
+    });
+    let backend = format!(
+        "[[backend]]\nname = \"w\"\nkind = \"http\"\nurl = \"http://127.0.0.1:{port}/\"\n[[backend.credential]]\n\
+         command = [\"sh\", \"-c\", \"echo x >> runs; test $(wc -l < runs) = 1 && sleep 3 && echo one\"]\n\
+         [[backend.method]]\nname = \"w/shown\"\noutput = \"text\"\nhttp = {{ path = \"/shown\" }}\n\
+         [[backend.method]]\nname = \"w/no\"\nhttp = {{ path = \"/no\" }}\n"
+    );
+    let stage = Stage::new(POLICY, &backend).await;
+    let runs = || stage.shell.read("runs").lines().count();
+    // Nobody waits for as long as the command takes.
+    let shown = async {
+        loop {
+            let brief = stage.client.request("tools").deadline(std::time::Duration::from_secs(1));
+            if let Ok(shown) = brief.call::<Value>("w/shown", json!({})).await {
+                break shown;
+            }
+        }
+    };
+    assert_eq!(within(LONG, shown).await, "one");
+    assert_eq!(runs(), 1);
+    // It is had anew when the server refuses, every five seconds at most, and that fails.
+    let refused = async {
+        while runs() == 1 {
+            assert_eq!(fails(&stage, "w/no", json!({})).await, -32004);
+        }
+    };
+    within(LONG, refused).await;
+    assert_eq!(stage.call("w/shown", json!({})).await.unwrap(), "one");
+    assert_eq!(runs(), 2);
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_application_is_called_streamed_and_cancelled_under_a_policy() {
     let Some(python) = python() else { return };
     let folder = tempfile::tempdir().unwrap();
