@@ -1,6 +1,7 @@
 //! What every kind of backend has in common: it takes permitted calls, and says whether it is there.
 //! Never hands a backend a call that the service did not permit.
 
+use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::child::brief;
 use crate::tool::Tool;
 
 /// What takes the calls of its tools.
@@ -119,8 +121,13 @@ pub(crate) fn routed(
     router
 }
 
-/// The outcome, if whoever gets it will read it; else it would cost the other calls of a batch their answers.
+/// The outcome, if whoever gets it will read it; else it would cost the other calls of a batch their answers. What is logged of it may
+/// be a backend's own words.
 fn strict(outcome: Outcome) -> Outcome {
+    let outcome = outcome.map_err(|error| match error.source().map(|cause| brief(&cause.to_string())) {
+        Some(cause) => error.caused_by(cause),
+        None => error,
+    });
     let text = match &outcome {
         Ok(result) => result.get(),
         Err(error) => error.data().map_or("null", RawValue::get),
@@ -154,4 +161,17 @@ pub(crate) fn answers(text: &[u8]) -> Option<u64> {
     }
     let answer: Answer = serde_json::from_slice(text).ok()?;
     answer.method.is_none().then_some(answer.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_logged_of_an_outcome_is_short() {
+        let long = RpcError::application(7, "\u{1b}[2J".repeat(100_000));
+        let error = strict(Err(RpcError::internal(long))).err();
+        let cause = error.and_then(|error| error.source().map(ToString::to_string)).unwrap_or_default();
+        assert!(cause.starts_with("\\u{1b}[2J") && cause.len() <= 1024, "{}", cause.len());
+    }
 }

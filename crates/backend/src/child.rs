@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 
-pub(crate) use said::visible;
+pub(crate) use said::{Rate, brief, visible};
 pub(crate) use supervisor::{CLOSED, UNREAD};
 pub use supervisor::{Restarts, Supervisor};
 

@@ -1,16 +1,18 @@
 //! Both directions of the talk with a process: messages of JSON-RPC, a line each.
 //! Never says whose a line is, and never goes on listening to a process that says nothing of use.
 
+use std::time::Instant;
+
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
-use crate::child::{CLOSED, UNREAD, visible};
+use crate::child::{CLOSED, Rate, UNREAD, visible};
 use crate::lines::Lines;
 
 /// How many messages may wait to be written.
 pub(crate) const WRITES: usize = 64;
-/// How many lines without any use, one after the other, a process may print before it is ended.
-const USELESS: u32 = 1000;
+/// How many lines without any use a process may print before it is ended: one after the other, or within a second.
+const USELESS: u64 = 1000;
 
 /// Writes messages when the process has read what is ahead of them, until it reads no more; why.
 pub(crate) async fn write(mut messages: mpsc::Receiver<Vec<u8>>, mut stdin: impl AsyncWrite + Unpin) -> String {
@@ -29,7 +31,7 @@ pub(crate) async fn read(
     stdout: impl AsyncRead + Unpin,
     mut take: impl FnMut(&[u8]) -> Result<(), &'static str>,
 ) -> String {
-    let (mut lines, mut useless, mut told) = (Lines::new(stdout), 0, false);
+    let (mut lines, mut useless, mut rate) = (Lines::new(stdout), 0, Rate::new(Instant::now()));
     loop {
         let line = match lines.next().await {
             Err(error) => return format!("its output cannot be read: {error}"),
@@ -37,18 +39,19 @@ pub(crate) async fn read(
             Ok(Some(line)) => line,
         };
         match take(line) {
-            Ok(()) => (useless, told) = (0, false),
+            Ok(()) => useless = 0,
             Err(why) => {
                 useless += 1;
                 // A blank line is what some write between messages.
-                if !told && !line.trim_ascii().is_empty() {
-                    told = true;
+                if !line.trim_ascii().is_empty()
+                    && let Some(left_out) = rate.check(Instant::now())
+                {
                     let start = visible(&String::from_utf8_lossy(line.get(..200).unwrap_or(line)));
-                    tracing::warn!(target: "sealwire::backend", backend, why, "a line was left out: {start}");
+                    tracing::warn!(target: "sealwire::backend", backend, why, left_out, "a line was left out: {start}");
                 }
             }
         }
-        if useless > USELESS {
+        if useless.max(rate.left_out()) > USELESS {
             return format!("it has printed {USELESS} lines without any use");
         }
     }
@@ -75,5 +78,12 @@ mod tests {
         let spaced = "{}\n\n".repeat(2_000);
         let why = read("spaced", spaced.as_bytes(), |line| if line.is_empty() { Err("no JSON") } else { Ok(()) }).await;
         assert_eq!(why, CLOSED);
+    }
+
+    #[tokio::test]
+    async fn nor_is_one_that_says_something_of_use_between_lines_without_any() {
+        let mixed = "{}\nuseless\n".repeat(100_000);
+        let why = read("mixed", mixed.as_bytes(), |line| if line == b"{}" { Ok(()) } else { Err("no JSON") }).await;
+        assert!(why.contains("1000 lines without any use"), "{why}");
     }
 }

@@ -1,5 +1,5 @@
-//! What a child prints on stderr, in our log: so many lines, so long, with nothing that a terminal would obey.
-//! Never keeps more than a line of it.
+//! What a child prints on stderr, and whatever else a backend says, in our log: so many lines, so long, with nothing that a terminal
+//! would obey. Never keeps more than a line of it.
 
 use std::time::{Duration, Instant};
 
@@ -42,28 +42,36 @@ fn tell(name: &str, line: &mut Vec<u8>, rate: &mut Rate) {
 
 /// Control characters, and what only pretends not to be there, as escapes.
 pub(crate) fn visible(text: &str) -> String {
-    text.trim_end()
-        .chars()
-        .flat_map(|c| {
-            let plain = matches!(c, '"' | '\'' | '\\');
-            plain.then_some(c).into_iter().chain((!plain).then(|| c.escape_debug()).into_iter().flatten())
-        })
-        .collect()
+    escaped(text).collect()
+}
+
+/// The same of the beginning of a text.
+pub(crate) fn brief(text: &str) -> String {
+    escaped(text).take(SHOWN).collect()
+}
+
+fn escaped(text: &str) -> impl Iterator<Item = char> {
+    text.trim_end().chars().flat_map(|c| {
+        let plain = matches!(c, '"' | '\'' | '\\');
+        plain.then_some(c).into_iter().chain((!plain).then(|| c.escape_debug()).into_iter().flatten())
+    })
 }
 
 /// So many lines a second, and how many were left out.
-struct Rate {
+#[derive(Debug)]
+pub(crate) struct Rate {
     since: Instant,
     told: u32,
     left_out: u64,
 }
 
 impl Rate {
-    fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { since: now, told: 0, left_out: 0 }
     }
 
-    fn check(&mut self, now: Instant) -> Option<u64> {
+    /// Whether a line may go into the log now, and how many could not since the last one that could.
+    pub(crate) fn check(&mut self, now: Instant) -> Option<u64> {
         if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
             (self.since, self.told) = (now, 0);
         }
@@ -73,6 +81,11 @@ impl Rate {
         }
         self.told += 1;
         Some(std::mem::take(&mut self.left_out))
+    }
+
+    /// How many could not since then.
+    pub(crate) fn left_out(&self) -> u64 {
+        self.left_out
     }
 }
 
@@ -91,5 +104,6 @@ mod tests {
     #[test]
     fn nothing_that_a_terminal_would_obey_is_told() {
         assert_eq!(visible("it's \u{1b}[2J \u{202e}\"a\\b\"\r\n"), "it's \\u{1b}[2J \\u{202e}\"a\\b\"");
+        assert_eq!(brief(&"\n\u{1b}x".repeat(1 << 20)).len(), SHOWN);
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::http::Http;
 use crate::backend::{GIVEN_UP, answers};
-use crate::child::visible;
+use crate::child::{Rate, brief, visible};
 use crate::config::Address;
 use crate::talk;
 
@@ -37,6 +37,8 @@ pub(super) struct Conversation {
     pub(super) unsure: Notify,
     /// How often its tools have become others, as it says or may not have said.
     changes: AtomicU64,
+    /// What it says to nobody, in the log.
+    said: Mutex<Rate>,
 }
 
 /// How messages reach the server.
@@ -225,6 +227,7 @@ impl Conversation {
             silence: Arc::default(),
             unsure: Notify::new(),
             changes: AtomicU64::new(0),
+            said: Mutex::new(Rate::new(std::time::Instant::now())),
         })
     }
 
@@ -468,9 +471,9 @@ impl Conversation {
                 let params = RawValue::from_string(text.to_owned()).map_err(|_| "no JSON")?;
                 if let Some(waiting) = self.open().caller(of) {
                     drop(waiting.events.try_send(Event::Note { method: note.method.clone(), params }));
-                } else {
-                    let (backend, said) = (self.name.as_str(), visible(text));
-                    tracing::debug!(target: "sealwire::backend", backend, "it says: {said}");
+                } else if let Some(left_out) = lock(&self.said).check(std::time::Instant::now()) {
+                    let (backend, said) = (self.name.as_str(), brief(text));
+                    tracing::debug!(target: "sealwire::backend", backend, left_out, "it says: {said}");
                 }
             }
             "notifications/tools/list_changed" => self.change(),
@@ -547,8 +550,8 @@ impl Drop for Thinking {
     }
 }
 
-fn lock(silence: &Mutex<Silence>) -> MutexGuard<'_, Silence> {
-    silence.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Exchange {

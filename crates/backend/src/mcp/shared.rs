@@ -16,6 +16,7 @@ use super::listing::{self, Definition};
 use super::naming::Naming;
 use super::session::{Session, over};
 use crate::backend::Health;
+use crate::child::brief;
 use crate::pins::{Change, Pins, Standing};
 
 /// How often a server that says nothing of changes is asked for its tools again.
@@ -24,6 +25,8 @@ const LOOK: Duration = Duration::from_secs(300);
 const AGAIN: Duration = Duration::from_secs(1);
 /// How old a listing may be that cannot be had again.
 const STALE: Duration = Duration::from_secs(LOOK.as_secs() + 60);
+/// How many tools are told in the log when they have changed together.
+const TOLD: usize = 20;
 /// At most so often a stream of changes is opened again that has ended.
 const LISTEN: Duration = Duration::from_secs(10);
 
@@ -93,7 +96,7 @@ impl Shared {
         let probe = conversation.http().is_some() || !self.only_handshake.fetch_xor(true, Ordering::Relaxed);
         let session = match Session::open(Arc::clone(conversation), probe, self.timeout.max(START)).await {
             Ok(session) => Arc::new(session),
-            Err(reason) => return reason,
+            Err(reason) => return brief(&reason),
         };
         self.only_handshake.store(!probe, Ordering::Relaxed);
         tokio::select! {
@@ -125,7 +128,7 @@ impl Shared {
             let changes = session.conversation().changes();
             let tools = if session.capabilities.tools {
                 let tools = tokio::time::timeout(self.timeout, listing::tools(session)).await;
-                tools.unwrap_or_else(|_| Err("it does not answer `tools/list`".to_owned()))
+                tools.unwrap_or_else(|_| Err("it does not answer `tools/list`".to_owned())).map_err(|why| brief(&why))
             } else {
                 Ok(BTreeMap::new())
             };
@@ -223,13 +226,16 @@ impl Shared {
         for name in state.standings.keys().filter(|name| !state.tools.contains_key(*name)) {
             now.insert(name.clone(), "gone");
         }
+        let (backend, mut changed) = (self.name(), 0);
         for (name, standing) in now.iter().filter(|(name, standing)| state.standings.get(*name) != Some(*standing)) {
-            let (backend, tool) = (self.name(), name.escape_debug());
+            changed += 1;
+            let tool = brief(name);
             match *standing {
+                _ if changed > TOLD => {}
                 "approved" => tracing::info!(target: "sealwire::backend", backend, "the tool `{tool}` is approved"),
                 "gone" => tracing::warn!(target: "sealwire::backend", backend, "the server has no tool `{tool}` now"),
                 "unusable" => {
-                    let reason = state.tools.get(name).and_then(|definition| definition.fault());
+                    let reason = state.tools.get(name).and_then(|definition| definition.fault()).map(brief);
                     tracing::warn!(target: "sealwire::backend", backend, reason, "the tool `{tool}` cannot be used");
                 }
                 standing => tracing::warn!(
@@ -244,6 +250,10 @@ impl Shared {
                 // Both are short.
                 drop(self.pins.changes.publish(&Change { method: method.to_string(), standing }));
             }
+        }
+        if changed > TOLD {
+            let others = changed - TOLD;
+            tracing::warn!(target: "sealwire::backend", backend, "{others} other tools have changed: see `sealwire tools list`");
         }
         // That something is gone is told once, and kept of methods alone: a server may always have other tools.
         now.retain(|name, standing| {
@@ -310,27 +320,58 @@ mod tests {
         listing::read(&RawValue::from_string(raw).unwrap(), false)
     }
 
-    #[test]
-    fn of_tools_that_are_gone_only_methods_are_remembered() {
+    fn shared() -> Shared {
         let naming =
             Naming { backend: "server".to_owned(), prefix: None, aliases: BTreeMap::new(), names: Arc::default() };
-        let shared = Shared::new(naming, START, Arc::new(Pins::none()));
-        let list = |names: &[String]| {
-            let tools = names.iter().map(|name| (name.clone(), tool(name).unwrap())).collect();
-            let mut state = shared.state();
-            state.tools = Arc::new(tools);
-            shared.tell(&mut state);
-            state.standings.clone()
-        };
-        list(&["kept".to_owned()]);
-        shared.methods.set(BTreeMap::from([("kept".to_owned(), MethodName::new("kept").unwrap())])).unwrap();
-        for round in 0..100 {
-            let names: Vec<String> = (0..10).map(|n| format!("tool{round}x{n}")).collect();
-            let standings = list(&names);
-            assert_eq!(standings.len(), names.len() + 1);
-            assert_eq!(standings["kept"], "gone");
+        Shared::new(naming, START, Arc::new(Pins::none()))
+    }
+
+    fn list(shared: &Shared, names: &[String]) -> BTreeMap<String, &'static str> {
+        let tools = names.iter().map(|name| (name.clone(), tool(name).unwrap())).collect();
+        let mut state = shared.state();
+        state.tools = Arc::new(tools);
+        shared.tell(&mut state);
+        state.standings.clone()
+    }
+
+    /// Counts what is logged.
+    #[derive(Default)]
+    struct Counted(Arc<AtomicU32>);
+
+    impl tracing::Subscriber for Counted {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
         }
-        assert_eq!(list(&["kept".to_owned()]), BTreeMap::from([("kept".to_owned(), "new")]));
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn of_tools_that_come_and_go_few_are_told_and_only_methods_remembered() {
+        let (shared, counted) = (shared(), Counted::default());
+        let told = Arc::clone(&counted.0);
+        // The only test that logs this: what is of interest to nobody is remembered for all threads.
+        tracing::subscriber::with_default(counted, || {
+            list(&shared, &["kept".to_owned()]);
+            shared.methods.set(BTreeMap::from([("kept".to_owned(), MethodName::new("kept").unwrap())])).unwrap();
+            for round in 0..10 {
+                told.store(0, Ordering::Relaxed);
+                let names: Vec<String> = (0..100).map(|n| format!("tool{round}x{n}")).collect();
+                let standings = list(&shared, &names);
+                assert_eq!(standings.len(), names.len() + 1);
+                assert_eq!(standings["kept"], "gone");
+                assert_eq!(told.load(Ordering::Relaxed), 21);
+            }
+            assert_eq!(list(&shared, &["kept".to_owned()]), BTreeMap::from([("kept".to_owned(), "new")]));
+        });
     }
 
     #[test]

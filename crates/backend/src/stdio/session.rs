@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sealwire::RpcError;
-use sealwire::rpc::{Body, Id, Limits, Outcome, Request, Response, Responses};
+use sealwire::rpc::{Body, Id, Limits, Outcome, Request, Response, Responses, code};
 use sealwire::service::Turn;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -291,7 +291,12 @@ pub(super) const NOT_ASKED: i32 = 1;
 
 /// An error of a program, which cannot speak for what the service says of backends and arguments itself.
 fn of_program(error: RpcError) -> RpcError {
-    if matches!(error.code(), -32001 | -32004) { RpcError::internal(error) } else { error }
+    // What the library would make of it has the program's words in full.
+    match error.code() {
+        code::INVALID_PARAMS | code::INTERNAL_ERROR => error,
+        -32768..=-32000 => RpcError::internal(error),
+        _ => error,
+    }
 }
 
 /// What tells a process that nobody waits for this call any more.
