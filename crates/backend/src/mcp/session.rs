@@ -257,7 +257,8 @@ impl Session {
         let result = match answer {
             Ok(result) => result,
             Err(Refusal::Server(error)) if error.code() == UNSUPPORTED_VERSION && !names_earlier(&error) => {
-                return Err(format!("it speaks neither {MODERN} nor an earlier revision that is known: {error}"));
+                let refusal = Refusal::Server(error);
+                return Err(format!("it speaks neither {MODERN} nor an earlier revision that is known: {refusal}"));
             }
             Err(refusal @ (Refusal::Unreached(_) | Refusal::Status(401 | 403))) => return Err(refusal.to_string()),
             // MCP 2026-07-28, stdio and Streamable HTTP: anything but a modern error means the handshake of before.
@@ -438,4 +439,23 @@ fn names_earlier(error: &RpcError) -> bool {
     }
     let supported = error.data().and_then(|data| serde_json::from_str::<Supported>(data.get()).ok());
     supported.is_none_or(|known| known.supported.iter().any(|version| LEGACY.contains(&version.as_str())))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use sealwire::rpc::{Limits, Response, Responses};
+
+    #[test]
+    fn a_server_that_refuses_writes_no_lines_of_its_own() {
+        let (conversation, _) = Conversation::of_process("server");
+        let mut session = Session { conversation, era: Era::Modern, capabilities: Capabilities::default() };
+        let answer = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"x\nerror: FAKE","data":{"supported":["1"]}}}"#;
+        let Responses::Single(Response { outcome, .. }) = Responses::parse(answer, &Limits::default()).unwrap() else {
+            unreachable!("one answer")
+        };
+        let said = session.discovered(outcome.map_err(Refusal::Server)).unwrap_err();
+        assert!(said.contains(r"error -32022: x\nerror: FAKE") && !said.contains('\n'), "{said}");
+    }
 }
