@@ -138,6 +138,12 @@ fn strict(outcome: Outcome) -> Outcome {
     }
 }
 
+/// Whether a name is reserved (JSON-RPC 2.0 §4), also where it need not be one of a method: what has it is taken for the service's own
+/// word, and `rpc.attachment` is answered by clients themselves.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    name.split(['/', '.']).next() == Some("rpc")
+}
+
 /// JSON that a backend has written.
 pub(crate) fn value(text: &str) -> Result<Box<RawValue>, RpcError> {
     strict_value(text).map(ToOwned::to_owned).map_err(unreadable)

@@ -6,7 +6,7 @@ use sealwire::rpc::{Body, Id, Limits, Outcome, Request, Response, Responses};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::backend::{Call, value};
+use crate::backend::{Call, is_reserved, value};
 use crate::web::{Event, MAX_BODY, Reply};
 
 /// What ends a stream in order.
@@ -203,6 +203,7 @@ fn told(request: Request) -> Result<Said, RpcError> {
     Ok(match request.method.as_str() {
         "rpc.part" => Said::Part(serde_json::from_str::<Part>(params).map_err(unreadable)?.result),
         "rpc.progress" => Said::Progress(serde_json::from_str(params).map_err(unreadable)?),
+        name if is_reserved(name) => return Err(RpcError::dependency("a notification has a reserved name")),
         _ => Said::Note(request),
     })
 }
@@ -230,5 +231,20 @@ pub(super) fn of_server(error: RpcError) -> RpcError {
     match error.data() {
         Some(data) => handed_on.with_data(&data),
         None => handed_on,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_notification_of_a_server_has_a_reserved_name() {
+        let told = |name: &str| {
+            let data = format!(r#"{{"jsonrpc":"2.0","method":"{name}","params":{{"progress":1}}}}"#);
+            said(Event { data, ..Event::default() }, Some(&Id::from(1)), Ends::Response, false).is_ok()
+        };
+        assert!(told("rpc.progress") && told("rpcs/x"));
+        assert!(!told("rpc.closing") && !told("rpc/x"));
     }
 }

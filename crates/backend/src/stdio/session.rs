@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::Pushes;
 use super::call::{Event, Events, OpenCall, Question};
-use crate::backend::{GIVEN_UP, answers};
+use crate::backend::{GIVEN_UP, answers, is_reserved};
 use crate::talk;
 
 /// One process, as long as it runs.
@@ -259,6 +259,11 @@ impl Session {
                 Event::Part(result.to_owned())
             }
             ("rpc.progress", None) => Event::progress(text).ok_or("progress without a number `progress`")?,
+            // A question is refused where it is dropped.
+            (name, id) if is_reserved(name) => {
+                drop(id.map(|id| Question::new(id, self.out.clone())));
+                return Err("its name is reserved");
+            }
             (_, None) => Event::note(&request.method, text),
             (_, Some(id)) => {
                 let question = Question::new(id, self.out.clone());
@@ -325,5 +330,26 @@ impl Drop for Over<'_> {
         for call in open.into_values().filter_map(|pending| pending.call) {
             call.end(Err(RpcError::dependency("the process has ended while the call was under way")));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_program_has_a_reserved_name() {
+        let (session, mut out) = Session::new("program", LOOK.1, false, Arc::default());
+        let said = |name: &str, id: &str| {
+            session.take(format!(r#"{{"jsonrpc":"2.0","method":"{name}","params":{{"id":1}}{id}}}"#).as_bytes())
+        };
+        for name in ["rpc.attachment", "rpc.closing", "rpc", "rpc/x"] {
+            assert_eq!(said(name, ""), Err("its name is reserved"));
+            assert!(out.try_recv().is_err());
+            assert_eq!(said(name, r#","id":"q""#), Err("its name is reserved"));
+            let answer = out.try_recv().map(|answer| String::from_utf8_lossy(&answer).into_owned());
+            assert!(answer.is_ok_and(|answer| answer.contains(r#""id":"q""#) && answer.contains(r#""code":1"#)));
+        }
+        assert_eq!(said("rpcs", ""), Err("it belongs to no call"));
     }
 }
