@@ -114,14 +114,14 @@ impl Rest {
         // refused, and not encoded.
         if let Some(value) = self.text(pieces, values, str::to_owned)?
             && pieces.iter().any(|piece| position(piece).is_some())
-            && (matches!(value.as_str(), "" | "." | "..")
-                // What is behind a semicolon is a parameter to some servers, and left out before they look at dots.
-                || [".;", "..;"].iter().any(|dots| value.starts_with(dots))
-                || value.contains(|c: char| matches!(c, '/' | '\\' | '%') || c.is_control()))
+            && (value.is_empty()
+                // What is behind a semicolon, say, is a parameter to some servers, and left out before they look at dots.
+                || (value.starts_with('.') && !value.trim_start_matches('.').starts_with(char::is_alphanumeric))
+                || value.contains(|c: char| matches!(c, '/' | '\\' | '%' | '?' | '#') || c.is_control()))
         {
             return Err(
-                "a parameter cannot be a part of the path: it is empty, `.` or `..`, begins with `.;` or `..;`, or has `/`, \
-                        `\\`, `%` or a control character"
+                "a parameter cannot be a part of the path: it is empty, begins with dots and no letter or digit behind them, or has `/`, \
+                        `\\`, `%`, `?`, `#` or a control character"
                     .to_owned(),
             );
         }
@@ -296,7 +296,7 @@ mod tests {
     fn no_parameter_changes_the_path_adds_a_parameter_or_ends_a_header() {
         for path in [
             "", ".", "..", "a/b", "/", "..\\..", "%2e%2e", "%2f", "a%", "a\nb", "a\0", "\u{7f}", "\u{85}", ".;",
-            "..;a=b",
+            "..;a=b", "alice?", "..?", "a#b", "...", "..+", ".-",
         ] {
             assert!(filled(json!({ "city": path })).is_err(), "{path:?}");
         }
@@ -309,7 +309,7 @@ mod tests {
         for tag in ["a\r\nX-Admin: 1", "a\n", " a", "\u{1}"] {
             assert!(filled(json!({ "city": "a", "tag": tag })).is_err(), "{tag:?}");
         }
-        // Dots beside something else are none that a path could have.
+        // Dots before a letter or a digit are none that a path could have.
         let target = filled(json!({ "city": "..a" })).unwrap().target.unwrap();
         assert_eq!(target, "/w%20x/..a/at-..a.json");
         // Two halves make no whole.
