@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -223,7 +224,9 @@ impl Conversation {
             name: name.to_owned(),
             link,
             open: Mutex::default(),
-            next: AtomicU64::new(1),
+            // A server without sessions may take what another replica, or an earlier conversation, cancels for ours. Below 2^52, so that
+            // every id is a whole number to servers that have no others than floating-point ones.
+            next: AtomicU64::new(RandomState::new().hash_one(()) >> 12),
             silence: Arc::default(),
             unsure: Notify::new(),
             changes: AtomicU64::new(0),
@@ -624,4 +627,21 @@ impl Drop for Over<'_> {
 fn refusal(id: &Id, code: i32, message: &str) -> Vec<u8> {
     let error = serde_json::json!({ "code": code, "message": message });
     format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.as_json()).into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_conversations_have_no_ids_in_common() {
+        let ids = || {
+            let (conversation, _) = Conversation::of_process("server");
+            [conversation.id(), conversation.id()]
+        };
+        let (ours, theirs) = (ids(), ids());
+        assert_eq!(ours[1], ours[0] + 1);
+        assert!(ours[0].abs_diff(theirs[0]) > 1, "{ours:?} {theirs:?}");
+        assert!(ours.iter().chain(&theirs).all(|id| *id <= 1 << 52));
+    }
 }
