@@ -260,11 +260,11 @@ async fn an_application_is_called_streamed_and_cancelled_under_a_policy() {
 
     // Plain requests.
     let weather =
-        stage.call("w/weather", json!({ "city": "São Paulo?x=1#y", "units": "a&city=b", "tag": "t" })).await.unwrap();
+        stage.call("w/weather", json!({ "city": "São Paulo", "units": "a&city=b", "tag": "t" })).await.unwrap();
     let query = "units=a%26city%3Db";
-    assert_eq!(weather, json!({ "city": "São Paulo?x=1#y", "units": "a&city=b", "query": query, "tag": "t" }));
+    assert_eq!(weather, json!({ "city": "São Paulo", "units": "a&city=b", "query": query, "tag": "t" }));
     assert_eq!(stage.call("w/weather", json!(["Rome"])).await.unwrap()["query"], "");
-    for path in ["a/secret", "..", "a%2Fsecret", "", "a\\secret"] {
+    for path in ["a/secret", "..", "a%2Fsecret", "", "a\\secret", "a?x=1", "a#y"] {
         assert_eq!(fails(&stage, "w/weather", json!({ "city": path })).await, -32602, "{path}");
     }
     assert_eq!(fails(&stage, "w/weather", json!({ "city": "a", "tag": "x\r\nX-Admin: 1" })).await, -32602);
