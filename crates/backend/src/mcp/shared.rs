@@ -54,6 +54,8 @@ pub(super) struct State {
     pub(super) changes: u64,
     /// Why they could not be listed again, the last time.
     pub(super) unlisted: Option<String>,
+    /// Tools that the configuration names and the server does not have were told.
+    misnamed: bool,
     /// As last told.
     standings: BTreeMap<String, &'static str>,
     faults: Faults,
@@ -269,7 +271,23 @@ impl Shared {
         // Its answer is a sign of life as well.
         state.faults = Faults::default();
         self.judge(&mut state);
+        self.tell_misnamed(&mut state);
         self.health.send_replace(Health::Up);
+    }
+
+    /// Tells once which tools the configuration names that are not there: mistyped, they keep their own names.
+    fn tell_misnamed(&self, state: &mut State) {
+        if std::mem::replace(&mut state.misnamed, true) {
+            return;
+        }
+        let aliases = self.naming.aliases.iter().filter(|(tool, _)| !state.tools.contains_key(*tool));
+        for (tool, method) in aliases {
+            let (backend, tool, method) = (self.name(), brief(tool), brief(method));
+            tracing::warn!(
+                target: "sealwire::backend", backend,
+                "the server has no tool `{tool}`, which the configuration names `{method}`: see `sealwire tools list`"
+            );
+        }
     }
 
     /// Which tools cannot be methods, since their names are somebody else's now.

@@ -228,7 +228,10 @@ fn conforms(log: &str, era: &str) {
 async fn a_changed_definition_turns_its_tool_off_until_it_is_approved() {
     let Some(python) = python() else { return };
     for era in ["modern", "legacy"] {
-        let mut stage = Stage::new(POLICY, &backend(python, era)).await;
+        let mistyped = "[[backend.method]]\nname = \"sum\"\ntool = \"addd\"\n";
+        let mut stage = Stage::new(POLICY, &(backend(python, era) + mistyped)).await;
+        says(&mut stage.stderr, "the server has no tool `addd`, which the configuration names `sum`").await;
+        assert!(!stage.stderr.borrow().contains("no tool `später`"));
         stage.shell.run("tools list").ok().says("new       server: echo").says("unusable  server: far");
         stage.shell.run("tools list").ok().says("`t/resources/read` is a method of the protocol");
         stage.shell.run("tools diff --exit-code").fails_with(13, "new tool `echo` of `server`");
