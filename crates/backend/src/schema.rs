@@ -3,18 +3,23 @@
 //!
 //! Schemas come from programs that nobody here wrote. So a schema is bounded in size, depth and count of subschemas; a
 //! reference goes to a place within the same text; patterns are matched in linear time; and references that would make
-//! a small value cost exponential time are counted beforehand.
+//! a small value cost exponential time are counted beforehand. What is compiled is
+//! bounded, too.
 
+mod apart;
+mod built;
 mod cost;
 mod declared;
+mod patterns;
 
 use std::fmt;
 use std::sync::Arc;
 
-use jsonschema::{PatternOptions, Validator};
 use sealwire::policy::Param;
 use serde_json::Value;
 use serde_json::value::RawValue;
+
+use self::built::Built;
 
 /// The JSON Schema (2020-12, 2019-09, draft 7 or draft 6) of an object. Cloning shares it.
 #[derive(Clone)]
@@ -22,11 +27,7 @@ pub struct Schema(Arc<Inner>);
 
 struct Inner {
     text: Box<RawValue>,
-    validator: Validator,
-    /// Values nested deeper than this are refused unseen.
-    depth: usize,
-    /// How many subschemas look at one way through a value.
-    work: u64,
+    built: Built,
     declared: Vec<Param>,
 }
 
@@ -38,7 +39,7 @@ impl Schema {
     /// The most subschemas.
     pub const MAX_SUBSCHEMAS: usize = 1_000;
 
-    /// Reads a schema. One without `$schema` is of draft 2020-12.
+    /// Reads a schema, and compiles it. One without `$schema` is of draft 2020-12.
     ///
     /// # Errors
     /// [`SchemaError`], always the fault of who wrote the schema.
@@ -51,15 +52,9 @@ impl Schema {
         if depth(&schema) > Self::MAX_DEPTH {
             return Err(SchemaError::TooDeep);
         }
-        let (depth, work) = cost::depth_within_bounds(&schema)?;
-        let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES);
-        let options = jsonschema::options().offline().with_pattern_options(patterns);
-        let validator = options.build(&schema).map_err(|error| {
-            // The masked text quotes nothing but keywords; what is long in it stays out of the log.
-            SchemaError::Invalid(shortened(&format!("at `{}`: {}", error.instance_path(), error.masked())))
-        })?;
+        let built = Built::new(text.get())?;
         let declared = declared::params(text, &schema);
-        Ok(Self(Arc::new(Inner { text: text.to_owned(), validator, depth, work, declared })))
+        Ok(Self(Arc::new(Inner { text: text.to_owned(), built, declared })))
     }
 
     /// The text that was read, as it came.
@@ -80,33 +75,50 @@ impl Schema {
     /// # Errors
     /// [`Mismatch`], with the places that do not fit. It quotes names and places, and no values.
     pub fn check(&self, text: &RawValue) -> Result<(), Mismatch> {
-        let value: Value = serde_json::from_str(text.get()).map_err(|error| Mismatch(error.to_string()))?;
-        if depth(&value) > self.0.depth {
-            return Err(Mismatch(format!("nested deeper than {} levels", self.0.depth)));
+        self.0.built.check(text)
+    }
+}
+
+impl Built {
+    fn check(&self, text: &RawValue) -> Result<(), Mismatch> {
+        let found = self.check_within(text, MOST_MATCHED);
+        found.unwrap_or_else(|| Err(Mismatch("its texts are too long for the patterns of the schema".to_owned())))
+    }
+
+    /// How many subschemas may look at something.
+    fn units(&self, text: &RawValue) -> u64 {
+        self.bounds.cost.saturating_mul(u64::try_from(text.get().len()).unwrap_or(u64::MAX))
+    }
+
+    /// `None` if matching patterns takes more than `matched`.
+    fn check_within(&self, text: &RawValue, matched: u64) -> Option<Result<(), Mismatch>> {
+        let units = self.units(text);
+        if units > MOST_CHECKED {
+            return Some(Err(Mismatch("too long for a schema of so many parts".to_owned())));
         }
-        let cost = self.0.work.saturating_mul(u64::try_from(text.get().len()).unwrap_or(u64::MAX));
-        if cost > MOST_CHECKED {
-            return Err(Mismatch("too long for a schema of so many parts".to_owned()));
+        let value: Value = match serde_json::from_str(text.get()) {
+            Ok(value) => value,
+            Err(error) => return Some(Err(Mismatch(error.to_string()))),
+        };
+        if depth(&value) > self.bounds.depth {
+            return Some(Err(Mismatch(format!("nested deeper than {} levels", self.bounds.depth))));
         }
-        if self.0.validator.is_valid(&value) {
-            return Ok(());
+        if patterns::spending(matched, || self.validator.is_valid(&value))? {
+            return Some(Ok(()));
         }
         // All errors are collected, however few are shown: only where there cannot be many.
-        if cost > MOST_EXPLAINED {
-            return Err(Mismatch("it does not fit the schema".to_owned()));
+        if units > MOST_EXPLAINED {
+            return Some(Err(Mismatch("it does not fit the schema".to_owned())));
         }
-        let wrong: Vec<String> = self
-            .0
-            .validator
-            .iter_errors(&value)
-            .take(SHOWN_ERRORS)
-            .map(|error| {
+        let wrong: Vec<String> = patterns::spending(matched, || {
+            let wrong = self.validator.iter_errors(&value).take(SHOWN_ERRORS).map(|error| {
                 let place = error.instance_path().to_string();
                 let place = if place.is_empty() { String::new() } else { format!("`{place}`: ") };
                 format!("{place}{}", error.masked())
-            })
-            .collect();
-        Err(Mismatch(shortened(&wrong.join("; "))))
+            });
+            wrong.collect()
+        })?;
+        Some(Err(Mismatch(shortened(&wrong.join("; ")))))
     }
 }
 
@@ -135,6 +147,23 @@ pub enum SchemaError {
     /// A keyword that changes what references mean, where it cannot be followed.
     #[error("the keyword `{0}` of the schema is not supported there")]
     Keyword(&'static str),
+    /// A keyword that depends on what others have looked at, beside keywords that lead to more of them.
+    #[error(
+        "`{0}` of the schema stands beside `$ref`, `allOf`, `anyOf` or the like: list what may be there in the same place, with \
+         `additionalProperties` or `items`"
+    )]
+    Unevaluated(&'static str),
+    /// Subschemas that lead to each other in a long row.
+    #[error("the schema leads through more than {} subschemas in a row", cost::FARTHEST)]
+    TooFar,
+    /// Names so long that what is compiled would be far larger than the text.
+    #[error("the schema has long names with many subschemas below them: it would take too much memory")]
+    TooLarge,
+    /// Patterns that take too much memory together.
+    #[error(
+        "the patterns of the schema are too large together: leave out long repetitions such as `{{1,1000}}`, for which there is `maxLength`"
+    )]
+    Patterns,
     /// Another version of JSON Schema.
     #[error("`$schema` is `{0}`: 2020-12, 2019-09, draft-07 and draft-06 are supported")]
     Version(String),
@@ -144,6 +173,9 @@ pub enum SchemaError {
     /// No JSON Schema.
     #[error("the schema cannot be read: {0}")]
     Invalid(String),
+    /// There was no thread for it, say: nobody's fault.
+    #[error("the schema was not read: {0}")]
+    Failed(String),
 }
 
 /// A value does not fit a schema; where, and which keyword says so.
@@ -175,10 +207,10 @@ fn shown(c: char) -> impl Iterator<Item = char> {
     escaped.into_iter().flatten().chain(plain)
 }
 
-/// What one pattern may take when it is compiled, in bytes.
-const PATTERN_BYTES: usize = 256 * 1024;
 /// Bytes of a value times subschemas that look at one way through it: some seconds of one processor at worst.
 const MOST_CHECKED: u64 = 1 << 28;
+/// Bytes of texts times bytes of patterns that are matched with them: the same.
+const MOST_MATCHED: u64 = 1 << 33;
 /// Where there are more, the places that do not fit are not told.
 const MOST_EXPLAINED: u64 = 1 << 20;
 /// How many errors are told at once: the first ones help.

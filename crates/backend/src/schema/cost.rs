@@ -5,44 +5,122 @@
 //! the whole, each below a member, make it 2^depth. So the subschemas are taken as a graph, with edges to those that
 //! look at the same value and edges to those that look one level below, and the ways through it are counted by depth.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::{Schema, SchemaError};
 
-/// How deep a value may be so that no more than [`MOST_WORK`] subschemas look at any way through it.
-///
-/// With it comes how many subschemas that may be.
-pub(super) fn depth_within_bounds(schema: &Value) -> Result<(usize, u64), SchemaError> {
-    let graph = Graph::of(schema)?;
-    let order = graph.in_order()?;
-    let mut below = vec![0_u64; graph.nodes.len()];
-    let mut deepest = None;
-    for depth in 0..=DEEPEST {
-        let mut work = vec![0_u64; graph.nodes.len()];
-        for &node in &order {
-            let Some(edges) = graph.nodes.get(node) else { continue };
-            let of = |nodes: &[usize], costs: &[u64]| {
-                nodes.iter().fold(0_u64, |sum, &to| sum.saturating_add(costs.get(to).copied().unwrap_or(u64::MAX)))
-            };
-            let total = 1_u64.saturating_add(of(&edges.same, &work)).saturating_add(of(&edges.below, &below));
-            if let Some(slot) = work.get_mut(node) {
-                *slot = total;
+/// The subschemas of a schema, and which looks at a value because of which.
+pub(super) struct Plan {
+    graph: Graph,
+    order: Vec<usize>,
+}
+
+/// What a value may be, so that checking it ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// How deep it may be so that no more than [`MOST_WORK`] subschemas look at any way through it, and no more than
+    /// [`FARTHEST`] in a row.
+    pub(super) depth: usize,
+    /// What each of its bytes may cost, in subschemas that look at it.
+    pub(super) cost: u64,
+}
+
+impl Plan {
+    /// # Errors
+    /// [`SchemaError`]: what is seen of a schema without compiling anything of it.
+    pub(super) fn of(schema: &Value) -> Result<Self, SchemaError> {
+        let graph = Graph::of(schema)?;
+        let order = graph.in_order()?;
+        Ok(Self { graph, order })
+    }
+
+    /// All patterns, each once.
+    pub(super) fn patterns(&self) -> impl Iterator<Item = &str> {
+        let nodes = self.graph.nodes.iter();
+        let patterns = nodes.flat_map(|node| node.pattern.iter().chain(&node.names).map(String::as_str));
+        patterns.collect::<BTreeSet<_>>().into_iter()
+    }
+
+    /// `name` says what it costs to match a name with a pattern of `patternProperties`, for each byte.
+    ///
+    /// # Errors
+    /// Not even an empty value can be checked.
+    pub(super) fn bounds(&self, name: impl Fn(&str) -> u64) -> Result<Bounds, SchemaError> {
+        let nodes = &self.graph.nodes;
+        let own = nodes.iter().map(|node| {
+            // They are matched for `additionalProperties` and `unevaluatedProperties` as well.
+            let names = node.names.iter().fold(0_u64, |sum, pattern| sum.saturating_add(name(pattern)));
+            node.own.saturating_add(names.saturating_mul(3))
+        });
+        let own: Vec<u64> = own.collect();
+        let (mut below, mut found) = (Ways::of(nodes.len()), None);
+        for depth in 0..=DEEPEST {
+            let mut ways = Ways::of(nodes.len());
+            for &index in &self.order {
+                let (Some(node), Some(own)) = (nodes.get(index), own.get(index)) else { continue };
+                let sum = |kind: fn(&Ways) -> &Vec<u64>, first: u64| {
+                    let same = node.same.iter().map(|to| kind(&ways).get(*to));
+                    let all = same.chain(node.below.iter().map(|to| kind(&below).get(*to)));
+                    all.fold(first, |sum, cost| sum.saturating_add(cost.copied().unwrap_or(u64::MAX)))
+                };
+                let (work, cost) = (sum(|ways| &ways.work, 1), sum(|ways| &ways.cost, *own));
+                let same = node.same.iter().filter_map(|to| ways.reach.get(*to));
+                let reach = same.chain(node.below.iter().filter_map(|to| below.reach.get(*to))).max();
+                let reach = reach.map_or(1, |reach| reach.saturating_add(1));
+                ways.set(index, work, cost, reach);
+            }
+            let (work, cost, reach) = ways.first();
+            if work > MOST_WORK {
+                return found.ok_or(SchemaError::Cost);
+            }
+            if reach > FARTHEST {
+                return found.ok_or(SchemaError::TooFar);
+            }
+            found = Some(Bounds { depth, cost });
+            below = ways;
+        }
+        found.ok_or(SchemaError::Cost)
+    }
+}
+
+/// What becomes of a value of some depth, by where in the schema that begins.
+struct Ways {
+    work: Vec<u64>,
+    cost: Vec<u64>,
+    reach: Vec<u64>,
+}
+
+impl Ways {
+    fn of(nodes: usize) -> Self {
+        Self { work: vec![0; nodes], cost: vec![0; nodes], reach: vec![0; nodes] }
+    }
+
+    fn set(&mut self, index: usize, work: u64, cost: u64, reach: u64) {
+        let slots = [(&mut self.work, work), (&mut self.cost, cost), (&mut self.reach, reach)];
+        for (costs, cost) in slots {
+            if let Some(slot) = costs.get_mut(index) {
+                *slot = cost;
             }
         }
-        let Some(&total) = work.first().filter(|total| **total <= MOST_WORK) else { break };
-        deepest = Some((depth, total));
-        below = work;
     }
-    deepest.ok_or(SchemaError::Cost)
+
+    /// Those of the whole.
+    fn first(&self) -> (u64, u64, u64) {
+        let of = |costs: &[u64]| costs.first().copied().unwrap_or(u64::MAX);
+        (of(&self.work), of(&self.cost), of(&self.reach))
+    }
 }
 
 /// Ordinary schemas without recursion come to as many as they have subschemas.
 const MOST_WORK: u64 = 10_000;
+/// How many subschemas look at something because of each other: each is some calls deep, on a stack of 2 MiB.
+pub(super) const FARTHEST: u64 = 256;
 /// What is sent to a service has no more levels (`sealwire::rpc::MAX_DEPTH`).
 const DEEPEST: usize = sealwire::rpc::MAX_DEPTH;
-
+/// What is compiled has the place of each keyword as a text: the most bytes of these.
+const MOST_PATHS: usize = 1 << 20;
 #[derive(Default)]
 struct Node {
     /// Subschemas that look at the same value.
@@ -50,6 +128,11 @@ struct Node {
     /// Subschemas that look at a member or an item of it.
     below: Vec<usize>,
     reference: Option<String>,
+    /// What looking at a value costs here, beside patterns; a keyword or two is 1.
+    own: u64,
+    pattern: Option<String>,
+    /// The patterns of `patternProperties`.
+    names: Vec<String>,
 }
 
 struct Graph {
@@ -57,11 +140,13 @@ struct Graph {
     nodes: Vec<Node>,
     /// Where each stands, as a JSON Pointer (RFC 6901).
     places: BTreeMap<String, usize>,
+    /// The bytes of the places of all keywords.
+    paths: usize,
 }
 
 impl Graph {
     fn of(schema: &Value) -> Result<Self, SchemaError> {
-        let mut graph = Self { nodes: Vec::new(), places: BTreeMap::new() };
+        let mut graph = Self { nodes: Vec::new(), places: BTreeMap::new(), paths: 0 };
         graph.add(schema, String::new())?;
         for index in 0..graph.nodes.len() {
             let Some(reference) = graph.nodes.get(index).and_then(|node| node.reference.clone()) else { continue };
@@ -80,9 +165,15 @@ impl Graph {
         if index == Schema::MAX_SUBSCHEMAS {
             return Err(SchemaError::TooMany);
         }
-        self.nodes.push(Node::default());
+        let keywords = schema.as_object().map_or(0, serde_json::Map::len);
+        self.paths = self.paths.saturating_add(place.len().saturating_mul(keywords + 1));
+        if self.paths > MOST_PATHS {
+            return Err(SchemaError::TooLarge);
+        }
+        self.nodes.push(Node { own: 1, ..Node::default() });
         self.places.insert(place.clone(), index);
-        let mut node = Node::default();
+        let mut node = Node { own: 1, ..Node::default() };
+        let mut unevaluated = None;
         let Value::Object(keywords) = schema else { return Ok(index) };
         for (keyword, value) in keywords {
             let at = format!("{place}/{}", escaped(keyword));
@@ -97,18 +188,32 @@ impl Graph {
                 "dependentSchemas" | "dependencies" => node.same.extend(self.add_named(value, &at)?),
                 "prefixItems" => node.below.extend(self.add_each(value, &at)?),
                 "items" if value.is_array() => node.below.extend(self.add_each(value, &at)?),
-                "items"
-                | "additionalItems"
-                | "contains"
-                | "unevaluatedItems"
-                | "additionalProperties"
-                | "unevaluatedProperties"
-                | "propertyNames" => node.below.push(self.add(value, at)?),
-                "properties" | "patternProperties" => node.below.extend(self.add_named(value, &at)?),
+                "unevaluatedItems" | "unevaluatedProperties" => {
+                    unevaluated =
+                        Some(if keyword == "unevaluatedItems" { "unevaluatedItems" } else { "unevaluatedProperties" });
+                    node.below.push(self.add(value, at)?);
+                }
+                "items" | "additionalItems" | "contains" | "additionalProperties" | "propertyNames" => {
+                    node.below.push(self.add(value, at)?);
+                }
+                "properties" => node.below.extend(self.add_named(value, &at)?),
+                "patternProperties" => {
+                    node.names.extend(value.as_object().into_iter().flatten().map(|(pattern, _)| pattern.clone()));
+                    node.below.extend(self.add_named(value, &at)?);
+                }
+                "pattern" => node.pattern = value.as_str().map(str::to_owned),
+                "enum" => node.own = node.own.saturating_add(compared(value)),
+                "uniqueItems" => node.own = node.own.saturating_add(UNIQUE),
                 // Of no effect where they stand.
                 "$defs" | "definitions" => drop(self.add_named(value, &at)?),
                 _ => {}
             }
+        }
+        // What it is about is found by going through all of these once more, and doubles with each level of them.
+        if let Some(keyword) = unevaluated
+            && (node.reference.is_some() || !node.same.is_empty())
+        {
+            return Err(SchemaError::Unevaluated(keyword));
         }
         if let Some(slot) = self.nodes.get_mut(index) {
             *slot = node;
@@ -154,6 +259,16 @@ impl Graph {
         if order.len() == self.nodes.len() { Ok(order) } else { Err(SchemaError::Cost) }
     }
 }
+
+/// How many values of an `enum` are compared one by one: texts are looked up.
+fn compared(values: &Value) -> u64 {
+    let values = values.as_array().map_or(&[][..], Vec::as_slice);
+    let are_texts = values.iter().all(|value| value.is_string() || value.is_null());
+    if are_texts { 0 } else { u64::try_from(values.len()).unwrap_or(u64::MAX) }
+}
+
+/// Up to so many items are compared with each other, before they are looked up.
+const UNIQUE: u64 = 16;
 
 fn check_version(version: &Value) -> Result<(), SchemaError> {
     let text = version.as_str().unwrap_or_default();
