@@ -97,8 +97,10 @@ pub async fn described(
         server.offer();
         (server.name().to_owned(), server.definitions())
     });
-    let described = described.collect();
+    let mut described: BTreeMap<String, Vec<Definition>> = described.collect();
     end(&servers).await;
+    // What cannot be used is not to be approved.
+    described.values_mut().flatten().for_each(Definition::try_out);
     Ok(described)
 }
 

@@ -3,8 +3,8 @@
 //!
 //! Schemas come from programs that nobody here wrote. So a schema is bounded in size, depth and count of subschemas; a
 //! reference goes to a place within the same text; patterns are matched in linear time; and references that would make
-//! a small value cost exponential time are counted beforehand. What is compiled is
-//! bounded, too.
+//! a small value cost exponential time are counted beforehand. It is compiled when a value is to be checked, which is after its
+//! tool was approved, and what is compiled is bounded for each and for all.
 
 mod apart;
 mod built;
@@ -13,13 +13,13 @@ mod declared;
 mod patterns;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sealwire::policy::Param;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use self::built::Built;
+use self::built::{Built, Slot};
 
 /// The JSON Schema (2020-12, 2019-09, draft 7 or draft 6) of an object. Cloning shares it.
 #[derive(Clone)]
@@ -27,8 +27,8 @@ pub struct Schema(Arc<Inner>);
 
 struct Inner {
     text: Box<RawValue>,
-    built: Built,
     declared: Vec<Param>,
+    slot: Mutex<Slot>,
 }
 
 impl Schema {
@@ -44,6 +44,16 @@ impl Schema {
     /// # Errors
     /// [`SchemaError`], always the fault of who wrote the schema.
     pub fn new(text: &RawValue) -> Result<Self, SchemaError> {
+        let schema = Self::read(text)?;
+        schema.built()?;
+        Ok(schema)
+    }
+
+    /// Reads a schema. That it cannot be compiled is found when it is needed.
+    ///
+    /// # Errors
+    /// [`SchemaError`], always the fault of who wrote the schema.
+    pub(crate) fn read(text: &RawValue) -> Result<Self, SchemaError> {
         if text.get().len() > Self::MAX_BYTES {
             return Err(SchemaError::TooLong);
         }
@@ -52,9 +62,45 @@ impl Schema {
         if depth(&schema) > Self::MAX_DEPTH {
             return Err(SchemaError::TooDeep);
         }
-        let built = Built::new(text.get())?;
+        cost::Plan::of(&schema)?.bounds(|_| 0)?;
         let declared = declared::params(text, &schema);
-        Ok(Self(Arc::new(Inner { text: text.to_owned(), built, declared })))
+        Ok(Self(Arc::new(Inner { text: text.to_owned(), declared, slot: Mutex::default() })))
+    }
+
+    /// Whether it can be compiled; nothing is kept.
+    ///
+    /// # Errors
+    /// [`SchemaError`], always the fault of who wrote the schema.
+    pub(crate) fn try_out(&self) -> Result<(), SchemaError> {
+        Built::new(self.0.text.get()).map(drop)
+    }
+
+    /// What is compiled, or why it cannot be, if that is known.
+    fn known(&self) -> Option<Result<Arc<Built>, SchemaError>> {
+        match &*self.0.slot.lock().unwrap_or_else(PoisonError::into_inner) {
+            Slot::Empty => None,
+            Slot::Built(built) => Some(Ok(Arc::clone(built))),
+            Slot::Refused(error) => Some(Err(error.clone())),
+        }
+    }
+
+    fn built(&self) -> Result<Arc<Built>, SchemaError> {
+        if let Some(known) = self.known() {
+            return known;
+        }
+        // Without the lock: it takes a while.
+        let built = Built::new(self.0.text.get()).map(Arc::new);
+        let slot = match &built {
+            Ok(built) => Slot::Built(Arc::clone(built)),
+            Err(SchemaError::Failed(_)) => return built,
+            Err(error) => Slot::Refused(error.clone()),
+        };
+        let before = std::mem::replace(&mut *self.0.slot.lock().unwrap_or_else(PoisonError::into_inner), slot);
+        // Somebody else may have done it meanwhile.
+        if let (Ok(built), Slot::Empty) = (&built, before) {
+            built::keep(&self.0, built);
+        }
+        built
     }
 
     /// The text that was read, as it came.
@@ -75,7 +121,18 @@ impl Schema {
     /// # Errors
     /// [`Mismatch`], with the places that do not fit. It quotes names and places, and no values.
     pub fn check(&self, text: &RawValue) -> Result<(), Mismatch> {
-        self.0.built.check(text)
+        self.judge(text).map_err(|unfit| match unfit {
+            Unfit::Value(mismatch) => mismatch,
+            Unfit::Schema(error) => Mismatch(error.to_string()),
+        })
+    }
+
+    /// Whether a value fits.
+    ///
+    /// # Errors
+    /// [`Unfit`].
+    pub(crate) fn judge(&self, text: &RawValue) -> Result<(), Unfit> {
+        Ok(self.built().map_err(Unfit::Schema)?.check(text)?)
     }
 }
 
@@ -173,7 +230,7 @@ pub enum SchemaError {
     /// No JSON Schema.
     #[error("the schema cannot be read: {0}")]
     Invalid(String),
-    /// There was no thread for it, say: nobody's fault.
+    /// There was no thread for it, say: nobody's fault, and it is tried again.
     #[error("the schema was not read: {0}")]
     Failed(String),
 }
@@ -182,6 +239,17 @@ pub enum SchemaError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Mismatch(String);
+
+/// A value is not known to fit a schema.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unfit {
+    /// It does not.
+    #[error(transparent)]
+    Value(#[from] Mismatch),
+    /// The schema cannot be used.
+    #[error(transparent)]
+    Schema(SchemaError),
+}
 
 /// How many levels of objects and arrays a value has. Its reader has bounded them (128 in `serde_json`).
 fn depth(value: &Value) -> usize {
@@ -217,3 +285,6 @@ const MOST_EXPLAINED: u64 = 1 << 20;
 const SHOWN_ERRORS: usize = 3;
 /// The longest text of errors.
 const SHOWN_CHARS: usize = 400;
+
+#[cfg(test)]
+mod tests;

@@ -35,6 +35,17 @@ impl Definition {
         self.pin.as_ref().err().or(self.usable.as_ref().err()).map(String::as_str)
     }
 
+    /// Finds what is seen only when its schemas are compiled, which is not done for what is only listed.
+    pub(crate) fn try_out(&mut self) {
+        let Ok(Schemas { arguments, result, .. }) = &self.usable else { return };
+        let arguments = arguments.try_out().map_err(|error| format!("`inputSchema`: {error}"));
+        let result =
+            result.as_ref().map_or(Ok(()), Schema::try_out).map_err(|error| format!("`outputSchema`: {error}"));
+        if let Err(fault) = arguments.and(result) {
+            self.usable = Err(fault);
+        }
+    }
+
     /// What the server says of its effects (`annotations`, as `destructiveHint: true`), and why it cannot be used.
     pub(super) fn remarks(&self) -> Vec<String> {
         let whole = self.pin.as_ref().ok().and_then(|pin| serde_json::from_str::<Value>(&pin.definition).ok());
@@ -127,9 +138,9 @@ pub(super) fn read(raw: &RawValue, is_over_http: bool) -> Result<Definition, Str
     if described.name.len() > NAME {
         return Err(format!("`tools/list`: a tool has a name of more than {NAME} bytes"));
     }
-    let arguments = Schema::new(described.input_schema).map_err(|error| format!("`inputSchema`: {error}"));
+    let arguments = Schema::read(described.input_schema).map_err(|error| format!("`inputSchema`: {error}"));
     let result =
-        described.output_schema.map(Schema::new).transpose().map_err(|error| format!("`outputSchema`: {error}"));
+        described.output_schema.map(Schema::read).transpose().map_err(|error| format!("`outputSchema`: {error}"));
     let whole: Value = serde_json::from_str(raw.get()).map_err(|error| format!("`tools/list`: {error}"))?;
     // Once it is known to be of bounded depth.
     let asked = |_: &Schema| {

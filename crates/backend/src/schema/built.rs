@@ -1,5 +1,8 @@
-//! Schemas that are compiled, in bounded memory.
-//! Never compiles on the stack of its caller.
+//! Schemas that are compiled: those that are needed, in bounded memory.
+//! Never keeps more than so many bytes of them: the ones that were compiled first go first, and are compiled again when they are needed.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use jsonschema::Validator;
 use serde_json::Value;
@@ -7,12 +10,14 @@ use serde_json::Value;
 use super::apart;
 use super::cost::{Bounds, Plan};
 use super::patterns::{self, Patterns};
-use super::{SchemaError, shortened};
+use super::{Inner, SchemaError, shortened};
 
 /// A schema that is compiled.
 pub(super) struct Built {
     pub(super) validator: Validator,
     pub(super) bounds: Bounds,
+    /// What it takes, about, in bytes; and no less.
+    weight: usize,
 }
 
 impl Built {
@@ -27,6 +32,8 @@ impl Built {
         let plan = Plan::of(&schema)?;
         let patterns = Patterns::compile(plan.patterns())?;
         let bounds = plan.bounds(|pattern| patterns.cost(pattern))?;
+        // Each value of the text, of two bytes or more, is in what is compiled, in some words, and some twice.
+        let weight = 48 * text.len() + plan.size() + patterns.weight();
         let options = patterns::options()
             // Drafts 6 and 7 alone demand it, and one text can hold thousands of groups whose names are compared with each other.
             .with_format("regex", |_: &str| true)
@@ -39,6 +46,54 @@ impl Built {
             // The masked text quotes nothing but keywords; what is long in it stays out of the log.
             SchemaError::Invalid(shortened(&format!("at `{}`: {}", error.instance_path(), error.masked())))
         })?;
-        Ok(Self { validator, bounds })
+        Ok(Self { validator, bounds, weight })
     }
+}
+
+/// What is known of a schema.
+#[derive(Default)]
+pub(super) enum Slot {
+    /// It was not needed yet, or not for long.
+    #[default]
+    Empty,
+    Built(Arc<Built>),
+    Refused(SchemaError),
+}
+
+/// All that are compiled, in the order in which they were.
+struct Shelf {
+    schemas: VecDeque<(Weak<Inner>, usize)>,
+    weight: usize,
+}
+
+static SHELF: Mutex<Shelf> = Mutex::new(Shelf { schemas: VecDeque::new(), weight: 0 });
+
+/// What all compiled schemas of a process may take, in bytes: some hundred of the largest that servers have, or thousands of ordinary ones.
+const MOST_BUILT: usize = 128 << 20;
+
+/// Remembers that a schema is compiled; others go if that is too much.
+pub(super) fn keep(schema: &Arc<Inner>, built: &Built) {
+    let mut gone = Vec::new();
+    let mut shelf = SHELF.lock().unwrap_or_else(PoisonError::into_inner);
+    let Shelf { schemas, weight } = &mut *shelf;
+    schemas.retain(|(schema, of_it)| {
+        let is_there = schema.strong_count() > 0;
+        if !is_there {
+            *weight -= of_it;
+        }
+        is_there
+    });
+    schemas.push_back((Arc::downgrade(schema), built.weight));
+    *weight += built.weight;
+    while *weight > MOST_BUILT && schemas.len() > 1 {
+        let Some((first, of_it)) = schemas.pop_front() else { break };
+        *weight -= of_it;
+        if let Some(first) = first.upgrade() {
+            let slot = std::mem::take(&mut *first.slot.lock().unwrap_or_else(PoisonError::into_inner));
+            // What takes time is done without the lock.
+            gone.push((slot, first));
+        }
+    }
+    drop(shelf);
+    drop(gone);
 }

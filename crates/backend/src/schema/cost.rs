@@ -43,6 +43,11 @@ impl Plan {
         patterns.collect::<BTreeSet<_>>().into_iter()
     }
 
+    /// What the schema takes when it is compiled, without its patterns, in bytes.
+    pub(super) fn size(&self) -> usize {
+        self.graph.nodes.len() * NODE_BYTES + 2 * self.graph.paths
+    }
+
     /// `name` says what it costs to match a name with a pattern of `patternProperties`, for each byte.
     ///
     /// # Errors
@@ -121,6 +126,9 @@ pub(super) const FARTHEST: u64 = 256;
 const DEEPEST: usize = sealwire::rpc::MAX_DEPTH;
 /// What is compiled has the place of each keyword as a text: the most bytes of these.
 const MOST_PATHS: usize = 1 << 20;
+/// What a compiled subschema takes, about.
+const NODE_BYTES: usize = 2 * 1024;
+
 #[derive(Default)]
 struct Node {
     /// Subschemas that look at the same value.

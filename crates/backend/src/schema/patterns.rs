@@ -40,6 +40,11 @@ impl Patterns {
         Ok(patterns)
     }
 
+    /// What they may take in use, in bytes: what is compiled, in both directions, and what is remembered of texts.
+    pub(super) fn weight(&self) -> usize {
+        self.compiled.values().fold(0, |sum, pattern| sum + 16 * pattern.size + 2 * REMEMBERED)
+    }
+
     /// What it costs to match a name with one of them, for each byte, in subschemas that look at it.
     pub(super) fn cost(&self, text: &str) -> u64 {
         self.compiled.get(text).map_or(u64::MAX, |pattern| wide(pattern.size) / STATE)
