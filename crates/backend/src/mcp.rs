@@ -26,7 +26,7 @@ use sealwire::service::Description;
 use sealwire::{MethodName, RpcError};
 use serde_json::json;
 use serde_json::value::RawValue;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use self::conversation::Refusal;
@@ -40,6 +40,7 @@ use crate::backend::{Backend, Call, Health};
 use crate::config::{BackendFault, McpConfig, Place};
 use crate::names::Names;
 use crate::pins::{Lock, Pin, Pins};
+use crate::schema::Unfit;
 use crate::tool::Tool;
 
 /// One server.
@@ -51,6 +52,8 @@ pub(crate) struct Mcp {
     plain: BTreeMap<MethodName, Plain>,
     task: Mutex<Option<JoinHandle<()>>>,
     stop: watch::Sender<bool>,
+    /// Checks that take long are made one after the other, so that the tools of one server leave room to those of others.
+    checks: Arc<Semaphore>,
 }
 
 /// How a server is used.
@@ -128,7 +131,14 @@ impl Mcp {
             Place::Process(launch) => tokio::spawn(reach::process(Arc::clone(&shared), launch.clone(), stopped)),
             Place::Address(server) => tokio::spawn(reach::address(Arc::clone(&shared), server.clone(), stopped)),
         };
-        Self { shared, how, plain: BTreeMap::new(), task: Mutex::new(Some(task)), stop }
+        Self {
+            shared,
+            how,
+            plain: BTreeMap::new(),
+            task: Mutex::new(Some(task)),
+            stop,
+            checks: Arc::new(Semaphore::new(1)),
+        }
     }
 
     /// Waits until it has said what it can do. One of whose tools some are approved may come later: what they are is known.
@@ -278,14 +288,17 @@ impl Mcp {
         self.shared.is_approved(definition)?;
         let schemas = definition.usable.as_ref().map_err(|reason| RpcError::dependency(reason.clone()))?;
         let arguments = named(call.params.as_deref())?;
-        schemas.arguments.check(&arguments).map_err(|error| RpcError::invalid_params(error.to_string()))?;
+        schemas.arguments.fits(&arguments, &self.checks).await.map_err(|unfit| match unfit {
+            Unfit::Value(mismatch) => RpcError::invalid_params(mismatch.to_string()),
+            unfit => RpcError::dependency(format!("`inputSchema`: {unfit}")),
+        })?;
         let headers = headers::fields(&schemas.mirrored, &arguments)?;
         let mut request = Members::new();
         session::insert(&mut request, "name", &call.tool.name);
         request.insert("arguments".to_owned(), arguments);
         let may_go_on = || self.shared.is_same(session, definition);
         let result = exchange::make(session, call, "tools/call", request, &headers, send_caller, may_go_on).await?;
-        Ok(exchange::of_tool(&result, schemas.result.as_ref())?)
+        Ok(exchange::of_tool(&result, schemas.result.as_ref(), &self.checks).await?)
     }
 }
 

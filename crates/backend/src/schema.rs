@@ -1,12 +1,12 @@
 //! The JSON Schema of a tool's arguments or results: read within bounds, and asked before anything leaves.
-//! Never fetches anything, and never spends more than a bounded time on a value.
+//! Never fetches anything, and never spends more than a bounded time on a value, nor more than a moment on a worker of the runtime.
 //!
 //! Schemas come from programs that nobody here wrote. So a schema is bounded in size, depth and count of subschemas; a
 //! reference goes to a place within the same text; patterns are matched in linear time; and references that would make
 //! a small value cost exponential time are counted beforehand. It is compiled when a value is to be checked, which is after its
 //! tool was approved, and what is compiled is bounded for each and for all.
 
-mod apart;
+pub(crate) mod apart;
 mod built;
 mod cost;
 mod declared;
@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sealwire::policy::Param;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
 
 use self::built::{Built, Slot};
 
@@ -121,22 +122,47 @@ impl Schema {
     /// # Errors
     /// [`Mismatch`], with the places that do not fit. It quotes names and places, and no values.
     pub fn check(&self, text: &RawValue) -> Result<(), Mismatch> {
-        self.judge(text).map_err(|unfit| match unfit {
-            Unfit::Value(mismatch) => mismatch,
-            Unfit::Schema(error) => Mismatch(error.to_string()),
-        })
+        match self.judge(text) {
+            Ok(()) => Ok(()),
+            Err(Unfit::Value(mismatch)) => Err(mismatch),
+            Err(unfit) => Err(Mismatch(unfit.to_string())),
+        }
     }
 
-    /// Whether a value fits.
+    /// Whether a value fits: at once where that is a matter of a moment, else in a thread of its own, when it is its `turn` among those of
+    /// one server and there is room. A thread ends by itself when nobody waits for it any more.
     ///
     /// # Errors
     /// [`Unfit`].
-    pub(crate) fn judge(&self, text: &RawValue) -> Result<(), Unfit> {
+    pub(crate) async fn fits(&self, text: &RawValue, turn: &Arc<Semaphore>) -> Result<(), Unfit> {
+        if let Some(known) = self.known()
+            && let Some(found) = known.map_err(Unfit::Schema)?.at_once(text)
+        {
+            return Ok(found?);
+        }
+        let turn = Arc::clone(turn).acquire_owned().await.map_err(|error| Unfit::Failed(error.to_string()))?;
+        let (schema, text) = (self.clone(), text.to_owned());
+        let check = move || {
+            let found = schema.judge(&text);
+            drop(turn);
+            found
+        };
+        apart::CHECKING.run(check).await.map_err(Unfit::Failed)?
+    }
+
+    fn judge(&self, text: &RawValue) -> Result<(), Unfit> {
         Ok(self.built().map_err(Unfit::Schema)?.check(text)?)
     }
 }
 
 impl Built {
+    /// Whether a value fits, if that is said in a moment.
+    fn at_once(&self, text: &RawValue) -> Option<Result<(), Mismatch>> {
+        // All errors may be explained, each with what led to it.
+        let most = self.units(text).saturating_mul(self.bounds.reach);
+        (most <= AT_ONCE).then(|| self.check_within(text, MATCHED_AT_ONCE)).flatten()
+    }
+
     fn check(&self, text: &RawValue) -> Result<(), Mismatch> {
         let found = self.check_within(text, MOST_MATCHED);
         found.unwrap_or_else(|| Err(Mismatch("its texts are too long for the patterns of the schema".to_owned())))
@@ -249,6 +275,9 @@ pub(crate) enum Unfit {
     /// The schema cannot be used.
     #[error(transparent)]
     Schema(SchemaError),
+    /// The check could not be made.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// How many levels of objects and arrays a value has. Its reader has bounded them (128 in `serde_json`).
@@ -281,6 +310,10 @@ const MOST_CHECKED: u64 = 1 << 28;
 const MOST_MATCHED: u64 = 1 << 33;
 /// Where there are more, the places that do not fit are not told.
 const MOST_EXPLAINED: u64 = 1 << 20;
+/// What is no more than a millisecond: subschemas that look at something, with all that leads to each ...
+const AT_ONCE: u64 = 1 << 17;
+/// ... and what is matched.
+const MATCHED_AT_ONCE: u64 = 1 << 22;
 /// How many errors are told at once: the first ones help.
 const SHOWN_ERRORS: usize = 3;
 /// The longest text of errors.

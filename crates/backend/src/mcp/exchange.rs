@@ -2,6 +2,7 @@
 //! Never tells a server who did not ask for it more than its request, and never answers a question for the caller.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use hyper::header::HeaderMap;
 use sealwire::RpcError;
@@ -9,10 +10,12 @@ use sealwire::rpc::{Response, code};
 use sealwire::service::Ctx;
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::Semaphore;
 
 use super::conversation::{Event, Exchange, Refusal};
 use super::session::{About, Era, Members, Session, gone, insert};
 use crate::backend::Call;
+use crate::schema::{Schema, Unfit};
 
 /// How often a server may want more input for one call (MCP 2026-07-28, multi round-trip requests).
 const ROUNDS: usize = 8;
@@ -215,7 +218,12 @@ struct Block {
 }
 
 /// The result of a tool as the result of a call: what the tool's `outputSchema` describes, if it has one, else its content.
-pub(super) fn of_tool(result: &RawValue, schema: Option<&crate::Schema>) -> Result<Box<RawValue>, RpcError> {
+/// It is checked when it is the `turn` of that.
+pub(super) async fn of_tool(
+    result: &RawValue,
+    schema: Option<&Schema>,
+    turn: &Arc<Semaphore>,
+) -> Result<Box<RawValue>, RpcError> {
     let unreadable = |error: &dyn std::fmt::Display| RpcError::internal(format!("the result of the tool: {error}"));
     let read: ToolResult<'_> = serde_json::from_str(result.get()).map_err(|error| unreadable(&error))?;
     let content = Content { content: read.content, structured_content: read.structured_content };
@@ -230,6 +238,9 @@ pub(super) fn of_tool(result: &RawValue, schema: Option<&crate::Schema>) -> Resu
         return to_raw_value(&content).map_err(|error| unreadable(&error));
     };
     let structured = read.structured_content.ok_or_else(|| unreadable(&"`structuredContent` is missing"))?;
-    schema.check(structured).map_err(|error| unreadable(&error))?;
+    schema.fits(structured, turn).await.map_err(|unfit| match unfit {
+        Unfit::Value(mismatch) => unreadable(&mismatch),
+        unfit => RpcError::dependency(format!("`outputSchema`: {unfit}")),
+    })?;
     Ok(structured.to_owned())
 }

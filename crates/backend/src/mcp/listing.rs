@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::headers::{Mirrored, mirrored};
 use super::session::{Members, Session, insert};
 use crate::pins::Pin;
-use crate::schema::Schema;
+use crate::schema::{Schema, apart};
 
 /// A tool as its server describes it.
 #[derive(Debug, Clone)]
@@ -108,24 +108,40 @@ pub(super) async fn tools(session: &Session) -> Result<BTreeMap<String, Definiti
         }
         let result = session.ask("tools/list", params).await.map_err(|error| format!("`tools/list`: {error}"))?;
         bytes += result.get().len();
-        let page: Page<'_> = serde_json::from_str(result.get()).map_err(|error| format!("`tools/list`: {error}"))?;
-        if bytes > BYTES || found.len() + page.tools.len() > TOOLS {
-            return Err(format!("it lists more than {TOOLS} tools, or more than {BYTES} bytes of them"));
+        if bytes > BYTES {
+            return Err(too_many());
         }
-        for raw in page.tools {
-            let definition = read(raw, session.is_over_http())?;
+        let (room, is_over_http) = (TOOLS - found.len(), session.is_over_http());
+        // It can be a megabyte of schemas.
+        let page = apart::READING.run(move || page(&result, room, is_over_http)).await;
+        let (definitions, next) = page.and_then(|page| page)?;
+        for definition in definitions {
             if let Some(known) = found.get_mut(&definition.name) {
                 known.usable = Err("the server lists two tools of this name".to_owned());
             } else {
                 found.insert(definition.name.clone(), definition);
             }
         }
-        cursor = page.next_cursor;
+        cursor = next;
         if cursor.is_none() {
             return Ok(found);
         }
     }
     Err(format!("it lists its tools on more than {PAGES} pages"))
+}
+
+/// The tools of a page, and where the next one begins.
+fn page(text: &RawValue, room: usize, is_over_http: bool) -> Result<(Vec<Definition>, Option<String>), String> {
+    let page: Page<'_> = serde_json::from_str(text.get()).map_err(|error| format!("`tools/list`: {error}"))?;
+    if page.tools.len() > room {
+        return Err(too_many());
+    }
+    let definitions = page.tools.into_iter().map(|raw| read(raw, is_over_http)).collect::<Result<_, _>>()?;
+    Ok((definitions, page.next_cursor))
+}
+
+fn too_many() -> String {
+    format!("it lists more than {TOOLS} tools, or more than {BYTES} bytes of them")
 }
 
 /// One tool.

@@ -25,6 +25,8 @@ pub(super) struct Bounds {
     pub(super) depth: usize,
     /// What each of its bytes may cost, in subschemas that look at it.
     pub(super) cost: u64,
+    /// How many subschemas may look at something because of each other: so many calls deep is the check.
+    pub(super) reach: u64,
 }
 
 impl Plan {
@@ -83,7 +85,7 @@ impl Plan {
             if reach > FARTHEST {
                 return found.ok_or(SchemaError::TooFar);
             }
-            found = Some(Bounds { depth, cost });
+            found = Some(Bounds { depth, cost, reach });
             below = ways;
         }
         found.ok_or(SchemaError::Cost)

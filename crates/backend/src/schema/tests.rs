@@ -1,10 +1,15 @@
-//! What is compiled when, and what is kept of it.
-#![allow(clippy::unwrap_used, reason = "tests")]
+//! What is compiled when, what is kept of it, and where values are checked.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::Semaphore;
 
-use super::Schema;
+use super::{Schema, Unfit, apart};
 
 fn raw(value: &serde_json::Value) -> Box<RawValue> {
     to_raw_value(value).unwrap()
@@ -12,6 +17,11 @@ fn raw(value: &serde_json::Value) -> Box<RawValue> {
 
 fn read(schema: &serde_json::Value) -> Schema {
     Schema::read(&raw(schema)).unwrap()
+}
+
+/// A schema whose check of a text of 8,000 characters takes too long for a worker, and not too long.
+fn slow() -> Schema {
+    read(&json!({ "properties": { "x": { "pattern": "[ab]*a[ab]{1000}c" } } }))
 }
 
 #[test]
@@ -45,4 +55,50 @@ fn what_is_compiled_is_bounded_for_all_schemas_together() {
     first.check(&raw(&json!(0))).unwrap();
     assert!(first.check(&raw(&json!(1))).is_err());
     assert!(first.known().is_some());
+}
+
+#[tokio::test]
+async fn short_checks_are_made_at_once_and_long_ones_in_turn() {
+    let turn = Arc::new(Semaphore::new(1));
+    let (schema, short, long) = (slow(), raw(&json!({ "x": "ab" })), raw(&json!({ "x": "ab".repeat(4_000) })));
+    // The first compiles it.
+    assert!(matches!(schema.fits(&short, &turn).await, Err(Unfit::Value(_))));
+    let busy = Arc::clone(&turn).acquire_owned().await.unwrap();
+    assert!(matches!(schema.fits(&raw(&json!({})), &turn).await, Ok(())), "it needs no turn");
+    let mut waits = Box::pin(schema.fits(&long, &turn));
+    assert!(futures_util::poll!(&mut waits).is_pending());
+    drop(busy);
+    let mismatch = waits.await.unwrap_err().to_string();
+    assert!(mismatch.contains("does not match"), "{mismatch}");
+    assert_eq!(turn.available_permits(), 1);
+}
+
+#[tokio::test]
+async fn a_check_that_nobody_waits_for_keeps_its_place_to_its_end_and_no_worker() {
+    let (go_on, blocked) = mpsc::channel::<()>();
+    let mut running = Box::pin(apart::READING.run(move || blocked.recv().is_ok()));
+    // This is the one worker, and it goes on.
+    assert!(futures_util::poll!(&mut running).is_pending());
+    drop(running);
+    let mut next = Box::pin(apart::READING.run(|| 7));
+    assert!(futures_util::poll!(&mut next).is_pending(), "there is no other place");
+    go_on.send(()).unwrap();
+    assert_eq!(next.await, Ok(7));
+    assert!(apart::READING.run(|| panic!("a defect")).await.is_err());
+    assert_eq!(apart::READING.run(|| 8).await, Ok(8), "its place is free again");
+}
+
+#[test]
+fn the_end_of_a_runtime_is_not_held_up_by_a_check() {
+    let (go_on, blocked) = mpsc::channel::<()>();
+    let (begun, has_begun) = mpsc::channel::<()>();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    runtime.spawn(apart::CHECKING.run(move || {
+        begun.send(()).unwrap();
+        blocked.recv().is_ok()
+    }));
+    has_begun.recv_timeout(Duration::from_secs(60)).unwrap();
+    drop(runtime);
+    // Only now can it end.
+    go_on.send(()).unwrap();
 }

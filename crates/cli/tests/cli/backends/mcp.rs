@@ -1,5 +1,6 @@
 //! Kind `mcp`: servers of both eras of the protocol; approvals of what they offer.
 
+mod greedy;
 mod http;
 mod known;
 
