@@ -164,6 +164,15 @@ pub enum ClientError {
         /// Whether the message may have been sent.
         sent: bool,
     },
+    /// It was sent again, see [`RequestBuilder::idempotent`](super::RequestBuilder::idempotent), and the last attempt was not
+    /// executed. An earlier one may have been: the outcome is unknown.
+    #[error("sent more than once, outcome unknown: an earlier attempt may have run ({earlier}); the last one: {last}")]
+    Repeated {
+        /// What the last of the attempts came to that may have run.
+        earlier: Box<ClientError>,
+        /// What the last attempt came to.
+        last: Box<ClientError>,
+    },
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
@@ -267,6 +276,8 @@ impl ClientError {
             Self::ResultTooLarge { .. } => ErrorKind::ResultTooLarge,
             Self::Ended => ErrorKind::Ended,
             Self::Cancelled { .. } => ErrorKind::Cancelled,
+            // The last attempt says nothing of what may have run.
+            Self::Repeated { earlier, .. } => earlier.kind(),
             Self::Closed => ErrorKind::Closed,
         }
     }
@@ -288,6 +299,7 @@ impl ClientError {
             | Self::StreamLost { .. }
             | Self::Frames(_)
             | Self::Ended
+            | Self::Repeated { .. }
             | Self::InboxForbidden { .. } => true,
             // These speak of one delivery: another copy of the message may have run, or may yet. After a timeout the
             // method may have been cut off anywhere.
@@ -318,11 +330,12 @@ impl ClientError {
         }
     }
 
-    /// The service's error object, if it answered with one.
+    /// The service's error object, if it answered with one; of several attempts its last.
     #[must_use]
     pub fn remote(&self) -> Option<&RpcError> {
         match self {
             Self::Remote(error) | Self::Clock { error, .. } => Some(error),
+            Self::Repeated { earlier, last } => last.remote().or_else(|| earlier.remote()),
             _ => None,
         }
     }

@@ -24,7 +24,7 @@ use super::stop_signal::Stoppable;
 use super::token::{CachedToken, TokenCache};
 use super::trace::TraceContext;
 use crate::nats::Session;
-use crate::rpc::{Responses, RpcError, code};
+use crate::rpc::{Response, Responses, RpcError, code};
 use crate::wire::{Expectation, HeaderBlock, Nonce, Signed, SignedRequest};
 
 /// A message that is ready to be signed.
@@ -84,6 +84,7 @@ impl Inner {
         deadline: Instant,
         attempts: &mut u32,
     ) -> Result<Answer, ClientError> {
+        let mut earlier = Earlier::default();
         loop {
             *attempts += 1;
             let outcome = self.request_once(outgoing, deadline).await;
@@ -92,10 +93,11 @@ impl Inner {
             }
             let is_stopped = outgoing.stop.as_ref().is_some_and(Stoppable::is_stopped);
             let delay = if outgoing.idempotent && !is_stopped { retry_delay(&outcome) } else { None };
-            let Some(pause) = delay.map(|least| least.max(pause(*attempts))) else { return outcome };
+            let Some(pause) = delay.map(|least| least.max(pause(*attempts))) else { return earlier.judge(outcome) };
             if *attempts >= MAX_ATTEMPTS || Instant::now() + pause >= deadline {
-                return outcome;
+                return earlier.judge(outcome);
             }
+            earlier.note(outcome);
             sleep(pause).await;
         }
     }
@@ -349,6 +351,41 @@ enum SendError {
     Failed(ClientError),
 }
 
+/// What is known of the attempts before the last one: one that may have run still may.
+#[derive(Debug, Default)]
+pub(super) struct Earlier(Option<ClientError>);
+
+impl Earlier {
+    /// An attempt is over, and there will be another.
+    pub(super) fn note(&mut self, outcome: Result<Answer, ClientError>) {
+        let error = match outcome {
+            Ok(Answer { responses: Ok(Responses::Single(response)), .. }) => {
+                response.outcome.err().map(ClientError::Remote)
+            }
+            Ok(_) => None,
+            Err(error) => Some(error),
+        };
+        self.0 = error.filter(ClientError::is_outcome_unknown).or(self.0.take());
+    }
+
+    /// What the request has come to, if `last` is what its last attempt has.
+    pub(super) fn judge(self, last: Result<Answer, ClientError>) -> Result<Answer, ClientError> {
+        let Some(earlier) = self.0 else { return last };
+        let last = match last {
+            // What is refused by now may have been taken before. Other errors are of the method, or of bytes that are the same
+            // in each attempt.
+            Ok(Answer { responses: Ok(Responses::Single(Response { outcome: Err(error), .. })), .. })
+                if matches!(error.code(), code::PERMISSION_DENIED | code::METHOD_NOT_FOUND) =>
+            {
+                ClientError::Remote(error)
+            }
+            Err(error) if !error.is_outcome_unknown() => error,
+            last => return last,
+        };
+        Err(ClientError::Repeated { earlier: Box::new(earlier), last: Box::new(last) })
+    }
+}
+
 /// Whether a repeatable message is worth sending again, and after which pause at least.
 ///
 /// A timeout is not: there is no time left. Forged and altered answers are not: the wait for the genuine one took the
@@ -402,6 +439,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::error::ErrorKind;
 
     #[test]
     fn pauses_grow_to_a_bound_and_differ() {
@@ -423,14 +461,6 @@ mod tests {
         assert!(retry_delay(&hint(HintKind::TooLarge)).is_none());
         assert!(retry_delay(&Err(ClientError::ConnectionLost)).is_some());
         assert!(retry_delay(&Err(ClientError::Closed)).is_none());
-        let answer = |text: &str| {
-            let payload = Bytes::copy_from_slice(text.as_bytes());
-            let responses = Responses::parse(&payload, &crate::rpc::Limits::default()).map_err(Into::into);
-            Ok(Answer { responses, payload })
-        };
-        let error = |code: i32, data: &str| {
-            answer(&format!(r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":"m"{data}}},"id":null}}"#))
-        };
         assert_eq!(
             retry_delay(&error(-32013, r#","data":{"retry_after_ms":70,"scope":"x","since":1}"#)),
             Some(Duration::from_millis(70))
@@ -445,5 +475,41 @@ mod tests {
             assert_eq!(retry_delay(&error(code, "")), None, "{code}");
         }
         assert_eq!(retry_delay(&answer(r#"{"jsonrpc":"2.0","result":1,"id":1}"#)), None);
+    }
+
+    /// SPEC.md §9.
+    #[test]
+    fn what_refuses_a_repetition_says_nothing_of_an_attempt_that_may_have_run() {
+        let gone = || Err(ClientError::Disconnected { waited: Duration::ZERO, cause: None });
+        let after = |attempts: Vec<Result<Answer, ClientError>>, last| {
+            let mut earlier = Earlier::default();
+            attempts.into_iter().for_each(|outcome| earlier.note(outcome));
+            earlier.judge(last)
+        };
+        let lost =
+            || vec![Err(ClientError::ConnectionLost), error(-32017, r#","data":{"idempotency":"other_params"}"#)];
+        for last in [gone(), error(-32002, ""), error(-32601, "")] {
+            let repeated = after(lost(), last).unwrap_err();
+            assert!(repeated.is_outcome_unknown() && repeated.kind() == ErrorKind::ConnectionLost, "{repeated}");
+        }
+        let repeated = after(vec![error(-32011, ""), Err(ClientError::ConnectionLost)], error(-32002, "")).unwrap_err();
+        assert_eq!(repeated.remote().map(RpcError::code), Some(-32002));
+        // What the method has come to, it has.
+        for last in [error(7, ""), error(-32602, ""), answer(r#"{"jsonrpc":"2.0","result":1,"id":1}"#)] {
+            assert!(after(lost(), last).is_ok());
+        }
+        assert!(matches!(after(lost(), Err(ClientError::Closed)), Err(ClientError::Closed)));
+        assert!(matches!(after(Vec::new(), gone()), Err(ClientError::Disconnected { .. })));
+        assert!(after(Vec::new(), error(-32002, "")).is_ok());
+    }
+
+    fn answer(text: &str) -> Result<Answer, ClientError> {
+        let payload = Bytes::copy_from_slice(text.as_bytes());
+        let responses = Responses::parse(&payload, &crate::rpc::Limits::default()).map_err(Into::into);
+        Ok(Answer { responses, payload })
+    }
+
+    fn error(code: i32, data: &str) -> Result<Answer, ClientError> {
+        answer(&format!(r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":"m"{data}}},"id":null}}"#))
     }
 }

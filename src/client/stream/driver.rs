@@ -13,7 +13,7 @@ use crate::client::Inner;
 use crate::client::answer::Answer;
 use crate::client::control::{NotSent, cancel};
 use crate::client::error::ClientError;
-use crate::client::exchange::{MAX_ATTEMPTS, OutgoingMessage, pause, retry_delay};
+use crate::client::exchange::{Earlier, MAX_ATTEMPTS, OutgoingMessage, pause, retry_delay};
 use crate::client::incoming::{Duty, Incoming};
 use crate::client::pending::StreamWaiter;
 use crate::client::stream_options::Asked;
@@ -53,13 +53,13 @@ impl Driver {
 
     pub(super) async fn run(mut self) {
         let deadline = self.incoming.deadline();
-        let mut attempts = 0;
+        let (mut attempts, mut earlier) = (0, Earlier::default());
         loop {
             attempts += 1;
             let Some(opened) = self.open(deadline).await else { return };
             let waiter = match opened {
                 Ok(waiter) => waiter,
-                Err(error) => return self.incoming.finish(Err(error), true),
+                Err(error) => return self.incoming.finish(earlier.judge(Err(error)), true),
             };
             match self.follow(&waiter).await {
                 Followed::Done => return,
@@ -74,10 +74,11 @@ impl Driver {
                             if may_run && self.outgoing.idempotency_key.is_none() {
                                 self.abandon(waiter);
                             }
+                            earlier.note(outcome);
                             sleep(pause).await;
                         }
                         None => {
-                            self.incoming.finish(outcome, !may_run);
+                            self.incoming.finish(earlier.judge(outcome), !may_run);
                             if may_run {
                                 self.cancel(&waiter).await;
                             }

@@ -169,13 +169,15 @@ async fn call_under_way_when_the_connection_is_lost_says_so() {
         .collect();
     eventually("both wait", || client.stats().pending == 2).await;
     stage.server.kill().await;
-    let mut kinds = Vec::new();
+    let mut errors = Vec::new();
     for call in calls {
         let error = within(SOON, call).await.unwrap().unwrap_err();
-        kinds.push(error.kind());
+        assert!(error.kind() == ErrorKind::ConnectionLost && error.is_outcome_unknown(), "{error:?}");
+        errors.push(error);
     }
-    // The idempotent one was waiting to be sent again.
-    assert_eq!(kinds, [ErrorKind::ConnectionLost, ErrorKind::Disconnected]);
+    // The idempotent one was waiting to be sent again: that nothing was is true of its last attempt only.
+    let [ClientError::ConnectionLost, ClientError::Repeated { last, .. }] = &errors[..] else { panic!("{errors:?}") };
+    assert_eq!(last.kind(), ErrorKind::Disconnected);
     assert_eq!(client.stats().pending, 0);
 }
 

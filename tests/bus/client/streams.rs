@@ -560,6 +560,28 @@ async fn a_stream_that_is_silent_outlives_its_token() {
 }
 
 /// SPEC.md §25.4.
+/// SPEC.md §9.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_ran_is_not_said_to_be_unsent_by_its_repetition() {
+    for is_stream in [false, true] {
+        let mut stage = Stage::open().await;
+        let call = stage.client.request("site").idempotent().deadline(Duration::from_secs(3));
+        let call = tokio::spawn(async move {
+            if is_stream {
+                call.stream::<()>("site/wait", (500,)).finish::<u64>().await
+            } else {
+                call.call::<u64>("site/wait", (500,)).await
+            }
+        });
+        eventually("it runs", || stage.done.runs.load(Ordering::SeqCst) == 1).await;
+        stage.server.kill().await;
+        let error = within(SOON, call).await.unwrap().unwrap_err();
+        assert!(stage.has_finished() && error.is_outcome_unknown(), "{error}");
+        let ClientError::Repeated { earlier, last } = error else { panic!("{error:?}") };
+        assert_eq!((earlier.kind(), last.kind()), (ErrorKind::ConnectionLost, ErrorKind::Disconnected));
+    }
+}
+
 #[tokio::test]
 async fn open_streams_are_bounded_and_options_checked() {
     let mut server = NatsServer::start().await;

@@ -28,11 +28,15 @@ pub(crate) fn reach(creds: Option<PathBuf>, service: &str, within: Duration, out
         let refused = match signals.unless_stopped(asked).await {
             None => return Ok(None),
             Some(Ok(_)) => None,
-            // Whoever may call the method or not, it is the service that says so.
-            Some(Err(ClientError::Remote(error))) => {
-                Some(error).filter(|error| error.code() != code::PERMISSION_DENIED)
+            Some(Err(error)) => {
+                // It does nothing, so that the attempts before may have run is of no account.
+                let last = if let ClientError::Repeated { last, .. } = error { *last } else { error };
+                match last {
+                    // Whoever may call the method or not, it is the service that says so.
+                    ClientError::Remote(error) => Some(error).filter(|error| error.code() != code::PERMISSION_DENIED),
+                    last => return Err(last),
+                }
             }
-            Some(Err(error)) => return Err(error),
         };
         Ok(Some((refused, started.elapsed())))
     })?;
