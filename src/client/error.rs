@@ -51,13 +51,17 @@ pub enum ClientError {
         /// The broker's `max_payload` in bytes.
         limit: usize,
     },
-    /// The broker does not let this connection publish on the subject.
+    /// The broker does not let this connection publish on the subject. If the call was `sent`, it is the control of its stream that
+    /// is forbidden, which cannot go on without: the outcome is unknown.
     #[error(
-        "the broker forbids this user to publish on `{subject}`: ask for that permission, or check agent and service"
+        "the broker forbids this user to publish on `{subject}`{}: ask for that permission, or check agent and service",
+        if *.sent { ", which the stream needs to go on, outcome unknown" } else { "" }
     )]
     Forbidden {
         /// The subject.
         subject: String,
+        /// Whether the request itself was sent.
+        sent: bool,
     },
     /// The broker does not let this connection read its own inbox, so no answer could arrive.
     #[error("the broker forbids this user to subscribe to `{subject}`: the agent needs `subscribe` on its own inbox")]
@@ -301,18 +305,20 @@ impl ClientError {
             | Self::Ended
             | Self::Repeated { .. }
             | Self::InboxForbidden { .. } => true,
-            // These speak of one delivery: another copy of the message may have run, or may yet. After a timeout the
-            // method may have been cut off anywhere.
-            Self::Remote(error) | Self::Clock { error, .. } => matches!(
-                error.code(),
-                code::STALE
-                    | code::REPLAYED
-                    | code::QUOTA_EXCEEDED
-                    | code::OVERLOADED
-                    | code::TIMEOUT
-                    | code::CANCELLED
-            ),
-            Self::Cancelled { sent } => *sent,
+            Self::Remote(error) | Self::Clock { error, .. } => match error.code() {
+                // These speak of one delivery: another copy of the message may have run, or may yet.
+                code::STALE | code::REPLAYED | code::QUOTA_EXCEEDED | code::OVERLOADED => true,
+                // The method may have been cut off anywhere. The last is signed only of a call under way.
+                code::TIMEOUT | code::CANCELLED | code::UNAUTHENTICATED => true,
+                // SPEC.md §14: else it was denied before it began.
+                code::PERMISSION_DENIED => says(error, "outcome").as_deref() == Some("unknown"),
+                // The others speak of what was sent, or of a call that ran.
+                code::CONFLICT => !matches!(says(error, "idempotency").as_deref(), Some("other_params" | "not_kept")),
+                _ => false,
+            },
+            Self::Cancelled { sent } | Self::Forbidden { sent, .. } => *sent,
+            // It is this side that has ended the stream.
+            Self::Protocol(error) => matches!(error, ProtocolError::Part(_)),
             // A call that was under way when the client was closed.
             Self::Closed => true,
             Self::Credentials(_)
@@ -324,8 +330,6 @@ impl ClientError {
             | Self::ResultTooLarge { .. }
             | Self::Disconnected { .. }
             | Self::TooLarge { .. }
-            | Self::Forbidden { .. }
-            | Self::Protocol(_)
             | Self::Decode { .. } => false,
         }
     }
@@ -456,6 +460,12 @@ pub enum ProtocolError {
     Part(&'static str),
 }
 
+/// The text that a member of the data of a service's error has.
+fn says(error: &RpcError, member: &str) -> Option<String> {
+    let data: serde_json::Value = serde_json::from_str(error.data()?.get()).ok()?;
+    Some(data.get(member)?.as_str()?.to_owned())
+}
+
 fn suspicion(reason: &Unverifiable) -> &'static str {
     match reason {
         Unverifiable::Key | Unverifiable::Signature => "the service's keys and those of the credentials may differ",
@@ -478,5 +488,39 @@ impl std::fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = self.0.to_string();
         text.chars().take(200).flat_map(char::escape_debug).try_for_each(|c| std::fmt::Write::write_char(f, c))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SPEC.md §14.
+    #[test]
+    fn what_an_error_says_of_its_call_decides_whether_it_may_have_run() {
+        let remote =
+            |code, data: serde_json::Value| ClientError::Remote(RpcError::with_code(code, "m").with_data(&data));
+        let conflict = |what: &str| remote(code::CONFLICT, serde_json::json!({ "idempotency": what }));
+        let unknown = [
+            conflict("running"),
+            conflict("unknown"),
+            remote(code::CONFLICT, serde_json::json!([])),
+            remote(code::PERMISSION_DENIED, serde_json::json!({ "outcome": "unknown" })),
+            remote(code::UNAUTHENTICATED, serde_json::Value::Null),
+            ClientError::Protocol(ProtocolError::Part("item")),
+        ];
+        let known = [
+            conflict("other_params"),
+            conflict("not_kept"),
+            remote(code::PERMISSION_DENIED, serde_json::Value::Null),
+            // Of a method, which means something of its own by that.
+            remote(7, serde_json::json!({ "outcome": "unknown" })),
+            ClientError::Protocol(ProtocolError::Shape),
+        ];
+        for (errors, is_unknown) in [(&unknown[..], true), (&known[..], false)] {
+            for error in errors {
+                assert_eq!(error.is_outcome_unknown(), is_unknown, "{error:?}");
+            }
+        }
     }
 }

@@ -309,7 +309,7 @@ impl Pending {
                 continue;
             }
             refused += 1;
-            let error = ClientError::Forbidden { subject: subject.to_owned() };
+            let error = ClientError::Forbidden { subject: subject.to_owned(), sent: of_control };
             expected.uncontrolled.fetch_or(of_control, Ordering::Relaxed);
             match entry {
                 Entry::Call(waiting) if of_call => waiting.end(Err(error)),

@@ -171,7 +171,11 @@ impl Refusal {
             Self::Ended(ending) => match ending {
                 Ending::Cancelled => error(code::CANCELLED, "cancelled"),
                 Ending::Unauthenticated => error(code::UNAUTHENTICATED, "unauthenticated"),
-                Ending::Denied => error(code::PERMISSION_DENIED, "permission denied"),
+                // Else it would say that nothing was executed.
+                Ending::Denied => Answer::Error(
+                    RpcError::with_code(code::PERMISSION_DENIED, "permission denied: no longer, and it had begun")
+                        .with_data(&json!({ "outcome": "unknown" })),
+                ),
                 Ending::Stalled => error(code::TIMEOUT, "timeout: frames were not acknowledged for 30 s"),
                 Ending::Suspended | Ending::NoRoom | Ending::Draining => overloaded(RETRY_AFTER_MS),
             },

@@ -39,7 +39,7 @@ use sealwire::wire::{
 use sealwire::{Clock as _, Name, SystemClock};
 use sealwire_testkit::site::{Answer, Site, agent_key, methods, signed_now, write};
 use sealwire_testkit::{NatsServer, SOON, settle, within};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// When the method learned that it was cancelled, in microseconds since the first look at the clock.
 type Noticed = Arc<AtomicU64>;
@@ -255,7 +255,7 @@ async fn a_policy_file_that_changes_ends_what_it_forbids() {
     let changed = Instant::now();
     let (_, last) = ticks.rest().await;
     println!("ended {:?} after the file had changed", changed.elapsed());
-    assert_eq!(last["error"]["code"], -32002);
+    assert_eq!((&last["error"]["code"], &last["error"]["data"]), (&json!(-32002), &json!({ "outcome": "unknown" })));
     assert_eq!(count.rest().await.0.len(), 100, "what is still allowed goes on");
     served.stop().await.unwrap();
 }

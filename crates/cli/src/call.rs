@@ -333,7 +333,8 @@ fn failure(error: ClientError) -> Failure {
 fn exit(error: &ClientError) -> Exit {
     match error.kind() {
         ErrorKind::Remote => match error.remote().map(RpcError::code) {
-            Some(code::PERMISSION_DENIED) => Exit::Denied,
+            // What was ended for that has run in part.
+            Some(code::PERMISSION_DENIED) if !error.is_outcome_unknown() => Exit::Denied,
             // The service says so itself; neither side knows how far the method got.
             Some(code::TIMEOUT) => Exit::Timeout,
             _ => Exit::Remote,

@@ -106,7 +106,7 @@ async fn violation_ends_every_call_on_that_subject_and_no_other() {
     for waiter in &mut waiters {
         let end = waiter.ended().await;
         assert!(
-            matches!(&end, Some(Err(ClientError::Forbidden { subject })) if subject == "rpc.v1.desk.ann"),
+            matches!(&end, Some(Err(ClientError::Forbidden { subject, sent: false })) if subject == "rpc.v1.desk.ann"),
             "{end:?}"
         );
     }

@@ -46,7 +46,10 @@ async fn forbidden_subject_is_told_at_once_and_by_name() {
     let client = client_as(&stage, "ann", "a").await;
     // After the deadline it would be another error.
     let error = within(SOON, client.call::<u64>("desk", "desk/count", ())).await.unwrap_err();
-    assert!(matches!(&error, ClientError::Forbidden { subject } if subject == "rpc.v1.desk.ann"), "{error:?}");
+    assert!(
+        matches!(&error, ClientError::Forbidden { subject, sent: false } if subject == "rpc.v1.desk.ann"),
+        "{error:?}"
+    );
     assert!(!error.is_outcome_unknown());
     // All calls on that subject, and only those: the method's own subject is permitted.
     let forbidden = (0..50).map(|_| client.call::<u64>("desk", "desk/count", ()));

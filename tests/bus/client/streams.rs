@@ -582,6 +582,67 @@ async fn a_call_that_ran_is_not_said_to_be_unsent_by_its_repetition() {
     }
 }
 
+/// SPEC.md §14, SPEC.md §25: what was ended while it ran is not said to be unexecuted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_revoked_or_denied_while_it_runs_has_run_in_part() {
+    for code in [code::UNAUTHENTICATED, code::PERMISSION_DENIED] {
+        let stage = Stage::open().await;
+        let mut items = stage.count(&json!({ "to": 100_000, "pause_ms": 5 }));
+        assert_eq!(next(&mut items).await, Some(1));
+        // No frame tells of this one.
+        let silent = stage.client.request("site").stream::<()>("site/wait", (60_000,));
+        eventually("both run", || stage.done.runs.load(Ordering::SeqCst) == 1).await;
+        if code == code::UNAUTHENTICATED {
+            stage.site.write_ring(&["bob"]);
+        } else {
+            let policy = "[role.worker]\nallow = [\"site/add\"]\n";
+            std::fs::write(stage.site.path("policies/policy.toml"), policy).unwrap();
+        }
+        let broken = loop {
+            match within(SOON, items.next()).await.unwrap() {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        for error in [broken, within(SOON, silent.finish::<u64>()).await.unwrap_err()] {
+            assert_eq!(error.remote().map(RpcError::code), Some(code), "{error}");
+            assert!(error.is_outcome_unknown(), "{error}");
+        }
+        // Before it runs it is another matter.
+        if code == code::PERMISSION_DENIED {
+            let denied = within(SOON, stage.client.call::<u64>("site", "site/wait", (1,))).await.unwrap_err();
+            assert_eq!(denied.remote().map(RpcError::code), Some(code));
+            assert!(!denied.is_outcome_unknown(), "{denied}");
+        }
+    }
+}
+
+const NO_CONTROL: &str = r#"
+no_auth_user: any
+authorization { users = [
+  { user: any, password: any, permissions: { publish: [">"], subscribe: [">"] } }
+  { user: ann, password: ann, permissions: { publish: ["rpc.v1.*.ann", "rpc.v1.*.ann.>"], subscribe: ["_INBOX.ann.>"] } }
+] }
+"#;
+
+/// SPEC.md §19: the service runs it all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_whose_control_is_forbidden_has_run_in_part() {
+    let server = NatsServer::start_with(NO_CONTROL).await;
+    let (site, done) = (Site::new(&server.url()), Arc::new(Done::default()));
+    let _served = site.serve(methods(Arc::clone(&done))).await;
+    let name = |text: &str| Name::new(text).unwrap();
+    let (user, password) = (Some("ann".into()), Some("ann".to_owned().into()));
+    let bus = BusConfig { user, password, ..BusConfig::open(&server.url()) };
+    let credentials = Credentials::new(name("test"), name("ann"), agent_key("ann"), bus);
+    let client = Client::builder(credentials.token(site.token("ann", &["worker"])));
+    let client = within(SOON, client.connect()).await.unwrap();
+    let items = client.request("site").window(8).stream::<u64>("site/count", json!({ "to": 500, "pause_ms": 1 }));
+    let error = within(SOON, items.finish::<()>()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Forbidden { sent: true, .. }), "{error:?}");
+    assert!(done.made.load(Ordering::SeqCst) > 0 && error.is_outcome_unknown(), "{error}");
+}
+
 #[tokio::test]
 async fn open_streams_are_bounded_and_options_checked() {
     let mut server = NatsServer::start().await;

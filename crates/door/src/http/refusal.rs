@@ -375,7 +375,7 @@ mod tests {
             ClientError::TooLarge { size: 2, limit: 1 },
         ];
         let unknown = [
-            ClientError::Forbidden { subject: "s".to_owned() },
+            ClientError::Forbidden { subject: "s".to_owned(), sent: false },
             ClientError::InboxForbidden { subject: "s".to_owned() },
             ClientError::Protocol(ProtocolError::UnknownId),
             ClientError::ResultTooLarge { limit: 1 },

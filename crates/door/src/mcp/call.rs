@@ -644,7 +644,9 @@ fn refused(era: Era, tool: &Tool, error: &ClientError, receipt: Map<String, Valu
         (code::UNAUTHENTICATED | code::STALE | code::REPLAYED, _) => return unsaid(era, error),
         // SPEC.md §10: of a stream, which each call of a tool is, it may have begun. Whoever is told to try again does.
         (code::OVERLOADED, _) => return unsaid(era, error),
-        (code::PERMISSION_DENIED, _) => "permission denied: not with these arguments".to_owned(),
+        (code::PERMISSION_DENIED, _) if !error.is_outcome_unknown() => {
+            "permission denied: not with these arguments".to_owned()
+        }
         (_, Some(ms)) => format!("{}: retry after {ms} ms", remote.message()),
         _ => remote.message().to_owned(),
     };

@@ -116,13 +116,13 @@ pub(super) fn version(head: &Parts) -> Result<(), Refusal> {
 pub(super) fn translated(expose: &Expose, error: &ClientError) -> Refusal {
     let is_native = expose.a2a.as_ref().is_some_and(|agent| agent.native);
     match error {
-        ClientError::Remote(error) => of_service(error, is_native),
+        ClientError::Remote(said) => of_service(said, error.is_outcome_unknown(), is_native),
         error => failed(expose, error).of_a2a(),
     }
 }
 
 /// An error that the service has signed.
-fn of_service(error: &RpcError, is_native: bool) -> Refusal {
+fn of_service(error: &RpcError, is_unknown: bool, is_native: bool) -> Refusal {
     let message = error.message().to_owned();
     let data = || {
         let data = error.data().filter(|data| data.get().len() <= DATA_BYTES)?;
@@ -131,7 +131,7 @@ fn of_service(error: &RpcError, is_native: bool) -> Refusal {
     match error.code() {
         code::UNAUTHENTICATED | code::STALE | code::REPLAYED => Refusal::not_taken().of_a2a(),
         code::METHOD_NOT_FOUND => fault(code::METHOD_NOT_FOUND, "METHOD_NOT_FOUND", message),
-        code::PERMISSION_DENIED => {
+        code::PERMISSION_DENIED if !is_unknown => {
             of_reason(StatusCode::FORBIDDEN, -code::PERMISSION_DENIED, "PERMISSION_DENIED", message, &json!({}))
         }
         code::INVALID_PARAMS | code::VALIDATION_FAILED => invalid("message.parts[0].data.params", message),
@@ -144,8 +144,8 @@ fn of_service(error: &RpcError, is_native: bool) -> Refusal {
                 .with_data(json!([info, retry]))
                 .with(RETRY_AFTER, HeaderValue::from(retry_ms.div_ceil(1_000).max(1)))
         }
-        // It has begun, or, without room (`-32014`), it may have: what it has done by then nobody says.
-        code::TIMEOUT | code::OVERLOADED => {
+        // It has begun, or may have: what it has done by then nobody says.
+        _ if is_unknown => {
             let unknown = json!({ "outcome": "unknown" });
             of_reason(StatusCode::OK, code::INTERNAL_ERROR, "OUTCOME_UNKNOWN", message, &unknown)
         }
@@ -168,12 +168,16 @@ mod tests {
     use super::*;
 
     fn said(error: &RpcError, is_native: bool) -> (u16, Value) {
-        let refusal = of_service(error, is_native);
+        let refusal = of_service(error, ClientError::Remote(error.clone()).is_outcome_unknown(), is_native);
         (refusal.status.as_u16(), serde_json::from_slice::<Value>(&refusal.text()).unwrap()["error"].clone())
     }
 
     fn error(code: i32) -> RpcError {
-        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"m"}}}}"#);
+        with_data(code, "null")
+    }
+
+    fn with_data(code: i32, data: &str) -> RpcError {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"m","data":{data}}}}}"#);
         match sealwire::rpc::Responses::parse(text.as_bytes(), &sealwire::rpc::Limits::default()).unwrap() {
             sealwire::rpc::Responses::Single(response) => response.outcome.unwrap_err(),
             sealwire::rpc::Responses::Batch(_) => unreachable!("one response"),
@@ -202,6 +206,10 @@ mod tests {
         assert_eq!(said(&error(-32_601), false).1["code"], -32_601);
         for code in [-32_010, -32_011, -32_012, -32_003, -32_014] {
             assert_eq!(said(&error(code), true).1["data"][0]["metadata"]["outcome"], "unknown", "{code}");
+        }
+        for (code, data) in [(-32_002, r#"{"outcome":"unknown"}"#), (-32_017, r#"{"idempotency":"running"}"#)] {
+            let (status, said) = said(&with_data(code, data), false);
+            assert_eq!((status, &said["data"][0]["reason"]), (200, &json!("OUTCOME_UNKNOWN")), "{code}");
         }
         // A service that is an agent itself says them with the other sign.
         for (code, reason) in (32_001..).zip(REASONS) {
