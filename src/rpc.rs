@@ -15,6 +15,7 @@ mod response;
 
 pub use crate::strict_json::{Flaw, MAX_DEPTH, MAX_VALUE_DEPTH, strict_text, strict_value};
 pub use canonical::{CanonicalError, canonical};
+pub(crate) use error::one_line;
 pub use error::{RpcError, code};
 pub use id::Id;
 pub use limits::{Limits, MAX_BATCH};

@@ -44,7 +44,7 @@ use crate::clock::Clock;
 use crate::log_limiter::KeyedLogLimiter;
 use crate::name::Name;
 use crate::policy::{DecisionRecord, PolicySet, Question, Reason, StreamRecord};
-use crate::rpc::{Id, Outcome, Response, RpcError};
+use crate::rpc::{Id, Outcome, Response, RpcError, one_line};
 use crate::wire::{Binding, Delivery, Endpoint, Envelope, EnvelopeError, ReplyTo, Sealed};
 
 use answers::{Answers, TooLarge};
@@ -444,6 +444,9 @@ impl Drop for RecordedEnd<'_> {
 /// How large a page of `rpc.discover` is for callers that take frames, in bytes.
 const PAGE: usize = 1 << 20;
 
+/// The most characters of the cause of an error that are logged.
+const MAX_CAUSE: usize = 1_000;
+
 /// How long a method that has asked for it may go on once its call is ended.
 const NOTICE: Duration = Duration::from_secs(1);
 
@@ -579,7 +582,8 @@ impl Inner {
             message_id = %&*message.id,
             code = error.map(RpcError::code),
             stored = is_stored,
-            error = error.and_then(std::error::Error::source).map(ToString::to_string),
+            // It may be what the caller has answered to a question.
+            error = error.and_then(std::error::Error::source).map(|cause| one_line(&cause.to_string(), MAX_CAUSE)),
             frames = message.open.frames().map(FrameWriter::frames).filter(|frames| *frames > 0),
             duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
             "call"

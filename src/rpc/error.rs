@@ -185,9 +185,22 @@ fn is_application(code: i32) -> bool {
     !(-32768..=-32000).contains(&code) || matches!(code, code::VALIDATION_FAILED | code::DEPENDENCY_FAILED)
 }
 
+/// The most characters of a message that are shown; who wants all of it has [`RpcError::message`].
+const MAX_MESSAGE: usize = 1_000;
+
+/// Escapes whatever is not printable, and keeps the first `most` characters.
+pub(crate) fn one_line(text: &str, most: usize) -> String {
+    let escape = |c: char| {
+        let printable = matches!(c, '"' | '\'' | '\\');
+        printable.then_some(c).into_iter().chain((!printable).then(|| c.escape_debug()).into_iter().flatten())
+    };
+    text.chars().flat_map(escape).take(most).collect()
+}
+
 impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.message, self.code)
+        // What another party has sent, wherever it is shown.
+        write!(f, "{} ({})", one_line(&self.message, MAX_MESSAGE), self.code)
     }
 }
 
@@ -205,5 +218,19 @@ impl fmt::Debug for RpcError {
 impl StdError for RpcError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_shown_on_one_short_line_whatever_its_sender_says() {
+        let said = format!("no \"Zürich\"\u{1b}[2J\u{202e}\r\n{}", "x".repeat(190_000));
+        let shown = RpcError::received(7, said.clone(), None).to_string();
+        assert!(shown.starts_with(r#"no "Zürich"\u{1b}[2J\u{202e}\r\nxxx"#) && shown.ends_with("x (7)"), "{shown}");
+        assert_eq!(shown.chars().count(), MAX_MESSAGE + " (7)".len());
+        assert_eq!(RpcError::received(7, said.clone(), None).message(), said);
     }
 }

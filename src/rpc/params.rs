@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::RpcError;
+use super::error::one_line;
 use super::json::{is_array, is_object};
 
 /// The `params` of a request: a JSON object or array, kept as the text that came.
@@ -114,7 +115,7 @@ fn refusal<P: DeserializeOwned>(text: &str, error: &serde_json::Error) -> RpcErr
     let error = error.to_string();
     // The position is that within the parameters, which the caller never sees as a text of their own.
     let reason = error.rsplit_once(" at line ").map_or(error.as_str(), |(reason, _)| reason);
-    RpcError::invalid_params(one_line(&in_words(&place, reason)))
+    RpcError::invalid_params(one_line(&in_words(&place, reason), MAX_REASON))
 }
 
 /// `place` is where serde was, such as `order.amount` or `[1]`, and `reason` what it says.
@@ -209,15 +210,6 @@ fn value(found: &str) -> String {
         None if found == "sequence" => "an array".to_owned(),
         _ => found.to_owned(),
     }
-}
-
-/// Escapes whatever is not printable and keeps the first [`MAX_REASON`] characters.
-fn one_line(text: &str) -> String {
-    let escape = |c: char| {
-        let printable = matches!(c, '"' | '\'' | '\\');
-        printable.then_some(c).into_iter().chain((!printable).then(|| c.escape_debug()).into_iter().flatten())
-    };
-    text.chars().flat_map(escape).take(MAX_REASON).collect()
 }
 
 /// Two lines of a terminal: enough for serde's longest list of expected fields that anybody reads.

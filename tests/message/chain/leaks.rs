@@ -232,6 +232,19 @@ async fn logged<F: Future<Output = ()>>(work: impl FnOnce() -> F) -> String {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_method_repeats_of_its_caller_fills_no_log() {
+    let desk = Desk::open_with(talkative(), POLICY, patient());
+    let ann = desk.agent("ann", &["worker"]);
+    let log = logged(|| async {
+        let said = json!([format!("\u{202e}{}", "A".repeat(100_000))]);
+        desk.ask(&ann, &call("desk/fail", &said.to_string())).await.unwrap();
+    })
+    .await;
+    assert!(log.contains("cannot reach") && log.contains("AAA"), "{log}");
+    assert!(log.lines().all(|line| line.len() < 4_096) && !log.contains('\u{202e}'), "{log}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn log_lines_hold_no_tokens_signatures_or_parameters_and_no_control_characters() {
     let desk = Desk::open_with(talkative(), POLICY, patient());
     let marker = "marker-of-a-parameter";
