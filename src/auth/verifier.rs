@@ -230,8 +230,11 @@ impl Verifier {
     /// # Errors
     /// [`ServiceKeyMissing`]; the ring before stays.
     pub fn replace_ring(&self, ring: KeyRing) -> Result<(), ServiceKeyMissing> {
-        let service = self.keys.load().service.clone();
-        self.keys.store(Arc::new(Keys::new(ring, service)?));
+        // A service key is exchanged and never taken away, so what holds here still holds below.
+        if ring.needs_service_key() && self.service_key().is_none() {
+            return Err(ServiceKeyMissing);
+        }
+        self.keys.rcu(|keys| Keys { ring: ring.share(), service: keys.service.clone() });
         Ok(())
     }
 

@@ -223,3 +223,32 @@ fn a_lease_counts_from_now() {
         assert_eq!(claims.op, ControlOp::Ack { ack: 1, window: None, timeout_ms: Some(signed) });
     }
 }
+
+/// Each has a watcher of its own, so they change at the same moment when both files do.
+#[test]
+fn a_ring_and_a_service_key_that_change_together_are_both_in_force() {
+    let verifier = Vectors::load().verifier();
+    let endpoint = Vectors::endpoint();
+    // Large, so that an exchange takes its time.
+    let keys = (0..1_000).map(|agent| {
+        let key = AgentKey::hmac(&format!("a{agent}.k"), &[7; 32]).unwrap();
+        let owner = Name::new(&format!("a{agent}")).unwrap();
+        KeyEntry::hmac(key.kid(), owner, &key.derived(endpoint.audience()).unwrap())
+    });
+    let file = KeyRingFile { audience: endpoint.audience().to_string(), keys: keys.collect() };
+    let ring = KeyRing::new(file, endpoint.audience()).unwrap();
+    let start = std::sync::Barrier::new(2);
+    for round in 0..500 {
+        let kid = format!("svc:prod/math:{round}");
+        let key = ServiceKey::generate(&kid, endpoint.audience()).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                verifier.replace_ring(ring.share()).unwrap();
+            });
+            start.wait();
+            verifier.replace_service_key(key);
+        });
+        assert_eq!(verifier.service_key().unwrap().kid(), kid);
+    }
+}
