@@ -26,7 +26,7 @@ pub use caller::{Caller, TokenFacts};
 #[cfg(feature = "service")]
 pub use keyring::{KeyEntry, KeyRing, KeyRingError, KeyRingFile, KeyStatus, MAX_RECORDS};
 #[cfg(feature = "service")]
-pub use outcomes::{Claimed, LocalOutcomes, OutcomeKey, OutcomeStore, OutcomeStoreError};
+pub use outcomes::{Claimed, LocalOutcomes, OutcomeKey, OutcomeStore, OutcomeStoreError, Withdrawal};
 #[cfg(feature = "service")]
 pub(crate) use replay::ANSWER_WITHIN;
 #[cfg(feature = "shared-guard")]

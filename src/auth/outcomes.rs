@@ -57,6 +57,25 @@ pub trait OutcomeStore: Send + Sync + Debug + 'static {
         content: Bytes,
         keep: Duration,
     ) -> BoxFuture<'a, Result<u64, OutcomeStoreError>>;
+
+    /// Undoes a change that ended with [`OutcomeStoreError::Unanswered`], once the store can be asked again. Does not wait for
+    /// that, and gives up what cannot be told in the end. Nothing but the entry with this very content is touched.
+    fn withdraw(&self, _change: Withdrawal) {}
+}
+
+/// A change that may have been made, and is not to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Withdrawal {
+    /// Of which entry.
+    pub key: OutcomeKey,
+    /// The revision that was to be replaced; 0 if there was none.
+    pub revision: u64,
+    /// What was to be written.
+    pub content: Bytes,
+    /// What is written in its place.
+    pub instead: Bytes,
+    /// For how long that lasts.
+    pub keep: Duration,
 }
 
 /// What an entry is found by.
@@ -119,7 +138,10 @@ pub enum OutcomeStoreError {
     /// The entry is not of this revision any more.
     #[error("the stored outcome was changed by another replica")]
     Taken,
-    /// The store cannot be asked, or gave no answer that is understood. The change may have been made.
+    /// The store cannot be asked, or does not take the change.
     #[error("the store of outcomes is unavailable")]
     Unavailable,
+    /// The store gave no answer that is understood. The change may have been made, or be made yet.
+    #[error("the store of outcomes did not answer")]
+    Unanswered,
 }

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::calls::Call;
-use crate::auth::{Claimed, OutcomeKey, OutcomeStore, OutcomeStoreError, Verifier};
+use crate::auth::{Claimed, OutcomeKey, OutcomeStore, OutcomeStoreError, Verifier, Withdrawal};
 use crate::rpc::{Id, Limits, Outcome, Params, Response, Responses};
 use crate::wire::{Audience, HmacKey};
 
@@ -225,18 +225,38 @@ impl Idempotency {
         let (revision, content) = match self.store.claim(&attempt.key, claim.clone(), keep).await {
             Ok(Claimed::New { revision }) => return Begun::Run(Ticket { attempt, revision }),
             Ok(Claimed::Held { revision, content }) => (revision, content),
-            Err(error) => return Begun::Refused(error),
+            Err(error) => {
+                let instead = attempt.entry(&mac, State::NotStarted, None);
+                return self.refuse(error, attempt, 0, claim, instead, keep);
+            }
         };
         match attempt.meaning(&mac, &content, now_ms) {
             Meaning::Stored(outcome) => Begun::Stored(outcome),
             Meaning::Conflict(conflict) => Begun::Conflict(conflict),
-            Meaning::Free => match self.store.replace(&attempt.key, revision, claim, keep).await {
+            Meaning::Free => match self.store.replace(&attempt.key, revision, claim.clone(), keep).await {
                 Ok(revision) => Begun::Run(Ticket { attempt, revision }),
                 // Another one was quicker.
                 Err(OutcomeStoreError::Taken) => Begun::Conflict(Conflict::Running { retry_after_ms: RETRY_AFTER_MS }),
-                Err(error) => Begun::Refused(error),
+                Err(error) => self.refuse(error, attempt, revision, claim, content, keep),
             },
         }
+    }
+
+    /// The attempt ends here, so a claim of it that is stored all the same, or will be, must not keep its key from others: what was
+    /// there before takes its place.
+    fn refuse(
+        &self,
+        error: OutcomeStoreError,
+        attempt: Attempt,
+        revision: u64,
+        content: Bytes,
+        instead: Bytes,
+        keep: Duration,
+    ) -> Begun {
+        if error == OutcomeStoreError::Unanswered {
+            self.store.withdraw(Withdrawal { key: attempt.key, revision, content, instead, keep });
+        }
+        Begun::Refused(error)
     }
 
     /// Writes down how the run ended. If that fails the claim stays, and says later that nobody knows.

@@ -4,18 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, join_all};
 use sealwire::auth::{
-    Claimed, OutcomeKey, OutcomeStore, OutcomeStoreError, ReplayGuard, SharedConfig, SharedGuard, Window,
+    AdmitError, Claimed, GuardIdentity, GuardStats, OutcomeKey, OutcomeStore, OutcomeStoreError, ReplayGuard,
+    SharedConfig, SharedGuard, Window, Withdrawal,
 };
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router};
+use sealwire::wire::Nonce;
 use sealwire::{BusConfig, Clock as _, Name, SystemClock};
 use sealwire_testkit::cluster::Cluster;
 use sealwire_testkit::desk::{Desk, Setup, call};
 use sealwire_testkit::{NatsServer, SOON, within};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -155,6 +158,14 @@ type Runs = Arc<AtomicUsize>;
 
 /// Replicas of one service without sockets of their own, with one guard's stream.
 async fn replicas(server: &NatsServer, runs: &Runs) -> (Vec<Desk>, Vec<Arc<SharedGuard>>) {
+    replicas_judged_by(server, runs, |guard| guard).await
+}
+
+async fn replicas_judged_by(
+    server: &NatsServer,
+    runs: &Runs,
+    judge: impl Fn(Arc<dyn ReplayGuard>) -> Arc<dyn ReplayGuard>,
+) -> (Vec<Desk>, Vec<Arc<SharedGuard>>) {
     let (mut desks, mut guards) = (Vec::new(), Vec::new());
     for _ in 0..2 {
         let guard = guard(BusConfig::open(&server.url()), |_| {}).await;
@@ -169,7 +180,7 @@ async fn replicas(server: &NatsServer, runs: &Runs) -> (Vec<Desk>, Vec<Arc<Share
             },
         );
         let router = router.idempotent("desk/pay", MINUTE);
-        let setup = Setup { guard: Some(Arc::clone(&guard) as Arc<dyn ReplayGuard>), ..Setup::default() };
+        let setup = Setup { guard: Some(judge(Arc::clone(&guard) as Arc<dyn ReplayGuard>)), ..Setup::default() };
         desks.push(Desk::open_as(setup, |service| service.methods(router)));
         store(&guard).await;
         guards.push(guard);
@@ -308,4 +319,105 @@ async fn what_the_service_did_not_sign_is_no_outcome() {
     sleep(Duration::from_millis(500)).await;
     assert_eq!(pay(&desks[1], "l", "[7,false]").await["error"]["data"]["idempotency"], "unknown");
     assert_eq!((runs.load(Ordering::SeqCst), guards.len()), (2, 2));
+}
+
+/// Admits everything, so that the store of outcomes is all that is asked.
+#[derive(Debug)]
+struct Admits(Arc<dyn ReplayGuard>);
+
+impl ReplayGuard for Admits {
+    fn fence(&self) -> u64 {
+        0
+    }
+
+    fn admit<'a>(
+        &'a self,
+        _owner: &'a Name,
+        _nonce: Nonce,
+        _iat: u64,
+        _exp: u64,
+        _received: Instant,
+    ) -> BoxFuture<'a, Result<(), AdmitError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+
+    fn identity(&self) -> GuardIdentity {
+        self.0.identity()
+    }
+
+    fn outcomes(&self) -> Option<Arc<dyn OutcomeStore>> {
+        self.0.outcomes()
+    }
+
+    fn not_ready(&self) -> Option<String> {
+        None
+    }
+
+    fn stats(&self) -> GuardStats {
+        GuardStats::default()
+    }
+}
+
+/// SPEC.md §6: refused is not run, so whoever asks again gets it run, wherever.
+#[tokio::test]
+async fn a_claim_that_is_stored_after_it_was_refused_does_not_keep_its_key() {
+    let mut server = NatsServer::start().await;
+    let runs = Runs::default();
+    let (desks, _guards) = replicas_judged_by(&server, &runs, |guard| Arc::new(Admits(guard))).await;
+    server.pause().await;
+    assert_eq!(pay(&desks[0], "k", "[5,false]").await["error"]["code"], -32014);
+    server.resume().await;
+    // Of the other replica, so that its own memory does not help.
+    let again = within(2 * SOON, async {
+        loop {
+            let again = pay(&desks[1], "k", "[5,false]").await;
+            if again["error"]["code"] != -32014 && again["error"]["data"]["idempotency"] != "running" {
+                return again;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    assert_eq!((again, runs.load(Ordering::SeqCst)), (json!({"jsonrpc": "2.0", "result": 5, "id": 1}), 1));
+    assert_eq!(pay(&desks[0], "k", "[5,false]").await["idempotent_replay"], true);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn what_is_withdrawn_goes_when_it_comes_and_nothing_else_does() {
+    let server = NatsServer::start().await;
+    let guard = guard(BusConfig::open(&server.url()), |_| {}).await;
+    let store = store(&guard).await;
+    let withdraw = |key: &OutcomeKey, revision| {
+        let (content, instead) = ("withdrawn".into(), "instead".into());
+        store.withdraw(Withdrawal { key: key.clone(), revision, content, instead, keep: MINUTE });
+    };
+    let claim = async |key, content: &'static str| store.claim(key, content.into(), MINUTE).await;
+    let held = async |key| match claim(key, "late").await {
+        Ok(Claimed::Held { content, .. }) => content,
+        other => panic!("{other:?}"),
+    };
+    let [stored, absent, others, coming] = ["stored", "absent", "others", "coming"].map(|scope| key("ann", scope));
+    claim(&stored, "withdrawn").await.unwrap();
+    claim(&others, "running").await.unwrap();
+    let Ok(Claimed::New { revision }) = claim(&coming, "before").await else { panic!() };
+    for (key, revision) in [(&stored, 0), (&absent, 0), (&others, 0), (&coming, revision)] {
+        withdraw(key, revision);
+    }
+    // Looked for once a second.
+    sleep(Duration::from_millis(2_500)).await;
+    assert_eq!([held(&stored).await, held(&absent).await], ["instead", "instead"]);
+    assert_eq!([held(&others).await, held(&coming).await], ["running", "before"]);
+    store.replace(&coming, revision, "withdrawn".into(), MINUTE).await.unwrap();
+    within(SOON, async {
+        while held(&coming).await != "instead" {
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    assert_eq!(held(&others).await, "running");
 }

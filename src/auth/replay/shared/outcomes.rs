@@ -3,11 +3,13 @@
 //!
 //! An entry is made by a publication that expects nothing under its subject, and replaced by one that expects the sequence
 //! number that is there; the stream does one of them for any number that ask. A publication without an answer is asked again;
-//! what is read then is this one's own if the contents are equal, since no two are.
+//! what is read then is this one's own if the contents are equal, since no two are. One that had no answer at all may be stored
+//! long after its caller was refused: it is withdrawn then.
 //!
 //! The stream has the guard's connection and permissions. A task finds, makes and looks at it once a second, apart from the
 //! guard's own, so that what ails this one stops no call without a key.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +18,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_nats::{Client, HeaderMap};
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
@@ -28,7 +30,7 @@ use super::in_flight::InFlightLimiter;
 use super::publish_check::{INSUFFICIENT_RESOURCES, MEMORY_EXCEEDED, STORE_FAILED};
 use super::stream::{self, ApiError, Info, StreamError};
 use super::{SharedConfig, fit, outcome_fit};
-use crate::auth::outcomes::{Amount, Claimed, Ledger, OutcomeKey, OutcomeStore, OutcomeStoreError};
+use crate::auth::outcomes::{Amount, Claimed, Ledger, OutcomeKey, OutcomeStore, OutcomeStoreError, Withdrawal};
 
 /// What [`super::SharedGuard::outcomes`] hands out.
 pub(super) struct SharedOutcomes {
@@ -40,6 +42,8 @@ pub(super) struct SharedOutcomes {
     /// What this replica has stored.
     ledger: Mutex<Ledger>,
     flight: InFlightLimiter,
+    /// Each with how often it was looked for.
+    withdrawn: Mutex<VecDeque<(Withdrawal, usize)>>,
 }
 
 struct Found {
@@ -70,6 +74,7 @@ impl SharedOutcomes {
             stream: ArcSwap::from_pointee(None),
             ledger: Mutex::default(),
             flight: InFlightLimiter::new(IN_FLIGHT, IN_FLIGHT_PER_AGENT),
+            withdrawn: Mutex::default(),
         }
     }
 
@@ -82,6 +87,8 @@ impl SharedOutcomes {
                     let error = self.look().await.err();
                     if error.is_some() {
                         self.stream.store(Arc::new(None));
+                    } else {
+                        self.settle().await;
                     }
                     let now = error.map(|error| self.shared.explained(&error.detail));
                     if now != said {
@@ -126,6 +133,40 @@ impl SharedOutcomes {
         Ok(())
     }
 
+    /// Looks for what was withdrawn, the oldest first.
+    async fn settle(&self) {
+        let some: Vec<_> = {
+            let mut all = self.withdrawn();
+            let count = all.len().min(SETTLED_AT_A_TIME);
+            all.drain(..count).collect()
+        };
+        let settled = join_all(some.iter().map(|(change, _)| self.undo(change))).await;
+        let left = some.into_iter().zip(settled).filter(|(_, settled)| !settled);
+        let left = left.map(|((change, looks), _)| (change, looks + 1)).filter(|(_, looks)| *looks < LOOKS);
+        self.withdrawn().extend(left);
+    }
+
+    /// Whether the change is not there, and cannot come any more.
+    ///
+    /// INVARIANT: no call runs twice by this. What is replaced has the very bytes that this replica wrote and refused, so its
+    /// call has not run and never will; and it is replaced under the revision at which these bytes were read. The claim of
+    /// a call that runs has other bytes, or has taken their place since, under another revision. Where there is nothing, what is
+    /// written expects nothing to be there, as every first claim does: one of both is stored.
+    async fn undo(&self, change: &Withdrawal) -> bool {
+        let Withdrawal { key, revision, content, instead, keep } = change;
+        let Ok((client, stream, _)) = self.ready() else { return false };
+        let at = match read(&client, &self.shared.config, &stream, key).await {
+            Ok(Some((sequence, held))) if held == content => sequence,
+            // What is still on its way finds this one, and is not stored.
+            Ok(None) if *revision == 0 => 0,
+            // It may come yet.
+            Ok(Some((sequence, _))) if sequence == *revision => return false,
+            Ok(_) => return true,
+            Err(()) => return false,
+        };
+        self.replace(key, at, instead.clone(), *keep).await.is_ok()
+    }
+
     /// The guard's client, while the guard itself is up.
     fn client(&self) -> Result<Client, Outage> {
         self.shared.link.load().up().map(|up| up.jetstream.client())
@@ -161,7 +202,7 @@ impl SharedOutcomes {
         let _permit = self.enter(key)?;
         // What is there already is told whatever the room, and no room is reason not to ask.
         let room = self.admit(key, true, size(key, &content), used);
-        let began = Instant::now();
+        let (began, mut silent) = (Instant::now(), false);
         loop {
             let answer = match room {
                 Ok(()) => publish(&client, &self.shared.config, &stream, key, 0, &content, keep).await,
@@ -172,8 +213,8 @@ impl SharedOutcomes {
                     self.ledger().set(key, size(key, &content), Instant::now() + keep);
                     return Ok(Claimed::New { revision: sequence });
                 }
-                Answer::Refused(error) => return Err(self.failed(error)),
-                Answer::Silence => {}
+                Answer::Refused(error) => return Err(self.failed(error, silent)),
+                Answer::Silence => silent = true,
                 Answer::Other => match (read(&client, &self.shared.config, &stream, key).await, room) {
                     (Ok(Some((revision, held))), _) if held == content => {
                         self.ledger().set(key, size(key, &content), Instant::now() + keep);
@@ -186,7 +227,7 @@ impl SharedOutcomes {
                 },
             }
             if began.elapsed() + AGAIN > ASK_FOR {
-                return Err(self.failed(OutcomeStoreError::Unavailable));
+                return Err(self.failed(OutcomeStoreError::Unanswered, silent));
             }
             sleep(AGAIN).await;
         }
@@ -207,15 +248,15 @@ impl SharedOutcomes {
         if more > 0 {
             self.admit(key, false, more, used)?;
         }
-        let began = Instant::now();
+        let (began, mut silent) = (Instant::now(), false);
         loop {
             match publish(&client, &self.shared.config, &stream, key, revision, &content, keep).await {
                 Answer::Stored { sequence } => {
                     self.ledger().set(key, size(key, &content), Instant::now() + keep);
                     return Ok(sequence);
                 }
-                Answer::Refused(error) => return Err(self.failed(error)),
-                Answer::Silence => {}
+                Answer::Refused(error) => return Err(self.failed(error, silent)),
+                Answer::Silence => silent = true,
                 Answer::Other => match read(&client, &self.shared.config, &stream, key).await {
                     Ok(Some((sequence, held))) if held == content => {
                         self.ledger().set(key, size(key, &content), Instant::now() + keep);
@@ -227,7 +268,7 @@ impl SharedOutcomes {
                 },
             }
             if began.elapsed() + AGAIN > ASK_FOR {
-                return Err(self.failed(OutcomeStoreError::Unavailable));
+                return Err(self.failed(OutcomeStoreError::Unanswered, silent));
             }
             sleep(AGAIN).await;
         }
@@ -240,12 +281,19 @@ impl SharedOutcomes {
         })
     }
 
-    /// Has the stream looked at, where it may not be what it was.
-    fn failed(&self, error: OutcomeStoreError) -> OutcomeStoreError {
-        if error == OutcomeStoreError::Unavailable {
+    /// Has the stream looked at, where it may not be what it was. An earlier publication without an answer counts for more than what
+    /// the last one was told.
+    fn failed(&self, error: OutcomeStoreError, silent: bool) -> OutcomeStoreError {
+        let error = if silent { OutcomeStoreError::Unanswered } else { error };
+        if matches!(error, OutcomeStoreError::Unavailable | OutcomeStoreError::Unanswered) {
             self.wake.notify_one();
         }
         error
+    }
+
+    /// Nothing between lock and unlock can panic halfway.
+    fn withdrawn(&self) -> MutexGuard<'_, VecDeque<(Withdrawal, usize)>> {
+        self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing between lock and unlock can panic halfway.
@@ -281,6 +329,14 @@ impl OutcomeStore for SharedOutcomes {
         keep: Duration,
     ) -> BoxFuture<'a, Result<u64, OutcomeStoreError>> {
         Box::pin(self.replace(key, revision, content, keep))
+    }
+
+    fn withdraw(&self, change: Withdrawal) {
+        let mut all = self.withdrawn();
+        // The first that had no answer are the likeliest to be stored.
+        if all.len() < WITHDRAWN {
+            all.push_back((change, 0));
+        }
     }
 }
 
@@ -384,7 +440,7 @@ fn understood(answer: &[u8], stream: &str, expected: u64) -> Answer {
         Ok(told) if told.stream == stream && told.seq > expected && !told.duplicate => {
             return Answer::Stored { sequence: told.seq };
         }
-        Ok(_) | Err(_) => return Answer::Refused(OutcomeStoreError::Unavailable),
+        Ok(_) | Err(_) => return Answer::Refused(OutcomeStoreError::Unanswered),
     };
     match refused {
         WRONG_LAST | WRONG_LAST_NOW => Answer::Other,
@@ -435,6 +491,12 @@ const IN_FLIGHT_PER_AGENT: usize = 128;
 const ASK_FOR: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// How many changes without an answer are remembered, how many of them are looked for at a time, and how often one is: once a
+/// second, which is more than a publication needs that a broker has read.
+const WITHDRAWN: usize = 1_024;
+const SETTLED_AT_A_TIME: usize = 64;
+const LOOKS: usize = 10;
+
 /// How often the stream is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
@@ -461,12 +523,13 @@ mod tests {
             r#"{"stream":"RO_1","seq":4}"#,
             r#"{"stream":"RO_2","seq":5}"#,
             r#"{"stream":"RO_1","seq":5,"duplicate":true}"#,
-            r#"{"error":{"err_code":10060}}"#,
-            r#"{"error":{}}"#,
             "{}",
             "",
         ] {
-            assert_eq!(told(strange), Answer::Refused(OutcomeStoreError::Unavailable), "{strange}");
+            assert_eq!(told(strange), Answer::Refused(OutcomeStoreError::Unanswered), "{strange}");
+        }
+        for refused in [r#"{"error":{"err_code":10060}}"#, r#"{"error":{}}"#] {
+            assert_eq!(told(refused), Answer::Refused(OutcomeStoreError::Unavailable), "{refused}");
         }
         for (code, answer) in [
             (WRONG_LAST, Answer::Other),
