@@ -38,10 +38,12 @@ pub(crate) enum Exit {
     Input = 30,
     /// A signal came before the end. What shells report of a process that Ctrl-C ended.
     Interrupted = 130,
+    /// SIGTERM came again before the end. What shells report of a process that it ended.
+    Terminated = 143,
 }
 
 impl Exit {
-    const ALL: [(Self, &str, &str); 13] = [
+    const ALL: [(Self, &str, &str); 14] = [
         (Self::Ok, "ok", "what was asked for was done"),
         (Self::Bug, "bug", "a fault in sealwire: please report it"),
         (Self::Usage, "usage", "the command line is wrong"),
@@ -55,6 +57,7 @@ impl Exit {
         (Self::Timeout, "timeout", "no answer before the deadline: whether the call ran is not known"),
         (Self::Input, "input", "a file, a key, a token or another input cannot be used"),
         (Self::Interrupted, "interrupted", "a signal came before the end"),
+        (Self::Terminated, "terminated", "a second signal came before the end, and was SIGTERM"),
     ];
 
     /// A name for scripts.

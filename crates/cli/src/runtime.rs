@@ -122,8 +122,8 @@ impl Listening {
 
     async fn next(&mut self) -> (&'static str, i32) {
         tokio::select! {
-            _ = self.terminate.recv() => ("SIGTERM", 128 + 15),
-            _ = self.interrupt.recv() => ("SIGINT", 128 + 2),
+            _ = self.terminate.recv() => ("SIGTERM", Exit::Terminated as i32),
+            _ = self.interrupt.recv() => ("SIGINT", Exit::Interrupted as i32),
         }
     }
 }
