@@ -92,11 +92,9 @@ impl Inner {
                 outgoing.tokens.invalidate_soon();
             }
             let is_stopped = outgoing.stop.as_ref().is_some_and(Stoppable::is_stopped);
-            let delay = if outgoing.idempotent && !is_stopped { retry_delay(&outcome) } else { None };
-            let Some(pause) = delay.map(|least| least.max(pause(*attempts))) else { return earlier.judge(outcome) };
-            if *attempts >= MAX_ATTEMPTS || Instant::now() + pause >= deadline {
-                return earlier.judge(outcome);
-            }
+            let again =
+                if outgoing.idempotent && !is_stopped { next_pause(&outcome, *attempts, deadline) } else { None };
+            let Some(pause) = again else { return earlier.judge(outcome) };
             earlier.note(outcome);
             sleep(pause).await;
         }
@@ -386,11 +384,19 @@ impl Earlier {
     }
 }
 
+/// The pause after which a repeatable message is sent again, if it is. What a service has signed says that it is there: that is
+/// repeated until the deadline, such as while a guard does not vouch for the time yet.
+pub(super) fn next_pause(outcome: &Result<Answer, ClientError>, attempts: u32, deadline: Instant) -> Option<Duration> {
+    let pause = retry_delay(outcome)?.max(pause(attempts));
+    let goes_on = attempts < MAX_ATTEMPTS || outcome.is_ok();
+    (goes_on && Instant::now() + pause < deadline).then_some(pause)
+}
+
 /// Whether a repeatable message is worth sending again, and after which pause at least.
 ///
 /// A timeout is not: there is no time left. Forged and altered answers are not: the wait for the genuine one took the
 /// time. Errors of the method and of the policy will be the same next time.
-pub(super) fn retry_delay(outcome: &Result<Answer, ClientError>) -> Option<Duration> {
+fn retry_delay(outcome: &Result<Answer, ClientError>) -> Option<Duration> {
     match outcome {
         Err(
             ClientError::NoResponders { .. }
@@ -423,15 +429,14 @@ fn retry_after(error: &RpcError) -> Duration {
 
 /// The pause after the `attempt`-th attempt: doubled each time up to 2 s, then cut by up to half at random, so that
 /// callers who failed together do not come back together.
-pub(super) fn pause(attempt: u32) -> Duration {
+fn pause(attempt: u32) -> Duration {
     let longest = FIRST_PAUSE.saturating_mul(1 << attempt.min(8)).min(LAST_PAUSE);
     let random = u32::try_from(RandomState::new().build_hasher().finish() % 512).unwrap_or(0);
     longest - longest * random / 1024
 }
 
-/// The most times that one call is sent. With the pauses between, about 9 s: longer than a service refuses messages after
-/// its start (5 s unless configured).
-pub(super) const MAX_ATTEMPTS: u32 = 10;
+/// The most times that one call is sent to where no service answers. With the pauses between, 5 to 9 s.
+const MAX_ATTEMPTS: u32 = 10;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
@@ -475,6 +480,22 @@ mod tests {
             assert_eq!(retry_delay(&error(code, "")), None, "{code}");
         }
         assert_eq!(retry_delay(&answer(r#"{"jsonrpc":"2.0","result":1,"id":1}"#)), None);
+    }
+
+    /// docs/reliability.md.
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_says_not_yet_is_asked_until_the_deadline() {
+        for refused in [error(-32011, ""), error(-32014, r#","data":{"retry_after_ms":1000}"#)] {
+            let (started, mut attempts) = (Instant::now(), 1);
+            while let Some(pause) = next_pause(&refused, attempts, started + Duration::from_secs(60)) {
+                attempts += 1;
+                sleep(pause).await;
+            }
+            assert!(started.elapsed() > Duration::from_secs(57) && attempts < 100, "{attempts}");
+        }
+        let (nobody, deadline) = (Err(ClientError::ConnectionLost), Instant::now() + Duration::from_secs(60));
+        assert!(next_pause(&nobody, MAX_ATTEMPTS - 1, deadline).is_some());
+        assert!(next_pause(&nobody, MAX_ATTEMPTS, deadline).is_none());
     }
 
     /// SPEC.md §9.

@@ -165,7 +165,8 @@ impl RequestBuilder {
     /// Running it twice does no harm. Then it is sent again, under a new signature, while the deadline allows: after an
     /// unsigned refusal, when nobody listens, when the connection is lost, and when the service says that it is
     /// overloaded, that the caller's quota is used up, that the clocks differ, or that the call with the same idempotency key still
-    /// runs. At most ten times, with growing pauses. Where no attempt has a result, the outcome is unknown as long as that of any
+    /// runs. With growing pauses of up to 2 s, or as long as the service asks for; ten times at most where no service has signed
+    /// that it is to wait. Where no attempt has a result, the outcome is unknown as long as that of any
     /// of them is: [`ClientError::Repeated`].
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;

@@ -13,7 +13,7 @@ use crate::client::Inner;
 use crate::client::answer::Answer;
 use crate::client::control::{NotSent, cancel};
 use crate::client::error::ClientError;
-use crate::client::exchange::{Earlier, MAX_ATTEMPTS, OutgoingMessage, pause, retry_delay};
+use crate::client::exchange::{Earlier, OutgoingMessage, next_pause};
 use crate::client::incoming::{Duty, Incoming};
 use crate::client::pending::StreamWaiter;
 use crate::client::stream_options::Asked;
@@ -65,10 +65,9 @@ impl Driver {
                 Followed::Done => return,
                 Followed::Cancel => return self.cancel(&waiter).await,
                 Followed::Answered(outcome) => {
-                    let delay = if self.outgoing.idempotent { retry_delay(&outcome) } else { None };
-                    let pause = delay.map(|least| least.max(pause(attempts)));
+                    let again = self.outgoing.idempotent.then(|| next_pause(&outcome, attempts, deadline)).flatten();
                     let may_run = may_run(&outcome);
-                    match pause.filter(|pause| attempts < MAX_ATTEMPTS && Instant::now() + *pause < deadline) {
+                    match again {
                         Some(pause) => {
                             // With a key, the service gives the next one the outcome of this one.
                             if may_run && self.outgoing.idempotency_key.is_none() {
