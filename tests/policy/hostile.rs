@@ -153,7 +153,7 @@ fn service_that_watches_sees_what_length_time_and_depth_do_not_show() {
     assert_eq!(other.len(), rule("allow").len());
     std::fs::write(&file, other).unwrap();
     std::fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
-    assert!(matches!(store.poll(1_000), Reload::Unchanged));
+    assert!(matches!(store.poll(1_000), Reload::Waiting));
     assert!(matches!(store.poll(2_000), Reload::Loaded { .. }));
     assert!(!allows(&store.current(), &caller("a", &[]), "m", ""));
 }

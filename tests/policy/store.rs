@@ -32,14 +32,34 @@ fn a_change_is_in_force_after_it_has_settled() {
     assert!(allowed(&store));
     assert!(matches!(store.poll(0), Reload::Unchanged));
     fs::write(dir.path().join("b.toml"), CLOSED).unwrap();
-    assert!(matches!(store.poll(1_000), Reload::Unchanged), "seen for the first time");
-    assert!(matches!(store.poll(1_299), Reload::Unchanged), "not settled");
+    assert!(matches!(store.poll(1_000), Reload::Waiting), "seen for the first time");
+    assert!(matches!(store.poll(1_299), Reload::Waiting), "not settled");
     fs::write(dir.path().join("b.toml"), format!("{CLOSED}#")).unwrap();
-    assert!(matches!(store.poll(1_400), Reload::Unchanged), "changed again");
+    assert!(matches!(store.poll(1_400), Reload::Waiting), "changed again");
     assert!(allowed(&store));
     assert!(matches!(store.poll(1_700), Reload::Loaded { .. }));
     assert!(!allowed(&store));
     assert!(matches!(store.poll(9_000), Reload::Unchanged));
+}
+
+#[test]
+fn what_never_settles_is_tried_every_five_seconds() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.toml"), OPEN).unwrap();
+    let store = open(dir.path());
+    let mut tried = Vec::new();
+    for half_seconds in 1..=30 {
+        fs::write(dir.path().join("b.toml"), format!("{CLOSED}# {half_seconds}")).unwrap();
+        match store.poll(half_seconds * 500) {
+            Reload::Waiting => {}
+            Reload::Loaded { .. } => tried.push(half_seconds),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(allowed(&store), tried.is_empty());
+    }
+    assert_eq!(tried, [11, 22]);
+    fs::write(dir.path().join("b.toml"), "nonsense").unwrap();
+    assert!(matches!(store.poll(16_500), Reload::Refused { .. }), "so is what cannot be used");
 }
 
 #[test]

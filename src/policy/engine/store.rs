@@ -1,5 +1,5 @@
 //! The policy in force, and its exchange when the folder changes.
-//! Never puts half a change in force, and never gives up a good policy for a bad one.
+//! Never puts in force what is still changing, unless it goes on for too long, and never gives up a good policy for a bad one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,8 +29,17 @@ pub struct PolicyStore {
 struct Watch {
     /// What was last tried, whether it could be used or not.
     tried: Snapshot,
-    /// A snapshot that differed from it, and when it was first taken.
-    changed: Option<(Snapshot, u64)>,
+    /// What the folder looks like, if it differs.
+    changed: Option<Changed>,
+}
+
+#[derive(Debug)]
+struct Changed {
+    seen: Snapshot,
+    /// When it was first seen so.
+    since: u64,
+    /// When it was first seen to differ from what was last tried, however.
+    restless: u64,
 }
 
 /// The content of a folder, and whether it could be read: a folder that cannot be read is not an empty one.
@@ -45,6 +54,8 @@ struct Snapshot {
 pub enum Reload {
     /// The folder has the content that was last tried.
     Unchanged,
+    /// The folder has another content, which is not tried now: it may still be written.
+    Waiting,
     /// The folder's content is in force.
     Loaded {
         /// Its revision.
@@ -64,6 +75,9 @@ pub enum Reload {
 /// How long the content must stay the same before it is put in force: longer than an editor or a deployment tool takes
 /// from one file to the next, shorter than an operator waits.
 const SETTLE_MS: u64 = 300;
+
+/// How long the content may be another each time before it is tried all the same: what it takes away must not stay in force for ever.
+const RESTLESS_MS: u64 = 5_000;
 
 impl PolicyStore {
     /// Loads the folder as [`PolicySet::open`] does.
@@ -108,7 +122,7 @@ impl PolicyStore {
     }
 
     /// Looks at the folder, and puts its content in force once it is another and has settled: two looks at least 300 ms
-    /// apart (by `now_ms`, milliseconds of any clock) saw the same.
+    /// apart (by `now_ms`, milliseconds of any clock) saw the same. Content that never settles is tried every five seconds.
     pub fn poll(&self, now_ms: u64) -> Reload {
         let report = Report::default();
         let folder = Folder::read(&self.dir, self.trust.as_ref(), &report);
@@ -118,18 +132,15 @@ impl PolicyStore {
             watch.changed = None;
             return Reload::Unchanged;
         }
-        match &watch.changed {
-            Some((before, since)) if *before == seen => {
-                if now_ms.saturating_sub(*since) < SETTLE_MS {
-                    return Reload::Unchanged;
-                }
-            }
-            _ => {
-                watch.changed = Some((seen, now_ms));
-                return Reload::Unchanged;
-            }
+        let (since, restless) = match watch.changed.take() {
+            Some(changed) if changed.seen == seen => (changed.since, changed.restless),
+            Some(changed) => (now_ms, changed.restless),
+            None => (now_ms, now_ms),
+        };
+        if now_ms.saturating_sub(since) < SETTLE_MS && now_ms.saturating_sub(restless) < RESTLESS_MS {
+            watch.changed = Some(Changed { seen, since, restless });
+            return Reload::Waiting;
         }
-        watch.changed = None;
         self.exchange(&folder, report, &mut watch)
     }
 

@@ -103,6 +103,7 @@ impl Watched {
                 // The store compares what it reads, errors included, and what is refused depends on nothing else.
                 Reload::Unchanged if refused.load(Ordering::Relaxed) => Polled::Waiting,
                 Reload::Unchanged => Polled::InForce,
+                Reload::Waiting => Polled::Waiting,
                 Reload::Refused { errors, kept } => {
                     refused.store(true, Ordering::Relaxed);
                     Polled::Refused(format!("(revision {kept}) {errors}"))
