@@ -348,6 +348,7 @@ impl Service {
     /// Forgets what is kept of agents that have been quiet.
     fn tidy(&self) {
         self.0.quotas.tidy();
+        self.0.verifier.tidy();
         for ((label, agent), suppressed) in self.0.lines.tidy() {
             let agent = agent.as_ref().map(Name::as_str);
             tracing::info!(target: "sealwire::refused", agent, refusal = label, suppressed, "refused before");

@@ -300,6 +300,11 @@ impl Verifier {
         self.permit(&envelope.agent, &envelope.proof.header).await
     }
 
+    /// Forgets what is kept of agents that have been quiet.
+    pub(crate) fn tidy(&self) {
+        self.limiter.tidy();
+    }
+
     async fn permit(&self, agent: &Name, header: &crate::wire::ProofHeader) -> Result<VerifyPermit, AuthError> {
         if header.algorithm == ProofAlgorithm::Hs256 {
             return Ok(VerifyPermit::free());

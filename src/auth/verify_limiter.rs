@@ -42,7 +42,7 @@ impl VerifyLimiter {
     /// Waits for a place of `owner`, if there is still room to wait.
     pub(super) async fn wait(&self, owner: &Name) -> Result<VerifyPermit, VerificationQueueFull> {
         let limit = {
-            // INVARIANT: only owners of the ring get here, so the map is bounded by the ring.
+            // INVARIANT: only owners of the ring get here, so the map is bounded by the rings since it was tidied last.
             let mut owners = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             Arc::clone(owners.entry(owner.clone()).or_insert_with(|| {
                 Arc::new(AgentLimit { running: Arc::new(Semaphore::new(RUNNING)), waiting: Semaphore::new(WAITING) })
@@ -54,6 +54,13 @@ impl VerifyLimiter {
         let _place = limit.waiting.try_acquire().map_err(|_| VerificationQueueFull)?;
         let permit = Arc::clone(&limit.running).acquire_owned().await;
         permit.map(|permit| VerifyPermit(Some(permit))).map_err(|_| VerificationQueueFull)
+    }
+
+    /// Forgets owners of whom nothing is checked or waits: the ring may not know them any more.
+    pub(super) fn tidy(&self) {
+        let mut owners = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Whoever is about to wait holds the first, and whoever has a place the second.
+        owners.retain(|_, limit| Arc::strong_count(limit) > 1 || Arc::strong_count(&limit.running) > 1);
     }
 }
 
@@ -85,5 +92,29 @@ mod tests {
             assert!(task.await.unwrap().is_ok());
         }
         assert!(limiter.wait(&crowd).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn owners_who_want_nothing_are_forgotten_and_others_keep_their_bound() {
+        let limiter = Arc::new(VerifyLimiter::default());
+        let [gone, busy] = ["gone", "busy"].map(|name| Name::new(name).unwrap());
+        drop(limiter.wait(&gone).await.unwrap());
+        let held = [limiter.wait(&busy).await.unwrap(), limiter.wait(&busy).await.unwrap()];
+        let waiting = tokio::spawn({
+            let (limiter, busy) = (Arc::clone(&limiter), busy.clone());
+            async move { limiter.wait(&busy).await }
+        });
+        tokio::task::yield_now().await;
+        let known = || limiter.0.lock().unwrap().keys().cloned().collect::<Vec<_>>();
+        limiter.tidy();
+        assert_eq!(known(), std::slice::from_ref(&busy));
+        assert!(!waiting.is_finished());
+        drop(held);
+        let last = waiting.await.unwrap().unwrap();
+        limiter.tidy();
+        assert_eq!(known(), [busy]);
+        drop(last);
+        limiter.tidy();
+        assert!(known().is_empty());
     }
 }
