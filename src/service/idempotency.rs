@@ -10,8 +10,8 @@
 //! What a shared store returns may come from another replica, or from a broker that lies: each entry has a MAC under a key of
 //! the service's own, over the entry and what it is found by. One that does not hold counts as a call whose outcome is unknown.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -106,7 +106,11 @@ pub(super) struct Idempotency {
     audience: Audience,
     /// For entries that nobody else reads.
     own: HmacKey,
+    running: RunningHere,
 }
+
+/// The keys whose calls run in this process. Their claims say until when, and a clock that leaps is past that while they run.
+type RunningHere = Arc<Mutex<HashSet<OutcomeKey>>>;
 
 /// A call that is run once.
 #[derive(Debug)]
@@ -135,6 +139,24 @@ pub(super) enum Begun {
 pub(super) struct Ticket {
     attempt: Attempt,
     revision: u64,
+    here: Here,
+}
+
+/// That a key's call runs here, until this is dropped.
+#[derive(Debug)]
+struct Here(RunningHere, OutcomeKey);
+
+impl Here {
+    fn new(running: &RunningHere, key: &OutcomeKey) -> Self {
+        lock(running).insert(key.clone());
+        Self(Arc::clone(running), key.clone())
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        lock(&self.0).remove(&self.1);
+    }
 }
 
 /// How a run ended.
@@ -187,7 +209,7 @@ impl Idempotency {
         own: [u8; 32],
     ) -> Self {
         store.enable();
-        Self { store, methods, audience, own: HmacKey::new(own) }
+        Self { store, methods, audience, own: HmacKey::new(own), running: RunningHere::default() }
     }
 
     /// The attempt of a permitted call; `None` if its method is not declared idempotent, or it has no key.
@@ -223,7 +245,7 @@ impl Idempotency {
         let claim = attempt.entry(&mac, State::Running, None);
         let keep = attempt.claim_lasts(now_ms);
         let (revision, content) = match self.store.claim(&attempt.key, claim.clone(), keep).await {
-            Ok(Claimed::New { revision }) => return Begun::Run(Ticket { attempt, revision }),
+            Ok(Claimed::New { revision }) => return self.run(attempt, revision),
             Ok(Claimed::Held { revision, content }) => (revision, content),
             Err(error) => {
                 let instead = attempt.entry(&mac, State::NotStarted, None);
@@ -233,13 +255,19 @@ impl Idempotency {
         match attempt.meaning(&mac, &content, now_ms) {
             Meaning::Stored(outcome) => Begun::Stored(outcome),
             Meaning::Conflict(conflict) => Begun::Conflict(conflict),
+            Meaning::Free if lock(&self.running).contains(&attempt.key) => Begun::Conflict(RUNNING),
             Meaning::Free => match self.store.replace(&attempt.key, revision, claim.clone(), keep).await {
-                Ok(revision) => Begun::Run(Ticket { attempt, revision }),
+                Ok(revision) => self.run(attempt, revision),
                 // Another one was quicker.
-                Err(OutcomeStoreError::Taken) => Begun::Conflict(Conflict::Running { retry_after_ms: RETRY_AFTER_MS }),
+                Err(OutcomeStoreError::Taken) => Begun::Conflict(RUNNING),
                 Err(error) => self.refuse(error, attempt, revision, claim, content, keep),
             },
         }
+    }
+
+    fn run(&self, attempt: Attempt, revision: u64) -> Begun {
+        let here = Here::new(&self.running, &attempt.key);
+        Begun::Run(Ticket { attempt, revision, here })
     }
 
     /// The attempt ends here, so a claim of it that is stored all the same, or will be, must not keep its key from others: what was
@@ -261,7 +289,8 @@ impl Idempotency {
 
     /// Writes down how the run ended. If that fails the claim stays, and says later that nobody knows.
     pub(super) async fn end(&self, ticket: Ticket, ended: Ended<'_>, verifier: &Verifier) {
-        let Ticket { attempt, revision } = ticket;
+        // It counts as running until what came of it is written.
+        let Ticket { attempt, revision, here: _here } = ticket;
         let Some(mac) = self.mac(verifier) else { return };
         let keep = attempt.declared.keep;
         let (state, body) = match &ended {
@@ -354,9 +383,7 @@ impl Attempt {
             return Meaning::Conflict(Conflict::OtherParams);
         }
         match head.state {
-            State::Running if now_ms < head.until_ms.saturating_add(GRACE_MS) => {
-                Meaning::Conflict(Conflict::Running { retry_after_ms: RETRY_AFTER_MS })
-            }
+            State::Running if now_ms < head.until_ms.saturating_add(GRACE_MS) => Meaning::Conflict(RUNNING),
             State::Running | State::Unknown if self.declared.rerun_if_lost => Meaning::Free,
             State::Running | State::Unknown => Meaning::Conflict(Conflict::Unknown),
             State::NotKept => Meaning::Conflict(Conflict::NotKept),
@@ -384,5 +411,10 @@ const CLAIM: usize = 256;
 /// run that is stopped writes that down.
 const GRACE_MS: u64 = 10_000;
 
-/// When asking again for a call that runs may be worth it.
-const RETRY_AFTER_MS: u64 = 250;
+/// With when asking again may be worth it.
+const RUNNING: Conflict = Conflict::Running { retry_after_ms: 250 };
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing between lock and unlock can panic halfway.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -181,6 +181,22 @@ async fn a_run_that_goes_on_or_was_stopped_is_told_and_not_repeated_unless_decla
     }
 }
 
+/// By the clock its deadline is long over, and nobody has stopped it yet.
+#[tokio::test(start_paused = true)]
+async fn a_run_over_whose_deadline_the_clock_leaps_has_none_beside_it() {
+    let (desk, runs) = waiting(Idempotent::keep(2 * HOUR).rerun_if_lost());
+    let first = desk.keyed(&desk.agent("ann", &["worker"]), "k", &call("desk/wait", "[true]"));
+    let mut run = Box::pin(desk.answer(&first));
+    assert!(tokio::time::timeout(Duration::from_millis(10), &mut run).await.is_err());
+    desk.clock.advance_ms(3_600_000);
+    let again = async || ask(&desk, "ann", "k", &call("desk/wait", "[true]")).await;
+    assert_eq!(member(&again().await, "/error/data/idempotency"), &json!("running"));
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    // Once it has ended, or is given up, it is as lost as it was declared to be.
+    drop(run);
+    assert_eq!((member(&again().await, "/error/code"), runs.load(Ordering::SeqCst)), (&json!(2), 2));
+}
+
 /// What a crash leaves behind is a claim.
 #[tokio::test]
 async fn a_claim_without_an_end_runs_until_its_deadline_and_is_unknown_from_then_on() {
