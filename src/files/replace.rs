@@ -1,12 +1,11 @@
 //! Files that are replaced in one step, where they lie: whoever reads one sees the old text or the new one.
 //! Never puts a file in the place of a symbolic link: those who read what it leads to would see nothing of the change.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::error::SecretFileError;
-use super::secret::create_new;
 use super::trust::{Content, FileTrust};
 use super::walk;
 
@@ -65,6 +64,18 @@ pub(super) fn replace(path: &Path, text: &str, content: Content) -> Result<(), S
         // What could not be moved into place must not stay behind: it may hold secrets.
         drop(std::fs::remove_file(&beside));
     })
+}
+
+/// A file of its owner alone that was not there.
+pub(super) fn create_new(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        options.mode(0o600);
+    }
+    options.open(path)
 }
 
 /// Whoever could read the file that is about to be replaced can read the new one; nobody else may write it. The owner is

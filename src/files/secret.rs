@@ -1,7 +1,7 @@
 //! Files that hold secrets: read only when nobody else can read them, written for their owner alone.
 //! Never prints what is in them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use super::Folder;
 use super::error::{MAX_BYTES, SecretFileError};
-use super::replace;
+use super::replace::{self, create_new};
 use super::trust::{Content, FileTrust};
 
 /// Reads a text that only its owner may read, and only we or root could have written: see [`FileTrust`].
@@ -93,17 +93,6 @@ pub fn write_secret(path: &Path, text: &str, replace: bool) -> Result<(), Secret
         });
     }
     replace::replace(path, text, Content::Secret)
-}
-
-pub(super) fn create_new(path: &Path) -> std::io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt as _;
-        options.mode(0o600);
-    }
-    options.open(path)
 }
 
 #[cfg(all(test, unix))]
