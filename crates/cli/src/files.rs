@@ -119,7 +119,7 @@ pub(crate) struct Lock {
 /// and shall not keep anybody from revoking a key.
 const LOCKED_FOR: Duration = Duration::from_secs(3);
 /// How long one that makes a whole set-up may take, on a busy machine.
-const MADE_WITHIN: Duration = Duration::from_secs(15);
+const MADE_WITHIN: Duration = Duration::from_secs(30);
 
 impl Lock {
     /// Waits for the folders of these files, for a while: then it says so, and does without.

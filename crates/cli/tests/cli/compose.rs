@@ -214,8 +214,11 @@ fn killed_replica_costs_what_it_had_in_flight(stack: &Stack, pages: &mut Pages) 
     std::thread::sleep(Duration::from_secs(3));
     let load = load.finish();
     say(&format!("replica killed under load: {load}"));
-    // Each worker has one call in flight; the next one goes to the other replica.
-    assert!(load.failures().count() <= 2 * load.workers, "{:?}", load.failures().collect::<Vec<_>>());
+    // Each worker has one call in flight; the next one goes to the other replica. What the guard refuses where the machine stalls was not
+    // executed, and says nothing of the kill: see `is_hardly_refused`.
+    let stalled = |text: &str| text.contains("\"code\":-32014");
+    let costs: Vec<_> = load.failures().filter(|(_, text)| !stalled(text)).collect();
+    assert!(costs.len() <= 2 * load.workers, "{costs:?}");
     assert!(load.results_after(killed + Duration::from_secs(2)) > 50, "{load}");
     pages.run(stack, "docker compose up --detach");
     stack.wait_healthy("demo", 1);

@@ -146,7 +146,7 @@ async fn policy(
         }
     };
     let (end, took) = timed(end).await;
-    let denied = format!("{} permission denied", code::PERMISSION_DENIED);
+    let denied = format!("{} permission denied: no longer, and it had begun", code::PERMISSION_DENIED);
     told.line(out, "... the policy is edited: jobs have 5 steps at most", &denied, end, took)?;
     // More than can have been under way.
     let (went_on, took) = timed(ticks.go_on(60)).await;
