@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use sealwire::client::{Client, ClientError, Credentials, MessageId};
+use sealwire::auth::ProofAlgorithm;
+use sealwire::client::{Client, ClientError, Credentials, MessageId, Receipt};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -31,6 +32,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a call that was sent may be without a connection: brokers hand over, and what a service has sent meanwhile comes again.
 const HAND_OVER: Duration = Duration::from_secs(20);
+
+/// Where a call's proofs go; none under HMAC, where nobody else could check them.
+pub(crate) fn receipt(client: &Client) -> Option<Receipt> {
+    (client.credentials().key().algorithm() == ProofAlgorithm::EdDsa).then(Receipt::default)
+}
 
 /// Completes when a call has been without a broker for too long; whether it was sent.
 pub(crate) async fn gone(client: &Client, id: &MessageId) -> bool {

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
-use sealwire::auth::ProofAlgorithm;
 use sealwire::client::{Client, ClientError, MessageId, Receipt, RequestBuilder};
 use sealwire::rpc::{self, Id, Limits, Request, Responses, RpcError, code};
 use tokio::time::timeout;
@@ -17,7 +16,7 @@ use super::connections::{Body, Received};
 use super::principal::Principal;
 use super::refusal::Refusal;
 use super::{Door, answered, body, holding};
-use crate::bus::gone;
+use crate::bus::{self, gone};
 
 /// What a message asks for.
 pub(super) enum Asked {
@@ -90,9 +89,7 @@ impl Door {
         let asked = self.judged(principal, expose, message, &text)?;
         let client = self.bus.client().await.map_err(|_| Refusal::away().of(asked.id()))?;
         let mut request = self.callers.request(&client, principal, expose).note_id(id);
-        // Under HMAC nobody else could check it.
-        let is_public = client.credentials().key().algorithm() == ProofAlgorithm::EdDsa;
-        let receipt = is_public.then(Receipt::default);
+        let receipt = bus::receipt(&client);
         if let Some(receipt) = &receipt {
             request = request.note_receipt(receipt);
         }

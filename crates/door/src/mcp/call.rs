@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::StreamExt as _;
-use sealwire::auth::ProofAlgorithm;
 use sealwire::client::{CallStream, Client, ClientError, MessageId, Receipt};
 use sealwire::rpc::{Request, RpcError, code};
 use serde::{Deserialize, Serialize};
@@ -19,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::message::{Asked, Capabilities, Era, Fault, Id, Level, Members, Meta, Outcome, members, notification, raw};
 use super::outbox::Outbox;
 use super::server::{Asker, Peer, Server, Waiting};
-use crate::bus::{Away, gone};
+use crate::bus::{self, Away, gone};
 use crate::caller::Caller;
 use crate::catalogue::Tool;
 use crate::seal::{Kind, Seal};
@@ -204,8 +203,7 @@ impl Server {
         let notes = Arc::new(Notes::default());
         let noted = Arc::clone(&notes);
         let id = MessageId::default();
-        let is_public = client.credentials().key().algorithm() == ProofAlgorithm::EdDsa;
-        let receipt = is_public.then(Receipt::default);
+        let receipt = bus::receipt(&client);
         let mut request = peer
             .request(&client, &tool)
             .note_id(&id)
