@@ -1,14 +1,25 @@
-//! The access token of those that have no security of their own: HS256, looked at with each request, which is the cheapest that
-//! there is.
+//! The access tokens of those that have no security of their own, looked at with each request: HS256, which is the cheapest that there is, and
+//! RS256, with which identity providers sign unless they are told otherwise.
 
+use std::path::Path;
+
+use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, encode};
+use sealwire::auth::TokenAlgorithm;
+use sealwire::{Clock as _, SystemClock};
+use sealwire_testkit::idp::Idp;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::Fallible;
 
 /// Both sides have it; it is worth nothing outside of a measurement.
 pub const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 const AUDIENCE: &str = "compare";
+/// Who signs with RS256, for whom, and where its keys are.
+pub const PROVIDER: &str = "https://idp.example";
+pub const PROVIDED_FOR: &str = "https://door.example";
+pub const PROVIDED_KEYS: &str = "idp-jwks.json";
 
 #[derive(Serialize, Deserialize)]
 struct Claims {
@@ -20,9 +31,20 @@ struct Claims {
 
 /// `Bearer …`, for a day.
 pub fn bearer() -> Fallible<String> {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
-    let claims = Claims { sub: "ann".into(), aud: AUDIENCE.into(), exp: now + 86_400, roles: vec!["worker".into()] };
+    let expires = SystemClock.now_s() + 86_400;
+    let claims = Claims { sub: "ann".into(), aud: AUDIENCE.into(), exp: expires, roles: vec!["worker".into()] };
     Ok(format!("Bearer {}", encode(&Header::new(Algorithm::HS256), &claims, &EncodingKey::from_secret(SECRET))?))
+}
+
+/// The same of an identity provider, whose keys are written into this folder.
+pub fn provided(folder: &Path) -> Fallible<String> {
+    let (idp, now) = (Idp::shared(), SystemClock.now_s());
+    std::fs::write(folder.join(PROVIDED_KEYS), json!({ "keys": [idp.jwk(TokenAlgorithm::Rs256)] }).to_string())?;
+    let claims = json!({
+        "iss": PROVIDER, "sub": "carol", "aud": PROVIDED_FOR, "iat": now, "exp": now + 3_600, "jti": "t-1", "scope": "site",
+        "roles": ["worker"],
+    });
+    Ok(format!("Bearer {}", idp.sign(TokenAlgorithm::Rs256, &Idp::header(TokenAlgorithm::Rs256), &claims)))
 }
 
 /// What looks at tokens.
@@ -37,6 +59,15 @@ impl Check {
         let mut validation = Validation::new(Algorithm::HS256);
         validation.set_audience(&[AUDIENCE]);
         Self { key: DecodingKey::from_secret(SECRET), validation }
+    }
+
+    /// Of tokens of the identity provider whose keys are in this folder.
+    pub fn provided(folder: &Path) -> Fallible<Self> {
+        let keys: JwkSet = serde_json::from_slice(&std::fs::read(folder.join(PROVIDED_KEYS))?)?;
+        let mut validation = Validation::new(Algorithm::RS256);
+        validation.set_audience(&[PROVIDED_FOR]);
+        validation.set_issuer(&[PROVIDER]);
+        Ok(Self { key: DecodingKey::from_jwk(keys.keys.first().ok_or("no key")?)?, validation })
     }
 
     /// Whether this value of `Authorization` is one of ours, in force, with the role.

@@ -15,7 +15,7 @@ use tokio::time::{sleep_until, timeout};
 
 use crate::callers::Arguments;
 use crate::sides::{Side, Stage};
-use crate::{Fallible, cpu, jwt, table};
+use crate::{Fallible, cpu, table};
 
 /// What is measured.
 pub struct Plan {
@@ -159,9 +159,8 @@ fn refuses(side: &Side) -> Fallible<()> {
 fn slice(side: &Side, work: Work, in_flight: usize, length: Duration) -> Fallible<Slice> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let with = Arguments::new(work)?;
-    let bearer = if side.shows_token { jwt::bearer()? } else { String::new() };
     let measured = async {
-        let mut places = side.way.open(in_flight, &bearer).await?;
+        let mut places = side.way.open(in_flight, &side.bearer).await?;
         let from = Instant::now() + LEAD;
         let to = from + length;
         let latencies = RefCell::new(Histogram::<u64>::new(3)?);

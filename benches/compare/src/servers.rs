@@ -14,6 +14,7 @@ use std::str::FromStr;
 use tokio::runtime::Builder;
 
 use crate::Fallible;
+use crate::jwt::Check;
 
 /// What is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum Kind {
     Sealwire,
     /// A door to it.
     Door,
+    /// A door to it for callers with tokens of an identity provider.
+    DoorMint,
     /// An endpoint of async-nats.
     Bare,
     /// jsonrpsee, over HTTP and WebSocket at one port.
@@ -32,17 +35,21 @@ pub enum Kind {
     Mcp,
     /// rmcp, as it comes.
     McpSessions,
+    /// rmcp, as quick as it can be set to, with tokens of an identity provider.
+    McpProvided,
 }
 
 impl Kind {
-    pub const ALL: [(&'static str, Self); 7] = [
+    pub const ALL: [(&'static str, Self); 9] = [
         ("sealwire", Self::Sealwire),
         ("door", Self::Door),
+        ("door-mint", Self::DoorMint),
         ("bare", Self::Bare),
         ("rpc", Self::Rpc),
         ("grpc", Self::Grpc),
         ("mcp", Self::Mcp),
         ("mcp-sessions", Self::McpSessions),
+        ("mcp-provided", Self::McpProvided),
     ];
 
     pub fn name(self) -> &'static str {
@@ -72,12 +79,14 @@ pub fn run(kind: Kind, threads: usize, folder: PathBuf) -> Fallible<()> {
     runtime.block_on(async {
         match kind {
             Kind::Sealwire => sealwire::serve(&folder).await,
-            Kind::Door => door::serve(&folder).await,
+            Kind::Door => door::serve(&folder.join("door.toml")).await,
+            Kind::DoorMint => door::serve(&folder.join("door-mint.toml")).await,
             Kind::Bare => bare::serve(&folder).await,
             Kind::Rpc => rpc::serve().await,
             Kind::Grpc => grpc::serve().await,
-            Kind::Mcp => mcp::serve(mcp::quickest()).await,
-            Kind::McpSessions => mcp::serve(mcp::as_it_comes()).await,
+            Kind::Mcp => mcp::serve(mcp::quickest(), Check::new()).await,
+            Kind::McpSessions => mcp::serve(mcp::as_it_comes(), Check::new()).await,
+            Kind::McpProvided => mcp::serve(mcp::quickest(), Check::provided(&folder)?).await,
         }
     })
 }

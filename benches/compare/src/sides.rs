@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use sealwire::auth::{IssueRequest, KeyEntry, KeyRingFile, write_secret, write_service_key};
+use sealwire::auth::{IssueRequest, KeyEntry, KeyRingFile, TokenIssuer, write_secret, write_service_key};
 use sealwire::client::Credentials;
 use sealwire::wire::{AgentKey, ServiceKey, ServicePublicKey};
 use sealwire::{BusConfig, Clock as _, Name, SystemClock};
@@ -25,8 +25,8 @@ pub struct Side {
     pub key: &'static str,
     pub name: &'static str,
     pub way: Way,
-    /// Whether its client shows a token of its own with what it sends.
-    pub shows_token: bool,
+    /// What its client shows with what it sends; empty if nothing.
+    pub bearer: String,
     /// How somebody would call it who may not, if there is such a one.
     pub stranger: Option<Way>,
     /// Whose processor time is looked at.
@@ -56,6 +56,7 @@ impl Stage {
         let [folder, other_folder] = sites.each_ref().map(|site| site.folder.path().to_owned());
         let mut stage = Self { children: Vec::new(), _sites: sites, servers: servers.into(), runtime };
         let (sharing, _) = stage.serve(Kind::Sealwire, plan.threads, &other_folder)?;
+        let (bearer, provided) = (jwt::bearer()?, jwt::provided(&folder)?);
         let mut serve = |kind: Kind| stage.serve(kind, plan.threads, &folder);
         let (service, _) = serve(Kind::Sealwire)?;
         let (bare, _) = serve(Kind::Bare)?;
@@ -64,13 +65,20 @@ impl Stage {
         let (grpc, grpc_at) = serve(Kind::Grpc)?;
         let (mcp, mcp_at) = serve(Kind::Mcp)?;
         let (sessions, sessions_at) = serve(Kind::McpSessions)?;
+        let (mint, mint_at) = serve(Kind::DoorMint)?;
+        let (mcp_provided, mcp_provided_at) = serve(Kind::McpProvided)?;
         let (rpc_at, grpc_at, mcp_at, door_at) = (rpc_at.parse()?, grpc_at.parse()?, mcp_at.parse()?, door_at.parse()?);
-        let sessions_at = sessions_at.parse()?;
+        let (sessions_at, mint_at, mcp_provided_at) =
+            (sessions_at.parse()?, mint_at.parse()?, mcp_provided_at.parse()?);
         let on_the_bus = vec![("server", service), broker];
         let behind_a_door = vec![("door", door), ("server", service), broker];
-        let side = |key, name, way: Way, shows_token: bool, processes| {
-            let stranger = shows_token.then(|| way.clone());
-            Side { key, name, way, shows_token, stranger, processes }
+        let behind_a_minting_door = vec![("door", mint), ("server", service), broker];
+        let with = |key, name, way: Way, bearer: &str, processes| {
+            let stranger = (!bearer.is_empty()).then(|| way.clone());
+            Side { key, name, way, bearer: bearer.to_owned(), stranger, processes }
+        };
+        let side = |key, name, way, shows_token: bool, processes| {
+            with(key, name, way, if shows_token { &bearer } else { "" }, processes)
         };
         let mut sides = vec![
             side("sealwire", "Sealwire, HMAC", Way::Sealwire(hmac), false, on_the_bus.clone()),
@@ -131,6 +139,20 @@ impl Stage {
                 true,
                 vec![("server", mcp)],
             ),
+            with(
+                "door-mcp-mint",
+                "door, `POST /mcp`, a provider's tokens",
+                Way::Mcp(mint_at, "/mcp/site", Http::One),
+                &provided,
+                behind_a_minting_door,
+            ),
+            with(
+                "rmcp-provided",
+                "rmcp, `tools/call`, a provider's tokens",
+                Way::Mcp(mcp_provided_at, "/mcp", Http::One),
+                &provided,
+                vec![("server", mcp_provided)],
+            ),
         ];
         for side in &mut sides[..3] {
             side.stranger = Some(Way::Sealwire(stranger.clone()));
@@ -189,6 +211,12 @@ impl Drop for Stage {
     }
 }
 
+/// What the issuer of all agents may say, and a door of its callers.
+const ISSUERS: &str = "may = { agents = [\"*\"], roles = [\"*\"] }\n\
+    [[tokens.issuer]]\nissuer = \"https://door.example\"\njwks = \"door-jwks.json\"\n\
+    require = { \"act.sub\" = \"ann\" }\n\
+    may = { agents = [\"ann\"], roles = [\"worker\"], subjects = [\"*\"] }\n";
+
 /// Behind `[replay]`.
 const SHARED: &str = "guard = \"shared\"\nstream_messages = 8000000\n";
 
@@ -205,6 +233,9 @@ fn token(site: &Site, name: &str) -> Fallible<String> {
 fn prepare(site: &Site, url: &str, guard: &str) -> Fallible<[Credentials; 3]> {
     let audience = site.endpoint.audience();
     site.write_config(&format!("{guard}{LIMITS}"));
+    let config = std::fs::read_to_string(site.path("sealwire.toml"))?;
+    let own = "jwks = \"jwks.json\"\n";
+    std::fs::write(site.path("sealwire.toml"), config.replace(own, &format!("{own}{ISSUERS}")))?;
     std::fs::write(site.path("policies/policy.toml"), POLICY)?;
     std::fs::write(site.path("broker"), url)?;
     std::fs::remove_file(site.path("service-key.json"))?;
@@ -226,9 +257,19 @@ fn prepare(site: &Site, url: &str, guard: &str) -> Fallible<[Credentials; 3]> {
     let all =
         [credentials("ann", ann)?, credentials("bob", eve)?, credentials("ann", AgentKey::ed25519("x.k1", [9; 32])?)?];
     all[0].save(site.path("ann.creds.json"), true)?;
-    let door = "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.creds.json\"\n\
-                per_second = 1000000\nburst = 1000000\nin_flight = 65536\nconnections = 4096\n\
-                [[door.expose]]\nservice = \"site\"\n";
-    std::fs::write(site.path("door.toml"), door)?;
+    const DOOR: &str = "[door]\nlisten = \"127.0.0.1:0\"\ncredentials = \"ann.creds.json\"\n\
+                        per_second = 1000000\nburst = 1000000\nin_flight = 65536\nconnections = 4096\n";
+    const EXPOSE: &str = "[[door.expose]]\nservice = \"site\"\n";
+    std::fs::write(site.path("door.toml"), format!("{DOOR}{EXPOSE}"))?;
+    let (url, provider) = (jwt::PROVIDED_FOR, jwt::PROVIDER);
+    let mint = format!(
+        "{DOOR}public_url = \"{url}\"\nidentity = {{ mode = \"mint\", key = \"door-key.json\" }}\n\
+         [[door.tokens.issuer]]\nissuer = \"{provider}\"\njwks = \"{}\"\n{EXPOSE}",
+        jwt::PROVIDED_KEYS
+    );
+    std::fs::write(site.path("door-mint.toml"), mint)?;
+    let issuer = TokenIssuer::generate(url)?;
+    issuer.save(site.path("door-key.json"))?;
+    std::fs::write(site.path("door-jwks.json"), issuer.public_jwks())?;
     Ok(all)
 }

@@ -1,4 +1,4 @@
-//! `sealwire door` with `identity = own`, from its configuration.
+//! `sealwire door`, from its configuration.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use tokio::net::TcpListener;
 
 use crate::Fallible;
 
-pub async fn serve(folder: &Path) -> Fallible<()> {
-    let config = DoorConfig::load(&folder.join("door.toml"))?;
+pub async fn serve(file: &Path) -> Fallible<()> {
+    let config = DoorConfig::load(file)?;
     let credentials = Credentials::load(&config.credentials)?;
     let listener = TcpListener::bind(config.listen).await?;
     let door = Arc::new(Door::open(config, credentials).await?);

@@ -56,9 +56,11 @@ pub fn as_it_comes() -> (StreamableHttpServerConfig, LocalSessionManager) {
     Default::default()
 }
 
-pub async fn serve<M: SessionManager>((config, sessions): (StreamableHttpServerConfig, M)) -> Fallible<()> {
+pub async fn serve<M: SessionManager>(
+    (config, sessions): (StreamableHttpServerConfig, M),
+    check: Check,
+) -> Fallible<()> {
     let service = StreamableHttpService::new(|| Ok(Tools), Arc::new(sessions), config);
-    let check = Check::new();
     let gate = move |request: Request, next: Next| {
         let authorization = request.headers().get("authorization").and_then(|value| value.to_str().ok());
         let admitted = check.admits(authorization);

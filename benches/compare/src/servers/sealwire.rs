@@ -1,5 +1,6 @@
 //! A service of this project, from files as an operator has them. `site/add` has a rule with a condition on an argument,
-//! `site/echo` one without.
+//! `site/echo` one without. Both are for
+//! those, too, for whom a door acts.
 
 use std::path::Path;
 
@@ -18,10 +19,15 @@ params = [{ name = \"a\", type = \"integer\" }, { name = \"b\", type = \"integer
 params = [{ name = \"text\", type = \"string\" }]
 
 [role.worker]
+
+[rule.texts]
+roles = [\"worker\"]
+delegated = \"also\"
 allow = [\"site/echo\"]
 
 [rule.small-sums]
 roles = [\"worker\"]
+delegated = \"also\"
 allow = [\"site/add\"]
 when.params.a = { max = 1000000 }
 ";
