@@ -1,11 +1,13 @@
 //! Several calls and notifications in one message, and their answers told apart by id.
 //! Never pairs an answer with a call by its place.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Client;
-use super::answer::Answer;
+use super::answer::{Answer, is_refused_by_now, repeated};
 use super::error::{ClientError, InvalidRequest, ProtocolError};
 use super::request::{RequestBuilder, decode, request};
 use crate::rpc::{Id, MAX_BATCH, Outcome, Request, Responses, RpcError};
@@ -107,7 +109,7 @@ impl Batch {
         let inner = &self.request.client.0;
         if self.calls == 0 {
             inner.publish(&outgoing, true).await?;
-            return Ok(BatchAnswers(Vec::new()));
+            return Ok(BatchAnswers { outcomes: Vec::new(), earlier: None });
         }
         BatchAnswers::pair(inner.request(&outgoing).await?, self.calls)
     }
@@ -128,12 +130,17 @@ impl BatchCall {
 
 /// The answers to a batch.
 #[derive(Debug)]
-pub struct BatchAnswers(Vec<Option<Outcome>>);
+pub struct BatchAnswers {
+    outcomes: Vec<Option<Outcome>>,
+    /// What an earlier attempt came to that may have run.
+    earlier: Option<Arc<ClientError>>,
+}
 
 impl BatchAnswers {
     /// Pairs answers with calls by id.
     fn pair(answer: Answer, calls: usize) -> Result<Self, ClientError> {
-        let responses = match answer.responses.map_err(ClientError::Protocol)? {
+        let Answer { responses, earlier, .. } = answer;
+        let responses = match responses.map_err(ClientError::Protocol)? {
             Responses::Batch(responses) => responses,
             Responses::Single(response) => {
                 return Err(match response.outcome {
@@ -151,26 +158,31 @@ impl BatchAnswers {
                 return Err(ClientError::Protocol(ProtocolError::RepeatedId));
             }
         }
-        Ok(Self(outcomes))
+        Ok(Self { outcomes, earlier })
     }
 
     /// Takes the result of one call out.
     ///
     /// # Errors
-    /// [`ClientError::Remote`] when that call failed, [`ClientError::Decode`] when its result is no `R`, and
-    /// [`ClientError::Protocol`] when the service left it unanswered or it was taken before.
+    /// [`ClientError::Remote`] when that call failed, [`ClientError::Repeated`] when it was refused after an attempt that may have
+    /// run it, [`ClientError::Decode`] when its result is no `R`, and [`ClientError::Protocol`] when the service left it unanswered or
+    /// it was taken before.
     pub fn take<R: DeserializeOwned>(&mut self, call: BatchCall) -> Result<R, ClientError> {
-        let outcome = self.0.get_mut(call.0).and_then(Option::take);
-        match outcome.ok_or(ClientError::Protocol(ProtocolError::Missing))? {
-            Ok(result) => decode(&result),
-            Err(error) => Err(ClientError::Remote(error)),
+        let outcome = self.outcomes.get_mut(call.0).and_then(Option::take);
+        match (outcome.ok_or(ClientError::Protocol(ProtocolError::Missing))?, &self.earlier) {
+            (Ok(result), _) => decode(&result),
+            (Err(error), Some(earlier)) if is_refused_by_now(&error) => {
+                Err(repeated(earlier, ClientError::Remote(error)))
+            }
+            (Err(error), _) => Err(ClientError::Remote(error)),
         }
     }
 
-    /// The error of one call, if it failed.
+    /// The error of one call, if it failed; of several attempts, that of the last. Whether an earlier one may have run is told by
+    /// [`BatchAnswers::take`].
     #[must_use]
     pub fn error(&self, call: BatchCall) -> Option<&RpcError> {
-        self.0.get(call.0)?.as_ref()?.as_ref().err()
+        self.outcomes.get(call.0)?.as_ref()?.as_ref().err()
     }
 }
 

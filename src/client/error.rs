@@ -169,11 +169,11 @@ pub enum ClientError {
         sent: bool,
     },
     /// It was sent again, see [`RequestBuilder::idempotent`](super::RequestBuilder::idempotent), and the last attempt was not
-    /// executed. An earlier one may have been: the outcome is unknown.
+    /// executed. An earlier one may have been: the outcome is unknown. Of a batch that was answered, each call has its own.
     #[error("sent more than once, outcome unknown: an earlier attempt may have run ({earlier}); the last one: {last}")]
     Repeated {
-        /// What the last of the attempts came to that may have run.
-        earlier: Box<ClientError>,
+        /// What the last of the attempts came to that may have run. All calls of a batch have the same.
+        earlier: Arc<ClientError>,
         /// What the last attempt came to.
         last: Box<ClientError>,
     },

@@ -11,7 +11,7 @@ use tokio::sync::TryAcquireError;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Inner;
-use super::answer::Answer;
+use super::answer::{Answer, is_refused_by_now, repeated};
 use super::control::cancel;
 use super::error::{ClientError, HintKind};
 use super::incoming::Incoming;
@@ -368,19 +368,21 @@ impl Earlier {
 
     /// What the request has come to, if `last` is what its last attempt has.
     pub(super) fn judge(self, last: Result<Answer, ClientError>) -> Result<Answer, ClientError> {
-        let Some(earlier) = self.0 else { return last };
+        let Some(earlier) = self.0.map(Arc::new) else { return last };
         let last = match last {
-            // What is refused by now may have been taken before. Other errors are of the method, or of bytes that are the same
-            // in each attempt.
             Ok(Answer { responses: Ok(Responses::Single(Response { outcome: Err(error), .. })), .. })
-                if matches!(error.code(), code::PERMISSION_DENIED | code::METHOD_NOT_FOUND) =>
+                if is_refused_by_now(&error) =>
             {
                 ClientError::Remote(error)
+            }
+            Ok(Answer { responses, payload, .. }) => {
+                let earlier = matches!(responses, Ok(Responses::Batch(_))).then_some(earlier);
+                return Ok(Answer { responses, payload, earlier });
             }
             Err(error) if !error.is_outcome_unknown() => error,
             last => return last,
         };
-        Err(ClientError::Repeated { earlier: Box::new(earlier), last: Box::new(last) })
+        Err(repeated(&earlier, last))
     }
 }
 
@@ -515,6 +517,13 @@ mod tests {
         }
         let repeated = after(vec![error(-32011, ""), Err(ClientError::ConnectionLost)], error(-32002, "")).unwrap_err();
         assert_eq!(repeated.remote().map(RpcError::code), Some(-32002));
+        // Each entry of a batch by itself.
+        let batch =
+            r#"[{"jsonrpc":"2.0","error":{"code":-32002,"message":"m"},"id":2},{"jsonrpc":"2.0","result":1,"id":1}]"#;
+        let answered = after(lost(), answer(batch)).unwrap();
+        assert!(matches!(answered.earlier.as_deref(), Some(ClientError::ConnectionLost)));
+        assert!(answered.whole().unwrap_err().is_outcome_unknown());
+        assert!(after(Vec::new(), answer(batch)).unwrap().whole().is_ok());
         // What the method has come to, it has.
         for last in [error(7, ""), error(-32602, ""), answer(r#"{"jsonrpc":"2.0","result":1,"id":1}"#)] {
             assert!(after(lost(), last).is_ok());
@@ -527,7 +536,7 @@ mod tests {
     fn answer(text: &str) -> Result<Answer, ClientError> {
         let payload = Bytes::copy_from_slice(text.as_bytes());
         let responses = Responses::parse(&payload, &crate::rpc::Limits::default()).map_err(Into::into);
-        Ok(Answer { responses, payload })
+        Ok(Answer::new(responses, payload))
     }
 
     fn error(code: i32, data: &str) -> Result<Answer, ClientError> {

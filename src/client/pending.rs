@@ -287,12 +287,12 @@ impl Pending {
             _ => None,
         };
         let Some(error) = refused else {
-            return Answered::End(Ok(Answer { responses, payload }));
+            return Answered::End(Ok(Answer::new(responses, payload)));
         };
         let is_stale = error.code() == code::STALE;
         let refused = match off.filter(|_| is_stale) {
             Some(offset_s) => Err(ClientError::Clock { offset_s, error: error.clone() }),
-            None => Ok(Answer { responses, payload }),
+            None => Ok(Answer::new(responses, payload)),
         };
         if *repeatable && is_stale { Answered::End(refused) } else { Answered::Refused(refused) }
     }

@@ -167,7 +167,7 @@ impl RequestBuilder {
     /// overloaded, that the caller's quota is used up, that the clocks differ, or that the call with the same idempotency key still
     /// runs. With growing pauses of up to 2 s, or as long as the service asks for; ten times at most where no service has signed
     /// that it is to wait. Where no attempt has a result, the outcome is unknown as long as that of any
-    /// of them is: [`ClientError::Repeated`].
+    /// of them is: [`ClientError::Repeated`]. Of a batch this holds for each of its calls.
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
@@ -340,12 +340,13 @@ impl RequestBuilder {
     /// error, and is not looked at otherwise.
     ///
     /// # Errors
-    /// See [`ClientError`], but never [`ClientError::Remote`].
+    /// See [`ClientError`], but never [`ClientError::Remote`]. A batch of which the last attempt refuses an entry that an earlier one
+    /// may have run is [`ClientError::Repeated`].
     ///
     /// Cancel safety: as of [`RequestBuilder::call`].
     pub async fn send_raw(self, payload: impl Into<Bytes>) -> Result<String, ClientError> {
         let outgoing = self.build(None, payload.into())?;
-        let answer = self.client.0.request(&outgoing).await?;
+        let answer = self.client.0.request(&outgoing).await?.whole()?;
         let flaw = |_| ClientError::Protocol(ProtocolError::Response(crate::rpc::Flaw::NotUtf8.into()));
         String::from_utf8(answer.payload.to_vec()).map_err(flaw)
     }
@@ -358,7 +359,7 @@ impl RequestBuilder {
     /// Cancel safety: as of [`RequestBuilder::call`].
     pub async fn exchange(self, payload: impl Into<Bytes>) -> Result<(Bytes, Responses), ClientError> {
         let outgoing = self.build(None, payload.into())?;
-        let Answer { payload, responses } = self.client.0.request(&outgoing).await?;
+        let Answer { payload, responses, .. } = self.client.0.request(&outgoing).await?.whole()?;
         Ok((payload, responses.map_err(ClientError::Protocol)?))
     }
 

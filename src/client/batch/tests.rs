@@ -6,7 +6,7 @@ use bytes::Bytes;
 fn pair(text: &str, calls: usize) -> Result<BatchAnswers, ClientError> {
     let payload = Bytes::copy_from_slice(text.as_bytes());
     let responses = Responses::parse(&payload, &Limits::default()).map_err(ProtocolError::from);
-    BatchAnswers::pair(Answer { responses, payload }, calls)
+    BatchAnswers::pair(Answer::new(responses, payload), calls)
 }
 
 /// SPEC.md §12.
@@ -53,4 +53,25 @@ fn refusal_of_the_whole_batch_is_the_service_s_error() {
     let error = pair(r#"{"jsonrpc":"2.0","error":{"code":-32015,"message":"too large"},"id":null}"#, 2).unwrap_err();
     assert_eq!(error.remote().unwrap().code(), -32015);
     assert!(!error.is_outcome_unknown(), "signed, it means: executed");
+}
+
+/// SPEC.md §9: the attempts before may have run each entry, whichever the last one refuses.
+#[test]
+fn an_entry_that_is_refused_by_now_may_have_run_before() {
+    let text = r#"[{"jsonrpc":"2.0","error":{"code":-32002,"message":"m"},"id":1},
+        {"jsonrpc":"2.0","error":{"code":-32601,"message":"m"},"id":2},
+        {"jsonrpc":"2.0","error":{"code":7,"message":"m"},"id":3},{"jsonrpc":"2.0","result":1,"id":4}]"#;
+    let payload = Bytes::from_static(text.as_bytes());
+    let responses = Responses::parse(&payload, &Limits::default()).map_err(ProtocolError::from);
+    let answer = Answer { earlier: Some(Arc::new(ClientError::ConnectionLost)), ..Answer::new(responses, payload) };
+    let mut answers = BatchAnswers::pair(answer, 4).unwrap();
+    for (call, code) in [(0, -32002), (1, -32601)] {
+        assert_eq!(answers.error(BatchCall(call)).unwrap().code(), code);
+        let error = answers.take::<u64>(BatchCall(call)).unwrap_err();
+        assert!(matches!(error, ClientError::Repeated { .. }) && error.is_outcome_unknown(), "{error:?}");
+        assert_eq!(error.remote().unwrap().code(), code);
+    }
+    assert!(matches!(answers.take::<u64>(BatchCall(2)), Err(ClientError::Remote(_))));
+    assert_eq!(answers.take::<u64>(BatchCall(3)).unwrap(), 1);
+    assert!(!pair(text, 4).unwrap().take::<u64>(BatchCall(0)).unwrap_err().is_outcome_unknown(), "sent once");
 }

@@ -295,7 +295,7 @@ fn ordinary_answers_count_before_the_first_frame_only() {
     let answer = || {
         let payload = Bytes::from_static(br#"{"jsonrpc":"2.0","result":1,"id":1}"#);
         let responses = crate::rpc::Responses::parse(&payload, &crate::rpc::Limits::default()).map_err(Into::into);
-        Ok(Answer { responses, payload })
+        Ok(Answer::new(responses, payload))
     };
     let mut stage = Stage::new(32, None);
     assert!(stage.incoming.answered(stage.attempt, answer()));

@@ -158,7 +158,7 @@ impl Parts {
 
     fn response(&self, text: &[u8]) -> Result<Outcome, ClientError> {
         let responses = Responses::parse(text, &Limits::default()).map_err(ProtocolError::from);
-        single(Answer { responses, payload: bytes::Bytes::new() }, &self.id)
+        single(Answer::new(responses, bytes::Bytes::new()), &self.id)
     }
 
     fn end(&mut self, outcome: Result<Box<RawValue>, ClientError>) {

@@ -1,5 +1,7 @@
 //! What a client can ask for, and what comes back when everybody is honest.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -11,10 +13,12 @@ use sealwire::auth::IssueRequest;
 use sealwire::client::{Client, Credentials, StaticToken};
 use sealwire::rpc::{Responses, RpcError};
 use sealwire::service::{Ctx, Router};
+use sealwire::wire::Delivery;
 use sealwire::{BusConfig, Clock as _, Name, SystemClock};
 use sealwire_testkit::site::{Site, agent_key};
-use sealwire_testkit::{NatsServer, SOON, within};
+use sealwire_testkit::{NatsServer, SOON, publish, within};
 use serde_json::Value;
+use tokio::sync::Notify;
 
 #[tokio::test]
 async fn calls_by_name_and_by_position_get_their_results() {
@@ -129,6 +133,62 @@ async fn entries_of_a_batch_fail_alone() {
         assert_eq!(answers.take::<i64>(last).unwrap(), 2);
         assert_eq!(answers.take::<i64>(last).unwrap_err().kind(), ErrorKind::Protocol, "taken before");
         assert_eq!(stage.executed(), before + 1);
+    }
+}
+
+/// SPEC.md §9: the first attempt ran, nobody heard of it, and the policy changed before the second.
+#[tokio::test]
+async fn an_entry_that_ran_is_not_said_to_be_denied_by_a_repetition() {
+    let stage = Stage::open().await;
+    let (service, attempts) = (stage.desk.service.clone(), Arc::new(AtomicU64::new(0)));
+    let (ran, denied) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let _serving = stage
+        .answer_with(None, {
+            let (ran, denied, attempts) = (Arc::clone(&ran), Arc::clone(&denied), Arc::clone(&attempts));
+            move |bus, message| {
+                let (service, ran, denied) = (service.clone(), Arc::clone(&ran), Arc::clone(&denied));
+                let is_first = attempts.fetch_add(1, Ordering::SeqCst) == 0;
+                async move {
+                    let reply = message.reply.clone().unwrap();
+                    let sealed = service.handle(Delivery::from(message)).await.unwrap();
+                    if !is_first {
+                        return publish(&bus, sealed).await;
+                    }
+                    ran.notify_one();
+                    denied.notified().await;
+                    let hint = r#"{"jsonrpc":"2.0","error":{"code":-32014,"message":"overloaded"},"id":null}"#;
+                    bus.publish(reply, hint.into()).await.unwrap();
+                }
+            }
+        })
+        .await;
+    let client = stage.client("ann").await;
+    let count = r#"{"jsonrpc":"2.0","method":"desk/count","id":1}"#;
+    for is_raw in [false, true] {
+        attempts.store(0, Ordering::SeqCst);
+        stage.desk.change_policy("[role.worker]\nallow = [\"desk/*\"]\n");
+        let (before, request) = (stage.executed(), client.request("desk").idempotent().idempotency_key("k"));
+        let call = async {
+            if is_raw {
+                let batch = format!("[{count},{}]", count.replace("count", "key").replace('1', "2"));
+                return request.send_raw(batch).await.unwrap_err();
+            }
+            let mut batch = request.batch();
+            let (counted, key) = (batch.call("desk/count", ()), batch.call("desk/key", ()));
+            let mut answers = batch.send().await.unwrap();
+            assert_eq!(answers.take::<String>(key).unwrap(), "k");
+            answers.take::<u64>(counted).unwrap_err()
+        };
+        let changes = async {
+            ran.notified().await;
+            stage.desk.change_policy("[role.worker]\nallow = [\"desk/*\"]\ndeny = [\"desk/count\"]\n");
+            denied.notify_one();
+        };
+        let (error, ()) = within(SOON, futures_util::future::join(call, changes)).await;
+        assert_eq!((stage.executed() - before, attempts.load(Ordering::SeqCst)), (1, 2));
+        assert!(error.is_outcome_unknown(), "{error:?}");
+        let ClientError::Repeated { earlier, last } = &error else { panic!("{error:?}") };
+        assert_eq!((earlier.kind(), last.remote().map(RpcError::code)), (ErrorKind::Hint, Some(-32002)));
     }
 }
 

@@ -100,7 +100,7 @@ impl Batch {
                 outcomes.push(match call.map(|call| answers.take::<Box<RawValue>>(call)) {
                     None => None,
                     Some(Ok(result)) => Some(Ok(result)),
-                    Some(Err(error @ ClientError::Remote(_))) => {
+                    Some(Err(error @ (ClientError::Remote(_) | ClientError::Repeated { .. }))) => {
                         Some(Err(stopped(&error, &signals).unwrap_or_else(|| failure(error))))
                     }
                     Some(Err(error)) => return Err(error),
