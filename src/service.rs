@@ -148,7 +148,7 @@ impl Service {
     /// The whole pipeline for one message. `None` means that nothing is published.
     ///
     /// Not undone by cancellation: a message whose future was dropped may have burnt its nonce and started its methods,
-    /// which are then cancelled.
+    /// which are then cancelled. An idempotency key that was claimed for a method that had not begun is given back.
     pub async fn handle(&self, delivery: Delivery) -> Option<Sealed> {
         self.answer(delivery, None).await
     }
@@ -647,7 +647,7 @@ impl Inner {
         };
         // The claim took its time.
         if self.clock.now_ms() >= message.start_before_ms {
-            kept.end(ticket, Ended::NotStarted, &self.verifier).await;
+            kept.give_back(ticket, &self.verifier).await;
             return refused(Refusal::Deadline);
         }
         let ran = self.run(permitted, &message.open).await;

@@ -58,8 +58,9 @@ pub trait OutcomeStore: Send + Sync + Debug + 'static {
         keep: Duration,
     ) -> BoxFuture<'a, Result<u64, OutcomeStoreError>>;
 
-    /// Undoes a change that ended with [`OutcomeStoreError::Unanswered`], once the store can be asked again. Does not wait for
-    /// that, and gives up what cannot be told in the end. Nothing but the entry with this very content is touched.
+    /// Undoes a change that ended with [`OutcomeStoreError::Unanswered`] or whose future was dropped, or one that was made for
+    /// nothing, once the store can be asked again. Does not wait for that, and gives up what cannot be told in the end. Nothing but the
+    /// entry with this very content is touched.
     fn withdraw(&self, _change: Withdrawal) {}
 }
 
@@ -68,7 +69,7 @@ pub trait OutcomeStore: Send + Sync + Debug + 'static {
 pub struct Withdrawal {
     /// Of which entry.
     pub key: OutcomeKey,
-    /// The revision that was to be replaced; 0 if there was none.
+    /// The revision that was to be replaced; 0 if there was none. Of a change that was certainly made, that which it has.
     pub revision: u64,
     /// What was to be written.
     pub content: Bytes,

@@ -139,7 +139,58 @@ pub(super) enum Begun {
 pub(super) struct Ticket {
     attempt: Attempt,
     revision: u64,
+    claim: Bytes,
+    /// What was there before it.
+    before: Option<Bytes>,
     here: Here,
+}
+
+/// A claim that is being made, or given back, for a call that has not begun. Dropped before the store has said what became of it, it
+/// is withdrawn.
+///
+/// INVARIANT: its call never begins after that. Whoever runs it has the claim's [`Ticket`], which there is only once this is settled
+/// or which was used up to make this.
+struct Claiming<'a> {
+    store: &'a dyn OutcomeStore,
+    attempt: &'a Attempt,
+    mac: &'a HmacKey,
+    /// The revision that it replaces; 0 if there is none.
+    revision: u64,
+    claim: &'a Bytes,
+    /// What was there before it.
+    before: Option<&'a Bytes>,
+    keep: Duration,
+    is_settled: bool,
+}
+
+impl Claiming<'_> {
+    /// What takes the place of the claim of a call that does not run.
+    fn instead(&self) -> Bytes {
+        self.before.cloned().unwrap_or_else(|| self.attempt.entry(self.mac, State::NotStarted, None))
+    }
+
+    /// The store has answered: nothing is left to be withdrawn.
+    fn settle(mut self) {
+        self.is_settled = true;
+    }
+
+    /// The call ends here. A claim of it that is stored all the same, or will be, must not keep its key from others.
+    fn refuse(self, error: OutcomeStoreError) -> Begun {
+        if error != OutcomeStoreError::Unanswered {
+            self.settle();
+        }
+        Begun::Refused(error)
+    }
+}
+
+impl Drop for Claiming<'_> {
+    fn drop(&mut self) {
+        if self.is_settled {
+            return;
+        }
+        let (key, content, instead) = (self.attempt.key.clone(), self.claim.clone(), self.instead());
+        self.store.withdraw(Withdrawal { key, revision: self.revision, content, instead, keep: self.keep });
+    }
 }
 
 /// That a key's call runs here, until this is dropped.
@@ -166,8 +217,6 @@ pub(super) enum Ended<'a> {
     With(&'a Outcome),
     /// It was stopped, or panicked.
     Unknown,
-    /// It never began.
-    NotStarted,
 }
 
 /// What an entry says beside the outcome.
@@ -240,63 +289,93 @@ impl Idempotency {
     }
 
     /// Claims the key, or finds out why not.
+    ///
+    /// Cancel safety: what a dropped future has claimed is withdrawn.
     pub(super) async fn begin(&self, attempt: Attempt, verifier: &Verifier, now_ms: u64) -> Begun {
         let Some(mac) = self.mac(verifier) else { return Begun::Refused(OutcomeStoreError::Unavailable) };
         let claim = attempt.entry(&mac, State::Running, None);
         let keep = attempt.claim_lasts(now_ms);
+        let claiming = self.claiming(&attempt, &mac, 0, &claim, None, keep);
         let (revision, content) = match self.store.claim(&attempt.key, claim.clone(), keep).await {
-            Ok(Claimed::New { revision }) => return self.run(attempt, revision),
-            Ok(Claimed::Held { revision, content }) => (revision, content),
-            Err(error) => {
-                let instead = attempt.entry(&mac, State::NotStarted, None);
-                return self.refuse(error, attempt, 0, claim, instead, keep);
+            Ok(Claimed::New { revision }) => {
+                claiming.settle();
+                return self.run(attempt, revision, claim, None);
             }
+            Ok(Claimed::Held { revision, content }) => {
+                claiming.settle();
+                (revision, content)
+            }
+            Err(error) => return claiming.refuse(error),
         };
         match attempt.meaning(&mac, &content, now_ms) {
-            Meaning::Stored(outcome) => Begun::Stored(outcome),
-            Meaning::Conflict(conflict) => Begun::Conflict(conflict),
-            Meaning::Free if lock(&self.running).contains(&attempt.key) => Begun::Conflict(RUNNING),
-            Meaning::Free => match self.store.replace(&attempt.key, revision, claim.clone(), keep).await {
-                Ok(revision) => self.run(attempt, revision),
-                // Another one was quicker.
-                Err(OutcomeStoreError::Taken) => Begun::Conflict(RUNNING),
-                Err(error) => self.refuse(error, attempt, revision, claim, content, keep),
-            },
+            Meaning::Stored(outcome) => return Begun::Stored(outcome),
+            Meaning::Conflict(conflict) => return Begun::Conflict(conflict),
+            Meaning::Free if lock(&self.running).contains(&attempt.key) => return Begun::Conflict(RUNNING),
+            Meaning::Free => {}
+        }
+        let claiming = self.claiming(&attempt, &mac, revision, &claim, Some(&content), keep);
+        match self.store.replace(&attempt.key, revision, claim.clone(), keep).await {
+            Ok(revision) => {
+                claiming.settle();
+                self.run(attempt, revision, claim, Some(content))
+            }
+            // Another one was quicker.
+            Err(OutcomeStoreError::Taken) => {
+                claiming.settle();
+                Begun::Conflict(RUNNING)
+            }
+            Err(error) => claiming.refuse(error),
         }
     }
 
-    fn run(&self, attempt: Attempt, revision: u64) -> Begun {
-        let here = Here::new(&self.running, &attempt.key);
-        Begun::Run(Ticket { attempt, revision, here })
-    }
-
-    /// The attempt ends here, so a claim of it that is stored all the same, or will be, must not keep its key from others: what was
-    /// there before takes its place.
-    fn refuse(
-        &self,
-        error: OutcomeStoreError,
-        attempt: Attempt,
+    fn claiming<'a>(
+        &'a self,
+        attempt: &'a Attempt,
+        mac: &'a HmacKey,
         revision: u64,
-        content: Bytes,
-        instead: Bytes,
+        claim: &'a Bytes,
+        before: Option<&'a Bytes>,
         keep: Duration,
-    ) -> Begun {
-        if error == OutcomeStoreError::Unanswered {
-            self.store.withdraw(Withdrawal { key: attempt.key, revision, content, instead, keep });
+    ) -> Claiming<'a> {
+        Claiming { store: &*self.store, attempt, mac, revision, claim, before, keep, is_settled: false }
+    }
+
+    fn run(&self, attempt: Attempt, revision: u64, claim: Bytes, before: Option<Bytes>) -> Begun {
+        let here = Here::new(&self.running, &attempt.key);
+        Begun::Run(Ticket { attempt, revision, claim, before, here })
+    }
+
+    /// Gives back the key of a call that is not run after all.
+    ///
+    /// Cancel safety: what a dropped future has not given back is withdrawn.
+    pub(super) async fn give_back(&self, ticket: Ticket, verifier: &Verifier) {
+        let Ticket { attempt, revision, claim, before, here: _here } = ticket;
+        let Some(mac) = self.mac(verifier) else { return };
+        let keep = attempt.declared.keep;
+        let claiming = self.claiming(&attempt, &mac, revision, &claim, before.as_ref(), keep);
+        match self.store.replace(&attempt.key, revision, claiming.instead(), keep).await {
+            Ok(_) | Err(OutcomeStoreError::Taken) => claiming.settle(),
+            Err(reason) => {
+                tracing::warn!(
+                    target: "sealwire::call",
+                    agent = %attempt.key.agent(),
+                    message_id = attempt.message,
+                    %reason,
+                    "the idempotency key of a call that was not begun is given back once the store can be asked"
+                );
+            }
         }
-        Begun::Refused(error)
     }
 
     /// Writes down how the run ended. If that fails the claim stays, and says later that nobody knows.
     pub(super) async fn end(&self, ticket: Ticket, ended: Ended<'_>, verifier: &Verifier) {
         // It counts as running until what came of it is written.
-        let Ticket { attempt, revision, here: _here } = ticket;
+        let Ticket { attempt, revision, here: _here, .. } = ticket;
         let Some(mac) = self.mac(verifier) else { return };
         let keep = attempt.declared.keep;
         let (state, body) = match &ended {
             Ended::With(outcome) => (State::Done, Some(Response::new(Id::null(), (*outcome).clone()).to_bytes())),
             Ended::Unknown => (State::Unknown, None),
-            Ended::NotStarted => (State::NotStarted, None),
         };
         let entry = attempt.entry(&mac, state, body.as_deref());
         let mut written = self.store.replace(&attempt.key, revision, entry, keep).await;

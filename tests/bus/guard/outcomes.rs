@@ -1,9 +1,10 @@
 //! Outcomes of idempotent calls, kept for all replicas at a real server: SPEC.md §6.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use sealwire::auth::{
@@ -13,7 +14,7 @@ use sealwire::auth::{
 use sealwire::rpc::RpcError;
 use sealwire::service::{Ctx, Router};
 use sealwire::wire::Nonce;
-use sealwire::{BusConfig, Clock as _, Name, SystemClock};
+use sealwire::{BusConfig, Clock as _, ManualClock, Name, SystemClock};
 use sealwire_testkit::cluster::Cluster;
 use sealwire_testkit::desk::{Desk, Setup, call};
 use sealwire_testkit::{NatsServer, SOON, within};
@@ -323,7 +324,16 @@ async fn what_the_service_did_not_sign_is_no_outcome() {
 
 /// Admits everything, so that the store of outcomes is all that is asked.
 #[derive(Debug)]
-struct Admits(Arc<dyn ReplayGuard>);
+struct Admits {
+    guard: Arc<dyn ReplayGuard>,
+    outcomes: Option<Arc<dyn OutcomeStore>>,
+}
+
+impl Admits {
+    fn judge(guard: Arc<dyn ReplayGuard>) -> Arc<dyn ReplayGuard> {
+        Arc::new(Self { outcomes: guard.outcomes(), guard })
+    }
+}
 
 impl ReplayGuard for Admits {
     fn fence(&self) -> u64 {
@@ -342,15 +352,15 @@ impl ReplayGuard for Admits {
     }
 
     fn kind(&self) -> &'static str {
-        self.0.kind()
+        self.guard.kind()
     }
 
     fn identity(&self) -> GuardIdentity {
-        self.0.identity()
+        self.guard.identity()
     }
 
     fn outcomes(&self) -> Option<Arc<dyn OutcomeStore>> {
-        self.0.outcomes()
+        self.outcomes.clone()
     }
 
     fn not_ready(&self) -> Option<String> {
@@ -367,23 +377,100 @@ impl ReplayGuard for Admits {
 async fn a_claim_that_is_stored_after_it_was_refused_does_not_keep_its_key() {
     let mut server = NatsServer::start().await;
     let runs = Runs::default();
-    let (desks, _guards) = replicas_judged_by(&server, &runs, |guard| Arc::new(Admits(guard))).await;
+    let (desks, _guards) = replicas_judged_by(&server, &runs, Admits::judge).await;
     server.pause().await;
     assert_eq!(pay(&desks[0], "k", "[5,false]").await["error"]["code"], -32014);
     server.resume().await;
     // Of the other replica, so that its own memory does not help.
-    let again = within(2 * SOON, async {
+    let again = paid(&desks[1], "k").await;
+    assert_eq!((again, runs.load(Ordering::SeqCst)), (json!({"jsonrpc": "2.0", "result": 5, "id": 1}), 1));
+    assert_eq!(pay(&desks[0], "k", "[5,false]").await["idempotent_replay"], true);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+/// What is said of the key once it is neither refused nor said to be running.
+async fn paid(desk: &Desk, key: &str) -> Value {
+    within(2 * SOON, async {
         loop {
-            let again = pay(&desks[1], "k", "[5,false]").await;
+            let again = pay(desk, key, "[5,false]").await;
             if again["error"]["code"] != -32014 && again["error"]["data"]["idempotency"] != "running" {
                 return again;
             }
             sleep(Duration::from_millis(100)).await;
         }
     })
-    .await;
-    assert_eq!((again, runs.load(Ordering::SeqCst)), (json!({"jsonrpc": "2.0", "result": 5, "id": 1}), 1));
-    assert_eq!(pay(&desks[0], "k", "[5,false]").await["idempotent_replay"], true);
+    .await
+}
+
+/// SPEC.md §6: what is given up before it began is not run.
+#[tokio::test]
+async fn a_claim_whose_call_is_given_up_does_not_keep_its_key() {
+    let mut server = NatsServer::start().await;
+    let runs = Runs::default();
+    let (desks, _guards) = replicas_judged_by(&server, &runs, Admits::judge).await;
+    server.pause().await;
+    let given_up = tokio::time::timeout(Duration::from_millis(500), pay(&desks[0], "k", "[5,false]")).await;
+    assert!(given_up.is_err(), "{given_up:?}");
+    server.resume().await;
+    assert_eq!(paid(&desks[1], "k").await["result"], 5);
+    assert_eq!(paid(&desks[1], "k").await["idempotent_replay"], true);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+/// A store whose claims take longer than their calls may wait, and which says nothing when they are given back.
+#[derive(Debug)]
+struct Late {
+    store: Arc<dyn OutcomeStore>,
+    clock: OnceLock<Arc<ManualClock>>,
+}
+
+impl OutcomeStore for Late {
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn claim<'a>(
+        &'a self,
+        key: &'a OutcomeKey,
+        content: Bytes,
+        keep: Duration,
+    ) -> BoxFuture<'a, Result<Claimed, OutcomeStoreError>> {
+        let claim = self.store.claim(key, content, keep);
+        claim.inspect(|_| self.clock.get().unwrap().advance_ms(60_000)).boxed()
+    }
+
+    fn replace<'a>(
+        &'a self,
+        _key: &'a OutcomeKey,
+        _revision: u64,
+        _content: Bytes,
+        _keep: Duration,
+    ) -> BoxFuture<'a, Result<u64, OutcomeStoreError>> {
+        async { Err(OutcomeStoreError::Unanswered) }.boxed()
+    }
+
+    fn withdraw(&self, change: Withdrawal) {
+        self.store.withdraw(change);
+    }
+}
+
+/// SPEC.md §6: nor does what was too late to begin.
+#[tokio::test]
+async fn a_key_that_cannot_be_given_back_at_once_is_given_back_later() {
+    let server = NatsServer::start().await;
+    let (runs, late) = (Runs::default(), Mutex::new(Vec::new()));
+    let judge = |guard: Arc<dyn ReplayGuard>| -> Arc<dyn ReplayGuard> {
+        let store = Arc::new(Late { store: guard.outcomes().unwrap(), clock: OnceLock::new() });
+        let mut all = late.lock().unwrap();
+        all.push(Arc::clone(&store));
+        let is_first = all.len() == 1;
+        Arc::new(Admits { outcomes: if is_first { Some(store) } else { guard.outcomes() }, guard })
+    };
+    let (desks, _guards) = replicas_judged_by(&server, &runs, judge).await;
+    late.lock().unwrap()[0].clock.set(Arc::clone(&desks[0].clock)).unwrap();
+    assert_eq!(pay(&desks[0], "k", "[5,false]").await["error"]["code"], -32003);
+    assert_eq!(pay(&desks[1], "k", "[5,false]").await["error"]["data"]["idempotency"], "running");
+    assert_eq!(paid(&desks[1], "k").await["result"], 5);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 

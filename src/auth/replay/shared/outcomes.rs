@@ -4,7 +4,7 @@
 //! An entry is made by a publication that expects nothing under its subject, and replaced by one that expects the sequence
 //! number that is there; the stream does one of them for any number that ask. A publication without an answer is asked again;
 //! what is read then is this one's own if the contents are equal, since no two are. One that had no answer at all may be stored
-//! long after its caller was refused: it is withdrawn then.
+//! long after its caller was refused, or has gone: it is withdrawn then.
 //!
 //! The stream has the guard's connection and permissions. A task finds, makes and looks at it once a second, apart from the
 //! guard's own, so that what ails this one stops no call without a key.
@@ -148,8 +148,8 @@ impl SharedOutcomes {
 
     /// Whether the change is not there, and cannot come any more.
     ///
-    /// INVARIANT: no call runs twice by this. What is replaced has the very bytes that this replica wrote and refused, so its
-    /// call has not run and never will; and it is replaced under the revision at which these bytes were read. The claim of
+    /// INVARIANT: no call runs twice by this. What is replaced has the very bytes that this replica wrote for a call that it then
+    /// refused or gave up, so it has not run and never will; and it is replaced under the revision at which these bytes were read. The claim of
     /// a call that runs has other bytes, or has taken their place since, under another revision. Where there is nothing, what is
     /// written expects nothing to be there, as every first claim does: one of both is stored.
     async fn undo(&self, change: &Withdrawal) -> bool {
