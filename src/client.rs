@@ -47,7 +47,7 @@ pub use batch::{Batch, BatchAnswers, BatchCall};
 pub use catalogue::{Catalogue, MethodInfo, MethodResult};
 pub use credentials::{Credentials, CredentialsError, MemberFault};
 pub use error::{ClientError, ErrorKind, HintKind, InvalidRequest, ProtocolError, StreamLoss};
-pub use observe::{Ended, Observed, Observer};
+pub use observe::{Ended, Observed, Observer, Said};
 pub use request::RequestBuilder;
 pub use sent::{MessageId, Receipt};
 pub use stream::{CallStream, Subscription};

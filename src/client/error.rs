@@ -305,17 +305,7 @@ impl ClientError {
             | Self::Ended
             | Self::Repeated { .. }
             | Self::InboxForbidden { .. } => true,
-            Self::Remote(error) | Self::Clock { error, .. } => match error.code() {
-                // These speak of one delivery: another copy of the message may have run, or may yet.
-                code::STALE | code::REPLAYED | code::QUOTA_EXCEEDED | code::OVERLOADED => true,
-                // The method may have been cut off anywhere. The last is signed only of a call under way.
-                code::TIMEOUT | code::CANCELLED | code::UNAUTHENTICATED => true,
-                // SPEC.md §14: else it was denied before it began.
-                code::PERMISSION_DENIED => says(error, "outcome").as_deref() == Some("unknown"),
-                // The others speak of what was sent, or of a call that ran.
-                code::CONFLICT => !matches!(says(error, "idempotency").as_deref(), Some("other_params" | "not_kept")),
-                _ => false,
-            },
+            Self::Remote(error) | Self::Clock { error, .. } => leaves_open(error),
             Self::Cancelled { sent } | Self::Forbidden { sent, .. } => *sent,
             // It is this side that has ended the stream.
             Self::Protocol(error) => matches!(error, ProtocolError::Part(_)),
@@ -458,6 +448,21 @@ pub enum ProtocolError {
     /// A part of a stream that is no JSON-RPC message of its kind.
     #[error("a part of the stream is no valid {0}")]
     Part(&'static str),
+}
+
+/// Whether the call may have run although the service has signed this error.
+pub(super) fn leaves_open(error: &RpcError) -> bool {
+    match error.code() {
+        // These speak of one delivery: another copy of the message may have run, or may yet.
+        code::STALE | code::REPLAYED | code::QUOTA_EXCEEDED | code::OVERLOADED => true,
+        // The method may have been cut off anywhere. The last is signed only of a call under way.
+        code::TIMEOUT | code::CANCELLED | code::UNAUTHENTICATED => true,
+        // SPEC.md §14: else it was denied before it began.
+        code::PERMISSION_DENIED => says(error, "outcome").as_deref() == Some("unknown"),
+        // The others speak of what was sent, or of a call that ran.
+        code::CONFLICT => !matches!(says(error, "idempotency").as_deref(), Some("other_params" | "not_kept")),
+        _ => false,
+    }
 }
 
 /// The text that a member of the data of a service's error has.

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use super::answer::Answer;
-use super::error::ClientError;
-use crate::rpc::{Body, Limits, Responses};
+use super::answer::{Answer, is_refused_by_now};
+use super::error::{ClientError, leaves_open};
+use crate::rpc::{Body, Limits, Response, Responses, RpcError};
 
 /// Is told of requests, when it was given to [`RequestBuilder::observer`](super::RequestBuilder::observer). It must not block.
 pub trait Observer: fmt::Debug + Send + Sync {
@@ -30,12 +30,38 @@ pub trait Observed: Send {
 pub enum Ended<'a> {
     /// Nobody answers it, and the broker has it.
     Sent,
-    /// The service has signed an answer: of each response in it the code of its error, `None` for a result.
-    Answered(&'a [Option<i32>]),
+    /// The service has signed an answer: what each response in it says.
+    Answered(&'a [Said]),
     /// The service has signed an answer, which is none of JSON-RPC.
     Unreadable,
     /// There is no answer.
     Failed(&'a ClientError),
+}
+
+/// What a response says of its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    /// It has a result.
+    Result,
+    /// It has failed, or was refused, with this code: what became of it is known.
+    Error(i32),
+    /// The same, and it may have run: see [`ClientError::is_outcome_unknown`].
+    Unknown(i32),
+}
+
+impl Said {
+    fn of(error: &RpcError) -> Self {
+        if leaves_open(error) { Self::Unknown(error.code()) } else { Self::Error(error.code()) }
+    }
+
+    /// `has_earlier`: an attempt before may have run.
+    fn by(response: &Response, has_earlier: bool) -> Self {
+        match &response.outcome {
+            Ok(_) => Self::Result,
+            Err(error) if has_earlier && is_refused_by_now(error) => Self::Unknown(error.code()),
+            Err(error) => Self::of(error),
+        }
+    }
 }
 
 /// What is to be told of one message; nothing if nobody wants to hear it.
@@ -70,14 +96,13 @@ impl Observation {
     /// An answer in one message, or none.
     pub(super) fn answered(mut self, outcome: &Result<Answer, ClientError>) {
         let Some(mut observed) = self.0.take() else { return };
-        let code = |response: &crate::rpc::Response| response.outcome.as_ref().err().map(crate::rpc::RpcError::code);
         match outcome {
             Ok(Answer { responses: Ok(Responses::Single(response)), .. }) => {
-                observed.ended(&Ended::Answered(&[code(response)]), None);
+                observed.ended(&Ended::Answered(&[Said::by(response, false)]), None);
             }
-            Ok(Answer { responses: Ok(Responses::Batch(responses)), .. }) => {
-                let codes: Vec<_> = responses.iter().map(code).collect();
-                observed.ended(&Ended::Answered(&codes), None);
+            Ok(Answer { responses: Ok(Responses::Batch(responses)), earlier, .. }) => {
+                let said: Vec<_> = responses.iter().map(|response| Said::by(response, earlier.is_some())).collect();
+                observed.ended(&Ended::Answered(&said), None);
             }
             Ok(Answer { responses: Err(_), .. }) => observed.ended(&Ended::Unreadable, None),
             Err(error) => observed.ended(&Ended::Failed(error), None),
@@ -89,9 +114,9 @@ impl Observation {
         let Some(mut observed) = self.0.take() else { return };
         let replica = replica();
         let ended = match outcome {
-            Ok(_) => Ended::Answered(&[None]),
+            Ok(_) => Ended::Answered(&[Said::Result]),
             Err(ClientError::Remote(error)) => {
-                return observed.ended(&Ended::Answered(&[Some(error.code())]), replica.as_deref());
+                return observed.ended(&Ended::Answered(&[Said::of(error)]), replica.as_deref());
             }
             Err(error) => Ended::Failed(error),
         };

@@ -83,14 +83,14 @@ async fn an_observer_is_told_once_what_each_message_comes_to() {
 
     let sum: u32 = within(SOON, request().call("site/add", (20, 22))).await.unwrap();
     assert_eq!(sum, 42);
-    notes.is("site site/add message 0 Answered([None])");
+    notes.is("site site/add message 0 Answered([Result])");
     within(SOON, request().call::<u32>("site/add", ("secret",))).await.unwrap_err();
-    notes.is("site site/add message 0 Answered([Some(-32602)])");
+    notes.is("site site/add message 0 Answered([Error(-32602)])");
     let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"site/add","params":[1,2]},{"jsonrpc":"2.0","id":2,"method":"other/one"}]"#;
     within(SOON, request().send_raw(batch)).await.unwrap();
-    notes.is("site site/add other/one message 0 Answered([None, Some(-32002)])");
+    notes.is("site site/add other/one message 0 Answered([Result, Error(-32002)])");
     within(SOON, request().send_raw("{}")).await.unwrap();
-    notes.is("site  message 0 Answered([Some(-32600)])");
+    notes.is("site  message 0 Answered([Error(-32600)])");
     within(SOON, request().notify("site/add", (1, 2))).await.unwrap();
     notes.is("site site/add message 0 Sent");
 
@@ -100,7 +100,7 @@ async fn an_observer_is_told_once_what_each_message_comes_to() {
     }
     let done: Value = within(SOON, stream.finish()).await.unwrap();
     assert_eq!(done, "done");
-    notes.is("site site/three stream 3 Answered([None])");
+    notes.is("site site/three stream 3 Answered([Result])");
     let mut stream = request().stream::<u32>("site/three", ());
     within(SOON, stream.next()).await.unwrap().unwrap();
     drop(stream);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sealwire::client::{ClientError, Ended, Observed, Observer};
+use sealwire::client::{ClientError, Ended, Observed, Observer, Said};
 use sealwire::rpc::code;
 use serde::Serialize;
 use tokio::sync::broadcast;
@@ -92,7 +92,7 @@ pub(super) enum Outcome {
     Refused,
     /// By the policy.
     Denied,
-    /// It may have run.
+    /// It may have run, if in part.
     Unknown,
 }
 
@@ -502,7 +502,7 @@ impl Observed for Watched {
     fn ended(&mut self, ended: &Ended<'_>, replica: Option<&str>) {
         let (outcome, code, of) = match ended {
             Ended::Sent => (Outcome::Sent, None, self.call.calls),
-            Ended::Answered(codes) => judged(codes),
+            Ended::Answered(said) => judged(said, self.call.is_stream),
             Ended::Failed(ClientError::Cancelled { .. }) => (Outcome::Cancelled, None, self.call.calls),
             Ended::Failed(error) => {
                 let refusal = Refusal::of_call(error);
@@ -525,24 +525,25 @@ impl Drop for Watched {
 }
 
 /// The worst that the responses of a message say, and how many of them.
-fn judged(codes: &[Option<i32>]) -> (Outcome, Option<i32>, usize) {
-    let outcome = |code: &Option<i32>| match code {
-        None => Outcome::Ok,
-        Some(code::PERMISSION_DENIED) => Outcome::Denied,
-        Some(code::CANCELLED) => Outcome::Cancelled,
-        Some(
-            code::UNAUTHENTICATED
-            | code::STALE
-            | code::REPLAYED
-            | code::QUOTA_EXCEEDED
-            | code::OVERLOADED
-            | code::METHOD_NOT_FOUND,
-        ) => Outcome::Refused,
-        Some(_) => Outcome::Error,
+fn judged(all: &[Said], is_stream: bool) -> (Outcome, Option<i32>, usize) {
+    let outcome = |said: &Said| match said {
+        Said::Result => Outcome::Ok,
+        Said::Unknown(code::CANCELLED) => Outcome::Cancelled,
+        // SPEC.md §9: the door has sent it once, and that was not run. A stream that has no room any more may have begun.
+        Said::Unknown(code::QUOTA_EXCEEDED) => Outcome::Refused,
+        Said::Unknown(code::OVERLOADED) if !is_stream => Outcome::Refused,
+        Said::Unknown(_) => Outcome::Unknown,
+        Said::Error(code::PERMISSION_DENIED) => Outcome::Denied,
+        Said::Error(code::METHOD_NOT_FOUND) => Outcome::Refused,
+        Said::Error(_) => Outcome::Error,
     };
-    let worst = codes.iter().map(outcome).max().unwrap_or(Outcome::Ok);
-    let of_it = codes.iter().filter(|code| outcome(code) == worst);
-    (worst, of_it.clone().next().copied().flatten(), of_it.count())
+    let worst = all.iter().map(outcome).max().unwrap_or(Outcome::Ok);
+    let of_it = all.iter().filter(|said| outcome(said) == worst);
+    let code = of_it.clone().find_map(|said| match said {
+        Said::Result => None,
+        Said::Error(code) | Said::Unknown(code) => Some(*code),
+    });
+    (worst, code, of_it.count())
 }
 
 /// The methods of a message, each once.
@@ -603,7 +604,7 @@ mod tests {
             let seen = feed.seen(Some(format!("caller-{caller}").into()), "rpc");
             let long = "x".repeat(100_000);
             let mut watched = call(&seen, &long);
-            watched.ended(&Ended::Answered(&[None]), Some(&format!("replica-{caller}")));
+            watched.ended(&Ended::Answered(&[Said::Result]), Some(&format!("replica-{caller}")));
         }
         let (recent, _) = feed.listen();
         assert_eq!(
@@ -631,7 +632,7 @@ mod tests {
         let (_, mut rows) = feed.listen();
         let seen = feed.seen(ann(), "rpc");
         for _ in 0..AHEAD + 88 {
-            call(&seen, "math/add").ended(&Ended::Answered(&[None]), None);
+            call(&seen, "math/add").ended(&Ended::Answered(&[Said::Result]), None);
         }
         assert_eq!(rows.try_recv().unwrap_err(), broadcast::error::TryRecvError::Lagged(88));
         assert_eq!(rows.try_recv().unwrap().n, 88);
@@ -641,14 +642,15 @@ mod tests {
     fn a_call_is_told_once_whatever_becomes_of_it() {
         let feed = Arc::new(Feed::new(false));
         let seen = feed.seen(ann(), "rpc");
-        for (codes, outcome, code, of) in [
-            (vec![None], Outcome::Ok, None, 1),
-            (vec![Some(-32002)], Outcome::Denied, Some(-32002), 1),
-            (vec![None, Some(-32602), Some(-32002), Some(-32002)], Outcome::Denied, Some(-32002), 2),
-            (vec![None, Some(-32602)], Outcome::Error, Some(-32602), 1),
-            (vec![Some(-32013)], Outcome::Refused, Some(-32013), 1),
+        let [invalid, denied] = [-32602, -32002].map(Said::Error);
+        for (said, outcome, code, of) in [
+            (vec![Said::Result], Outcome::Ok, None, 1),
+            (vec![denied], Outcome::Denied, Some(-32002), 1),
+            (vec![Said::Result, invalid, denied, denied], Outcome::Denied, Some(-32002), 2),
+            (vec![Said::Result, invalid], Outcome::Error, Some(-32602), 1),
+            (vec![Said::Unknown(-32013)], Outcome::Refused, Some(-32013), 1),
         ] {
-            call(&seen, "math/add").ended(&Ended::Answered(&codes), None);
+            call(&seen, "math/add").ended(&Ended::Answered(&said), None);
             let last = feed.listen().0.pop().unwrap();
             assert_eq!((last.outcome, last.code, last.of), (outcome, code, of));
         }
@@ -667,18 +669,42 @@ mod tests {
         assert_eq!((last.outcome, last.method.as_str(), &last.caller), (Outcome::Refused, "<b>\\u{202e}", &None));
     }
 
+    /// SPEC.md §9, SPEC.md §25.5.
+    #[test]
+    fn what_was_ended_while_it_ran_is_neither_refused_nor_denied() {
+        let feed = Arc::new(Feed::new(false));
+        let seen = feed.seen(ann(), "sse");
+        for (code, is_stream, outcome) in [
+            (-32010, true, Outcome::Unknown),
+            (-32002, true, Outcome::Unknown),
+            (-32003, false, Outcome::Unknown),
+            (-32011, false, Outcome::Unknown),
+            (-32012, false, Outcome::Unknown),
+            (-32017, false, Outcome::Unknown),
+            (-32014, true, Outcome::Unknown),
+            (-32014, false, Outcome::Refused),
+            (-32013, true, Outcome::Refused),
+            (-32016, true, Outcome::Cancelled),
+        ] {
+            let mut watched = seen.begun("demo", &[Cow::Borrowed("job/run")], is_stream);
+            watched.ended(&Ended::Answered(&[Said::Unknown(code)]), None);
+            let last = feed.listen().0.pop().unwrap();
+            assert_eq!((last.outcome, last.code), (outcome, Some(code)), "{code}");
+        }
+    }
+
     #[test]
     fn people_have_marks_and_no_names() {
         let feed = Arc::new(Feed::new(true));
         let seen = feed.seen(Some("https://idp.example alice@example.com".into()), "rpc");
-        call(&seen, "math/add").ended(&Ended::Answered(&[None]), None);
-        call(&seen, "math/add").ended(&Ended::Answered(&[None]), None);
+        call(&seen, "math/add").ended(&Ended::Answered(&[Said::Result]), None);
+        call(&seen, "math/add").ended(&Ended::Answered(&[Said::Result]), None);
         let (rows, _) = feed.listen();
         let text = serde_json::to_string(&rows.iter().map(|row| &**row).collect::<Vec<_>>()).unwrap();
         assert!(!text.contains("alice") && !text.contains("idp"), "{text}");
         assert_eq!(rows[0].caller, rows[1].caller);
         let other = Arc::new(Feed::new(true)).seen(seen.caller.clone(), "rpc");
-        call(&other, "math/add").ended(&Ended::Answered(&[None]), None);
+        call(&other, "math/add").ended(&Ended::Answered(&[Said::Result]), None);
         assert_ne!(other.feed.listen().0[0].caller, rows[0].caller, "nobody can try names out");
     }
 }
