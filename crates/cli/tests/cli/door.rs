@@ -193,6 +193,23 @@ async fn a_server_of_mcp_behind_the_bus_is_one_at_the_door() {
     assert_eq!(modern.ask("tools/call", other.clone()).await["error"]["code"], -32602);
     let again = modern.call("t_ask", json!({})).await;
     let same = json!({ "name": "t_ask", "arguments": {}, "requestState": again["result"]["requestState"], "inputResponses": answer });
+    // Who could not be asked once more is told so at once, and ends nothing.
+    let hello =
+        json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "raw", "version": "1" } });
+    let mut refused = Vec::new();
+    for (method, params) in [("initialize", &hello), ("tools/call", &same)] {
+        let line = json!({ "jsonrpc": "2.0", "id": method, "method": method, "params": params });
+        modern.write(&line.to_string()).await;
+        refused.push(modern.next().await);
+    }
+    modern.forms = false;
+    refused.push(modern.ask("tools/call", same.clone()).await);
+    modern.forms = true;
+    for refused in &refused[1..] {
+        let error = &refused["error"];
+        assert_eq!((&error["code"], &error["data"]["outcome"]), (&json!(-32602), &json!("unknown")), "{refused}");
+        assert!(error["message"].as_str().unwrap().contains("`elicitation`"), "{refused}");
+    }
     let done = modern.ask("tools/call", same.clone()).await;
     assert!(done["result"]["content"][0]["text"].as_str().unwrap().contains("small"), "{done}");
     assert_eq!(modern.ask("tools/call", same).await["error"]["code"], -32602, "once");

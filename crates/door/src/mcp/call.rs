@@ -174,6 +174,12 @@ impl Server {
         };
         let tool = self.tool(&*peer.caller, name).await?;
         let mut ongoing = match &asked.state {
+            // It would wait for the next answer until its deadline. It stays for who comes back otherwise.
+            Some(_) if !capabilities.forms() => {
+                let message = "a call with `requestState` may ask again, and this client has not said that people can be \
+                               shown a form: come back with the capability `elicitation`";
+                return Err(Fault::params(message).with(json!({ "outcome": "unknown" })));
+            }
             Some(state) => {
                 let responses = asked.responses.take().unwrap_or_default();
                 self.resumed(peer, state, arguments.get(), &tool, responses)?
