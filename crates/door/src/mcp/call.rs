@@ -310,7 +310,9 @@ impl Server {
             let mut waiting = self.waiting();
             waiting.forget_parked();
             if waiting.parked.values().filter(|parked| parked.peer == peer.name).count() >= PARKED {
-                return Err(Fault::internal(format!("{PARKED} calls wait for answers: give them first")));
+                // What it did until it asked, it did.
+                let message = format!("{PARKED} calls wait for answers: give them first; this one was cancelled");
+                return Err(Fault::internal(message).with(json!({ "outcome": "unknown" })));
             }
             waiting.asked += 1;
             // Of this process alone: another one does not know the call.
@@ -328,10 +330,14 @@ impl Server {
                     Kind::McpRequestState,
                     &peer.name,
                     PARKED_FOR,
-                    RequestState { at: seal.place().to_owned(), call: token, digest },
+                    RequestState { at: seal.place().to_owned(), call: token.clone(), digest },
                     SystemTime::now(),
                 );
-                sealed.map_err(|_| Fault::internal("the door cannot seal"))?
+                sealed.map_err(|_| {
+                    // Nobody can come back for it.
+                    drop(self.waiting().parked.remove(&token));
+                    Fault::internal("the door cannot seal").with(json!({ "outcome": "unknown" }))
+                })?
             }
         };
         Ok(raw(&members([kind, ("inputRequests", asked), ("requestState", state.into())])))
@@ -676,6 +682,8 @@ fn refused(era: Era, tool: &Tool, error: &ClientError, receipt: Map<String, Valu
 fn unsaid(era: Era, error: &ClientError) -> Outcome {
     match error {
         ClientError::Disconnected { .. } | ClientError::Connect(_) => Ok(failed(era, &error.to_string())),
+        // What was asked for cannot be sent.
+        ClientError::TooLarge { .. } | ClientError::Invalid(_) => Ok(failed(era, &format!("nothing was sent: {error}"))),
         ClientError::Busy { .. } | ClientError::TooManyStreams { .. } => {
             Ok(failed(era, "too many calls are under way, and nothing was sent: call again later"))
         }
@@ -688,5 +696,30 @@ fn unsaid(era: Era, error: &ClientError) -> Outcome {
 impl From<Away> for Fault {
     fn from(away: Away) -> Self {
         Self::internal(away.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use sealwire::client::InvalidRequest;
+
+    use super::*;
+
+    #[test]
+    fn what_was_certainly_not_sent_is_not_said_to_be_unknown() {
+        let not_sent = [
+            ClientError::TooLarge { size: 2, limit: 1 },
+            ClientError::Invalid(InvalidRequest::IdempotencyKey),
+            ClientError::Busy { limit: 1 },
+            ClientError::Disconnected { waited: Duration::ZERO, cause: None },
+        ];
+        for error in &not_sent {
+            let said = unsaid(Era::Modern, error).unwrap();
+            assert!(said.get().contains("nothing was sent") && said.get().contains("\"isError\":true"), "{said}");
+        }
+        for error in [ClientError::ConnectionLost, ClientError::Ended] {
+            assert_eq!(unsaid(Era::Modern, &error).unwrap_err().data, Some(json!({ "outcome": "unknown" })), "{error}");
+        }
     }
 }

@@ -159,17 +159,56 @@ fn is_invalid(error: &ClientError) -> bool {
 
 fn fault(error: &ClientError) -> Fault {
     match error {
-        ClientError::Remote(error) => match error.code() {
-            code::INVALID_PARAMS | code::METHOD_NOT_FOUND => Fault::params(error.message().to_owned()),
-            // SPEC.md §10: of a stream, it may have begun.
-            code::OVERLOADED => Fault::internal(error.to_string()).with(json!({ "outcome": "unknown" })),
-            code::INTERNAL_ERROR | code::TIMEOUT | code::DEPENDENCY_FAILED => {
-                Fault::internal(error.message().to_owned())
+        ClientError::Remote(said) => match said.code() {
+            code::INVALID_PARAMS | code::METHOD_NOT_FOUND => Fault::params(said.message().to_owned()),
+            code::QUOTA_EXCEEDED => Fault::of_service(said),
+            // It may have begun, or what was refused is the door's message and not the client's.
+            _ if error.is_outcome_unknown() => {
+                Fault::internal(said.message().to_owned()).with(json!({ "outcome": "unknown" }))
             }
-            _ => Fault::of_service(error),
+            code::INTERNAL_ERROR | code::DEPENDENCY_FAILED => Fault::internal(said.message().to_owned()),
+            _ => Fault::of_service(said),
         },
         ClientError::Token(fault) => Fault::of_token(fault),
         ClientError::Disconnected { .. } => Fault::internal("the broker cannot be reached, nothing was sent"),
+        ClientError::TooLarge { .. }
+        | ClientError::Invalid(_)
+        | ClientError::Busy { .. }
+        | ClientError::TooManyStreams { .. } => Fault::internal(format!("nothing was sent: {error}")),
         error => Fault::internal(error.to_string()).with(json!({ "outcome": "unknown" })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use sealwire::rpc::{Limits, Responses};
+
+    use super::*;
+
+    fn remote(code: i32, data: &Value) -> ClientError {
+        let text = json!({ "jsonrpc": "2.0", "id": 1, "error": { "code": code, "message": "m", "data": data } });
+        match Responses::parse(text.to_string().as_bytes(), &Limits::default()).unwrap() {
+            Responses::Single(response) => ClientError::Remote(response.outcome.unwrap_err()),
+            Responses::Batch(_) => unreachable!("one response"),
+        }
+    }
+
+    #[test]
+    fn what_may_have_begun_is_said_to_and_nothing_else() {
+        let unknown = json!({ "outcome": "unknown" });
+        for code in [code::UNAUTHENTICATED, code::STALE, code::REPLAYED, code::TIMEOUT, code::OVERLOADED] {
+            let fault = fault(&remote(code, &json!(null)));
+            assert_eq!((fault.code, fault.data.as_ref()), (-32603, Some(&unknown)), "{code}");
+        }
+        assert_eq!(fault(&remote(code::PERMISSION_DENIED, &unknown)).code, -32603);
+        for (code, said) in [(code::PERMISSION_DENIED, 32002), (code::QUOTA_EXCEEDED, 32013), (7, 7)] {
+            assert_eq!(fault(&remote(code, &json!([1]))).code, said);
+        }
+        for error in [ClientError::TooLarge { size: 2, limit: 1 }, ClientError::Busy { limit: 1 }] {
+            let fault = fault(&error);
+            assert!(fault.data.is_none() && fault.message.contains("nothing was sent"), "{fault:?}");
+        }
+        assert_eq!(fault(&ClientError::ConnectionLost).data, Some(unknown));
     }
 }

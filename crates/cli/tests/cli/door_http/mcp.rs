@@ -648,7 +648,9 @@ async fn row_16_17_and_37_questions_to_people() {
     }
     let full = wire.ask(ask(json!({}))).await;
     full.is(200, -32603);
-    assert!(full.json()["error"]["message"].as_str().unwrap().contains("16 calls wait"), "{full:?}");
+    let error = &full.json()["error"];
+    assert!(error["message"].as_str().unwrap().contains("16 calls wait"), "{full:?}");
+    assert_eq!(error["data"]["outcome"], "unknown", "it had begun: {full:?}");
     // Of that address alone.
     let elsewhere = wire.ask(ask(json!({})).replace("POST /mcp/tools", "POST /mcp")).await.json();
     assert_eq!(elsewhere["result"]["resultType"], "input_required", "{elsewhere}");
