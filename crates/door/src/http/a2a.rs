@@ -327,7 +327,6 @@ impl Door {
         let message_id = MessageId::default();
         let calling = self.callers.request(&client, &principal, expose).note_id(&message_id).max_bytes(RESULT);
         let mut call: CallStream<Box<RawValue>> = calling.stream(&request.method, &request.params);
-        let lost = |sent| if sent { Refusal::lost().of_a2a() } else { Refusal::away().of_a2a() };
         let away = {
             let message_id = message_id.clone();
             Box::pin(async move { gone(&client, &message_id).await })
@@ -335,7 +334,8 @@ impl Door {
         let Some(stream_place) = stream_place else {
             let outcome = tokio::select! {
                 outcome = call.finish::<Box<RawValue>>() => outcome.map_err(|error| translated(expose, &error)),
-                sent = away => Err(lost(sent)),
+                // What sends the call works beside this one: it may just have done so.
+                _ = away => Err(Refusal::lost().of_a2a()),
             };
             return Ok(holding(whole(&id, outcome?), place));
         };

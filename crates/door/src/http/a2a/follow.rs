@@ -232,10 +232,10 @@ impl Native {
                     Err(error) => Some(self.failed(&error)),
                 },
             },
-            sent = &mut self.away => {
+            // What sends the call works beside this one: it may just have done so.
+            _ = &mut self.away => {
                 self.call = None;
-                let refusal = if sent { Refusal::lost() } else { Refusal::away() };
-                Some(self.watch.error(refusal.of_a2a()))
+                Some(self.watch.error(Refusal::lost().of_a2a()))
             }
             interrupted = self.watch.interrupted() => {
                 if interrupted.is_err() {

@@ -109,9 +109,9 @@ impl Runner {
                     self.end(State::Failed, Err(Refusal::unknown(message).of_a2a()));
                     Ok(())
                 }
-                sent = &mut self.gone => {
-                    let refusal = if sent { Refusal::lost() } else { Refusal::away() };
-                    self.end(State::Failed, Err(refusal.of_a2a()));
+                // What sends the call works beside this one: it may just have done so.
+                _ = &mut self.gone => {
+                    self.end(State::Failed, Err(Refusal::lost().of_a2a()));
                     Ok(())
                 }
             };
