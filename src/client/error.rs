@@ -99,8 +99,9 @@ pub enum ClientError {
     /// was ignored, and no genuine answer came until the deadline. The outcome is unknown.
     #[error("no answer that can be trusted, outcome unknown ({0}): {why}", why = suspicion(.0))]
     Unverifiable(Unverifiable),
-    /// The service's own, signed answer is not what JSON-RPC 2.0 allows. The service is to blame; the call was taken.
-    #[error("the service's answer is no valid JSON-RPC answer to this call: {0}")]
+    /// The service's own, signed answer is not what JSON-RPC 2.0 allows. The service is to blame; the call was taken, and what became
+    /// of it is unknown.
+    #[error("the service's answer is no valid JSON-RPC answer to this call, outcome unknown: {0}")]
     Protocol(ProtocolError),
     /// The service answered with an error.
     #[error("{0}")]
@@ -118,9 +119,12 @@ pub enum ClientError {
         /// What the service answered.
         error: RpcError,
     },
-    /// The result does not fit the type that was asked for. The call was executed.
-    #[error("the result is no {wanted}: {}", Reason(.cause))]
+    /// The result does not fit the type that was asked for, and the call was executed; or what came of a stream does not, whose call
+    /// goes on until the stream is dropped.
+    #[error("{} is no {wanted}: {}", if *.is_part { "a part of the stream" } else { "the result" }, Reason(.cause))]
     Decode {
+        /// Whether it is an item or a notification of a stream.
+        is_part: bool,
         /// The type.
         wanted: &'static str,
         /// What serde says.
@@ -307,8 +311,10 @@ impl ClientError {
             | Self::InboxForbidden { .. } => true,
             Self::Remote(error) | Self::Clock { error, .. } => leaves_open(error),
             Self::Cancelled { sent } | Self::Forbidden { sent, .. } => *sent,
-            // It is this side that has ended the stream.
-            Self::Protocol(error) => matches!(error, ProtocolError::Part(_)),
+            // A result or a refusal: nobody can read which.
+            Self::Protocol(_) => true,
+            // What it comes to comes later, or never if the stream is dropped for this.
+            Self::Decode { is_part, .. } => *is_part,
             // A call that was under way when the client was closed.
             Self::Closed => true,
             Self::Credentials(_)
@@ -319,8 +325,7 @@ impl ClientError {
             | Self::TooManyStreams { .. }
             | Self::ResultTooLarge { .. }
             | Self::Disconnected { .. }
-            | Self::TooLarge { .. }
-            | Self::Decode { .. } => false,
+            | Self::TooLarge { .. } => false,
         }
     }
 
@@ -513,6 +518,7 @@ mod tests {
             remote(code::PERMISSION_DENIED, serde_json::json!({ "outcome": "unknown" })),
             remote(code::UNAUTHENTICATED, serde_json::Value::Null),
             ClientError::Protocol(ProtocolError::Part("item")),
+            ClientError::Protocol(ProtocolError::Shape),
         ];
         let known = [
             conflict("other_params"),
@@ -520,7 +526,6 @@ mod tests {
             remote(code::PERMISSION_DENIED, serde_json::Value::Null),
             // Of a method, which means something of its own by that.
             remote(7, serde_json::json!({ "outcome": "unknown" })),
-            ClientError::Protocol(ProtocolError::Shape),
         ];
         for (errors, is_unknown) in [(&unknown[..], true), (&known[..], false)] {
             for error in errors {

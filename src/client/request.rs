@@ -470,8 +470,17 @@ pub(super) fn single(answer: Answer, id: &Id) -> Result<Outcome, ClientError> {
 }
 
 pub(super) fn decode<R: DeserializeOwned>(result: &RawValue) -> Result<R, ClientError> {
+    decode_as(result, false)
+}
+
+/// An item or a notification of a stream.
+pub(super) fn decode_part<R: DeserializeOwned>(part: &RawValue) -> Result<R, ClientError> {
+    decode_as(part, true)
+}
+
+fn decode_as<R: DeserializeOwned>(value: &RawValue, is_part: bool) -> Result<R, ClientError> {
     let wanted = std::any::type_name::<R>();
-    serde_json::from_str(result.get()).map_err(|cause| ClientError::Decode { wanted, cause })
+    serde_json::from_str(value.get()).map_err(|cause| ClientError::Decode { is_part, wanted, cause })
 }
 
 /// The protocol's longest deadline.

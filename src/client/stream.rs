@@ -27,7 +27,7 @@ use super::error::{ClientError, InvalidRequest};
 use super::incoming::{Incoming, Limits};
 use super::observe::Observation;
 use super::places::StreamPlace;
-use super::request::{RequestBuilder, decode, request};
+use super::request::{RequestBuilder, decode_part, request};
 use super::sent::MessageId;
 use super::stop_signal::{CONFIRMED_WITHIN, StopSignal};
 use crate::rpc::{Id, Request};
@@ -38,8 +38,8 @@ use parts::{Part, Parts};
 /// [`RequestBuilder::stream`].
 ///
 /// The call is sent at once, not when it is first polled. Each item is given out once, in order, as soon as all before it
-/// are there; whoever takes them slowly slows the method down. An error is the last thing it gives. Dropping it cancels the
-/// call at the service; [`CallStream::cancel`] also waits until that is done.
+/// are there; whoever takes them slowly slows the method down. An error is the last thing it gives, but for an item that
+/// is no `T`. Dropping it cancels the call at the service; [`CallStream::cancel`] also waits until that is done.
 ///
 /// ```no_run
 /// use futures_util::StreamExt as _;
@@ -64,7 +64,7 @@ pub struct CallStream<T> {
 ///
 /// It is held under a lease, which is renewed for as long as this exists, so a caller that dies does not keep the service at
 /// work. It ends when the service says so, as when it is stopped: then `None` comes, and it can be subscribed to again. An
-/// error is the last thing it gives. Dropping it ends it at the service.
+/// error is the last thing it gives, but for a notification that is no `T`. Dropping it ends it at the service.
 ///
 /// ```no_run
 /// use futures_util::StreamExt as _;
@@ -273,7 +273,7 @@ impl<T: DeserializeOwned> Stream for CallStream<T> {
         let parts = &mut self.parts;
         loop {
             return match std::task::ready!(parts.poll_part(context)) {
-                Some(Part::Item(item)) => Poll::Ready(Some(decode(&item))),
+                Some(Part::Item(item)) => Poll::Ready(Some(decode_part(&item))),
                 Some(Part::Note(note)) => {
                     parts.notify(note);
                     continue;
@@ -334,14 +334,14 @@ impl<T: DeserializeOwned> Stream for Subscription<T> {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             return match std::task::ready!(self.parts.poll_part(context)) {
-                Some(Part::Item(item)) => Poll::Ready(Some(decode(&item))),
+                Some(Part::Item(item)) => Poll::Ready(Some(decode_part(&item))),
                 Some(Part::Note(note)) if note.method.starts_with("rpc.") => {
                     self.told(note);
                     continue;
                 }
                 Some(Part::Note(note)) => {
                     let params = note.params.as_ref().map_or(RawValue::NULL, |params| params.raw());
-                    Poll::Ready(Some(decode(params)))
+                    Poll::Ready(Some(decode_part(params)))
                 }
                 None => Poll::Ready(self.parts.take_error().map(Err)),
             };

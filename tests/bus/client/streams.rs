@@ -155,6 +155,22 @@ async fn next<T>(items: &mut (impl Stream<Item = Result<T, ClientError>> + Unpin
     within(SOON, items.next()).await.map(|item| item.unwrap_or_else(|error| panic!("{error}")))
 }
 
+/// Unlike a result that is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_item_that_is_none_says_nothing_of_what_the_call_comes_to() {
+    let stage = Stage::open().await;
+    let mut items = stage.client.request("site").stream::<String>("site/count", json!({ "to": 2 }));
+    for _ in 0..2 {
+        let error = within(SOON, items.next()).await.unwrap().unwrap_err();
+        assert!(matches!(error, ClientError::Decode { is_part: true, .. }) && error.is_outcome_unknown(), "{error:?}");
+        assert!(error.to_string().starts_with("a part of the stream is no "), "{error}");
+    }
+    within(SOON, items.finish::<serde_json::Value>()).await.unwrap();
+    let sum = stage.client.request("site").stream::<u64>("site/add", (1, 2)).finish::<String>();
+    let error = within(SOON, sum).await.unwrap_err();
+    assert!(matches!(error, ClientError::Decode { is_part: false, .. }) && !error.is_outcome_unknown(), "{error:?}");
+}
+
 /// SPEC.md §25.1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn items_come_in_order_and_then_the_result() {
