@@ -63,11 +63,17 @@ pub enum ClientError {
         /// Whether the request itself was sent.
         sent: bool,
     },
-    /// The broker does not let this connection read its own inbox, so no answer could arrive.
-    #[error("the broker forbids this user to subscribe to `{subject}`: the agent needs `subscribe` on its own inbox")]
+    /// The broker does not let this connection read its own inbox, so no answer could arrive. If the call was `sent`, the outcome is
+    /// unknown.
+    #[error(
+        "the broker forbids this user to subscribe to `{subject}`{}: the agent needs `subscribe` on its own inbox",
+        if *.sent { ", outcome unknown" } else { "" }
+    )]
     InboxForbidden {
         /// The subject.
         subject: String,
+        /// Whether the message may have been sent.
+        sent: bool,
     },
     /// The broker says that no replica of the service is listening. It says so unsigned, so the outcome is unknown.
     #[error(
@@ -181,9 +187,12 @@ pub enum ClientError {
         /// What the last attempt came to.
         last: Box<ClientError>,
     },
-    /// The client was closed.
-    #[error("the client is closed")]
-    Closed,
+    /// The client was closed. If the message was `sent` before, the outcome is unknown.
+    #[error("the client is closed{}", if *.sent { ", outcome unknown" } else { "" })]
+    Closed {
+        /// Whether the message may have been sent.
+        sent: bool,
+    },
 }
 
 /// How it was noticed that a stream broke off.
@@ -286,7 +295,7 @@ impl ClientError {
             Self::Cancelled { .. } => ErrorKind::Cancelled,
             // The last attempt says nothing of what may have run.
             Self::Repeated { earlier, .. } => earlier.kind(),
-            Self::Closed => ErrorKind::Closed,
+            Self::Closed { .. } => ErrorKind::Closed,
         }
     }
 
@@ -307,16 +316,16 @@ impl ClientError {
             | Self::StreamLost { .. }
             | Self::Frames(_)
             | Self::Ended
-            | Self::Repeated { .. }
-            | Self::InboxForbidden { .. } => true,
+            | Self::Repeated { .. } => true,
             Self::Remote(error) | Self::Clock { error, .. } => leaves_open(error),
-            Self::Cancelled { sent } | Self::Forbidden { sent, .. } => *sent,
+            Self::Cancelled { sent }
+            | Self::Forbidden { sent, .. }
+            | Self::InboxForbidden { sent, .. }
+            | Self::Closed { sent } => *sent,
             // A result or a refusal: nobody can read which.
             Self::Protocol(_) => true,
             // What it comes to comes later, or never if the stream is dropped for this.
             Self::Decode { is_part, .. } => *is_part,
-            // A call that was under way when the client was closed.
-            Self::Closed => true,
             Self::Credentials(_)
             | Self::Connect(_)
             | Self::Invalid(_)

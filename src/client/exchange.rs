@@ -204,12 +204,12 @@ impl Inner {
     async fn place(&self, deadline: Instant) -> Result<tokio::sync::SemaphorePermit<'_>, ClientError> {
         match self.places.try_acquire() {
             Ok(place) => return Ok(place),
-            Err(TryAcquireError::Closed) => return Err(ClientError::Closed),
+            Err(TryAcquireError::Closed) => return Err(ClientError::Closed { sent: false }),
             Err(TryAcquireError::NoPermits) => {}
         }
         match timeout_at(deadline, self.places.acquire()).await {
             Ok(Ok(place)) => Ok(place),
-            Ok(Err(_)) => Err(ClientError::Closed),
+            Ok(Err(_)) => Err(ClientError::Closed { sent: false }),
             Err(_) => Err(ClientError::Busy { limit: self.options.in_flight }),
         }
     }
@@ -467,7 +467,7 @@ mod tests {
         assert!(retry_delay(&hint(HintKind::Unauthenticated)).is_some());
         assert!(retry_delay(&hint(HintKind::TooLarge)).is_none());
         assert!(retry_delay(&Err(ClientError::ConnectionLost)).is_some());
-        assert!(retry_delay(&Err(ClientError::Closed)).is_none());
+        assert!(retry_delay(&Err(ClientError::Closed { sent: false })).is_none());
         assert_eq!(
             retry_delay(&error(-32013, r#","data":{"retry_after_ms":70,"scope":"x","since":1}"#)),
             Some(Duration::from_millis(70))
@@ -528,7 +528,9 @@ mod tests {
         for last in [error(7, ""), error(-32602, ""), answer(r#"{"jsonrpc":"2.0","result":1,"id":1}"#)] {
             assert!(after(lost(), last).is_ok());
         }
-        assert!(matches!(after(lost(), Err(ClientError::Closed)), Err(ClientError::Closed)));
+        let closed = |sent| after(lost(), Err(ClientError::Closed { sent }));
+        assert!(matches!(closed(true), Err(ClientError::Closed { .. })));
+        assert!(matches!(closed(false), Err(ClientError::Repeated { .. })));
         assert!(matches!(after(Vec::new(), gone()), Err(ClientError::Disconnected { .. })));
         assert!(after(Vec::new(), error(-32002, "")).is_ok());
     }

@@ -122,10 +122,10 @@ impl Link {
     /// The connection, if it is up and can be used.
     fn ready(&self, expected: bool) -> Result<Option<Arc<Session>>, ClientError> {
         if self.events.closed.load(Ordering::Acquire) {
-            return Err(ClientError::Closed);
+            return Err(ClientError::Closed { sent: false });
         }
         if expected && let Some(subject) = self.events.failure().inbox_refused.clone() {
-            return Err(ClientError::InboxForbidden { subject });
+            return Err(ClientError::InboxForbidden { subject, sent: false });
         }
         Ok(self.bus.session())
     }
@@ -162,7 +162,7 @@ impl Link {
     /// Ends every wait, now and later, and lets go of the connection once what was published is written.
     pub(super) async fn close(&self) {
         self.events.closed.store(true, Ordering::Release);
-        self.events.pending.end_all(|| ClientError::Closed);
+        self.events.pending.end_all(|| ClientError::Closed { sent: true });
         self.events.tick();
         if let Some(bus) = self.bus.session() {
             // A connection that is not up has nothing of ours to write.
@@ -219,7 +219,7 @@ impl Handler for ConnectionEvents {
                 let subject = crate::name::shown(&subject);
                 self.failure().inbox_refused = Some(subject.clone());
                 self.tick();
-                self.pending.end_all(|| ClientError::InboxForbidden { subject: subject.clone() });
+                self.pending.end_all(|| ClientError::InboxForbidden { subject: subject.clone(), sent: true });
             }
             // Its inbox has no such bound.
             Event::Flooded(_) => {}

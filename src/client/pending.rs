@@ -366,7 +366,7 @@ impl Pending {
                 Entry::Stream(stream) => {
                     let why = why();
                     // The services were told when the client was closed, and cannot be told any more.
-                    let known = matches!(why, ClientError::Closed);
+                    let known = matches!(why, ClientError::Closed { .. });
                     stream.incoming.finish(Err(why), known);
                 }
             }

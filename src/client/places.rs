@@ -41,7 +41,7 @@ impl StreamPlaces {
             }
         }
         let place = Arc::clone(&self.free).try_acquire_owned().map_err(|_| match self.free.is_closed() {
-            true => ClientError::Closed,
+            true => ClientError::Closed { sent: false },
             false => ClientError::TooManyStreams { limit: MAX_STREAMS },
         })?;
         if let Some(share) = share {
@@ -101,6 +101,6 @@ mod tests {
         drop((of_ann, of_bob, others, own));
         assert!(places.lock().is_empty() && places.taken() == 0, "nothing is left of those that have ended");
         places.close();
-        assert!(matches!(places.take(Some(&ann)), Err(ClientError::Closed)));
+        assert!(matches!(places.take(Some(&ann)), Err(ClientError::Closed { sent: false })));
     }
 }

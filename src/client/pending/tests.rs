@@ -128,8 +128,8 @@ async fn lost_connection_ends_repeatable_calls_and_is_remembered_by_the_others()
 async fn first_end_counts() {
     let pending = pending();
     let mut waiter = call(&pending, "1", false);
-    pending.end_all(|| ClientError::Closed);
+    pending.end_all(|| ClientError::Closed { sent: true });
     pending.forbidden("rpc.v1.desk.ann");
-    assert!(matches!(waiter.ended().await, Some(Err(ClientError::Closed))));
+    assert!(matches!(waiter.ended().await, Some(Err(ClientError::Closed { .. }))));
     assert!(waiter.ended().await.is_none());
 }

@@ -449,7 +449,8 @@ async fn client_lets_go_of_a_broker_that_is_dead_or_silent() {
         let closing = tokio::spawn(async move { client.close().await });
         let ended = within(SOON, call).await.unwrap().unwrap_err();
         assert!(
-            matches!(ended, ClientError::Closed) || (!silent && matches!(ended, ClientError::ConnectionLost)),
+            matches!(ended, ClientError::Closed { sent: true })
+                || (!silent && matches!(ended, ClientError::ConnectionLost)),
             "{ended:?}"
         );
         within(SOON, closing).await.unwrap();

@@ -188,7 +188,11 @@ impl Refusal {
             ClientError::Busy { .. } | ClientError::TooManyStreams { .. } => {
                 Self::unavailable("too many calls are under way")
             }
-            ClientError::Disconnected { .. } | ClientError::Token(_) | ClientError::Connect(_) => {
+            ClientError::Disconnected { .. }
+            | ClientError::Token(_)
+            | ClientError::Connect(_)
+            | ClientError::InboxForbidden { sent: false, .. }
+            | ClientError::Closed { sent: false } => {
                 Self::unavailable("the bus cannot be used, nothing was sent: try again")
             }
             ClientError::Invalid(_) | ClientError::Credentials(_) => {
@@ -373,15 +377,17 @@ mod tests {
             ClientError::TooManyStreams { limit: 1 },
             ClientError::Disconnected { waited: Duration::ZERO, cause: None },
             ClientError::TooLarge { size: 2, limit: 1 },
+            ClientError::InboxForbidden { subject: "s".to_owned(), sent: false },
+            ClientError::Closed { sent: false },
         ];
         let unknown = [
             ClientError::Forbidden { subject: "s".to_owned(), sent: false },
-            ClientError::InboxForbidden { subject: "s".to_owned() },
+            ClientError::InboxForbidden { subject: "s".to_owned(), sent: true },
             ClientError::Protocol(ProtocolError::UnknownId),
             ClientError::ResultTooLarge { limit: 1 },
             ClientError::ConnectionLost,
             ClientError::Ended,
-            ClientError::Closed,
+            ClientError::Closed { sent: true },
         ];
         for (errors, outcome) in [(&not_sent[..], Outcome::NotSent), (&unknown[..], Outcome::Unknown)] {
             for error in errors {

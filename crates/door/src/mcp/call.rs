@@ -683,7 +683,10 @@ fn unsaid(era: Era, error: &ClientError) -> Outcome {
     match error {
         ClientError::Disconnected { .. } | ClientError::Connect(_) => Ok(failed(era, &error.to_string())),
         // What was asked for cannot be sent.
-        ClientError::TooLarge { .. } | ClientError::Invalid(_) => Ok(failed(era, &format!("nothing was sent: {error}"))),
+        ClientError::TooLarge { .. }
+        | ClientError::Invalid(_)
+        | ClientError::InboxForbidden { sent: false, .. }
+        | ClientError::Closed { sent: false } => Ok(failed(era, &format!("nothing was sent: {error}"))),
         ClientError::Busy { .. } | ClientError::TooManyStreams { .. } => {
             Ok(failed(era, "too many calls are under way, and nothing was sent: call again later"))
         }
@@ -711,6 +714,7 @@ mod tests {
         let not_sent = [
             ClientError::TooLarge { size: 2, limit: 1 },
             ClientError::Invalid(InvalidRequest::IdempotencyKey),
+            ClientError::Closed { sent: false },
             ClientError::Busy { limit: 1 },
             ClientError::Disconnected { waited: Duration::ZERO, cause: None },
         ];
@@ -718,7 +722,7 @@ mod tests {
             let said = unsaid(Era::Modern, error).unwrap();
             assert!(said.get().contains("nothing was sent") && said.get().contains("\"isError\":true"), "{said}");
         }
-        for error in [ClientError::ConnectionLost, ClientError::Ended] {
+        for error in [ClientError::ConnectionLost, ClientError::Ended, ClientError::Closed { sent: true }] {
             assert_eq!(unsaid(Era::Modern, &error).unwrap_err().data, Some(json!({ "outcome": "unknown" })), "{error}");
         }
     }

@@ -174,7 +174,9 @@ fn fault(error: &ClientError) -> Fault {
         ClientError::TooLarge { .. }
         | ClientError::Invalid(_)
         | ClientError::Busy { .. }
-        | ClientError::TooManyStreams { .. } => Fault::internal(format!("nothing was sent: {error}")),
+        | ClientError::TooManyStreams { .. }
+        | ClientError::InboxForbidden { sent: false, .. }
+        | ClientError::Closed { sent: false } => Fault::internal(format!("nothing was sent: {error}")),
         error => Fault::internal(error.to_string()).with(json!({ "outcome": "unknown" })),
     }
 }
