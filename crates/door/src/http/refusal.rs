@@ -200,6 +200,8 @@ impl Refusal {
                 refusal.outcome = Some(Outcome::NotSent);
                 refusal
             }
+            ClientError::Cancelled { sent: true } => Self::cancelled(),
+            ClientError::Cancelled { sent: false } => Self::cancelled().not_sent(),
             ClientError::ResultTooLarge { .. } => {
                 let mut refusal = Self::unknown("the result is larger than the door takes");
                 refusal.code = code::TOO_LARGE;
@@ -379,6 +381,7 @@ mod tests {
             ClientError::TooLarge { size: 2, limit: 1 },
             ClientError::InboxForbidden { subject: "s".to_owned(), sent: false },
             ClientError::Closed { sent: false },
+            ClientError::Cancelled { sent: false },
         ];
         let unknown = [
             ClientError::Forbidden { subject: "s".to_owned(), sent: false },
@@ -388,11 +391,13 @@ mod tests {
             ClientError::ConnectionLost,
             ClientError::Ended,
             ClientError::Closed { sent: true },
+            ClientError::Cancelled { sent: true },
         ];
         for (errors, outcome) in [(&not_sent[..], Outcome::NotSent), (&unknown[..], Outcome::Unknown)] {
             for error in errors {
                 assert_eq!(Refusal::of_call(error).outcome, Some(outcome), "{error}");
             }
         }
+        assert_eq!(Refusal::of_call(&ClientError::Cancelled { sent: true }).code, code::CANCELLED);
     }
 }
