@@ -97,7 +97,7 @@ pub(crate) fn read(field: &Field, at: &Location, value: Raw<'_>, others: &Fields
     if let Some(mut table) = value.table(format!("a condition on {}", field.label)) {
         for (at, constraint) in read_constraints(field, &mut table) {
             parts.push(field.constrained(&at, &constraint));
-            constraints.add(&constraint);
+            constraints.add(constraint);
         }
         parts.extend(read_same(field, &mut table, others));
         table.finish();
@@ -107,7 +107,7 @@ pub(crate) fn read(field: &Field, at: &Location, value: Raw<'_>, others: &Fields
     } else if let Some(literal) = literal(field, value) {
         let constraint = Constraint::Is(literal);
         parts.push(field.constrained(at, &constraint));
-        constraints.add(&constraint);
+        constraints.add(constraint);
     }
     if let Some(why) = constraints.contradiction() {
         report.error(at, format!("the conditions on {} can never hold together", field.label), why);

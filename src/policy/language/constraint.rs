@@ -1,6 +1,9 @@
 //! What a rule asks of one value, and whether anything can meet all of it.
 //! Never looks at a call.
 
+use std::collections::HashSet;
+use std::slice;
+
 use cedar_policy::pst::{self, BinaryOp, Expr, PatternElem, UnaryOp};
 
 use super::literals;
@@ -109,42 +112,43 @@ impl Constraint {
             Self::EachIn(values) => expr::binary(BinaryOp::ContainsAll, set(values), items(value)),
         })
     }
+
+    /// Whether one value, which is no list, meets it.
+    fn admits(&self, value: &Literal) -> bool {
+        match (self, value) {
+            (Self::Is(other), _) => value == other,
+            (Self::Not(other), _) => value != other,
+            (Self::In(values), _) => values.contains(value),
+            (Self::NotIn(values), _) => !values.contains(value),
+            (Self::Min(bound), Literal::Integer(value)) => value >= bound,
+            (Self::Max(bound), Literal::Integer(value)) => value <= bound,
+            (Self::Glob(glob), Literal::String(text)) => matches_glob(glob, text),
+            (Self::NotGlob(glob), Literal::String(text)) => !matches_glob(glob, text),
+            _ => true,
+        }
+    }
 }
 
 /// The constraints on one value, for finding those that exclude each other.
 #[derive(Debug, Default)]
-pub(crate) struct Constraints {
-    allowed: Option<Vec<Literal>>,
-    excluded: Vec<Literal>,
-    min: Option<i64>,
-    max: Option<i64>,
-    globs: Vec<String>,
-    excluded_globs: Vec<String>,
-    min_size: Option<i64>,
-    max_size: Option<i64>,
-    /// Of each of these lists, one value at least has to be in the list.
-    contained: Vec<Vec<Literal>>,
-    /// The values that a list may have.
-    each_in: Option<Vec<Literal>>,
-    absent: bool,
-    present: bool,
-}
+pub(crate) struct Constraints(Vec<Constraint>);
 
 impl Constraints {
     /// What `context.<attribute>` can be at all.
     pub(crate) fn on(attribute: &str) -> Self {
-        let mut constraints = Self::default();
-        let texts = |values: &[&str]| values.iter().map(|value| Literal::String((*value).to_owned())).collect();
-        match attribute {
-            "algorithm" => constraints.allow(texts(&literals::ALGORITHMS)),
-            "weekday" => constraints.allow(texts(&hours::DAYS)),
-            "hour" => constraints.range(24),
-            "minute" => constraints.range(60),
-            "minute_of_day" => constraints.range(hours::DAY),
-            "minute_of_week" => constraints.range(hours::WEEK),
-            _ => {}
-        }
-        constraints
+        let texts = |values: &[&str]| {
+            vec![Constraint::In(values.iter().map(|value| Literal::String((*value).to_owned())).collect())]
+        };
+        let below = |end: u32| vec![Constraint::Min(0), Constraint::Max(i64::from(end) - 1)];
+        Self(match attribute {
+            "algorithm" => texts(&literals::ALGORITHMS),
+            "weekday" => texts(&hours::DAYS),
+            "hour" => below(24),
+            "minute" => below(60),
+            "minute_of_day" => below(hours::DAY),
+            "minute_of_week" => below(hours::WEEK),
+            _ => Vec::new(),
+        })
     }
 
     /// As [`Constraints::on`], for a path as a policy spells it.
@@ -152,93 +156,58 @@ impl Constraints {
         path.strip_prefix("context.").map(Self::on).unwrap_or_default()
     }
 
-    pub(crate) fn add(&mut self, constraint: &Constraint) {
-        match constraint.clone() {
-            Constraint::Present => {}
-            Constraint::Absent => return self.absent = true,
-            Constraint::Is(value) => self.allow(vec![value]),
-            Constraint::In(values) => self.allow(values),
-            Constraint::Not(value) => self.excluded.push(value),
-            Constraint::NotIn(values) => self.excluded.extend(values),
-            Constraint::Min(bound) => self.at_least(bound),
-            Constraint::Max(bound) => self.at_most(bound),
-            Constraint::Glob(glob) => self.globs.push(glob),
-            Constraint::NotGlob(glob) => self.excluded_globs.push(glob),
-            Constraint::MinSize(bound) => self.min_size = Some(bound),
-            Constraint::MaxSize(bound) => self.max_size = Some(bound),
-            Constraint::Contains(value) => self.contained.push(vec![value]),
-            Constraint::ContainsAny(values) => self.contained.push(values),
-            Constraint::EachIn(values) => self.each_in = Some(values),
-        }
-        self.present = true;
-    }
-
-    /// From 0, and below `end`.
-    fn range(&mut self, end: u32) {
-        self.at_least(0);
-        self.at_most(i64::from(end) - 1);
-    }
-
-    fn allow(&mut self, values: Vec<Literal>) {
-        self.allowed = Some(match self.allowed.take() {
-            None => values,
-            Some(before) => before.into_iter().filter(|value| values.contains(value)).collect(),
-        });
-    }
-
-    fn at_least(&mut self, bound: i64) {
-        self.min = Some(self.min.map_or(bound, |min| min.max(bound)));
-    }
-
-    fn at_most(&mut self, bound: i64) {
-        self.max = Some(self.max.map_or(bound, |max| max.min(bound)));
-    }
-
-    fn admits(&self, value: &Literal) -> bool {
-        match value {
-            Literal::Integer(value) => {
-                self.min.is_none_or(|min| *value >= min) && self.max.is_none_or(|max| *value <= max)
-            }
-            Literal::String(text) => {
-                self.globs.iter().all(|glob| matches_glob(glob, text))
-                    && !self.excluded_globs.iter().any(|glob| matches_glob(glob, text))
-            }
-            Literal::Boolean(_) => true,
-        }
-    }
-
-    fn leaves(&self, value: &Literal) -> bool {
-        self.admits(value) && !self.excluded.contains(value)
+    pub(crate) fn add(&mut self, constraint: Constraint) {
+        self.0.push(constraint);
     }
 
     /// Why nothing can meet all of them.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
+        let (mut min, mut max, mut min_size, mut max_size) = (None, None, None, None);
+        let (mut globs, mut excluded_globs) = (Vec::new(), Vec::new());
+        let (mut allowed, mut excluded) = (None, Vec::new());
+        // Of each of these lists, one value at least has to be in the list; and the values that a list may have.
+        let (mut contained, mut each_in) = (Vec::new(), None);
+        for constraint in &self.0 {
+            match constraint {
+                Constraint::Present | Constraint::Absent => {}
+                Constraint::Is(value) => allowed = allowed.or(Some(slice::from_ref(value))),
+                Constraint::In(values) => allowed = allowed.or(Some(values)),
+                Constraint::Not(value) => excluded.push(value),
+                Constraint::NotIn(values) => excluded.extend(values),
+                Constraint::Min(bound) => min = min.max(Some(*bound)),
+                Constraint::Max(bound) => max = [max, Some(*bound)].into_iter().flatten().min(),
+                Constraint::Glob(glob) => globs.push(glob),
+                Constraint::NotGlob(glob) => excluded_globs.push(glob),
+                Constraint::MinSize(bound) => min_size = Some(*bound),
+                Constraint::MaxSize(bound) => max_size = Some(*bound),
+                Constraint::Contains(value) => contained.push(slice::from_ref(value)),
+                Constraint::ContainsAny(values) => contained.push(values),
+                Constraint::EachIn(values) => each_in = Some(values),
+            }
+        }
+        let absent = |constraint: &Constraint| matches!(constraint, Constraint::Absent);
         let crossed = |min: Option<i64>, max| min.zip(max).is_some_and(|(min, max)| min > max);
-        let left_out = |values: &Vec<Literal>| {
-            self.each_in.as_ref().is_some_and(|each| !values.iter().any(|value| each.contains(value)))
-        };
+        let left_out = |values: &&[Literal]| each_in.is_some_and(|each| !values.iter().any(|one| each.contains(one)));
         // A star of the one can stand only where a star of the other does, so this is never too strict.
-        let covered = |wide: &String| {
+        let covered = |wide: &&String| {
             wide.bytes().all(|byte| byte == b'*') && !wide.is_empty()
-                || self.globs.iter().any(|glob| matches_glob(wide, glob))
+                || globs.iter().any(|glob| matches_glob(wide, glob))
         };
-        let none_left = |allowed: &Vec<Literal>| !allowed.iter().any(|value| self.leaves(value));
-        let excluded = |value| self.excluded.contains(&value);
+        let admitted = |value: &Literal| self.0.iter().all(|constraint| constraint.admits(value));
+        let none_left = |allowed: &[Literal]| !allowed.iter().any(admitted);
+        let is_excluded = |value| excluded.contains(&&value);
         let all_excluded =
-            |(min, max)| (min..=max).take(self.excluded.len() + 1).all(|value| excluded(Literal::Integer(value)));
+            |(min, max)| (min..=max).take(excluded.len() + 1).all(|value| is_excluded(Literal::Integer(value)));
         let contradictions = [
-            (self.absent && self.present, "it would have to be absent and have a value"),
-            (crossed(self.min, self.max), "`min` is larger than `max`"),
-            (crossed(self.min_size, self.max_size), "`min_size` is larger than `max_size`"),
-            (
-                !self.contained.is_empty() && self.max_size == Some(0),
-                "`max_size` leaves no room for what it has to contain",
-            ),
-            (self.contained.iter().any(left_out), "`each_in` leaves out what it has to contain"),
-            (self.allowed.is_none() && self.excluded_globs.iter().any(covered), "`not_glob` leaves nothing"),
-            (self.allowed.as_ref().is_some_and(none_left), "no value is left that all of them admit"),
-            (self.min.zip(self.max).is_some_and(all_excluded), "every value of the range is excluded"),
-            ([true, false].map(Literal::Boolean).into_iter().all(excluded), "it is neither true nor false"),
+            (self.0.iter().any(absent) && !self.0.iter().all(absent), "it would have to be absent and have a value"),
+            (crossed(min, max), "`min` is larger than `max`"),
+            (crossed(min_size, max_size), "`min_size` is larger than `max_size`"),
+            (!contained.is_empty() && max_size == Some(0), "`max_size` leaves no room for what it has to contain"),
+            (contained.iter().any(left_out), "`each_in` leaves out what it has to contain"),
+            (allowed.is_none() && excluded_globs.iter().any(covered), "`not_glob` leaves nothing"),
+            (allowed.is_some_and(none_left), "no value is left that all of them admit"),
+            (min.zip(max).is_some_and(all_excluded), "every value of the range is excluded"),
+            ([true, false].map(Literal::Boolean).into_iter().all(is_excluded), "it is neither true nor false"),
         ];
         contradictions.into_iter().find_map(|(found, why)| found.then_some(why))
     }
@@ -251,36 +220,31 @@ impl Constraints {
 pub(crate) fn contradiction<'a>(conditions: impl IntoIterator<Item = &'a ExprRef>) -> Option<(String, &'static str)> {
     let parts: Vec<ExprRef> = conditions.into_iter().flat_map(expr::conjuncts).collect();
     let asks: Vec<Option<(String, Constraint)>> = parts.iter().map(|part| understood(part, true)).collect();
-    let mut constraints: Vec<(&str, Constraints)> = Vec::new();
-    for (subject, ask) in asks.iter().flatten() {
-        let position = constraints.iter().position(|(known, _)| known == subject).unwrap_or_else(|| {
-            constraints.push((subject, Constraints::on_path(subject)));
-            constraints.len() - 1
-        });
-        if let Some((_, constraints)) = constraints.get_mut(position) {
-            constraints.add(ask);
-        }
-    }
-    let mut found = constraints.into_iter();
-    let found = found.find_map(|(subject, asked)| Some((subject.to_owned(), asked.contradiction()?)));
+    let asked_of = |subject: &str, but: Option<usize>| {
+        let others = asks.iter().enumerate().filter(|(position, _)| Some(*position) != but);
+        let same = others.filter_map(|(_, ask)| ask.as_ref()).filter(|(known, _)| known == subject);
+        let mut constraints = Constraints::on_path(subject);
+        same.for_each(|(_, ask)| constraints.add(ask.clone()));
+        constraints
+    };
+    let mut seen = HashSet::new();
+    let mut subjects = asks.iter().flatten().map(|(subject, _)| subject).filter(|subject| seen.insert(*subject));
+    let found = subjects.find_map(|subject| Some((subject.clone(), asked_of(subject, None).contradiction()?)));
     if found.is_some() {
         return found;
     }
     parts.iter().enumerate().find_map(|(position, part)| {
         let Expr::UnaryOp { op: UnaryOp::Not, expr: inner } = part.as_ref() else { return None };
         let taken = expr::conjuncts(inner);
-        let others = || parts.iter().zip(&asks).enumerate().filter(|(other, _)| *other != position);
         // What the others imply and what is not left when they hold come to the same.
         let implied = |condition: &ExprRef| {
             let excluded = |(subject, ask): (String, Constraint)| {
-                let mut constraints = Constraints::on_path(&subject);
-                let same = others().filter_map(|(_, (_, ask))| ask.as_ref()).filter(|(known, _)| *known == subject);
-                same.for_each(|(_, ask)| constraints.add(ask));
-                constraints.add(&ask);
+                let mut constraints = asked_of(&subject, Some(position));
+                constraints.add(ask);
                 constraints.contradiction().is_some()
             };
             is_true(condition)
-                || others().any(|(_, (known, _))| known == condition)
+                || parts.iter().enumerate().any(|(other, known)| other != position && known == condition)
                 || understood(condition, false).is_some_and(excluded)
         };
         taken.iter().all(implied).then(|| {
@@ -319,46 +283,29 @@ pub(crate) fn understood(part: &Expr, holds: bool) -> Option<(String, Constraint
         }
         Expr::BinaryOp { op, left, right } => {
             // `5 < n` is `n > 5`.
-            let (path, value, op) = match (Literal::of(right), Literal::of(left)) {
-                (Some(value), _) => (left, value, *op),
-                (None, Some(value)) => (right, value, mirrored(*op)),
+            let (path, value, mirrored) = match (Literal::of(right), Literal::of(left)) {
+                (Some(value), _) => (left, value, false),
+                (None, Some(value)) => (right, value, true),
                 (None, None) => return None,
             };
-            let ask = match (if holds { op } else { opposite(op)? }, value) {
-                (BinaryOp::Eq, value) => Constraint::Is(value),
-                (BinaryOp::NotEq, value) => Constraint::Not(value),
-                (BinaryOp::GreaterEq, Literal::Integer(bound)) => Constraint::Min(bound),
-                (BinaryOp::Greater, Literal::Integer(bound)) => Constraint::Min(bound.saturating_add(1)),
-                (BinaryOp::LessEq, Literal::Integer(bound)) => Constraint::Max(bound),
-                (BinaryOp::Less, Literal::Integer(bound)) => Constraint::Max(bound.saturating_sub(1)),
+            let above = matches!(op, BinaryOp::Greater | BinaryOp::GreaterEq) != mirrored;
+            let strictly = matches!(op, BinaryOp::Less | BinaryOp::Greater);
+            let ask = match (op, value) {
+                (BinaryOp::Eq | BinaryOp::NotEq, value) if (*op == BinaryOp::Eq) == holds => Constraint::Is(value),
+                (BinaryOp::Eq | BinaryOp::NotEq, value) => Constraint::Not(value),
+                (
+                    BinaryOp::Less | BinaryOp::LessEq | BinaryOp::Greater | BinaryOp::GreaterEq,
+                    Literal::Integer(bound),
+                ) => match (above == holds, strictly == holds) {
+                    (true, true) => Constraint::Min(bound.saturating_add(1)),
+                    (true, false) => Constraint::Min(bound),
+                    (false, true) => Constraint::Max(bound.saturating_sub(1)),
+                    (false, false) => Constraint::Max(bound),
+                },
                 _ => return None,
             };
             Some((subject(path)?, ask))
         }
         _ => None,
     }
-}
-
-/// The comparison with its sides exchanged.
-fn mirrored(op: BinaryOp) -> BinaryOp {
-    match op {
-        BinaryOp::Less => BinaryOp::Greater,
-        BinaryOp::LessEq => BinaryOp::GreaterEq,
-        BinaryOp::Greater => BinaryOp::Less,
-        BinaryOp::GreaterEq => BinaryOp::LessEq,
-        other => other,
-    }
-}
-
-/// The comparison that holds exactly where this one does not.
-fn opposite(op: BinaryOp) -> Option<BinaryOp> {
-    Some(match op {
-        BinaryOp::Eq => BinaryOp::NotEq,
-        BinaryOp::NotEq => BinaryOp::Eq,
-        BinaryOp::Less => BinaryOp::GreaterEq,
-        BinaryOp::LessEq => BinaryOp::Greater,
-        BinaryOp::Greater => BinaryOp::LessEq,
-        BinaryOp::GreaterEq => BinaryOp::Less,
-        _ => return None,
-    })
 }
