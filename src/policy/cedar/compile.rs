@@ -77,7 +77,9 @@ fn finished(template: pst::Template) -> Result<cedar_policy::Policy, BuildError>
 
 /// A policy that holds exactly when one condition does: for finding out which part of a rule failed.
 pub(crate) fn probe(id: &str, condition: ExprRef) -> Result<cedar_policy::Policy, BuildError> {
-    finished(expr::permit_when(id, condition)?)
+    let (principal, resource) = (pst::PrincipalConstraint::Any, pst::ResourceConstraint::Any);
+    let template = pst::Template::new(id, pst::Effect::Permit, principal, pst::ActionConstraint::Any, resource);
+    finished(template.try_with_clauses([pst::Clause::When(condition)])?)
 }
 
 /// Everything that must hold for a rule to match a call of its methods, in the order of evaluation: who calls, for whom, and

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cedar_policy::pst::{self, BinaryOp, Expr, Literal, NonEmpty, PatternElem, SmolStr, UnaryOp, Var};
+use cedar_policy::pst::{BinaryOp, Expr, Literal, NonEmpty, PatternElem, SmolStr, UnaryOp, Var};
 
 use crate::policy::model::ExprRef;
 
@@ -87,47 +87,6 @@ pub(crate) fn conjuncts(expr: &ExprRef) -> Vec<ExprRef> {
     }
 }
 
-/// A policy that asks for nothing but one condition.
-pub(super) fn permit_when(id: &str, condition: ExprRef) -> Result<pst::Template, pst::PstConstructionError> {
-    let (principal, resource) = (pst::PrincipalConstraint::Any, pst::ResourceConstraint::Any);
-    let all = pst::Template::new(id, pst::Effect::Permit, principal, pst::ActionConstraint::Any, resource);
-    all.try_with_clauses([pst::Clause::When(condition)])
-}
-
-/// An expression as Cedar text, without the parentheses that Cedar puts around the whole.
-pub(crate) fn text(expr: &Expr) -> String {
-    match permit_when("text", Arc::new(expr.clone())) {
-        Ok(template) => {
-            let text = template.to_string();
-            text.split_once("when {")
-                .and_then(|(_, rest)| rest.rsplit_once('}'))
-                .map_or_else(|| text.clone(), |(inner, _)| one_line(inner))
-        }
-        Err(error) => error.to_string(),
-    }
-}
-
-/// The text with its layout taken out: what stands in quotes stays as it is.
-fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    let (mut quoted, mut escaped, mut gap) = (false, false, false);
-    for character in text.trim().chars() {
-        if !quoted && character.is_whitespace() {
-            gap = true;
-            continue;
-        }
-        if std::mem::take(&mut gap) {
-            line.push(' ');
-        }
-        if character == '"' && !escaped {
-            quoted = !quoted;
-        }
-        escaped = quoted && character == '\\' && !escaped;
-        line.push(character);
-    }
-    line
-}
-
 /// The condition of a policy text.
 #[cfg(test)]
 pub(crate) fn parsed(text: &str) -> ExprRef {
@@ -135,7 +94,7 @@ pub(crate) fn parsed(text: &str) -> ExprRef {
         format!("permit(principal, action, resource) when {{ {text} }};").parse().unwrap();
     let pst = policy.to_pst().unwrap();
     match pst.body().clauses().first().unwrap() {
-        pst::Clause::When(expr) | pst::Clause::Unless(expr) => expr.clone(),
+        cedar_policy::pst::Clause::When(expr) | cedar_policy::pst::Clause::Unless(expr) => expr.clone(),
     }
 }
 
@@ -148,16 +107,16 @@ mod tests {
     #[test]
     fn texts_keep_what_stands_in_quotes() {
         for text in [r#"context.a == "a  b""#, r#"context.a == "\"  \\""#, r#"context.a == "  " && context.b == "x""#] {
-            assert!(super::text(&parsed(text)).contains(text.rsplit(" == ").next().unwrap()), "{text}");
+            assert!(parsed(text).to_string().contains(text.rsplit(" == ").next().unwrap()), "{text}");
         }
-        assert_eq!(super::text(&parsed(r#"context.a == "a  b""#)), r#"context.a == "a  b""#);
-        assert_eq!(super::text(&parsed(r#"context.a == "\"  \\""#)), r#"context.a == "\"  \\""#);
+        assert_eq!(parsed(r#"context.a == "a  b""#).to_string(), r#"context.a == "a  b""#);
+        assert_eq!(parsed(r#"context.a == "\"  \\""#).to_string(), r#"context.a == "\"  \\""#);
     }
 
     #[test]
     fn conjunctions_fall_apart_and_texts_read_as_written() {
         let parts = conjuncts(&parsed("context.a && (context.b || context.c) && context.d == 1"));
-        let texts: Vec<String> = parts.iter().map(|part| text(part)).collect();
+        let texts: Vec<String> = parts.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["context.a", "context.b || context.c", "context.d == 1"]);
     }
 }

@@ -170,15 +170,11 @@ fn rule(policy: &cedar_policy::Policy, at: &Location, report: &Report) -> Option
     for clause in body.clauses() {
         let (pst::Clause::When(condition) | pst::Clause::Unless(condition)) = clause;
         check_condition(condition, at, report);
-        match clause {
-            pst::Clause::When(condition) => parts.extend(expr::conjuncts(condition).into_iter().map(|part| {
-                let words = expr::text(&part);
-                Condition::new(words, part, at)
-            })),
-            pst::Clause::Unless(condition) => {
-                let words = format!("unless {}", expr::text(condition));
-                parts.push(Condition::new(words, expr::not(condition.clone()), at));
-            }
+        if matches!(clause, pst::Clause::When(_)) {
+            let conjuncts = expr::conjuncts(condition).into_iter();
+            parts.extend(conjuncts.map(|part| Condition::new(part.to_string(), part, at)));
+        } else {
+            parts.push(Condition::new(format!("unless {condition}"), expr::not(condition.clone()), at));
         }
     }
     let written = Some(policy.new_id(PolicyId::new(&name)));

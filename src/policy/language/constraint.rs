@@ -249,7 +249,7 @@ pub(crate) fn contradiction<'a>(conditions: impl IntoIterator<Item = &'a ExprRef
         };
         taken.iter().all(implied).then(|| {
             let last = taken.iter().rev().find(|condition| !is_true(condition)).unwrap_or(inner);
-            let subject = understood(last, true).map_or_else(|| expr::text(last), |(subject, _)| subject);
+            let subject = understood(last, true).map_or_else(|| last.to_string(), |(subject, _)| subject);
             (subject, "`unless` takes away all that the other conditions leave")
         })
     })
@@ -261,7 +261,7 @@ fn is_true(expr: &Expr) -> bool {
 
 /// What one condition asks of which attribute; what its opposite asks, unless `holds`.
 pub(crate) fn understood(part: &Expr, holds: bool) -> Option<(String, Constraint)> {
-    let subject = |expr: &Expr| references::is_path(expr).then(|| expr::text(expr));
+    let subject = |expr: &Expr| references::is_path(expr).then(|| expr.to_string());
     let among = |values| if holds { Constraint::In(values) } else { Constraint::NotIn(values) };
     match part {
         Expr::GetAttr { .. } => Some((subject(part)?, Constraint::Is(Literal::Boolean(holds)))),

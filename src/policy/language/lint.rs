@@ -106,7 +106,7 @@ fn open_below(rules: &[Rule], report: &Report) {
                     continue;
                 };
                 let Expr::Literal(Literal::Long(0..)) = right.as_ref() else { continue };
-                let value = expr::text(left);
+                let value = left.to_string();
                 // How many entries a list has is never negative.
                 let name = value.strip_prefix("context.params.").filter(|name| !name.ends_with(".size"));
                 if let Some(name) = name.filter(|_| !closed(left)) {

@@ -158,7 +158,7 @@ impl ChangeBuilder {
         // Words are cut and unquoted: where they are the same, the conditions themselves tell the difference.
         let alike = |part: &Condition, others: &[&Condition]| others.iter().any(|other| other.text == part.text);
         let told = |part: &Condition, others: &[&Condition]| match part.text.strip_prefix("unless ") {
-            _ if alike(part, others) => expr::text(&part.expr),
+            _ if alike(part, others) => part.expr.to_string(),
             Some(words) => format!("not ({words})"),
             None => part.text.clone(),
         };
