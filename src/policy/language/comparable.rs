@@ -8,7 +8,7 @@ use cedar_policy::pst::{SmolStr, Var};
 
 use super::checked::CheckedPolicy;
 use crate::policy::cedar::references;
-use crate::policy::model::{Declarations, Methods, Param, ParamType, Report, Rule};
+use crate::policy::model::{ParamType, Report};
 
 /// What to write instead of comparing a value of this type; `None` for the types that can be compared.
 pub(crate) fn instead(kind: &ParamType) -> Option<&'static str> {
@@ -22,83 +22,52 @@ pub(crate) fn instead(kind: &ParamType) -> Option<&'static str> {
 }
 
 /// Reports every value that a rule uses as a whole, other than to ask whether it is there, and that cannot be compared.
-pub(crate) fn check(checked: &CheckedPolicy, report: &Report) {
-    let CheckedPolicy { rules, methods, declarations, .. } = checked;
-    for rule in rules {
+pub(crate) fn check(CheckedPolicy { rules, methods, declarations, .. }: &CheckedPolicy, report: &Report) {
+    let mut declared = Vec::new();
+    declarations.claims.iter().for_each(|(name, kind)| add(&["context", "claims"], name, kind, &mut declared));
+    declarations.attributes.iter().for_each(|(name, kind)| add(&["principal"], name, kind, &mut declared));
+    for rule in rules.iter().filter(|rule| !rule.conditions.is_empty()) {
         let mut used: Vec<_> = rule.conditions.iter().flat_map(|part| references::values(&part.expr)).collect();
         used.sort_by(|(_, left), (_, right)| left.cmp(right));
         used.dedup();
-        for (var, path) in used {
-            let found = match &var {
-                Var::Context => in_context(&path, rule, methods, declarations),
-                Var::Principal => match path.split_first() {
-                    Some((name, rest)) => declarations.attributes.get(name.as_str()).and_then(|kind| look(kind, rest)),
-                    // The caller itself is compared by its name.
-                    None => None,
-                },
-                Var::Action | Var::Resource => None,
-            };
-            let Some(Incomparable { below, kind, instead }) = found else { continue };
-            let root = if var == Var::Principal { "principal" } else { "context" };
-            let path: Vec<&str> = std::iter::once(root).chain(path.iter().map(SmolStr::as_str)).collect();
-            let path = path.join(".");
-            let message = if below.is_empty() {
-                format!("`{path}` is of type {kind}, which rules cannot compare")
-            } else {
-                format!("`{path}` cannot be compared, since its `{}` is of type {kind}", below.join("."))
-            };
-            report.error(&rule.id.at, message, instead);
-        }
-    }
-}
-
-/// Something at the end of a path, or below it, that cannot be compared.
-struct Incomparable {
-    /// From the end of the path to it.
-    below: Vec<String>,
-    kind: String,
-    instead: &'static str,
-}
-
-impl Incomparable {
-    fn within(mut self, name: &str) -> Self {
-        self.below.insert(0, name.to_owned());
-        self
-    }
-}
-
-fn in_context(path: &[SmolStr], rule: &Rule, methods: &Methods, declarations: &Declarations) -> Option<Incomparable> {
-    let params = |rest: &[SmolStr]| {
         let about = methods.matching_any(&rule.methods);
-        about.values().filter_map(|method| method.params()).find_map(|params| member(params, rest))
-    };
-    let claims = || declarations.claims.iter().find_map(|(name, kind)| look(kind, &[]).map(|it| it.within(name)));
-    match path.split_first() {
-        None => params(&[]).map(|it| it.within("params")).or_else(|| claims().map(|it| it.within("claims"))),
-        Some((group, rest)) if group == "params" => params(rest),
-        Some((group, [])) if group == "claims" => claims(),
-        Some((group, [name, rest @ ..])) if group == "claims" => {
-            declarations.claims.get(name.as_str()).and_then(|kind| look(kind, rest))
+        let params = about.values().flat_map(|method| method.params().unwrap_or_default());
+        let mut known = Vec::new();
+        params.for_each(|param| add(&["context", "params"], param.name(), param.kind(), &mut known));
+        for (var, path) in used {
+            let root = match var {
+                Var::Context => "context",
+                // The caller itself is compared by its name.
+                Var::Principal if !path.is_empty() => "principal",
+                Var::Principal | Var::Action | Var::Resource => continue,
+            };
+            let path: Vec<&str> = std::iter::once(root).chain(path.iter().map(SmolStr::as_str)).collect();
+            // The set of a list's values can be compared, and so can its size.
+            let is_in = |(place, kind, _): &&Incomparable<'_>| {
+                place.iter().zip(&path).all(|(left, right)| left == right)
+                    && (place.len() >= path.len() || !matches!(kind, ParamType::List(_)))
+            };
+            let Some((place, kind, instead)) = known.iter().chain(&declared).find(is_in) else { continue };
+            let message = match (path.join("."), place.get(path.len()..).unwrap_or_default()) {
+                (path, []) => format!("`{path}` is of type {kind}, which rules cannot compare"),
+                (path, below) => {
+                    format!("`{path}` cannot be compared, since its `{}` is of type {kind}", below.join("."))
+                }
+            };
+            report.error(&rule.id.at, message, *instead);
         }
-        Some(_) => None,
     }
 }
 
-/// In a record with these members.
-fn member(members: &[Param], path: &[SmolStr]) -> Option<Incomparable> {
-    match path.split_first() {
-        Some((name, rest)) => {
-            members.iter().find(|member| member.name() == name).and_then(|member| look(member.kind(), rest))
-        }
-        None => members.iter().find_map(|member| look(member.kind(), &[]).map(|it| it.within(member.name()))),
-    }
-}
+/// Where a value stands that cannot be compared, its type, and what to write instead.
+type Incomparable<'a> = (Vec<&'a str>, &'a ParamType, &'static str);
 
-fn look(kind: &ParamType, path: &[SmolStr]) -> Option<Incomparable> {
-    match kind {
-        ParamType::Object(members) => member(members, path),
-        // The set of its values, or its size.
-        ParamType::List(_) if !path.is_empty() => None,
-        kind => instead(kind).map(|instead| Incomparable { below: Vec::new(), kind: kind.to_string(), instead }),
+/// Adds what cannot be compared of the value of this name below a path.
+fn add<'a>(path: &[&'a str], name: &'a str, kind: &'a ParamType, known: &mut Vec<Incomparable<'a>>) {
+    let path = || [path, &[name]].concat();
+    if let ParamType::Object(members) = kind {
+        members.iter().for_each(|member| add(&path(), member.name(), member.kind(), known));
+    } else {
+        known.extend(instead(kind).map(|instead| (path(), kind, instead)));
     }
 }
