@@ -9,8 +9,9 @@ use super::{comparable, literals};
 use crate::policy::cedar::expr;
 use crate::policy::model::{Condition, ExprRef, Location, MAX_LIST, Param, ParamType, did_you_mean, shown};
 
-/// What conditions can be about, by the names that policy files use: `params.amount`, `claims.tenant`, `agent`.
-pub(crate) type Fields = std::collections::BTreeMap<String, Field>;
+/// What conditions can be about, by the names that policy files use: `params.amount`, `claims.tenant`, `agent`. Of what only
+/// some methods of the rule have, why it cannot be asked.
+pub(crate) type Fields = std::collections::BTreeMap<String, Result<Field, String>>;
 
 /// Something that a condition can be about.
 #[derive(Debug, Clone)]
@@ -252,14 +253,16 @@ fn read_same(field: &Field, table: &mut Table<'_>, others: &Fields) -> Option<Co
     }
     let raw = table.raw("same_as")?;
     let name = raw.text().unwrap_or_default();
-    let known = || others.iter().filter(|(_, other)| other.kind == field.kind).map(|(name, _)| name.as_str());
-    let Some(other) = others.get(name).filter(|other| other.kind == field.kind) else {
-        let names: Vec<&str> = known().collect();
+    let alike = |other: &&Field| other.kind == field.kind;
+    let named = others.get(name).and_then(|other| other.as_ref().ok());
+    let Some(other) = named.filter(alike) else {
+        let known = others.iter().filter(|(_, other)| other.as_ref().is_ok_and(|other| alike(&other)));
+        let names: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
         let listed = format!("of type {} are {}", field.kind, listed(&names));
         // A name that exists is not mistyped.
-        let (why, help) = match others.get(name) {
+        let (why, help) = match named {
             Some(other) => (format!(", which is of type {}", other.kind), listed),
-            None => (String::new(), did_you_mean(name, known()).unwrap_or(listed)),
+            None => (String::new(), did_you_mean(name, names).unwrap_or(listed)),
         };
         raw.error(format!("{} cannot be compared with {}{why}", field.label, raw.shown()), help);
         return None;

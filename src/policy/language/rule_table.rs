@@ -42,15 +42,14 @@ pub(crate) fn read(
     let default = if effect == Effect::Deny { Delegation::Also } else { Delegation::Never };
     let delegation = table.choice("delegated", &choices).unwrap_or(default);
 
-    let (common, lacking) = common_params(&patterns, methods);
-    let fields = when::fields(&common, &declarations.claims, &declarations.attributes);
+    let fields = when::fields(params(&patterns, methods), declarations);
     let mut parts = Vec::new();
     if let Some(inner) = table.table("when") {
-        parts.extend(when::read(inner, &fields, &lacking));
+        parts.extend(when::read(inner, &fields));
     }
     if let Some(inner) = table.table("unless") {
         let at = inner.at.clone();
-        parts.extend(when::negated(when::read(inner, &fields, &lacking), &at));
+        parts.extend(when::negated(when::read(inner, &fields), &at));
     }
     table.finish();
     (!who.is_empty() && !patterns.is_empty()).then(|| Rule {
@@ -103,36 +102,27 @@ fn who(table: &mut Table<'_>, at: &Location, declarations: &Declarations) -> Vec
     who
 }
 
-/// The parameters that all methods of the patterns have in common, and why others cannot be asked.
-fn common_params(patterns: &[Located<Pattern>], methods: &Methods) -> (Vec<Param>, BTreeMap<String, String>) {
+/// The parameters of the methods of the patterns: what all of them have in common, and why others cannot be asked.
+fn params(patterns: &[Located<Pattern>], methods: &Methods) -> BTreeMap<String, Result<Param, String>> {
     let matching = methods.matching_any(patterns);
-    let mut common = Vec::new();
-    let mut lacking = BTreeMap::new();
-    let all = matching.values().flat_map(|method| method.params().unwrap_or_default());
-    for param in all {
-        if common.iter().any(|known: &Param| known.name() == param.name()) || lacking.contains_key(param.name()) {
+    let mut params = BTreeMap::new();
+    for param in matching.values().flat_map(|method| method.params().unwrap_or_default()) {
+        if params.contains_key(param.name()) {
             continue;
         }
-        let mut optional = false;
-        let mut why = None;
+        let mut common = Ok(Param::new(param.name(), param.kind().clone()));
         for (name, method) in &matching {
-            match method.params().unwrap_or_default().iter().find(|other| other.name() == param.name()) {
-                Some(other) if other.kind() == param.kind() => optional |= other.is_optional(),
-                Some(other) => {
-                    why = Some(format!("it is of type {} in one and {} in `{name}`", param.kind(), other.kind()));
+            let found = method.params().unwrap_or_default().iter().find(|other| other.name() == param.name());
+            common = match found {
+                Some(other) if other.kind() != param.kind() => {
+                    Err(format!("it is of type {} in one and {} in `{name}`", param.kind(), other.kind()))
                 }
-                None => why = Some(format!("`{name}` has none; list only the methods that have it")),
-            }
+                Some(other) if other.is_optional() => common.map(Param::optional),
+                Some(_) => common,
+                None => Err(format!("`{name}` has none; list only the methods that have it")),
+            };
         }
-        match why {
-            Some(why) => {
-                lacking.insert(param.name().to_owned(), why);
-            }
-            None => {
-                let param = Param::new(param.name(), param.kind().clone());
-                common.push(if optional { param.optional() } else { param });
-            }
-        }
+        params.insert(param.name().to_owned(), common);
     }
-    (common, lacking)
+    params
 }

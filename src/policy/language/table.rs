@@ -78,7 +78,7 @@ impl<'a> Table<'a> {
     }
 
     /// A value of one type. What is of another is an error, with what to write instead.
-    fn typed<T>(
+    pub(crate) fn typed<T>(
         &mut self,
         key: &'static str,
         read: impl FnOnce(&Raw<'a>) -> Option<T>,

@@ -7,9 +7,9 @@ use cedar_policy::pst::{BinaryOp, Var};
 
 use super::condition;
 use super::condition::{Field, Fields};
-use super::table::{Raw, Table, listed};
+use super::table::{Table, listed};
 use crate::policy::cedar::{expr, time};
-use crate::policy::model::{Condition, Located, Location, Param, ParamType, Report, hours, shown};
+use crate::policy::model::{Condition, Declarations, Located, Location, Param, ParamType, Report, hours, shown};
 
 /// The texts about a call that conditions can ask, their path below `context`, and how sentences call them.
 const TEXTS: [(&str, &[&str], &str); 5] = [
@@ -22,49 +22,45 @@ const TEXTS: [(&str, &[&str], &str); 5] = [
 
 /// Everything that a condition of a rule can be about.
 ///
-/// `params` are the parameters that all methods of the rule have in common; a parameter is optional here when it is in
-/// any of them.
-pub(crate) fn fields<'a>(
-    params: impl IntoIterator<Item = &'a Param>,
-    claims: impl IntoIterator<Item = (&'a String, &'a ParamType)>,
-    attributes: impl IntoIterator<Item = (&'a String, &'a ParamType)>,
-) -> Fields {
+/// `params` are the parameters that all methods of the rule have in common, each optional when it is in any of them, and why
+/// others cannot be asked.
+pub(crate) fn fields(params: BTreeMap<String, Result<Param, String>>, declarations: &Declarations) -> Fields {
     let mut fields = Fields::new();
     for (name, path, label) in TEXTS {
-        fields.insert(name.to_owned(), Field::new(label.to_owned(), ParamType::String, Var::Context, path, false));
+        fields.insert(name.to_owned(), Ok(Field::new(label.to_owned(), ParamType::String, Var::Context, path, false)));
     }
-    for param in params {
-        let label = format!("`{}`", param.name());
-        let path = ["params", param.name()];
-        let field = Field::new(label, param.kind().clone(), Var::Context, &path, param.is_optional());
-        fields.insert(format!("params.{}", param.name()), field);
+    for (name, param) in params {
+        let field = |param: Param| {
+            let path = ["params", name.as_str()];
+            Field::new(format!("`{name}`"), param.kind().clone(), Var::Context, &path, param.is_optional())
+        };
+        fields.insert(format!("params.{name}"), param.map(field));
     }
-    for (name, kind) in claims {
+    for (name, kind) in &declarations.claims {
         let field = Field::new(format!("the claim `{name}`"), kind.clone(), Var::Context, &["claims", name], true);
-        fields.insert(format!("claims.{name}"), field);
+        fields.insert(format!("claims.{name}"), Ok(field));
     }
-    for (name, kind) in attributes {
+    for (name, kind) in &declarations.attributes {
         let label = format!("the caller's attribute `{name}`");
-        fields.insert(format!("attributes.{name}"), Field::new(label, kind.clone(), Var::Principal, &[name], true));
+        fields.insert(format!("attributes.{name}"), Ok(Field::new(label, kind.clone(), Var::Principal, &[name], true)));
     }
     fields
 }
 
 /// Reads `when` or `unless`.
-///
-/// `lacking` tells of parameters that only some of the rule's methods have why they cannot be asked.
-pub(crate) fn read(mut table: Table<'_>, fields: &Fields, lacking: &BTreeMap<String, String>) -> Vec<Condition> {
+pub(crate) fn read(mut table: Table<'_>, fields: &Fields) -> Vec<Condition> {
     let report = table.report();
     let errors_before = report.errors();
     let mut parts = Vec::new();
     for (group, what) in [("params", "parameter"), ("claims", "claim"), ("attributes", "attribute")] {
-        if let Some(raw) = table.raw(group) {
-            parts.extend(read_group(group, what, raw, fields, lacking));
+        let help = format!("write `{group}.NAME = …`");
+        if let Some(inner) = table.typed(group, |raw| raw.table(format!("`{group}`")), help) {
+            parts.extend(read_group(group, what, &inner.value, fields));
         }
     }
     for (name, _, _) in TEXTS {
         if let Some(raw) = table.raw(name)
-            && let Some(field) = fields.get(name)
+            && let Some(Ok(field)) = fields.get(name)
         {
             parts.extend(condition::read(field, &raw.at(), raw, fields));
         }
@@ -90,34 +86,29 @@ pub(crate) fn negated(parts: Vec<Condition>, at: &Location) -> Option<Condition>
     Some(Condition::new(format!("not ({})", words.join(" and ")), negation, at))
 }
 
-fn read_group(
-    group: &str,
-    what: &str,
-    raw: Raw<'_>,
-    fields: &Fields,
-    lacking: &BTreeMap<String, String>,
-) -> Vec<Condition> {
-    let Some(table) = raw.table(format!("`{group}`")) else {
-        raw.error(format!("`{group}` is {}", raw.kind()), format!("write `{group}.NAME = …`"));
-        return Vec::new();
-    };
+fn read_group(group: &str, what: &str, table: &Table<'_>, fields: &Fields) -> Vec<Condition> {
+    let report = table.report();
     if table.entries().is_empty() {
         let message = format!("there is no condition in `{group}`");
-        raw.error(message, format!("leave it out, or write `{group}.NAME = …`"));
+        report.error(&table.at, message, format!("leave it out, or write `{group}.NAME = …`"));
     }
     let mut parts = Vec::new();
     for (key, value) in table.entries() {
-        if let Some(field) = fields.get(&format!("{group}.{}", key.value)) {
-            parts.extend(condition::read(field, &key.at, value, fields));
-            continue;
-        }
-        if let Some(why) = lacking.get(&key.value).filter(|_| group == "params") {
-            let message = format!("not every method of this rule has the parameter `{}`", shown(&key.value));
-            raw.report().error(&key.at, message, why.clone());
-            continue;
+        match fields.get(&format!("{group}.{}", key.value)) {
+            Some(Ok(field)) => {
+                parts.extend(condition::read(field, &key.at, value, fields));
+                continue;
+            }
+            Some(Err(why)) => {
+                let message = format!("not every method of this rule has the parameter `{}`", shown(&key.value));
+                report.error(&key.at, message, why);
+                continue;
+            }
+            None => {}
         }
         let prefix = format!("{group}.");
-        let known: Vec<&str> = fields.keys().filter_map(|name| name.strip_prefix(&prefix)).collect();
+        let known = fields.iter().filter(|(_, field)| field.is_ok());
+        let known: Vec<&str> = known.filter_map(|(name, _)| name.strip_prefix(&prefix)).collect();
         let help = match group {
             "params" if known.is_empty() => {
                 "the methods of this rule have no declared parameter in common: declare `params` in `[method.\"…\"]`"
@@ -126,7 +117,7 @@ fn read_group(
             "params" => format!("the methods of this rule have in common {}", listed(&known)),
             _ => format!("declare it: `[{group}]` and below it `{} = \"string\"`", shown(&key.value)),
         };
-        raw.report().unknown(&key.at, what, &key.value, known, help);
+        report.unknown(&key.at, what, &key.value, known, help);
     }
     parts
 }
