@@ -14,34 +14,16 @@ pub(crate) const SERVICE: &str = "Service";
 pub(crate) const THIS: &str = "this";
 
 /// The types, parsed once.
-static TYPES: LazyLock<[EntityTypeName; 4]> = LazyLock::new(|| [AGENT, ROLE, ACTION, SERVICE].map(parsed));
+pub(crate) static AGENTS: LazyLock<EntityTypeName> = LazyLock::new(|| parsed(AGENT));
+pub(crate) static ROLES: LazyLock<EntityTypeName> = LazyLock::new(|| parsed(ROLE));
+pub(crate) static ACTIONS: LazyLock<EntityTypeName> = LazyLock::new(|| parsed(ACTION));
+pub(crate) static SERVICES: LazyLock<EntityTypeName> = LazyLock::new(|| parsed(SERVICE));
 
 #[expect(clippy::expect_used, reason = "the four constants are Cedar identifiers")]
 fn parsed(name: &str) -> EntityTypeName {
     name.parse().expect("a Cedar identifier")
 }
 
-fn uid(kind: &EntityTypeName, name: &str) -> EntityUid {
+pub(crate) fn uid(kind: &EntityTypeName, name: &str) -> EntityUid {
     EntityUid::from_type_name_and_id(kind.clone(), EntityId::new(name))
-}
-
-pub(crate) fn agent(name: &str) -> EntityUid {
-    let [agent, ..] = &*TYPES;
-    uid(agent, name)
-}
-
-pub(crate) fn role(name: &str) -> EntityUid {
-    let [_, role, ..] = &*TYPES;
-    uid(role, name)
-}
-
-pub(crate) fn action(name: &str) -> EntityUid {
-    let [_, _, action, _] = &*TYPES;
-    uid(action, name)
-}
-
-/// The resource.
-pub(crate) fn this_service() -> EntityUid {
-    let [.., service] = &*TYPES;
-    uid(service, THIS)
 }

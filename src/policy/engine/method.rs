@@ -12,9 +12,10 @@ use super::context::{ContextShape, expression};
 use super::decision::{Decision, Question, Reason, Shadow, Verdict};
 use super::entity_cache::{EntityCache, Key};
 use super::party::Party;
-use crate::policy::cedar::{BuildError, References, Scope, compile, expr, names};
+use crate::policy::cedar::names::{ACTIONS, AGENTS, ROLES, SERVICES, THIS, uid};
+use crate::policy::cedar::{BuildError, References, Scope, compile, expr};
 use crate::policy::language::{CheckedPolicy, contradiction};
-use crate::policy::model::{CallerMatch, Effect, ExprRef, Mode, OPEN_TO_ALL, Param, Params, Rule, pattern};
+use crate::policy::model::{CallerMatch, Effect, ExprRef, Location, Mode, OPEN_TO_ALL, Param, Params, Rule, pattern};
 
 /// The part of a policy set that speaks about one method.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ pub(crate) struct CallFacts<'a> {
 
 impl MethodPolicies {
     /// The policies of `action` from the rules at these positions, in ascending order. For a name that no method has,
-    /// `unregistered`: nothing is known about its parameters.
+    /// `unregistered`: nothing is known about its parameters. A rule that cannot be built is told by where it stands.
     pub(super) fn new(
         action: &str,
         params: Option<Arc<[Param]>>,
@@ -69,61 +70,55 @@ impl MethodPolicies {
         checked: &CheckedPolicy,
         rules: Vec<usize>,
         entities: Arc<EntityCache>,
-    ) -> Result<Self, (usize, BuildError)> {
-        let mut policies = Self {
-            action: names::action(action),
-            hierarchy: None,
-            by_caller: CallerIndex::default(),
-            is_plain: true,
-            shape: ContextShape::default(),
-            shadow_shapes: Vec::new(),
-            full_shape: ContextShape::default(),
-            index: HashMap::new(),
-            roles: HashMap::new(),
+    ) -> Result<Self, (Location, BuildError)> {
+        let shape_of = |reads: &References| ContextShape::of(reads, params.as_deref(), &checked.declarations);
+        let scope = if unregistered { Scope::WithoutArgs } else { Scope::Sliced };
+        let (mut by_caller, mut index, mut is_plain) = (CallerIndex::default(), HashMap::new(), true);
+        let (mut enforced, mut all, mut shadow_shapes) = (Vec::new(), Vec::new(), Vec::new());
+        for (position, rule) in rules.iter().filter_map(|at| Some((*at, checked.rules.get(*at)?))) {
+            let failed = |error: BuildError| (rule.id.at.clone(), error);
+            let Some(policy) = compile::policy(rule, scope).map_err(failed)? else { continue };
+            let looks = looks(rule, unregistered);
+            index.insert(policy.id().clone(), position);
+            all.extend(looks.iter().cloned());
+            let plain = PlainRule::of(rule, position);
+            is_plain &= plain.is_some() && rule.mode == Mode::Enforce;
+            if rule.mode == Mode::Shadow {
+                shadow_shapes.push((position, shape_of(&References::of(&looks))));
+                by_caller.add_shadow(&rule.callers, rule.effect, policy).map_err(failed)?;
+                continue;
+            }
+            enforced.extend(looks);
+            let without_args = compile::policy(rule, Scope::WithoutArgs).map_err(failed)?;
+            by_caller.add_enforced(&rule.callers, policy, without_args, plain).map_err(failed)?;
+        }
+        let (shape, reads) = (shape_of(&References::of(&enforced)), References::of(&all));
+        if !shape.params() {
+            by_caller.drop_without_args();
+        }
+        let hierarchy = reads.action.then(|| {
+            // For names that no method has, `action` is a group, and no group is part of itself.
+            let groups = pattern::groups_of(action).into_iter().map(|group| group.to_string());
+            let groups = groups.filter(|group| group != action).map(|group| uid(&ACTIONS, &group)).collect();
+            Entity::new_no_attrs(uid(&ACTIONS, action), groups)
+        });
+        Ok(Self {
+            action: uid(&ACTIONS, action),
+            hierarchy,
+            by_caller,
+            is_plain,
+            shape,
+            shadow_shapes,
+            full_shape: shape_of(&reads),
+            index,
+            roles: reads.roles.iter().map(|name| (name.clone(), uid(&ROLES, name))).collect(),
             params,
             open: action == OPEN_TO_ALL,
             unregistered,
             rules,
             entities,
             taken: Mutex::default(),
-        };
-        let scope = if unregistered { Scope::WithoutArgs } else { Scope::Sliced };
-        let mut enforced: Vec<ExprRef> = Vec::new();
-        let mut all: Vec<ExprRef> = Vec::new();
-        for (position, rule) in policies.rules.iter().filter_map(|at| Some((*at, checked.rules.get(*at)?))) {
-            let failed = |error: BuildError| (position, error);
-            let Some(policy) = compile::policy(rule, scope).map_err(failed)? else { continue };
-            let looks = looks(rule, unregistered);
-            policies.index.insert(policy.id().clone(), position);
-            all.extend(looks.iter().cloned());
-            let plain = PlainRule::of(rule, position);
-            policies.is_plain &= plain.is_some() && rule.mode == Mode::Enforce;
-            if rule.mode == Mode::Shadow {
-                let shape =
-                    ContextShape::of(&References::of(&looks), policies.params.as_deref(), &checked.declarations);
-                policies.shadow_shapes.push((position, shape));
-                policies.by_caller.add_shadow(&rule.callers, rule.effect, policy).map_err(failed)?;
-                continue;
-            }
-            enforced.extend(looks);
-            let without_args = compile::policy(rule, Scope::WithoutArgs).map_err(failed)?;
-            policies.by_caller.add_enforced(&rule.callers, policy, without_args, plain).map_err(failed)?;
-        }
-        policies.shape =
-            ContextShape::of(&References::of(&enforced), policies.params.as_deref(), &checked.declarations);
-        let reads = References::of(&all);
-        policies.full_shape = ContextShape::of(&reads, policies.params.as_deref(), &checked.declarations);
-        if !policies.shape.params() {
-            policies.by_caller.drop_without_args();
-        }
-        policies.roles = reads.roles.iter().map(|name| (name.clone(), names::role(name))).collect();
-        if reads.action {
-            // For names that no method has, `action` is a group, and no group is part of itself.
-            let groups = pattern::groups_of(action).into_iter().map(|group| group.to_string());
-            let groups = groups.filter(|group| group != action).map(|group| names::action(&group)).collect();
-            policies.hierarchy = Some(Entity::new_no_attrs(policies.action.clone(), groups));
-        }
-        Ok(policies)
+        })
     }
 
     pub(crate) fn facts<'a>(&self, question: &'a Question<'a>) -> CallFacts<'a> {
@@ -287,8 +282,8 @@ impl MethodPolicies {
     }
 
     fn request(&self, party: &Party<'_>, context: Context) -> Option<Request> {
-        let principal = names::agent(party.name);
-        Request::new(principal, self.action.clone(), names::this_service(), context, None).ok()
+        let principal = uid(&AGENTS, party.name);
+        Request::new(principal, self.action.clone(), uid(&SERVICES, THIS), context, None).ok()
     }
 
     fn entities(&self, party: &Party<'_>, checked: &CheckedPolicy) -> Option<Arc<Entities>> {
@@ -299,7 +294,7 @@ impl MethodPolicies {
 
     /// Of nothing but the key and the policy.
     fn build_entities(&self, key: &Key<'_>, checked: &CheckedPolicy) -> Option<Entities> {
-        let principal = names::agent(key.name);
+        let principal = uid(&AGENTS, key.name);
         let parents = key.roles.iter().filter_map(|role| self.roles.get(*role)).cloned().collect();
         let principal = if self.full_shape.principal {
             let mut attributes = HashMap::new();

@@ -12,6 +12,7 @@ use super::method::{CallFacts, MethodPolicies};
 use super::party::{Party, parties};
 use crate::auth::FileTrust;
 use crate::name::MethodName;
+use crate::policy::cedar::BuildError;
 use crate::policy::language::{CheckedPolicy, Folder, resolve};
 use crate::policy::model::{
     Declarations, Finding, Location, Methods, Pattern, PolicyErrors, Report, Revision, Rule, Severity, pattern,
@@ -224,14 +225,15 @@ impl PolicySet {
             }
         }
         let entities = Arc::<EntityCache>::default();
+        let built = |policies: Result<MethodPolicies, (Location, BuildError)>| {
+            policies.map_err(|(at, error)| report.error(&at, format!("cannot be compiled: {error}"), "")).ok()
+        };
         let mut by_method = HashMap::new();
         for (name, method) in checked.methods.iter() {
             let params = method.params().map(Into::into);
             let rules = about.remove(name).unwrap_or_default();
             let policies = MethodPolicies::new(name.as_str(), params, false, &checked, rules, Arc::clone(&entities));
-            if let Some(policies) = report_build_error(policies, &checked, report) {
-                by_method.insert(name.clone(), policies);
-            }
+            by_method.extend(built(policies).map(|policies| (name.clone(), policies)));
         }
         let patterns = checked.rules.iter().flat_map(|rule| &rule.methods).map(|pattern| &pattern.value);
         let stars: BTreeSet<&Pattern> = patterns.filter(|pattern| !pattern.is_exact()).collect();
@@ -241,27 +243,10 @@ impl PolicySet {
             let covers = |rule: &Rule| rule.methods.iter().any(|pattern| pattern.value.covers(star));
             let rules = (0..).zip(&checked.rules).filter(|(_, rule)| covers(rule)).map(|(at, _)| at).collect();
             let policies = MethodPolicies::new(&star.to_string(), None, true, &checked, rules, Arc::clone(&entities));
-            if let Some(policies) = report_build_error(policies, &checked, report) {
-                unregistered.insert(star.clone(), policies);
-            }
+            unregistered.extend(built(policies).map(|policies| (star.clone(), policies)));
         }
         let bounds = RuleBounds::of(&checked.rules);
         Self { checked, by_method, unregistered, bounds }
-    }
-}
-
-fn report_build_error(
-    policies: Result<MethodPolicies, (usize, crate::policy::cedar::compile::BuildError)>,
-    checked: &CheckedPolicy,
-    report: &Report,
-) -> Option<MethodPolicies> {
-    match policies {
-        Ok(policies) => Some(policies),
-        Err((position, error)) => {
-            let at = checked.rules.get(position).map(|rule| rule.id.at.clone()).unwrap_or_default();
-            report.error(&at, format!("cannot be compiled: {error}"), "");
-            None
-        }
     }
 }
 
