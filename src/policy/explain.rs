@@ -11,7 +11,6 @@ use crate::policy::cedar::{References, compile, expr};
 use crate::policy::engine::{
     CallFacts, ContextShape, Decision, MethodPolicies, Party, PolicySet, Question, Reason, parties,
 };
-use crate::policy::language::CheckedPolicy;
 use crate::policy::model::{Condition, Effect, Mode, Revision, Rule, RuleId};
 use observed::observed_value;
 
@@ -90,14 +89,12 @@ impl PolicySet {
     /// Answers a question and tells of every rule of the method whether it matched, and if not, why not.
     #[must_use]
     pub fn explain(&self, question: &Question<'_>) -> Explanation {
-        let checked = self.checked();
         let parties = match self.policies_for(question.method) {
             None => Vec::new(),
             Some(policies) => {
                 let facts = policies.facts(question);
-                let party = |name| Party::of(question.caller, name, checked);
-                let views =
-                    parties(question.caller).map(|name| View { checked, policies, facts: &facts, party: party(name) });
+                let party = |name| Party::of(question.caller, name, self.checked());
+                let views = parties(question.caller).map(|name| View { policies, facts: &facts, party: party(name) });
                 views.map(|view| view.explain()).collect()
             }
         };
@@ -112,7 +109,6 @@ impl PolicySet {
 
 /// The rules of a method as one party of a call sees them.
 struct View<'a> {
-    checked: &'a CheckedPolicy,
     policies: &'a MethodPolicies,
     facts: &'a CallFacts<'a>,
     party: Party<'a>,
@@ -120,9 +116,9 @@ struct View<'a> {
 
 impl View<'_> {
     fn explain(&self) -> PartyExplanation {
-        let rules = self.policies.rules.iter().filter_map(|position| self.checked.rules.get(*position));
+        let rules = self.policies.rules.iter().filter_map(|position| self.party.checked.rules.get(*position));
         let mut rules: Vec<RuleExplanation> = rules.map(|rule| self.explain_rule(rule)).collect();
-        let decision = self.policies.decide(self.facts, &self.party, self.checked);
+        let decision = self.policies.decide(self.facts, &self.party);
         if decision.reason == Reason::NoRule {
             rules.sort_by_key(|rule| (rule.outcome != Outcome::Held, !rule.could_allow(), rule.lacks().count()));
         } else {
@@ -136,7 +132,7 @@ impl View<'_> {
         let asked = parts.iter().enumerate().map(|(position, part)| (position.to_string(), part.expr.clone()));
         // It always holds, unless nothing can be evaluated at all.
         let asked = asked.chain([(ALWAYS.to_owned(), expr::boolean(true))]);
-        let results = self.policies.probe(self.facts, &self.party, asked, self.checked);
+        let results = self.policies.probe(self.facts, &self.party, asked);
         let evaluated = results.contains_key(ALWAYS);
         let mut stopped = false;
         let parts: Vec<ConditionExplanation> = parts
@@ -153,7 +149,7 @@ impl View<'_> {
                 };
                 stopped |= outcome == Outcome::Not;
                 let seen = matches!(outcome, Outcome::Held | Outcome::Not);
-                let actual = seen.then(|| observed_value(part, self.facts, &self.party, self.checked)).flatten();
+                let actual = seen.then(|| observed_value(part, self.facts, &self.party)).flatten();
                 ConditionExplanation { condition: part.text.clone(), outcome, actual }
             })
             .collect();
@@ -182,11 +178,11 @@ impl View<'_> {
             if self.policies.unregistered {
                 return Some(NOTHING_KNOWN.to_owned());
             }
-            if let Some(Err(fault)) = &self.facts.params {
+            if let Some(fault) = self.facts.fault() {
                 return Some(fault.to_string());
             }
         }
-        let shape = ContextShape::of(&References::of([&part.expr]), None, &self.checked.declarations);
+        let shape = ContextShape::of(&References::of([&part.expr]), None, &self.party.checked.declarations);
         shape.claim_fault(self.facts.question).map(|fault| fault.to_string())
     }
 }

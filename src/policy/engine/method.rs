@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cedar_policy::{Authorizer, Context, Entities, Entity, EntityUid, PolicyId, Request};
+use cedar_policy::{Authorizer, Entities, Entity, EntityUid, PolicyId, Request};
 
 use super::arguments;
 use super::caller_index::{CallerIndex, PlainRule, RuleGroup};
@@ -58,6 +58,17 @@ pub(crate) struct CallFacts<'a> {
     pub(crate) question: &'a Question<'a>,
     /// The declared parameters, if any rule looks at them.
     pub(crate) params: Option<Result<Params, Reason>>,
+}
+
+impl CallFacts<'_> {
+    pub(crate) fn bound(&self) -> Option<&Params> {
+        self.params.as_ref()?.as_ref().ok()
+    }
+
+    /// How the call does not follow the declarations.
+    pub(crate) fn fault(&self) -> Option<&Reason> {
+        self.params.as_ref()?.as_ref().err()
+    }
 }
 
 impl MethodPolicies {
@@ -134,12 +145,12 @@ impl MethodPolicies {
     }
 
     /// What the rules say for one party.
-    pub(crate) fn decide(&self, facts: &CallFacts<'_>, party: &Party<'_>, checked: &CheckedPolicy) -> Decision {
+    pub(crate) fn decide(&self, facts: &CallFacts<'_>, party: &Party<'_>) -> Decision {
         let groups = self.by_caller.of(party);
         if self.is_plain {
-            return self.decide_plainly(&groups, facts.question, checked);
+            return self.decide_plainly(&groups, facts.question, party.checked);
         }
-        self.decide_by(&groups, facts, party, checked)
+        self.decide_by(&groups, facts, party)
     }
 
     /// What Cedar would say: each rule of these groups matches, but for whether the call is for another.
@@ -157,17 +168,11 @@ impl MethodPolicies {
     }
 
     /// As [`MethodPolicies::decide`], by the rules of these groups, all of which Cedar evaluates.
-    pub(crate) fn decide_by(
-        &self,
-        groups: &[&RuleGroup],
-        facts: &CallFacts<'_>,
-        party: &Party<'_>,
-        checked: &CheckedPolicy,
-    ) -> Decision {
-        let Some(entities) = self.entities(party, checked) else { return Decision::deny(Reason::EvaluationError) };
-        let mut decision = self.decide_enforced(groups, facts, party, &entities, checked);
+    pub(crate) fn decide_by(&self, groups: &[&RuleGroup], facts: &CallFacts<'_>, party: &Party<'_>) -> Decision {
+        let Some(entities) = self.entities(party) else { return Decision::deny(Reason::EvaluationError) };
+        let mut decision = self.decide_enforced(groups, facts, party, &entities);
         if !self.shadow_shapes.is_empty() {
-            decision.shadow = self.decide_shadow(groups, facts, party, &entities, &decision, checked);
+            decision.shadow = self.decide_shadow(groups, facts, party, &entities, &decision);
         }
         decision
     }
@@ -178,17 +183,15 @@ impl MethodPolicies {
         facts: &CallFacts<'_>,
         party: &Party<'_>,
         entities: &Entities,
-        checked: &CheckedPolicy,
     ) -> Decision {
         if let Some(fault) = self.shape.claim_fault(facts.question) {
             return Decision::deny(fault);
         }
-        let fault = facts.params.as_ref().and_then(|params| params.as_ref().err()).filter(|_| self.shape.params());
-        let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
-        let request = self.shape.context(facts.question, params).and_then(|context| self.request(party, context));
+        let fault = facts.fault().filter(|_| self.shape.params());
+        let request = self.request(&self.shape, facts, party);
         let Some(request) = request else { return Decision::deny(Reason::EvaluationError) };
         let sets = groups.iter().map(|group| if fault.is_some() { &group.without_args } else { &group.enforced });
-        let decision = self.judge(sets, &request, entities, checked);
+        let decision = self.judge(sets, &request, entities, party.checked);
         // Only those who might call the method with other parameters are told what is wrong with these.
         match fault {
             Some(fault) if decision.is_allow() => Decision::deny(fault.clone()),
@@ -204,24 +207,22 @@ impl MethodPolicies {
         party: &Party<'_>,
         entities: &Entities,
         decision: &Decision,
-        checked: &CheckedPolicy,
     ) -> Vec<Shadow> {
         let mut would: Vec<(usize, Effect)> = Vec::new();
         // A rule that looks at parameters makes them subject to their declaration, and so does one with claims.
         for (position, shape) in &self.shadow_shapes {
-            let refused = shape.params() && matches!(facts.params, Some(Err(_)));
+            let refused = shape.params() && facts.fault().is_some();
             if refused || shape.claim_fault(facts.question).is_some() {
                 would.push((*position, Effect::Deny));
             }
         }
-        let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
-        let request = self.full_shape.context(facts.question, params).and_then(|context| self.request(party, context));
+        let request = self.request(&self.full_shape, facts, party);
         for shadow in groups.iter().flat_map(|group| &group.shadows).filter(|shadow| !shadow.is_empty()) {
             let Some(request) = &request else { continue };
             let response = Authorizer::new().is_authorized(request, shadow, entities);
             let matched = response.diagnostics().reason().filter_map(|id| {
                 let position = *self.index.get(id)?;
-                Some((position, checked.rules.get(position)?.effect))
+                Some((position, party.checked.rules.get(position)?.effect))
             });
             would.extend(matched);
             // A rule that fails would deny, were it enforced.
@@ -235,7 +236,7 @@ impl MethodPolicies {
         // What makes the call refused comes before what the rule would do if it were not.
         would.sort_unstable_by_key(|(position, effect)| (*position, std::cmp::Reverse(*effect)));
         would.dedup_by_key(|(position, _)| *position);
-        let faulty = self.shape.params() && matches!(facts.params, Some(Err(_)));
+        let faulty = self.shape.params() && facts.fault().is_some();
         would
             .into_iter()
             .filter_map(|(position, effect)| {
@@ -244,7 +245,7 @@ impl MethodPolicies {
                     (Effect::Allow, Verdict::Deny, Reason::NoRule) if !faulty => Verdict::Allow,
                     _ => return None,
                 };
-                Some(Shadow { rule: checked.rules.get(position)?.id.clone(), would })
+                Some(Shadow { rule: party.checked.rules.get(position)?.id.clone(), would })
             })
             .collect()
     }
@@ -256,7 +257,6 @@ impl MethodPolicies {
         facts: &CallFacts<'_>,
         party: &Party<'_>,
         conditions: impl IntoIterator<Item = (String, ExprRef)>,
-        checked: &CheckedPolicy,
     ) -> HashMap<String, Option<String>> {
         let mut probes = cedar_policy::PolicySet::new();
         for (name, condition) in conditions {
@@ -265,10 +265,7 @@ impl MethodPolicies {
             }
         }
         let mut results = HashMap::new();
-        let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
-        let context = self.full_shape.context(facts.question, params);
-        let request = context.and_then(|context| self.request(party, context));
-        if let (Some(request), Some(entities)) = (request, self.entities(party, checked)) {
+        if let (Some(request), Some(entities)) = (self.request(&self.full_shape, facts, party), self.entities(party)) {
             let response = Authorizer::new().is_authorized(&request, &probes, &entities);
             for id in response.diagnostics().reason() {
                 results.insert(id.to_string(), None);
@@ -281,15 +278,15 @@ impl MethodPolicies {
         results
     }
 
-    fn request(&self, party: &Party<'_>, context: Context) -> Option<Request> {
-        let principal = uid(&AGENTS, party.name);
-        Request::new(principal, self.action.clone(), uid(&SERVICES, THIS), context, None).ok()
+    fn request(&self, shape: &ContextShape, facts: &CallFacts<'_>, party: &Party<'_>) -> Option<Request> {
+        let context = shape.context(facts.question, facts.bound())?;
+        Request::new(uid(&AGENTS, party.name), self.action.clone(), uid(&SERVICES, THIS), context, None).ok()
     }
 
-    fn entities(&self, party: &Party<'_>, checked: &CheckedPolicy) -> Option<Arc<Entities>> {
+    fn entities(&self, party: &Party<'_>) -> Option<Arc<Entities>> {
         let roles: Vec<&str> = party.roles.iter().copied().filter(|role| self.roles.contains_key(*role)).collect();
         let key = Key { action: &self.action, name: party.name, roles: &roles };
-        self.entities.get_or(&key, || self.build_entities(&key, checked))
+        self.entities.get_or(&key, || self.build_entities(&key, party.checked))
     }
 
     /// Of nothing but the key and the policy.
@@ -360,25 +357,19 @@ impl MethodPolicies {
     }
 
     /// The rules that allow this party some call of the method, whatever its parameters; `None` if there is no such call.
-    pub(crate) fn reached(
-        &self,
-        question: &Question<'_>,
-        party: &Party<'_>,
-        checked: &CheckedPolicy,
-    ) -> Option<Vec<usize>> {
+    pub(crate) fn reached(&self, question: &Question<'_>, party: &Party<'_>) -> Option<Vec<usize>> {
         let whole = !self.shape.params();
         let groups = self.by_caller.of(party);
         let sets = || groups.iter().map(|group| if whole { &group.enforced } else { &group.without_args });
         if sets().all(cedar_policy::PolicySet::is_empty) || self.shape.claim_fault(question).is_some() {
             return None;
         }
-        let request = self.request(party, self.shape.context(question, None)?)?;
-        let Matched { failed, denying, allowing } =
-            self.matched(sets(), &request, self.entities(party, checked)?.as_ref());
+        let request = self.request(&self.shape, &CallFacts { question, params: None }, party)?;
+        let Matched { failed, denying, allowing } = self.matched(sets(), &request, self.entities(party)?.as_ref());
         if !failed.is_empty() || !denying.is_empty() {
             return None;
         }
-        let rule = |position: &usize| Some((*position, checked.rules.get(*position)?));
+        let rule = |position: &usize| Some((*position, party.checked.rules.get(*position)?));
         let others = groups.iter().filter(|_| !whole).flat_map(|group| group.enforced.policies());
         let denying: Vec<_> = others
             .filter(|policy| policy.effect() == cedar_policy::Effect::Forbid)

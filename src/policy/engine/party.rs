@@ -8,6 +8,8 @@ use crate::policy::model::RoleSource;
 /// One of the names for which a call is judged: the agent, or the subject it acts for.
 #[derive(Debug)]
 pub(crate) struct Party<'a> {
+    /// The policy by which it is judged.
+    pub(crate) checked: &'a CheckedPolicy,
     pub(crate) name: &'a str,
     /// Those of the token that are believed, those that files grant, and what they include. One may be there twice.
     pub(crate) roles: Vec<&'a str>,
@@ -21,7 +23,7 @@ impl<'a> Party<'a> {
         let held = checked.granted.get(name).into_iter().flatten().chain(caller.roles.iter().filter(believed));
         let included = |role: &'a String| known(role).into_iter().flat_map(|role| &role.includes);
         let roles = held.flat_map(|role| [role].into_iter().chain(included(role))).map(String::as_str).collect();
-        Self { name, roles }
+        Self { checked, name, roles }
     }
 }
 

@@ -33,7 +33,7 @@ impl PolicySet {
         let question = Question { caller, method, params: None, now_ms };
         let mut reach = Reach::default();
         for name in parties(caller) {
-            let rules = policies.reached(&question, &Party::of(caller, name, checked), checked)?;
+            let rules = policies.reached(&question, &Party::of(caller, name, checked))?;
             let bounds: Vec<&Bounds> = rules
                 .iter()
                 .filter_map(|position| self.bounds.of_rule(*position, checked.rules.get(*position)?))

@@ -179,7 +179,7 @@ impl PolicySet {
         let caller = facts.question.caller;
         let mut answer: Option<Decision> = None;
         for name in parties(caller) {
-            let decision = policies.decide(facts, &Party::of(caller, name, &self.checked), &self.checked);
+            let decision = policies.decide(facts, &Party::of(caller, name, &self.checked));
             answer = Some(match answer {
                 None => decision,
                 Some(first) => combine_delegated(first, decision),

@@ -10,12 +10,8 @@ use crate::policy::language::CheckedPolicy;
 use crate::policy::model::{Condition, DAY, TypedValue, hours};
 
 /// `amount = 25000`, or `it is mon 20:30 UTC`. Nothing for what the words tell already.
-pub(crate) fn observed_value(
-    part: &Condition,
-    facts: &CallFacts<'_>,
-    party: &Party<'_>,
-    checked: &CheckedPolicy,
-) -> Option<String> {
+pub(crate) fn observed_value(part: &Condition, facts: &CallFacts<'_>, party: &Party<'_>) -> Option<String> {
+    let checked = party.checked;
     let reads = References::of([&part.expr]);
     let mut said = Observations::default();
     for path in &reads.context {
@@ -51,8 +47,7 @@ impl Observations {
         let now = question.now_ms / 1000;
         match path {
             ["params", name, inner @ ..] => {
-                let params = facts.params.as_ref().and_then(|params| params.as_ref().ok());
-                let (label, value) = member(name, params.and_then(|params| params.get(*name)), inner);
+                let (label, value) = member(name, facts.bound().and_then(|params| params.get(*name)), inner);
                 self.value(label, value.map(projected));
             }
             ["claims", name, ..] if checked.declarations.claims.contains_key(*name) => {

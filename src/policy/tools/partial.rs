@@ -140,8 +140,9 @@ impl<'a> KnownCaller<'a> {
         // Nothing depends on it.
         let caller = Caller::new(Name::new("nobody").ok()?, []);
         let question = Question { caller: &caller, method: "", params: None, now_ms: 0 };
-        let party = Party { name: self.name.unwrap_or_default(), roles: self.roles.iter().copied().collect() };
-        let results = self.policies.probe(&self.policies.facts(&question), &party, asked, self.checked);
+        let (checked, name) = (self.checked, self.name.unwrap_or_default());
+        let party = Party { checked, name, roles: self.roles.iter().copied().collect() };
+        let results = self.policies.probe(&self.policies.facts(&question), &party, asked);
         let held = |name: &str| matches!(results.get(name), Some(None));
         match (held("holds"), held("fails")) {
             (true, false) => Some(true),

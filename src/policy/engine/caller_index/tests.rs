@@ -53,10 +53,7 @@ fn both_ways(set: &PolicySet, question: &Question<'_>) -> Vec<(Decision, Decisio
     let (checked, facts) = (set.checked(), policies.facts(question));
     let decide = |name: &str| {
         let party = Party::of(question.caller, name, checked);
-        (
-            policies.decide(&facts, &party, checked),
-            policies.decide_by(&policies.by_caller.all(), &facts, &party, checked),
-        )
+        (policies.decide(&facts, &party), policies.decide_by(&policies.by_caller.all(), &facts, &party))
     };
     parties(question.caller).map(decide).collect()
 }
