@@ -216,22 +216,12 @@ impl MethodPolicies {
                 would.push((*position, Effect::Deny));
             }
         }
-        let request = self.request(&self.full_shape, facts, party);
-        for shadow in groups.iter().flat_map(|group| &group.shadows).filter(|shadow| !shadow.is_empty()) {
-            let Some(request) = &request else { continue };
-            let response = Authorizer::new().is_authorized(request, shadow, entities);
-            let matched = response.diagnostics().reason().filter_map(|id| {
-                let position = *self.index.get(id)?;
-                Some((position, party.checked.rules.get(position)?.effect))
-            });
-            would.extend(matched);
+        if let Some(request) = self.request(&self.full_shape, facts, party) {
+            let shadows = groups.iter().flat_map(|group| &group.shadows);
+            let Matched { failed, denying, allowing } = self.matched(shadows, &request, entities);
             // A rule that fails would deny, were it enforced.
-            would.extend(
-                response
-                    .diagnostics()
-                    .errors()
-                    .filter_map(|error| Some((*self.index.get(failed_policy(error))?, Effect::Deny))),
-            );
+            would.extend(failed.into_iter().chain(denying).flatten().map(|position| (*position, Effect::Deny)));
+            would.extend(allowing.into_iter().flatten().map(|position| (*position, Effect::Allow)));
         }
         // What makes the call refused comes before what the rule would do if it were not.
         would.sort_unstable_by_key(|(position, effect)| (*position, std::cmp::Reverse(*effect)));
