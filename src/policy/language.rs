@@ -26,7 +26,7 @@ mod toml_file;
 pub(crate) mod when;
 
 pub(crate) use checked::CheckedPolicy;
-pub(crate) use constraint::{Constraint, Literal, contradiction, understood};
+pub(crate) use constraint::{Constraint, contradiction, understood};
 pub(crate) use folder::Folder;
 pub(crate) use literals::ALGORITHMS;
 pub(crate) use table::{Raw, Source, Table, listed_or};

@@ -2,32 +2,17 @@
 //! Never says less than a decision would allow: where a rule is not plain, nothing is narrowed.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
 
 use crate::policy::cedar::expr;
-use crate::policy::language::{Constraint, Literal, understood};
+use crate::policy::language::{Constraint, understood};
 use crate::policy::model::Rule;
 
 /// What a rule asks of single parameters, by their names.
 pub(super) type Bounds = BTreeMap<String, Vec<Constraint>>;
 
-/// The bounds of all rules of a set, each worked out when it is first asked for.
-#[derive(Debug, Default)]
-pub(super) struct RuleBounds(Vec<OnceLock<Bounds>>);
-
-impl RuleBounds {
-    pub(super) fn of(rules: &[Rule]) -> Self {
-        Self(rules.iter().map(|_| OnceLock::new()).collect())
-    }
-
-    pub(super) fn of_rule(&self, position: usize, rule: &Rule) -> Option<&Bounds> {
-        Some(self.0.get(position)?.get_or_init(|| bounds(rule)))
-    }
-}
-
-fn bounds(rule: &Rule) -> Bounds {
+pub(super) fn bounds(rule: &Rule) -> Bounds {
     let mut bounds = Bounds::new();
     let parts = rule.conditions.iter().flat_map(|condition| expr::conjuncts(&condition.expr));
     for (path, constraint) in parts.filter_map(|part| understood(&part, true)) {
@@ -97,14 +82,11 @@ fn either(mut ways: Vec<Map<String, Value>>) -> Option<Map<String, Value>> {
 fn keywords(constraints: &[Constraint]) -> Map<String, Value> {
     let mut all = Map::new();
     for constraint in constraints {
-        let values = |values: &[Literal]| values.iter().map(value).collect::<Value>();
         let (keyword, argument) = match constraint {
-            Constraint::Is(literal) => ("enum", json!([value(literal)])),
-            Constraint::In(literals) if literals.len() <= MOST_VALUES => ("enum", values(literals)),
-            Constraint::Not(literal) => ("not", json!({ "enum": [value(literal)] })),
-            Constraint::NotIn(literals) if literals.len() <= MOST_VALUES => {
-                ("not", json!({ "enum": values(literals) }))
-            }
+            Constraint::Is(literal) => ("enum", json!([literal])),
+            Constraint::In(literals) if literals.len() <= MOST_VALUES => ("enum", json!(literals)),
+            Constraint::Not(literal) => ("not", json!({ "enum": [literal] })),
+            Constraint::NotIn(literals) if literals.len() <= MOST_VALUES => ("not", json!({ "enum": literals })),
             Constraint::Min(bound) => ("minimum", (*bound).into()),
             Constraint::Max(bound) => ("maximum", (*bound).into()),
             Constraint::Glob(glob) => ("pattern", pattern(glob).into()),
@@ -130,14 +112,6 @@ pub(crate) fn narrow(schema: &mut Map<String, Value>, keyword: &str, argument: V
                 None => drop(schema.insert("allOf".to_owned(), json!([also]))),
             }
         }
-    }
-}
-
-fn value(literal: &Literal) -> Value {
-    match literal {
-        Literal::String(text) => text.clone().into(),
-        Literal::Integer(value) => (*value).into(),
-        Literal::Boolean(value) => (*value).into(),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::bounds::{Bounds, union};
+use super::bounds::{bounds, union};
 use super::decision::Question;
 use super::party::{Party, parties};
 use super::set::PolicySet;
@@ -34,11 +34,11 @@ impl PolicySet {
         let mut reach = Reach::default();
         for name in parties(caller) {
             let rules = policies.reached(&question, &Party::of(caller, name, checked))?;
-            let bounds: Vec<&Bounds> = rules
-                .iter()
-                .filter_map(|position| self.bounds.of_rule(*position, checked.rules.get(*position)?))
-                .collect();
-            reach.params.extend(union(&bounds));
+            let bounds = rules.iter().filter_map(|position| {
+                let (known, rule) = (self.bounds.get(*position)?, checked.rules.get(*position)?);
+                Some(known.get_or_init(|| bounds(rule)))
+            });
+            reach.params.extend(union(&bounds.collect::<Vec<_>>()));
         }
         Some(reach)
     }

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use super::bounds::RuleBounds;
+use super::bounds::Bounds;
 use super::decision::{Decision, Question, Reason, Shadow, Verdict};
 use super::entity_cache::EntityCache;
 use super::method::{CallFacts, MethodPolicies};
@@ -34,7 +34,8 @@ pub struct PolicySet {
     pub(super) by_method: HashMap<MethodName, MethodPolicies>,
     /// What the rules say about names that no method has, by the narrowest pattern with a star that matches the name.
     unregistered: BTreeMap<Pattern, MethodPolicies>,
-    pub(super) bounds: RuleBounds,
+    /// What each rule asks of single parameters, worked out when it is first asked for.
+    pub(super) bounds: Vec<OnceLock<Bounds>>,
 }
 
 impl PolicySet {
@@ -147,7 +148,7 @@ impl PolicySet {
             granted: HashMap::new(),
             rules: Vec::new(),
         };
-        Self { checked, by_method: HashMap::new(), unregistered: BTreeMap::new(), bounds: RuleBounds::default() }
+        Self { checked, by_method: HashMap::new(), unregistered: BTreeMap::new(), bounds: Vec::new() }
     }
 
     /// Which policy this is: a digest of the content of its files.
@@ -245,7 +246,7 @@ impl PolicySet {
             let policies = MethodPolicies::new(&star.to_string(), None, true, &checked, rules, Arc::clone(&entities));
             unregistered.extend(built(policies).map(|policies| (star.clone(), policies)));
         }
-        let bounds = RuleBounds::of(&checked.rules);
+        let bounds = checked.rules.iter().map(|_| OnceLock::new()).collect();
         Self { checked, by_method, unregistered, bounds }
     }
 }

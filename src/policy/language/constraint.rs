@@ -5,13 +5,15 @@ use std::collections::HashSet;
 use std::slice;
 
 use cedar_policy::pst::{self, BinaryOp, Expr, PatternElem, UnaryOp};
+use serde::Serialize;
 
 use super::literals;
 use crate::policy::cedar::{expr, references};
 use crate::policy::model::{ExprRef, hours, matches_glob, shown};
 
 /// A value that a rule writes out.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub(crate) enum Literal {
     String(String),
     Integer(i64),
