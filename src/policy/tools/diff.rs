@@ -162,13 +162,11 @@ impl ChangeBuilder {
             Some(words) => format!("not ({words})"),
             None => part.text.clone(),
         };
-        let moved: Vec<_> = gone.iter().flat_map(|old| added.iter().filter_map(move |new| moved(old, new))).collect();
-        for Moved { asked, was, is, .. } in &moved {
-            let word = if is > was { "raised" } else { "lowered" };
-            self.words.push(format!("`{rule}` ({effect}) limit {word}: {asked}{was} -> {is}"));
-        }
+        let pairs = gone.iter().flat_map(|old| added.iter().map(move |new| [*old, *new]));
+        let moved: Vec<_> = pairs.filter_map(|[old, new]| Some(([old, new], moved(old, new)?))).collect();
+        self.words.extend(moved.iter().map(|(_, limit)| format!("`{rule}` ({effect}) limit {limit}")));
         let stays =
-            |part: &&&Condition| !moved.iter().any(|moved| moved.parts.iter().any(|one| std::ptr::eq(*one, **part)));
+            |part: &&&Condition| !moved.iter().flat_map(|(parts, _)| parts).any(|one| std::ptr::eq(*one, **part));
         for (parts, others, word) in [(&gone, &added, "no longer"), (&added, &gone, "now")] {
             let told = parts.iter().filter(stays).map(|part| told(part, others));
             self.words.extend(told.map(|asked| format!("`{rule}` ({effect}) {word} asks that {asked}")));
@@ -208,22 +206,14 @@ impl ChangeBuilder {
     }
 }
 
-/// A condition of which only the number at its end is another one.
-struct Moved<'a> {
-    parts: [&'a Condition; 2],
-    asked: &'a str,
-    was: i64,
-    is: i64,
-}
-
-fn moved<'a>(old: &'a Condition, new: &'a Condition) -> Option<Moved<'a>> {
-    let number = |part: &'a Condition| {
-        let (asked, number) = part.text.split_at(part.text.rfind(' ')? + 1);
-        Some((asked, number.parse::<i64>().ok()?)).filter(|_| !asked.starts_with("unless "))
-    };
-    let ((asked, was), (same, is)) = (number(old)?, number(new)?);
-    let limit = asked.ends_with(" at most ") || asked.ends_with(" at least ");
-    (asked == same && was != is && limit).then_some(Moved { parts: [old, new], asked, was, is })
+/// How a limit has moved, where only the number at the end of a condition is another one.
+fn moved(old: &Condition, new: &Condition) -> Option<String> {
+    let [(asked, was), (same, is)] = [old, new].map(|part| part.text.rsplit_once(' ').unwrap_or_default());
+    let (before, after): (i64, i64) = (was.parse().ok()?, is.parse().ok()?);
+    let limit = asked.ends_with(" at most") || asked.ends_with(" at least");
+    let word = if after > before { "raised" } else { "lowered" };
+    (asked == same && before != after && limit && !asked.starts_with("unless "))
+        .then(|| format!("{word}: {asked} {before} -> {after}"))
 }
 
 /// What it means to callers that a rule applies to more or to fewer calls.
