@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::names::{AGENT, ROLE, SERVICE};
 use crate::name::MethodName;
-use crate::policy::model::{Declarations, Method, Param, ParamType, Pattern, groups_of};
+use crate::policy::model::{Declarations, Method, Param, ParamType, Pattern, Types, groups_of};
 
 /// The schema that policies are checked against, in Cedar's JSON format: one action for each of these methods, in one group
 /// per prefix.
@@ -34,8 +34,7 @@ pub(crate) fn schema_json<'m>(
         });
         actions.insert(name.as_str().to_owned(), action);
     }
-    let mut attributes: Map<String, Value> =
-        declarations.attributes.iter().map(|(name, kind)| (name.clone(), attribute(kind, true))).collect();
+    let mut attributes = optional(&declarations.attributes);
     attributes.insert("name".to_owned(), json!({ "type": "String" }));
     json!({ "": {
         "entityTypes": {
@@ -47,34 +46,39 @@ pub(crate) fn schema_json<'m>(
     }})
 }
 
-fn context_attributes(params: Option<&[Param]>, declarations: &Declarations) -> Value {
-    let claims: Map<String, Value> =
-        declarations.claims.iter().map(|(name, kind)| (name.clone(), attribute(kind, true))).collect();
-    let mut attributes = json!({
-        "delegated": { "type": "Boolean" },
-        "agent": { "type": "String" },
-        "subject": { "type": "String" },
-        "now": { "type": "Extension", "name": "datetime" },
-        "hour": { "type": "Long" },
-        "minute": { "type": "Long" },
-        "minute_of_day": { "type": "Long" },
-        "minute_of_week": { "type": "Long" },
-        "weekday": { "type": "String" },
-        "algorithm": { "type": "String" },
-        "key": { "type": "String" },
-        "token": { "type": "Record", "attributes": {
-            "age_s": { "type": "Long" },
-            "remaining_s": { "type": "Long" },
-            "id": { "type": "String" },
-            "issuer": { "type": "String" },
-            "key": { "type": "String" },
-        }},
-        "claims": { "type": "Record", "attributes": claims },
-    });
-    if let (Some(params), Some(attributes)) = (params, attributes.as_object_mut()) {
-        attributes.insert("params".to_owned(), record(params));
+/// The attributes of the context beside `token`, claims and parameters, by their types.
+pub(crate) const CONTEXT: [(&str, &[&str]); 5] = [
+    ("Boolean", &["delegated"]),
+    ("String", &["agent", "subject"]),
+    ("datetime", &["now"]),
+    ("Long", &["hour", "minute", "minute_of_day", "minute_of_week"]),
+    ("String", &["weekday", "algorithm", "key"]),
+];
+
+fn context_attributes(params: Option<&[Param]>, declarations: &Declarations) -> Map<String, Value> {
+    let claims = optional(&declarations.claims).into();
+    let mut attributes = Map::new();
+    for (kind, names) in CONTEXT {
+        let kind =
+            if kind == "datetime" { json!({ "type": "Extension", "name": kind }) } else { json!({ "type": kind }) };
+        attributes.extend(names.iter().map(|name| ((*name).to_owned(), kind.clone())));
     }
+    let token = json!({
+        "age_s": { "type": "Long" },
+        "remaining_s": { "type": "Long" },
+        "id": { "type": "String" },
+        "issuer": { "type": "String" },
+        "key": { "type": "String" },
+    });
+    for (name, members) in [("token", token), ("claims", claims)] {
+        attributes.insert(name.to_owned(), json!({ "type": "Record", "attributes": members }));
+    }
+    attributes.extend(params.map(|params| ("params".to_owned(), record(params))));
     attributes
+}
+
+fn optional(types: &Types) -> Map<String, Value> {
+    types.iter().map(|(name, kind)| (name.clone(), attribute(kind, true))).collect()
 }
 
 fn record(params: &[Param]) -> Value {

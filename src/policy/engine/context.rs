@@ -5,7 +5,7 @@ use cedar_policy::{Context, RestrictedExpression};
 use serde_json::Value;
 
 use super::decision::{Question, Reason};
-use crate::policy::cedar::References;
+use crate::policy::cedar::{References, schema::CONTEXT};
 use crate::policy::model::{DAY, Declarations, Param, ParamType, Params, TypedValue, hours};
 
 type Pairs = Vec<(String, RestrictedExpression)>;
@@ -20,25 +20,10 @@ pub(crate) struct ContextShape {
     pub(crate) principal: bool,
 }
 
-/// The attributes of the context beside claims and parameters.
-const ATTRIBUTES: [&str; 12] = [
-    "delegated",
-    "agent",
-    "subject",
-    "now",
-    "hour",
-    "minute",
-    "minute_of_day",
-    "minute_of_week",
-    "weekday",
-    "algorithm",
-    "key",
-    "token",
-];
-
 impl ContextShape {
     pub(crate) fn of(reads: &References, params: Option<&[Param]>, declarations: &Declarations) -> Self {
-        let attributes = ATTRIBUTES.into_iter().filter(|name| reads.context(&[name])).collect();
+        let attributes = CONTEXT.into_iter().flat_map(|(_, names)| names).copied().chain(["token"]);
+        let attributes = attributes.filter(|name| reads.context(&[name])).collect();
         let claims = reads.context(&["claims"]).then(|| {
             let claims = declarations.claims.iter().filter(|(name, _)| reads.context(&["claims", name]));
             claims.map(|(name, kind)| (name.clone(), kind.clone())).collect()
@@ -97,7 +82,7 @@ impl ContextShape {
     }
 }
 
-/// The value of one of [`ATTRIBUTES`].
+/// The value of an attribute beside claims and parameters.
 fn value(attribute: &str, question: &Question<'_>) -> Option<RestrictedExpression> {
     let caller = question.caller;
     let minutes = || i64::try_from(question.now_ms / 60_000).ok();
