@@ -58,25 +58,17 @@ impl ContextShape {
 
     /// The context, without what these rules do not look at. `None` where Cedar cannot represent a value.
     pub(crate) fn context(&self, question: &Question<'_>, params: Option<&Params>) -> Option<Context> {
-        let mut pairs = Pairs::new();
-        for attribute in &self.attributes {
-            pairs.push(((*attribute).to_owned(), value(attribute, question)?));
-        }
+        let attribute = |name: &&str| Some(((*name).to_owned(), value(name, question)?));
+        let mut pairs = self.attributes.iter().map(attribute).collect::<Option<Pairs>>()?;
         if let Some(claims) = &self.claims {
             let found = &question.caller.token.claims;
-            let values = claims
-                .iter()
-                .filter_map(|(name, kind)| Some((name.clone(), expression(&claim(found.get(name)?, kind)?)?)));
-            pairs.push(("claims".to_owned(), RestrictedExpression::new_record(values).ok()?));
+            let value = |name: &String, kind| expression(&claim(found.get(name)?, kind)?);
+            let values = claims.iter().filter_map(|(name, kind)| Some((name.as_str(), value(name, kind)?)));
+            pairs.push(("claims".to_owned(), record(values.map(Some))?));
         }
         if let (Some(names), Some(params)) = (&self.params, params) {
-            let mut values = Pairs::new();
-            for name in names {
-                if let Some(value) = params.get(name) {
-                    values.push((name.clone(), expression(value)?));
-                }
-            }
-            pairs.push(("params".to_owned(), RestrictedExpression::new_record(values).ok()?));
+            let values = names.iter().filter_map(|name| Some((name.as_str(), params.get(name)?)));
+            pairs.push(("params".to_owned(), record(values.map(|(name, value)| Some((name, expression(value)?))))?));
         }
         Context::from_pairs(pairs).ok()
     }
@@ -108,14 +100,14 @@ fn value(attribute: &str, question: &Question<'_>) -> Option<RestrictedExpressio
             // A token from the near future (clocks differ) has no age yet, an expired one no time left.
             let age = i64::try_from(now.saturating_sub(token.issued_at)).ok();
             let remaining = i64::try_from(token.expires_at.saturating_sub(now)).ok();
-            let pairs = [
-                ("age_s".to_owned(), number(age)?),
-                ("remaining_s".to_owned(), number(remaining)?),
-                ("id".to_owned(), text(&token.id)?),
-                ("issuer".to_owned(), text(&token.issuer)?),
-                ("key".to_owned(), text(&token.key)?),
+            let members = [
+                ("age_s", number(age)),
+                ("remaining_s", number(remaining)),
+                ("id", text(&token.id)),
+                ("issuer", text(&token.issuer)),
+                ("key", text(&token.key)),
             ];
-            RestrictedExpression::new_record(pairs).ok()
+            record(members.into_iter().map(|(name, value)| Some((name, value?))))
         }
         _ => None,
     }
@@ -159,20 +151,20 @@ pub(crate) fn expression(value: &TypedValue) -> Option<RestrictedExpression> {
         TypedValue::List(values) => {
             let size = i64::try_from(values.len()).ok()?;
             let items = values.iter().map(expression).collect::<Option<Vec<_>>>()?;
-            let pairs = [
-                ("items".to_owned(), RestrictedExpression::new_set(items)),
-                ("size".to_owned(), RestrictedExpression::new_long(size)),
-            ];
-            RestrictedExpression::new_record(pairs).ok()?
+            let members =
+                [("items", RestrictedExpression::new_set(items)), ("size", RestrictedExpression::new_long(size))];
+            record(members.into_iter().map(Some))?
         }
         TypedValue::Object(fields) => {
-            let mut pairs = Pairs::new();
-            for (name, value) in fields {
-                pairs.push((name.clone(), expression(value)?));
-            }
-            RestrictedExpression::new_record(pairs).ok()?
+            record(fields.iter().map(|(name, value)| Some((name.as_str(), expression(value)?))))?
         }
     })
+}
+
+/// `None` where Cedar cannot represent a member.
+fn record<'a>(members: impl Iterator<Item = Option<(&'a str, RestrictedExpression)>>) -> Option<RestrictedExpression> {
+    let pairs = members.map(|member| member.map(|(name, value)| (name.to_owned(), value)));
+    RestrictedExpression::new_record(pairs.collect::<Option<Pairs>>()?).ok()
 }
 
 #[cfg(test)]
