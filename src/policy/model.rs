@@ -15,7 +15,7 @@ mod revision;
 mod rule;
 mod value;
 
-pub(crate) use declarations::{Attributes, Declarations, Role, RoleSource, Types, unknown_role};
+pub(crate) use declarations::{Attributes, Declarations, Role, RoleSource, Roles, Types, described};
 pub use finding::{Finding, PolicyErrors, Severity};
 pub(crate) use finding::{Report, did_you_mean, shown};
 pub(crate) use hours::{DAY, WEEK};

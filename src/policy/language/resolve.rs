@@ -1,7 +1,7 @@
 //! From the content of a folder to a checked set of rules: merging, and everything that is checked across files.
 //! Never loads a part: one error anywhere and the folder is refused as a whole.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use super::checked::{CheckedPolicy, Granted};
 use super::folder::Folder;
@@ -11,7 +11,7 @@ use super::{cedar_file, lint, rule_table, toml_file};
 use crate::policy::cedar::References;
 use crate::policy::model::{
     Attributes, CallerMatch, Declarations, Located, Location, Methods, Param, ParamType, Pattern, Report, Role,
-    RoleSource, Types, did_you_mean, shown, unknown_role,
+    RoleSource, Roles, Types, described, did_you_mean, shown,
 };
 
 /// The claims that the protocol itself gives a meaning to, and what to ask instead.
@@ -129,8 +129,8 @@ fn declare_types(what: &str, declared: &[(Located<String>, ParamType)], report: 
     types
 }
 
-fn declare_roles(all: &Statements<'_>, report: &Report) -> BTreeMap<String, Role> {
-    let mut roles: BTreeMap<String, Role> = BTreeMap::new();
+fn declare_roles(all: &Statements<'_>, report: &Report) -> Roles {
+    let mut roles = Roles::new();
     for RoleTable { name, source, .. } in &all.roles {
         if let Some(first) = roles.get(&name.value) {
             let message = format!("the role `{}` is described twice", shown(&name.value));
@@ -143,11 +143,9 @@ fn declare_roles(all: &Statements<'_>, report: &Report) -> BTreeMap<String, Role
     let mut includes: HashMap<&str, Vec<&str>> = HashMap::new();
     for role in &all.roles {
         for part in &role.includes {
-            if let Some(known) = roles.get(&part.value) {
+            if let Some(known) = described(&roles, &part.at, &part.value, report) {
                 includes.entry(&role.name.value).or_default().push(&part.value);
                 check_sources(role, part, known.source, report);
-            } else {
-                unknown_role(&part.at, &part.value, roles.keys(), report);
             }
         }
     }
@@ -199,14 +197,10 @@ fn grant_roles(all: &Statements<'_>, declarations: &Declarations, report: &Repor
             report.error(&agent.name.at, message, format!("put it together with {first}"));
         }
         for role in &agent.roles {
-            match declarations.roles.get(&role.value) {
-                None => unknown_role(&role.at, &role.value, declarations.roles.keys(), report),
-                Some(known) if known.source == RoleSource::Token => report.error(
-                    &role.at,
-                    format!("the role `{}` comes from tokens only", shown(&role.value)),
-                    format!("change `from` at {}", known.at),
-                ),
-                Some(_) => {}
+            let known = described(&declarations.roles, &role.at, &role.value, report);
+            if let Some(known) = known.filter(|known| known.source == RoleSource::Token) {
+                let message = format!("the role `{}` comes from tokens only", shown(&role.value));
+                report.error(&role.at, message, format!("change `from` at {}", known.at));
             }
         }
         granted.insert(agent.name.value.clone(), agent.roles.iter().map(|role| role.value.clone()).collect());
@@ -262,7 +256,7 @@ fn check_roles(CheckedPolicy { rules, declarations, .. }: &CheckedPolicy, report
         });
         let read = References::of(rule.conditions.iter().map(|part| &part.expr)).roles;
         for name in named.chain(read) {
-            declarations.check_role(&rule.id.at, &name, report);
+            described(&declarations.roles, &rule.id.at, &name, report);
         }
     }
 }

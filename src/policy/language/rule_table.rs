@@ -8,7 +8,7 @@ use super::toml_file::{description, patterns};
 use super::when;
 use crate::policy::model::{
     CallerMatch, Declarations, Delegation, Effect, Located, Location, Methods, Mode, Param, Pattern, Report, Rule,
-    RuleId, shown,
+    RuleId, described, shown,
 };
 
 /// Reads one rule; `None` when it does not say whom it is about or what it does.
@@ -82,7 +82,7 @@ fn who(table: &mut Table<'_>, at: &Location, declarations: &Declarations) -> Vec
     let report = table.report();
     let mut who: Vec<CallerMatch> = Vec::new();
     for role in table.strings("roles") {
-        declarations.check_role(&role.at, &role.value, report);
+        described(&declarations.roles, &role.at, &role.value, report);
         who.push(CallerMatch::Role(role.value));
     }
     for agent in table.strings("agents") {

@@ -13,11 +13,14 @@ use super::value::TypedValue;
 pub(crate) struct Declarations {
     pub(crate) claims: Types,
     pub(crate) attributes: Types,
-    pub(crate) roles: BTreeMap<String, Role>,
+    pub(crate) roles: Roles,
 }
 
 /// Names and their types.
 pub(crate) type Types = BTreeMap<String, ParamType>;
+
+/// Roles by name.
+pub(crate) type Roles = BTreeMap<String, Role>;
 
 /// A role that a file describes.
 #[derive(Debug)]
@@ -44,16 +47,12 @@ pub(crate) enum RoleSource {
 /// The attributes of agents that files state, by the agent's name.
 pub(crate) type Attributes = HashMap<String, Vec<(String, TypedValue)>>;
 
-impl Declarations {
-    /// A rule about a role that nobody described is a rule with a typing error in it.
-    pub(crate) fn check_role(&self, at: &Location, name: &str, report: &Report) {
-        if !self.roles.contains_key(name) {
-            unknown_role(at, name, self.roles.keys(), report);
-        }
+/// A role that files describe. A rule about one that nobody described is a rule with a typing error in it.
+pub(crate) fn described<'a>(roles: &'a Roles, at: &Location, name: &str, report: &Report) -> Option<&'a Role> {
+    let found = roles.get(name);
+    if found.is_none() {
+        let help = format!("describe it: `[role.\"{}\"]`", shown(name));
+        report.unknown(at, "role", name, roles.keys().map(String::as_str), help);
     }
-}
-
-pub(crate) fn unknown_role<'a>(at: &Location, name: &str, known: impl Iterator<Item = &'a String>, report: &Report) {
-    let help = format!("describe it: `[role.\"{}\"]`", shown(name));
-    report.unknown(at, "role", name, known.map(String::as_str), help);
+    found
 }
