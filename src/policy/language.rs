@@ -29,4 +29,4 @@ pub(crate) use checked::CheckedPolicy;
 pub(crate) use constraint::{Constraint, contradiction, understood};
 pub(crate) use folder::Folder;
 pub(crate) use literals::ALGORITHMS;
-pub(crate) use table::{Raw, Source, Table, listed_or};
+pub(crate) use table::{Raw, Source, Table, listed};

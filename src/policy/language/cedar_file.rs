@@ -196,7 +196,7 @@ fn check_annotations(body: &pst::Template, at: &Location, report: &Report) {
             report.error(at, format!("unknown annotation `@{}`", shown(name)), help);
         } else {
             let message = format!("the annotation `@{}` means nothing here", shown(name));
-            report.warning(at, message, format!("those with a meaning are {}", listed(&ANNOTATIONS)));
+            report.warning(at, message, format!("those with a meaning are {}", listed(&ANNOTATIONS, "and")));
         }
     }
 }

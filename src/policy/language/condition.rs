@@ -131,7 +131,7 @@ fn read_members(field: &Field, at: &Location, members: &[Param], value: Raw<'_>,
             Some(param) => parts.extend(read(&field.member(param), &key.at, value, others)),
             None => {
                 let names: Vec<&str> = members.iter().map(Param::name).collect();
-                let listed = || format!("its members are {}", listed(&names));
+                let listed = || format!("its members are {}", listed(&names, "and"));
                 let help = did_you_mean(&key.value, names.iter().copied()).unwrap_or_else(listed);
                 value.report().error(&key.at, format!("{} has no member `{}`", field.label, shown(&key.value)), help);
             }
@@ -258,7 +258,7 @@ fn read_same(field: &Field, table: &mut Table<'_>, others: &Fields) -> Option<Co
     let Some(other) = named.filter(alike) else {
         let known = others.iter().filter(|(_, other)| other.as_ref().is_ok_and(|other| alike(&other)));
         let names: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
-        let listed = format!("of type {} are {}", field.kind, listed(&names));
+        let listed = format!("of type {} are {}", field.kind, listed(&names, "and"));
         // A name that exists is not mistyped.
         let (why, help) = match named {
             Some(other) => (format!(", which is of type {}", other.kind), listed),

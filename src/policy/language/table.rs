@@ -139,7 +139,7 @@ impl<'a> Table<'a> {
     /// A string that must be one of these; nothing when the key is absent or the value is another.
     pub(crate) fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Option<T> {
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        let help = format!("write {}", listed_or(&names));
+        let help = format!("write {}", listed(&names, "or"));
         let Located { value: text, at } = self.typed(key, Raw::text, format!("{help} as a text"))?;
         let found = choices.iter().find(|(name, _)| *name == text);
         if found.is_none() {
@@ -194,7 +194,7 @@ impl<'a> Table<'a> {
             });
             let help = condition
                 .or_else(|| did_you_mean(name.get_ref(), self.asked.iter().copied()))
-                .unwrap_or_else(|| format!("the keys of {} are {}", self.name, listed(&known)));
+                .unwrap_or_else(|| format!("the keys of {} are {}", self.name, listed(&known, "and")));
             let message = format!("unknown key `{}` in {}", shown(name.get_ref()), self.name);
             self.report().error(&self.source.line(name.span().start), message, help);
         }
@@ -273,18 +273,9 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// `` `a`, `b` or `c` ``.
-pub(crate) fn listed_or<T: AsRef<str>>(names: &[T]) -> String {
-    joined(names, "or")
-}
-
-/// `` `a`, `b` and `c` ``.
-pub(crate) fn listed<T: AsRef<str>>(names: &[T]) -> String {
-    joined(names, "and")
-}
-
-fn joined<T: AsRef<str>>(names: &[T], word: &str) -> String {
-    let quoted: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
+/// `` `a`, `b` and `c` ``, with this word before the last.
+pub(crate) fn listed(names: &[&str], word: &str) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     match quoted.split_last() {
         None => "none".to_owned(),
         Some((only, [])) => only.clone(),

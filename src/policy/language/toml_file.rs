@@ -6,7 +6,7 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::table::{Raw, Source, Table, listed_or};
+use super::table::{Raw, Source, Table, listed};
 use crate::name::MethodName;
 use crate::policy::model::{
     CallerMatch, Delegation, Effect, Located, Mode, Param, ParamType, Pattern, Report, RoleSource, Rule, RuleId,
@@ -163,7 +163,7 @@ fn param_type(text: &Located<String>, report: &Report) -> Option<ParamType> {
     if kind.is_none() {
         let mut names = ParamType::names();
         names.push("object");
-        let help = format!("write {}", listed_or(&names));
+        let help = format!("write {}", listed(&names, "or"));
         report.unknown(&text.at, "type", &text.value, names, help);
     }
     kind
@@ -180,7 +180,7 @@ fn types(key: &'static str, root: &mut Table<'_>) -> Vec<(Located<String>, Param
             continue;
         };
         if text == "object" {
-            let help = format!("write {}", listed_or(&ParamType::names()));
+            let help = format!("write {}", listed(&ParamType::names(), "or"));
             value.error("claims and attributes have no type `object`", help);
         } else if let Some(kind) = param_type(&Located { value: text.to_owned(), at: value.at() }, table.report()) {
             types.push((name, kind));

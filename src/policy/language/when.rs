@@ -114,7 +114,7 @@ fn read_group(group: &str, what: &str, table: &Table<'_>, fields: &Fields) -> Ve
                 "the methods of this rule have no declared parameter in common: declare `params` in `[method.\"…\"]`"
                     .to_owned()
             }
-            "params" => format!("the methods of this rule have in common {}", listed(&known)),
+            "params" => format!("the methods of this rule have in common {}", listed(&known, "and")),
             _ => format!("declare it: `[{group}]` and below it `{} = \"string\"`", shown(&key.value)),
         };
         report.unknown(&key.at, what, &key.value, known, help);

@@ -11,7 +11,7 @@ use toml::de::DeValue;
 use crate::auth::{Caller, ProofAlgorithm};
 use crate::name::Name;
 use crate::policy::engine::{PolicySet, Reason, Verdict};
-use crate::policy::language::{Folder, Raw, Source, Table, listed_or, when};
+use crate::policy::language::{Folder, Raw, Source, Table, listed, when};
 use crate::policy::model::{Finding, Located, Location, PolicyErrors, Report, hours, shown};
 
 /// Expected decisions.
@@ -189,7 +189,7 @@ impl TestSuite {
         let reason = table.string("reason");
         table.finish();
         if let Some(reason) = reason.as_ref().filter(|reason| !Reason::LABELS.contains(&reason.value.as_str())) {
-            let help = format!("write {}", listed_or(&Reason::LABELS));
+            let help = format!("write {}", listed(&Reason::LABELS, "or"));
             report.unknown(&reason.at, "reason", &reason.value, Reason::LABELS, help);
         }
 
