@@ -203,7 +203,7 @@ fn check_annotations(body: &pst::Template, at: &Location, report: &Report) {
 
 /// Conditions that Cedar accepts and that can only be a mistake here.
 fn check_condition(condition: &ExprRef, at: &Location, report: &Report) {
-    if let Some(entity) = literals::stray_entity(condition) {
+    if let Some(entity) = literals::stray_entity(condition, false) {
         let help = "compare it with `principal`: `principal == Agent::\"planner\"`, `principal in Role::\"teller\"`";
         report.error(at, format!("`{entity}` has no roles and no attributes here"), help);
     }

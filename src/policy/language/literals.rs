@@ -62,33 +62,25 @@ fn context_attribute(expr: &Expr) -> Option<&str> {
 ///
 /// A decision knows the roles and attributes of its caller only. Any other agent has none, so what is asked of it is
 /// always false, and fails where an attribute is read.
-pub(crate) fn stray_entity(expr: &Expr) -> Option<String> {
+///
+/// `beside` the principal, where it is compared, the names of agents and roles have their place.
+pub(crate) fn stray_entity(expr: &Expr, beside: bool) -> Option<String> {
     match expr {
         Expr::Literal(Literal::EntityUID(uid)) => {
             let kind = uid.ty.to_string();
-            (kind == AGENT || kind == ROLE).then(|| uid.to_string())
+            (!beside && (kind == AGENT || kind == ROLE)).then(|| uid.to_string())
         }
-        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq | BinaryOp::In, left, right } if is_principal(left) => {
-            stray_beside_names(right)
-        }
-        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq | BinaryOp::Contains, left, right }
-            if is_principal(right) =>
+        Expr::Set(values) if beside => values.iter().find_map(|value| stray_entity(value, true)),
+        Expr::IfThenElse { cond, then_expr, else_expr } if beside => stray_entity(cond, false)
+            .or_else(|| stray_entity(then_expr, true))
+            .or_else(|| stray_entity(else_expr, true)),
+        Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq | BinaryOp::In, left: principal, right: other }
+        | Expr::BinaryOp { op: BinaryOp::Eq | BinaryOp::NotEq | BinaryOp::Contains, left: other, right: principal }
+        | Expr::Is { expr: principal, in_expr: Some(other), .. }
+            if is_principal(principal) =>
         {
-            stray_beside_names(left)
+            stray_entity(other, true)
         }
-        Expr::Is { expr, in_expr: Some(within), .. } if is_principal(expr) => stray_beside_names(within),
-        _ => children(expr).into_iter().flatten().find_map(|child| stray_entity(child)),
-    }
-}
-
-/// As [`stray_entity`] for what the principal is compared with: there the names of agents and roles have their place.
-fn stray_beside_names(expr: &Expr) -> Option<String> {
-    match expr {
-        Expr::Literal(_) => None,
-        Expr::Set(values) => values.iter().find_map(|value| stray_beside_names(value)),
-        Expr::IfThenElse { cond, then_expr, else_expr } => {
-            stray_entity(cond).or_else(|| stray_beside_names(then_expr)).or_else(|| stray_beside_names(else_expr))
-        }
-        _ => stray_entity(expr),
+        _ => children(expr).into_iter().flatten().find_map(|child| stray_entity(child, false)),
     }
 }
