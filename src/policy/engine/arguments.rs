@@ -10,7 +10,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::decision::Reason;
-use crate::policy::model::{MAX_LIST, Param, ParamType, Params, ScalarType, TypedValue};
+use crate::policy::model::{MAX_LIST, Param, ParamType, Params, TypedValue};
 
 /// Reads the parameters of a call. Without `params` a call has none.
 pub(crate) fn bind(params: Option<&RawValue>, declared: &[Param]) -> Result<Params, Reason> {
@@ -43,7 +43,8 @@ fn members(text: &str, declared: &[Param], prefix: &str) -> Result<Params, Reaso
     for (key, value) in parse::<Members<'_>>(text, outer)?.0 {
         let place = declared.iter().zip(&mut found).zip(&mut seen).find(|((param, _), _)| param.name() == key.0);
         let Some(((param, slot), seen)) = place else {
-            return Err(Reason::ParamUndeclared(capped(&format!("{prefix}{}", key.0))));
+            // The caller chose it: at most 80 characters go into a reason.
+            return Err(Reason::ParamUndeclared(prefix.chars().chain(key.0.chars()).take(80).collect()));
         };
         if std::mem::replace(seen, true) {
             return Err(Reason::ParamRepeated(format!("{prefix}{}", param.name())));
@@ -78,34 +79,33 @@ fn read(text: &str, param: &Param, path: &str) -> Result<Option<TypedValue>, Rea
 fn value(text: &str, kind: &ParamType, path: &str) -> Result<TypedValue, Reason> {
     let wrong = || Reason::ParamType(path.to_owned());
     match kind {
-        ParamType::String => scalar(text, ScalarType::String).ok_or_else(wrong),
-        ParamType::Integer => scalar(text, ScalarType::Integer).ok_or_else(wrong),
-        ParamType::Boolean => scalar(text, ScalarType::Boolean).ok_or_else(wrong),
-        ParamType::Number => {
-            let number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
-            number.then(|| TypedValue::Number(text.to_owned())).ok_or_else(wrong)
-        }
-        ParamType::Any => Ok(TypedValue::Any),
         ParamType::List(kind) => {
+            let kind = kind.as_param();
             let values = parse::<Vec<&RawValue>>(text, path)?;
             if values.len() > MAX_LIST {
                 return Err(wrong());
             }
-            let list: Option<Vec<_>> = values.iter().map(|value| scalar(value.get(), *kind)).collect();
+            let list: Option<Vec<_>> = values.iter().map(|value| scalar(value.get(), &kind)).collect();
             list.map(TypedValue::List).ok_or_else(wrong)
         }
         ParamType::Object(fields) if text.starts_with('{') => {
             Ok(TypedValue::Object(members(text, fields, &format!("{path}."))?))
         }
-        ParamType::Object(_) => Err(wrong()),
+        kind => scalar(text, kind).ok_or_else(wrong),
     }
 }
 
-fn scalar(text: &str, kind: ScalarType) -> Option<TypedValue> {
+fn scalar(text: &str, kind: &ParamType) -> Option<TypedValue> {
     match kind {
-        ScalarType::String => serde_json::from_str(text).ok().map(TypedValue::String),
-        ScalarType::Integer => integer(text).map(TypedValue::Integer),
-        ScalarType::Boolean => serde_json::from_str(text).ok().map(TypedValue::Boolean),
+        ParamType::String => serde_json::from_str(text).ok().map(TypedValue::String),
+        ParamType::Integer => integer(text).map(TypedValue::Integer),
+        ParamType::Boolean => serde_json::from_str(text).ok().map(TypedValue::Boolean),
+        ParamType::Number => {
+            let number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+            number.then(|| TypedValue::Number(text.to_owned()))
+        }
+        ParamType::Any => Some(TypedValue::Any),
+        ParamType::List(_) | ParamType::Object(_) => None,
     }
 }
 
@@ -118,11 +118,6 @@ pub(crate) fn integer(text: &str) -> Option<i64> {
 
 fn parse<'a, T: Deserialize<'a>>(text: &'a str, path: &str) -> Result<T, Reason> {
     serde_json::from_str(text).map_err(|_| Reason::ParamType(path.to_owned()))
-}
-
-/// A name that the caller chose goes into a reason: at most 80 characters of it.
-fn capped(name: &str) -> String {
-    name.chars().take(80).collect()
 }
 
 /// The members of a JSON object in their order, repeated names included.
@@ -155,6 +150,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::policy::model::ScalarType;
 
     fn transfer() -> Vec<Param> {
         vec![Param::string("to"), Param::integer("amount"), Param::string("note").optional()]
