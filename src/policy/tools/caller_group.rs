@@ -36,6 +36,13 @@ impl PolicySet {
     /// Every group of callers that the policy knows: anyone, its roles, and the agents it names.
     #[must_use]
     pub fn callers(&self) -> Vec<CallerGroup> {
+        let roles = self.checked().declarations.roles.keys().map(|name| CallerGroup::Role(name.clone()));
+        let agents = self.agents().into_iter().map(CallerGroup::Agent);
+        [CallerGroup::Anyone].into_iter().chain(roles).chain(agents).collect()
+    }
+
+    /// The agents that files name.
+    pub(crate) fn agents(&self) -> BTreeSet<String> {
         let checked = self.checked();
         let mut agents: BTreeSet<String> = checked.granted.keys().cloned().collect();
         for rule in &checked.rules {
@@ -45,8 +52,6 @@ impl PolicySet {
             }));
             agents.extend(References::of(rule.conditions.iter().map(|part| &part.expr)).agents);
         }
-        let roles = checked.declarations.roles.keys().map(|name| CallerGroup::Role(name.clone()));
-        let agents = agents.into_iter().map(CallerGroup::Agent);
-        [CallerGroup::Anyone].into_iter().chain(roles).chain(agents).collect()
+        agents
     }
 }
