@@ -272,7 +272,7 @@ fn methods(constraint: &pst::ActionConstraint, at: &Location, report: &Report) -
                 report.error(at, "no action is equal to a group of actions", help);
             }
             Ok(_) => report.error(at, format!("`{}` is not an action", uid.ty), "write `Action::\"math/add\"`"),
-            Err(error) => report.error(at, format!("`{}` is not a method pattern", shown(&uid.eid)), error.0),
+            Err(error) => report.error(at, format!("`{}` is not a method pattern", shown(&uid.eid)), error),
         }
     }
     (!patterns.is_empty()).then_some(patterns)

@@ -223,8 +223,8 @@ pub(crate) fn patterns(table: &mut Table<'_>, key: &'static str) -> Vec<Located<
     for text in table.strings(key) {
         match Pattern::from_str(&text.value) {
             Ok(value) => patterns.push(Located { value, at: text.at }),
-            Err(error) => {
-                table.report().error(&text.at, format!("`{}` is not a method pattern", shown(&text.value)), error.0);
+            Err(help) => {
+                table.report().error(&text.at, format!("`{}` is not a method pattern", shown(&text.value)), help);
             }
         }
     }

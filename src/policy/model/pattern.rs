@@ -62,30 +62,25 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Why a text is not a pattern, and what to write instead.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct PatternError(pub(crate) &'static str);
-
 impl FromStr for Pattern {
-    type Err = PatternError;
+    /// What to write instead.
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, PatternError> {
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "*" {
             return Ok(Self::All);
         }
         if let Some(prefix) = text.strip_suffix('*') {
             let Some(name) = prefix.strip_suffix(['/', '.']) else {
-                return Err(PatternError(
-                    "a `*` stands for all methods, or ends a pattern after a separator: `math/*`",
-                ));
+                return Err("a `*` stands for all methods, or ends a pattern after a separator: `math/*`");
             };
             return MethodName::new(name)
                 .map(|_| Self::Below(prefix.to_owned()))
-                .map_err(|_| PatternError("a `*` may stand only at the end, after a separator: `math/*`"));
+                .map_err(|_| "a `*` may stand only at the end, after a separator: `math/*`");
         }
         MethodName::new(text)
             .map(Self::Exact)
-            .map_err(|_| PatternError("write a method name (`math/add`), all below a prefix (`math/*`), or `*`"))
+            .map_err(|_| "write a method name (`math/add`), all below a prefix (`math/*`), or `*`")
     }
 }
 
