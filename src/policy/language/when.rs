@@ -205,8 +205,6 @@ fn read_hours(table: &mut Table<'_>) -> Option<Condition> {
     if days.is_empty() {
         positions = (0..7).collect();
     }
-    positions.sort_unstable();
-    positions.dedup();
     let zone = offset.as_ref().map_or("UTC".to_owned(), |text| format!("UTC{}", text.value));
     let words = [
         hours.as_ref().map(|text| {

@@ -51,11 +51,8 @@ pub(crate) fn offset(text: &str) -> Option<i32> {
     if text == "Z" {
         return Some(0);
     }
-    let (sign, rest) = match text.as_bytes().first()? {
-        b'+' => (1, text.get(1..)?),
-        b'-' => (-1, text.get(1..)?),
-        _ => return None,
-    };
+    let east = text.strip_prefix('+').map(|rest| (1, rest));
+    let (sign, rest) = east.or_else(|| Some((-1, text.strip_prefix('-')?)))?;
     let minutes = i32::try_from(time_of_day(rest)?).ok()?;
     // The offsets in use go from -12:00 to +14:00.
     (minutes <= 14 * 60).then_some(sign * minutes)
