@@ -68,25 +68,21 @@ impl CallerIndex {
         let mut callers = if named { who.to_vec() } else { Vec::new() };
         callers.sort_unstable();
         callers.dedup();
-        let place = match self.by_callers.get(&callers) {
-            Some(place) => *place,
-            None => {
-                let place = self.groups.len();
-                self.groups.push(RuleGroup::default());
-                for whom in &callers {
-                    match whom {
-                        CallerMatch::Role(name) => self.by_role.entry(name.clone()).or_default().push(place),
-                        CallerMatch::Agent(name) => self.by_agent.entry(name.clone()).or_default().push(place),
-                        CallerMatch::Everyone | CallerMatch::Agents(_) => {}
-                    }
+        let next = self.groups.len();
+        let place = *self.by_callers.entry(callers.clone()).or_insert(next);
+        if place == next {
+            self.groups.push(RuleGroup::default());
+            for whom in &callers {
+                match whom {
+                    CallerMatch::Role(name) => self.by_role.entry(name.clone()).or_default().push(place),
+                    CallerMatch::Agent(name) => self.by_agent.entry(name.clone()).or_default().push(place),
+                    CallerMatch::Everyone | CallerMatch::Agents(_) => {}
                 }
-                if callers.is_empty() {
-                    self.everybody = Some(place);
-                }
-                self.by_callers.insert(callers, place);
-                place
             }
-        };
+            if callers.is_empty() {
+                self.everybody = Some(place);
+            }
+        }
         self.groups.get_mut(place)
     }
 

@@ -31,7 +31,7 @@ type Loaded = Result<(PolicySet, Vec<Finding>), PolicyErrors>;
 #[derive(Debug)]
 pub struct PolicySet {
     checked: CheckedPolicy,
-    pub(super) by_method: HashMap<MethodName, MethodPolicies>,
+    pub(crate) by_method: HashMap<MethodName, MethodPolicies>,
     /// What the rules say about names that no method has, by the narrowest pattern with a star that matches the name.
     unregistered: BTreeMap<Pattern, MethodPolicies>,
     /// What each rule asks of single parameters, worked out when it is first asked for.

@@ -164,10 +164,10 @@ fn checked_together<'a>(rules: &'a [Rule], methods: &'a Methods) -> Vec<Together
     /// Few enough for tries to cost little, and many enough for making a schema not to.
     const METHODS: usize = 32;
     // What names methods in its conditions, or is about none that is registered, is about all for Cedar.
-    let (mut some, all): (Vec<_>, Vec<_>) = rules
-        .iter()
-        .map(|rule| (methods.matching_any(&rule.methods), rule))
-        .partition(|(about, rule)| !about.is_empty() && !names_methods(rule));
+    let (mut some, all): (Vec<_>, Vec<_>) =
+        rules.iter().map(|rule| (methods.matching_any(&rule.methods), rule)).partition(|(about, rule)| {
+            !about.is_empty() && !References::of(rule.conditions.iter().map(|part| &part.expr)).action
+        });
     let mut groups: Vec<Together<'a>> = Vec::new();
     if !all.is_empty() {
         groups.push(Together {
@@ -188,10 +188,6 @@ fn checked_together<'a>(rules: &'a [Rule], methods: &'a Methods) -> Vec<Together
     }
     groups.push(group);
     groups
-}
-
-fn names_methods(rule: &Rule) -> bool {
-    References::of(rule.conditions.iter().map(|part| &part.expr)).action
 }
 
 fn types_of(group: &Together<'_>, as_written: bool, declarations: &Declarations, report: &Report) {

@@ -55,15 +55,9 @@ pub(crate) struct MethodTable {
 /// Reads one file. What is wrong in it is reported, and what is right in it is still there.
 pub(crate) fn read<'a>(source: &'a Source<'a>, document: &'a Spanned<DeTable<'a>>, statements: &mut Statements<'a>) {
     let mut root = Table::root(source, document.get_ref());
-    for (name, table) in root.tables("role") {
-        role(name, table, statements);
-    }
-    for (name, table) in root.tables("agent") {
-        agent(name, table, statements);
-    }
-    for (name, table) in root.tables("method") {
-        method(name, table, statements);
-    }
+    root.tables("role").into_iter().for_each(|(name, table)| role(name, table, statements));
+    root.tables("agent").into_iter().for_each(|(name, table)| agent(name, table, statements));
+    root.tables("method").into_iter().for_each(|(name, table)| method(name, table, statements));
     statements.claims.extend(types("claims", &mut root));
     statements.attributes.extend(types("attributes", &mut root));
     statements.rules.extend(root.tables("rule"));

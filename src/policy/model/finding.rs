@@ -72,13 +72,8 @@ impl PolicyErrors {
 
 impl fmt::Display for PolicyErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (position, finding) in self.findings.iter().enumerate() {
-            if position > 0 {
-                f.write_str("\n")?;
-            }
-            write!(f, "{finding}")?;
-        }
-        Ok(())
+        let lines: Vec<String> = self.findings.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
     }
 }
 

@@ -143,10 +143,7 @@ impl ParamType {
     #[must_use]
     pub fn schema(&self) -> Value {
         match self {
-            Self::String => json!({ "type": "string" }),
-            Self::Integer => json!({ "type": "integer" }),
-            Self::Boolean => json!({ "type": "boolean" }),
-            Self::Number => json!({ "type": "number" }),
+            Self::String | Self::Integer | Self::Boolean | Self::Number => json!({ "type": self.to_string() }),
             Self::Any => json!({}),
             Self::List(kind) => json!({ "type": "array", "items": kind.as_param().schema() }),
             Self::Object(members) => Param::object_schema(members, true),

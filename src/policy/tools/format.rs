@@ -70,8 +70,8 @@ struct Layout {
     text: String,
     /// The line in the making, without its indentation.
     line: String,
-    /// Open brackets that began a value, and whether each is spread over lines.
-    open: Vec<char>,
+    /// Open brackets that began a value.
+    open: usize,
     /// Open brackets at the beginning of the line.
     depth: usize,
     /// Within `[…]` of a table's heading.
@@ -99,8 +99,7 @@ impl Layout {
             }
             TokenKind::Equals => {
                 self.space();
-                self.line.push('=');
-                self.line.push(' ');
+                self.line.push_str("= ");
                 self.value = true;
             }
             TokenKind::Comma => {
@@ -108,13 +107,13 @@ impl Layout {
                 self.line.push_str(", ");
             }
             TokenKind::Dot => self.line.push('.'),
-            TokenKind::LeftSquareBracket if !self.value && self.open.is_empty() => {
+            TokenKind::LeftSquareBracket if !self.value && self.open == 0 => {
                 self.heading = true;
                 self.line.push('[');
             }
             TokenKind::RightSquareBracket if self.heading => self.line.push(']'),
-            TokenKind::LeftSquareBracket => self.opening('['),
-            TokenKind::LeftCurlyBracket => self.opening('{'),
+            TokenKind::LeftSquareBracket => self.opening("["),
+            TokenKind::LeftCurlyBracket => self.opening("{ "),
             TokenKind::RightSquareBracket => self.closing(']'),
             TokenKind::RightCurlyBracket => self.closing('}'),
             _ => {
@@ -136,19 +135,16 @@ impl Layout {
         }
     }
 
-    fn opening(&mut self, bracket: char) {
-        self.line.push(bracket);
-        if bracket == '{' {
-            self.line.push(' ');
-        }
-        self.open.push(bracket);
+    fn opening(&mut self, bracket: &str) {
+        self.line.push_str(bracket);
+        self.open += 1;
     }
 
     fn closing(&mut self, bracket: char) {
-        self.open.pop();
+        self.open = self.open.saturating_sub(1);
         if self.line.trim().is_empty() {
             // A closing bracket at the beginning of a line stands where its opening line began.
-            self.depth = self.depth.min(self.open.len());
+            self.depth = self.depth.min(self.open);
             self.line.clear();
         } else {
             let trailing = self.line.trim_end().strip_suffix(',').map_or(self.line.trim_end().len(), str::len);
@@ -163,26 +159,22 @@ impl Layout {
     fn newline(&mut self) {
         let line = std::mem::take(&mut self.line);
         let line = line.trim();
-        let depth = std::mem::replace(&mut self.depth, self.open.len());
+        let depth = std::mem::replace(&mut self.depth, self.open);
         if line.is_empty() {
-            self.blank += usize::from(self.open.is_empty());
+            self.blank += usize::from(self.open == 0);
             return;
         }
         if line.starts_with('#') && depth == 0 {
             self.comment(line);
             return;
         }
-        if self.heading || self.blank > 0 || !self.comments.is_empty() {
-            self.separate(self.heading || self.blank > 0);
-        }
+        self.separate(self.heading || self.blank > 0);
         self.text.push_str(&" ".repeat(depth * 2));
         self.text.push_str(line);
         self.text.push('\n');
         self.heading = false;
         self.blank = 0;
-        if self.open.is_empty() {
-            self.value = false;
-        }
+        self.value &= self.open > 0;
     }
 
     /// Comments wait until it is known what follows: a heading is set off together with its comments.

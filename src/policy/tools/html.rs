@@ -49,18 +49,8 @@ impl Matrix {
 }
 
 fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            other => safe.push(other),
-        }
-    }
-    safe
+    let safe = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    safe.replace('"', "&quot;").replace('\'', "&#39;")
 }
 
 const LEGEND: &str = "\

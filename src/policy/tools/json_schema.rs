@@ -203,8 +203,7 @@ fn rule(rule: Value) -> Value {
 }
 
 fn types(description: &str) -> Value {
-    let names = ParamType::names();
-    json!({ "type": "object", "description": description, "additionalProperties": { "type": "string", "enum": names } })
+    tables(description, json!({ "type": "string", "enum": ParamType::names() }))
 }
 
 fn param() -> Value {

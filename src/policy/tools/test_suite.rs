@@ -111,11 +111,8 @@ impl TestSuite {
                     callers.insert(name.value, caller);
                 }
             }
-            let listed = root.raw("case").map(|raw| (raw, raw.list()));
-            if let Some((raw, None)) = &listed {
-                raw.error(format!("`case` is {}", raw.kind()), "write `[[case]]`");
-            }
-            for raw in listed.and_then(|(_, list)| list).unwrap_or_default() {
+            let cases = root.typed("case", Raw::list, "write `[[case]]`").map(|cases| cases.value);
+            for raw in cases.unwrap_or_default() {
                 match raw.table("`[[case]]`".to_owned()) {
                     Some(table) => {
                         let case = suite.case(table, raw.at(), &callers);
@@ -193,21 +190,18 @@ impl TestSuite {
             report.unknown(&reason.at, "reason", &reason.value, Reason::LABELS, help);
         }
 
-        let template = match caller {
-            None => None,
-            Some(raw) => match (raw.text(), raw.table("`caller`".to_owned())) {
-                (Some(name), _) => {
-                    let found = callers.get(name).cloned();
-                    if found.is_none() {
-                        let help = format!("describe it: `[caller.{}]`", shown(name));
-                        report.unknown(&raw.at(), "caller", name, callers.keys().map(String::as_str), help);
-                        return None;
-                    }
-                    found
+        let template = match caller.map(|raw| (raw, raw.text(), raw.table("`caller`".to_owned()))) {
+            Some((raw, Some(name), _)) => {
+                let found = callers.get(name).cloned();
+                if found.is_none() {
+                    let help = format!("describe it: `[caller.{}]`", shown(name));
+                    report.unknown(&raw.at(), "caller", name, callers.keys().map(String::as_str), help);
+                    return None;
                 }
-                (None, Some(table)) => Some(self.caller(None, table)?),
-                (None, None) => None,
-            },
+                found
+            }
+            Some((_, None, Some(table))) => Some(self.caller(None, table)?),
+            _ => None,
         };
         let (Some(mut template), Some(method), Some(expect)) = (template, method, expect) else {
             report.error(&at, "a case without `caller`, `method` or `expect`", "write all three");
