@@ -1,7 +1,6 @@
 //! The replay guards: one process, replicas on a real nats-server. A model of them is `crates/guard-model`.
 
 mod cluster;
-mod faults;
 mod local;
 mod model;
 mod outcomes;

@@ -98,7 +98,7 @@ impl Fleet {
             Memory::Elsewhere(url) => urls = url,
         }
         let mut child = command
-            .args(["--exact", "guard::faults::replica", "--ignored", "--nocapture", "--test-threads", "1"])
+            .args(["--exact", "at_most_once::replica", "--ignored", "--nocapture", "--test-threads", "1"])
             .env(URLS, urls)
             .env(LEDGER, self.folder.path().join(life.to_string()))
             .stdin(Stdio::piped())

@@ -5,7 +5,7 @@
 //! reason of every refusal in what was done to whom: a refusal without one fails it, too.
 //!
 //! By default 200,000 messages, in about two and a half minutes. The long run:
-//! `SEALWIRE_FAULT_MESSAGES=2000000 cargo test --release --test bus guard::faults -- --nocapture`
+//! `SEALWIRE_FAULT_MESSAGES=2000000 cargo test --release --test bus at_most_once -- --nocapture`
 
 mod chaos;
 mod fleet;
