@@ -46,5 +46,5 @@ pub use model::{
 #[cfg(feature = "policy-tools")]
 pub use tools::{
     Access, AccessCell, CallerGroup, CellRule, Change, Diff, Direction, Failure, FormatError, Matrix, MatrixRow,
-    Replay, Replayed, RuleChange, TestReport, TestSuite, format, json_schema, test_json_schema,
+    Replay, ReplayTotals, Replayed, RuleChange, TestReport, TestSuite, format, json_schema, test_json_schema,
 };

@@ -29,7 +29,7 @@ pub use caller_group::CallerGroup;
 pub use diff::{Change, Diff, Direction};
 pub use format::{FormatError, format};
 pub use json_schema::{json_schema, test_json_schema};
-pub use replay::{Replay, Replayed};
+pub use replay::{Replay, ReplayTotals, Replayed};
 pub use structure::RuleChange;
 pub use test_report::{Failure, TestReport};
 pub use test_suite::TestSuite;

@@ -279,6 +279,16 @@ fn recordings_are_put_to_other_policies() {
     );
     let replay = Replay::run(&set, "{\"at_ms\":1}\n");
     assert_eq!(replay.unreadable[0].0, 1);
+
+    // However many there are, and however long.
+    let replay = Replay::run(&set, &"no record\n".repeat(1_500));
+    assert_eq!((replay.unreadable.len(), replay.totals.unreadable), (1_000, 1_500));
+    assert!(replay.to_string().contains("500 more lines are not listed\n0 calls: "), "{}", replay.totals.unreadable);
+    let long = format!("{{\"{}\":1}}\n", "x".repeat(1 << 20));
+    assert!(Replay::run(&set, &long).to_string().contains("longer than 1048576 bytes"));
+    let many = format!("{{\"{}\":1}}\n", "x".repeat(900_000)).repeat(20);
+    let replay = Replay::run(&set, &many);
+    assert_eq!((replay.unreadable.len(), replay.totals.unreadable), (4, 20));
 }
 
 #[test]

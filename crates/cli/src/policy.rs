@@ -9,6 +9,7 @@ mod explain;
 mod first_call;
 mod fmt;
 mod learn;
+mod lines;
 mod matrix;
 mod schema;
 mod skeleton;

@@ -19,12 +19,29 @@ pub struct Replay {
     pub revision: Revision,
     /// How many calls were asked about.
     pub calls: usize,
-    /// The calls that would come out differently.
+    /// The calls that would come out differently: the first ones, as [`totals`](Self::totals) says.
     pub different: Vec<Replayed>,
-    /// The calls of which that cannot be told, because the record lacks something that the policy asks.
+    /// The first calls of which that cannot be told, because the record lacks something that the policy asks.
     pub unknown: Vec<Replayed>,
-    /// The lines that are no records, with what is wrong.
+    /// The first lines that are no records, with what is wrong.
     pub unreadable: Vec<(usize, String)>,
+    /// How many there are of each.
+    pub totals: ReplayTotals,
+    /// The bytes of the lines that are listed.
+    #[serde(skip)]
+    listed: usize,
+}
+
+/// How many lines of a recording are of which kind. A [`Replay`] lists the first 1,000 of each, as far as these have no more than 4 MiB
+/// together: a recording may have millions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ReplayTotals {
+    /// Calls that would come out differently.
+    pub different: usize,
+    /// Calls of which that cannot be told.
+    pub unknown: usize,
+    /// Lines that are no records.
+    pub unreadable: usize,
 }
 
 /// One recorded decision and what became of it.
@@ -41,47 +58,94 @@ pub struct Replayed {
     pub why: Option<String>,
 }
 
+/// The most lines of a kind that are listed, and the most bytes that all of them have.
+const LISTED: usize = 1_000;
+const LISTED_BYTES: usize = 4 << 20;
+
 impl Replay {
-    /// Puts every line of a recording to `set`.
+    /// The longest line that is read, in bytes: no message is larger than 1 MiB, so no record of one is.
+    pub const MAX_LINE: usize = 1 << 20;
+
+    /// Of no calls yet.
     #[must_use]
-    pub fn run(set: &PolicySet, recording: &str) -> Self {
-        let mut replay = Self {
+    pub fn new(set: &PolicySet) -> Self {
+        Self {
             revision: set.revision().clone(),
             calls: 0,
             different: Vec::new(),
             unknown: Vec::new(),
             unreadable: Vec::new(),
-        };
-        for (position, text) in recording.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
-            let line = position + 1;
-            let record: DecisionRecord = match serde_json::from_str(text) {
-                Ok(record) => record,
-                Err(error) => {
-                    replay.unreadable.push((line, error.to_string()));
-                    continue;
-                }
-            };
-            // No decision: it says how the call went on that one was made about.
-            if matches!(record.stream, Some(StreamRecord::Ended { .. })) {
-                continue;
-            }
-            replay.calls += 1;
-            let (now, why) = record.again(set);
-            let list = match why {
-                Some(_) => &mut replay.unknown,
-                None if now.verdict != record.verdict => &mut replay.different,
-                None => continue,
-            };
-            list.push(Replayed { line, record, now, why });
+            totals: ReplayTotals::default(),
+            listed: 0,
+        }
+    }
+
+    /// Puts every line of a recording to `set`.
+    #[must_use]
+    pub fn run(set: &PolicySet, recording: &str) -> Self {
+        let mut replay = Self::new(set);
+        for (position, text) in recording.lines().enumerate() {
+            replay.line(set, position + 1, text.as_bytes());
         }
         replay
+    }
+
+    /// Puts one more line, counted from 1, to the `set` that this was made with: for recordings that are read line by line.
+    pub fn line(&mut self, set: &PolicySet, line: usize, text: &[u8]) {
+        if text.trim_ascii().is_empty() {
+            return;
+        }
+        let record: DecisionRecord = match read(text) {
+            Ok(record) => record,
+            Err(error) => {
+                self.totals.unreadable += 1;
+                if self.lists(self.totals.unreadable, error.len()) {
+                    self.unreadable.push((line, error));
+                }
+                return;
+            }
+        };
+        // No decision: it says how the call went on that one was made about.
+        if matches!(record.stream, Some(StreamRecord::Ended { .. })) {
+            return;
+        }
+        self.calls += 1;
+        let (now, why) = record.again(set);
+        let is_unknown = why.is_some();
+        if !is_unknown && now.verdict == record.verdict {
+            return;
+        }
+        let total = if is_unknown { &mut self.totals.unknown } else { &mut self.totals.different };
+        *total += 1;
+        let total = *total;
+        if self.lists(total, text.len()) {
+            let list = if is_unknown { &mut self.unknown } else { &mut self.different };
+            list.push(Replayed { line, record, now, why });
+        }
+    }
+
+    /// Whether the one that is the `total`-th of its kind is listed.
+    fn lists(&mut self, total: usize, bytes: usize) -> bool {
+        if total > LISTED {
+            return false;
+        }
+        // Once there is no room, nothing is listed any more: those that are, are the first.
+        self.listed = self.listed.saturating_add(bytes);
+        self.listed <= LISTED_BYTES
     }
 
     /// Whether every call would certainly come out as it did.
     #[must_use]
     pub fn is_same(&self) -> bool {
-        self.different.is_empty() && self.unknown.is_empty() && self.unreadable.is_empty()
+        self.totals == ReplayTotals::default()
     }
+}
+
+fn read(text: &[u8]) -> Result<DecisionRecord, String> {
+    if text.len() > Replay::MAX_LINE {
+        return Err(format!("longer than {} bytes", Replay::MAX_LINE));
+    }
+    serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
 impl DecisionRecord {
@@ -197,14 +261,17 @@ impl fmt::Display for Replay {
         for (line, error) in &self.unreadable {
             writeln!(f, "line {line}: not a recorded decision: {error}")?;
         }
+        let ReplayTotals { different, unknown, unreadable } = self.totals;
+        let listed = self.different.len() + self.unknown.len() + self.unreadable.len();
+        let left_out = (different + unknown + unreadable).saturating_sub(listed);
+        if left_out > 0 {
+            writeln!(f, "{left_out} more lines are not listed")?;
+        }
         write!(
             f,
-            "{} calls: {} would come out differently, {} cannot be told, {} unreadable lines (policy revision {})",
-            self.calls,
-            self.different.len(),
-            self.unknown.len(),
-            self.unreadable.len(),
-            self.revision
+            "{} calls: {different} would come out differently, {unknown} cannot be told, {unreadable} unreadable lines (policy \
+             revision {})",
+            self.calls, self.revision
         )
     }
 }

@@ -1,15 +1,20 @@
 //! `sealwire policy diff`: what changes from one folder to another, and for which recorded calls.
 //! Never says that nothing changes when it cannot tell: such calls are listed, too.
 
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use sealwire::MethodName;
-use sealwire::policy::{self, DecisionRecord, Methods, Replay};
+use sealwire::policy::{self, DecisionRecord, Methods, PolicySet, Replay};
 use serde::Serialize;
 
+use super::lines::Lines;
 use super::{known_methods, load_with};
 use crate::exit::{Exit, Failure};
+use crate::files::at;
 use crate::output::Output;
 
 /// Say in words what changes between two policy folders, and which recorded calls would come out differently
@@ -30,7 +35,8 @@ pub(crate) struct Diff {
     /// The folder after
     #[arg(value_name = "NEW")]
     new: PathBuf,
-    /// Put the calls of a recording to the new policies, and list those whose verdict would differ
+    /// Put the calls of a recording to the new policies, and list those whose verdict would differ; the first 1,000, and how many there
+    /// are
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
     /// End with exit code 13 when something differs: with --replay of any calls, one of these; without, anything
@@ -50,11 +56,11 @@ struct Compared<'a> {
 impl Diff {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let working = out.working("comparing the policies");
-        let recording = self.replay.as_deref().map(read).transpose()?;
-        let methods = recorded_methods(recording.as_deref().unwrap_or_default());
+        let mut recording = self.replay.as_deref().map(Recording::open).transpose()?;
+        let methods = recording.as_mut().map_or_else(|| Ok(known_methods()), Recording::methods)?;
         let (old, new) = (load_with(&self.old, &methods, out)?, load_with(&self.new, &methods, out)?);
         let diff = policy::Diff::between(&old, &new);
-        let replay = recording.as_deref().map(|recording| Replay::run(&new, recording));
+        let replay = recording.as_mut().map(|recording| recording.replay(&new)).transpose()?;
         drop(working);
         // A recording without calls says nothing of the policies.
         let replayed = replay.as_ref().filter(|replay| replay.calls > 0 || !replay.is_same());
@@ -67,16 +73,57 @@ impl Diff {
     }
 }
 
-fn read(file: &Path) -> Result<String, Failure> {
-    let bytes = std::fs::read(file).map_err(|error| Failure::input(format!("`{}`: {error}", file.display())))?;
-    // A line that is not UTF-8 is no record, and told as such; the others count.
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+/// A recording, which is read twice, line by line: it may be larger than memory. As far as it goes when it is opened, since a
+/// service may be adding to it.
+struct Recording<'a> {
+    path: &'a Path,
+    file: File,
+    length: u64,
 }
 
-/// The methods that the recording service had: files need not declare them all.
-fn recorded_methods(recording: &str) -> Methods {
-    let records = recording.lines().filter_map(|line| serde_json::from_str::<DecisionRecord>(line).ok());
-    let names = records.filter(|record| record.reason != "unknown_method").map(|record| record.method);
-    let names: std::collections::BTreeSet<String> = names.collect();
-    names.iter().filter_map(|name| MethodName::new(name.as_str()).ok()).fold(known_methods(), Methods::with)
+/// The most methods of a recording: more than any service has.
+const METHODS: usize = 10_000;
+
+impl<'a> Recording<'a> {
+    fn open(path: &'a Path) -> Result<Self, Failure> {
+        let fail = |error: io::Error| at(path, &error);
+        let mut file = File::open(path).map_err(fail)?;
+        if !file.metadata().map_err(fail)?.is_file() {
+            // A pipe can be read once. The copy has no name, and goes with this process.
+            file =
+                tempfile::tempfile().and_then(|mut copy| io::copy(&mut file, &mut copy).map(|_| copy)).map_err(fail)?;
+        }
+        let length = file.metadata().map_err(fail)?.len();
+        Ok(Self { path, file, length })
+    }
+
+    fn each(&mut self, mut take: impl FnMut(usize, &[u8])) -> Result<(), Failure> {
+        let fail = |error: io::Error| at(self.path, &error);
+        self.file.rewind().map_err(fail)?;
+        let mut lines = Lines::new((&self.file).take(self.length));
+        while let Some((number, line)) = lines.next().map_err(fail)? {
+            take(number, line);
+        }
+        Ok(())
+    }
+
+    /// The methods that the recording service had: files need not declare them all.
+    fn methods(&mut self) -> Result<Methods, Failure> {
+        let mut names = BTreeSet::new();
+        self.each(|_, line| {
+            if names.len() < METHODS
+                && let Ok(record) = serde_json::from_slice::<DecisionRecord>(line)
+                && record.reason != "unknown_method"
+            {
+                names.extend(MethodName::new(&record.method).ok());
+            }
+        })?;
+        Ok(names.into_iter().fold(known_methods(), Methods::with))
+    }
+
+    fn replay(&mut self, set: &PolicySet) -> Result<Replay, Failure> {
+        let mut replay = Replay::new(set);
+        self.each(|number, line| replay.line(set, number, line))?;
+        Ok(replay)
+    }
 }

@@ -253,6 +253,51 @@ fn diff_says_what_changes_and_which_recorded_calls_come_out_differently() {
     shell.run("policy diff policies new").fails(11, &["bank.toml:2"]);
 }
 
+/// A busy service records gigabytes.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_recording_larger_than_memory_is_replayed() {
+    let shell = shell();
+    let calls = record(&shell, "policies", &[500, 2_000, 9_000]);
+    shell.write("new/bank.toml", &RULES.replace("max = 5000", "max = 1000"));
+    shell.write("decisions.jsonl", &calls);
+    let file = std::fs::OpenOptions::new().append(true).open(shell.path("decisions.jsonl")).unwrap();
+    // A hole, which takes no room on the disk: one line of a GiB.
+    file.set_len((calls.len() as u64) + (1 << 30)).unwrap();
+    std::io::Write::write_all(&mut &file, format!("\n{calls}").as_bytes()).unwrap();
+    let line = ["policy", "diff", "policies", "new", "--replay", "decisions.jsonl"];
+    let ran = shell.command_after("ulimit -v 1000000;", &line).output().unwrap();
+    let said = String::from_utf8(ran.stdout).unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    for words in [
+        "line 2: tom bank/transfer",
+        "line 6: tom bank/transfer",
+        "line 4: not a recorded decision: longer than 1048576 bytes",
+        "6 calls: 2 would come out differently, 0 cannot be told, 1 unreadable",
+    ] {
+        assert!(said.contains(words), "no `{words}` in {said}");
+    }
+}
+
+#[test]
+fn a_recording_may_come_through_a_pipe_and_what_is_listed_of_it_is_bounded() {
+    let shell = shell();
+    shell.write("new/bank.toml", &RULES.replace("max = 5000", "max = 1000"));
+    let calls = record(&shell, "policies", &[2_000]).repeat(1_200);
+    let line = ["policy", "diff", "policies", "new", "--replay", "/dev/stdin", "--exit-code"];
+    let ran = shell.run_with_stdin(&line, calls.as_bytes());
+    says(&ran, 13, &["line 1000: tom", "200 more lines are not listed\n1200 calls: 1200 would come out differently"]);
+    assert!(!ran.stdout.contains("line 1001:"), "{}", ran.stdout.len());
+    let ran = shell.run_with_stdin(&[&line[..], &["--json"]].concat(), calls.as_bytes());
+    let replay = &ran.json()["replay"];
+    assert_eq!(replay["different"].as_array().unwrap().len(), 1_000);
+    assert_eq!(replay["totals"], json!({ "different": 1_200, "unknown": 0, "unreadable": 0 }));
+    // Text that is none is told as that, and not read as another.
+    let broken = [b"{\"at_ms\":1,\"revision\":\"\xff\"}\n", calls.as_bytes()].concat();
+    says(&shell.run_with_stdin(&line, &broken), 13, &["line 1: not a recorded decision: invalid unicode"]);
+    shell.run("policy diff policies new --replay policies").fails(30, &["`policies`: Is a directory"]);
+}
+
 #[test]
 fn method_that_no_file_declares_is_replayed_as_the_service_had_it() {
     let shell = Shell::new();

@@ -2,19 +2,18 @@
 //! Never keeps more than a line of them, and never believes one that others could have written.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use sealwire::auth::{SecretFileError, open_public};
 use sealwire::policy::{DecisionRecord, StreamRecord};
 
 use crate::exit::{Exit, Failure};
+use crate::policy::lines::Lines;
 
 /// What is read at most: some hours of a busy service.
 const MAX_RECORDS: usize = 1_000_000;
 const MAX_BYTES: u64 = 1 << 30;
-/// No message is larger, so no record of one is.
-const MAX_LINE: u64 = 1 << 20;
 
 /// A line that is no record.
 #[derive(Debug)]
@@ -51,16 +50,8 @@ impl<'a> Records<'a> {
         let mut count = 0;
         for (path, file) in self.0 {
             let at = |error| Failure::input(format!("`{}`: {error}", path.display()));
-            let mut reader = BufReader::new(file.take(MAX_BYTES));
-            let mut line = Vec::new();
-            for number in 1_usize.. {
-                line.clear();
-                if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).map_err(at)? == 0 {
-                    break;
-                }
-                if !line.ends_with(b"\n") {
-                    reader.skip_until(b'\n').map_err(at)?;
-                }
+            let mut lines = Lines::new(file.take(MAX_BYTES));
+            while let Some((number, line)) = lines.next().map_err(at)? {
                 if line.trim_ascii().is_empty() {
                     continue;
                 }
@@ -68,7 +59,7 @@ impl<'a> Records<'a> {
                 if count > MAX_RECORDS {
                     return Err(too_much(&format!("{MAX_RECORDS} decisions")));
                 }
-                let record = serde_json::from_slice::<DecisionRecord>(&line).map_err(|_| Unreadable);
+                let record = serde_json::from_slice::<DecisionRecord>(line).map_err(|_| Unreadable);
                 // The end of a stream is no decision.
                 if !matches!(&record, Ok(DecisionRecord { stream: Some(StreamRecord::Ended { .. }), .. })) {
                     take(&format!("{}:{number}", path.display()), record);

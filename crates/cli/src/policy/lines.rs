@@ -1,0 +1,35 @@
+//! The lines of a recording, one after the other.
+//! Never keeps more than one of them, and of that no more than a record can have.
+
+use std::io::{self, BufRead as _, BufReader, Read};
+
+use sealwire::policy::Replay;
+
+/// A byte more than a line may have tells that one is longer.
+const MOST: u64 = Replay::MAX_LINE as u64 + 1;
+
+#[derive(Debug)]
+pub(super) struct Lines<R> {
+    reader: BufReader<R>,
+    line: Vec<u8>,
+    number: usize,
+}
+
+impl<R: Read> Lines<R> {
+    pub(super) fn new(reader: R) -> Self {
+        Self { reader: BufReader::new(reader), line: Vec::new(), number: 0 }
+    }
+
+    /// The next line without its end, and its number, counted from 1. What is longer than a record can be is cut off.
+    pub(super) fn next(&mut self) -> io::Result<Option<(usize, &[u8])>> {
+        self.line.clear();
+        if self.reader.by_ref().take(MOST).read_until(b'\n', &mut self.line)? == 0 {
+            return Ok(None);
+        }
+        if !self.line.ends_with(b"\n") {
+            self.reader.skip_until(b'\n')?;
+        }
+        self.number += 1;
+        Ok(Some((self.number, self.line.strip_suffix(b"\n").unwrap_or(&self.line))))
+    }
+}
