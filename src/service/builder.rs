@@ -25,7 +25,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::files::FileTrust;
 use crate::log_limiter::KeyedLogLimiter;
 use crate::name::MethodName;
-use crate::policy::{DecisionRecord, Methods, PolicyErrors, PolicySet};
+use crate::policy::{DecisionRecord, Finding, Methods, PolicyErrors, PolicySet};
 use crate::rpc::RpcError;
 use crate::wire::{Endpoint, KeyError, random_bytes};
 
@@ -245,10 +245,8 @@ impl Builder<Ready> {
         let policy = match policy {
             Source::Set(set) => *set,
             Source::Folder(folder, trust) => {
-                let (set, warnings) = PolicySet::open_trusted(&folder, Some(&trust), &registered)?;
-                for warning in warnings {
-                    tracing::warn!(target: "sealwire::policy", %warning, "policy");
-                }
+                let (set, findings) = PolicySet::open_trusted(&folder, Some(&trust), &registered)?;
+                findings.iter().for_each(Finding::log);
                 set
             }
         };

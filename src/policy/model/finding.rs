@@ -50,6 +50,16 @@ impl fmt::Display for Finding {
     }
 }
 
+impl Finding {
+    /// Logs it as what it is. A folder that cannot be read is an error, though the service starts with it and denies everything.
+    pub(crate) fn log(&self) {
+        match self.severity {
+            Severity::Error => tracing::error!(target: "sealwire::policy", finding = %self, "policy"),
+            Severity::Warning => tracing::warn!(target: "sealwire::policy", finding = %self, "policy"),
+        }
+    }
+}
+
 /// A policy folder that cannot be used: everything found in it, errors first within each file and line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PolicyErrors {

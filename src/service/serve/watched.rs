@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::super::Service;
 use super::fingerprint::Fingerprint;
 use crate::files::FileTrust;
-use crate::policy::{PolicyStore, Reload};
+use crate::policy::{Finding, PolicyStore, Reload};
 
 /// Files or folders, and what to do when they change.
 ///
@@ -109,9 +109,7 @@ impl Watched {
                     Polled::Refused(format!("(revision {kept}) {errors}"))
                 }
                 Reload::Loaded { revision, warnings } => {
-                    for warning in warnings {
-                        tracing::warn!(target: "sealwire::policy", %warning, "policy");
-                    }
+                    warnings.iter().for_each(Finding::log);
                     service.replace_policy(store.current());
                     refused.store(false, Ordering::Relaxed);
                     Polled::Applied(format!("revision {revision}"))

@@ -4,6 +4,7 @@
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Command;
 
+use crate::process::{heard, says as says_by_and_by, spawn};
 use crate::shell::{Ran, Shell};
 use sealwire::Name;
 use sealwire::auth::Caller;
@@ -397,6 +398,24 @@ fn reviewers_path_is_one_script() {
 
     lower("bank.toml", "[rule.small-transfers]", "[rule.small-transfers]\nallows = 1");
     says(&review(), 11, &["bank.toml:10: error", "allows"]);
+}
+
+/// A service starts without them, and denies everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_that_cannot_be_read_are_no_warning_in_the_log() {
+    let shell = Shell::new();
+    shell.run("keys new-token-key https://dev.example").ok();
+    shell.run("keys new-agent tom --service dev/demo=demo.ring.json").ok();
+    let config = "environment = \"dev\"\nservice = \"demo\"\n[nats]\nurls = [\"nats://127.0.0.1:1\"]\n[keys]\n\
+                  ring = \"demo.ring.json\"\n[[tokens.issuer]]\nissuer = \"https://dev.example\"\njwks = \"jwks.json\"\n\
+                  [policy]\nfolder = \"nowhere\"\n[replay]\nskew_s = 0\n";
+    shell.write("demo.toml", config);
+    let mut service = spawn(&shell, &["serve", "demo", "--config", "demo.toml"]);
+    let mut log = heard(service.stderr.take().unwrap());
+    says_by_and_by(&mut log, "nowhere` cannot be read").await;
+    let log = log.borrow().clone();
+    let line = log.lines().find(|line| line.contains("nowhere` cannot be read")).unwrap();
+    assert!(line.contains("ERROR sealwire::policy: policy finding=error: ") && !line.contains("warn"), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
