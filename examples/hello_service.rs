@@ -1,6 +1,6 @@
 //! A service with one method. It needs `sealwire.toml` and what that names in the working folder: see README.md.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 
 use sealwire::Config;
 use sealwire::rpc::RpcError;
@@ -13,21 +13,22 @@ struct Add {
 }
 
 async fn add(ctx: Ctx, p: Add) -> Result<f64, RpcError> {
-    println!("{} may add, because of {:?}", ctx.caller().agent, ctx.permit().rule());
+    tracing::info!("{} may add, because of {:?}", ctx.caller().agent, ctx.permit().rule());
     Ok(p.a + p.b)
 }
 
 #[tokio::main]
 async fn main() {
     if let Err(error) = run().await {
-        eprintln!("error: {error}");
+        let _ = writeln!(std::io::stderr(), "error: {error}");
         std::process::exit(1);
     }
 }
 
 async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    tracing_subscriber::fmt().with_ansi(colours).init(); // what it waits for, and what it does
+    // What it waits for, and what it does. A log that nobody takes ends nothing.
+    tracing_subscriber::fmt().with_ansi(colours).log_internal_errors(false).init();
     let config = Config::load("sealwire.toml")?;
     let (builder, options) = config.builder().await?;
     let service = builder.methods(Router::new(()).method("math/add", add)).build()?;

@@ -138,6 +138,29 @@ async fn five_minutes_to_your_own_service_and_client() {
     }
 }
 
+/// What people copy. Their disk may be full, or their terminal gone.
+#[test]
+#[cfg(target_os = "linux")]
+fn programs_whose_output_nobody_takes_go_on_and_end_as_they_would() {
+    let mut build = Command::new(env!("CARGO"));
+    let built = build.args(["build", "--quiet", "--locked", "--examples"]).current_dir(root()).status();
+    assert!(built.unwrap().success());
+    let folder = tempfile::tempdir().unwrap();
+    let run = |program: &str| {
+        let script = format!("exec {}/examples/hello_{program} > /dev/full 2>&1", bin().display());
+        Ended(shell(&script, folder.path()).spawn().unwrap())
+    };
+    for program in ["service", "client"] {
+        assert_eq!(run(program).0.wait().unwrap().code(), Some(1), "{program}: its files are not there");
+    }
+    let init = format!("sealwire init . --port {}", sealwire_testkit::free_port());
+    assert!(shell(&init, folder.path()).output().unwrap().status.success());
+    let mut service = run("service");
+    // It says that it waits for its broker.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(service.0.try_wait().unwrap(), None);
+}
+
 /// The first policy, and the two commands that the text around it names.
 #[test]
 fn a_first_policy_is_one() {

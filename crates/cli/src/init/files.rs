@@ -152,6 +152,8 @@ fn manifest(service: &Name, sources: Option<&Path>) -> String {
          # The shared guard is what any number of replicas have.\n\
          sealwire = {{ {sealwire}, features = [\"shared-guard\"] }}\nserde = {{ version = \"1\", features = [\"derive\"] }}\n\
          tokio = {{ version = \"1\", features = [\"macros\", \"rt-multi-thread\", \"signal\"] }}\n\
+         # What the service logs, and where.\n\
+         tracing = \"0.1\"\n\
          tracing-subscriber = {{ version = \"0.3\", default-features = false, features = [\"ansi\", \"fmt\"] }}\n\n\
          # No member of a workspace that it may lie in.\n[workspace]\n"
     )
