@@ -7,7 +7,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
@@ -45,7 +45,8 @@ pub fn answer() -> Option<ExitCode> {
         return None;
     }
     let guarded = guard(words).unwrap_or_else(|error| {
-        eprintln!("{error}");
+        // Where nobody reads there is nothing left to say.
+        let _ = writeln!(io::stderr(), "{error}");
         NOT_STARTED
     });
     Some(ExitCode::from(guarded))
