@@ -1,7 +1,7 @@
 //! Files that commands read and change: inputs from stdin, public files replaced in one step, one change at a time.
 //! Never writes a secret: that is `sealwire::auth::write_secret`'s work.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -98,6 +98,21 @@ pub(crate) fn check_output(path: &Path, what: &str, is_such: impl Fn(&str) -> bo
     }
     Err(Failure::input(format!("`{}` is there already, and holds no {what}: it is not overwritten", path.display()))
         .help("name another file, or remove that one first"))
+}
+
+/// Fails if two files that are about to be written are one, whatever they are called: the second would take the place of the first.
+pub(crate) fn check_apart<'a>(outputs: impl IntoIterator<Item = (&'static str, &'a Path)>) -> Result<(), Failure> {
+    let mut places = BTreeMap::new();
+    for (what, path) in outputs {
+        // Where it cannot lie anywhere, whoever writes it says why.
+        let Ok(place) = locate_file(path) else { continue };
+        // Two of a kind are told by whoever opens them.
+        if let Some(other) = places.insert(place, what).filter(|other| *other != what) {
+            return Err(Failure::input(format!("`{}` is named for {other} and for {what}", path.display()))
+                .help("nothing was written: name two files"));
+        }
+    }
+    Ok(())
 }
 
 /// Far more than anything that a command replaces.

@@ -122,6 +122,12 @@ impl Serve {
                  the demonstration methods are served by: sealwire serve demo",
             ));
         }
+        let outputs = [
+            ("the state of the replay guard", &config.replay.state),
+            ("the state of this instance", &state_file),
+            ("recorded decisions", &record_decisions),
+        ];
+        files::check_apart(outputs.into_iter().filter_map(|(what, path)| Some((what, path.as_deref()?))))?;
         if let Some(path) = &state_file {
             files::check_output(path, "state of an instance", is_state)?;
         }

@@ -14,7 +14,7 @@ use super::new_agent::{ServiceRing, opened, save};
 use super::request::read_request;
 use super::ring::Ring;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{Lock, check_output, write_public};
+use crate::files::{Lock, check_apart, check_output, write_public};
 use crate::output::Output;
 use crate::when;
 
@@ -110,6 +110,8 @@ impl Enrol {
         let path = self.out.clone().unwrap_or_else(|| format!("{}.enrolment.json", request.agent).into());
         let printed = path == Path::new("-");
         if !printed {
+            let rings = self.services.iter().map(|service| ("a key ring", service.path.as_path()));
+            check_apart(rings.chain([("the enrolment", path.as_path())]))?;
             check_output(&path, "enrolment", |text| serde_json::from_str::<Enrolment>(text).is_ok())?;
         }
 

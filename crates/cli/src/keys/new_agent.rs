@@ -18,7 +18,7 @@ use super::ring::Ring;
 use super::{Alg, AudienceArg};
 use crate::dev;
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::Lock;
+use crate::files::{Lock, check_apart};
 use crate::output::Output;
 use crate::policy;
 use crate::project::Project;
@@ -132,6 +132,8 @@ impl NewAgent {
         out: &Output,
     ) -> Result<Exit, Failure> {
         self.check_folders()?;
+        let rings = self.services.iter().map(|service| ("a key ring", service.path.as_path()));
+        check_apart(rings.chain([("the credentials", path)]))?;
         let environment = environment(&self.services)?;
         let kid = self.kid.clone().unwrap_or_else(|| format!("{}.k1", self.name));
         let key = AgentKey::generate(&kid, self.alg.into()).or_fail(Exit::Input)?;

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use sealwire::auth::{KeySet, Symmetric, TokenIssuer, locate_file};
+use sealwire::auth::{KeySet, Symmetric, TokenIssuer};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{self, Lock};
+use crate::files::{self, Lock, check_apart};
 use crate::output::Output;
 
 /// Make a key that signs access tokens, and the key set that services verify them with
@@ -35,11 +35,7 @@ pub(crate) struct NewTokenKey {
 impl NewTokenKey {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let _lock = Lock::of([self.jwks.as_path()]);
-        let place = |path: &Path| locate_file(path).or_fail(Exit::Input);
-        if place(&self.out)? == place(&self.jwks)? {
-            let message = format!("`{}` is named for the private key and for the key set", self.out.display());
-            return Err(Failure::input(message).help("everybody may read the set: name two files"));
-        }
+        check_apart([("the private key", self.out.as_path()), ("the key set", self.jwks.as_path())])?;
         let issuer = TokenIssuer::generate(&self.issuer).or_fail(Exit::Input)?;
         // The set first in memory, so that a set that cannot be used does not leave a key without one.
         let set = with_key(&self.jwks, &issuer)?;

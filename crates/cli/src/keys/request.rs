@@ -15,7 +15,7 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use crate::exit::{Exit, Failure, OrFail as _};
-use crate::files::{self, write_new};
+use crate::files::{self, check_apart, write_new};
 use crate::output::Output;
 use crate::when;
 
@@ -94,6 +94,7 @@ impl Request {
         let name = &self.name;
         let path = self.out.clone().unwrap_or_else(|| format!("{name}.creds.json").into());
         let request = self.request.clone().unwrap_or_else(|| format!("{name}.request").into());
+        check_apart([("the credentials", path.as_path()), ("the request", request.as_path())])?;
         let kid = self.kid.clone().unwrap_or_else(|| format!("{name}.k1"));
         let key = AgentKey::generate(&kid, ProofAlgorithm::EdDsa).or_fail(Exit::Input)?;
         let user = self.nkey.then(KeyPair::new_user);

@@ -103,6 +103,36 @@ fn new_agent_makes_private_files_that_library_and_service_accept() {
     shell.never_said(&derived(&math));
 }
 
+/// The one written last would have taken the place of the other, or the command ended half-way.
+#[test]
+fn outputs_that_are_one_file_are_refused_before_anything_is_written() {
+    let shell = Shell::new();
+    std::fs::create_dir(shell.path("folder")).unwrap();
+    std::os::unix::fs::symlink("folder", shell.path("link")).unwrap();
+    for line in [
+        "keys new-agent a --service dev/math=x --out x",
+        "keys new-agent a --service dev/bank=y --service dev/math=folder/x --out link/x",
+        "keys request a --environment dev --out x --request ./x",
+        "keys request a --environment dev --out link/x --request folder/x",
+        "keys new-token-key https://dev.example --out link/x --jwks folder/x",
+    ] {
+        shell.run(line).fails(30, &["x` is named for ", "name two files"]);
+        assert_eq!(shell.files(), ["folder", "link"], "{line}");
+        assert_eq!(std::fs::read_dir(shell.path("folder")).unwrap().count(), 0, "{line}");
+    }
+
+    shell.run("keys new-service dev/math").ok();
+    let thumbprint = shell.run("keys request r2 --environment dev --json").ok().json()["thumbprint"].clone();
+    let enrol = format!("keys enrol r2 r2.request --thumbprint {}", thumbprint.as_str().unwrap());
+    let before = shell.files();
+    for (ring, out) in [("x", "x"), ("folder/x", "link/x")] {
+        let line = format!("{enrol} --service dev/math={ring} --pin-from math.service-key.json --out {out}");
+        shell.run(&line).fails(30, &["x` is named for a key ring and for the enrolment"]);
+        assert_eq!(shell.files(), before, "{line}");
+        assert_eq!(std::fs::read_dir(shell.path("folder")).unwrap().count(), 0, "{line}");
+    }
+}
+
 #[test]
 fn second_agent_joins_the_ring_and_an_existing_one_is_not_overwritten() {
     let shell = Shell::new();
