@@ -66,6 +66,13 @@ impl Recorder {
         check_mode(path, &open_public(path).or_fail(Exit::Input)?)?;
         // Nobody but us and root can have exchanged it since.
         let mut file = OpenOptions::new().read(true).append(true).open(path).map_err(fail)?;
+        if !is_recording(&file).map_err(fail)? {
+            return Err(Failure::input(format!(
+                "`{}` holds no recorded decisions: none is added to it",
+                path.display()
+            ))
+            .help("name another file"));
+        }
         let torn = is_torn(&mut file).map_err(fail)?;
         tracing::info!(target: "sealwire::record", file = %path.display(), "decisions are recorded, arguments included");
         Self::writing_to(file, torn).map_err(|error| Failure::input(format!("no thread to record decisions: {error}")))
@@ -219,6 +226,20 @@ fn make(path: &Path) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+/// Whether nothing else is in the file. By a slip in the command line it may be a key ring, which no service would read afterwards.
+fn is_recording(file: &File) -> io::Result<bool> {
+    if !file.metadata()?.is_file() {
+        return Ok(true);
+    }
+    let mut start = Vec::new();
+    // An earlier service may have been killed within its first line.
+    file.take(BEGINNING.len() as u64).read_to_end(&mut start)?;
+    Ok(BEGINNING.starts_with(&start))
+}
+
+/// With what every record begins.
+const BEGINNING: &[u8] = b"{\"at_ms\":";
 
 /// Whether the file ends within a line.
 fn is_torn(file: &mut File) -> io::Result<bool> {
@@ -413,6 +434,25 @@ mod tests {
         symlink(&elsewhere, &path).unwrap();
         refused("No such file");
         assert!(!elsewhere.exists());
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn nothing_is_added_to_what_is_no_recording() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let opened = |text: &str| {
+            sealwire::auth::write_secret(&path, text, true).unwrap();
+            Recorder::open(&path).map(Recorder::finish).map_err(|failure| failure.to_text())
+        };
+        let line = serde_json::to_string(&record(1)).unwrap() + "\n";
+        for text in ["", &line, &line[..5], &line[..20]] {
+            assert_eq!(opened(text), Ok(0), "{text}");
+        }
+        for text in ["{\n  \"audience\": \"dev/math\"", "{}\n", "\n", "x"] {
+            assert!(opened(text).is_err_and(|said| said.contains("no recorded decisions")), "{text}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
     }
 
     #[test]

@@ -439,6 +439,14 @@ async fn decisions_of_a_service_are_recorded_and_replayed() {
     shell.set_mode("decisions.jsonl", 0o644);
     shell.run_args(&serve).fails(30, &["decisions.jsonl", "chmod 600"]);
     std::fs::remove_file(shell.path("decisions.jsonl")).unwrap();
+    // Lines in a key ring would leave a service that cannot start, and a state is removed in the end.
+    let (ring, line) = (shell.read("demo.ring.json"), "serve demo --config demo.toml --record-decisions");
+    shell.run(&format!("{line} demo.ring.json")).fails(30, &["`demo.ring.json` holds no recorded decisions"]);
+    assert_eq!(shell.read("demo.ring.json"), ring);
+    shell
+        .run(&format!("{line} x --state-file ./x"))
+        .fails(30, &["x` is named for the state of this instance and for recorded"]);
+    assert!(!shell.path("x").exists());
 
     let mut service = shell.command(&serve).spawn().unwrap();
     let mut stdout = BufReader::new(service.stdout.take().unwrap());
