@@ -325,8 +325,8 @@ impl Backend for Mcp {
         // Nobody is to read a definition that was not approved, least of all a model.
         let listed = Arc::clone(&self.shared.state().tools);
         let definition = listed.get(&tool.name)?;
-        let is_on = definition.usable.is_ok() && self.shared.is_approved(definition).is_ok();
-        is_on.then(|| Arc::clone(&definition.about))
+        self.shared.is_approved(definition).ok()?;
+        definition.about().map(Arc::new)
     }
 
     fn stop(&self) -> BoxFuture<'_, ()> {

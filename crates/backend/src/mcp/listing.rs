@@ -2,7 +2,6 @@
 //! Never takes two tools of one name: neither could be told from the other.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use sealwire::service::Description;
 use serde::Deserialize;
@@ -21,8 +20,6 @@ pub struct Definition {
     pub name: String,
     /// What it does, in the server's words.
     pub description: Option<String>,
-    /// What callers are told of it.
-    pub(super) about: Arc<Description>,
     /// The whole of it, for the lock, or why it can have no digest.
     pub pin: Result<Pin, String>,
     /// What calls are judged by, or why that is not possible.
@@ -44,6 +41,33 @@ impl Definition {
         if let Err(fault) = arguments.and(result) {
             self.usable = Err(fault);
         }
+    }
+
+    /// What callers are told of it: its schemas, and what a door to MCP hands on as it is; `None` if it cannot be used. It is made when
+    /// somebody asks: as values, schemas take several times the memory of their texts.
+    pub(super) fn about(&self) -> Option<Description> {
+        #[derive(Deserialize)]
+        struct HandedOn {
+            title: Option<Value>,
+            annotations: Option<Value>,
+        }
+        let (Ok(pin), Ok(schemas)) = (&self.pin, &self.usable) else { return None };
+        let value = |schema: &Schema| serde_json::from_str::<Value>(schema.text().get()).ok();
+        let mut about = self.description.as_ref().map(Description::new).unwrap_or_default();
+        about = about.params(value(&schemas.arguments)?);
+        let HandedOn { title, annotations } = serde_json::from_str(&pin.definition).ok()?;
+        let handed_on = [("title", title), ("annotations", annotations)];
+        let mut extension: Map<String, Value> =
+            handed_on.into_iter().filter_map(|(member, value)| Some((member.to_owned(), value?))).collect();
+        match &schemas.result {
+            Some(schema) => about = about.result(value(schema)?),
+            None => {
+                let content = json!({ "type": "object", "properties": { "content": { "type": "array" } } });
+                about = about.result(content);
+                extension.insert("result".to_owned(), "content".into());
+            }
+        }
+        Some(if extension.is_empty() { about } else { about.extension("x-mcp", extension) })
     }
 
     /// What the server says of its effects (`annotations`, as `destructiveHint: true`), and why it cannot be used.
@@ -167,29 +191,6 @@ pub(super) fn read(raw: &RawValue, is_over_http: bool) -> Result<Definition, Str
         Ok(Schemas { arguments, result: result?, mirrored })
     });
     let Described { name, description, .. } = described;
-    let about = Arc::new(about(&whole));
     let pin = Pin::of(&whole).map_err(|error| error.to_string());
-    Ok(Definition { name, description, about, pin, usable })
-}
-
-/// What callers are told of a tool: its schemas, and what a door to MCP hands on as it is.
-fn about(definition: &Value) -> Description {
-    let text = definition.get("description").and_then(Value::as_str);
-    let mut about = text.map(Description::new).unwrap_or_default();
-    if let Some(schema) = definition.get("inputSchema") {
-        about = about.params(schema.clone());
-    }
-    let mut extension: Map<String, Value> = ["title", "annotations"]
-        .into_iter()
-        .filter_map(|member| Some((member.to_owned(), definition.get(member)?.clone())))
-        .collect();
-    match definition.get("outputSchema") {
-        Some(schema) => about = about.result(schema.clone()),
-        None => {
-            let content = json!({ "type": "object", "properties": { "content": { "type": "array" } } });
-            about = about.result(content);
-            extension.insert("result".to_owned(), "content".into());
-        }
-    }
-    if extension.is_empty() { about } else { about.extension("x-mcp", extension) }
+    Ok(Definition { name, description, pin, usable })
 }
