@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::headers::{Mirrored, mirrored};
 use super::session::{Members, Session, insert};
 use crate::pins::Pin;
-use crate::schema::{Schema, apart};
+use crate::schema::{Schema, SchemaError, apart};
 
 /// A tool as its server describes it.
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub struct Definition {
     pub pin: Result<Pin, String>,
     /// What calls are judged by, or why that is not possible.
     pub(super) usable: Result<Schemas, String>,
+    /// Whether its schemas can be compiled, or why not, if that was tried.
+    pub(super) tried: Option<Result<(), String>>,
 }
 
 impl Definition {
@@ -34,13 +36,18 @@ impl Definition {
 
     /// Finds what is seen only when its schemas are compiled, which is not done for what is only listed.
     pub(crate) fn try_out(&mut self) {
-        let Ok(Schemas { arguments, result, .. }) = &self.usable else { return };
-        let arguments = arguments.try_out().map_err(|error| format!("`inputSchema`: {error}"));
-        let result =
-            result.as_ref().map_or(Ok(()), Schema::try_out).map_err(|error| format!("`outputSchema`: {error}"));
-        if let Err(fault) = arguments.and(result) {
-            self.usable = Err(fault);
+        if let Ok(schemas) = &self.usable {
+            let found = schemas.try_out().map_err(|fault| fault.to_string());
+            self.found(found);
         }
+    }
+
+    /// Takes what became of trying it out.
+    pub(super) fn found(&mut self, found: Result<(), String>) {
+        if let Err(fault) = &found {
+            self.usable = Err(fault.clone());
+        }
+        self.tried = Some(found);
     }
 
     /// What callers are told of it: its schemas, and what a door to MCP hands on as it is; `None` if it cannot be used. It is made when
@@ -88,6 +95,24 @@ pub(super) struct Schemas {
     pub(super) result: Option<Schema>,
     /// Arguments that the head of a request has as well, over HTTP.
     pub(super) mirrored: Mirrored,
+}
+
+impl Schemas {
+    /// Whether they can be compiled; nothing of that is kept.
+    pub(super) fn try_out(&self) -> Result<(), SchemaFault> {
+        let Self { arguments, result, .. } = self;
+        arguments.try_out().map_err(|error| SchemaFault { member: "inputSchema", error })?;
+        let result = result.as_ref().map_or(Ok(()), Schema::try_out);
+        result.map_err(|error| SchemaFault { member: "outputSchema", error })
+    }
+}
+
+/// Why a schema cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("`{member}`: {error}")]
+pub(super) struct SchemaFault {
+    member: &'static str,
+    pub(super) error: SchemaError,
 }
 
 /// The most pages, tools and bytes of a listing.
@@ -192,5 +217,5 @@ pub(super) fn read(raw: &RawValue, is_over_http: bool) -> Result<Definition, Str
     });
     let Described { name, description, .. } = described;
     let pin = Pin::of(&whole).map_err(|error| error.to_string());
-    Ok(Definition { name, description, pin, usable })
+    Ok(Definition { name, description, pin, usable, tried: None })
 }

@@ -12,12 +12,13 @@ use tokio::time::Instant;
 
 use super::START;
 use super::conversation::{Conversation, Refusal};
-use super::listing::{self, Definition};
+use super::listing::{self, Definition, SchemaFault};
 use super::naming::Naming;
 use super::session::{Session, over};
 use crate::backend::Health;
 use crate::child::brief;
 use crate::pins::{Change, Pins, Standing};
+use crate::schema::{SchemaError, apart};
 
 /// How often a server that says nothing of changes is asked for its tools again.
 const LOOK: Duration = Duration::from_secs(300);
@@ -136,7 +137,8 @@ impl Shared {
             };
             let listed = Instant::now();
             let pause = match (tools, last) {
-                (Ok(tools), _) => {
+                (Ok(mut tools), _) => {
+                    self.try_out(&mut tools).await;
                     self.up(session, tools, changes);
                     (last, wait) = (Some(listed), AGAIN);
                     LOOK
@@ -178,9 +180,45 @@ impl Shared {
                             session.conversation().change();
                         }
                     },
-                    Ok(()) = lock.changed() => self.tell(&mut self.state()),
+                    Ok(()) = lock.changed() => {
+                        let mut tools = BTreeMap::clone(&self.listed());
+                        self.try_out(&mut tools).await;
+                        let mut state = self.state();
+                        state.tools = Arc::new(tools);
+                        self.judge(&mut state);
+                    }
                 }
             }
+        }
+    }
+
+    fn listed(&self) -> Arc<BTreeMap<String, Definition>> {
+        Arc::clone(&self.state().tools)
+    }
+
+    /// Finds which approved tools cannot be used all the same, since their schemas cannot be compiled: once for each definition, and one
+    /// after the other.
+    async fn try_out(&self, tools: &mut BTreeMap<String, Definition>) {
+        let (lock, before) = (self.pins.lock().borrow().clone(), self.listed());
+        for (name, definition) in tools.iter_mut().filter(|(_, definition)| definition.tried.is_none()) {
+            let (Ok(pin), Ok(schemas)) = (&definition.pin, &definition.usable) else { continue };
+            if lock.standing(self.name(), name, pin) != Standing::Approved {
+                continue;
+            }
+            let known =
+                before.get(name).filter(|known| known.pin == definition.pin).and_then(|known| known.tried.clone());
+            let found = match known {
+                Some(known) => known,
+                None => {
+                    let schemas = schemas.clone();
+                    match apart::READING.run(move || schemas.try_out()).await {
+                        // There is no thread for it now: then a call finds it.
+                        Err(_) | Ok(Err(SchemaFault { error: SchemaError::Failed(_), .. })) => continue,
+                        Ok(found) => found.map_err(|fault| fault.to_string()),
+                    }
+                }
+            };
+            definition.found(found);
         }
     }
 

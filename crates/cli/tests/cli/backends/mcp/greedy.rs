@@ -1,13 +1,28 @@
 //! A server whose schemas want more stack, memory and time than there is.
 
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use sealwire_backend::{Lock, Pin};
 use sealwire_testkit::python::python;
 use sealwire_testkit::{root, within};
 use serde_json::{Value, json};
 
 use super::super::stage::{LONG, POLICY, Stage};
 use super::{approved, refused, text};
+use crate::process::says;
+
+/// What the server says of a tool.
+fn listed(python: &Path, server: &Path, name: &str) -> Value {
+    let mut child =
+        Command::new(python).arg("-B").arg(server).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let asked = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    child.stdin.take().unwrap().write_all(format!("{asked}\n").as_bytes()).unwrap();
+    let said: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+    said["result"]["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == name).unwrap().clone()
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schemas_that_want_too_much_leave_the_other_methods_answering() {
@@ -18,13 +33,29 @@ async fn schemas_that_want_too_much_leave_the_other_methods_answering() {
         python.display(),
         server.display()
     );
-    let stage = Stage::new(POLICY, &backend).await;
+    let mut stage = Stage::new(POLICY, &backend).await;
     stage.shell.run("tools list").ok().says("unusable  greedy: row").says("unusable  greedy: many");
     stage.shell.run("tools approve --yes").ok().says("2 approved");
     assert_eq!(approved(&stage, "t/good", json!({})).await, text(&["good"]));
     for unusable in ["t/row", "t/many"] {
         assert_eq!(refused(stage.call(unusable, json!({})).await).0, -32004, "{unusable}");
     }
+
+    // What an earlier version approved, say: that its patterns are too large is seen only when they are compiled.
+    let lock = stage.shell.path(Lock::FILE);
+    let pin = Pin::of(&listed(python, &server, "many")).unwrap();
+    Lock::load(&lock).unwrap().amend(&lock, [("greedy".to_owned(), "many".to_owned(), pin)]).unwrap();
+    says(&mut stage.stderr, "the tool `many` cannot be used").await;
+    let said = stage.stderr.borrow().clone();
+    assert!(
+        said.contains("`many` cannot be used backend=\"greedy\" reason=\"`inputSchema`: the patterns of"),
+        "{said}"
+    );
+    assert!(!said.contains("the tool `many` is approved"), "{said}");
+    let offered = stage.shell.run("discover tools --creds planner.creds.json").ok().stdout;
+    assert!(offered.contains("t/good") && !offered.contains("t/many"), "{offered}");
+    let (code, why, _) = refused(stage.call("t/many", json!({})).await);
+    assert!(code == -32004 && why.contains("the patterns of the schema are too large"), "{why}");
 
     // More of them than there are workers, and longer than their callers wait.
     let calls = (0..4).map(|_| {
