@@ -5,6 +5,11 @@ use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+/// Puts JSON on one line, whatever services have written between its tokens: there alone ends of lines can be, where a blank is as good.
+pub(crate) fn on_one_line(text: &mut [u8]) {
+    text.iter_mut().filter(|byte| matches!(**byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+}
+
 /// Reads text that is to be an object.
 pub(crate) fn object<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, serde_json::Error> {
     if text.trim_ascii_start().starts_with('{') {

@@ -22,6 +22,7 @@ use super::parts::{Caller, Held, Parts, Said};
 use super::principal::Principal;
 use super::refusal::Refusal;
 use super::{Door, body};
+use crate::json;
 
 /// How often a client hears something: what is on the way ends connections that are silent for a minute.
 const BEAT: Duration = Duration::from_secs(15);
@@ -124,11 +125,12 @@ async fn or_beat<T>(beat: &mut Interval, next: impl Future<Output = T>) -> Optio
     said
 }
 
-/// One event, one line. JSON has ends of lines between its tokens only, where a blank is as good.
+/// One event, one line.
 pub(super) fn data(text: &[u8]) -> Bytes {
     let mut event = Vec::with_capacity(text.len() + 8);
     event.extend_from_slice(b"data: ");
-    event.extend(text.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
+    event.extend_from_slice(text);
+    json::on_one_line(&mut event);
     event.extend_from_slice(b"\n\n");
     event.into()
 }

@@ -8,6 +8,8 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
+use crate::json;
+
 /// The most messages and bytes that wait.
 const MESSAGES: usize = 256;
 const BYTES: usize = 16 << 20;
@@ -102,12 +104,11 @@ impl Outbox {
     }
 }
 
-/// A message as one line: what services have written between tokens could end it early, and what follows would be a message of its own.
-/// Strings have no such characters.
+/// A message as one line: what ends it early would make a message of its own of what follows.
 fn line(message: &impl Serialize) -> Vec<u8> {
     // Maps with keys that are no texts, and nothing else, cannot be written.
     let mut text = serde_json::to_vec(message).unwrap_or_default();
-    text.iter_mut().filter(|byte| matches!(**byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+    json::on_one_line(&mut text);
     text.push(b'\n');
     text
 }
