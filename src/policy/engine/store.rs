@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
 use super::set::PolicySet;
 use crate::auth::FileTrust;
+use crate::files::Settling;
 use crate::policy::language::Folder;
 use crate::policy::model::{Finding, Methods, PolicyErrors, Report, Revision};
 
@@ -29,17 +31,8 @@ pub struct PolicyStore {
 struct Watch {
     /// What was last tried, whether it could be used or not.
     tried: Snapshot,
-    /// What the folder looks like, if it differs.
-    changed: Option<Changed>,
-}
-
-#[derive(Debug)]
-struct Changed {
-    seen: Snapshot,
-    /// When it was first seen so.
-    since: u64,
-    /// When it was first seen to differ from what was last tried, however.
-    restless: u64,
+    /// What it looks like, if it differs.
+    changed: Settling<Snapshot>,
 }
 
 /// The content of a folder, and whether it could be read: a folder that cannot be read is not an empty one.
@@ -72,13 +65,6 @@ pub enum Reload {
     },
 }
 
-/// How long the content must stay the same before it is put in force: longer than an editor or a deployment tool takes
-/// from one file to the next, shorter than an operator waits.
-const SETTLE_MS: u64 = 300;
-
-/// How long the content may be another each time before it is tried all the same: what it takes away must not stay in force for ever.
-const RESTLESS_MS: u64 = 5_000;
-
 impl PolicyStore {
     /// Loads the folder as [`PolicySet::open`] does.
     ///
@@ -104,7 +90,7 @@ impl PolicyStore {
     }
 
     fn new(dir: &Path, methods: Methods, current: Arc<PolicySet>, tried: Snapshot) -> Self {
-        let watch = Mutex::new(Watch { tried, changed: None });
+        let watch = Mutex::new(Watch { tried, changed: Settling::default() });
         Self { dir: dir.to_owned(), trust: None, methods, current: ArcSwap::new(current), watch }
     }
 
@@ -129,16 +115,10 @@ impl PolicyStore {
         let seen = Snapshot { content: folder.revision(), readable: report.errors() == 0 };
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         if watch.tried == seen {
-            watch.changed = None;
+            watch.changed.rests();
             return Reload::Unchanged;
         }
-        let (since, restless) = match watch.changed.take() {
-            Some(changed) if changed.seen == seen => (changed.since, changed.restless),
-            Some(changed) => (now_ms, changed.restless),
-            None => (now_ms, now_ms),
-        };
-        if now_ms.saturating_sub(since) < SETTLE_MS && now_ms.saturating_sub(restless) < RESTLESS_MS {
-            watch.changed = Some(Changed { seen, since, restless });
+        if !watch.changed.takes(seen, Duration::from_millis(now_ms)) {
             return Reload::Waiting;
         }
         self.exchange(&folder, report, &mut watch)
@@ -149,7 +129,7 @@ impl PolicyStore {
         let report = Report::default();
         let folder = Folder::read(&self.dir, self.trust.as_ref(), &report);
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        watch.changed = None;
+        watch.changed.rests();
         self.exchange(&folder, report, &mut watch)
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::super::Service;
 use super::fingerprint::Fingerprint;
-use crate::files::FileTrust;
+use crate::files::{FileTrust, Settling};
 use crate::policy::{Finding, PolicyStore, Reload};
 
 /// Files or folders, and what to do when they change.
@@ -45,8 +45,6 @@ pub(super) enum Polled {
 
 /// How often refused files are tried again, whether they have changed or not.
 const RETRY: Duration = Duration::from_secs(2);
-/// How long files may look different each time before they are tried all the same. One that is half written is refused by what reads it.
-const RESTLESS: Duration = Duration::from_secs(5);
 
 impl Watched {
     /// Watches `paths` (folders with everything in them). Make it before the files are read for the first time: a change
@@ -58,22 +56,22 @@ impl Watched {
         apply: impl Fn(&Service) -> Result<String, String> + Send + Sync + 'static,
     ) -> Self {
         let loaded = Fingerprint::of(&paths);
-        let seen = Mutex::new(Seen { applied: loaded.clone(), last: loaded, restless: None, refused: None });
-        let watched = paths.clone();
+        let seen = Mutex::new(Seen { applied: loaded, refused: None, changed: Settling::default() });
+        let (watched, started) = (paths.clone(), Instant::now());
         let poll = move |service: &Service| {
             let now = Fingerprint::of(&watched);
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            match seen.judge(now, Instant::now()) {
+            match seen.judge(&now, started.elapsed()) {
                 Judged::InForce => Polled::InForce,
                 Judged::Waiting => Polled::Waiting,
                 Judged::Try => match apply(service) {
                     Ok(done) => {
-                        seen.applied = seen.last.clone();
+                        seen.applied = now;
                         seen.refused = None;
                         Polled::Applied(done)
                     }
                     Err(reason) => {
-                        seen.refused = Some((seen.last.clone(), Instant::now()));
+                        seen.refused = Some((now, started.elapsed()));
                         Polled::Refused(reason)
                     }
                 },
@@ -134,12 +132,10 @@ impl fmt::Debug for Watched {
 struct Seen {
     /// When they were put in force.
     applied: Fingerprint,
-    /// The last time.
-    last: Fingerprint,
-    /// Since when they have looked different each time.
-    restless: Option<Instant>,
     /// When they were refused, if that is the last thing that happened to them.
-    refused: Option<(Fingerprint, Instant)>,
+    refused: Option<(Fingerprint, Duration)>,
+    /// Since then, if they differ.
+    changed: Settling<Fingerprint>,
 }
 
 /// What to do about what is seen now.
@@ -151,22 +147,19 @@ enum Judged {
 }
 
 impl Seen {
-    fn judge(&mut self, now: Fingerprint, at: Instant) -> Judged {
-        // Twice the same: whoever writes has finished.
-        let settled = now == self.last;
-        let since = if settled { None } else { Some(*self.restless.get_or_insert(at)) };
-        // Else whoever touches a file again and again keeps what it takes away in force.
-        let too_long = since.is_some_and(|since| at.saturating_duration_since(since) >= RESTLESS);
-        self.restless = since.filter(|_| !too_long);
-        self.last = now;
-        match &self.refused {
-            None if self.last == self.applied => Judged::InForce,
-            Some((tried, when)) if self.last == *tried && at.saturating_duration_since(*when) < RETRY => {
-                Judged::Waiting
-            }
-            _ if settled || too_long => Judged::Try,
-            _ => Judged::Waiting,
+    fn judge(&mut self, now: &Fingerprint, at: Duration) -> Judged {
+        let known = match &self.refused {
+            None => (*now == self.applied).then_some(Judged::InForce),
+            Some((tried, when)) => (now == tried).then(|| {
+                let is_due = at.saturating_sub(*when) >= RETRY;
+                if is_due { Judged::Try } else { Judged::Waiting }
+            }),
+        };
+        if let Some(known) = known {
+            self.changed.rests();
+            return known;
         }
+        if self.changed.takes(now.clone(), at) { Judged::Try } else { Judged::Waiting }
     }
 }
 
@@ -174,32 +167,30 @@ impl Seen {
 mod tests {
     use super::*;
 
+    const fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
     #[test]
     fn what_was_refused_is_tried_again_when_it_changes_and_every_two_seconds() {
         let stamp = Fingerprint::of_length;
-        let start = Instant::now();
-        let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
-        let mut seen = Seen { applied: stamp(0), last: stamp(0), restless: None, refused: None };
-        assert_eq!(seen.judge(stamp(0), at(0.0)), Judged::InForce);
-        assert_eq!(seen.judge(stamp(1), at(0.5)), Judged::Waiting, "it may still be written");
-        assert_eq!(seen.judge(stamp(1), at(1.0)), Judged::Try);
-        seen.refused = Some((stamp(1), at(1.0)));
-        assert_eq!(seen.judge(stamp(1), at(1.5)), Judged::Waiting);
-        assert_eq!(seen.judge(stamp(1), at(3.0)), Judged::Try, "two seconds later, the same again");
-        seen.refused = Some((stamp(1), at(3.0)));
-        assert_eq!(seen.judge(stamp(0), at(3.5)), Judged::Waiting);
-        assert_eq!(seen.judge(stamp(0), at(4.0)), Judged::Try, "also what was in force before");
+        let mut seen = Seen { applied: stamp(0), refused: None, changed: Settling::default() };
+        assert_eq!(seen.judge(&stamp(0), at(0)), Judged::InForce);
+        assert_eq!(seen.judge(&stamp(1), at(500)), Judged::Waiting, "it may still be written");
+        assert_eq!(seen.judge(&stamp(1), at(1_000)), Judged::Try);
+        seen.refused = Some((stamp(1), at(1_000)));
+        assert_eq!(seen.judge(&stamp(1), at(1_500)), Judged::Waiting);
+        assert_eq!(seen.judge(&stamp(1), at(3_000)), Judged::Try, "two seconds later, the same again");
+        seen.refused = Some((stamp(1), at(3_000)));
+        assert_eq!(seen.judge(&stamp(0), at(3_500)), Judged::Waiting);
+        assert_eq!(seen.judge(&stamp(0), at(4_000)), Judged::Try, "also what was in force before");
     }
 
     #[test]
     fn what_never_settles_is_tried_every_five_seconds() {
-        let start = Instant::now();
-        let mut seen =
-            Seen { applied: Fingerprint::of_length(0), last: Fingerprint::of_length(0), restless: None, refused: None };
-        let judged = |half_seconds: u32| {
-            seen.judge(Fingerprint::of_length(half_seconds.into()), start + half_seconds * Duration::from_millis(500))
-        };
-        let tried: Vec<u32> = (1..=40)
+        let mut seen = Seen { applied: Fingerprint::of_length(0), refused: None, changed: Settling::default() };
+        let judged = |half_seconds: u64| seen.judge(&Fingerprint::of_length(half_seconds), at(half_seconds * 500));
+        let tried: Vec<u64> = (1..=40)
             .zip((1..=40).map(judged))
             .filter_map(|(at, judged)| (judged == Judged::Try).then_some(at))
             .collect();
