@@ -20,19 +20,46 @@ use super::config::DoorConfig;
 /// What connections begin with.
 pub(super) struct Tls {
     pub(super) acceptor: TlsAcceptor,
-    certificates: Vec<CertificateDer<'static>>,
+    dates: Dates,
+}
+
+/// Between which all certificates hold, in seconds since the Unix epoch.
+#[derive(Debug, Clone, Copy)]
+struct Dates {
+    from: u64,
+    until: u64,
 }
 
 impl Tls {
     /// What is to be told of the certificates: that one has ended, or ends soon.
     pub(super) fn ending(&self) -> Option<&'static str> {
-        let now = UnixTime::now();
-        let holds = |at| self.certificates.iter().all(|certificate| in_time(certificate, at).is_ok());
-        if !holds(now) {
+        let (now, Dates { from, until }) = (UnixTime::now().as_secs(), self.dates);
+        if now > until {
             return Some("a certificate of `tls_cert` has expired: clients refuse it, or go another way than by it");
         }
-        let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + SOON);
-        (!holds(soon)).then_some("a certificate of `tls_cert` expires within 14 days")
+        if now < from {
+            return Some(
+                "a certificate of `tls_cert` is not valid yet: clients refuse it, or go another way than by it",
+            );
+        }
+        (now.saturating_add(SOON.as_secs()) > until).then_some("a certificate of `tls_cert` expires within 14 days")
+    }
+}
+
+impl Dates {
+    fn of(certificates: &[CertificateDer<'_>]) -> Self {
+        let at = |secs| UnixTime::since_unix_epoch(Duration::from_secs(secs));
+        let mut dates = Self { from: 0, until: u64::MAX };
+        for certificate in certificates {
+            // Whoever refuses it for a date says which.
+            if let Err(CertificateError::NotValidYetContext { not_before, .. }) = in_time(certificate, at(0)) {
+                dates.from = dates.from.max(not_before.as_secs());
+            }
+            if let Err(CertificateError::ExpiredContext { not_after, .. }) = in_time(certificate, at(u64::MAX)) {
+                dates.until = dates.until.min(not_after.as_secs());
+            }
+        }
+        dates
     }
 }
 
@@ -63,6 +90,7 @@ pub(super) fn listening(config: &DoorConfig) -> Result<Option<Tls>, String> {
         let why = |error| wrong("tls_cert", chain, &format!("the certificate is not valid now: {error}"));
         in_time(own, UnixTime::now()).map_err(why)?;
     }
+    let dates = Dates::of(&certificates);
     let pem = read_secret(key).map_err(|error| format!("`tls_key`: {error}"))?;
     let private = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| wrong("tls_key", key, &error))?;
     // Named, so that another provider in the program does not matter.
@@ -70,10 +98,10 @@ pub(super) fn listening(config: &DoorConfig) -> Result<Option<Tls>, String> {
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_no_client_auth()
-        .with_single_cert(certificates.clone(), private)
+        .with_single_cert(certificates, private)
         .map_err(|error| wrong("tls_cert", chain, &error))?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Some(Tls { acceptor: TlsAcceptor::from(Arc::new(tls)), certificates }))
+    Ok(Some(Tls { acceptor: TlsAcceptor::from(Arc::new(tls)), dates }))
 }
 
 /// Those of the file that `tls_cert` names, the listener's first.
