@@ -49,11 +49,9 @@ pub fn write_public(path: &Path, text: &str) -> Result<(), SecretFileError> {
 /// Puts a file with this text in the place of another, or where there is none.
 pub(super) fn replace(path: &Path, text: &str, content: Content) -> Result<(), SecretFileError> {
     let at = locate_file(path)?;
-    let mut name = at.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let beside = at.with_file_name(name);
     let io = |error| SecretFileError::Io { path: path.to_owned(), error };
-    let written = create_new(&beside).and_then(|mut file| file.write_all(text.as_bytes()).map(|()| file)).map_err(io);
+    let (mut file, beside) = create_beside(&at).map_err(io)?;
+    let written = file.write_all(text.as_bytes()).map(|()| file).map_err(io);
     let written = written.and_then(|file| {
         if content == Content::Public {
             keep_readers(path, &at, &file)?;
@@ -65,6 +63,27 @@ pub(super) fn replace(path: &Path, text: &str, content: Content) -> Result<(), S
         drop(std::fs::remove_file(&beside));
     })
 }
+
+/// A new file beside this one, and its name. A process that was killed has left its own behind, and in a container the next one has
+/// the same number.
+fn create_beside(at: &Path) -> std::io::Result<(File, PathBuf)> {
+    let mut attempt = 0_u32;
+    loop {
+        let mut name = at.file_name().unwrap_or_default().to_owned();
+        name.push(match attempt {
+            0 => format!(".{}.new", std::process::id()),
+            again => format!(".{}.{again}.new", std::process::id()),
+        });
+        let beside = at.with_file_name(name);
+        match create_new(&beside) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && attempt < ATTEMPTS => attempt += 1,
+            created => return created.map(|file| (file, beside)),
+        }
+    }
+}
+
+/// More than anybody has killed.
+const ATTEMPTS: u32 = 1_000;
 
 /// A file of its owner alone that was not there.
 pub(super) fn create_new(path: &Path) -> std::io::Result<File> {

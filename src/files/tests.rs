@@ -126,6 +126,20 @@ fn links_are_followed_to_where_the_file_lies() {
     }
 }
 
+/// In a container every process may have the same number.
+#[test]
+fn what_a_killed_process_has_left_behind_is_in_nobodys_way() {
+    let (folder, path) = place();
+    let left = folder.path().join(format!("file.{}.new", std::process::id()));
+    std::fs::write(&left, "left behind").unwrap();
+    write_public(&path, "one").unwrap();
+    write_secret(&path, "two", true).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    // Which may be that of a process that is writing.
+    assert_eq!(std::fs::read_to_string(&left).unwrap(), "left behind");
+}
+
 #[test]
 fn what_a_link_leads_to_is_replaced_and_not_the_link() {
     let (folder, path) = place();
