@@ -16,7 +16,7 @@ use crate::output::Output;
 
 /// Lay out policy files and tables of expected decisions in one way
 ///
-/// Comments stay, and so does what the files say. Ends with exit code 11 when a file does not parse; it is left alone.
+/// Comments stay, and so does what the files say. Ends with exit code 11 when a file does not parse or cannot be read; it is left alone.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -52,22 +52,10 @@ impl Fmt {
         names.sort();
         let mut outcome = Outcome { files: names.len(), ..Outcome::default() };
         for name in names {
-            let path = self.folder.join(&name);
-            // Reading a pipe may take for ever.
-            if !fs::metadata(&path).map_err(|error| at(&path, &error))?.is_file() {
-                outcome.failed.push(Fault { file: name, error: "is not a regular file".into() });
-                continue;
-            }
-            let text = fs::read_to_string(&path).map_err(|error| at(&path, &error))?;
-            match format(&name, &text) {
-                Err(error) => outcome.failed.push(Fault { file: name, error: error.to_string() }),
-                Ok(laid_out) if laid_out == text => {}
-                Ok(laid_out) => {
-                    if !self.check {
-                        replace(&path, &laid_out).map_err(|error| at(&path, &error))?;
-                    }
-                    outcome.changed.push(name);
-                }
+            match self.lay_out(&name) {
+                Err(error) => outcome.failed.push(Fault { file: name, error }),
+                Ok(true) => outcome.changed.push(name),
+                Ok(false) => {}
             }
         }
         out.result(&outcome, || outcome.text(self.check))?;
@@ -76,6 +64,25 @@ impl Fmt {
             (true, false) => Exit::Different,
             (true, true) => Exit::Ok,
         })
+    }
+
+    /// Whether a file is, or would be, another one then. What is wrong with it keeps none of the others from being laid out.
+    fn lay_out(&self, name: &str) -> Result<bool, String> {
+        let path = self.folder.join(name);
+        let io = |error: io::Error| error.to_string();
+        // Reading a pipe may take for ever.
+        if !fs::metadata(&path).map_err(io)?.is_file() {
+            return Err("is not a regular file".to_owned());
+        }
+        let text = fs::read_to_string(&path).map_err(io)?;
+        let laid_out = format(name, &text).map_err(|error| error.to_string())?;
+        if laid_out == text {
+            return Ok(false);
+        }
+        if !self.check {
+            replace(&path, &laid_out).map_err(|error| format!("cannot be replaced: {error}"))?;
+        }
+        Ok(true)
     }
 }
 
@@ -111,15 +118,35 @@ fn list(folder: &Path, prefix: &str, depth: usize, names: &mut Vec<String>) -> i
 
 const MAX_DEPTH: usize = 8;
 
-/// Replaces a file in one step and keeps its permissions. The name meanwhile begins with a dot: the loader passes it
-/// over.
+/// Replaces a file in one step, and keeps who may read and write it. The name meanwhile begins with a dot: the loader passes it over.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     // Of a link, what it points at.
     let path = path.canonicalize()?;
     let mut beside = tempfile::Builder::new().prefix(".fmt-").tempfile_in(path.parent().unwrap_or(Path::new(".")))?;
     beside.write_all(text.as_bytes())?;
-    beside.as_file().set_permissions(fs::metadata(&path)?.permissions())?;
+    let old = fs::metadata(&path)?;
+    keep_owner(beside.as_file(), &old)?;
+    beside.as_file().set_permissions(old.permissions())?;
     beside.as_file().sync_all()?;
     beside.persist(&path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+/// Whoever could read the old file can read the new one: a service may run as another user than whoever lays out its policies.
+#[cfg(unix)]
+fn keep_owner(file: &fs::File, old: &fs::Metadata) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt as _, fchown};
+    let own = file.metadata()?;
+    if (own.uid(), own.gid()) == (old.uid(), old.gid()) || fchown(file, Some(old.uid()), Some(old.gid())).is_ok() {
+        return Ok(());
+    }
+    // Only root gives files away. A group that may do as much as everybody loses nothing.
+    let given = fchown(file, None, Some(old.gid()));
+    let matters = (old.mode() >> 3) & 0o7 != old.mode() & 0o7;
+    given.or_else(|error| if matters { Err(error) } else { Ok(()) })
+}
+
+#[cfg(not(unix))]
+fn keep_owner(_file: &fs::File, _old: &fs::Metadata) -> io::Result<()> {
     Ok(())
 }

@@ -338,6 +338,24 @@ fn files_are_laid_out_in_one_way() {
     shell.write("policies/more/x.cedar", "permit(principal,action,resource)when{context.delegated};");
     says(&shell.run("policy fmt"), 11, &["bank.toml: cannot be laid out", "more/x.cedar: laid out", "1 failed"]);
     assert_eq!(shell.read("policies/bank.toml"), "[role");
+
+    // A service that runs as another user can still read what root has laid out.
+    use std::os::unix::fs::{MetadataExt as _, chown};
+    shell.write("policies/bank.toml", &untidy);
+    if chown(shell.path("policies/bank.toml"), Some(12_345), Some(54_321)).is_ok() {
+        shell.run("policy fmt").ok();
+        let metadata = std::fs::metadata(shell.path("policies/bank.toml")).unwrap();
+        assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o777), (12_345, 54_321, 0o640));
+    }
+
+    // What cannot be read is left out.
+    std::fs::write(shell.path("policies/bank.toml"), b"# \xff\n").unwrap();
+    std::os::unix::fs::symlink("nowhere", shell.path("policies/lost.toml")).unwrap();
+    shell.write("policies/more/x.cedar", "permit(principal,action,resource)when{context.delegated};");
+    let words = ["bank.toml: stream did not contain valid UTF-8", "lost.toml: No such file", "more/x.cedar: laid out"];
+    says(&shell.run("policy fmt"), 11, &words);
+    let outcome = shell.run("policy fmt --json");
+    assert_eq!((outcome.code, outcome.json()["failed"].as_array().unwrap().len()), (11, 2));
 }
 
 #[test]
