@@ -91,7 +91,7 @@ impl Door {
             NotReady::Config(_) => Failure::of(Exit::Input, &error),
             _ => Failure::of(Exit::Transport, &error),
         })?;
-        out.result(&json!({ "ready": true, "listen": config.listen }), || "it takes requests".to_owned())?;
+        out.tell(&json!({ "ready": true, "listen": config.listen }), || "it takes requests".to_owned())?;
         Ok(Exit::Ok)
     }
 
@@ -126,7 +126,7 @@ impl Door {
                 None => None,
             };
             let listens = listener.local_addr().map_err(|error| Failure::input(error.to_string()))?;
-            out.result(&json!({ "ready": true, "agent": agent, "listen": listens }), || {
+            out.tell(&json!({ "ready": true, "agent": agent, "listen": listens }), || {
                 format!("{agent} answers on {scheme}://{listens}")
             })?;
             let served = door.serve(listener, others, signals.stop()).await;

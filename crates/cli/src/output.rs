@@ -28,9 +28,16 @@ impl Output {
         if self.json { self.json(json) } else { self.print(&term::safe_text(&text())) }
     }
 
-    /// As [`result`](Self::result), where the text is about what is allowed, passed or wrong.
+    /// As [`result`](Self::result), of a command that goes on, or ends with a code that says as much: so it does whether anybody reads
+    /// the rest or not.
+    pub(crate) fn tell(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        self.result(json, text).or_else(unless_unread)
+    }
+
+    /// As [`tell`](Self::tell), where the text is about what is allowed, passed or wrong.
     pub(crate) fn verdict(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-        if self.json { self.json(json) } else { self.print(&shown(&text(), &std::io::stdout())) }
+        let said = if self.json { self.json(json) } else { self.print(&shown(&text(), &std::io::stdout())) };
+        said.or_else(unless_unread)
     }
 
     /// Whether scripts read it.
@@ -110,6 +117,10 @@ impl Output {
         // There is nowhere left to say that stderr cannot be written to.
         let _ = writeln!(stderr.lock(), "{safe}");
     }
+}
+
+fn unless_unread(failure: Failure) -> Result<(), Failure> {
+    if failure.is_silent() { Ok(()) } else { Err(failure) }
 }
 
 /// A text of ours for people, in colour where that stream shows colours.

@@ -91,7 +91,7 @@ impl Ping {
         let ready = found.iter().filter(counts).count();
 
         let audience = endpoint.audience();
-        out.result(&json!({ "audience": audience.as_str(), "ready": ready, "replicas": lines(&found) }), || {
+        out.tell(&json!({ "audience": audience.as_str(), "ready": ready, "replicas": lines(&found) }), || {
             let line = |replica: &Replica| {
                 let Replica { instance, state, guard, policy, after, verified, .. } = replica;
                 let verified = if *verified { "verified" } else { "NOT VERIFIED" };

@@ -233,16 +233,25 @@ async fn serve(
     let announce = async {
         let Ok(running) = handle.await else { return Ok(()) };
         let (audience, subject) = (service.endpoint().audience().to_string(), service.endpoint().subscription());
-        let (instance, mut state, mut said) = (running.instance(), running.state(), false);
+        let (instance, mut state, mut said, mut kept) = (running.instance(), running.state(), false, false);
         loop {
             let now = state.borrow_and_update().clone();
             if let Some(path) = state_file {
-                files::write_public(path, &json!({ "instance": instance, "state": now.as_str() }).to_string())?;
+                let written =
+                    files::write_public(path, &json!({ "instance": instance, "state": now.as_str() }).to_string());
+                match written {
+                    Ok(()) => kept = true,
+                    // Calls are under way. Who asks by this file asks for the instance, which is the same.
+                    Err(failure) if kept => {
+                        tracing::warn!(target: "sealwire::command", "the state is not written: {}", failure.to_text().trim_start_matches("error: "));
+                    }
+                    Err(failure) => return Err(failure),
+                }
             }
             if now == State::Ready && !said {
                 said = true;
                 let result = json!({ "ready": true, "audience": audience, "subject": subject, "instance": instance });
-                out.result(&result, || format!("{audience} takes messages on {subject}"))?;
+                out.tell(&result, || format!("{audience} takes messages on {subject}"))?;
             }
             if state.changed().await.is_err() {
                 return Ok(());

@@ -121,7 +121,7 @@ impl Batch {
             })
             .collect();
         let sent = outcomes.len() - lines.len();
-        out.result(&lines, || text_of(&lines))?;
+        out.tell(&lines, || text_of(&lines))?;
         if sent > 0 {
             out.note(&format!("{sent} notifications sent; nobody says whether they were executed"));
         }

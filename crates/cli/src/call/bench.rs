@@ -159,7 +159,7 @@ impl Bench {
             })?;
         let (report, credentials) = measured;
         let told = Told::new(&self, &credentials, &report);
-        out.result(&told.json(), || told.text())?;
+        out.tell(&told.json(), || told.text())?;
         if let Some(svg) = &self.svg {
             write_public(svg, &told.picture())?;
         }

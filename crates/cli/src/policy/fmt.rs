@@ -58,7 +58,7 @@ impl Fmt {
                 Ok(false) => {}
             }
         }
-        out.result(&outcome, || outcome.text(self.check))?;
+        out.tell(&outcome, || outcome.text(self.check))?;
         Ok(match (outcome.failed.is_empty(), outcome.changed.is_empty() || !self.check) {
             (false, _) => Exit::PolicyInvalid,
             (true, false) => Exit::Different,

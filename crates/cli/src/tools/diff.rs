@@ -40,7 +40,7 @@ impl Diff {
                 json!({ "backend": tool.backend, "tool": name, "standing": tool.says(), "differences": lines })
             })
             .collect();
-        out.result(&json!({ "tools": tools }), || {
+        out.tell(&json!({ "tools": tools }), || {
             if shown.is_empty() { "everything is approved".to_owned() } else { shown.join("\n") }
         })?;
         Ok(if self.exit_code && !open.is_empty() { Exit::Different } else { Exit::Ok })

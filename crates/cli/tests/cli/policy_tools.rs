@@ -358,6 +358,32 @@ fn files_are_laid_out_in_one_way() {
     assert_eq!((outcome.code, outcome.json()["failed"].as_array().unwrap().len()), (11, 2));
 }
 
+/// As when the output goes to `head`, which ends first: a build must not pass for that.
+#[test]
+fn what_is_wrong_ends_with_its_code_whether_anybody_reads_it_or_not() {
+    let shell = shell();
+    shell.write("wide/bank.toml", &RULES.replace("max = 5000", "max = 9000"));
+    shell.write("wide/bank.test.toml", CASES);
+    shell.write("wrong/bank.toml", "[role");
+    shell.write("untidy/bank.toml", &RULES.replace("[\"teller\"]", "[ \"teller\", ]"));
+    for (line, code) in [
+        ("policy test wide", 12),
+        ("policy check wrong", 11),
+        ("policy fmt --check untidy", 13),
+        ("policy diff policies wide --exit-code", 13),
+        ("policy explain --agent tom --role teller --method bank/transfer --params [\"a\",9000]", 10),
+    ] {
+        for json in ["", " --json"] {
+            let line = format!("{line}{json}");
+            let mut child = shell.command(&line.split_whitespace().collect::<Vec<_>>()).spawn().unwrap();
+            drop(child.stdout.take());
+            let ended = child.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert!(ended.status.code() == Some(code) && !said.contains("panicked"), "{line}: {ended:?}");
+        }
+    }
+}
+
 #[test]
 fn editors_get_the_schemas() {
     let shell = Shell::new();
@@ -481,6 +507,19 @@ async fn decisions_of_a_service_are_recorded_and_replayed() {
     assert_eq!(call(r#"{"to":"alice","amount":"1"}"#).code, 21);
     let killed = Command::new("kill").args(["-TERM", &service.id().to_string()]).status().unwrap();
     assert!(killed.success() && service.wait().unwrap().success());
+
+    // Nobody reads the line that says that it takes messages: it takes them.
+    let mut unread = shell.command(&["serve", "demo", "--config", "demo.toml", "--state-file", "state.json"]);
+    let mut unread = unread.spawn().unwrap();
+    drop((unread.stdout.take(), unread.stderr.take()));
+    let began = std::time::Instant::now();
+    while !std::fs::read_to_string(shell.path("state.json")).is_ok_and(|state| state.contains("ready")) {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    call(r#"{"to":"alice","amount":2000}"#).ok();
+    let killed = Command::new("kill").args(["-TERM", &unread.id().to_string()]).status().unwrap();
+    assert!(killed.success() && unread.wait().unwrap().success());
 
     assert_eq!(shell.mode("decisions.jsonl"), 0o600);
     let recorded = shell.read("decisions.jsonl");
