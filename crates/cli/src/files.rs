@@ -68,11 +68,15 @@ pub(crate) fn restrict(_folder: &Path) -> Result<(), Failure> {
 
 /// Writes a file that is not there yet.
 pub(crate) fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
-    let written = File::create_new(path).and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| match error.kind() {
+    let mut file = File::create_new(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => Failure::input(format!("`{}` is there already", path.display()))
             .help("nothing is overwritten: name another"),
         _ => at(path, &error),
+    })?;
+    file.write_all(text.as_bytes()).map_err(|error| {
+        // Half a file would be in the way of the next try, and is ours.
+        drop(std::fs::remove_file(path));
+        at(path, &error)
     })
 }
 

@@ -75,8 +75,11 @@ impl Skeleton {
                 .help("nothing is overwritten: name another folder, sealwire policy skeleton DIR"));
         }
         make_folder(&folder)?;
-        for (path, file) in paths.iter().zip(&files) {
-            write_new(path, &file.text)?;
+        for (position, (path, file)) in paths.iter().zip(&files).enumerate() {
+            write_new(path, &file.text).inspect_err(|_| {
+                // Those before would be in the way of the next try, and are ours.
+                paths.iter().take(position).for_each(|path| drop(std::fs::remove_file(path)));
+            })?;
         }
         // Together with what is there already.
         if let Err(errors) = PolicySet::load(&folder, &known_methods()) {

@@ -115,6 +115,21 @@ fn rules_are_learned_as_narrow_as_the_calls_and_what_is_forbidden_stays_so() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn no_half_proposal_is_left_where_it_cannot_be_written() {
+    let shell = Shell::new();
+    shell.write("policies/bank.toml", POLICY);
+    shell.write("decisions.jsonl", &recorded());
+    let line = ["policy", "learn", "decisions.jsonl", "--out", "proposal.toml"];
+    // As on a disk that is full.
+    let ran = shell.command_after("trap '' XFSZ; ulimit -f 0;", &line).output().unwrap();
+    assert_eq!(ran.status.code(), Some(30), "{ran:?}");
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("`proposal.toml`: File too large"), "{ran:?}");
+    assert!(!shell.path("proposal.toml").exists(), "it would be in the way of the next try");
+    shell.run_args(&line).ok();
+}
+
+#[test]
 fn what_callers_sent_is_never_more_than_a_value() {
     let shell = Shell::new();
     shell.write("policies/bank.toml", POLICY);
