@@ -4,6 +4,7 @@
 use std::io::{BufRead as _, IsTerminal as _};
 
 use clap::Args;
+use sealwire_backend::shown;
 use serde_json::json;
 
 use super::{Servers, diff};
@@ -34,8 +35,15 @@ pub(crate) struct Approve {
 impl Approve {
     pub(crate) fn run(self, out: &Output) -> Result<Exit, Failure> {
         let Self { tools: named, yes, servers } = self;
-        if !yes && !std::io::stdin().is_terminal() {
-            return Err(Failure::new(Exit::Usage, "nobody can be asked: stdin is no terminal")
+        // With `--json` nothing is shown to people.
+        let nobody = match (out.is_json(), std::io::stdin().is_terminal()) {
+            _ if yes => None,
+            (true, _) => Some("`--json` is for scripts"),
+            (false, false) => Some("stdin is no terminal"),
+            (false, true) => None,
+        };
+        if let Some(why) = nobody {
+            return Err(Failure::new(Exit::Usage, format!("nobody can be asked: {why}"))
                 .help("read `sealwire tools diff`, and then approve with --yes"));
         }
         let found = servers.ask()?;
@@ -43,6 +51,15 @@ impl Approve {
             return Err(
                 Failure::input(format!("no server has a tool `{name}`")).help("`sealwire tools list` shows them")
             );
+        }
+        // Else nothing would be said of it.
+        let is_usable =
+            |name: &str| found.tools.iter().any(|tool| tool.definition.name == name && tool.standing.is_some());
+        if let Some(name) = named.iter().find(|name| !is_usable(name)) {
+            let mut of_name = found.tools.iter().filter(|tool| tool.definition.name == *name);
+            let fault = of_name.find_map(|tool| tool.definition.fault()).unwrap_or_default();
+            let message = format!("the tool `{}` cannot be used: {}", shown(name), shown(fault));
+            return Err(Failure::input(message).help("nothing was approved: leave it out"));
         }
         let (mut approved, mut pins) = (Vec::new(), Vec::new());
         for tool in &found.tools {

@@ -237,6 +237,15 @@ async fn a_changed_definition_turns_its_tool_off_until_it_is_approved() {
         stage.shell.run("tools list").ok().says("`t/resources/read` is a method of the protocol");
         stage.shell.run("tools diff --exit-code").fails_with(13, "new tool `echo` of `server`");
         stage.shell.run("tools approve").fails(2, &["nobody can be asked", "--yes"]);
+        let error = stage.shell.run("tools approve --json").fails(2, &[]).error();
+        assert_eq!(
+            (&error["kind"], &error["message"]),
+            (&json!("usage"), &json!("nobody can be asked: `--json` is for scripts"))
+        );
+        stage
+            .shell
+            .run("tools approve --tool far --yes")
+            .fails(30, &["the tool `far` cannot be used: `inputSchema`: the reference"]);
         stage.shell.run("tools approve --tool none --yes").fails(30, &["no server has a tool `none`"]);
         stage.shell.run("tools approve --tool echo --yes").ok().says("1 approved");
         approved(&stage, "t/echo", json!({ "text": "hi" })).await;
