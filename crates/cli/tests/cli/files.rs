@@ -251,13 +251,17 @@ fn an_output_takes_the_place_of_nothing_but_its_own_kind() {
         (&format!("{issue} a.creds.json"), &["`a.creds.json`", "holds no token"]),
         (&format!("{issue} ./link.json --every 1m"), &["link.json`", "holds no token"]),
         ("keys rotate a.creds.json --ring ring.json --kid-file a.creds.json", &["`a.creds.json`", "no key id of this"]),
-        ("keys request r2 --environment dev --request r2.creds.json", &["`r2.creds.json` is there", "name another"]),
+        (
+            "keys request r2 --environment dev --request r2.creds.json",
+            &["`r2.creds.json`", "the credentials and for the request"],
+        ),
         ("keys request r2 --environment dev --request ring.json", &["`ring.json` is there", "name another"]),
         (
             "keys new-token-key https://x --out x.json --jwks ./x.json",
             &["`x.json`", "the private key and for the key set"],
         ),
-        (&format!("{enrol} --out ring.json"), &["`ring.json`", "holds no enrolment"]),
+        (&format!("{enrol} --out ring.json"), &["`ring.json`", "a key ring and for the enrolment"]),
+        (&format!("{enrol} --out a.creds.json"), &["`a.creds.json`", "holds no enrolment"]),
         ("serve demo --state-file sealwire.toml", &["`sealwire.toml`", "no state of an instance"]),
         ("policy matrix --html policies/a.toml", &["`policies/a.toml`", "holds no page"]),
     ] {

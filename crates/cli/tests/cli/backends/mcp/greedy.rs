@@ -54,8 +54,7 @@ async fn schemas_that_want_too_much_leave_the_other_methods_answering() {
     assert!(!said.contains("the tool `many` is approved"), "{said}");
     let offered = stage.shell.run("discover tools --creds planner.creds.json").ok().stdout;
     assert!(offered.contains("t/good") && !offered.contains("t/many"), "{offered}");
-    let (code, why, _) = refused(stage.call("t/many", json!({})).await);
-    assert!(code == -32004 && why.contains("the patterns of the schema are too large"), "{why}");
+    assert_eq!(refused(stage.call("t/many", json!({})).await).0, -32004);
 
     // More of them than there are workers, and longer than their callers wait.
     let calls = (0..4).map(|_| {
