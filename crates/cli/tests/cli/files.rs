@@ -258,7 +258,7 @@ fn an_output_takes_the_place_of_nothing_but_its_own_kind() {
         ("keys request r2 --environment dev --request ring.json", &["`ring.json` is there", "name another"]),
         (
             "keys new-token-key https://x --out x.json --jwks ./x.json",
-            &["`x.json`", "the private key and for the key set"],
+            &["x.json`", "the private key and for the key set"],
         ),
         (&format!("{enrol} --out ring.json"), &["`ring.json`", "a key ring and for the enrolment"]),
         (&format!("{enrol} --out a.creds.json"), &["`a.creds.json`", "holds no enrolment"]),
