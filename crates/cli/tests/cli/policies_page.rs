@@ -170,7 +170,7 @@ fn every_row_of_the_table_of_conditions_is_so() {
         caller.token.claims.insert("x".to_owned(), claim);
         assert!(allows(&set, &caller, "m", yes), "{kind} {condition}: {yes}");
         assert!(!allows(&set, &caller, "m", no), "{kind} {condition}: {no}");
-        // "A condition holds only where the parameter is there. `unless` says the opposite of `when`."
+        // "A condition holds only if the parameter is present. `unless` is the opposite of `when`."
         if !condition.contains("present") {
             assert!(!allows(&set, &caller, "m", "{}"), "{kind} {condition}: absent");
         }
