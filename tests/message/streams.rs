@@ -397,7 +397,7 @@ async fn callers_without_a_window_get_whole_results_and_no_frames() {
     assert_eq!(code(&desk.ask(&ann, &call("desk/burst", "[100000]")).await.unwrap()), Some(-32015));
 }
 
-/// SPEC.md §11: "One entry's failure is its own."
+/// SPEC.md §11: "The failure of one entry does not affect the others."
 #[tokio::test(start_paused = true)]
 async fn entries_of_a_batch_that_cannot_answer_without_frames_end_no_other() {
     let (desk, _) = desk();
