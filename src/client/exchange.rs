@@ -66,7 +66,8 @@ impl Inner {
         let observation = outgoing.observed();
         let request = self.request_until(outgoing, deadline, &mut attempts);
         let outcome = match &outgoing.stop {
-            Some(stop) => stop.run(self, deadline, request).await,
+            // On the heap: each call would have room for it, and few can be stopped.
+            Some(stop) => Box::pin(stop.run(self, deadline, request)).await,
             None => request.await,
         };
         observation.answered(&outcome);
@@ -84,20 +85,47 @@ impl Inner {
         deadline: Instant,
         attempts: &mut u32,
     ) -> Result<Answer, ClientError> {
+        let outcome = self.attempt(outgoing, deadline, attempts).await;
+        match outgoing.next_pause(&outcome, *attempts, deadline) {
+            None => outcome,
+            // On the heap: each call would have room for it, and few are sent again.
+            Some(pause) => Box::pin(self.repeat(outgoing, deadline, attempts, outcome, pause)).await,
+        }
+    }
+
+    /// Sends it again after a first attempt that came to `outcome`.
+    async fn repeat(
+        self: &Arc<Self>,
+        outgoing: &OutgoingMessage,
+        deadline: Instant,
+        attempts: &mut u32,
+        mut outcome: Result<Answer, ClientError>,
+        mut pause: Duration,
+    ) -> Result<Answer, ClientError> {
         let mut earlier = Earlier::default();
         loop {
-            *attempts += 1;
-            let outcome = self.request_once(outgoing, deadline).await;
-            if matches!(outcome, Err(ClientError::Hint { hint: HintKind::Unauthenticated })) {
-                outgoing.tokens.invalidate_soon();
-            }
-            let is_stopped = outgoing.stop.as_ref().is_some_and(Stoppable::is_stopped);
-            let again =
-                if outgoing.idempotent && !is_stopped { next_pause(&outcome, *attempts, deadline) } else { None };
-            let Some(pause) = again else { return earlier.judge(outcome) };
             earlier.note(outcome);
             sleep(pause).await;
+            outcome = self.attempt(outgoing, deadline, attempts).await;
+            match outgoing.next_pause(&outcome, *attempts, deadline) {
+                None => return earlier.judge(outcome),
+                Some(next) => pause = next,
+            }
         }
+    }
+
+    async fn attempt(
+        self: &Arc<Self>,
+        outgoing: &OutgoingMessage,
+        deadline: Instant,
+        attempts: &mut u32,
+    ) -> Result<Answer, ClientError> {
+        *attempts += 1;
+        let outcome = self.request_once(outgoing, deadline).await;
+        if matches!(outcome, Err(ClientError::Hint { hint: HintKind::Unauthenticated })) {
+            outgoing.tokens.invalidate_soon();
+        }
+        outcome
     }
 
     async fn request_once(
@@ -207,7 +235,7 @@ impl Inner {
             Err(TryAcquireError::Closed) => return Err(ClientError::Closed { sent: false }),
             Err(TryAcquireError::NoPermits) => {}
         }
-        match timeout_at(deadline, self.places.acquire()).await {
+        match Box::pin(timeout_at(deadline, self.places.acquire())).await {
             Ok(Ok(place)) => Ok(place),
             Ok(Err(_)) => Err(ClientError::Closed { sent: false }),
             Err(_) => Err(ClientError::Busy { limit: self.options.in_flight }),
@@ -257,19 +285,22 @@ impl Inner {
         let mut lines = vec![("Authorization", authorization)];
         lines.extend(outgoing.trace.lines());
         let mut headers = HeaderBlock::of(&lines);
-        let started = Instant::now();
-        let publish = async |headers: &HeaderBlock| {
-            Link::publish(bus, &outgoing.subject, reply, headers, &outgoing.payload, deadline).await
-        };
-        let mut sent = publish(&headers).await;
+        let now = |headers: &HeaderBlock| Link::publish_now(bus, &outgoing.subject, reply, headers, &outgoing.payload);
+        let mut sent = now(&headers);
         // What is there for traces alone keeps no call from being made.
         if matches!(sent, Err(NotPublished::TooLarge { .. })) && lines.len() > 1 {
             lines.truncate(1);
             headers = HeaderBlock::of(&lines);
-            sent = publish(&headers).await;
+            sent = now(&headers);
+        }
+        drop(lines);
+        let started = Instant::now();
+        if matches!(sent, Ok(false)) {
+            let waiting = Link::publish(bus, &outgoing.subject, reply, &headers, &outgoing.payload, deadline);
+            sent = Box::pin(waiting).await.map(|()| true);
         }
         let size = outgoing.payload.len() + headers.len();
-        sent.map_err(|reason| match reason {
+        sent.map(|_| ()).map_err(|reason| match reason {
             NotPublished::Disconnected => SendError::Retry,
             NotPublished::DeadlineExceeded => {
                 SendError::Failed(ClientError::Disconnected { waited: started.elapsed(), cause: None })
@@ -280,6 +311,12 @@ impl Inner {
 }
 
 impl OutgoingMessage {
+    /// The pause after which it is sent again, if it may be and is worth it.
+    fn next_pause(&self, outcome: &Result<Answer, ClientError>, attempts: u32, deadline: Instant) -> Option<Duration> {
+        let may_repeat = self.idempotent && !self.stop.as_ref().is_some_and(Stoppable::is_stopped);
+        if may_repeat { next_pause(outcome, attempts, deadline) } else { None }
+    }
+
     fn observed(&self) -> Observation {
         Observation::of_message(self.observer.as_ref(), self.service.endpoint.service().as_str(), &self.payload)
     }

@@ -57,6 +57,16 @@ pub(super) enum NotPublished {
     TooLarge { limit: usize },
 }
 
+impl From<PublishError> for NotPublished {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::TooLarge { limit } => Self::TooLarge { limit },
+            // Subjects are made of names, which have no blanks.
+            PublishError::Gone | PublishError::Subject => Self::Disconnected,
+        }
+    }
+}
+
 impl Link {
     /// Connects once and subscribes to the inbox.
     pub(super) async fn open(credentials: &Credentials, pending: Arc<Pending>) -> Result<Self, ClientError> {
@@ -96,9 +106,13 @@ impl Link {
     /// Nothing has been sent.
     pub(super) async fn up(&self, expected: bool, deadline: Instant) -> Result<Arc<Session>, ClientError> {
         // As a rule it is, and nothing has to be waited for.
-        if let Some(bus) = self.ready(expected)? {
-            return Ok(bus);
+        match self.ready(expected)? {
+            Some(bus) => Ok(bus),
+            None => Box::pin(self.comes_up(expected, deadline)).await,
         }
+    }
+
+    async fn comes_up(&self, expected: bool, deadline: Instant) -> Result<Arc<Session>, ClientError> {
         let started = Instant::now();
         let (mut changed, mut sessions) = (self.events.changed.subscribe(), self.bus.sessions());
         loop {
@@ -135,7 +149,7 @@ impl Link {
         self.bus.session()
     }
 
-    /// Publishes. An empty `reply` means none.
+    /// Publishes once there is room. An empty `reply` means none.
     pub(super) async fn publish(
         bus: &Session,
         subject: &str,
@@ -144,19 +158,19 @@ impl Link {
         payload: &[u8],
         deadline: Instant,
     ) -> Result<(), NotPublished> {
-        let published = match bus.publish_now(subject, reply, headers.as_bytes(), payload) {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                let published = Box::pin(bus.publish(subject, reply, headers.as_bytes(), payload));
-                timeout_at(deadline, published).await.map_err(|_| NotPublished::DeadlineExceeded)?
-            }
-            Err(error) => Err(error),
-        };
-        published.map_err(|error| match error {
-            PublishError::TooLarge { limit } => NotPublished::TooLarge { limit },
-            // Subjects are made of names, which have no blanks.
-            PublishError::Gone | PublishError::Subject => NotPublished::Disconnected,
-        })
+        let published = timeout_at(deadline, bus.publish(subject, reply, headers.as_bytes(), payload)).await;
+        published.map_err(|_| NotPublished::DeadlineExceeded)?.map_err(NotPublished::from)
+    }
+
+    /// Publishes if there is room; `false` if not.
+    pub(super) fn publish_now(
+        bus: &Session,
+        subject: &str,
+        reply: &str,
+        headers: &HeaderBlock,
+        payload: &[u8],
+    ) -> Result<bool, NotPublished> {
+        Ok(bus.publish_now(subject, reply, headers.as_bytes(), payload)?)
     }
 
     /// Ends every wait, now and later, and lets go of the connection once what was published is written.

@@ -310,15 +310,15 @@ impl RequestBuilder {
             let stop = self.stop.take();
             let stream = self.stream::<IgnoredAny>(method, params);
             return match stop {
-                Some(stop) => stream.finish_unless(&stop).await,
-                None => stream.finish().await,
+                Some(stop) => Box::pin(stream.finish_unless(&stop)).await,
+                None => Box::pin(stream.finish()).await,
             };
         }
         let id = Id::from(self.client.next_id());
         let request = request(method, &params, Some(id.clone()))?;
         drop(params);
-        let outgoing = self.build(Some(method), request.to_bytes().into())?;
-        let answer = self.client.0.request(&outgoing).await?;
+        let (client, outgoing) = self.into_message(Some(method), request.to_bytes().into())?;
+        let answer = client.0.request(&outgoing).await?;
         decode(&single(answer, &id)?.map_err(ClientError::Remote)?)
     }
 
@@ -332,8 +332,8 @@ impl RequestBuilder {
     pub async fn notify(self, method: &str, params: impl Serialize) -> Result<(), ClientError> {
         let request = request(method, &params, None)?;
         drop(params);
-        let outgoing = self.build(Some(method), request.to_bytes().into())?;
-        self.client.0.publish(&outgoing, false).await
+        let (client, outgoing) = self.into_message(Some(method), request.to_bytes().into())?;
+        client.0.publish(&outgoing, false).await
     }
 
     /// Signs these bytes as they are, sends them, and returns the text of the answer, which was verified: it may be an
@@ -345,8 +345,8 @@ impl RequestBuilder {
     ///
     /// Cancel safety: as of [`RequestBuilder::call`].
     pub async fn send_raw(self, payload: impl Into<Bytes>) -> Result<String, ClientError> {
-        let outgoing = self.build(None, payload.into())?;
-        let answer = self.client.0.request(&outgoing).await?.whole()?;
+        let (client, outgoing) = self.into_message(None, payload.into())?;
+        let answer = client.0.request(&outgoing).await?.whole()?;
         let flaw = |_| ClientError::Protocol(ProtocolError::Response(crate::rpc::Flaw::NotUtf8.into()));
         String::from_utf8(answer.payload.to_vec()).map_err(flaw)
     }
@@ -357,10 +357,16 @@ impl RequestBuilder {
     /// As of [`RequestBuilder::send_raw`], and [`ClientError::Protocol`] for an answer that is none of JSON-RPC.
     ///
     /// Cancel safety: as of [`RequestBuilder::call`].
-    pub async fn exchange(self, payload: impl Into<Bytes>) -> Result<(Bytes, Responses), ClientError> {
-        let outgoing = self.build(None, payload.into())?;
-        let Answer { payload, responses, .. } = self.client.0.request(&outgoing).await?.whole()?;
-        Ok((payload, responses.map_err(ClientError::Protocol)?))
+    pub fn exchange<P: Into<Bytes>>(
+        self,
+        payload: P,
+    ) -> impl Future<Output = Result<(Bytes, Responses), ClientError>> + Send + use<P> {
+        let message = self.into_message(None, payload.into());
+        async move {
+            let (client, outgoing) = message?;
+            let Answer { payload, responses, .. } = client.0.request(&outgoing).await?.whole()?;
+            Ok((payload, responses.map_err(ClientError::Protocol)?))
+        }
     }
 
     /// Signs these bytes as they are and sends them without a reply subject, so that nothing can be answered.
@@ -370,8 +376,18 @@ impl RequestBuilder {
     ///
     /// Cancel safety: as of [`RequestBuilder::notify`].
     pub async fn publish_raw(self, payload: impl Into<Bytes>) -> Result<(), ClientError> {
-        let outgoing = self.build(None, payload.into())?;
-        self.client.0.publish(&outgoing, false).await
+        let (client, outgoing) = self.into_message(None, payload.into())?;
+        client.0.publish(&outgoing, false).await
+    }
+
+    /// The message, and who sends it. The options end here, so that a call under way does not hold them, too.
+    fn into_message(
+        self,
+        method: Option<&str>,
+        payload: Bytes,
+    ) -> Result<(Client, Box<OutgoingMessage>), InvalidRequest> {
+        let outgoing = Box::new(self.build(method, payload)?);
+        Ok((self.client, outgoing))
     }
 
     /// The message, if all its options can be.

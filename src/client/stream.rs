@@ -157,7 +157,7 @@ impl RequestBuilder {
             Ok((place, outgoing)) => {
                 parts.place = Some(place);
                 let inner = &client.0;
-                let driver = Driver::new(inner, incoming, outgoing, stopped, on_ask);
+                let driver = Box::new(Driver::new(inner, incoming, outgoing, stopped, on_ask));
                 // On the heap by itself: spawning moves what it is given several times.
                 drop(inner.runtime.spawn(Box::pin(driver.run())));
             }

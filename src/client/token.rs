@@ -220,7 +220,7 @@ impl TokenCache {
         if let Some(cached) = self.0.fresh() {
             return Ok(cached);
         }
-        timeout_at(deadline, self.current()).await.unwrap_or_else(|_| Err(Arc::new(TokenFault::Slow)))
+        Box::pin(timeout_at(deadline, self.current())).await.unwrap_or_else(|_| Err(Arc::new(TokenFault::Slow)))
     }
 
     /// Has the next call ask the source again, but not more often than every few seconds: hints can be forged.

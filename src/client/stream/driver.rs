@@ -51,7 +51,8 @@ impl Driver {
         Self { client, incoming, outgoing, stopped, on_ask, answers: Answers::default() }
     }
 
-    pub(super) async fn run(mut self) {
+    /// On the heap: its task would have room for it twice.
+    pub(super) async fn run(mut self: Box<Self>) {
         let deadline = self.incoming.deadline();
         let (mut attempts, mut earlier) = (0, Earlier::default());
         loop {
@@ -174,7 +175,7 @@ impl Driver {
     }
 
     async fn send_answer(&mut self, waiter: &StreamWaiter, answer: AskAnswer) {
-        let (answer, is_sent) = self.try_answer(waiter, answer).await;
+        let (answer, is_sent) = Box::pin(self.try_answer(waiter, answer)).await;
         self.answers.keep(answer, is_sent, self.incoming.last(), Instant::now());
     }
 
@@ -183,7 +184,7 @@ impl Driver {
         // As of now: sending may take longer than the time until the same one is due once more.
         let now = Instant::now();
         while let Some(answer) = self.answers.due(self.incoming.last(), now) {
-            let (answer, is_sent) = self.try_answer(waiter, answer).await;
+            let (answer, is_sent) = Box::pin(self.try_answer(waiter, answer)).await;
             if !is_sent {
                 return;
             }
