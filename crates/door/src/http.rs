@@ -136,11 +136,10 @@ impl Door {
         let answer = |is_replica: bool| {
             let door = Arc::clone(&self);
             move |mut request: Request<Received>| {
-                let door = Arc::clone(&door);
                 if is_replica {
                     request.extensions_mut().insert(FromReplica);
                 }
-                async move { door.answer(request).await }
+                Arc::clone(&door).answer(request)
             }
         };
         if let Ok(at) = listener.local_addr() {
@@ -225,37 +224,25 @@ impl Door {
         }
     }
 
-    async fn answer(self: &Arc<Self>, request: Request<Received>) -> Response<Body> {
+    fn answer(self: Arc<Self>, request: Request<Received>) -> impl Future<Output = Response<Body>> + Send {
         let (mut head, body) = request.into_parts();
         gate::in_one_form(&mut head);
-        let head = head;
-        let refused = |refusal: Refusal| match head.uri.path().split('/').nth(1) {
-            Some("mcp") => refusal.of_mcp().answer(),
-            _ if a2a::is_for(&head) => refusal.of_a2a().answer(),
-            _ => refusal.answer(),
-        };
-        let mut answer = match head.uri.path() {
-            "/livez" => health(&head, true),
-            // Whoever asks it sends callers elsewhere.
-            "/readyz" if *self.stopping.borrow() => health(&head, false),
-            "/readyz" => health(&head, self.bus.is_up() && self.once.is_ready()),
-            _ => match gate::pass(&self.config, &head) {
-                Ok(origin) => {
-                    let mut answer = match gate::preflight(&head, origin.as_ref()) {
-                        Some(answer) => answer,
-                        None if head.uri.path().starts_with(METADATA) => self.metadata(&head).unwrap_or_else(refused),
-                        None => match (self.a2a_public(&head), self.page.as_ref().filter(|_| page::is_at(&head))) {
-                            (Some(answer), _) => answer.unwrap_or_else(Refusal::answer),
-                            (None, Some(page)) => self.page(page, &head),
-                            (None, None) => self.route(&head, body).await.unwrap_or_else(refused),
-                        },
-                    };
+        let at_once = self.at_once(&head);
+        async move {
+            let answer = match at_once {
+                Ok(answer) => answer,
+                Err(origin) => {
+                    let mut answer = self.route(&head, body).await.unwrap_or_else(|refusal| refused(&head, refusal));
                     gate::shared_with(&mut answer, origin);
                     answer
                 }
-                Err(refusal) => refused(refusal),
-            },
-        };
+            };
+            self.completed(answer)
+        }
+    }
+
+    /// With what is in the head of every answer.
+    fn completed(&self, mut answer: Response<Body>) -> Response<Body> {
         let (is_stopping, is_socket) = (*self.stopping.borrow(), answer.status() == StatusCode::SWITCHING_PROTOCOLS);
         // A connection that is a socket now is closed by that.
         if is_stopping && !is_socket {
@@ -266,6 +253,37 @@ impl Door {
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         answer
+    }
+
+    /// The answer to what needs no caller, or may not pass. What is to be routed comes back with the origin of the page that may read
+    /// the answer.
+    fn at_once(&self, head: &Parts) -> Result<Response<Body>, Option<HeaderValue>> {
+        match head.uri.path() {
+            "/livez" => return Ok(health(head, true)),
+            // Whoever asks it sends callers elsewhere.
+            "/readyz" => {
+                let is_ready = !*self.stopping.borrow() && self.bus.is_up() && self.once.is_ready();
+                return Ok(health(head, is_ready));
+            }
+            _ => {}
+        }
+        let origin = match gate::pass(&self.config, head) {
+            Ok(origin) => origin,
+            Err(refusal) => return Ok(refused(head, refusal)),
+        };
+        let mut answer = if let Some(answer) = gate::preflight(head, origin.as_ref()) {
+            answer
+        } else if head.uri.path().starts_with(METADATA) {
+            self.metadata(head).unwrap_or_else(|refusal| refused(head, refusal))
+        } else if let Some(answer) = self.a2a_public(head) {
+            answer.unwrap_or_else(Refusal::answer)
+        } else if let Some(page) = self.page.as_ref().filter(|_| page::is_at(head)) {
+            self.page(page, head)
+        } else {
+            return Err(origin);
+        };
+        gate::shared_with(&mut answer, origin);
+        Ok(answer)
     }
 
     async fn route(self: &Arc<Self>, head: &Parts, body: Received) -> Result<Response<Body>, Refusal> {
@@ -344,6 +362,15 @@ impl Door {
 impl fmt::Debug for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Door").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The answer of a refusal, as what is spoken at its path has it.
+fn refused(head: &Parts, refusal: Refusal) -> Response<Body> {
+    match head.uri.path().split('/').nth(1) {
+        Some("mcp") => refusal.of_mcp().answer(),
+        _ if a2a::is_for(head) => refusal.of_a2a().answer(),
+        _ => refusal.answer(),
     }
 }
 

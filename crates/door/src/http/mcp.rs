@@ -15,6 +15,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
 use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
@@ -73,7 +75,7 @@ struct Sender {
     server: Arc<Server>,
     accepts: Accepts,
     /// What is handed on, if there is anybody and nobody has done so.
-    onward: Option<Onward>,
+    onward: Option<Box<Onward>>,
 }
 
 impl Mcp {
@@ -211,7 +213,7 @@ impl Door {
         let enter = || self.admission.enter(&principal, service).map(Arc::new);
         // What is there twice would be read by one as the first, by another as the last.
         let text = strict_text(&text).map_err(|flaw| Refusal::of_text(&flaw.into()))?.trim_ascii();
-        let onward = replicas.filter(|_| !is_handed).map(|_| Onward::new(&principal, head, text));
+        let onward = replicas.filter(|_| !is_handed).map(|_| Box::new(Onward::new(&principal, head, text)));
         let trace = head::trace(&head.headers);
         let sender = Sender { principal: principal.clone(), caller, trace, server, accepts, onward };
         if text.starts_with('[') {
@@ -228,7 +230,10 @@ impl Door {
                     serde_json::from_str(raw_id.get()).map_err(|_| bad("`id` must be a string or a whole number"))?;
                 let place = enter().map_err(|refusal| refusal.of_raw(raw_id))?;
                 drop(reading);
-                let answer = self.mcp_request(sender, &claims, &id, method, message.params, place).await;
+                let answer = match self.mcp_request(sender, &claims, &id, method, message.params, place) {
+                    Ok(answer) => answer.await,
+                    Err(refusal) => Err(refusal),
+                };
                 answer.map_err(|refusal| refusal.of_raw(raw_id))
             }
             (Some(method), None) => {
@@ -262,7 +267,7 @@ impl Door {
     }
 
     /// What is told with a handshake. A request that is not under way here may be elsewhere.
-    async fn mcp_note(&self, spoken: &Spoken, method: &str, params: Option<&RawValue>, onward: Option<Onward>) {
+    async fn mcp_note(&self, spoken: &Spoken, method: &str, params: Option<&RawValue>, onward: Option<Box<Onward>>) {
         if method == "notifications/cancelled"
             && spoken.has_session
             && let Some(Ok(cancelled)) = params.map(|params| json::object::<Cancelled>(params.get()))
@@ -270,25 +275,27 @@ impl Door {
             let is_here = self.mcp.running.stop(&spoken.peer, cancelled.request);
             if let (false, Some(replicas), Some(onward)) = (is_here, &self.mcp.replicas, onward) {
                 let spawn = |telling| self.mcp.tasks.spawn(telling);
-                replicas.tell(spawn, onward).await;
+                replicas.tell(spawn, *onward).await;
             }
         }
     }
 
-    async fn mcp_request(
-        &self,
-        sender: Sender,
+    /// What answers a request. All that comes before is done when this returns: a future would have room for it as long as it lasts.
+    fn mcp_request<'a>(
+        &'a self,
+        mut sender: Sender,
         claims: &Claims<'_>,
         id: &Id,
         method: &str,
         params: Option<&RawValue>,
         place: Arc<Place>,
-    ) -> Result<Response<Body>, Refusal> {
+    ) -> Result<BoxFuture<'a, Result<Response<Body>, Refusal>>, Refusal> {
         if method == "initialize" && message::Meta::of(params).version.is_none() {
-            return Ok(holding(self.mcp.initialize(&sender, id, params)?, place));
+            let answer = holding(self.mcp.initialize(&sender, id, params)?, place);
+            return Ok(Box::pin(ready(Ok(answer))));
         }
         let bad = |fault| Refusal::of_fault(StatusCode::BAD_REQUEST, fault);
-        let mut asked = Asked::read(params).map_err(bad)?;
+        let asked = Asked::read(params).map_err(bad)?;
         let spoken = self.mcp.spoken(&sender.principal, claims, Some(method), &asked.meta)?;
         if spoken.era == Era::Modern {
             claims.check(method, &asked).map_err(bad)?;
@@ -297,20 +304,39 @@ impl Door {
                     return Err(Accepts::refusal());
                 }
                 let stream = self.admission.open_stream(&sender.principal, place.service())?;
-                drop(place);
                 let Sender { server, caller, .. } = sender;
-                let tools = asked.notifications.tools;
-                return Ok(Box::pin(self.listening(server, caller, Some(id.clone()), tools, stream)).await);
+                let listening = self.listening(server, caller, Some(id.clone()), asked.notifications.tools, stream);
+                return Ok(Box::pin(listening.map(Ok)));
             }
         }
         let waits_at = asked.state.as_deref().and_then(|state| sender.server.waits_at(&spoken.peer, state));
-        if let (Some(at), Some(onward)) = (waits_at, &sender.onward)
-            && at != self.mcp.seal.place()
+        if let Some(at) = waits_at.filter(|at| at != self.mcp.seal.place())
+            && let Some(onward) = sender.onward.take()
         {
             let lost = Ended::new(spoken.era, id, Err(lost("the replica of the door that has this call has gone")));
-            let answer = self.mcp.ask_replica(&at, onward, lost.text).await?;
-            return Ok(holding(answer, place));
+            return Ok(Box::pin(async move {
+                let answer = self.mcp.ask_replica(&at, &onward, lost.text).await?;
+                Ok(holding(answer, place))
+            }));
         }
+        let (answering, accepts, longest) = self.begin(sender, spoken, id, method, asked, &place)?;
+        Ok(Box::pin(async move {
+            let mut answer = answering.answer(accepts).await?;
+            answer.extensions_mut().insert(Within(longest));
+            Ok(holding(answer, place))
+        }))
+    }
+
+    /// Begins what is asked for; with what its client takes, and how long it may take.
+    fn begin(
+        &self,
+        sender: Sender,
+        spoken: Spoken,
+        id: &Id,
+        method: &str,
+        mut asked: Asked,
+        place: &Arc<Place>,
+    ) -> Result<(Answering, Accepts, Duration), Refusal> {
         let mut running =
             Running::begin(&self.mcp.running, &spoken, id).map_err(|fault| Refusal::of_fault(StatusCode::OK, fault))?;
         let Sender { server, accepts, principal, caller, trace, .. } = sender;
@@ -329,7 +355,7 @@ impl Door {
         };
         let trace = asked.meta.trace(&trace);
         let peer = Peer { name: peer, caller, out, trace, observer: principal.observer() };
-        let (id, method, held) = (id.clone(), method.to_owned(), Arc::clone(&place));
+        let (id, method, held) = (id.clone(), method.to_owned(), Arc::clone(place));
         let work = {
             let id = id.clone();
             async move {
@@ -338,14 +364,12 @@ impl Door {
                     biased;
                     () = running.stopped() => None,
                     () = lapsed(&*peer.caller) => Some(Err(over())),
-                    outcome = server.outcome(&peer, era, &capabilities, &method, &mut asked) => Some(outcome),
+                    outcome = Box::pin(server.outcome(&peer, era, &capabilities, &method, &mut asked)) => Some(outcome),
                 };
                 outcome.map(|outcome| Ended::new(era, &id, outcome))
             }
         };
-        let mut answer = Answering::new(lines, work, (era, id), self.mcp.tasks.clone()).answer(accepts).await?;
-        answer.extensions_mut().insert(Within(longest));
-        Ok(holding(answer, place))
+        Ok((Answering::new(lines, work, (era, id), self.mcp.tasks.clone()), accepts, longest))
     }
 }
 

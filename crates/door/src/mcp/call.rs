@@ -192,7 +192,7 @@ impl Server {
                 Self::begin(peer, client, tool, arguments, capabilities.forms())
             }
         };
-        let step = self.go_on(peer, &mut ongoing, era, &asked.meta).await;
+        let step = Box::pin(self.go_on(peer, &mut ongoing, era, &asked.meta)).await;
         match step {
             Step::Ended(Ok(result)) => Ok(succeeded(era, &ongoing.tool, &result, ongoing.receipt())),
             Step::Ended(Err(error)) => refused(era, &ongoing.tool, &error, ongoing.receipt()),
@@ -281,7 +281,7 @@ impl Server {
         telling.flush();
         let Some(stream) = stream.take() else { return Step::Ended(Err(ClientError::Ended)) };
         // It has ended.
-        let result = stream.finish::<Box<RawValue>>().await;
+        let result = Box::pin(stream.finish::<Box<RawValue>>()).await;
         Step::Ended(result.map(|result| if tool.method.is_stream { raw(parts) } else { result }))
     }
 

@@ -49,7 +49,7 @@ impl Door {
             let message = read(entry.get())?;
             match (message.method.as_deref(), message.id) {
                 (Some(method), None) => {
-                    let onward = sender.onward.as_ref().map(|onward| onward.saying(entry.get()));
+                    let onward = sender.onward.as_ref().map(|onward| Box::new(onward.saying(entry.get())));
                     self.mcp_note(&spoken, method, message.params, onward).await;
                 }
                 (Some(method), Some(id)) => {
