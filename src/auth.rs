@@ -1,4 +1,4 @@
-//! Who sent this, and is it the first time we see it. Knows nothing of methods.
+//! Who sent a message, and whether it is seen for the first time. Knows nothing of methods.
 
 #[cfg(feature = "service")]
 mod caller;

@@ -1,4 +1,5 @@
-//! Who calls, as the checks established it. Data only: holding a `Caller` proves nothing; a `Verified` message does.
+//! The caller of a method, as the checks established it. Data only: holding a `Caller` proves nothing; a `Verified`
+//! message does.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use crate::wire::ProofAlgorithm;
 
 /// The caller of a method.
 ///
-/// Everything a policy may ask about the caller is in here. Build one by hand (see [`Caller::new`]) only to rehearse a
+/// Holds everything that a policy may ask about the caller. Build one by hand (see [`Caller::new`]) only to rehearse a
 /// decision; in a service it comes from a verified message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Caller {
@@ -19,7 +20,7 @@ pub struct Caller {
     pub subject: String,
     /// Whether the token names an actor (`act`), so that `agent` calls on behalf of `subject`.
     pub delegated: bool,
-    /// The token's `roles`. Roles granted in policy files come on top, when the policy decides.
+    /// The token's `roles`. Roles granted in policy files are added when the policy decides.
     pub roles: BTreeSet<String>,
     /// The access token's facts.
     pub token: TokenFacts,
@@ -29,7 +30,7 @@ pub struct Caller {
     pub algorithm: ProofAlgorithm,
 }
 
-/// What the access token says beside its subject, for policies and logs.
+/// What the access token says besides its subject, for policies and logs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenFacts {
     /// `jti`.
@@ -42,13 +43,13 @@ pub struct TokenFacts {
     pub issued_at: u64,
     /// `exp`, seconds since the Unix epoch.
     pub expires_at: u64,
-    /// Every claim that the protocol itself gives no meaning to.
+    /// Every claim to which the protocol itself gives no meaning.
     pub claims: Map<String, Value>,
 }
 
 impl Caller {
-    /// A caller that speaks for itself, with these roles, an HMAC key and no token facts: the start for a rehearsed
-    /// decision. The fields are public; change what the rehearsal needs.
+    /// A caller that speaks for itself, with these roles, an HMAC key and no token facts: the starting point for a
+    /// rehearsed decision. The fields are public; change what the rehearsal needs.
     #[must_use]
     pub fn new(agent: Name, roles: impl IntoIterator<Item = String>) -> Self {
         Self {

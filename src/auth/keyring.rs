@@ -1,4 +1,4 @@
-//! The keys that a service accepts proofs under: who owns each, from when, until when, in what state.
+//! The keys under which a service accepts proofs: who owns each, its dates and its state.
 //! Never takes a key from a message, and never tries several keys in turn.
 
 use std::collections::{HashMap, HashSet};
@@ -45,7 +45,7 @@ pub enum KeyStatus {
     Active,
     /// Rotated out: verifies nothing new.
     Retired,
-    /// Withdrawn, because it may be known to others.
+    /// Withdrawn because others may know it.
     Revoked,
 }
 
@@ -95,17 +95,17 @@ impl std::fmt::Debug for KeyEntry {
     }
 }
 
-/// A key ring file: the audience it is made for, and its records.
+/// A key ring file: the audience that it was made for, and its records.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRingFile {
-    /// `<environment>/<service>`: derived keys are of no use to another service, so the file says whose they are.
+    /// `<environment>/<service>`: derived keys are useless to another service, so the file names the one they are for.
     pub audience: String,
     /// The records.
     pub keys: Vec<KeyEntry>,
 }
 
-/// A key ring that cannot be used. The ring before it stays in force.
+/// A key ring that cannot be used. The previous ring stays in force.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyRingError {
@@ -129,7 +129,7 @@ pub enum KeyRingError {
     /// A record is wrong.
     #[error("`keys[{position}]` of the key ring: {reason}")]
     Record {
-        /// Which, from 0. Not its key id: of one that is mistyped, that may be the key.
+        /// The record's position, from 0. Not its key id: in a mistyped record, that may be the key.
         position: usize,
         /// What is wrong and what to do.
         reason: &'static str,
@@ -137,7 +137,7 @@ pub enum KeyRingError {
     /// More records than the bound.
     #[error("{count} keys are more than the bound of {MAX_RECORDS}: split the agents over several services")]
     TooMany {
-        /// In the file.
+        /// How many the file has.
         count: usize,
     },
 }
@@ -154,7 +154,7 @@ impl KeyRing {
         Self::load_trusted(path, audience, &FileTrust::default())
     }
 
-    /// As [`KeyRing::load`], from a file that others than we and root may own, too.
+    /// As [`KeyRing::load`], and also accepts files of the users and groups in `trust`.
     pub(crate) fn load_trusted(path: &Path, audience: &Audience, trust: &FileTrust) -> Result<Self, KeyRingError> {
         let text = read_trusted(path, Content::Secret, trust)?;
         let format = |reason: String| KeyRingError::Format { path: path.display().to_string(), reason };
@@ -179,22 +179,22 @@ impl KeyRing {
         for (position, entry) in file.keys.iter().enumerate() {
             let wrong = |reason| KeyRingError::Record { position, reason };
             let record = KeyRecord::new(entry).map_err(wrong)?;
-            // Under a second id it would outlive its own revocation.
+            // Under a second id, the key would outlive its own revocation.
             if let RecordKey::Ed25519 { public, .. } = &record.key
                 && !public_keys.insert(public.to_text())
             {
                 return Err(wrong(
-                    "the same public key stands twice: one key, one agent, one key id, also when it is revoked",
+                    "the same public key appears twice: one key, one agent, one key id, even when it is revoked",
                 ));
             }
             if records.insert(Arc::clone(&record.kid), Arc::new(record)).is_some() {
-                return Err(wrong("this key id stands twice: key ids are unique in a ring"));
+                return Err(wrong("this key id appears twice: key ids are unique in a ring"));
             }
         }
         Ok(Self { records })
     }
 
-    /// The same records again, for a change beside them.
+    /// The same records, for a change to what is kept beside them.
     pub(super) fn share(&self) -> Self {
         Self { records: self.records.clone() }
     }
@@ -221,13 +221,13 @@ impl KeyRing {
         self.records.len()
     }
 
-    /// Whether there is no key, so that every message is refused.
+    /// Whether there is no key; then every message is refused.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Whether some record is an Ed25519 key, which needs a service key to be answered.
+    /// Whether any record is an Ed25519 key; answering such a key's requests takes a service key.
     #[must_use]
     pub fn needs_service_key(&self) -> bool {
         self.records.values().any(|record| matches!(record.key, RecordKey::Ed25519 { .. }))
@@ -274,7 +274,7 @@ impl KeyRecord {
         })
     }
 
-    /// Whether it verifies something new at `now_s`.
+    /// Whether it verifies anything new at `now_s`.
     pub(super) fn is_usable(&self, now_s: u64) -> bool {
         self.status == KeyStatus::Active
             && self.not_before.is_none_or(|from| from <= now_s)

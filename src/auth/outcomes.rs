@@ -1,5 +1,5 @@
-//! Where the outcomes of idempotent calls are kept: one entry for each key, exchanged by compare-and-set.
-//! Knows nothing of methods, and never forgets an entry early to make room for another one.
+//! Where the outcomes of idempotent calls are kept: one entry per key, changed by compare-and-set.
+//! Knows nothing of methods, and never drops an entry early to make room for another.
 //!
 //! | store | keeps | replicas |
 //! |---|---|---|
@@ -20,23 +20,23 @@ use crate::name::Name;
 pub(crate) use ledger::{Amount, Ledger};
 pub use local::LocalOutcomes;
 
-/// Keeps one entry for each key, for a time.
+/// Keeps one entry for each key, for a limited time.
 ///
-/// Of any number of simultaneous calls that would make the same change, one succeeds. Contents are opaque, and no two that
-/// are handed in are equal: a store may tell its own from another one by them.
+/// Of any number of simultaneous calls that would make the same change, one succeeds. Contents are opaque, and no two that are passed
+/// in are equal, so a store may recognize its own by comparing them.
 pub trait OutcomeStore: Send + Sync + Debug + 'static {
-    /// The store is going to be used. Until then it costs nothing at the broker.
+    /// Announces that the store will be used. Until then it costs nothing at the broker.
     fn enable(&self) {}
 
-    /// Whether other replicas see the same entries. Then what is read may come from somebody else.
+    /// Whether other replicas see the same entries. If so, what is read may have been written by another replica.
     fn is_shared(&self) -> bool;
 
-    /// Makes an entry, unless there is one; it lasts for `keep`, rounded up to seconds.
+    /// Creates an entry unless there is one; it lasts for `keep`, rounded up to whole seconds.
     ///
-    /// Not undone by cancellation: if the future is dropped, the entry may be there.
+    /// Not undone by cancellation: if the future is dropped, the entry may exist.
     ///
     /// # Errors
-    /// [`OutcomeStoreError`]; only [`Claimed::New`] says that there was none.
+    /// [`OutcomeStoreError`]; only [`Claimed::New`] says that there was no entry.
     fn claim<'a>(
         &'a self,
         key: &'a OutcomeKey,
@@ -44,12 +44,12 @@ pub trait OutcomeStore: Send + Sync + Debug + 'static {
         keep: Duration,
     ) -> BoxFuture<'a, Result<Claimed, OutcomeStoreError>>;
 
-    /// Replaces the entry if it is still the one of this revision, and returns the new revision. It lasts for `keep` from now.
+    /// Replaces the entry if it still has this revision, and returns the new revision. It lasts for `keep` from now.
     ///
-    /// Not undone by cancellation: if the future is dropped, the entry may be replaced.
+    /// Not undone by cancellation: if the future is dropped, the entry may have been replaced.
     ///
     /// # Errors
-    /// [`OutcomeStoreError::Taken`] if it is not, or [`OutcomeStoreError`] otherwise.
+    /// [`OutcomeStoreError::Taken`] if it has another revision, or [`OutcomeStoreError`] otherwise.
     fn replace<'a>(
         &'a self,
         key: &'a OutcomeKey,
@@ -58,28 +58,28 @@ pub trait OutcomeStore: Send + Sync + Debug + 'static {
         keep: Duration,
     ) -> BoxFuture<'a, Result<u64, OutcomeStoreError>>;
 
-    /// Undoes a change that ended with [`OutcomeStoreError::Unanswered`] or whose future was dropped, or one that was made for
-    /// nothing, once the store can be asked again. Does not wait for that, and gives up what cannot be told in the end. Nothing but the
-    /// entry with this very content is touched.
+    /// Undoes a change that ended with [`OutcomeStoreError::Unanswered`], or whose future was dropped, or that turned out to be
+    /// unneeded, as soon as the store can be asked again. Does not wait for that, and gives up on a change whose fate stays unknown.
+    /// Touches only the entry with exactly this content.
     fn withdraw(&self, _change: Withdrawal) {}
 }
 
-/// A change that may have been made, and is not to be.
+/// A change that may have been made and must be undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Withdrawal {
-    /// Of which entry.
+    /// The entry's key.
     pub key: OutcomeKey,
-    /// The revision that was to be replaced; 0 if there was none. Of a change that was certainly made, that which it has.
+    /// The revision that was to be replaced; 0 if there was no entry. If the change was certainly made, the revision that it has.
     pub revision: u64,
-    /// What was to be written.
+    /// The content that was to be written.
     pub content: Bytes,
-    /// What is written in its place.
+    /// The content to write in its place.
     pub instead: Bytes,
-    /// For how long that lasts.
+    /// How long the replacement lasts.
     pub keep: Duration,
 }
 
-/// What an entry is found by.
+/// The key under which an entry is found.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OutcomeKey {
     agent: Name,
@@ -87,14 +87,14 @@ pub struct OutcomeKey {
 }
 
 impl OutcomeKey {
-    /// The key of these bytes among those of `agent`, which the entry counts against. What is stored is a digest: no text of a
-    /// caller becomes a subject.
+    /// The key for these bytes among those of `agent`, whom the entry is charged to. Only a digest is stored: no text from a caller
+    /// becomes part of a subject.
     #[must_use]
     pub fn new(agent: Name, scope: &[u8]) -> Self {
         Self { agent, digest: crate::jose::sha256_b64(scope) }
     }
 
-    /// Whose entry it is.
+    /// The agent whom the entry is charged to.
     #[must_use]
     pub fn agent(&self) -> &Name {
         &self.agent
@@ -107,42 +107,42 @@ impl OutcomeKey {
     }
 }
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claimed {
-    /// There was no entry, and now there is this one.
+    /// There was no entry; this one was created.
     New {
-        /// Names the entry as it is now.
+        /// Identifies the entry as it is now.
         revision: u64,
     },
-    /// There is one already.
+    /// There already is an entry.
     Held {
-        /// Names the entry as it is now.
+        /// Identifies the entry as it is now.
         revision: u64,
-        /// What it holds.
+        /// Its content.
         content: Bytes,
     },
 }
 
-/// The store did not do what it was asked to.
+/// Why the store did not do what it was asked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OutcomeStoreError {
-    /// The agent has as many entries, bytes or questions as it may have beside the others.
+    /// The agent has its full share of entries, bytes or requests in flight.
     #[error("the caller's share of stored outcomes is used up")]
     AgentFull,
-    /// There is no room for anybody.
+    /// There is no room for anyone.
     #[error("the store of outcomes is full")]
     Full,
     /// The content is larger than an entry may be.
     #[error("the outcome is too large to be stored")]
     TooLarge,
-    /// The entry is not of this revision any more.
+    /// The entry no longer has this revision.
     #[error("the stored outcome was changed by another replica")]
     Taken,
-    /// The store cannot be asked, or does not take the change.
+    /// The store cannot be reached, or does not accept the change.
     #[error("the store of outcomes is unavailable")]
     Unavailable,
-    /// The store gave no answer that is understood. The change may have been made, or be made yet.
+    /// The store gave no understandable answer. The change may have been made, or may still be made.
     #[error("the store of outcomes did not answer")]
     Unanswered,
 }

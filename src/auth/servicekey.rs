@@ -1,4 +1,4 @@
-//! The file that holds a service's signing key. Readable by its owner alone.
+//! The file that holds a service's signing key. Only its owner can read it.
 //! Never prints the seed.
 
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::files::{Content, FileTrust, SecretFileError, read_trusted, write_secr
 use crate::jose::{b64, unb64};
 use crate::wire::{Audience, KeyError, ServiceKey};
 
-/// A service key file cannot be used.
+/// Why a service key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServiceKeyError {
@@ -46,7 +46,7 @@ pub fn read_service_key(path: &Path, audience: &Audience) -> Result<ServiceKey, 
     read_trusted_service_key(path, audience, &FileTrust::default())
 }
 
-/// As [`read_service_key`], from a file that others than we and root may own, too.
+/// As [`read_service_key`], and also accepts files of the users and groups in `trust`.
 pub(crate) fn read_trusted_service_key(
     path: &Path,
     audience: &Audience,

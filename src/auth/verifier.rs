@@ -1,5 +1,5 @@
-//! Who sent this, and is it the first time we see it: the judgement of one message, in the protocol's order.
-//! Knows nothing of methods, and stores a nonce only for a message whose every other check held.
+//! Who sent a message, and whether it is seen for the first time: judges one message, in the protocol's order.
+//! Knows nothing of methods, and stores a nonce only for a message that has passed every other check.
 
 mod control;
 
@@ -27,7 +27,7 @@ use crate::wire::{
 
 /// Judges messages for one service.
 ///
-/// Holds the key ring, the token rules and the replay guard. Keys, token keys and revocations can be exchanged while
+/// Holds the key ring, the token rules and the replay guard. Keys, token keys and revocations can be replaced while
 /// messages are judged; each message sees one ring.
 #[derive(Debug)]
 pub struct Verifier {
@@ -36,9 +36,9 @@ pub struct Verifier {
     keys: ArcSwap<Keys>,
     tokens: TokenVerifier,
     guard: Arc<dyn ReplayGuard>,
-    /// Checked against when the key id is unknown, so that unknown ids cost the same as those of HMAC keys. They do not
-    /// cost as much as those of Ed25519 keys: key ids are no secret, and a check of 45 µs for every made-up one would be a
-    /// gift to a flood.
+    /// Verified against when the key id is unknown, so that an unknown id costs the same as an HMAC key's. It need not
+    /// cost as much as an Ed25519 key's: key ids are no secret, and spending 45 µs on every made-up one would be a gift to
+    /// a flood.
     decoy: HmacKey,
     limiter: VerifyLimiter,
     /// See [`Verifier::suspend`].
@@ -59,7 +59,7 @@ pub struct Authentic {
     iat: u64,
 }
 
-/// A message whose sender is proved and that is seen for the first time.
+/// A message whose sender is proved and which is seen for the first time.
 ///
 /// Made only by [`Verifier::admit`]; it cannot be cloned, so one admission leads to one dispatch.
 pub struct Verified {
@@ -72,9 +72,9 @@ pub struct Verified {
     /// Whole seconds since the Unix epoch.
     pub(crate) expires_at: u64,
     pub(crate) idempotency_key: Option<String>,
-    /// With the agent it names this message.
+    /// Together with the agent, it identifies this message.
     pub(crate) nonce: Nonce,
-    /// How many frames beyond the acknowledged ones the caller takes; `None` if it wants one answer.
+    /// How many frames beyond the acknowledged ones the caller accepts; `None` if it wants a single answer.
     pub(crate) window: Option<u64>,
     /// A W3C `traceparent`. No decision reads it.
     pub(crate) traceparent: Option<String>,
@@ -82,7 +82,7 @@ pub struct Verified {
     pub(crate) binding: Option<Binding>,
 }
 
-/// The access token as it was shown, for judging it again while its call runs.
+/// The access token as presented, for judging it again while its call runs.
 #[derive(Clone)]
 pub(crate) struct ShownToken(Arc<VerifiedToken>);
 
@@ -92,7 +92,7 @@ impl fmt::Debug for ShownToken {
     }
 }
 
-/// Without the payload, which holds parameters.
+/// Omits the payload, which holds parameters.
 impl fmt::Debug for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Verified")
@@ -104,17 +104,17 @@ impl fmt::Debug for Verified {
 }
 
 impl Authentic {
-    /// Whose message it is.
+    /// The agent that sent it.
     pub(crate) fn agent(&self) -> &Name {
         &self.message.caller.agent
     }
 
-    /// Who sent it.
+    /// Its caller.
     pub(crate) fn caller(&self) -> &Caller {
         &self.message.caller
     }
 
-    /// Gives the message up.
+    /// Drops the message and keeps its binding.
     pub(crate) fn into_binding(self) -> Option<Binding> {
         self.message.binding
     }
@@ -126,25 +126,25 @@ pub enum AuthError {
     /// The key id names no record, or one that is not usable now.
     #[error("unknown or unusable key id")]
     Key,
-    /// The key id was revoked by the denylist.
+    /// The deny list revokes the key id.
     #[error("revoked key id")]
     KeyRevoked,
-    /// The proof's algorithm is not the record's.
+    /// The proof's algorithm is not that of the record.
     #[error("proof algorithm is not the key's")]
     Algorithm,
-    /// The subject's agent does not own the key.
-    #[error("key belongs to another agent than the subject names")]
+    /// The agent in the subject does not own the key.
+    #[error("key belongs to an agent other than the one in the subject")]
     KeyAgentMismatch,
     /// The signature does not hold.
     #[error("proof signature does not hold")]
     Signature,
-    /// The proof's claims are outside their grammar, or last longer than the window.
+    /// The proof's claims violate their grammar, or its lifetime is longer than the window.
     #[error("proof: {0}")]
     Proof(ProofError),
-    /// A claim does not match the message; the name of the claim.
+    /// A claim does not match the message; holds the claim's name.
     #[error("proof claim `{0}` does not match the message")]
     Mismatch(&'static str),
-    /// Expired so long ago that no clock can be to blame: a copy that somebody kept.
+    /// Expired so long ago that no clock can be to blame: someone kept a copy.
     #[error("expired more than a window ago: an old copy, or a caller whose clock is far behind")]
     Expired,
     /// Outside the time window.
@@ -159,7 +159,7 @@ pub enum AuthError {
     /// The token is bound to another key (`cnf`).
     #[error("access token bound to another key")]
     Confirmation,
-    /// More Ed25519 checks of one agent are waiting than the bound.
+    /// The agent's queue of Ed25519 checks is full.
     #[error("too many Ed25519 checks waiting for one agent")]
     VerificationQueueFull,
     /// The replay guard refused.
@@ -179,7 +179,7 @@ pub enum Staleness {
     /// `iat` lies in the future by more than the skew.
     #[error("issued in the future")]
     Future,
-    /// Issued before the replay guard can vouch for.
+    /// Issued at a time for which the replay guard cannot vouch.
     #[error("issued before the replay guard began to remember")]
     BeforeFence,
 }
@@ -189,18 +189,18 @@ pub enum Staleness {
 pub struct RejectedMessage {
     /// Why.
     pub error: AuthError,
-    /// The agent named by the subject. It is proved only if `binding` is there.
+    /// The agent named by the subject. It is proved only if `binding` is present.
     pub claimed: Name,
-    /// Once the signature held, the refusal is signed.
+    /// Signs the refusal; absent if the refusal must not be signed.
     pub(crate) binding: Option<Binding>,
-    /// Until then, a hint may go here.
+    /// Where an unsigned hint may go instead.
     pub(crate) reply: Option<ReplyTo>,
 }
 
 impl Verifier {
     /// A verifier of `endpoint`.
     ///
-    /// `service` is the key that Ed25519 requests are answered with.
+    /// `service` is the key under which Ed25519 requests are answered.
     ///
     /// # Errors
     /// [`ServiceKeyMissing`] when the ring has an Ed25519 key and there is no service key.
@@ -225,12 +225,12 @@ impl Verifier {
         })
     }
 
-    /// Exchanges the key ring, at once for every message that is not yet judged.
+    /// Replaces the key ring, at once for every message that is not yet judged.
     ///
     /// # Errors
-    /// [`ServiceKeyMissing`]; the ring before stays.
+    /// [`ServiceKeyMissing`]; the previous ring stays in force.
     pub fn replace_ring(&self, ring: KeyRing) -> Result<(), ServiceKeyMissing> {
-        // A service key is exchanged and never taken away, so what holds here still holds below.
+        // A service key is replaced but never removed, so what holds here still holds below.
         if ring.needs_service_key() && self.service_key().is_none() {
             return Err(ServiceKeyMissing);
         }
@@ -238,25 +238,25 @@ impl Verifier {
         Ok(())
     }
 
-    /// Exchanges the service key.
+    /// Replaces the service key.
     pub fn replace_service_key(&self, key: ServiceKey) {
         let key = Arc::new(key);
         self.keys.rcu(|keys| Keys { ring: keys.ring.share(), service: Some(Arc::clone(&key)) });
     }
 
-    /// The service key, with which the service also signs what it says about itself.
+    /// The service key, with which the service also signs statements about itself.
     pub(crate) fn service_key(&self) -> Option<Arc<ServiceKey>> {
         self.keys.load().service.clone()
     }
 
-    /// The key ids with which an agent's messages would verify at `now_s`, and their algorithms; in order.
+    /// The key ids under which an agent's messages would verify at `now_s`, and their algorithms; sorted.
     pub(crate) fn keys_of(&self, agent: &Name, now_s: u64) -> BTreeMap<String, ProofAlgorithm> {
         let keys = self.keys.load();
         let usable = keys.ring.usable_by(agent, now_s).filter(|record| !self.tokens.denylist().denies_key(&record.kid));
         usable.map(|record| (record.kid.to_string(), record.algorithm())).collect()
     }
 
-    /// The token rules, for exchanging token keys and the denylist.
+    /// The token verifier, for replacing token keys and the deny list.
     #[must_use]
     pub fn tokens(&self) -> &TokenVerifier {
         &self.tokens
@@ -268,8 +268,8 @@ impl Verifier {
         &self.guard
     }
 
-    /// Admits nothing while `suspended`: what may have been revoked cannot be known. No nonce is burnt, so a caller may
-    /// send again what was refused.
+    /// Admits nothing while `suspended`, because revocations may be unknown. No nonce is burnt, so a caller may send a
+    /// refused message again.
     pub fn suspend(&self, suspended: bool) {
         self.suspended.store(suspended, Ordering::Release);
     }
@@ -287,20 +287,20 @@ impl Verifier {
 
     /// Waits for this message's turn, if its key is an Ed25519 key.
     ///
-    /// An Ed25519 check costs some 45 times an HMAC check (our measurement), and whoever knows a key id can ask for
-    /// one. So each owner has its own bound: 2 checks at a time and 64 waiting. A flood in one agent's name then delays
-    /// that agent, not the others; and only on that agent's own subjects, so that a broker which gives agents no others
-    /// keeps them from it. Whatever [`Verifier::authenticate`] refuses without a check waits for nobody.
+    /// An Ed25519 check costs about 45 times as much as an HMAC check (our measurement), and anyone who knows a key id can
+    /// cause one. So each owner has its own bound: 2 checks at a time and 64 waiting. A flood in one agent's name then
+    /// delays that agent, not the others; and it must come on that agent's own subjects, so a broker that confines agents
+    /// to their own subjects prevents it. A message that [`Verifier::authenticate`] refuses without a check does not wait.
     ///
     /// # Errors
-    /// [`AuthError::VerificationQueueFull`] when 64 are waiting already.
+    /// [`AuthError::VerificationQueueFull`] if 64 are already waiting.
     ///
     /// Cancel safe: a dropped future gives its place back.
     pub async fn verify_permit(&self, envelope: &Envelope) -> Result<VerifyPermit, AuthError> {
         self.permit(&envelope.agent, &envelope.proof.header).await
     }
 
-    /// Forgets what is kept of agents that have been quiet.
+    /// Forgets the state of agents that have been quiet.
     pub(crate) fn tidy(&self) {
         self.limiter.tidy();
     }
@@ -326,7 +326,7 @@ impl Verifier {
     /// A pure function of the message, the keys and `now_s` (whole seconds since the Unix epoch).
     ///
     /// # Errors
-    /// [`RejectedMessage`] with the first rule that does not hold.
+    /// [`RejectedMessage`] with the first rule that the message breaks.
     pub fn authenticate(&self, envelope: Envelope, now_s: u64) -> Result<Authentic, Box<RejectedMessage>> {
         let Envelope { subject, agent, method, reply, token, proof, payload, received } = envelope;
         let keys = self.keys.load();
@@ -349,12 +349,12 @@ impl Verifier {
         if let Err(error) = self.check_address(&claims, &subject, reply_text) {
             return Err(unknown(error, reply));
         }
-        // What somebody kept for longer than clocks differ is not worth a signature, and says nothing about the key.
+        // A copy kept for longer than clocks differ is not worth a signature, and says nothing about the key.
         if self.is_long_expired(&claims, now_s) {
             return Err(unknown(AuthError::Expired, reply));
         }
-        // The window comes before the digests: a copy of an old message costs the same however large it is. The digests
-        // come before the signed answer to a fresh one.
+        // The window comes before the digests, so that a copy of an old message costs the same however large it is. The
+        // digests come before the signed answer to a fresh message.
         let presented = self.check_window(&claims, now_s).map(|()| self.tokens.present(&token));
         if let Ok(presented) = &presented
             && let Err(error) = check_digests(&claims, presented.digest(), &payload)
@@ -367,8 +367,8 @@ impl Verifier {
             let key = match (&record.key, &keys.service) {
                 (RecordKey::Ed25519 { .. }, Some(service)) => ReplyKey::Service(Arc::clone(service)),
                 (RecordKey::Hmac(key), _) => ReplyKey::Hmac { kid: Arc::clone(&record.kid), key: Arc::clone(key) },
-                // INVARIANT: `Keys::new` refuses an Ed25519 record without a service key. A key of zeros that nobody
-                // else uses makes an answer that no client takes.
+                // INVARIANT: `Keys::new` refuses an Ed25519 record without a service key. The all-zero key, which nobody
+                // else uses, makes an answer that no client accepts.
                 (RecordKey::Ed25519 { .. }, None) => {
                     ReplyKey::Hmac { kid: Arc::clone(&record.kid), key: Arc::new(self.decoy.clone()) }
                 }
@@ -400,7 +400,7 @@ impl Verifier {
                     binding,
                 },
             }),
-            // A wrong token leaves the caller unknown: the same unsigned answer as any earlier failure.
+            // With a wrong token the caller stays unknown: the same unsigned answer as for any earlier failure.
             Err(error) => Err(Box::new(RejectedMessage {
                 error,
                 claimed: agent,
@@ -410,7 +410,7 @@ impl Verifier {
         }
     }
 
-    /// Whether this message is known to have been admitted. `false` says nothing: only [`Verifier::admit`] decides.
+    /// Whether this message is known to have been admitted. `false` means nothing: only [`Verifier::admit`] decides.
     #[must_use]
     pub(crate) fn has_seen(&self, authentic: &Authentic) -> bool {
         self.guard.has_seen(&authentic.message.caller.agent, &authentic.message.nonce)
@@ -421,7 +421,7 @@ impl Verifier {
     /// # Errors
     /// [`RejectedMessage`] with [`AuthError::Guard`] or [`AuthError::Suspended`].
     ///
-    /// Not undone by cancellation: the nonce may be burnt although the future was dropped.
+    /// Not undone by cancellation: if the future is dropped, the nonce may be burnt all the same.
     pub async fn admit(&self, authentic: Authentic) -> Result<Verified, Box<RejectedMessage>> {
         let Authentic { message, received, iat } = authentic;
         let admitted = if self.is_suspended() {
@@ -442,7 +442,7 @@ impl Verifier {
         }
     }
 
-    /// Steps "record" and "MAC".
+    /// The steps "record" and "MAC".
     fn proved_by<'m>(
         &self,
         ring: &KeyRing,
@@ -475,7 +475,7 @@ impl Verifier {
         if holds { Ok(Arc::clone(record)) } else { Err(AuthError::Signature) }
     }
 
-    /// Whether this message is for us, as it came: what stands in the proof alone.
+    /// Whether this message, as it arrived, is addressed to us; needs nothing but the proof's claims and the subjects.
     fn check_address(&self, claims: &ProofClaims<Cow<'_, str>>, subject: &str, reply: &str) -> Result<(), AuthError> {
         if claims.aud != self.audience.as_str() {
             return Err(AuthError::Mismatch("aud"));
@@ -486,7 +486,7 @@ impl Verifier {
         if claims.rto != reply {
             return Err(AuthError::Mismatch("rto"));
         }
-        // A window wider than ours would outlive the guard's memory.
+        // With a window wider than ours, a message would outlive the guard's memory.
         let lifetime_s = claims.exp.saturating_sub(claims.iat);
         if !(1..=self.window.window_s).contains(&lifetime_s) {
             let window_s = self.window.window_s;
@@ -495,13 +495,13 @@ impl Verifier {
         Ok(())
     }
 
-    /// Whether `exp` passed more than window and skew ago. A caller whose clock is that wrong cannot be helped by being
-    /// told the time: it may correct itself by the window at most.
+    /// Whether `exp` passed more than window and skew ago. Telling the time to a caller whose clock is that wrong does not
+    /// help: it may correct its clock by the window at most.
     fn is_long_expired(&self, claims: &ProofClaims<Cow<'_, str>>, now_s: u64) -> bool {
         now_s > claims.exp.saturating_add(self.window.window_s).saturating_add(self.window.skew_s)
     }
 
-    /// A fence that lies ahead is left to the guard: whether nothing can be fresh yet is no fault of this message.
+    /// A fence that lies ahead is left to the guard: if nothing can be fresh yet, that is not this message's fault.
     fn check_window(&self, claims: &ProofClaims<Cow<'_, str>>, now_s: u64) -> Result<(), Staleness> {
         let fence = self.guard.fence();
         if now_s >= claims.exp {
@@ -528,7 +528,7 @@ impl Verifier {
             return Err(AuthError::TokenAgentMismatch);
         }
         if let Some(confirmation) = &token.cnf {
-            // Every member that is there must match this key (RFC 7800 §3).
+            // Every member that is present must match this key (RFC 7800 §3).
             let kid_holds = confirmation.kid.as_deref().is_none_or(|kid| kid == &*record.kid);
             let thumbprint_holds = confirmation.jkt.as_deref().is_none_or(|jkt| record.thumbprint() == Some(jkt));
             if !kid_holds || !thumbprint_holds {
@@ -539,8 +539,8 @@ impl Verifier {
     }
 }
 
-/// Whether token and payload are those that the proof was made for. They are hashed only now: without a key, and without
-/// a fresh message, the cost of a message does not grow with its size.
+/// Whether the token and payload are those that the proof was made for. They are hashed only now, so that without a key
+/// and a fresh message, the cost of a message does not grow with its size.
 fn check_digests(claims: &ProofClaims<Cow<'_, str>>, token_digest: &[u8; 32], payload: &[u8]) -> Result<(), AuthError> {
     if claims.ath.as_bytes() != b64_digest(token_digest) {
         return Err(AuthError::Mismatch("ath"));
@@ -551,7 +551,7 @@ fn check_digests(claims: &ProofClaims<Cow<'_, str>>, token_digest: &[u8; 32], pa
     Ok(())
 }
 
-/// The ring has Ed25519 keys, and there is no service key to answer their requests with.
+/// The ring has Ed25519 keys, and there is no service key under which to answer their requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the key ring has Ed25519 keys, whose requests are answered under a service key: make one with `sealwire keys new-service`"

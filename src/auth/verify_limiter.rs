@@ -8,12 +8,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::name::Name;
 
-/// A place in the queue for an Ed25519 check of one agent; nothing for HMAC.
+/// A place in the queue for one agent's Ed25519 check; empty for HMAC.
 #[derive(Debug)]
 pub struct VerifyPermit(#[expect(dead_code, reason = "held for its drop")] Option<OwnedSemaphorePermit>);
 
 impl VerifyPermit {
-    /// No place is needed.
+    /// For a check that needs no place.
     pub(super) fn free() -> Self {
         Self(None)
     }
@@ -29,7 +29,7 @@ struct AgentLimit {
     waiting: Semaphore,
 }
 
-/// As many wait as may.
+/// The owner's queue is full.
 #[derive(Debug)]
 pub(super) struct VerificationQueueFull;
 
@@ -39,10 +39,11 @@ const RUNNING: usize = 2;
 const WAITING: usize = 64;
 
 impl VerifyLimiter {
-    /// Waits for a place of `owner`, if there is still room to wait.
+    /// Waits for a place of `owner`'s, unless the queue is full.
     pub(super) async fn wait(&self, owner: &Name) -> Result<VerifyPermit, VerificationQueueFull> {
         let limit = {
-            // INVARIANT: only owners of the ring get here, so the map is bounded by the rings since it was tidied last.
+            // INVARIANT: only owners in the key ring get here, so the map is bounded by the rings in force since the
+            // last `tidy`.
             let mut owners = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             Arc::clone(owners.entry(owner.clone()).or_insert_with(|| {
                 Arc::new(AgentLimit { running: Arc::new(Semaphore::new(RUNNING)), waiting: Semaphore::new(WAITING) })
@@ -56,10 +57,10 @@ impl VerifyLimiter {
         permit.map(|permit| VerifyPermit(Some(permit))).map_err(|_| VerificationQueueFull)
     }
 
-    /// Forgets owners of whom nothing is checked or waits: the ring may not know them any more.
+    /// Forgets owners with no check running or waiting: the ring may not know them any more.
     pub(super) fn tidy(&self) {
         let mut owners = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Whoever is about to wait holds the first, and whoever has a place the second.
+        // A caller about to wait holds the outer `Arc`, and one that has a place holds `running`.
         owners.retain(|_, limit| Arc::strong_count(limit) > 1 || Arc::strong_count(&limit.running) > 1);
     }
 }

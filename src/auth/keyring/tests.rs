@@ -23,7 +23,7 @@ const X: &str = "F0VTtFbd38aQjsqxwQH-arIeK6oGF3lbfUOmNIKZP9U";
 #[test]
 fn duplicate_key_ids_are_refused() {
     let error = ring(vec![hmac_entry("a.k1", "a"), hmac_entry("a.k1", "a")]).unwrap_err();
-    assert!(error.contains("stands twice"), "{error}");
+    assert!(error.contains("appears twice"), "{error}");
 }
 
 /// SPEC.md §5.1.
@@ -35,7 +35,7 @@ fn one_public_key_stands_once_so_that_its_revocation_holds() {
         let mut revoked = shared("a.1", "a");
         revoked.status = KeyStatus::Revoked;
         let error = ring(vec![revoked, shared(kid, owner)]).unwrap_err();
-        assert!(error.contains("stands twice"), "{error}");
+        assert!(error.contains("appears twice"), "{error}");
     }
 }
 

@@ -1,8 +1,8 @@
-//! Who holds how much of a store. Never lets one agent take the last place.
+//! How much of a store each agent holds. Never lets one agent take the last place.
 //!
-//! Shared by dynamic thresholds, like the lines of waiting messages: an agent may have one more entry only while it holds
-//! less than what is still free. So one agent alone gets half of the room, and any number of greedy ones settle at equal
-//! shares and leave one such share for the next.
+//! Room is shared by dynamic thresholds, as in the queues of waiting messages: an agent may have one more entry only while it
+//! holds less than what is still free. So an agent on its own gets half of the room, and any number of greedy ones settle at
+//! equal shares and leave one such share for the next.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -28,27 +28,27 @@ impl Amount {
     }
 }
 
-/// What is held, by agent, and until when.
+/// What each agent holds, and until when.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// INVARIANT: only agents that hold something.
+    /// INVARIANT: holds only agents that have at least one entry.
     agents: HashMap<Name, Amount>,
     entries: HashMap<OutcomeKey, (usize, Instant)>,
-    /// INVARIANT: the entries' ends, each once.
+    /// INVARIANT: the end of every entry, each once.
     ends: BTreeSet<(Instant, OutcomeKey)>,
     total: Amount,
 }
 
 impl Ledger {
-    /// Whether `agent` may have `more` bytes, and one more entry if `new`, while so much is free. It holds `times` as much as is
-    /// written here.
+    /// Whether `agent` may have `more` bytes, and one more entry if `new`, while `free` is left. It is taken to hold `times` as
+    /// much as is recorded here.
     pub(crate) fn admits(&self, agent: &Name, new: bool, more: usize, free: Amount, times: usize) -> bool {
         let held = self.agents.get(agent).copied().unwrap_or_default();
         let fits = held.bytes.saturating_mul(times).saturating_add(more) <= free.bytes;
         fits && (!new || held.entries.saturating_mul(times) < free.entries)
     }
 
-    /// Writes down an entry, in the place of what is written of it.
+    /// Records an entry, replacing any earlier record of it.
     pub(crate) fn set(&mut self, key: &OutcomeKey, bytes: usize, end: Instant) {
         self.remove(key);
         let held = self.agents.entry(key.agent().clone()).or_default();
@@ -60,7 +60,7 @@ impl Ledger {
         self.ends.insert((end, key.clone()));
     }
 
-    /// Strikes an entry out.
+    /// Removes an entry.
     pub(crate) fn remove(&mut self, key: &OutcomeKey) {
         let Some((bytes, end)) = self.entries.remove(key) else { return };
         self.ends.remove(&(end, key.clone()));
@@ -73,7 +73,7 @@ impl Ledger {
         }
     }
 
-    /// Strikes out what has ended by `now`, and returns it.
+    /// Removes the entries that have ended by `now`, and returns them.
     pub(crate) fn sweep(&mut self, now: Instant) -> Vec<OutcomeKey> {
         let mut ended = Vec::new();
         while let Some((end, key)) = self.ends.first().filter(|(end, _)| *end <= now).cloned() {
@@ -132,7 +132,7 @@ mod tests {
         for scope in 0..10 {
             ledger.set(&key("a", scope), 7, start + Duration::from_secs(u64::try_from(scope).unwrap()));
         }
-        // Written anew, an entry lasts longer and counts once.
+        // Recorded anew, an entry lasts longer and counts once.
         ledger.set(&key("a", 0), 9, start + Duration::from_secs(20));
         assert_eq!(ledger.total(), Amount { entries: 10, bytes: 72 });
         assert_eq!(ledger.sweep(start + Duration::from_secs(9)).len(), 9);

@@ -1,4 +1,4 @@
-//! The store of a single replica: the entries are in this process, and gone with it.
+//! The store for a single replica: its entries live in this process and are lost with it.
 //! Never gives one agent the room of the others.
 
 use std::collections::HashMap;
@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::{Amount, Claimed, Ledger, OutcomeKey, OutcomeStore, OutcomeStoreError};
 
-/// Keeps outcomes in this process; for a service with one replica. A restart forgets them.
+/// Keeps outcomes in this process, for a service with one replica. A restart forgets them.
 ///
-/// Time is the monotonic clock: stepping the wall clock shortens nothing.
+/// Uses the monotonic clock: a step of the wall clock shortens nothing.
 pub struct LocalOutcomes {
     bound: Amount,
     state: Mutex<State>,
@@ -24,21 +24,21 @@ pub struct LocalOutcomes {
 #[derive(Default)]
 struct State {
     ledger: Ledger,
-    /// INVARIANT: the entries of the ledger.
+    /// INVARIANT: has exactly the entries of the ledger.
     contents: HashMap<OutcomeKey, (u64, Bytes)>,
     revisions: u64,
 }
 
 impl LocalOutcomes {
-    /// The default of the most entries.
+    /// The default limit on entries.
     pub const ENTRIES: usize = 65_536;
-    /// The default of the most bytes.
+    /// The default limit on bytes.
     pub const BYTES: usize = 64 << 20;
 
-    /// The most bytes of one entry. No answer is larger unless the limit of answers is raised.
+    /// The most bytes of one entry. No answer is larger unless the limit on answers is raised.
     pub const ENTRY: usize = 1 << 20;
 
-    /// A store for so many entries and bytes of content. One agent alone gets half of either.
+    /// A store for this many entries and bytes of content. An agent on its own gets half of each.
     #[must_use]
     pub fn new(entries: usize, bytes: usize) -> Self {
         Self { bound: Amount { entries, bytes }, state: Mutex::default() }
@@ -135,7 +135,7 @@ impl OutcomeStore for LocalOutcomes {
     }
 }
 
-/// Without the contents, which are answers to callers.
+/// Omits the contents, which are answers to callers.
 impl fmt::Debug for LocalOutcomes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalOutcomes").field("bound", &self.bound).finish_non_exhaustive()

@@ -1,5 +1,5 @@
-//! Who controls a call that is under way, and whether its caller may still be answered.
-//! Asks no replay guard: what was done before is known by the counter of the call itself.
+//! Who may control a call under way, and whether its caller may still be answered.
+//! Never asks the replay guard: the call's own counter shows what was done before.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::jose::{b64_digest, sha256};
 use crate::name::Name;
 use crate::wire::{ControlClaims, ControlEnvelope, ControlOp, ProofError};
 
-/// A control message that comes from the caller of the call it names.
+/// A control message from the caller of the call that it names.
 #[derive(Debug)]
 pub(crate) struct Control {
-    /// The caller, as the token of this message has it.
+    /// The caller, according to this message's token.
     pub(crate) caller: Arc<Caller>,
     pub(crate) token: ShownToken,
     pub(crate) op: ControlOp,
@@ -25,16 +25,16 @@ pub(crate) struct Control {
 }
 
 impl Verifier {
-    /// As [`Verifier::verify_permit`], for control.
+    /// As [`Verifier::verify_permit`], for a control message.
     pub(crate) async fn verify_control_permit(&self, envelope: &ControlEnvelope) -> Result<VerifyPermit, AuthError> {
         self.permit(&envelope.agent, &envelope.proof.header).await
     }
 
-    /// Judges control of the call that `of` began with the request whose proof has the digest `request`; `counter` is the
-    /// highest one that was accepted for it.
+    /// Judges a control message for the call that `of` began with the request whose proof has the digest `request`;
+    /// `counter` is the highest counter that was accepted for that call.
     ///
     /// # Errors
-    /// [`AuthError`] with the first rule that does not hold. Nobody is told.
+    /// [`AuthError`] with the first rule that the message breaks. Nobody is told.
     pub(crate) fn authenticate_control(
         &self,
         envelope: ControlEnvelope,
@@ -87,8 +87,8 @@ impl Verifier {
         Ok(Control { caller, token: ShownToken(access), op, counter: ctr, issued_at: iat, payload })
     }
 
-    /// Whether what was shown at the beginning of a call, or since, still holds: the key, the token, and that nobody has
-    /// revoked either.
+    /// Whether the key and the token that were presented at the start of a call, or since, still hold and are not
+    /// revoked.
     ///
     /// # Errors
     /// [`AuthError`]: the call must end.
@@ -111,7 +111,7 @@ impl Verifier {
     }
 }
 
-/// Whether both speak for the same: a call is its caller's, whatever else the caller's agent may act for.
+/// Whether both act for the same caller: a call belongs to its caller, whomever else that caller's agent may act for.
 fn is_the_same(one: &Caller, other: &Caller) -> bool {
     one.agent == other.agent
         && one.subject == other.subject

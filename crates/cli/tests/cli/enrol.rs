@@ -126,7 +126,7 @@ fn a_key_is_enrolled_for_the_agent_that_the_operator_means_and_once() {
     ring["keys"][2]["status"] = "active".into();
     let ring = serde_json::from_value(ring).unwrap();
     let error = KeyRing::new(ring, &Audience::parse("dev/math").unwrap()).unwrap_err();
-    assert!(error.to_string().contains("stands twice"), "{error}");
+    assert!(error.to_string().contains("appears twice"), "{error}");
     drop(agent);
 }
 

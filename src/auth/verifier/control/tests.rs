@@ -21,7 +21,7 @@ struct Vectors(Value);
 
 impl Vectors {
     fn load() -> Self {
-        // Not included: an image is built from `src` without the tests.
+        // Not `include_str!`: an image is built from `src` without the tests.
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/nats-rpc-v1.json");
         Self(serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap())
     }
@@ -93,7 +93,7 @@ fn delivery(vector: &Value) -> Delivery {
     Delivery::new(&text("subject"), &text("reply"), HeaderBlock::of(&lines), text("payload"))
 }
 
-/// Whose call it is, the digest of its proof, and the highest counter.
+/// The call's caller, the digest of its proof, and the highest counter.
 type Begun = (Arc<Caller>, [u8; 32], u64);
 
 /// The calls that replica `r1` runs.
@@ -117,7 +117,7 @@ impl Running {
         Self { calls: begun.into(), verifier, now_s }
     }
 
-    /// What becomes of a message, and why it is dropped if it is.
+    /// The control message, or why it is dropped.
     fn judge(&mut self, vector: &Value) -> Result<Control, String> {
         let endpoint = Vectors::endpoint();
         let delivery = delivery(vector);
@@ -153,7 +153,7 @@ fn every_control_vector_gets_what_it_expects() {
     assert_eq!(judged, 47);
 }
 
-/// SPEC.md §24: our signer writes the same bytes as who made the vectors.
+/// SPEC.md §24: our signer writes the same bytes as the generator of the vectors.
 #[test]
 fn good_control_is_what_the_vectors_say_it_is() {
     let vectors = Vectors::load();
@@ -172,7 +172,7 @@ fn good_control_is_what_the_vectors_say_it_is() {
     assert_eq!(signed, 9);
 }
 
-/// SPEC.md §25.5: a call ends with the token and the key that were shown for it.
+/// SPEC.md §25.5: a call ends with the token and the key that were presented for it.
 #[test]
 fn what_was_shown_for_a_call_holds_until_it_expires_or_is_taken_back() {
     let vectors = Vectors::load();
@@ -196,7 +196,7 @@ fn what_was_shown_for_a_call_holds_until_it_expires_or_is_taken_back() {
     assert!(matches!(gone, Err(AuthError::Key)), "{gone:?}");
 }
 
-/// SPEC.md §25.2: a lease is as long as it was meant, whatever is left of the second.
+/// SPEC.md §25.2: a lease lasts as long as intended, whatever is left of the current second.
 #[test]
 fn a_lease_counts_from_now() {
     let vectors = Vectors::load();
@@ -224,12 +224,12 @@ fn a_lease_counts_from_now() {
     }
 }
 
-/// Each has a watcher of its own, so they change at the same moment when both files do.
+/// Each has its own watcher, so both change at the same moment when both files do.
 #[test]
 fn a_ring_and_a_service_key_that_change_together_are_both_in_force() {
     let verifier = Vectors::load().verifier();
     let endpoint = Vectors::endpoint();
-    // Large, so that an exchange takes its time.
+    // Large, so that replacing it takes a while.
     let keys = (0..1_000).map(|agent| {
         let key = AgentKey::hmac(&format!("a{agent}.k"), &[7; 32]).unwrap();
         let owner = Name::new(&format!("a{agent}")).unwrap();
