@@ -1,8 +1,8 @@
-//! Is this the first time we see this message: one atomic question, asked once the caller is known.
+//! Whether a message is seen for the first time: one atomic question, asked once the caller is known.
 //! Never answers "first" when it cannot be sure: whatever a guard cannot vouch for is refused.
 //!
 //! A message is identified by its owner (the agent whose key proved it) and its [`Nonce`]. A guard remembers the pair
-//! for as long as the message could be valid; before that memory begins lies the *fence*, and what was issued at or
+//! for as long as the message could be valid. The start of that memory is marked by the *fence*: a message issued at or
 //! before the fence is stale.
 //!
 //! | guard | remembers | replicas |

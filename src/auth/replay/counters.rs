@@ -1,4 +1,4 @@
-//! How often a guard gave which answer. Counts only.
+//! How often a guard gave each answer. Counts only.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +28,7 @@ impl Counters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Puts these counts in the place of those in `stats`.
+    /// Overwrites the counts in `stats` with these.
     pub(super) fn fill(&self, stats: &mut GuardStats) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         stats.admitted = read(&self.admitted);

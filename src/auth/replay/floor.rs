@@ -1,12 +1,11 @@
-//! The latest time that was ever seen, in memory and on disk, so that a clock that goes back cannot bring back old
-//! messages. Never lets a message be admitted at a time that a crash could make it forget.
+//! The latest time ever seen, in memory and on disk, so that a clock that goes back cannot bring back old messages. Never
+//! lets a message be admitted at a time that a crash could make it forget.
 //!
-//! In memory the *floor* is the latest wall-clock time seen; messages are judged at the floor, so time never goes back.
-//! Across a restart the memory of nonces is gone, and all that protects is the fence: nothing issued before it is
-//! accepted. A clock that was set back while the process was down would put the fence into the past. So a state file
-//! holds the fence of the next run. It is a *lease*: written ahead of the clock, and no message is admitted at a time
-//! that it does not cover. However the clock stands then, and whatever skew is configured then, the next run starts
-//! behind everything that this one admitted.
+//! In memory the *floor* is the latest wall-clock time seen; messages are judged at the floor, so time never goes back. A
+//! restart loses the memory of nonces, and then only the fence protects: nothing issued before it is accepted. A clock set
+//! back while the process was down would put the fence into the past. So a state file holds the next run's fence. It is a
+//! *lease*: it is written ahead of the clock, and no message is admitted at a time that it does not cover. Whatever the
+//! clock and the configured skew are by then, the next run's fence lies beyond everything that this run admitted.
 
 mod file;
 
@@ -20,20 +19,20 @@ use crate::clock::Clock;
 use file::StateFile;
 pub use file::TimeFloorError;
 
-/// Where the low-water mark of time survives a restart: the latest time that a guard has judged messages at, and below which
-/// it never judges one again.
+/// Where the low-water mark of time survives a restart: the latest time at which a guard has judged messages, and below
+/// which it never judges one again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimeFloor {
-    /// In this state file, which one process at a time may use. Its folder must exist and must survive restarts; two
+    /// In this state file, which only one process at a time may use. Its folder must exist and must survive restarts; two
     /// more files appear beside it, with `.lock` and `.new` appended to the name.
     File(PathBuf),
-    /// Nowhere: if the clock is set back while the process is down, messages of the last minute can be replayed to
-    /// the next one. For tests and demonstrations.
+    /// Nowhere: if the clock is set back while the process is down, messages of the last minute can be replayed to the next
+    /// process. For tests and demonstrations.
     Ephemeral,
 }
 
 impl TimeFloor {
-    /// Whether a guard could open it, but for another one that has it open. Writes nothing.
+    /// Whether a guard could open it, except that another one may have it open. Writes nothing.
     pub(super) fn check(&self) -> Result<(), TimeFloorError> {
         match self {
             Self::File(path) => file::check(path),
@@ -42,33 +41,33 @@ impl TimeFloor {
     }
 }
 
-/// The floor in memory, bound to its lease on disk.
+/// The floor in memory, tied to its lease on disk.
 pub(super) struct Lease {
     /// The latest wall-clock time seen.
     floor_ms: AtomicU64,
-    /// What the disk holds: messages may be admitted up to this time. 0 once closed.
+    /// Up to this time messages may be admitted, because the disk holds it. 0 once closed.
     granted_ms: AtomicU64,
-    /// When it was last tried to renew that.
+    /// When a renewal of the lease was last attempted.
     tried_ms: AtomicU64,
-    /// A message admitted at some time was issued at most this much later.
+    /// A message's `iat` is at most this much later than the time at which it was admitted.
     skew_ms: u64,
     disk: Mutex<Disk>,
-    /// The last attempt to write failed.
+    /// Whether the last attempt to write failed.
     failing: AtomicBool,
     /// Why it failed.
     failure: Mutex<Option<String>>,
 }
 
-/// The writer's side: whoever writes holds the mutex.
+/// The writer's side: a writer holds the mutex.
 struct Disk {
     /// `None` when there is no file or once closed.
     file: Option<StateFile>,
-    /// The fence that the previous run left: the file never holds less.
+    /// The fence that the previous run left: the file never holds an earlier one.
     left_ms: u64,
     closed: bool,
 }
 
-/// What a renewal came to.
+/// How a renewal ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Renewal {
     Granted,
@@ -77,8 +76,8 @@ pub(super) enum Renewal {
 }
 
 impl Lease {
-    /// Opens the file, if there is one, and takes a first lease. Returns also this run's fence: the last second, since
-    /// the Unix epoch, in which a message of an earlier run may have been issued.
+    /// Opens the file, if there is one, and takes a first lease. Also returns this run's fence: the last second, since the
+    /// Unix epoch, in which a message of an earlier run may have been issued.
     pub(super) fn open(floor: &TimeFloor, clock: &dyn Clock, skew_s: u64) -> Result<(Self, u64), TimeFloorError> {
         let now_ms = clock.now_ms();
         let skew_ms = skew_s.saturating_mul(1000);
@@ -123,7 +122,7 @@ impl Lease {
         self.floor_ms.load(Ordering::SeqCst)
     }
 
-    /// Whether the disk holds a time that a message admitted now will be fenced by. Ask after [`now_ms`](Self::now_ms).
+    /// Whether the disk holds a time that will fence a message admitted now. Ask after [`now_ms`](Self::now_ms).
     pub(super) fn covers(&self, now_ms: u64) -> bool {
         now_ms <= self.granted_ms.load(Ordering::SeqCst)
     }
@@ -139,7 +138,7 @@ impl Lease {
         !self.is_closed() && !self.covers(now_ms) && now_ms > self.tried_ms.load(Ordering::SeqCst) + AHEAD_MS
     }
 
-    /// Writes the lease ahead of the clock. Blocks for as long as the disk takes.
+    /// Writes the lease ahead of the clock. Blocks as long as the disk takes.
     pub(super) fn renew(&self, clock: &dyn Clock) -> Renewal {
         let disk = relock(&self.disk);
         let now_ms = self.now_ms(clock);
@@ -159,7 +158,7 @@ impl Lease {
                 self.granted_ms.fetch_max(ahead_ms, Ordering::SeqCst);
                 Renewal::Granted
             }
-            // The file now holds the old time or the new one. Both cover what was granted.
+            // The file now holds either the old time or the new one. Both cover what was granted.
             Err(_) => Renewal::Failed,
         };
         *relock(&self.failure) = written.err().map(|error| error.to_string());
@@ -167,10 +166,10 @@ impl Lease {
     }
 
     /// Whether the previous run used the file until less than the skew before `now_ms`. No other guard can have executed
-    /// anything since then: a shared one that starts does so when its own clock, which is at most the skew ahead of the
-    /// broker's, is twice the skew past its start.
+    /// anything since then: a shared guard that starts executes nothing until its own clock, which is at most the skew ahead
+    /// of the broker's, is twice the skew past its start.
     pub(super) fn knows_of_late(&self, now_ms: u64) -> bool {
-        // A run that crashed has left its lease, which is ahead of the clock.
+        // A run that crashed left its lease behind, which is ahead of the clock.
         relock(&self.disk).left_ms >= now_ms.saturating_add(AHEAD_MS)
     }
 
@@ -188,12 +187,12 @@ impl Lease {
         self.granted_ms.load(Ordering::SeqCst) == 0
     }
 
-    /// Takes the lease back, writes down the exact fence, and lets go of the file.
+    /// Takes the lease back, writes the exact fence, and releases the file.
     pub(super) fn close(&self) -> Result<(), TimeFloorError> {
         let mut disk = relock(&self.disk);
         disk.closed = true;
-        // INVARIANT: the lease is revoked before the floor is read. A check that still saw the lease has moved the
-        // floor before it looked, so its time is in the floor that is written here.
+        // INVARIANT: the lease is revoked before the floor is read. A check that still saw the lease moved the floor before
+        // it looked, so the floor written here includes its time.
         self.granted_ms.store(0, Ordering::SeqCst);
         let fence_ms = self.floor_ms().saturating_add(self.skew_ms).max(disk.left_ms);
         match disk.file.take() {
@@ -203,7 +202,7 @@ impl Lease {
     }
 }
 
-/// A panic cannot leave anything in here half changed: what is written is written in whole.
+/// A panic cannot leave anything in here half changed: every value is written as a whole.
 fn relock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -217,8 +216,8 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// How far ahead of the clock the lease is written: after a crash the next start has to wait this much longer. Twice
-/// the renewal interval, so that one late renewal is not felt.
+/// How far ahead of the clock the lease is written: after a crash the next start has to wait this much longer. Twice the
+/// renewal interval, so that one late renewal goes unnoticed.
 const AHEAD_MS: u64 = 2 * RENEW_EVERY_MS;
 
 /// How often the lease is renewed.

@@ -1,4 +1,4 @@
-//! What a replay guard is, and what it answers. Never says "admitted" of what it could not look up.
+//! What a replay guard is, and what it answers. Never answers "admitted" for a message that it could not look up.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -29,10 +29,10 @@ pub trait ReplayGuard: Send + Sync + Debug + 'static {
 
     /// Admits a message once.
     ///
-    /// Call it only for a message whose proof holds, with the owner of the key that proved it: else anyone could fill
-    /// the memory or burn the nonces of others. `iat` and `exp` are the proof's claims, in seconds since the Unix
-    /// epoch; `received` is when the message arrived here. The guard reads the clock itself and judges the time window
-    /// again, because time has passed since the caller did.
+    /// Call it only for a message whose proof holds, with the owner of the key that proved it: otherwise anyone could fill the
+    /// memory or burn other agents' nonces. `iat` and `exp` are the proof's claims, in seconds since the Unix epoch; `received`
+    /// is when the message arrived here. The guard reads the clock itself and judges the time window again, because time has
+    /// passed since the caller did.
     ///
     /// Not undone by cancellation: if the future is dropped, the nonce may or may not be burnt.
     ///
@@ -47,54 +47,54 @@ pub trait ReplayGuard: Send + Sync + Debug + 'static {
         received: Instant,
     ) -> BoxFuture<'a, Result<(), AdmitError>>;
 
-    /// Whether this process remembers that the nonce was admitted, or that its admission was asked for. Stores nothing, asks
-    /// nobody, and decides nothing: a `false` may be wrong, now or the moment after.
+    /// Whether this process remembers that the nonce was admitted, or that its admission was requested. Stores nothing, asks
+    /// nobody, and decides nothing: a `false` may be wrong, now or a moment later.
     fn has_seen(&self, _owner: &Name, _nonce: &Nonce) -> bool {
         false
     }
 
-    /// `local` or `shared`: whether its word holds for this process only, or for all replicas.
+    /// `local` or `shared`: whether its answers hold for this process only, or for all replicas.
     fn kind(&self) -> &'static str;
 
-    /// What must be the same for all replicas that serve beside each other.
+    /// What must be the same for all replicas that serve side by side.
     fn identity(&self) -> GuardIdentity;
 
-    /// As whom this guard leaves its traces where other replicas look for them; `None` if it leaves none.
+    /// The name under which this guard leaves traces where other replicas look for them; `None` if it leaves none.
     fn instance(&self) -> Option<&str> {
         None
     }
 
-    /// The other instances whose traces were found in *this* guard's memory, and how long ago they left the last. One that
-    /// says that it shares this memory and is not found here does not.
+    /// The other instances whose traces were found in *this* guard's memory, and how long ago each left its last one. A replica
+    /// that claims to share this memory and is not found here does not share it.
     fn peers_seen(&self) -> BTreeMap<String, Duration> {
         BTreeMap::new()
     }
 
-    /// This replica is about to take messages: others can see that it is there, and it has made sure that nobody serves
-    /// beside it whose guard is another one.
+    /// Announces that this replica is about to accept messages: others can see it, and it has made sure that no replica with
+    /// another guard is serving.
     ///
-    /// A guard that was opened earlier cannot know what others executed since, so the fence counts from this call, unless
-    /// another replica of the same guard vouches for that time. Without this call, it counts from when the guard was opened.
+    /// A guard that was opened earlier cannot know what others executed since, so the fence counts from this call, unless another
+    /// replica of the same guard vouches for that time. Without this call, it counts from when the guard was opened.
     fn serving(&self) {}
 
-    /// Somebody serves beside this replica whose guard is another one: whatever was issued until now may have been executed.
+    /// Reports that a replica with another guard is serving: whatever was issued until now may have been executed.
     fn outsider(&self) {}
 
-    /// Where the outcomes of idempotent calls are kept, seen by all replicas that this guard judges for. `None` if it has no such
-    /// place: then no method can be declared idempotent.
+    /// Where the outcomes of idempotent calls are kept, visible to all replicas for which this guard decides. `None` if it has no
+    /// such store: then no method can be declared idempotent.
     fn outcomes(&self) -> Option<Arc<dyn OutcomeStore>> {
         None
     }
 
-    /// `None` if a message issued now would be judged on its merits; else why it would be refused, for readiness.
+    /// `None` if a message issued now would be judged on its merits; otherwise why it would be refused, for readiness.
     fn not_ready(&self) -> Option<String>;
 
     /// What the guard holds and what it has answered.
     fn stats(&self) -> GuardStats;
 
-    /// Stops admitting and writes down what makes the next start quick. Every later [`admit`](Self::admit) is refused.
+    /// Stops admitting and saves what makes the next start quick. Every later [`admit`](Self::admit) is refused.
     ///
-    /// Without it nothing unsafe happens: the next start just waits a little longer. Idempotent.
+    /// Skipping it is safe: the next start just waits a little longer. Idempotent.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(ready(()))
     }
@@ -106,10 +106,10 @@ pub enum AdmitError {
     /// Outside the time window, or issued at or before the fence.
     #[error("outside the time window")]
     Stale,
-    /// The nonce was admitted before, or is just being admitted.
+    /// The nonce was admitted before, or is being admitted right now.
     #[error("the nonce was seen before")]
     Replayed,
-    /// The owner has as many live nonces, nonces in the guard's stream, or checks in flight, as one owner may have.
+    /// The owner has as many live nonces, nonces in the guard's stream, or checks in flight as one owner may have.
     #[error("the caller has too many live nonces")]
     OwnerFull {
         /// When the first of them expires or is answered, in milliseconds from now.
@@ -129,10 +129,10 @@ pub enum AdmitError {
 /// Why a guard cannot do its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Outage {
-    /// The floor could not be written down ahead of the clock; see [`TimeFloor`](crate::auth::TimeFloor).
+    /// The floor could not be written ahead of the clock; see [`TimeFloor`](crate::auth::TimeFloor).
     #[error("the state file cannot be written")]
     FloorNotWritten,
-    /// A panic interrupted an earlier check; what it left behind is not trusted.
+    /// A panic interrupted an earlier check; its leftovers are not trusted.
     #[error("an earlier check was interrupted")]
     Interrupted,
     /// [`ReplayGuard::close`] was called.
@@ -141,25 +141,25 @@ pub enum Outage {
     /// The broker does not answer the guard.
     #[error("the broker does not answer")]
     Unreachable,
-    /// The check was not answered in time, however often it asked. It may have been stored.
+    /// The check was not answered in time, although it was repeated. It may have been stored.
     #[error("the check was not answered in time")]
     Unanswered,
-    /// There is no guard stream, or not the one that this guard has verified.
+    /// There is no guard stream, or it is not the one that this guard verified.
     #[error("the guard stream is missing or was replaced")]
     StreamReplaced,
     /// The guard stream keeps less than the time window needs, or is another kind of stream.
     #[error("the guard stream is not set up as needed")]
     StreamUnfit,
-    /// The guard stream takes no more.
+    /// The guard stream accepts no more messages.
     #[error("the guard stream is full")]
     StreamFull,
-    /// After an interruption, what the stream still remembers is being verified.
+    /// After an interruption, the guard is verifying what the stream still remembers.
     #[error("the guard stream is being verified")]
     Unverified,
-    /// What the guard stream may have forgotten is so recent that even a message that is signed now could be among it.
+    /// The fence is so recent that it covers even a message signed now.
     #[error("the guard stream does not vouch for messages yet")]
     Fenced,
-    /// The broker gave an answer that is not understood.
+    /// The broker gave an answer that the guard does not understand.
     #[error("the broker gave an answer that is not understood")]
     Unexpected,
     /// This machine's clock and the broker's differ by more than the skew.
@@ -171,7 +171,7 @@ pub enum Outage {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GuardStats {
-    /// Nonces held, those included that expired and were not swept yet.
+    /// Nonces held, including those that have expired and were not swept yet.
     pub live: usize,
     /// Owners with at least one nonce held, or that had one a moment ago.
     pub owners: usize,
@@ -192,11 +192,11 @@ pub struct GuardStats {
     pub full: u64,
     /// Refused as [`AdmitError::Unavailable`].
     pub unavailable: u64,
-    /// More about a shared guard; `None` for a local one.
+    /// Further figures of a shared guard; `None` for a local one.
     pub shared: Option<SharedStats>,
 }
 
-/// More about a [`SharedGuard`](crate::auth::SharedGuard).
+/// Further figures of a [`SharedGuard`](crate::auth::SharedGuard).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedStats {
@@ -204,7 +204,7 @@ pub struct SharedStats {
     pub stream: String,
     /// Checks in flight.
     pub in_flight: usize,
-    /// Checks sent to the stream and how long they took.
+    /// The checks sent to the stream and how long they took.
     pub latency: Latency,
     /// Questions that were not answered in time. A check asks three times at most.
     pub unanswered: u64,

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What must be the same for all replicas of a service: two whose guards differ in any of it share no memory, or judge by
-/// different windows, and may not serve beside each other.
+/// What must be the same for all replicas of a service: two replicas whose guards differ in any of it share no memory, or
+/// judge by different windows, and may not serve side by side.
 ///
 /// As JSON, an object with exactly these members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 pub struct GuardIdentity {
     /// [`ReplayGuard::kind`](crate::auth::ReplayGuard::kind).
     pub kind: String,
-    /// The stream that was verified last, by its name, which is new for every stream; empty for a guard without one.
+    /// The name of the stream that was verified last, which is unique to that stream; empty for a guard without one.
     pub stream: String,
-    /// When that stream was made, in milliseconds since the Unix epoch, by the broker's clock; 0 without one.
+    /// When that stream was created, in milliseconds since the Unix epoch, by the broker's clock; 0 without one.
     pub created_ms: u64,
     /// [`Window::window_s`](crate::auth::Window::window_s).
     pub window_s: u64,
@@ -30,10 +30,10 @@ impl GuardIdentity {
         Self { kind: kind.to_owned(), stream: String::new(), created_ms: 0, window_s, skew_s }
     }
 
-    /// What differs between `self` and another replica's, for people; `None` if nothing does.
+    /// What differs between `self` and another replica's identity, for people; `None` if nothing does.
     ///
-    /// Kind, window and skew differ for good. Streams may differ for a moment, after one was removed: one replica finds the
-    /// new one before the other.
+    /// Kind, window and skew differ permanently. Streams may differ for a moment after one was removed: one replica finds
+    /// the new one before the other does.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
         let (ours, theirs): (&dyn std::fmt::Display, &dyn std::fmt::Display);
@@ -55,7 +55,7 @@ impl GuardIdentity {
         Some(format!("the guard's {what} is `{}` here and `{}` there", shown(ours), shown(theirs)))
     }
 
-    /// Whether what differs cannot be the same a moment later: anything but the stream.
+    /// Whether the difference is permanent: anything but the stream.
     #[must_use]
     pub fn differs_for_good(&self, other: &Self) -> bool {
         (&self.kind, self.window_s, self.skew_s) != (&other.kind, other.window_s, other.skew_s)

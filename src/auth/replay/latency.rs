@@ -3,20 +3,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Durations of shared checks, counted in fixed buckets: what a histogram metric needs.
+/// Durations of shared checks, counted in fixed buckets, as a histogram metric needs them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Latency {
     /// Checks that were answered or given up.
     pub count: u64,
-    /// Their durations together, in microseconds.
+    /// The sum of their durations, in microseconds.
     pub sum_us: u64,
-    /// For each of [`Latency::BOUNDS_US`], how many took at most that long and longer than the bound before.
+    /// For each of [`Latency::BOUNDS_US`], how many took at most that long and longer than the previous bound.
     pub buckets: [u64; Latency::BOUNDS_US.len()],
 }
 
 impl Latency {
-    /// Upper bounds of the buckets in microseconds. What took longer is in `count` only.
+    /// Upper bounds of the buckets in microseconds. A check that took longer is in `count` only.
     pub const BOUNDS_US: [u64; 12] = [50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 51_200, 204_800, 819_200];
 
     /// An upper bound of the given quantile (0 to 1) in microseconds; `None` if nothing was counted, or if it lies

@@ -1,11 +1,11 @@
-//! The guard of a single replica: the nonces are in this process. Never admits at a time that a later run of the same
-//! service would not fence; knows nothing of other replicas.
+//! The guard for a single replica: the nonces live in this process. Never admits at a time that a later run of the same service
+//! would not fence; knows nothing of other replicas.
 //!
 //! Three things keep a message from running twice here, whatever the wall clock does:
-//! - the time of judgement is read under the owner's lock and never goes back (see [`Floor`]), so between forgetting a
-//!   nonce and finding its message expired there is no gap;
-//! - a nonce is dropped at its expiry by that same time and for no other reason. A store that drops what was not used
-//!   for a while counts real time: with the wall clock set back an hour, nonces must stay for that hour;
+//! - the time to judge by is read under the owner's lock and never goes back (see [`Lease`]), so there is no gap between forgetting
+//!   a nonce and finding its message expired;
+//! - a nonce is dropped at its expiry by that same time and for no other reason. A store that drops entries unused for a while
+//!   counts real time: with the wall clock set back an hour, nonces must stay for that hour;
 //! - what an earlier run admitted lies behind the fence, which the state file holds.
 
 use std::fmt;
@@ -31,18 +31,17 @@ use crate::clock::Clock;
 use crate::name::Name;
 use crate::wire::Nonce;
 
-/// Remembers admitted messages in this process; for a service with one replica.
+/// Remembers admitted messages in this process, for a service with one replica.
 ///
-/// Memory is bounded by [`NonceLimits`]. A thread of its own keeps the state file ahead of the clock and frees what expired.
-/// Dropping the guard stops the thread but writes nothing, as a crash would; [`ReplayGuard::close`] makes the next
-/// start quicker.
+/// Memory is bounded by [`NonceLimits`]. A thread of its own keeps the state file ahead of the clock and frees expired nonces.
+/// Dropping the guard stops the thread but writes nothing, as a crash would; [`ReplayGuard::close`] makes the next start quicker.
 pub struct LocalGuard {
     shared: Arc<Shared>,
     upkeep: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
     outcomes: Arc<LocalOutcomes>,
 }
 
-/// A [`LocalGuard`] cannot be opened.
+/// Why a [`LocalGuard`] cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The window is out of its range.
@@ -54,14 +53,14 @@ pub enum OpenError {
     /// The state file cannot be used.
     #[error(transparent)]
     Floor(#[from] TimeFloorError),
-    /// The operating system gave no thread.
+    /// The operating system could not start a thread.
     #[error("no thread for the replay guard: {0}")]
     Thread(std::io::Error),
 }
 
 impl LocalGuard {
-    /// Opens a guard. Its fence is now plus the skew, or what the state file says if that is later: enough if no other
-    /// replica executed messages before. [`ReplayGuard::serving`] raises it to what holds whoever did. Blocks for a moment,
+    /// Opens a guard. Its fence is now plus the skew, or what the state file says if that is later, which is enough if no other
+    /// replica executed messages before. [`ReplayGuard::serving`] raises it to a fence that holds whoever did. Blocks for a moment,
     /// to read and write the file.
     ///
     /// # Errors
@@ -76,7 +75,7 @@ impl LocalGuard {
         Self::open_with(window, nonce_limits, clock, floor, true)
     }
 
-    /// Finds what [`LocalGuard::open`] would refuse, but for a state file that another process uses. Writes nothing.
+    /// Reports what [`LocalGuard::open`] would refuse, except a state file that another process uses. Writes nothing.
     pub(crate) fn check(window: Window, nonce_limits: NonceLimits, floor: &TimeFloor) -> Result<(), OpenError> {
         Window::new(window.window_s, window.skew_s)?;
         Quota::new(nonce_limits)?;
@@ -121,22 +120,22 @@ impl LocalGuard {
         Ok(Self { shared, upkeep: Some((stop, thread)), outcomes: Arc::default() })
     }
 
-    /// As [`ReplayGuard::admit`], at once and not counted: for a guard without a state file, which waits for nothing.
+    /// As [`ReplayGuard::admit`], but immediate and not counted: for a guard without a state file, which waits for nothing.
     pub(super) fn admit_now(&self, owner: &Name, nonce: Nonce, iat: u64, exp: u64) -> Result<(), AdmitError> {
         let closed = AdmitError::Unavailable(Outage::Closed);
         self.shared.check(owner, nonce, iat, exp).unwrap_or(Err(closed))
     }
 
-    /// The time to judge by, in seconds since the Unix epoch: it never goes back.
+    /// The time to judge by, in seconds since the Unix epoch; it never goes back.
     pub(super) fn now_s(&self) -> u64 {
         self.shared.lease.now_ms(self.shared.clock.as_ref()) / 1000
     }
 
-    /// Renews the lease on the time ahead, and frees what expired. Happens by itself every second. Blocks for a moment, to
-    /// write the state file.
+    /// Renews the lease for the time ahead, and frees expired nonces. Happens by itself every second. Blocks for a moment, to write
+    /// the state file.
     pub fn sweep(&self) {
         if self.shared.keeps_time {
-            // What it comes to shows with the next message.
+            // The next message shows whether it worked.
             let _ = self.shared.renew_lease();
         }
         self.shared.sweep();
@@ -231,23 +230,23 @@ impl fmt::Debug for LocalGuard {
     }
 }
 
-/// What the guard, its thread and a renewal in flight have in common.
+/// What the guard, its thread and a renewal in flight share.
 struct Shared {
     window: Window,
     quota: Quota,
     clock: Arc<dyn Clock>,
     lease: Lease,
     fence: AtomicU64,
-    /// Whether the thread reads the clock, too. Beside a guard that knows when the clock is wrong, only messages move
-    /// the floor, and only when it is right: a short leap ahead then does not hold the floor for as long as the leap.
+    /// Whether the thread reads the clock, too. In a shared guard, which knows when the clock is wrong, only messages move the
+    /// floor, and only when it is right: a short leap ahead then does not hold the floor for as long as the leap.
     keeps_time: bool,
     nonces: NonceTable,
-    /// Held by the one message that renews the lease for all that wait.
+    /// Held by the one message that renews the lease for all that are waiting.
     renewing: tokio::sync::Mutex<()>,
     counters: Counters,
 }
 
-/// Only the lease is missing: with it, the message would be admitted.
+/// Only the lease is missing; with it, the message would be admitted.
 struct RenewalNeeded;
 
 impl Shared {
@@ -255,7 +254,7 @@ impl Shared {
         self.fence.load(Ordering::SeqCst)
     }
 
-    /// From now on, what may have been executed before is stale: by a predecessor with this state file only, or by anybody.
+    /// From now on, whatever may have been executed before is stale: by a predecessor with this state file only, or by anybody.
     fn raise_fence(&self, predecessor_only: bool) {
         let skew_s = self.window.skew_s;
         let ahead_s = if predecessor_only { skew_s } else { (2 * skew_s).max(QUIET_S) };
@@ -290,7 +289,8 @@ impl Shared {
         let now_ms = self.lease.now_ms(self.clock.as_ref());
         let now = now_ms / 1000;
         let fence = self.fence();
-        // A message that is dated ahead has to wait for the fence as well: what runs before it is past has not been quiet.
+        // A message dated ahead has to wait for the fence as well: if it ran before the fence is past, there would have been no
+        // quiet time.
         if now <= fence || !self.window.holds(iat, exp, now, fence) {
             return Ok(Err(AdmitError::Stale));
         }
@@ -313,7 +313,7 @@ impl Shared {
         Ok(Ok(()))
     }
 
-    /// Renews the lease. One that has lapsed says that this process, or its machine, stood still: others may have served.
+    /// Renews the lease. If it has lapsed, this process or its machine stood still, and others may have served meanwhile.
     fn renew_lease(&self) -> Renewal {
         if self.lease.has_lapsed(self.clock.as_ref()) {
             self.raise_fence(false);
@@ -321,11 +321,11 @@ impl Shared {
         self.lease.renew(self.clock.as_ref())
     }
 
-    /// Renews the lease on a thread that may block, once for all messages that wait for it.
+    /// Renews the lease on a blocking thread, once for all messages that wait for it.
     async fn renew(self: &Arc<Self>) -> Renewal {
         let _one_at_a_time = self.renewing.lock().await;
         if self.lease.is_failing() {
-            // The upkeep thread tries again every second; a message does not hammer the disk.
+            // The upkeep thread retries every second; messages do not hammer the disk.
             return Renewal::Failed;
         }
         if self.lease.covers(self.lease.floor_ms()) {
@@ -335,7 +335,7 @@ impl Shared {
         tokio::task::spawn_blocking(move || shared.renew_lease()).await.unwrap_or(Renewal::Failed)
     }
 
-    /// The thread's work, until the other end of `stopped` is gone.
+    /// The thread's work, until the sender of `stopped` is gone.
     fn keep_up(&self, stopped: &mpsc::Receiver<()>) {
         let mut was_failing = false;
         let mut was_behind = false;
@@ -389,7 +389,7 @@ impl Shared {
                 format!("messages issued before this start are not vouched for: ready in {wait_s} s")
             } else {
                 format!(
-                    "the clock is {wait_s} s before what this service has already seen: ready when it has caught up. \
+                    "the clock is {wait_s} s behind what this service has already seen: ready when it has caught up. \
                      Set the clock if it is wrong; if it was ahead earlier and is right now, keep the service stopped \
                      for six minutes and delete the state file"
                 )
@@ -414,8 +414,8 @@ impl Shared {
     }
 }
 
-/// A shared replica that was paused for up to 2.5 s goes on by what it knew before (see `shared/retention.rs`). Nothing is executed
-/// here until it would have been heard of again.
+/// A replica with a shared guard that was paused for up to 2.5 s carries on with what it knew before (see `shared/retention.rs`).
+/// So nothing is executed here until such a replica would have been noticed again.
 const QUIET_S: u64 = 3;
 
 /// A clock this far behind the floor is reported: an NTP client slews smaller errors.

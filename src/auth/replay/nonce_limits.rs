@@ -1,8 +1,8 @@
 //! How many nonces may be held, by one owner and by all. Counts only: never looks at a nonce or at the time.
 //!
-//! The store has two parts. Every owner has a small *reserve* that nobody else can touch. What is left is a common
-//! *pool*, from which an owner may take one more only while it holds less of the pool than is still free. So a lone
-//! busy owner gets all it may have; several greedy ones, as their nonces expire, settle at equal shares and leave one
+//! The store has two parts. Every owner has a small *reserve* that nobody else can touch. The rest is a common *pool*,
+//! from which an owner may take one more only while it holds less of the pool than is still free. So a single busy
+//! owner gets all that it may have; several greedy ones, as their nonces expire, settle at equal shares and leave one
 //! such share free for the next; and no number of flooding agents takes away the others' reserves.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,8 +14,8 @@ pub struct NonceLimits {
     pub owner: usize,
     /// The most live nonces of all owners together; default 1,000,000.
     pub total: usize,
-    /// The most owners with live nonces; default 10,000. At least the number of agents in the key ring: configured
-    /// services start with no larger ring, and read none.
+    /// The most owners with live nonces; default 10,000. At least the number of agents in the key ring: a configured
+    /// service refuses a larger ring, at its start and later.
     pub owners: usize,
     /// The live nonces that each owner can have whatever the others do; default 32.
     pub reserve: usize,
@@ -56,11 +56,11 @@ impl Default for NonceLimits {
 #[derive(Debug)]
 pub(super) struct Quota {
     nonce_limits: NonceLimits,
-    /// The size of the pool: what the reserves leave of the total.
+    /// The size of the pool: the total less all reserves.
     pool: usize,
-    /// Taken from the pool.
+    /// How many are taken from the pool.
     pooled: AtomicUsize,
-    /// Everything held.
+    /// How many are held in all.
     live: AtomicUsize,
 }
 
@@ -90,7 +90,8 @@ impl Quota {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Counts one more for an owner that holds `held`. The caller stores it, and serialises the calls for one owner.
+    /// Counts one more for an owner that holds `held`. The caller stores the nonce, and serializes the calls for one
+    /// owner.
     pub(super) fn take(&self, held: usize) -> Result<(), LimitReached> {
         if held >= self.nonce_limits.owner {
             return Err(LimitReached::Owner);
@@ -107,7 +108,7 @@ impl Quota {
         Ok(())
     }
 
-    /// Counts an owner's nonces down, from `before` to `after`.
+    /// Counts an owner's nonces down from `before` to `after`.
     pub(super) fn give_back(&self, before: usize, after: usize) {
         let pooled = before.saturating_sub(self.nonce_limits.reserve) - after.saturating_sub(self.nonce_limits.reserve);
         self.pooled.fetch_sub(pooled, Ordering::Relaxed);
@@ -169,7 +170,7 @@ mod tests {
         for _ in 0..980 {
             assert!(fill(&quota).0 >= 32);
         }
-        // The thousand-and-first still has its reserve.
+        // The thousand-and-first owner still has its reserve.
         assert!(fill(&quota).0 >= 32);
         assert!(quota.live() <= 1_000_000);
     }

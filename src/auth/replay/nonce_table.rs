@@ -1,5 +1,5 @@
-//! The live nonces of every owner. Never drops one before its expiry: not for room, not for idleness, and not because
-//! a clock went back. There is deliberately no cache underneath: caches evict, and an evicted nonce is a replay.
+//! The live nonces of every owner. Never drops one before its expiry: not for room, not for idleness, and not because a clock went
+//! back. It is deliberately not built on a cache: caches evict, and an evicted nonce is a replay.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, RwLock};
@@ -12,9 +12,8 @@ use crate::wire::Nonce;
 #[derive(Debug, Default)]
 pub(super) struct AgentNonces {
     nonces: HashSet<Nonce>,
-    /// The same nonces by the second in which they expire: at most a few hundred different ones, as `exp` is at most
-    /// window and skew ahead of the clock. The earliest comes first. Most owners have one or two: a tree's smallest node takes as much
-    /// as eleven.
+    /// The same nonces by the second in which they expire, earliest first: at most a few hundred distinct seconds, as `exp` is at most
+    /// window plus skew ahead of the clock. Most owners have one or two, and a tree's smallest node takes as much room as eleven.
     by_expiry: VecDeque<(u64, Vec<Nonce>)>,
 }
 
@@ -27,15 +26,15 @@ impl AgentNonces {
         self.nonces.len()
     }
 
-    /// When the first of them expires, in seconds since the Unix epoch.
+    /// When the first one expires, in seconds since the Unix epoch.
     pub(super) fn first_expiry(&self) -> Option<u64> {
         self.by_expiry.front().map(|(expires, _)| *expires)
     }
 
     pub(super) fn insert(&mut self, nonce: Nonce, expires: u64) {
         self.nonces.insert(nonce);
-        // Nearly always the last one or one behind it: messages come in the order in which they were signed, but for those whose
-        // senders' clocks or windows differ.
+        // Nearly always the last second or one after it: messages arrive in the order in which they were signed, unless their senders'
+        // clocks or windows differ.
         let place = self.by_expiry.iter().rposition(|(known, _)| *known <= expires);
         match place.and_then(|place| self.by_expiry.get_mut(place)) {
             Some((known, nonces)) if *known == expires => nonces.push(nonce),
@@ -68,7 +67,7 @@ pub(super) struct NonceTable(RwLock<HashMap<Name, Arc<Mutex<AgentNonces>>>>);
 pub(super) struct Poisoned;
 
 impl NonceTable {
-    /// This owner's nonces; `None` if it has none yet and `most` owners have.
+    /// This owner's nonces; `None` if it has none yet and `most` owners already have some.
     pub(super) fn live(&self, owner: &Name, most: usize) -> Result<Option<Arc<Mutex<AgentNonces>>>, Poisoned> {
         if let Some(live) = self.0.read().map_err(|_| Poisoned)?.get(owner) {
             return Ok(Some(Arc::clone(live)));
@@ -101,8 +100,8 @@ impl NonceTable {
             }
         }
         let Ok(mut owners) = self.0.write() else { return };
-        // INVARIANT: an owner is dropped only when it is empty and nobody else can reach it, now or later: the map is
-        // locked and the `Arc` is unshared, which `get_mut` proves. One whose lock is poisoned stays, and refuses.
+        // INVARIANT: an owner is dropped only when it is empty and nobody else can reach it, now or later: the map is locked and the
+        // `Arc` is unshared, which `get_mut` proves. An owner whose lock is poisoned stays, and refuses.
         owners.retain(|_, live| match Arc::get_mut(live).map(Mutex::get_mut) {
             Some(Ok(live)) => live.len() > 0,
             Some(Err(_)) | None => true,
@@ -132,7 +131,7 @@ impl NonceTable {
     }
 }
 
-/// Room for this many is not given back, so that an owner with little traffic does not allocate over and over.
+/// Room for this many is never released, so that an owner with little traffic does not allocate over and over.
 const KEPT_ROOM: usize = 256;
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub struct Window {
     pub skew_s: u64,
 }
 
-/// The window is out of its range.
+/// A window or skew out of its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
     /// `window_s`.
@@ -34,7 +34,7 @@ impl Window {
     /// Checks the ranges.
     ///
     /// # Errors
-    /// [`WindowError`] names the one that is out of range; it comes from the configuration.
+    /// [`WindowError`] names the value that is out of range; it comes from the configuration.
     pub fn new(window_s: u64, skew_s: u64) -> Result<Self, WindowError> {
         if !(1..=MAX_WINDOW_S).contains(&window_s) {
             Err(WindowError::Window(window_s))
@@ -58,7 +58,7 @@ impl Window {
 }
 
 impl Default for Window {
-    /// 30 seconds, and 5 of skew: memory is proportional to their sum, so they are as short as honest clocks allow.
+    /// 30 seconds, and a skew of 5: memory is proportional to their sum, so they are as short as honest clocks allow.
     fn default() -> Self {
         Self { window_s: 30, skew_s: 5 }
     }
@@ -67,7 +67,7 @@ impl Default for Window {
 /// A guard holds every nonce of the last window: 300 s at 20,000 messages a second are 6.6 million of them.
 const MAX_WINDOW_S: u64 = 300;
 
-/// Ten times what an unattended NTP client keeps.
+/// Ten times the error that an unattended NTP client allows.
 const MAX_SKEW_S: u64 = 30;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! The state file: one time, replaced as a whole, used by one process at a time. Never takes damage for a first start.
+//! The state file: one time, replaced as a whole, used by one process at a time. Never mistakes damage for a first start.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// The state file cannot be used. All but [`TimeFloorError::Locked`] are about the file or its folder.
+/// Why the state file cannot be used. All but [`TimeFloorError::Locked`] are about the file or its folder.
 #[derive(Debug, thiserror::Error)]
 pub enum TimeFloorError {
     /// Another process holds it.
@@ -14,7 +14,7 @@ pub enum TimeFloorError {
         .0.display()
     )]
     Locked(PathBuf),
-    /// It has other content than a replay guard writes.
+    /// Its content is not what a replay guard writes.
     #[error(
         "state file `{}` is not as a replay guard wrote it: restore it; or keep the service stopped for six minutes \
          (the longest life of a message), see that the clock is right, and delete it",
@@ -33,10 +33,10 @@ pub enum TimeFloorError {
     },
 }
 
-/// One line of text with a time in it.
+/// One line of text that holds a time.
 pub(super) struct StateFile {
     path: PathBuf,
-    /// Locked for as long as this value lives. A file of its own, because every write puts a new file in the other's place.
+    /// Locked as long as this value lives. A separate file, because every write replaces the state file with a new one.
     lock: File,
 }
 
@@ -45,11 +45,11 @@ impl StateFile {
         let lock_path = beside(path, ".lock");
         let mut options = File::options();
         options.create(true).truncate(false).write(true);
-        // Whoever could open it could lock it, and no service would start.
+        // Anyone able to open it could lock it, and then no service would start.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let lock = options.open(&lock_path).map_err(|source| TimeFloorError::io(&lock_path, "locked", source))?;
-        // One from before; if it is somebody else's, its mode is that one's matter.
+        // The file may exist already. If somebody else owns it, its mode is the owner's business.
         #[cfg(unix)]
         let _ = lock.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600));
         match lock.try_lock() {
@@ -64,7 +64,7 @@ impl StateFile {
         read(&self.path)
     }
 
-    /// On the disk when it returns, and there in whole or not at all if the machine stops meanwhile.
+    /// Durable when it returns. If the machine stops meanwhile, the file holds either the old time or the new one.
     pub(super) fn write(&self, fence_ms: u64) -> Result<(), TimeFloorError> {
         let new_path = beside(&self.path, ".new");
         self.replace(&new_path, &encode(fence_ms)).map_err(|source| TimeFloorError::io(&self.path, "written", source))
@@ -73,7 +73,7 @@ impl StateFile {
     fn replace(&self, new_path: &Path, text: &str) -> io::Result<()> {
         let mut options = File::options();
         options.create(true).write(true).truncate(true);
-        // Whoever could write it could reopen the past.
+        // Anyone able to write it could reopen the past.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut new = options.open(new_path)?;
@@ -85,7 +85,7 @@ impl StateFile {
     }
 }
 
-/// Whether a process could use it, but for one that does already. Writes nothing.
+/// Whether a process could use it, except that another may already do so. Writes nothing.
 pub(super) fn check(path: &Path) -> Result<(), TimeFloorError> {
     let folder = folder(path);
     fs::read_dir(folder).map(drop).map_err(|source| TimeFloorError::io(path, "locked", source))?;
@@ -113,11 +113,11 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Lets go of the file at once. Closing it is not enough: a program that this process is about to start has it, too, between
-/// its fork and its exec, and a lock belongs to all of them.
+/// Releases the lock at once. Closing the file is not enough: between fork and exec, a program that this process is just
+/// starting has a copy of the descriptor, and the lock lasts until every copy is closed.
 impl Drop for StateFile {
     fn drop(&mut self) {
-        // Whatever fails here, the lock ends with the last of them.
+        // If unlocking fails, the lock ends with the last copy.
         let _ = self.lock.unlock();
     }
 }
@@ -138,7 +138,7 @@ pub(super) fn encode(fence_ms: u64) -> String {
     format!("{HEADING}{fence_ms:020} {:020}\n", !fence_ms)
 }
 
-/// The time is there twice, once inverted: a damaged or edited digit is noticed.
+/// The time is stored twice, once inverted, so that a damaged or edited digit is noticed.
 pub(super) fn decode(bytes: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(bytes).ok()?;
     let fence_ms: u64 = text.strip_prefix(HEADING)?.get(..20)?.parse().ok()?;
@@ -156,7 +156,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("floor");
         let file = StateFile::open(&path).unwrap();
-        // As a child has it before its exec: another descriptor of the same open file.
+        // What a child has before its exec: another descriptor of the same open file.
         let inherited = file.lock.try_clone().unwrap();
         assert!(matches!(StateFile::open(&path), Err(TimeFloorError::Locked(_))));
         drop(file);

@@ -18,7 +18,7 @@ fn on_disk(path: &Path) -> u64 {
     decode(&fs::read(path).unwrap()).unwrap()
 }
 
-/// Whoever may open a file may lock it, and so keep the service from starting.
+/// Anyone able to open the file can lock it, and so keep the service from starting.
 #[cfg(unix)]
 #[test]
 fn the_lock_is_for_its_owner_alone_also_one_that_is_there_already() {
@@ -60,7 +60,7 @@ fn a_crash_leaves_the_lease_and_a_close_the_exact_fence() {
     let clock = clock();
     drop(Lease::open(&TimeFloor::File(path.clone()), &clock, SKEW_S).unwrap());
     assert_eq!(on_disk(&path), NOW_MS + AHEAD_MS + SKEW_MS);
-    // Crashing again and again does not push the lease further and further.
+    // Crashing again and again does not push the lease further and further ahead.
     let (lease, fence) = Lease::open(&TimeFloor::File(path.clone()), &clock, SKEW_S).unwrap();
     assert_eq!(on_disk(&path), NOW_MS + AHEAD_MS + SKEW_MS);
     assert_eq!(fence, (NOW_MS + AHEAD_MS) / 1000 + SKEW_S);
@@ -83,7 +83,7 @@ fn a_smaller_skew_after_a_restart_does_not_lower_the_fence() {
     let folder = tempfile::tempdir().unwrap();
     let floor = TimeFloor::File(folder.path().join("floor"));
     let (lease, _) = Lease::open(&floor, &clock(), 30).unwrap();
-    // Up to this time a message may have been admitted with an `iat` 30 s later.
+    // Up to this time, a message with an `iat` 30 s later may have been admitted.
     assert!(lease.covers(NOW_MS + AHEAD_MS));
     drop(lease);
     let (_, fence) = Lease::open(&floor, &clock(), 0).unwrap();
@@ -145,7 +145,7 @@ fn a_disk_that_refuses_ends_the_lease_and_says_why() {
     let path = folder.path().join("floor");
     let clock = clock();
     let (lease, _) = Lease::open(&TimeFloor::File(path.clone()), &clock, SKEW_S).unwrap();
-    // A folder where the new file should go: not even root can create it there.
+    // A folder in place of the new file: not even root can create the file there.
     fs::create_dir(beside(&path, ".new")).unwrap();
     clock.advance_ms(AHEAD_MS + 1);
     let now = lease.now_ms(&clock);

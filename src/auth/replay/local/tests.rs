@@ -4,7 +4,7 @@ use crate::clock::ManualClock;
 
 const NOW: u64 = 1_790_000_000;
 
-/// A guard that is past its fence, on a clock that stands until moved.
+/// A guard that is past its fence, on a clock that stands still until moved.
 fn ready(nonce_limits: NonceLimits) -> (LocalGuard, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(NOW - 6));
     let guard = LocalGuard::open(Window::default(), nonce_limits, clock.clone(), &TimeFloor::Ephemeral).unwrap();
@@ -59,14 +59,14 @@ async fn what_was_issued_before_the_start_is_not_vouched_for() {
     assert_eq!(offer(&guard, "a", Nonce::random(), NOW + 6, NOW + 30).await, Ok(()));
 }
 
-/// A store that forgets what was idle for long counts real time. After a step back, the wall clock needs longer.
+/// A store that forgets idle entries counts real time. After a step back, the wall clock takes longer.
 #[tokio::test]
 async fn nonces_outlive_any_idle_time_while_the_clock_is_behind() {
     let (guard, clock) = ready(NonceLimits::default());
     let nonce = Nonce::random();
     assert_eq!(offer(&guard, "a", nonce, NOW, NOW + 30).await, Ok(()));
     clock.set_ms((NOW - 3600) * 1000);
-    // An hour passes on the wall, sweep after sweep, until the message is just in time.
+    // An hour passes on the wall clock, sweep after sweep, until the message is just in time.
     for _ in 0..3600 {
         clock.advance_ms(1000);
         guard.sweep();
@@ -196,7 +196,7 @@ async fn a_floor_that_cannot_be_written_refuses_until_it_can() {
     .unwrap();
     let obstacle = folder.path().join("floor.new");
     std::fs::create_dir(&obstacle).unwrap();
-    // The thread tries, every second.
+    // The thread retries every second.
     clock.advance_ms(1_500);
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     clock.set_ms((NOW + 1) * 1000);
