@@ -1,24 +1,25 @@
-//! The guard of any number of replicas: first the nonces of this process, then one atomic check in a JetStream stream
-//! that all replicas of a service ask. Never admits without a fresh, understood answer of a stream that it has verified.
+//! The guard for any number of replicas: first the nonces of this process, then one atomic check in a JetStream stream that all
+//! replicas of a service ask. Never admits without a fresh, understood answer from a stream that it has verified.
 //!
-//! The stream stores each id `<owner>.<nonce>` once and says so; of any number of replicas that ask, one is told "new".
-//! Everything else is about when that word can be relied on:
-//! - the stream remembers ids for longer than any message lives, and how far back its memory really reaches is watched
-//!   (`shared/retention.rs`), and since when somebody with this guard is known to have been there; what was issued before is stale;
-//! - the answer must come from the verified stream, over a connection that was not interrupted, with a sequence number
-//!   above all that were seen before the question;
-//! - after the answer the clock is read again: a process that was paused in between could otherwise come back after the
-//!   stream has forgotten the id;
-//! - an id that a check finds known, when it asks again because it had no answer, is its own only if a number that it alone
-//!   knows was stored with it, in the memory and above the numbers of its first question;
-//! - this machine's clock and the broker's differ by no more than the skew, compared every second, and between two
-//!   comparisons the wall clock is held against the monotonic clock.
+//! The stream stores each id `<owner>.<nonce>` once and says so; of any number of replicas that ask, one is told "new". The rest is
+//! about when that answer can be relied on:
+//! - the stream remembers ids for longer than any message lives. How far back its memory really reaches is watched
+//!   (`shared/retention.rs`), and since when some replica with this guard is known to have been there; what was issued before is
+//!   stale;
+//! - the answer must come from the verified stream, over a connection that was not interrupted, with a sequence number above all
+//!   that were seen before the question;
+//! - after the answer the clock is read again: otherwise a process that was paused in between could carry on after the stream has
+//!   forgotten the id;
+//! - if a check that got no answer asks again and is told that the id is known, the id is its own only if a number that it alone
+//!   knows was stored with it, in the same memory and above the numbers seen before its first question;
+//! - this machine's clock and the broker's differ by no more than the skew: they are compared at every verification, and between
+//!   two comparisons the wall clock is checked against the monotonic clock.
 //!
 //! What remains assumed: the brokers' clocks do not leap ahead by more than half a minute between two comparisons, and
 //! a broker that acknowledges has stored.
 //!
-//! A check costs one round trip, so it is asked for many messages at once and under no lock. While the stream is not
-//! verified, checks are refused at once instead of waiting.
+//! A check costs one round trip, so many messages are checked at once and under no lock. While the stream is not verified, checks
+//! are refused at once instead of waiting.
 
 mod check;
 mod connect;
@@ -64,19 +65,19 @@ use outcomes::SharedOutcomes;
 
 /// Admits messages once among all replicas of a service.
 ///
-/// It has a connection of its own, which it makes anew when that is of no use any more, a task that verifies the
-/// stream every second, and one that looks after the outcomes of idempotent calls; [`ReplayGuard::close`] ends them and waits.
+/// It has its own connection, which it rebuilds when that is no longer of use, a task that verifies the stream every 750 ms, and
+/// one that looks after the outcomes of idempotent calls; [`ReplayGuard::close`] ends them and waits.
 pub struct SharedGuard {
     shared: Arc<Shared>,
     outcomes: Arc<SharedOutcomes>,
     tasks: Mutex<Option<Tasks>>,
 }
 
-/// What ends the tasks, and the tasks: the guard's monitor, and the one that looks after the outcomes.
+/// The sender that ends the tasks, and the tasks: the guard's monitor, and the one that looks after the outcomes.
 type Tasks = (watch::Sender<bool>, [JoinHandle<()>; 2]);
 
 impl SharedGuard {
-    /// Connects, finds or makes the stream, and verifies it. Must be called in a tokio runtime.
+    /// Connects, finds or creates the stream, and verifies it. Must be called in a Tokio runtime.
     ///
     /// # Errors
     /// [`SharedOpenError::Unfit`] blames the stream's set-up, [`SharedOpenError::NotReady`] the broker after `open_within`
@@ -217,7 +218,7 @@ impl ReplayGuard for SharedGuard {
             let wait_s = fence - now + 1;
             return Some(format!("the guard stream does not vouch for older messages yet: ready in {wait_s} s"));
         }
-        // The local guard has no fence, but it knows a clock that went back.
+        // The local guard has no fence, but it notices a clock that went back.
         self.shared.local.not_ready()
     }
 
@@ -251,7 +252,7 @@ impl ReplayGuard for SharedGuard {
                         Ok(Err(_)) => {
                             tracing::error!(target: "sealwire::replay", "a task of the replay guard had panicked");
                         }
-                        // It waits for nothing without a bound of its own, so this machine is too slow to run it.
+                        // Each of its waits has a bound, so this machine is too slow to run it.
                         Err(_) => aborting.abort(),
                     }
                 }
@@ -267,11 +268,11 @@ const CLOSE: Duration = Duration::from_secs(1);
 
 impl Drop for SharedGuard {
     fn drop(&mut self) {
-        // The task ends by itself when the sender is gone; nobody is left to wait for it.
+        // The tasks end by themselves when the sender is gone, but nobody is left to wait for them.
         if let Some((_, tasks)) = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             tasks.iter().for_each(JoinHandle::abort);
         }
-        // The client's events hold on to what is shared, and the link to the client: a circle, cut here.
+        // The client's event callback holds the shared state, and the link in it holds the client: a cycle, broken here.
         self.shared.mark_down(None, Outage::Closed, "");
     }
 }

@@ -1,4 +1,4 @@
-//! What a shared guard needs to know, why it cannot be opened, and what it tells of itself. Data only.
+//! The settings of a shared guard, and why it cannot be opened. Data only.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use super::{NonceLimits, OpenError, Window};
 use crate::name::Name;
 use crate::wire::Nonce;
 
-/// What a [`SharedGuard`](crate::auth::SharedGuard) needs to know. All replicas of a service must agree on all but `instance`
-/// and the patience.
+/// The settings of a [`SharedGuard`](crate::auth::SharedGuard). All replicas of a service must agree on all but `instance` and the waiting
+/// times.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SharedConfig {
@@ -16,21 +16,21 @@ pub struct SharedConfig {
     pub environment: Name,
     /// The service whose replicas share the guard.
     pub service: Name,
-    /// As whom this replica is known to the others, of the form of a name; default 128 random bits. Never the same for two that
+    /// The name by which the other replicas know this one, in the form of a [`Name`]; default 128 random bits. Never the same for two that
     /// run, nor for two runs.
     pub instance: String,
     /// The time window. The skew must be at least a second: it also bounds how far clocks may differ.
     pub window: Window,
     /// How many copies the stream must have. Default `None`: 3 in a cluster, 1 on a single server.
     pub replicas: Option<usize>,
-    /// The most ids that the stream is made for; default 1,000,000, which is 10,000 messages a second. An id takes about
-    /// 650 bytes of the broker's memory (measured), and stays for the window, twice the skew, and a minute. One owner can have
-    /// a quarter of them at most, see [`SharedConfig::owner_share`].
+    /// The most ids that the stream has room for; default 1,000,000, which is 10,000 messages a second. An id takes about 650 bytes of the
+    /// broker's memory (measured), and stays for the window, twice the skew, and a minute. One owner can have a quarter of them at most,
+    /// see [`SharedConfig::owner_share`].
     pub max_messages: i64,
-    /// The most outcomes of idempotent calls that the service keeps; default 32,768. One agent alone gets half of them.
+    /// The most outcomes of idempotent calls that the service keeps; default 32,768. An agent on its own gets half of them.
     pub max_outcomes: i64,
-    /// The most bytes of their stream, as the broker counts them, on each broker with a copy; default 16 MiB, which are reserved
-    /// when the first service with an idempotent method starts. One agent alone gets half of them.
+    /// The most bytes of their stream, as the broker counts them, on each broker with a copy; default 16 MiB, which are reserved when the
+    /// first service with an idempotent method starts. An agent on its own gets half of them.
     pub outcome_bytes: i64,
     /// Bounds on the nonces in this process.
     pub nonce_limits: NonceLimits,
@@ -38,7 +38,7 @@ pub struct SharedConfig {
     pub in_flight: usize,
     /// The most checks in flight of one owner; default 256. More are refused as [`AdmitError::OwnerFull`](crate::auth::AdmitError::OwnerFull).
     pub in_flight_per_owner: usize,
-    /// How long the broker may take to answer a check, 10 ms to 1 s; default 250 ms. Later it is asked again, for two seconds.
+    /// How long the broker may take to answer a check, 10 ms to 1 s; default 250 ms. After that it is asked again, for two seconds.
     pub answer_within: Duration,
     /// How long [`SharedGuard::open`](crate::auth::SharedGuard::open) tries to reach the broker and the stream; default 10 s.
     pub open_within: Duration,
@@ -75,14 +75,14 @@ impl SharedConfig {
         }
     }
 
-    /// How long the stream must remember an id: a message may be admitted from `iat - 2S` to `exp + S` by the broker's
-    /// clock, and a minute is for brokers whose clocks differ.
+    /// How long the stream must remember an id: a message may be admitted from `iat - 2S` to `exp + S` by the broker's clock, and the
+    /// minute allows for brokers whose clocks differ.
     pub(super) fn memory(&self) -> Duration {
         Duration::from_secs(self.window.window_s + 2 * self.window.skew_s + 60)
     }
 
-    /// How many ids of one owner the stream holds: as many as [`NonceLimits::owner`] lets it have in the window and the skew, for as
-    /// long as the stream remembers; and not more than a quarter of all. At least what an instance needs for its probes.
+    /// How many ids of one owner the stream holds: as many as [`NonceLimits::owner`] allows in the window and the skew, scaled to the time
+    /// for which the stream remembers; but at most a quarter of all, and at least what an instance needs for its probes.
     #[must_use]
     pub fn owner_share(&self) -> i64 {
         let (Window { window_s, skew_s }, memory_s) = (self.window, self.memory().as_secs());
@@ -92,8 +92,8 @@ impl SharedConfig {
         share.max(i64::try_from(PROBES_PER_S * memory_s).unwrap_or(i64::MAX))
     }
 
-    /// The most bytes of the stream, as the broker counts them, and reserves them when it is made: enough for all ids of the
-    /// longest names.
+    /// The most bytes of the stream, as the broker counts them and reserves them when it is created: enough for all ids with the longest
+    /// names.
     #[must_use]
     pub fn stream_bytes(&self) -> i64 {
         let subject = self.subjects().len() + 64;
@@ -117,22 +117,21 @@ impl SharedConfig {
         format!("rg.{}.{}.$outcome.{rest}", self.environment, self.service)
     }
 
-    /// The subject that a check of this owner is stored under.
+    /// The subject under which this owner's checks are stored.
     pub(super) fn subject(&self, owner: &Name) -> String {
         format!("rg.{}.{}.{owner}", self.environment, self.service)
     }
 
-    /// The subject of an instance's probes, or of all of them with `*`. No agent is called `$probe`: `$` is not a character of
-    /// names.
+    /// The subject of an instance's probes, or of all of them with `*`. No agent can be called `$probe`: names have no `$`.
     pub(super) fn probe_subject(&self, instance: &str) -> String {
         format!("rg.{}.{}.$probe.{instance}", self.environment, self.service)
     }
 }
 
-/// A [`SharedGuard`](crate::auth::SharedGuard) cannot be opened.
+/// Why a [`SharedGuard`](crate::auth::SharedGuard) cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedOpenError {
-    /// The guard's part in this process.
+    /// The guard's part in this process cannot be opened.
     #[error(transparent)]
     Local(#[from] OpenError),
     /// The cargo feature `shared-guard` is off.
@@ -141,16 +140,16 @@ pub enum SharedOpenError {
     /// Clocks on two machines are never equal.
     #[error("a shared replay guard needs a clock skew of at least 1 s")]
     NoSkew,
-    /// It is a token of a subject.
+    /// The instance is a subject token.
     #[error("the instance `{}` is not of 1 to 64 characters A-Z a-z 0-9 _ -", crate::name::shown(.0))]
     Instance(String),
     /// Zero would mean no bound.
     #[error("the guard's streams must have room for at least one message")]
     NoRoom,
-    /// Shorter, and no broker answers in time; longer, and a pause is noticed too late.
+    /// With less, no broker answers in time; with more, a pause is noticed too late.
     #[error("a check may take {min} ms to {max} ms, not {0:?}", min = ANSWER_WITHIN.start().as_millis(), max = ANSWER_WITHIN.end().as_millis())]
     AnswerWithin(Duration),
-    /// The stream cannot do the work: blame the broker's set-up, or the configuration.
+    /// The stream cannot do the work: the broker's setup or the configuration is to blame.
     #[error("{0}")]
     Unfit(String),
     /// The broker, or the stream, was not ready in time.
@@ -158,12 +157,12 @@ pub enum SharedOpenError {
     NotReady(String),
 }
 
-/// An instance stores four probes a second at most.
+/// An instance stores at most four probes a second.
 const PROBES_PER_S: u64 = 5;
 
-/// What the broker counts beside the subject: 16 bytes, and `NATS/1.0`, `Nats-Msg-Id: ` with an id of at most 64 + 1 + 22 bytes,
-/// line ends, and 22 bytes of content. Rounded up, for probes.
+/// What the broker counts besides the subject: 16 bytes, and `NATS/1.0`, `Nats-Msg-Id: ` with an id of at most 64 + 1 + 22 bytes, line
+/// ends, and 22 bytes of content. Rounded up, for probes.
 const ENTRY_BYTES: i64 = 160;
 
-/// The task verifies with the same patience, every second, and what it found is trusted for five.
+/// The monitor verifies with the same patience, every 750 ms, and what it found is trusted for 2.5 s.
 pub(crate) const ANSWER_WITHIN: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);

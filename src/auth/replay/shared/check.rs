@@ -1,5 +1,5 @@
-//! One check from question to belief, and the state that it reads. Never admits on a link that is not up, or that was not
-//! the same before and after the question.
+//! One check, from question to verdict, and the state that it reads. Never admits on a link that is not up, or that was not the
+//! same before and after the question.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::name::Name;
 use crate::wire::Nonce;
 
-/// What the guard and its task have in common.
+/// What the guard and its tasks share.
 pub(super) struct Shared {
     pub(super) config: SharedConfig,
     pub(super) clock: Arc<dyn Clock>,
@@ -32,17 +32,17 @@ pub(super) struct Shared {
     pub(super) link: ArcSwap<Link>,
     /// Set before the link is up for the first time.
     pub(super) fence: AtomicU64,
-    /// Whether messages are taken. Only who serves can vouch for others.
+    /// Whether messages are accepted. Only a replica that serves can vouch for others.
     pub(super) serving: AtomicBool,
-    /// How often this replica was to enter anew, and how often it has: see [`super::vouch`].
+    /// How often this replica was asked to enter anew, and how often it has: see [`super::retention`].
     pub(super) entries_wanted: AtomicU64,
     pub(super) entries_made: AtomicU64,
-    /// Nobody can vouch for what was issued before the next look.
+    /// Whether nobody can vouch for what was issued before the next look.
     pub(super) doubted: AtomicBool,
     pub(super) identity: ArcSwap<GuardIdentity>,
     pub(super) peers: Mutex<Peers>,
     pub(super) ahead_ms: AtomicI64,
-    /// Asks the task to verify now.
+    /// Makes the monitor verify now.
     pub(super) wake: Notify,
     pub(super) flight: InFlightLimiter,
     /// The broker's latest complaint, such as a missing permission, which otherwise looks like silence.
@@ -53,11 +53,11 @@ pub(super) struct Shared {
     pub(super) interruptions: AtomicU64,
 }
 
-/// What the stream is asked for one message.
+/// What the stream is asked about one message.
 struct Question {
     subject: String,
     id: String,
-    /// Stored with the id: a number that nobody but this check knows, so that the check knows its own.
+    /// Stored with the id: a number that only this check knows, so that it recognizes its own entry.
     content: String,
 }
 
@@ -72,7 +72,7 @@ impl Shared {
     ) -> Result<(), AdmitError> {
         let link = self.link.load_full();
         let up = link.up().map_err(AdmitError::Unavailable)?;
-        // Before anything reads the wall clock for a decision: a wrong one must not become the floor.
+        // Before anything reads the wall clock for a decision: a wrong clock must not become the floor.
         self.agree(up)?;
         self.serving.store(true, Ordering::SeqCst);
         let fence = self.fence.load(Ordering::SeqCst);
@@ -97,7 +97,7 @@ impl Shared {
             return Err(AdmitError::Unavailable(Outage::Unverified));
         }
         self.agree(up_now)?;
-        // Time has passed. A process that was paused may come back after the stream has forgotten the id.
+        // Time has passed. A process that was paused may carry on after the stream has forgotten the id.
         let Window { window_s, skew_s } = self.config.window;
         let overdue = received.elapsed() > Duration::from_secs(window_s + 2 * skew_s);
         let fence = self.fence.load(Ordering::SeqCst);
@@ -107,7 +107,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Asks the stream, and again while it gives no answer. Returns the link by which it said that this check stored the id.
+    /// Asks the stream, and asks again while it gives no answer. Returns the link over which it said that this check stored the
+    /// id.
     async fn ask(&self, mut link: Arc<Link>, owner: &Name, nonce: Nonce) -> Result<Arc<Link>, AdmitError> {
         let id = format!("{owner}.{}", nonce.to_text());
         let question = Question { subject: self.config.subject(owner), id, content: Nonce::random().to_text() };
@@ -129,7 +130,7 @@ impl Shared {
                 pause *= 2;
                 link = self.link.load_full();
                 match link.up() {
-                    // Its memory counts from now: the message is behind the fence.
+                    // The memory of another generation counts from now: the message is behind its fence.
                     Ok(up) if up.generation != generation => return Err(refused),
                     Ok(up) if self.agree(up).is_ok() => break,
                     _ => {}
@@ -139,10 +140,10 @@ impl Shared {
         }
     }
 
-    /// `repeated`, if this check has asked before: the highest number that was seen before that.
+    /// `repeated`, if this check has asked before: the highest number that was seen before its first question.
     ///
-    /// A question that was not answered in time may have been stored all the same, and then the next one is told that the id is
-    /// known. It is this check's own if what is stored with it says so: nobody else was or will be told that it is new.
+    /// A question that was not answered in time may have been stored all the same; the next one is then told that the id is
+    /// known. The entry is this check's own if its content says so: nobody else was or will be told that the id is new.
     async fn ask_once(&self, link: &Link, question: &Question, repeated: Option<u64>) -> Result<(), AdmitError> {
         let up = link.up().map_err(AdmitError::Unavailable)?;
         let Question { subject, id, content } = question;
@@ -152,9 +153,9 @@ impl Shared {
         let answer = publish_check::publish(&up.jetstream, subject.clone(), id, own, self.config.answer_within).await;
         self.latency.record(asked.elapsed());
         match (answer.heard(&up.stream, highest), repeated) {
-            // On its way to the copies: perhaps for this check.
+            // On its way to the copies: perhaps this check's own.
             (CheckReply::Known { sequence: None }, Some(_)) => Err(AdmitError::Unavailable(Outage::Unanswered)),
-            // Under a number that was given before this check began, it is of another memory.
+            // Under a number assigned before this check began, the entry is another's, or in another memory.
             (CheckReply::Known { sequence: Some(sequence) }, Some(seen)) if sequence > seen => {
                 match stream::content(&up.jetstream.client(), &up.stream, sequence).await {
                     Some(stored) if stored == content.as_bytes() => Ok(()),
@@ -180,7 +181,7 @@ impl Shared {
         self.entries_made.load(Ordering::SeqCst) == self.entries_wanted.load(Ordering::SeqCst)
     }
 
-    /// Nothing is admitted until the next look at the stream, and what was issued before is stale unless it is vouched for.
+    /// Admits nothing until the next look at the stream; what was issued before it is then stale unless it is vouched for.
     pub(super) fn enter(&self) {
         self.entries_wanted.fetch_add(1, Ordering::SeqCst);
         self.wake.notify_one();
@@ -198,7 +199,7 @@ impl Shared {
                 Ok(())
             }
             CheckReply::Known { .. } => Err(AdmitError::Replayed),
-            // Its oldest ids leave the stream one by one.
+            // The owner's oldest ids leave the stream one by one.
             CheckReply::OwnerFull => Err(AdmitError::OwnerFull { retry_after_ms: OWNER_FULL_MS }),
             CheckReply::OtherStream { stream } => {
                 self.mark_down(Some(up), Outage::StreamReplaced, &format!("stream `{stream}` answers instead"));
@@ -222,7 +223,7 @@ impl Shared {
         }
     }
 
-    /// The stream is verified.
+    /// Records that the stream is verified.
     pub(super) fn mark_up(&self, up: VerifiedStream) {
         let stream = Arc::clone(&up.stream);
         *self.broker_says.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -232,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// The stream cannot be relied on. With `seen`, only if the link is still of that generation.
+    /// Records that the stream cannot be relied on. With `seen`, only if the link is still of that generation.
     pub(super) fn mark_down(&self, seen: Option<&VerifiedStream>, outage: Outage, detail: &str) {
         let down = Arc::new(Link::down(outage, detail));
         let before = self.link.rcu(|link| match (&**link, seen) {
@@ -257,7 +258,7 @@ impl Shared {
         }
     }
 
-    /// An event of the guard's connection.
+    /// Handles an event of the guard's connection.
     pub(super) fn on_event(&self, event: &Event) {
         if let Event::ServerError(error) = event {
             *self.broker_says.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
@@ -265,7 +266,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// The detail with the broker's latest complaint, which may be its cause.
+    /// The detail, with the broker's latest complaint, which may be its cause.
     pub(super) fn explained(&self, detail: &str) -> String {
         match &*self.broker_says.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(complaint) => format!("{detail} (the broker says: {})", crate::name::shown(complaint)),
@@ -274,11 +275,11 @@ impl Shared {
     }
 }
 
-/// For how long a question that is not answered is repeated, and the first pause between two: longer than a broker takes that
-/// hands the stream over, or that a connection needs to be made anew and verified; shorter than an election, after which the
-/// message would be stale anyway. The pauses are doubled, so that a slow broker is asked three times at most.
+/// How long an unanswered question is repeated, and the first pause between two. Longer than a broker takes to hand the stream
+/// over, or than a connection takes to be rebuilt and verified; shorter than an election, after which the message would be
+/// stale anyway. The pauses double, so that a slow broker is asked three times at most.
 const ASK_FOR: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
-/// When an owner whose share of the stream is used up may try again.
+/// When an owner that has used up its share of the stream may try again.
 const OWNER_FULL_MS: u64 = 1000;

@@ -1,5 +1,5 @@
-//! The shared guard's connection, which the client library keeps: JetStream is its matter.
-//! Never connects as anybody else than configured.
+//! The shared guard's connection, kept by the client library, because it needs JetStream.
+//! Never connects as anyone but the configured user.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ReconnectToSer
 
 use crate::nats::{BusConfig, BusError, Door, Login, pause};
 
-/// Connects by the client library, for JetStream: the shared guard. `name` shows in the broker's lists, `inbox` is our
-/// inbox prefix, `events` hears of every change.
+/// Connects the shared guard through the client library, for JetStream. `name` shows in the broker's list of
+/// connections, `inbox` is our inbox prefix, `events` is told of every event.
 ///
-/// Goes on where an earlier connection with this `turn` was. The first try takes one broker; later ones are made for as
-/// long as the client lives, with a growing pause of at most two seconds and some jitter.
+/// Continues the rotation of earlier connections with this `turn`. The first attempt tries one broker; later ones are
+/// made as long as the client lives, with a growing pause of at most two seconds and some jitter.
 ///
 /// # Errors
 /// [`BusError`]; nothing is left behind.
@@ -44,7 +44,7 @@ where
             async move { events(event) }
         });
     if bus.urls.len() > 1 || !follow {
-        // Other names of the same brokers would make the one that was lost come up again too soon.
+        // With other names of the same brokers, the one that was lost would be tried again too soon.
         options = options.ignore_discovered_servers();
     }
     options = options.reconnect_to_server_callback(move |pool, _| {
@@ -63,15 +63,15 @@ where
     if let Some(seed) = nkey_seed {
         options = options.nkey(seed.to_string());
     }
-    // The client library reads these by name, for each connection, so that renewed ones count. Nobody else can exchange
-    // them after they were judged above: on the whole way to them, no folder is open to others.
+    // The client library reads these files by name, for each connection, so that renewed ones take effect. Nobody else
+    // can replace them after they were judged above: every folder on the path to them is closed to others.
     if let Some(ca) = &bus.tls_ca {
         options = options.add_root_certificates(ca.clone());
     }
     if let (Some(cert), Some(key)) = (&bus.tls_cert, &bus.tls_key) {
         options = options.add_client_certificate(cert.clone(), key.clone());
     }
-    // Also for the brokers that a broker names, whose addresses do not say so.
+    // Also for the brokers that a broker announces, whose addresses do not ask for TLS.
     options = options.require_tls(bus.demands_tls());
     let mut addresses = Vec::with_capacity(bus.urls.len());
     for (position, url) in bus.urls.iter().enumerate() {
@@ -89,29 +89,29 @@ where
     })
 }
 
-/// How a connection of the client library is kept.
+/// How the client library keeps a connection.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionOptions {
     pub(super) turn: Arc<ServerRotation>,
-    /// How often the broker is asked for a sign of life.
+    /// How often the broker is pinged.
     pub(super) ping_every: Duration,
 }
 
-/// Takes the brokers in turn, so that the one that was just lost is tried last. If its machine is gone, a try takes
-/// seconds, and a look-up of its name may take ten; the client library would choose at random.
+/// Takes the brokers in turn, so that the one that was just lost is tried last. If its machine is gone, an attempt
+/// takes seconds, and looking up its name may take ten; the client library would choose at random.
 #[derive(Debug)]
 pub(super) struct ServerRotation {
-    /// The number of the broker that was tried last.
+    /// The index of the broker that was tried last.
     tried: AtomicUsize,
 }
 
 impl ServerRotation {
-    /// Begins after the given broker.
+    /// Begins after the broker with this index.
     pub(super) fn after(number: usize) -> Self {
         Self { tried: AtomicUsize::new(number) }
     }
 
-    /// The number of the next of `count` brokers.
+    /// The index of the next of `count` brokers.
     fn next(&self, count: usize) -> usize {
         let count = count.max(1);
         let next = (self.tried.load(Ordering::Relaxed) % count + 1) % count;

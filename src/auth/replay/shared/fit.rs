@@ -1,25 +1,25 @@
-//! The configuration of a guard stream: what is made, and whether what is there is exactly that. Never takes a member that
-//! it does not know for harmless.
+//! The configuration of a guard stream: what is created, and whether an existing stream is exactly that. Never takes an
+//! unknown member for harmless.
 
 use serde_json::{Map, Value, json};
 
 use super::SharedConfig;
 use crate::wire::Nonce;
 
-/// The configuration to make a stream with, under a name that was never used.
+/// The configuration to create a stream with, under a name that was never used.
 pub(super) fn wanted(config: &SharedConfig, copies: usize) -> Value {
     named(fixed(config, copies), &prefix(config))
 }
 
-/// The members with a name that was never used.
+/// These members, with a name that was never used.
 pub(super) fn named(mut fixed: Map<String, Value>, prefix: &str) -> Value {
-    // An answer names the stream, so the memory of another one is recognised.
+    // An answer names its stream, so another stream's memory is recognized.
     let epoch: String = Nonce::random().to_text().chars().filter(char::is_ascii_alphanumeric).take(EPOCH).collect();
     fixed.insert("name".to_owned(), json!(format!("{prefix}{epoch}")));
     Value::Object(fixed)
 }
 
-/// What the names of this service's guard streams begin with.
+/// The prefix of the names of this service's guard streams.
 pub(super) fn prefix(config: &SharedConfig) -> String {
     format!("RG_{}_{}_", config.environment, config.service)
 }
@@ -27,7 +27,7 @@ pub(super) fn prefix(config: &SharedConfig) -> String {
 /// What is wrong with a stream of this configuration, member by member; empty if nothing is.
 pub(super) fn differences(found: &Map<String, Value>, config: &SharedConfig, copies: usize) -> Vec<String> {
     let mut fixed = fixed(config, copies);
-    // As versions made it that kept no outcomes. It is as good a guard, and leaves no subjects for them.
+    // As versions made it that kept no outcomes. It guards as well, and leaves no subjects for outcomes.
     let all = json!([config.subjects()]);
     if found.get("subjects") == Some(&all) {
         fixed.insert("subjects".to_owned(), all);
@@ -35,7 +35,7 @@ pub(super) fn differences(found: &Map<String, Value>, config: &SharedConfig, cop
     differences_from(found, &fixed, &prefix(config))
 }
 
-/// The same for a stream of the members `fixed` and a name that begins with `prefix`.
+/// The same for a stream with the members `fixed` and a name that begins with `prefix`.
 pub(super) fn differences_from(found: &Map<String, Value>, fixed: &Map<String, Value>, prefix: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let name = found.get("name").and_then(Value::as_str).unwrap_or_default();
@@ -60,7 +60,7 @@ pub(super) fn differences_from(found: &Map<String, Value>, fixed: &Map<String, V
     wrong
 }
 
-/// Whether a stream of this name is one that this service has made.
+/// Whether a stream of this name was made by this service.
 pub(super) fn is_own(name: &str, config: &SharedConfig) -> bool {
     is_named(name, &prefix(config))
 }
@@ -68,7 +68,7 @@ pub(super) fn is_own(name: &str, config: &SharedConfig) -> bool {
 /// Whether a name is `prefix` and an epoch.
 pub(super) fn is_named(name: &str, prefix: &str) -> bool {
     let epoch = name.strip_prefix(prefix).unwrap_or_default();
-    // 16 random bytes nearly always have so many; one that has fewer is as good.
+    // 16 random bytes nearly always yield that many; a shorter epoch is as good.
     (1..=EPOCH).contains(&epoch.len()) && epoch.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
@@ -81,11 +81,11 @@ fn fixed(config: &SharedConfig, copies: usize) -> Map<String, Value> {
         "storage": "memory",
         "num_replicas": copies,
         "retention": "limits",
-        // An id that leaves early could be stored again: when there is no room, new ones are refused.
+        // An id that leaves early could be stored again, so when there is no room, new ones are refused.
         "discard": "new",
         "discard_new_per_subject": true,
         "duplicate_window": memory_ns,
-        // The memory of ids is rebuilt from stored messages, so they stay as long.
+        // The broker rebuilds its memory of ids from stored messages, so they stay as long.
         "max_age": memory_ns,
         "max_msgs": config.max_messages,
         "max_bytes": config.stream_bytes(),
@@ -94,7 +94,7 @@ fn fixed(config: &SharedConfig, copies: usize) -> Map<String, Value> {
         "max_consumers": -1,
         "deny_delete": true,
         "deny_purge": true,
-        // Replicas that judge by different windows cannot take the same stream.
+        // Keeps replicas with different windows from using the same stream.
         "metadata": {
             "sealwire.window_s": config.window.window_s.to_string(),
             "sealwire.skew_s": config.window.skew_s.to_string(),
@@ -109,7 +109,7 @@ fn fixed(config: &SharedConfig, copies: usize) -> Map<String, Value> {
 fn metadata_differences(is: &Value, should: &Value) -> Vec<String> {
     let own = |value: &Value| -> Map<String, Value> {
         let members = value.as_object().cloned().unwrap_or_default();
-        // The broker's own notes: its version and what a stream asks of one.
+        // The broker's own notes: its version, and what a stream requires of a broker.
         members.into_iter().filter(|(key, _)| !key.starts_with("_nats.")).collect()
     };
     let (is, should) = (own(is), own(should));
@@ -127,7 +127,7 @@ fn metadata_differences(is: &Value, should: &Value) -> Vec<String> {
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "absent".to_owned(),
-        // JSON has escaped what is not printable ASCII but letters of other scripts.
+        // JSON has escaped control characters; what is not ASCII is replaced here.
         value => {
             let text = value.to_string();
             let mut shown: String = text.chars().map(|c| if c.is_ascii() { c } else { '?' }).take(SHOWN).collect();
@@ -139,8 +139,8 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Members that a stream of ours does not set, and how brokers say so (2.15.1 and older ones); absent is as good. A broker
-/// that knows more members than these is refused: what one means is to be read before it is added here.
+/// Members that our streams do not set, and how brokers report them unset (2.15.1 and older ones); absent is as good. A
+/// broker that knows further members is refused: find out what a member means before adding it here.
 const UNSET: &[(&str, &[&str])] = &[
     ("compression", &["\"none\""]),
     ("allow_direct", &["false"]),
@@ -165,7 +165,7 @@ const UNSET: &[(&str, &[&str])] = &[
     ("republish", &["null"]),
 ];
 
-/// Longer values do not help anybody.
+/// Longer values help nobody.
 const SHOWN: usize = 120;
 
 /// How many random letters and digits a name ends with.

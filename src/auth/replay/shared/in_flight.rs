@@ -1,4 +1,4 @@
-//! How many checks are under way, in all and per owner. Never queues: one too many is refused at once.
+//! How many checks are in flight, in all and per owner. Never queues: one too many is refused at once.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ pub(super) struct InFlightLimiter {
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// Only owners with at least one.
+    /// Holds only owners with at least one.
     owners: HashMap<Name, usize>,
 }
 
@@ -33,7 +33,7 @@ impl InFlightLimiter {
         Self { most, most_per_owner, counts: Mutex::default() }
     }
 
-    /// One more; `retry_after_ms` is how long a check takes at most.
+    /// Counts one more; `retry_after_ms` is how long a check takes at most.
     pub(super) fn enter<'a>(&'a self, owner: &'a Name, retry_after_ms: u64) -> Result<InFlightPermit<'a>, AdmitError> {
         let mut counts = self.counts();
         if counts.all >= self.most {

@@ -1,4 +1,4 @@
-//! What the guard knows of its stream: verified, over which connection and since when, or why not.
+//! What the guard knows of its stream: that it is verified, over which connection and when, or why it is not.
 //! Never up before a verification has passed.
 
 use std::sync::Arc;
@@ -43,9 +43,9 @@ pub(super) struct VerifiedStream {
     /// Of [`super::retention::Retention`].
     pub(super) generation: u64,
     pub(super) clock_offset: ClockOffset,
-    /// When that was, by the broker's clock.
+    /// When the stream was looked at, by the broker's clock.
     pub(super) looked_ms: u64,
-    /// The highest sequence number that an answer had in this generation.
+    /// The highest sequence number of any answer in this generation.
     pub(super) highest: Arc<AtomicU64>,
     pub(super) epoch: ConnectionEpoch,
 }

@@ -1,5 +1,5 @@
-//! Whether a connection is the one it was, and whether anybody is at its other end.
-//! Never asks: it looks at what the client library counts.
+//! Whether a connection is still the same one, and whether anybody is at its other end.
+//! Never asks: it reads what the client library counts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_nats::Statistics;
 use tokio::time::Instant;
 
-/// A connection that is one and the same as long as it does not break.
+/// A connection, identified as long as it does not break.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionEpoch {
     statistics: Arc<Statistics>,
@@ -31,9 +31,9 @@ impl ConnectionEpoch {
     }
 }
 
-/// For how long nothing at all has come from the broker.
+/// Measures how long nothing at all has come from the broker.
 pub(super) struct IdleDetector {
-    /// Bytes that had come in when that was last looked at.
+    /// The bytes received when this was last checked.
     heard: u64,
     since: Instant,
 }
@@ -43,7 +43,7 @@ impl IdleDetector {
         Self { heard: 0, since: now }
     }
 
-    /// Whether it has lasted too long at `now`, when `heard` bytes have come in altogether.
+    /// Whether the silence has lasted too long at `now`, when `heard` bytes have been received in all.
     pub(super) fn is_long(&mut self, heard: u64, now: Instant) -> bool {
         if heard != self.heard {
             *self = Self { heard, since: now };
@@ -52,11 +52,11 @@ impl IdleDetector {
     }
 }
 
-/// A broker that is there answers pings, whether the stream has a leader or not. Two of them, and something for a busy
-/// machine; and less than an election takes, so that nobody waits for a guard that sits at a dead broker.
+/// A live broker answers pings, whether the stream has a leader or not. Two pings, and a margin for a busy machine; but
+/// less than an election takes, so that nobody waits for a guard connected to a dead broker.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
 
-/// How often the broker is asked for a sign of life.
+/// How often the broker is pinged.
 pub(super) const PING_EVERY: Duration = Duration::from_millis(1_400);
 
 #[cfg(test)]

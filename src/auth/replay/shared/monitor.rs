@@ -1,9 +1,9 @@
 //! Keeps the guard connected and its knowledge of the stream fresh. Never lets the guard vouch for what it did not see:
 //! until a verification has passed, and whenever one fails, every check is refused.
 //!
-//! A verification asks the stream to store its previous probe again (it must be recognised), stores a new one, reads the
-//! stream's state and the broker's clock, and then the probes of others. The probes also are what proves the stream's memory
-//! while nobody calls.
+//! A verification asks the stream to store its previous probe again (which it must recognize), stores a new one, reads the
+//! stream's state and the broker's clock, and then the other replicas' probes. The probes are also what proves the stream's
+//! memory while nobody calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -39,11 +39,11 @@ pub(super) struct GuardMonitor {
     /// The stream's name, if known.
     stream: Option<String>,
     probe: Option<Probe>,
-    /// From which sequence number on the others' probes were not read yet.
+    /// The sequence number from which on the other replicas' probes are unread.
     unread: u64,
     highest: Arc<AtomicU64>,
     generation: u64,
-    /// Since when verifications fail.
+    /// Since when verifications have been failing.
     failing_since: Option<Instant>,
 }
 
@@ -85,7 +85,7 @@ impl GuardMonitor {
             let hurry = self.failing_since.is_some() || self.retention.awaits_claim();
             let pause = if hurry { RETRY_AFTER } else { VERIFY_EVERY };
             let next = async {
-                // A wake says that something looks wrong. Not more often than this, whatever the traffic.
+                // A wake-up means that something looks wrong. It comes no more often than this, whatever the traffic.
                 tokio::time::sleep(LEAST_PAUSE).await;
                 let _ = tokio::time::timeout(pause - LEAST_PAUSE, self.shared.wake.notified()).await;
             };
@@ -100,7 +100,7 @@ impl GuardMonitor {
         }
     }
 
-    /// One verification, and what follows from it.
+    /// One verification and its consequences.
     pub(super) async fn step(&mut self) -> Result<(), StreamError> {
         let verified = self.verify().await;
         let silent = self.is_silent();
@@ -116,10 +116,10 @@ impl GuardMonitor {
                     self.retention.doubt();
                 }
                 if since.elapsed() > REBUILD_AFTER || silent || self.is_dead().await {
-                    // What is queued in the old client goes with it; so does what it keeps for unanswered requests.
+                    // This also drops what is queued in the old client, and what it keeps for unanswered requests.
                     self.connection = None;
                     self.failing_since = Some(Instant::now());
-                    tracing::warn!(target: "sealwire::replay", "the replay guard's connection is made anew");
+                    tracing::warn!(target: "sealwire::replay", "the replay guard's connection is being rebuilt");
                 }
                 Err(error)
             }
@@ -159,7 +159,7 @@ impl GuardMonitor {
             let ahead_ms = clock_offset.ahead_ms(ended, wall_ms);
             StreamError::new(
                 outage,
-                format!("the broker's clock is {ahead_ms} ms ahead of this machine's: set both right"),
+                format!("the broker's clock is {ahead_ms} ms ahead of this machine's: correct both clocks"),
             )
         })?;
 
@@ -177,11 +177,11 @@ impl GuardMonitor {
         };
         let enters = self.shared.entries_made.load(Ordering::SeqCst) != entry;
         let seen = self.retention.observe(snapshot, highest, skew_s, enters);
-        // What was lost counts at once; what others vouch for, when it was read.
+        // Losses count at once; what others vouch for counts once it is read.
         self.shared.fence.fetch_max(seen.fence, Ordering::SeqCst);
         let counted = seen.generation;
         if counted != self.generation {
-            // What was stored before was read before, or by a memory that is not this one.
+            // Earlier probes were read before, or belong to another memory.
             self.unread = stored + 1;
         }
         self.read_probes(&client, &name, looked_ms).await?;
@@ -192,7 +192,7 @@ impl GuardMonitor {
                 target: "sealwire::replay",
                 stream = name,
                 fence = vouched.fence,
-                "the replay guard's memory counts anew"
+                "the replay guard has a new fence"
             );
         }
         if counted != self.generation {
@@ -239,7 +239,7 @@ impl GuardMonitor {
         Ok(())
     }
 
-    /// What this replica says of itself to the others. It vouches only while it admits messages itself.
+    /// What this replica tells the others about itself. It vouches only while it admits messages itself.
     fn claim(&self) -> Option<Claim> {
         let link = self.shared.link.load();
         let up = link.up().ok()?;
@@ -248,14 +248,14 @@ impl GuardMonitor {
         Some(Claim { looked_ms: up.looked_ms, fence: vouches.then_some(fence) })
     }
 
-    /// Whether the broker is gone, and the connection does not know it.
+    /// Whether the broker is gone without the connection having noticed.
     fn is_silent(&mut self) -> bool {
         self.connection.as_mut().is_some_and(|Connection { client, silence, .. }| {
             silence.is_long(client.statistics().in_bytes.load(Ordering::Relaxed), Instant::now())
         })
     }
 
-    /// Whether the client's own task has ended, which it does not tell.
+    /// Whether the client's own task has ended, which the client does not report.
     async fn is_dead(&self) -> bool {
         match &self.connection {
             Some(connection) => {
@@ -271,8 +271,8 @@ impl GuardMonitor {
         }
         let config = &self.shared.config;
         let name = format!("sealwire-guard {}/{}", config.environment, config.service);
-        // Whoever can write to this inbox could acknowledge what the stream never stored. The client library's own tokens
-        // below it can be foretold from one another, so it begins with one that cannot, new for every connection.
+        // Anyone able to publish to this inbox could acknowledge what the stream never stored. The client library's own tokens
+        // below it can be predicted from one another, so it begins with one that cannot, new for every connection.
         let secret = Nonce::random().to_text();
         let inbox = format!("{}.{}.guard.{secret}", Endpoint::SERVICE_INBOX_PREFIX, config.service);
         let events = {
@@ -293,7 +293,7 @@ impl GuardMonitor {
         Ok((client, jetstream))
     }
 
-    /// The stream's name; the stream is made if there is none.
+    /// The stream's name; creates the stream if there is none.
     async fn locate(&mut self, client: &Client) -> Result<String, StreamError> {
         if let Some(name) = &self.stream {
             return Ok(name.clone());
@@ -322,7 +322,7 @@ impl GuardMonitor {
         matches!(asked.await, Ok(Ok(None)))
     }
 
-    /// Stores a new probe, after asking for the previous one. Whether that one was forgotten, and the sequence number
+    /// Stores a new probe, after asking for the previous one. Returns whether that one was forgotten, and the sequence number
     /// of the new one.
     async fn probe(&mut self, jetstream: &Context, name: &str) -> Result<(bool, u64), StreamError> {
         let config = &self.shared.config;
@@ -353,7 +353,7 @@ impl GuardMonitor {
         let config = &self.shared.config;
         let subject = config.probe_subject(&config.instance);
         let answer = publish_check::publish(jetstream, subject, id, content, config.answer_within).await;
-        // A sequence that goes back is judged from the stream's state, with everything else.
+        // A sequence that goes back is judged from the stream's state, along with everything else.
         match answer.heard(name, 0) {
             CheckReply::New { sequence } => Ok(Some(sequence)),
             CheckReply::Known { .. } => Ok(None),
@@ -366,8 +366,8 @@ impl GuardMonitor {
                 Err(StreamError::new(Outage::StreamReplaced, format!("stream `{stream}` answers instead of `{name}`")))
             }
             CheckReply::Failed(outage) => {
-                // Nobody listens to a stream without a leader either. It keeps its name, by which its next leader is found
-                // as soon as there is one; to list names takes the cluster's own leader, which may be missed for longer.
+                // A stream without a leader has no responders either. It keeps its name, by which its next leader is found as
+                // soon as there is one; listing names takes the cluster's own leader, which may be missing for longer.
                 if outage == Outage::StreamReplaced && self.is_gone(name).await {
                     self.stream = None;
                 }
@@ -377,25 +377,25 @@ impl GuardMonitor {
     }
 }
 
-/// Each verification is four small requests, and one for each other replica. Often enough that one may be missed or slow before
+/// Each verification is four small requests, and one for each other replica. Often enough that one may fail or be slow before
 /// what is known is too old (see `shared/retention.rs`).
 const VERIFY_EVERY: Duration = Duration::from_millis(750);
 const RETRY_AFTER: Duration = LEAST_PAUSE;
-/// No more probes than four a second, whatever the traffic and the brokers do: the stream has room for so many.
+/// No more than four probes a second, whatever the traffic and the brokers do: the stream has room for that many.
 const LEAST_PAUSE: Duration = Duration::from_millis(250);
-/// A client whose task has ended says so at once.
+/// A client whose task has ended reports it at once.
 const DEAD_WITHIN: Duration = Duration::from_millis(50);
-/// More are read the next time.
+/// The others are read the next time.
 const MOST_PROBES: usize = 128;
 
-/// A cluster that knows answers in a millisecond; one that has no leader does not answer, and is asked again soon.
+/// A cluster that knows answers within a millisecond; one without a leader does not answer, and is asked again soon.
 const GONE_WITHIN: Duration = Duration::from_millis(300);
 
-/// A client that could not help itself for this long is given up and made anew.
+/// A client that has not recovered for this long is dropped and replaced.
 const REBUILD_AFTER: Duration = Duration::from_secs(5);
 
-/// An id is remembered for a fixed time after it was stored; close to its end, nothing can be concluded.
+/// An id is remembered for a fixed time after it was stored; close to the end of that time, nothing can be concluded.
 const PROBE_MARGIN: Duration = Duration::from_secs(10);
 
-/// The guard's connection has no subscription but the client's own for answers.
+/// The guard's connection has no subscription except the client's own for answers.
 const INBOX_CAPACITY: usize = 1024;

@@ -1,4 +1,4 @@
-//! The configuration of the stream that keeps outcomes: what is made, and whether what is there is exactly that.
+//! The configuration of the stream that keeps outcomes: what is created, and whether an existing stream is exactly that.
 //! Never asks the broker.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{SharedConfig, fit};
 
-/// The configuration to make a stream with, under a name that was never used.
+/// The configuration to create a stream with, under a name that was never used.
 pub(super) fn wanted(config: &SharedConfig, copies: usize) -> Value {
     fit::named(fixed(config, copies), &prefix(config))
 }
@@ -17,12 +17,12 @@ pub(super) fn differences(found: &Map<String, Value>, config: &SharedConfig, cop
     fit::differences_from(found, &fixed(config, copies), &prefix(config))
 }
 
-/// Whether a stream of this name is one that this service has made for outcomes.
+/// Whether a stream of this name was made by this service for outcomes.
 pub(super) fn is_own(name: &str, config: &SharedConfig) -> bool {
     fit::is_named(name, &prefix(config))
 }
 
-/// What the names of these streams begin with.
+/// The prefix of the names of these streams.
 pub(super) fn prefix(config: &SharedConfig) -> String {
     format!("RO_{}_{}_", config.environment, config.service)
 }
@@ -35,16 +35,16 @@ fn fixed(config: &SharedConfig, copies: usize) -> Map<String, Value> {
         "storage": "memory",
         "num_replicas": copies,
         "retention": "limits",
-        // A key that leaves early could be run again: when there is no room, new ones are refused.
+        // A key that leaves early could run again, so when there is no room, new ones are refused.
         "discard": "new",
-        // An entry is replaced by who names its sequence number.
+        // A publication replaces an entry by naming its sequence number.
         "max_msgs_per_subject": 1,
-        // Each entry has a time to live of its own.
+        // Each entry has its own time to live.
         "allow_msg_ttl": true,
         "max_age": nanos(MAX_AGE),
         "duplicate_window": nanos(DUPLICATES),
-        // A cluster refuses to replace an entry when there are so many (nats-server 2.15.1), so there never are: replicas claim no
-        // more than half, and see how many there are once a second.
+        // At this limit a cluster refuses even to replace an entry (nats-server 2.15.1), so it is never reached: replicas claim no
+        // more than half of it, and look at the number once a second.
         "max_msgs": config.max_outcomes.saturating_mul(2),
         "max_bytes": config.outcome_bytes,
         "max_msg_size": MAX_ENTRY,
@@ -59,12 +59,12 @@ fn fixed(config: &SharedConfig, copies: usize) -> Map<String, Value> {
     }
 }
 
-/// Longer than any entry lives by its own time: [`crate::service::Idempotent`] keeps outcomes for a week at most.
+/// Longer than any entry's own time to live: [`crate::service::Idempotent`] keeps outcomes for a week at most.
 const MAX_AGE: Duration = Duration::from_secs(9 * 24 * 3600);
 
-/// Message ids are not used here; this is the shortest window that all brokers take.
+/// Message ids are not used here; this is the shortest window that all brokers accept.
 const DUPLICATES: Duration = Duration::from_secs(1);
 
-/// The largest entry, headers included: an answer of 192 KiB, and what says whose it is. It fits a broker's `max_payload` of
-/// 256 KiB.
+/// The largest entry, headers included: an answer of 192 KiB, and what says whose it is. It fits a broker's `max_payload`
+/// of 256 KiB.
 pub(super) const MAX_ENTRY: usize = 208 * 1024;

@@ -1,13 +1,13 @@
-//! The store of outcomes for all replicas: one message for each key in a stream beside the guard's. Never takes silence, or an
-//! answer that it does not understand, for a yes.
+//! The store of outcomes for all replicas: one message for each key in a stream beside the guard's. Never takes silence, or an answer that
+//! it does not understand, for a yes.
 //!
-//! An entry is made by a publication that expects nothing under its subject, and replaced by one that expects the sequence
-//! number that is there; the stream does one of them for any number that ask. A publication without an answer is asked again;
-//! what is read then is this one's own if the contents are equal, since no two are. One that had no answer at all may be stored
-//! long after its caller was refused, or has gone: it is withdrawn then.
+//! An entry is created by a publication that expects nothing under its subject, and replaced by one that expects the current sequence
+//! number; of any number of such publications, the stream accepts one. A publication without an answer is repeated; an entry that is read
+//! then is its own if the contents are equal, since no two are. A publication that got no answer at all may be stored long after its caller
+//! was refused or has gone, so it is withdrawn.
 //!
-//! The stream has the guard's connection and permissions. A task finds, makes and looks at it once a second, apart from the
-//! guard's own, so that what ails this one stops no call without a key.
+//! The stream shares the guard's connection and permissions. A task of its own finds, creates and looks at it, once a second, so that
+//! trouble with this stream stops no call without a key.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,7 +32,7 @@ use super::stream::{self, ApiError, Info, StreamError};
 use super::{SharedConfig, fit, outcome_fit};
 use crate::auth::outcomes::{Amount, Claimed, Ledger, OutcomeKey, OutcomeStore, OutcomeStoreError, Withdrawal};
 
-/// What [`super::SharedGuard::outcomes`] hands out.
+/// What [`super::SharedGuard::outcomes`] returns.
 pub(super) struct SharedOutcomes {
     shared: Arc<Shared>,
     enabled: AtomicBool,
@@ -42,23 +42,23 @@ pub(super) struct SharedOutcomes {
     /// What this replica has stored.
     ledger: Mutex<Ledger>,
     flight: InFlightLimiter,
-    /// Each with how often it was looked for.
+    /// Each with the number of times it was looked for.
     withdrawn: Mutex<VecDeque<(Withdrawal, usize)>>,
 }
 
 struct Found {
     name: String,
-    /// What was in it when it was looked at.
+    /// What it held when it was looked at.
     used: Amount,
 }
 
-/// What the broker says to a publication.
+/// The broker's answer to a publication.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     Stored {
         sequence: u64,
     },
-    /// The subject does not have the sequence number that was expected, or is just being written.
+    /// The subject does not have the expected sequence number, or is just being written.
     Other,
     Refused(OutcomeStoreError),
     /// It may have been stored.
@@ -133,7 +133,7 @@ impl SharedOutcomes {
         Ok(())
     }
 
-    /// Looks for what was withdrawn, the oldest first.
+    /// Looks for withdrawn changes, the oldest first.
     async fn settle(&self) {
         let some: Vec<_> = {
             let mut all = self.withdrawn();
@@ -146,20 +146,20 @@ impl SharedOutcomes {
         self.withdrawn().extend(left);
     }
 
-    /// Whether the change is not there, and cannot come any more.
+    /// Whether the change is not there and can no longer arrive.
     ///
-    /// INVARIANT: no call runs twice by this. What is replaced has the very bytes that this replica wrote for a call that it then
-    /// refused or gave up, so it has not run and never will; and it is replaced under the revision at which these bytes were read. The claim of
-    /// a call that runs has other bytes, or has taken their place since, under another revision. Where there is nothing, what is
-    /// written expects nothing to be there, as every first claim does: one of both is stored.
+    /// INVARIANT: this makes no call run twice. What is replaced has exactly the bytes that this replica wrote for a call that it then
+    /// refused or gave up, so that call has not run and never will; and it is replaced under the revision at which these bytes were read.
+    /// The claim of a call that runs has other bytes, or has since taken the place of these, under another revision. Where there is no
+    /// entry, the replacement expects none, as every first claim does: only one of the two is stored.
     async fn undo(&self, change: &Withdrawal) -> bool {
         let Withdrawal { key, revision, content, instead, keep } = change;
         let Ok((client, stream, _)) = self.ready() else { return false };
         let at = match read(&client, &self.shared.config, &stream, key).await {
             Ok(Some((sequence, held))) if held == content => sequence,
-            // What is still on its way finds this one, and is not stored.
+            // A claim still on its way finds this entry, and is not stored.
             Ok(None) if *revision == 0 => 0,
-            // It may come yet.
+            // It may still arrive.
             Ok(Some((sequence, _))) if sequence == *revision => return false,
             Ok(_) => return true,
             Err(()) => return false,
@@ -180,12 +180,12 @@ impl SharedOutcomes {
         }
     }
 
-    /// Whether the agent may store `more` bytes, and one more entry if `new`. The others' replicas are taken to hold as much of it
-    /// as this one, since the broker gives each the same part of its messages.
+    /// Whether the agent may store `more` bytes, and one more entry if `new`. The other replicas are assumed to hold as much for it as this
+    /// one, since the broker gives each the same share of its messages.
     fn admit(&self, key: &OutcomeKey, new: bool, more: usize, used: Amount) -> Result<(), OutcomeStoreError> {
         let config = &self.shared.config;
         let bound = |most: i64| usize::try_from(most).unwrap_or(usize::MAX);
-        // A quarter of the bytes is for the outcomes of calls that run already.
+        // A quarter of the bytes is reserved for the outcomes of calls that are already running.
         let bytes = if new { config.outcome_bytes / 4 * 3 } else { config.outcome_bytes };
         let bound = Amount { entries: bound(config.max_outcomes), bytes: bound(bytes) };
         let others = self.shared.peers().values().filter(|ago| **ago < PEER_IS_THERE).count();
@@ -200,7 +200,7 @@ impl SharedOutcomes {
     async fn claim(&self, key: &OutcomeKey, content: Bytes, keep: Duration) -> Result<Claimed, OutcomeStoreError> {
         let (client, stream, used) = self.ready()?;
         let _permit = self.enter(key)?;
-        // What is there already is told whatever the room, and no room is reason not to ask.
+        // An existing entry is reported whether there is room or not; without room, it is only looked for.
         let room = self.admit(key, true, size(key, &content), used);
         let (began, mut silent) = (Instant::now(), false);
         loop {
@@ -281,8 +281,7 @@ impl SharedOutcomes {
         })
     }
 
-    /// Has the stream looked at, where it may not be what it was. An earlier publication without an answer counts for more than what
-    /// the last one was told.
+    /// Has the stream looked at if it may have changed. An earlier publication without an answer outweighs the answer to the last one.
     fn failed(&self, error: OutcomeStoreError, silent: bool) -> OutcomeStoreError {
         let error = if silent { OutcomeStoreError::Unanswered } else { error };
         if matches!(error, OutcomeStoreError::Unavailable | OutcomeStoreError::Unanswered) {
@@ -333,7 +332,7 @@ impl OutcomeStore for SharedOutcomes {
 
     fn withdraw(&self, change: Withdrawal) {
         let mut all = self.withdrawn();
-        // The first that had no answer are the likeliest to be stored.
+        // The first ones without an answer are the likeliest to be stored.
         if all.len() < WITHDRAWN {
             all.push_back((change, 0));
         }
@@ -349,7 +348,7 @@ impl fmt::Debug for SharedOutcomes {
     }
 }
 
-/// The name of the stream; it is made if there is none.
+/// The name of the stream; creates it if there is none.
 async fn locate(client: &Client, config: &SharedConfig) -> Result<String, StreamError> {
     let mut found = find(client, config).await?;
     if found.is_none() {
@@ -359,7 +358,7 @@ async fn locate(client: &Client, config: &SharedConfig) -> Result<String, Stream
     found.ok_or_else(|| StreamError::new(Outage::StreamReplaced, "the stream of outcomes is not there yet"))
 }
 
-/// Replicas that start together at a single server can each make one. The oldest stays.
+/// Replicas that start together at a single server can each create one. The oldest stays.
 async fn find(client: &Client, config: &SharedConfig) -> Result<Option<String>, StreamError> {
     let subject = config.outcome_subject(">");
     let mut own = Vec::new();
@@ -380,7 +379,7 @@ async fn find(client: &Client, config: &SharedConfig) -> Result<Option<String>, 
     stream::keep_oldest(client, own, "stream of outcomes").await
 }
 
-/// Whether the stream is exactly as this service makes it.
+/// Whether the stream is exactly as this service creates it.
 fn check(info: &Info, config: &SharedConfig) -> Result<(), StreamError> {
     let wrong = outcome_fit::differences(&info.config, config, info.copies(config)?);
     if wrong.is_empty() {
@@ -395,7 +394,7 @@ fn check(info: &Info, config: &SharedConfig) -> Result<(), StreamError> {
     Err(StreamError::new(Outage::StreamUnfit, detail))
 }
 
-/// Stores `content` if the last sequence number of the key is `expected`, 0 for none.
+/// Stores `content` if the key's last sequence number is `expected`, 0 for none.
 async fn publish(
     client: &Client,
     config: &SharedConfig,
@@ -413,7 +412,7 @@ async fn publish(
     let asked = client.request_with_headers(subject(config, key), headers, content.clone());
     match timeout(config.answer_within, asked).await {
         Ok(Ok(answer)) if answer.status.is_none() => understood(&answer.payload, stream, expected),
-        // Nobody listens to a stream without a leader: it was not stored.
+        // Without responders (a stream without a leader) nothing was stored; a time-out does not say.
         _ => Answer::Silence,
     }
 }
@@ -480,19 +479,19 @@ fn size(key: &OutcomeKey, content: &Bytes) -> usize {
     content.len() + key.agent().as_str().len() + key.digest().len() + HEADERS
 }
 
-/// The subject's beginning, the three headers, and the broker's own 16 bytes, with room to spare.
+/// The subject's prefix, the three headers, and the broker's own 16 bytes, with room to spare.
 const HEADERS: usize = 512;
 
-/// How many entries are claimed at a time, in all and for one agent.
+/// How many claims are in flight, in all and for one agent.
 const IN_FLIGHT: usize = 1_024;
 const IN_FLIGHT_PER_AGENT: usize = 128;
 
-/// For how long a question without an answer is repeated, and the pause between two.
+/// How long an unanswered question is repeated, and the pause between two.
 const ASK_FOR: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How many changes without an answer are remembered, how many of them are looked for at a time, and how often one is: once a
-/// second, which is more than a publication needs that a broker has read.
+/// How many unanswered changes are remembered, how many of them are looked for at a time, and how often each is: once a second, for longer
+/// than a publication takes that a broker has read.
 const WITHDRAWN: usize = 1_024;
 const SETTLED_AT_A_TIME: usize = 64;
 const LOOKS: usize = 10;
@@ -506,7 +505,7 @@ const PEER_IS_THERE: Duration = Duration::from_secs(10);
 
 /// `JSStreamWrongLastSequenceErrF`.
 const WRONG_LAST: u64 = 10_071;
-/// `JSStreamWrongLastSequenceConstantErr`: in a cluster, another one is on its way to the copies.
+/// `JSStreamWrongLastSequenceConstantErr`: in a cluster, another publication is on its way to the copies.
 const WRONG_LAST_NOW: u64 = 10_164;
 /// `JSStreamMessageExceedsMaximumErr`.
 const TOO_LARGE: u64 = 10_054;

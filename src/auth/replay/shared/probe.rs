@@ -1,5 +1,5 @@
-//! What a replica leaves in the stream every second, and what it reads there of others. Never believes more than the probe
-//! shows: that this replica served at a time, and down to which fence it vouched.
+//! What a replica leaves in the stream at every verification, and what it reads there of others. Never believes more than
+//! the probe shows: that its replica served at a time, and back to which fence it vouched.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,25 +7,25 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-/// What a probe says.
+/// The content of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Claim {
     /// When the replica last verified the stream, by the broker's clock, in milliseconds since the Unix epoch.
     pub(super) looked_ms: u64,
-    /// Its fence then. Absent if it did not serve, or could not tell: others learn that it is there, and no more.
+    /// Its fence then. Absent if it did not serve, or could not tell: others learn only that it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) fence: Option<u64>,
 }
 
-/// A probe as the stream has it.
+/// A probe as stored in the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) instance: String,
     pub(super) sequence: u64,
     /// When it was stored, by the broker's clock.
     pub(super) stored_ms: u64,
-    /// `None` if it cannot be read: another version's, which vouches for nothing.
+    /// `None` if it cannot be read: another version wrote it, and it vouches for nothing.
     pub(super) claim: Option<Claim>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Found {
 pub(super) struct Peers(BTreeMap<String, Instant>);
 
 impl Peers {
-    /// A probe that was stored `ago`, counted from `now`.
+    /// Records a probe that was stored `ago`, counted back from `now`.
     pub(super) fn saw(&mut self, instance: &str, now: Instant, ago: Duration) {
         let at = now.checked_sub(ago).unwrap_or(now);
         self.0.retain(|_, seen| now.saturating_duration_since(*seen) < KEPT);
@@ -42,7 +42,7 @@ impl Peers {
         if self.0.len() > MOST
             && let Some(oldest) = self.0.iter().min_by_key(|(_, seen)| **seen).map(|(instance, _)| instance.clone())
         {
-            // One that serves probes every second: who makes up names drives out made-up names.
+            // A serving replica probes every second, so made-up names drive out made-up names only.
             self.0.remove(&oldest);
         }
     }
@@ -54,9 +54,9 @@ impl Peers {
     }
 }
 
-/// Instances that were not seen for longer are gone.
+/// Instances that have not been seen for this long are gone.
 const KEPT: Duration = Duration::from_secs(60);
-/// Each start is a new instance: a service that restarts all the time does not fill the memory of the others.
+/// Each start is a new instance: a service that keeps restarting does not fill the memory of the others.
 const MOST: usize = 1024;
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
         let seen = peers.seen(after(12));
         assert_eq!(seen, BTreeMap::from([("a".into(), Duration::from_secs(4)), ("b".into(), Duration::from_secs(2))]));
         assert_eq!(peers.seen(after(69)).into_keys().collect::<Vec<_>>(), ["b"]);
-        // Made-up names, as many as are read in a second: a replica that probes every second stays.
+        // As many made-up names as are read in a second: a replica that probes every second stays.
         for second in 0..30 {
             peers.saw("real", after(20 + second), Duration::ZERO);
             for index in 0..170 {

@@ -9,7 +9,7 @@ use async_nats::jetstream::{self, Context};
 
 use super::super::Outage;
 
-/// What the stream says.
+/// The stream's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The id was new to this stream and is stored now, under this sequence number.
@@ -17,39 +17,39 @@ pub(super) enum Answer {
         stream: String,
         sequence: u64,
     },
-    /// The id was stored before, or is just being stored.
+    /// The id was stored before, or is being stored right now.
     Known {
-        /// The stream, and the number that it was stored under. Not told in the second case.
+        /// The stream, and the number under which it stored the id. Not told in the second case.
         held: Option<(String, u64)>,
     },
-    /// The subject holds as many as one may: the owner's share is used up.
+    /// The subject holds as many ids as it may: the owner's share is used up.
     OwnerFull,
     Failed(Outage),
 }
 
-/// What an answer means to somebody who has verified one stream.
+/// What an answer means to a caller that has verified one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CheckReply {
     New {
         sequence: u64,
     },
     Known {
-        /// Under which number, if it is stored already.
+        /// The number under which the id is stored, if it already is.
         sequence: Option<u64>,
     },
     /// Another stream answered.
     OtherStream {
         stream: String,
     },
-    /// New, but stored under a number that was already given.
+    /// New, but stored under a number that was already assigned.
     SequenceRegressed,
     OwnerFull,
     Failed(Outage),
 }
 
 impl Answer {
-    /// Compares the answer with the verified `stream` and the `highest` number that was seen before the question: what
-    /// is stored after an answer was seen has a higher number than that answer had.
+    /// Compares the answer with the verified `stream` and the `highest` number that was seen before the question: what is
+    /// stored after an answer was seen has a higher number than that answer.
     pub(super) fn heard(self, stream: &str, highest: u64) -> CheckReply {
         match self {
             Self::Acknowledged { stream: other, .. } | Self::Known { held: Some((other, _)) } if other != stream => {
@@ -79,7 +79,7 @@ pub(super) async fn publish(
             Err(error) => (Err(error), true),
         }
     };
-    // The client's own time-out begins only when its queue has taken the message.
+    // The client's own time-out starts only once its queue has taken the message.
     match tokio::time::timeout(within, asked).await {
         Ok((Ok(ack), _)) if ack.duplicate => Answer::Known { held: Some((ack.stream, ack.sequence)) },
         Ok((Ok(ack), _)) => Answer::Acknowledged { stream: ack.stream, sequence: ack.sequence },
@@ -92,7 +92,8 @@ fn failed(error: &PublishError, unsent: bool) -> Answer {
     let code = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
     let outage = match (error.kind(), code.map(|error| error.error_code().0)) {
         (_, Some(IN_PROCESS)) => return Answer::Known { held: None },
-        // One code for every limit: only its text says which. Another text is the safe side: nobody's share, but the stream.
+        // One code for every limit: only its text says which. With any other text, the safe side is the stream's limit, not an
+        // owner's.
         (_, Some(STORE_FAILED)) if code.is_some_and(|error| error.to_string().contains(SHARE_USED_UP)) => {
             return Answer::OwnerFull;
         }
@@ -111,7 +112,7 @@ fn failed(error: &PublishError, unsent: bool) -> Answer {
 /// check has sent it before: of many that ask at once, one is told that its id is stored.
 const IN_PROCESS: u64 = 10_158;
 
-/// `JSStreamStoreFailedF`, with the limit that was reached in its description.
+/// `JSStreamStoreFailedF`, whose description names the limit that was reached.
 pub(super) const STORE_FAILED: u64 = 10_077;
 /// `ErrMaxMsgsPerSubject`, nats-server 2.15.1.
 const SHARE_USED_UP: &str = "maximum messages per subject exceeded";

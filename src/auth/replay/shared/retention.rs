@@ -1,27 +1,27 @@
 //! What the guard stream can be trusted to remember, and whether two clocks agree. Pure: never asks the broker.
 //!
 //! A message may be admitted only if the stream would still know it, had another replica admitted it before. The stream
-//! cannot be asked that. What can be seen is how far back its memory reaches without a gap, and from that follows the
-//! fence: whatever was issued up to then is stale. With skew `S`, a message whose check was stored at the broker's time
-//! `t` was issued at most at `t + 2S`: the replica's clock is at most `S` ahead of the broker's, and the message at most
-//! `S` ahead of the replica.
+//! cannot be asked that. What can be seen is how far back its memory reaches without a gap, and the fence follows from that:
+//! whatever was issued up to it is stale. With skew `S`, a message whose check was stored at the broker's time `t` was issued
+//! at `t + 2S` at the latest: the replica's clock is at most `S` ahead of the broker's, and the message at most `S` ahead of
+//! the replica.
 //!
 //! - The memory does not reach back before the stream's creation, nor before the oldest message that it still holds:
 //!   messages leave by age alone, from the old end. This matters because a memory stream whose nodes all die comes back
 //!   *empty, under the same name and with the same creation time*.
-//! - If the stream's leader and a follower die at once, the remaining node may lack the newest messages and still be
-//!   elected. That takes seconds (an election time-out), so after a change of leader during which the stream was not seen
-//!   to answer, the memory counts from the new leader's term. A leader that hands over in good order costs nothing.
-//! - A probe that was stored and is not recognised, a sequence number that goes back, and a broker whose clock was wrong
-//!   (it forgets by that clock) all say that ids were lost: the memory counts from now.
+//! - If the stream's leader and a follower die at once, the remaining node may lack the newest messages and still be elected.
+//!   That takes seconds (an election time-out), so after a change of leader during which the stream was not seen to answer,
+//!   the memory counts from the new leader's term. An orderly handover costs nothing.
+//! - A probe that was stored and is not recognized, a sequence number that goes back, and a broker whose clock was wrong (it
+//!   forgets by that clock) all mean that ids were lost: the memory counts from now.
 //!
-//! All that is about the memory. Whether everything was *asked* there is another matter: while nobody with this guard served,
-//! somebody with another one may have. So a guard that starts to serve, and one that has not looked for a while, *enters*:
-//! what was issued up to that moment is stale, unless another replica vouches for it. It does by a probe that says how far
-//! back it vouches, written only while it serves, and based on a look at the stream after the one that enters could be seen
-//! itself. From then on one of the two was always there to be noticed by a replica with another guard, which does not start
-//! then. A row of probes would not show that: one that is started again and again beside another guard, and refuses to
-//! serve each time, leaves a row as well.
+//! All that is about the memory. Whether everything was *asked* there is another matter: while no replica with this guard
+//! served, one with another guard may have. So a guard that starts to serve, or has not looked for a while, *enters*: what
+//! was issued up to that moment is stale, unless another replica vouches for it. That replica vouches by a probe that says
+//! how far back it does. It writes such a probe only while it serves, and after a look at the stream that came later than the
+//! moment at which the entering replica could itself be seen. From then on one of the two was always there to be noticed by a
+//! replica with another guard, which then does not start. A series of probes would not show that: a replica that is started
+//! again and again beside another guard, and refuses to serve each time, leaves a series as well.
 
 use std::time::Duration;
 
@@ -30,14 +30,14 @@ use tokio::time::Instant;
 use super::super::Outage;
 use super::probe::Claim;
 
-/// How the broker's clock related to ours when they were last compared.
+/// How the broker's clock compared with ours when they were last compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClockOffset {
     asked: Instant,
     at: Instant,
     wall_ms: u64,
     broker_ms: u64,
-    /// Half the round trip: the broker may have read its clock at any time in it.
+    /// Half the round trip: the broker may have read its clock at any time within it.
     error_ms: u64,
 }
 
@@ -51,7 +51,7 @@ impl ClockOffset {
         Self { asked, at, wall_ms, broker_ms, error_ms: whole_ms(half) + 1 }
     }
 
-    /// Whether it is so fresh that the stream cannot have changed its leader unseen since.
+    /// Whether the comparison is so fresh that the stream cannot have changed its leader unseen since.
     pub(super) fn is_fresh(&self, now: Instant, wall_ms: u64) -> bool {
         // The monotonic clock stands still while a machine sleeps.
         let slept_ms = wall_ms.saturating_sub(self.wall_ms);
@@ -64,8 +64,8 @@ impl ClockOffset {
         i64::try_from(i128::from(broker_ms) - i128::from(wall_ms)).unwrap_or(i64::MAX)
     }
 
-    /// Whether a wall clock that says `wall_ms` at `now` is within `skew_ms` of the broker's. Between two comparisons
-    /// the monotonic clock is trusted, so that a step of the wall clock is noticed by the very next message.
+    /// Whether a wall clock that says `wall_ms` at `now` is within `skew_ms` of the broker's. Between two comparisons the
+    /// monotonic clock is trusted, so the very next message notices a step of the wall clock.
     pub(super) fn check(&self, now: Instant, wall_ms: u64, skew_ms: u64) -> Result<(), Outage> {
         let differs = self.ahead_ms(now, wall_ms).unsigned_abs().saturating_add(self.error_ms) > skew_ms;
         match self.is_fresh(now, wall_ms) {
@@ -89,9 +89,9 @@ pub(super) struct StreamSnapshot {
     pub(super) first_ms: Option<u64>,
     pub(super) now_ms: u64,
     pub(super) last_sequence: u64,
-    /// The leader and since when it leads; `None` outside a cluster.
+    /// The leader and since when it has led; `None` outside a cluster.
     pub(super) leader: Option<(String, Option<u64>)>,
-    /// An earlier probe was stored again as if it were new.
+    /// Whether an earlier probe was stored again as if it were new.
     pub(super) forgot: bool,
 }
 
@@ -101,12 +101,12 @@ pub(super) struct RetentionTracker {
     last: Option<StreamSnapshot>,
     generation: u64,
     doubted: bool,
-    /// What is stale for what was seen of the memory. Only grows.
+    /// What is stale because of what was seen of the memory. Only grows.
     memory_fence: u64,
     entry: Entry,
 }
 
-/// Since when somebody with this guard is known to have been there.
+/// Since when some replica with this guard is known to have been there.
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     /// When this replica entered, by the broker's clock.
@@ -118,26 +118,26 @@ struct Entry {
 /// What the stream vouches for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retention {
-    /// Changes whenever the memory may have a gap: a check that saw it change proves nothing.
+    /// Changes whenever the memory may have a gap: a check during which it changed proves nothing.
     pub(super) generation: u64,
     /// Messages issued up to this second are stale.
     pub(super) fence: u64,
 }
 
 impl RetentionTracker {
-    /// Something happened that no look at the stream shows: the broker's clock and ours differed, so that ids may have been
-    /// forgotten early; or somebody served beside us by another guard. What was issued before the next look is stale, and
-    /// nobody can vouch for it.
+    /// Notes what no look at the stream shows: the broker's clock and ours differed, so that ids may have been forgotten
+    /// early; or a replica with another guard served beside us. What was issued before the next look is stale, and nobody can
+    /// vouch for it.
     pub(super) fn doubt(&mut self) {
         self.doubted = true;
     }
 
-    /// Judges a new snapshot; `highest` is the highest sequence number that any answer had before it began. `enters` if this
-    /// replica has begun to serve since the last one.
+    /// Judges a new snapshot; `highest` is the highest sequence number of any answer before it began. `enters` if this
+    /// replica has begun to serve, or must enter anew, since the last one.
     pub(super) fn observe(&mut self, snapshot: StreamSnapshot, highest: u64, skew_s: u64, enters: bool) -> Retention {
         let led_since_ms = match &snapshot.leader {
             None => 0,
-            // A server that does not tell since when it leads: as of now.
+            // If the server does not say since when it has led, assume since now.
             Some((_, since_ms)) => since_ms.unwrap_or(snapshot.now_ms),
         };
         let reach_ms = snapshot.first_ms.unwrap_or(snapshot.now_ms).max(snapshot.created_ms);
@@ -148,7 +148,7 @@ impl RetentionTracker {
                 let lost = snapshot.forgot || snapshot.last_sequence < highest.max(last.last_sequence);
                 let unseen_ms = snapshot.now_ms.saturating_sub(last.now_ms);
                 unseen = snapshot.ended - last.asked > UNSEEN || u128::from(unseen_ms) > UNSEEN.as_millis();
-                // A term that is not told may be a new one.
+                // A term that is not reported may be a new one.
                 let same_term = last.leader == snapshot.leader && !matches!(snapshot.leader, Some((_, None)));
                 if lost {
                     Some(snapshot.now_ms)
@@ -175,7 +175,7 @@ impl RetentionTracker {
         self.vouched()
     }
 
-    /// What another replica's probe says. It counts once, and only if that replica looked after this one had entered.
+    /// Takes what another replica's probe says. It counts once, and only if that replica looked after this one had entered.
     pub(super) fn apply_claim(&mut self, claim: Claim) {
         if let Some(fence) = claim.fence
             && self.awaits_claim()
@@ -186,7 +186,7 @@ impl RetentionTracker {
         }
     }
 
-    /// Whether another replica's word may still make the wait shorter.
+    /// Whether another replica's word can still shorten the wait.
     pub(super) fn awaits_claim(&self) -> bool {
         let now_ms = self.last.as_ref().map_or(0, |last| last.now_ms);
         !self.entry.vouched && self.entry.fence >= now_ms / 1000
@@ -201,9 +201,9 @@ fn whole_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// For how long the stream may go unseen. One that loses its leader has another after at least 3 s (its election time-out is
-/// 4 s or more, counted from the last beat); a leader that hands over in good order does it in 0.25 s (measured, SIGTERM and
-/// lame duck, nats-server 2.15.1). So nothing that was known less than this ago can have been lost with a leader since.
+/// How long the stream may go unseen. One that loses its leader has another after at least 3 s (its election time-out is 4 s
+/// or more, counted from the last heartbeat); an orderly handover takes 0.25 s (measured, SIGTERM and lame duck, nats-server
+/// 2.15.1). So nothing that was known less than this ago can have been lost with a leader since.
 const UNSEEN: Duration = Duration::from_millis(2_500);
 
 #[cfg(test)]
@@ -231,12 +231,12 @@ mod tests {
         ms / 1000 + 2 * SKEW_S
     }
 
-    /// Another replica's word, given after a look at that time, for everything.
+    /// Another replica's word, given after a look at that time, vouching for everything.
     fn word(looked_ms: u64) -> Claim {
         Claim { looked_ms, fence: Some(0) }
     }
 
-    /// A tracker that has seen one snapshot, and has the word of another replica; and the time of the next snapshot.
+    /// A tracker that has seen one snapshot and has another replica's word; and the time of the next snapshot.
     fn watching() -> (RetentionTracker, Instant, Retention) {
         let start = Instant::now();
         let mut retention = RetentionTracker::default();
@@ -246,7 +246,7 @@ mod tests {
         (retention, start + Duration::from_secs(1), vouched)
     }
 
-    /// What a first look says of the memory alone.
+    /// What a first look shows of the memory alone.
     fn memory(snapshot: StreamSnapshot) -> u64 {
         let mut retention = RetentionTracker::default();
         let after = word(snapshot.now_ms + 1);
@@ -306,7 +306,7 @@ mod tests {
         let (mut retention, next, _) = watching();
         let slept = StreamSnapshot { now_ms: NOW_MS + 3_000, ..snapshot(next) };
         assert_eq!(retention.observe(slept, 1000, SKEW_S, false).fence, fence(NOW_MS + 3_000));
-        // A slow look: what it says may be as old as the question, and the last one's as well.
+        // A slow look: what it reports may be as old as the question, and so may the last one's.
         let (mut retention, next, _) = watching();
         let slow = StreamSnapshot { ended: next + Duration::from_millis(1_600), ..snapshot(next) };
         assert_eq!(retention.observe(slow, 1000, SKEW_S, false).fence, fence(NOW_MS));
@@ -375,7 +375,7 @@ mod tests {
             retention.apply_claim(word(NOW_MS + 1));
             assert_eq!(retention.vouched(), Retention { generation: 2, fence: fence(counts_from) });
         }
-        // A leader that does not tell its term may have been another one in between.
+        // If the leader does not report its term, there may have been another one in between.
         let untold = || Some(("n1".into(), None));
         let (mut retention, next, _) = watching();
         retention.observe(StreamSnapshot { leader: untold(), ..snapshot(next) }, 1000, SKEW_S, false);
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(clock_offset.ahead_ms(later, NOW_MS), 2000);
     }
 
-    /// A stream may have another leader three seconds after it was looked at, and have lost what was stored last.
+    /// A stream may have another leader three seconds after a look, and have lost what was stored last.
     #[test]
     fn a_look_at_the_stream_is_trusted_for_less_than_an_election_takes() {
         let asked = Instant::now();

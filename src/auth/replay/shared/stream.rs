@@ -1,8 +1,8 @@
-//! The guard stream at the broker: finds it, makes it, and says what it is. Never changes one that exists, and removes
-//! only a surplus one of its own making.
+//! The guard stream at the broker: finds it, creates it, and reports what it is. Never changes an existing one, and removes only a
+//! surplus one of its own making.
 //!
-//! The stream's subjects lie below `rg.<environment>.<service>.`: an owner's ids at its name, an instance's probes below `$probe`.
-//! What is below `$outcome` is another stream's (`shared/outcomes.rs`).
+//! The stream's subjects lie below `rg.<environment>.<service>.`: an owner's ids under its name, an instance's probes below
+//! `$probe`. What is below `$outcome` belongs to another stream (`shared/outcomes.rs`).
 //! No agent may publish there; the service's user for the guard needs to publish to `rg.<environment>.<service>.>`,
 //! `$JS.API.STREAM.NAMES`, `$JS.API.STREAM.INFO.*`, `$JS.API.STREAM.MSG.GET.*`, `$JS.API.STREAM.CREATE.*` and
 //! `$JS.API.STREAM.DELETE.*`, and to subscribe to `_SVC.<service>.guard.>`.
@@ -115,21 +115,21 @@ impl Info {
     }
 }
 
-/// The name of the stream that takes the guard's subjects, if there is one.
+/// The name of the stream that has the guard's subjects, if there is one.
 ///
-/// Replicas that start together at a single server can each make one: it looks for overlapping subjects before it makes
-/// a stream, not while. The oldest stays. Nothing is lost with the others, because an answer of another stream than the
-/// verified one admits nothing, and the memory of the one that stays counts from its own oldest message.
+/// Replicas that start together at a single server can each create one: the server looks for overlapping subjects before it
+/// creates a stream, not while it does. The oldest stays. Nothing is lost with the others, because an answer from any stream but
+/// the verified one admits nothing, and the memory of the one that stays counts from its own oldest message.
 pub(super) async fn find(client: &Client, wanted: &SharedConfig) -> Result<Option<String>, StreamError> {
     let mut names = names(client, &wanted.subjects()).await?;
-    // What keeps outcomes lies below the guard's subjects, and takes none of its own.
+    // The stream of outcomes lies below the guard's prefix, but has none of the guard's own subjects.
     names.retain(|name| !outcome_fit::is_own(name, wanted));
     if names.len() <= 1 {
         return Ok(names.pop());
     }
     if !names.iter().all(|name| fit::is_own(name, wanted)) {
         let list = names.join(", ");
-        let detail = format!("several streams take {}: {list}. Leave one, or none", wanted.subjects());
+        let detail = format!("several streams have subjects in {}: {list}. Leave at most one", wanted.subjects());
         return Err(StreamError::new(Outage::StreamUnfit, detail));
     }
     let mut streams = Vec::new();
@@ -142,7 +142,7 @@ pub(super) async fn find(client: &Client, wanted: &SharedConfig) -> Result<Optio
     keep_oldest(client, streams, "guard stream").await
 }
 
-/// The names of the streams that take any of `subject`.
+/// The names of the streams whose subjects overlap `subject`.
 pub(super) async fn names(client: &Client, subject: &str) -> Result<Vec<String>, StreamError> {
     #[derive(Deserialize)]
     struct Names {
@@ -153,7 +153,7 @@ pub(super) async fn names(client: &Client, subject: &str) -> Result<Vec<String>,
     Ok(names.streams.unwrap_or_default())
 }
 
-/// The oldest of this service's own streams of one kind, by when they were made; removes the others.
+/// The oldest of this service's own streams of one kind, by creation time; removes the others.
 pub(super) async fn keep_oldest(
     client: &Client,
     mut streams: Vec<(u64, String)>,
@@ -186,13 +186,13 @@ pub(super) async fn look(client: &Client, name: &str) -> Result<Option<Info>, St
     }
 }
 
-/// What is stored under `sequence`; nothing if it cannot be read.
+/// What is stored under `sequence`; `None` if it cannot be read.
 pub(super) async fn content(client: &Client, name: &str, sequence: u64) -> Option<Vec<u8>> {
     let got = ask::<Got>(client, &format!("STREAM.MSG.GET.{name}"), &json!({ "seq": sequence })).await.ok()?;
     got.message.content()
 }
 
-/// What the broker answers that is asked for a message.
+/// The broker's answer to a request for a message.
 #[derive(Deserialize)]
 pub(super) struct Got {
     pub(super) message: Stored,
@@ -209,13 +209,13 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// What is in it; `None` if that cannot be read.
+    /// Its content; `None` if that cannot be read.
     pub(super) fn content(&self) -> Option<Vec<u8>> {
         STANDARD.decode(&self.data).ok()
     }
 }
 
-/// The first probe, of any instance, that is stored under `sequence` or later; `None` if there is none.
+/// The first probe, of any instance, stored under `sequence` or later; `None` if there is none.
 pub(super) async fn probe_from(
     client: &Client,
     wanted: &SharedConfig,
@@ -233,8 +233,8 @@ pub(super) async fn probe_from(
     Ok(Some(Found { instance, sequence: stored.seq, stored_ms: needed(&stored.time)?, claim }))
 }
 
-/// Makes a stream with the configuration that `config` gives for so many copies. If another replica is quicker, that is
-/// fine: look again.
+/// Creates a stream with the configuration that `config` gives for this many copies. If another replica is quicker, that is fine:
+/// look again.
 pub(super) async fn create(
     client: &Client,
     wanted: &SharedConfig,
@@ -266,7 +266,7 @@ pub(super) async fn api<T: for<'de> Deserialize<'de>>(
     ask(client, verb, body).await.map_err(ApiError::into_stream_error)
 }
 
-/// An answer of the JetStream API that is an error, or none.
+/// An error of the JetStream API, or no answer.
 #[derive(Debug)]
 pub(super) struct ApiError {
     /// JetStream's own error code; 0 if there was no such answer.
@@ -323,14 +323,14 @@ pub(super) async fn ask<T: for<'de> Deserialize<'de>>(
 fn needed(text: &str) -> Result<u64, StreamError> {
     let parsed = OffsetDateTime::parse(text, &Rfc3339).ok();
     let ms = parsed.and_then(|time| u64::try_from(time.unix_timestamp_nanos() / 1_000_000).ok());
-    let unreadable = || StreamError::new(Outage::StreamUnfit, "the broker tells no time that can be read");
+    let unreadable = || StreamError::new(Outage::StreamUnfit, "the broker's answer has no readable time");
     ms.filter(|ms| *ms > 0).ok_or_else(unreadable)
 }
 
-/// One node may die with its copy and another be away, and what it knew is still there.
+/// One node may die with its copy while another is away, and what it knew is still there.
 const CLUSTER_COPIES: usize = 3;
 
-/// Longer than any answer of a broker in working order takes.
+/// Longer than any answer of a working broker takes.
 const API_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `JSStreamNotFoundErr`.

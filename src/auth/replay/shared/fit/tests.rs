@@ -6,7 +6,7 @@ fn config() -> SharedConfig {
     SharedConfig::new(Name::new("prod").unwrap(), Name::new("math").unwrap())
 }
 
-/// As nats-server 2.15.1 answers for the stream that is made.
+/// What nats-server 2.15.1 reports for the stream that we create.
 fn found() -> Map<String, Value> {
     let mut found = wanted(&config(), 3).as_object().unwrap().clone();
     let answered = json!({
@@ -34,7 +34,7 @@ fn the_stream_that_is_made_fits() {
     assert_eq!(differences(one.as_object().unwrap(), &config(), 1), Vec::<String>::new());
 }
 
-/// Each member, with a value that is as near as can be, and without.
+/// Each member, with the closest other value, and absent.
 #[test]
 fn a_stream_that_differs_in_any_member_is_refused_by_that_member() {
     for (member, value) in [
@@ -138,7 +138,7 @@ fn only_names_of_our_making_are_taken() {
     assert_eq!(names.len(), 50);
 }
 
-/// The bounds of SPEC.md §9: an owner's share follows from what the local guard lets one have, and no owner gets all.
+/// The bounds of SPEC.md §9: an owner's share follows from what the local guard allows it, and no owner gets all.
 #[test]
 fn the_share_of_one_owner_follows_from_its_cap_and_never_is_the_whole_stream() {
     let mut config = config();
