@@ -1,5 +1,5 @@
-//! Access tokens: is this text a token that our issuer made, for us, now, and that nobody has revoked.
-//! Never trusts a word of a token before its signature holds, and never decides what its bearer may do.
+//! Access tokens: whether a text is a token that our issuer made, for us, valid now, and not revoked.
+//! Never trusts anything in a token before its signature holds, and never decides what its bearer may do.
 
 #[cfg(feature = "service")]
 mod access;

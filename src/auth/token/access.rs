@@ -1,4 +1,4 @@
-//! What a token says once it was verified. Data only: holding one proves nothing about a message.
+//! What a token says once it has been verified. Data only: holding one proves nothing about a message.
 
 use std::collections::BTreeSet;
 
@@ -6,22 +6,22 @@ use serde_json::{Map, Value};
 
 /// The claims of a token that passed every check.
 ///
-/// Holding one proves nothing about a message: the token may have been sent by anyone who saw it. The proof beside it
-/// binds it to a key.
+/// Holding one proves nothing about a message: anyone who saw the token may have sent it. The proof beside it binds it
+/// to a key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AccessToken {
     /// `iss`.
     pub issuer: String,
     /// The key id (`kid`) of the issuer's key that signed it.
     pub key_id: String,
-    /// `jti`, or what stands for it with this issuer: 1 to 128 visible ASCII characters.
+    /// `jti`, or what this issuer uses instead: 1 to 128 visible ASCII characters.
     pub id: String,
     /// base64url(SHA-256) of the token's text up to its second dot.
     pub digest: String,
-    /// `sub`: 1 to 128 visible ASCII characters. Where an issuer names agents in another claim and the token is the
-    /// agent's own, it is the agent's name, and `sub` as the issuer wrote it is in `claims`.
+    /// `sub`: 1 to 128 visible ASCII characters. If the issuer names agents in another claim and the token is the
+    /// agent's own, this is the agent's name, and `claims` has `sub` as the issuer wrote it.
     pub subject: String,
-    /// `act.sub`, or the claim that stands for it with this issuer, if the token is delegated: who acts for the subject.
+    /// `act.sub`, or the claim that this issuer uses instead, if the token is delegated: who acts for the subject.
     pub actor: Option<String>,
     /// The actors inside `act.act` and deeper, most recent first: for the audit log only (RFC 8693 §4.1 forbids
     /// deciding on them).
@@ -34,21 +34,21 @@ pub struct AccessToken {
     pub not_before: Option<u64>,
     /// `roles`: at most 64, each 1 to 64 of `[A-Za-z0-9_.:/-]`.
     pub roles: BTreeSet<String>,
-    /// `cnf`: the key that the bearer must prove. Comparing it is up to whoever knows the bearer's key.
+    /// `cnf`: the key that the bearer must prove. Comparing it is up to the code that knows the bearer's key.
     pub cnf: Option<Confirmation>,
     /// Every other claim, `may_act` and `client_id` included. Its numbers are integers from 0 to 2^53-1.
     pub claims: Map<String, Value>,
 }
 
 impl AccessToken {
-    /// Who must hold the key of the proof: the actor if there is one, else the subject.
+    /// Who must own the key of the proof: the actor if there is one, otherwise the subject.
     #[must_use]
     pub fn owner(&self) -> &str {
         self.actor.as_deref().unwrap_or(&self.subject)
     }
 }
 
-/// The key that a token is bound to (RFC 7800). At least one member is present, and each one that is must match.
+/// The key that a token is bound to (RFC 7800). At least one member is present, and every member present must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Confirmation {
     /// The `kid` of the key: 1 to 128 of `[A-Za-z0-9._:/-]`.
@@ -65,7 +65,7 @@ impl Confirmation {
     pub fn names(&self, kid: &str, thumbprint: Option<&str>) -> bool {
         let kid_holds = self.kid.as_deref().is_none_or(|named| named == kid);
         let jkt_holds = self.jkt.as_deref().is_none_or(|named| Some(named) == thumbprint);
-        // One with neither member cannot come out of a token; made by hand, it names nothing.
+        // One with neither member cannot come from a token; made by hand, it names nothing.
         kid_holds && jkt_holds && (self.kid.is_some() || self.jkt.is_some())
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn read(
     if let Some((claim, _)) = own.require.iter().find(|(claim, text)| claim.text(&claims) != Some(text.as_str())) {
         return Err(TokenError::Required(claim.to_string()));
     }
-    // What the issuer's own rules look for is looked for while nothing has been taken out yet.
+    // What the issuer's own rules ask for is read while nothing has been taken out yet.
     let roles = own.roles.read(&claims).map_err(|_| TokenError::Malformed("roles"))?;
     let named = own.agent.as_ref().map(|agent| named(agent, &claims)).transpose()?;
     let digest = digest(signed);
@@ -52,7 +52,7 @@ pub(super) fn read(
     let mut actor = actors.next();
     match named {
         None => {}
-        // Two claims that name the actor could name two.
+        // Two claims that name the actor could name two different ones.
         Some(_) if actor.is_some() => return Err(TokenError::Malformed("act")),
         Some((agent, false)) => actor = Some(agent),
         Some((agent, true)) => {
@@ -86,12 +86,13 @@ pub(super) fn read(
         not_before,
         roles,
         cnf,
-        // Anew: what was taken out of a map leaves its room, of which there is one for each token that is remembered.
+        // Collected anew: a map keeps the room of what was taken out of it, and there is one map for each remembered
+        // token.
         claims: claims.into_iter().collect(),
     })
 }
 
-/// Validates the times. To be called for every message, also when the token is known.
+/// Validates the times. To be called for every message, even if the token is known.
 pub(super) fn validate_times(token: &AccessToken, leeway_s: u64, now_s: u64) -> Result<(), TokenError> {
     // RFC 7519 §4.1.4: "on or after" `exp` the token must not be accepted, so equality is expiry.
     if now_s >= token.expires_at.saturating_add(leeway_s) {
@@ -107,10 +108,10 @@ pub(super) fn validate_times(token: &AccessToken, leeway_s: u64, now_s: u64) -> 
     Ok(())
 }
 
-/// The names that the protocol gives a meaning to; an issuer cannot use them for anything else.
+/// The claims to which the protocol gives a meaning; an issuer cannot use them for anything else.
 pub(super) const KNOWN: [&str; 10] = ["iss", "sub", "aud", "exp", "nbf", "iat", "jti", "roles", "cnf", "act"];
 
-/// The agent by the issuer's own claim, and whether the token is its own.
+/// The agent according to the issuer's own claim, and whether the token is the agent's own.
 fn named(rules: &AgentRules, claims: &Map<String, Value>) -> Result<(String, bool), TokenError> {
     rules.read(claims).filter(|(name, _)| is_identifier(name)).ok_or(TokenError::Agent)
 }
@@ -126,7 +127,7 @@ fn text(value: Value, name: &'static str, holds: fn(&str) -> bool) -> Result<Str
     }
 }
 
-/// A date is an integer. The parser has refused fractions, exponents, signs and everything above 2^53-1 already.
+/// A date is an integer. The parser has already refused fractions, exponents, signs and everything above 2^53-1.
 fn date(value: &Value, name: &'static str) -> Result<u64, TokenError> {
     value.as_u64().ok_or(TokenError::Malformed(name))
 }
@@ -163,7 +164,7 @@ fn lifetime(issued_at: u64, expires_at: u64, longest: u64) -> Result<(), TokenEr
     }
 }
 
-/// `cnf` says which key its bearer has. A member that we do not compare would be a condition ignored, so it is refused.
+/// `cnf` says which key the bearer has. A member that we do not compare would be a condition ignored, so it is refused.
 fn confirmation(value: Value) -> Result<Confirmation, TokenError> {
     let malformed = || TokenError::Malformed("cnf");
     let Value::Object(mut members) = value else { return Err(malformed()) };
@@ -184,7 +185,7 @@ fn is_thumbprint(jkt: &str) -> bool {
     unb64_array::<32>(jkt).is_some()
 }
 
-/// The actors, the current one first. A loop, not recursion: the depth is the sender's choice until it is counted.
+/// The actors, the current one first. A loop, not recursion: the sender chooses the depth until it is counted.
 ///
 /// An actor is `{"sub", "iss"?, "act"?}`; its `iss`, if given, must be the token's own, since `sub` alone names it here
 /// (RFC 8693 §4.1: `iss` and `sub` together identify an actor).

@@ -29,8 +29,8 @@ use crate::files::FileTrust;
 /// ```
 ///
 /// - `tokens` by `jti`. `until` is when the token itself ends (seconds since the Unix epoch): from then on the entry can
-///   be removed, see [`Denylist::without_ended`]. Until it is removed it denies.
-/// - `subjects`: tokens whose `sub` or `act.sub` this is and whose `iat` lies before `before`.
+///   be removed, see [`Denylist::without_ended`]. Until it is removed, it denies.
+/// - `subjects`: tokens with this `sub` or `act.sub` whose `iat` lies before `before`.
 /// - `keys`: key ids, of issuers' keys and of agents' proof keys alike.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Denylist {
@@ -39,7 +39,7 @@ pub struct Denylist {
     keys: BTreeSet<String>,
 }
 
-/// Why a deny list was refused. The list in force stays in force.
+/// Why a deny list was refused. The previous list stays in force.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DenylistError {
@@ -81,7 +81,7 @@ impl Denylist {
         Self::from_trusted_file(path.as_ref(), &FileTrust::default())
     }
 
-    /// As [`Denylist::from_file`], from a file that others than we and root may own, too.
+    /// As [`Denylist::from_file`], and also accepts files of the users and groups in `trust`.
     pub(crate) fn from_trusted_file(path: &Path, trust: &FileTrust) -> Result<Self, DenylistError> {
         let origin = path.display().to_string();
         match Opened::read(path, Self::MAX_BYTES, trust) {
@@ -109,7 +109,7 @@ impl Denylist {
         Ok(list)
     }
 
-    /// This list, and the token with this `jti`; `until` is the token's `exp`.
+    /// This list plus the token with this `jti`; `until` is the token's `exp`.
     #[must_use]
     pub fn with_token(mut self, jti: impl Into<String>, until: u64) -> Self {
         let kept = self.tokens.entry(jti.into()).or_default();
@@ -117,7 +117,7 @@ impl Denylist {
         self
     }
 
-    /// This list, and every token of this subject or actor with an `iat` before `before`.
+    /// This list plus every token of this subject or actor with an `iat` before `before`.
     #[must_use]
     pub fn with_subject(mut self, sub: impl Into<String>, before: u64) -> Self {
         let kept = self.subjects.entry(sub.into()).or_default();
@@ -125,14 +125,14 @@ impl Denylist {
         self
     }
 
-    /// This list, and the key with this id.
+    /// This list plus the key with this id.
     #[must_use]
     pub fn with_key(mut self, kid: impl Into<String>) -> Self {
         self.keys.insert(kid.into());
         self
     }
 
-    /// What either list denies.
+    /// Everything that either list denies.
     #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
         self = other.tokens.into_iter().fold(self, |list, (jti, until)| list.with_token(jti, until));
@@ -141,15 +141,15 @@ impl Denylist {
         self
     }
 
-    /// This list without the tokens that have ended more than an hour before `now_s`. The hour covers every leeway and
-    /// any clock that is not plainly wrong.
+    /// This list without the tokens that ended more than an hour before `now_s`. The hour covers every leeway and any
+    /// clock that is not plainly wrong.
     #[must_use]
     pub fn without_ended(mut self, now_s: u64) -> Self {
         self.tokens.retain(|_, until| until.saturating_add(3600) > now_s);
         self
     }
 
-    /// The file's text for this list.
+    /// This list as the text of a file.
     #[must_use]
     pub fn to_json(&self) -> String {
         let tokens: Vec<_> =
@@ -165,19 +165,19 @@ impl Denylist {
         self.keys.contains(kid)
     }
 
-    /// Judges a token. Nested actors are not looked at: they do not speak any more.
+    /// Judges a token. Nested actors are ignored: they no longer act.
     pub(super) fn judge(&self, token: &AccessToken) -> Result<(), TokenError> {
         if self.denies_key(&token.key_id) {
             return Err(TokenError::KeyDenied(token.key_id.clone()));
         }
-        // By every name that the token has: whoever revokes it need not know which of them its issuer goes by.
+        // By every name that the token has: whoever revokes it need not know which of them its issuer uses.
         let claimed = |name: &str| token.claims.get(name).and_then(serde_json::Value::as_str);
         let names = [Some(token.id.as_str()), Some(token.digest.as_str()), claimed("jti")];
         if names.into_iter().flatten().any(|name| self.tokens.contains_key(name)) {
             return Err(TokenError::TokenDenied);
         }
         let old = |name: &&str| self.subjects.get(*name).is_some_and(|before| token.issued_at < *before);
-        // Where the issuer has another name for the agent, either name may be on the list.
+        // If the issuer has another name for the agent, either name may be on the list.
         let names = [Some(token.subject.as_str()), token.actor.as_deref(), claimed("sub")];
         match names.into_iter().flatten().find(old) {
             Some(name) => Err(TokenError::SubjectDenied(name.to_owned())),
@@ -186,7 +186,7 @@ impl Denylist {
     }
 }
 
-/// The file as it is written. A list that is left out is empty; a misspelt one is an unknown member, so an error.
+/// The file as written. A list that is left out is empty; a misspelt one is an unknown member, and so an error.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Written {

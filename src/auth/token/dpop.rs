@@ -1,5 +1,5 @@
-//! A DPoP proof (RFC 9449): is this text signed with the key in its own header, and is that the key which a token is bound to.
-//! Never says that the proof is for a request, fresh, or unused: whoever has the request compares that.
+//! A DPoP proof (RFC 9449): whether a text is signed with the key in its own header, and whether a token is bound to that key.
+//! Never says that the proof is for a request, fresh, or unused: the code that has the request checks that.
 
 use serde_json::{Map, Value};
 
@@ -10,9 +10,9 @@ use super::key::{IssuerKey, KeyFault, KeyRules};
 use super::{TokenAlgorithm, TokenError};
 use crate::jose::{sha256_b64, unb64};
 
-/// What a proof says whose signature holds under the key that it shows.
+/// The contents of a proof whose signature holds under the key in its header.
 ///
-/// Data of the caller: it is compared with the request, the token and the time, and [`id`](Self::id) must not have been there before.
+/// This is the caller's data: compare it with the request, the token and the time, and accept each [`id`](Self::id) only once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DpopProof {
@@ -30,23 +30,23 @@ pub struct DpopProof {
     pub nonce: Option<String>,
 }
 
-/// Why a text is no proof of the key.
+/// Why a text does not prove the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DpopError {
     /// It is not three parts of canonical base64url, or too long.
     #[error("the proof is not three parts in canonical base64url, of 4096 bytes at most")]
     Form,
-    /// Header or claims are no strict JSON object.
+    /// Header or claims are not a strict JSON object.
     #[error("the proof's {0} {1}")]
     Json(&'static str, JsonFault),
-    /// The header has another member than `typ`, `alg` and `jwk`, or one that says something else.
+    /// The header has a member other than `typ`, `alg` and `jwk`, or one with a wrong value.
     #[error("the proof's header must have `typ`, `dpop+jwt`, `alg`, one of {ALGORITHMS}, and `jwk`, and nothing else")]
     Header,
     /// The key cannot be used.
     #[error("the proof's key: {0}")]
     Key(KeyFault),
-    /// The key is another one than the token is bound to.
+    /// The key is not the one that the token is bound to.
     #[error("the proof's key is not the one that the token is bound to")]
     OtherKey,
     /// The signature does not hold under the key.
@@ -61,11 +61,11 @@ pub enum DpopError {
 const ALGORITHMS: &str = "ES256 EdDSA Ed25519 PS256 RS256";
 
 impl DpopProof {
-    /// The algorithms that proofs may be signed with, as in `algs` of a challenge: names with a space between them.
+    /// The algorithms that proofs may be signed with, as in `algs` of a challenge: names separated by spaces.
     pub const ALGORITHMS: &str = ALGORITHMS;
 
-    /// Reads a proof by the key with this thumbprint (RFC 7638), the `cnf.jkt` of the token that was verified before. A key of the
-    /// caller's choice is used for nothing.
+    /// Reads a proof made with the key that has this thumbprint (RFC 7638), the `cnf.jkt` of the token that was verified before. A
+    /// key of the caller's choice is used for nothing.
     ///
     /// # Errors
     /// `DpopError`; the caller is to blame.
@@ -102,7 +102,7 @@ impl DpopProof {
         if jwk.remove("alg").is_some_and(|own| own.as_str() != Some(&alg)) {
             return Err(DpopError::Key(KeyFault::Algorithm));
         }
-        // It has no name here: its thumbprint is what it is known by.
+        // The key has no name here: its thumbprint identifies it.
         jwk.insert("kid".to_owned(), "dpop".into());
         Ok((algorithm, jwk))
     }
@@ -126,8 +126,8 @@ impl DpopProof {
     }
 }
 
-/// RFC 7638: of the members that the key's type needs, in the order of their names. `None` where one is missing, or could be read as
-/// something else when it is put between quotes.
+/// RFC 7638: over the members that the key's type requires, in the order of their names. `None` if one is missing, or could be read
+/// as something else between quotes.
 fn thumbprint_of(jwk: &Map<String, Value>, algorithm: TokenAlgorithm) -> Option<String> {
     let names: &[&str] = match algorithm.key_type().0 {
         "EC" => &["crv", "kty", "x", "y"],
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// RFC 9449 §4.1 and §6.1: its first proof, and the thumbprint that its token has.
+    /// RFC 9449 §4.1 and §6.1: the first proof there, and the thumbprint in its token.
     const PROOF: &str = "eyJ0eXAiOiJkcG9wK2p3dCIsImFsZyI6IkVTMjU2IiwiandrIjp7Imt0eSI6IkVDIiwieCI6Imw4dEZyaHgtMzR0VjNoUklDUkRZOXpDa0\
         RscEJoRjQyVVFVZldWQVdCRnMiLCJ5IjoiOVZFNGpmX09rX282NHpiVFRsY3VOSmFqSG10NnY5VERWclUwQ2R2R1JEQSIsImNydiI6IlAtMjU2In19.eyJqdGkiOi\
         ItQndDM0VTYzZhY2MybFRjIiwiaHRtIjoiUE9TVCIsImh0dSI6Imh0dHBzOi8vc2VydmVyLmV4YW1wbGUuY29tL3Rva2VuIiwiaWF0IjoxNTYyMjYyNjE2fQ.2-Gx\
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!((proof.token_digest, proof.nonce), (None, None));
         let other = "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k";
         assert_eq!(DpopProof::read(PROOF, other), Err(DpopError::OtherKey));
-        // Each character counts, but for those that are no text of base64url any more.
+        // A change of any character is refused.
         for at in [100, 300, 400, PROOF.len() - 20] {
             let mut changed = PROOF.as_bytes().to_vec();
             changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };

@@ -5,10 +5,10 @@ use super::TokenAlgorithm;
 use super::json::JsonFault;
 use crate::name::shown;
 
-/// Why an access token was refused. One variant per cause; the list is closed so that every use of it is checked by
-/// the compiler.
+/// Why an access token was refused. One variant per cause; the list is closed so that the compiler checks every use of
+/// it.
 ///
-/// Texts that came with the token are escaped and cut when displayed. The token itself is never part of an error.
+/// Texts that came with the token are escaped and truncated when displayed. The token itself is never part of an error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// Longer than 4 KiB.
@@ -24,13 +24,13 @@ pub enum TokenError {
     #[error("the token's header {0}")]
     HeaderJson(JsonFault),
     /// The header has a member other than `alg`, `kid` and `typ`.
-    #[error("the token's header has the member `{}`; only alg, kid, typ and what its issuer is allowed are taken", shown(.0))]
+    #[error("the token's header has the member `{}`; only alg, kid, typ and what its issuer is allowed are accepted", shown(.0))]
     HeaderMember(String),
-    /// A header member is missing or no string.
-    #[error("the token's header has no text `{0}`")]
+    /// A header member is missing or not a string.
+    #[error("the token's header has no string `{0}`")]
     HeaderText(&'static str),
     /// `typ` is not that of an access token of this issuer.
-    #[error("the token's typ is `{}`, which is not taken from this issuer", shown(.0))]
+    #[error("the token's typ is `{}`, which is not accepted from this issuer", shown(.0))]
     Typ(String),
     /// `kid` is not 1 to 128 visible ASCII characters without quotes and backslash.
     #[error("the token's kid `{}` is not 1 to 128 visible ASCII characters without quotes and backslash", shown(.0))]
@@ -76,16 +76,16 @@ pub enum TokenError {
     /// The rules require a `cnf`, and the token has none.
     #[error("the token names no key (`cnf`), and one is required")]
     NoConfirmation,
-    /// A claim that the issuer's tokens must have is not there, or has another text.
+    /// A claim that the issuer's tokens must have is missing, or has another text.
     #[error("the token's `{}` is not what this issuer's tokens must have", shown(.0))]
     Required(String),
-    /// The claim that names the agent is missing, or names none that is known.
-    #[error("the token names no agent in the claim where its issuer does")]
+    /// The claim that names the agent is missing, or names no known agent.
+    #[error("the token names no agent in the claim that its issuer uses for it")]
     Agent,
     /// The issuer may not speak for this agent or subject, or give this role.
     #[error("its issuer may not speak for the {what} `{}`", shown(.text))]
     Bounds {
-        /// Of what kind it is.
+        /// What it is: an agent, a subject or a role.
         what: &'static str,
         /// What the token says.
         text: String,

@@ -1,5 +1,5 @@
-//! Token exchange (RFC 8693): another token for somebody's, in which an actor acts on its behalf, from who issues both.
-//! Never follows a redirect, never shows a token or a secret, and never takes what it was given for what was asked.
+//! Token exchange (RFC 8693): trades a subject's token for one in which an actor acts on its behalf, at the issuer of both.
+//! Never follows a redirect, never shows a token or a secret, and never assumes that it was given what it asked for.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{decode_untrusted, json};
 use crate::address::Address;
 use crate::name::shown;
 
-/// Asks one token endpoint, as one client of it.
+/// A client of one token endpoint.
 pub struct TokenExchange {
     address: Address,
     tls: Arc<ClientConfig>,
@@ -28,48 +28,48 @@ pub struct TokenExchange {
 /// What is asked for.
 #[derive(Clone, Copy)]
 pub struct ExchangeRequest<'a> {
-    /// The token of whom is acted for.
+    /// The token of the subject, for whom the actor acts.
     pub subject_token: &'a str,
-    /// The token of who acts.
+    /// The token of the actor.
     pub actor_token: &'a str,
-    /// Whom the new token is for.
+    /// The audience of the new token.
     pub audience: &'a str,
-    /// What must be `sub` of the new token.
+    /// What `sub` of the new token must be.
     pub subject: &'a str,
-    /// What must be `act.sub` of the new token.
+    /// What `act.sub` of the new token must be.
     pub actor: &'a str,
     /// Now, in seconds since the Unix epoch.
     pub now_s: u64,
 }
 
-/// There is no token.
+/// Why there is no token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
     /// The endpoint cannot be asked, or answers something else.
     #[error("the token endpoint: {0}")]
     Endpoint(#[from] FetchError),
-    /// Client id or secret cannot be sent.
+    /// The client id or secret cannot be sent.
     #[error("the client's secret is empty")]
     Client,
-    /// The endpoint says no; with which error of OAuth.
+    /// The endpoint refused; holds the OAuth error.
     #[error("the token endpoint refuses: `{}`", shown(.0))]
     Refused(String),
-    /// The endpoint gave something else than was asked for.
+    /// The endpoint gave something other than what was asked for.
     #[error("the token endpoint gave a token that was not asked for: {0}")]
     Other(&'static str),
 }
 
 /// The most bytes of an answer.
 const MAX_ANSWER: usize = 16 << 10;
-/// Until when an answer must be there.
+/// How long an answer may take.
 const WITHIN: Duration = Duration::from_secs(5);
 
 const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
 const JWT: &str = "urn:ietf:params:oauth:token-type:jwt";
 
 impl TokenExchange {
-    /// The endpoint at an `https` address, for a client with a secret. `anchors`: the trust anchors as PEM, instead of the system's.
+    /// The endpoint at an `https` address, for a client with a secret. `anchors`: PEM trust anchors to use instead of the system's.
     /// `plain`: the address may be `http://`, to a loopback address, for development.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl TokenExchange {
         anchors: Option<&str>,
         plain: bool,
     ) -> Result<Self, ExchangeError> {
-        // RFC 6749 §2.3.1: both are encoded before they are put together.
+        // RFC 6749 §2.3.1: both are encoded before they are joined.
         let both = Zeroizing::new(format!("{}:{}", encoded(id), encoded(secret.trim())));
         let text = Zeroizing::new(format!("Basic {}", STANDARD.encode(both.as_bytes())));
         let mut client = HeaderValue::from_str(&text).map_err(|_| ExchangeError::Client)?;
@@ -91,8 +91,8 @@ impl TokenExchange {
         Ok(Self { address: http::address(url, plain)?, tls: http::trusting(anchors)?, client, timeout: WITHIN })
     }
 
-    /// A token for the audience, in which the actor acts for the subject. Its signature is for whom it is for: here it is only looked at
-    /// whether it says what was asked for.
+    /// Requests a token for the audience, in which the actor acts for the subject. The audience verifies its signature; here only its
+    /// contents are compared with the request.
     ///
     /// # Errors
     /// `Endpoint`, `Refused`, `Other`.
@@ -110,7 +110,7 @@ impl TokenExchange {
             ("audience", request.audience),
         ] {
             let and = if form.is_empty() { "" } else { "&" };
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(form, "{and}{name}={}", encoded(value));
         }
         let asking = http::post(&self.address, &self.tls, &form, &self.client, MAX_ANSWER);
@@ -139,12 +139,12 @@ impl TokenExchange {
         }
         let token = member("access_token").ok_or(ExchangeError::Other("there is no `access_token`"))?;
         if !member("issued_token_type").is_some_and(|kind| kind == ACCESS_TOKEN || kind == JWT) {
-            return Err(ExchangeError::Other("`issued_token_type` is no access token's"));
+            return Err(ExchangeError::Other("`issued_token_type` is not an access token's"));
         }
         if !member("token_type").is_some_and(|kind| ["bearer", "n_a"].contains(&kind.to_ascii_lowercase().as_str())) {
             return Err(ExchangeError::Other("`token_type` is neither `Bearer` nor `N_A`"));
         }
-        let claims = decode_untrusted(token).map_err(|_| ExchangeError::Other("it is no JWT"))?.claims;
+        let claims = decode_untrusted(token).map_err(|_| ExchangeError::Other("it is not a JWT"))?.claims;
         let is_for = |aud: &serde_json::Value| match aud.as_array() {
             Some(all) => all.iter().any(|one| one == request.audience),
             None => aud == request.audience,
@@ -164,7 +164,7 @@ impl TokenExchange {
     }
 }
 
-/// `application/x-www-form-urlencoded`, of which the space could be written in two ways.
+/// `application/x-www-form-urlencoded`; a space, which has two spellings, becomes `%20`.
 fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

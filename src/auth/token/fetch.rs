@@ -1,5 +1,5 @@
-//! The keys of an issuer, fetched from it: at the start, when they get old, and when a token names an unknown one.
-//! Never on the path of a message, never more often than the bound, and never trusted longer than the bound.
+//! Fetches an issuer's keys: at the start, when they get old, and when a token names an unknown one.
+//! Never on the path of a message, never more often than the bound, and never trusts keys longer than the bound.
 
 mod error;
 pub(super) mod http;
@@ -19,7 +19,7 @@ use super::{KeySet, LeftOut};
 pub use error::FetchError;
 pub use source::KeySource;
 
-/// How the fetching of one issuer's keys goes.
+/// How fetching one issuer's keys is going.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeySourceStatus {
@@ -49,7 +49,7 @@ pub enum KeySourceState {
     Missing,
     /// Its keys.
     Current,
-    /// The last good keys: fetching fails, but has worked not too long ago.
+    /// The last good keys: fetching fails, but worked not too long ago.
     Kept,
     /// Nothing: fetching has failed for too long. Its tokens are refused.
     Expired,
@@ -68,7 +68,7 @@ impl KeySourceState {
     }
 }
 
-/// A source whose keys are fetched, for as long as this lives.
+/// A source whose keys are fetched as long as this lives.
 #[derive(Debug)]
 pub(super) struct Fetching {
     shared: Arc<Shared>,
@@ -87,7 +87,7 @@ struct Progress {
     /// When the keys in force were confirmed. `None` while there are none.
     good: Option<Instant>,
     expired: bool,
-    /// Of the text that the keys in force were read from.
+    /// The digest of the text that the keys in force were read from.
     digest: Option<[u8; 32]>,
     keys: usize,
     left_out: Vec<LeftOut>,
@@ -97,7 +97,7 @@ struct Progress {
 }
 
 impl KeySource {
-    /// Fetches once, and goes on in the background.
+    /// Fetches once, and continues in the background.
     pub(super) async fn start(self, keys: &Arc<ArcSwap<KeySetGeneration>>) -> Fetching {
         let shared = Arc::new(Shared { source: self, asked: Notify::new(), progress: Mutex::default() });
         let began = Instant::now();
@@ -112,8 +112,8 @@ impl Fetching {
         self.shared.source.issuer()
     }
 
-    /// A caller who has proved who he is has a token under a key that is not there. Fetches, but not now, and not again
-    /// before the bound: whoever sends unknown key ids moves one request per bound.
+    /// To be called when a caller with a proved identity presents a token under an unknown key. Fetches, but not now,
+    /// and not again before the bound: a sender of unknown key ids causes one request per bound.
     pub(super) fn ask(&self) {
         self.shared.asked.notify_one();
     }
@@ -184,7 +184,7 @@ impl Shared {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches, and puts what came in force. `failures`: how many tries before this one have failed.
+    /// Fetches, and puts the result in force. `failures`: how many attempts before this one failed in a row.
     async fn refresh(&self, keys: &ArcSwap<KeySetGeneration>, failures: u32) -> Next {
         // A fetch may take as long as the keys in force may still be kept, and no longer.
         let left = self.progress().good.map(|good| (good + self.source.keep).saturating_duration_since(Instant::now()));
@@ -203,7 +203,7 @@ impl Shared {
             }
             Err(error) => {
                 self.fail(&error, failures);
-                // Soon at first, then at the pace at which unknown keys may have it fetched.
+                // Soon at first, then at the pace that limits fetches for unknown keys.
                 let pause = (self.source.pause / 8).saturating_mul(1 << failures.min(3));
                 Next { due: now + pause.max(Duration::from_millis(50)), failures: failures.saturating_add(1) }
             }
@@ -248,7 +248,7 @@ impl Shared {
         progress.failed = progress.failed.saturating_add(1);
     }
 
-    /// Nobody has confirmed the keys for too long: one of them may have been withdrawn since.
+    /// Drops keys that nobody has confirmed for too long: one of them may have been withdrawn since.
     fn expire(&self, keys: &ArcSwap<KeySetGeneration>) {
         let issuer = self.source.issuer();
         KeySetGeneration::exchange(keys, issuer, None);
@@ -265,7 +265,7 @@ impl Shared {
     }
 }
 
-/// Says which keys of an issuer's set are not used, and why.
+/// Logs which keys of an issuer's set are not used, and why.
 pub(super) fn log_left_out(issuer: &str, left_out: &[LeftOut]) {
     for key in left_out.iter().take(16) {
         tracing::warn!(

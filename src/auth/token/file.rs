@@ -1,4 +1,4 @@
-//! Reading and creating the files that keys and deny lists live in.
+//! Reads and creates the files that keys and deny lists are kept in.
 //! Never reads a secret that others on the machine can read, never reads without a bound, never overwrites a key.
 
 use std::fs::{File, OpenOptions};
@@ -56,7 +56,7 @@ impl<'a> Opened<'a> {
         Ok(Self { text: Zeroizing::new(text), file, path, trust })
     }
 
-    /// Refuses a file that anyone but its owner may read. To be called when the text turns out to hold a secret.
+    /// Refuses a file that anyone but its owner may read. To be called if the text turns out to hold a secret.
     pub(crate) fn require_private(&self) -> Result<(), FileError> {
         Ok(self.trust.judge(self.path, &self.file, Content::Secret)?)
     }

@@ -9,7 +9,7 @@ use super::TokenError;
 use super::json::{self, JsonFault};
 use crate::jose::{b64, unb64};
 
-/// A token taken apart. Nothing in it is trusted yet.
+/// A token split into its parts. Nothing in it is trusted yet.
 #[derive(Debug)]
 pub(super) struct Compact<'a> {
     pub(super) header: Header,
@@ -25,9 +25,9 @@ pub(super) struct Compact<'a> {
 pub(super) struct Header {
     pub(super) alg: String,
     pub(super) kid: String,
-    /// Only some issuers may leave it out.
+    /// Only some issuers may omit it.
     pub(super) typ: Option<String>,
-    /// Members that some issuers may have.
+    /// Further members, which only some issuers may have.
     pub(super) further: Vec<HeaderMember>,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Compact<'a> {
         Ok(Self { header, signed, signature, claims })
     }
 
-    /// The claims as a strict object. Until the signature holds, they may say which key to check it with, and no more.
+    /// The claims as a strict object. Until the signature holds, they may only say which key to check it with.
     pub(super) fn claims(&self) -> Result<Map<String, Value>, TokenError> {
         json::object(&self.claims).map_err(TokenError::ClaimsJson)
     }
@@ -73,13 +73,13 @@ impl Header {
     }
 }
 
-/// The grammar of an issuer's `kid`: 1 to 128 visible ASCII characters but quotes and the backslash. Issuers write what
-/// they like here (base64 with `+ / =`, mail addresses); it is only ever compared with the names of keys in memory.
+/// The grammar of an issuer's `kid`: 1 to 128 visible ASCII characters except quotes and the backslash. Issuers write
+/// what they like here (base64 with `+ / =`, mail addresses); it is only ever compared with the names of keys in memory.
 pub(super) fn is_key_id(kid: &str) -> bool {
     (1..=128).contains(&kid.len()) && kid.bytes().all(|b| b.is_ascii_graphic() && !b"\"'`\\".contains(&b))
 }
 
-/// Longest text of a token, in bytes; before anything of it is read.
+/// The longest text of a token, in bytes; checked before anything in it is read.
 pub(super) const MAX_TOKEN_LEN: usize = 4096;
 
 pub(super) struct Parts<'a> {
@@ -103,13 +103,13 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// What tells tokens apart that have no number. Not taken of the whole token: some signatures can be written in two ways,
-/// and a revoked token must not come back in the other.
+/// Identifies tokens that have no id. Not computed over the whole token: some signatures can be written in two ways, and
+/// a revoked token must not come back in the other.
 pub(super) fn digest(signed: &str) -> String {
     b64(Sha256::digest(signed))
 }
 
-/// A header member that says nothing which a decision could rest on.
+/// A header member that says nothing on which a decision could rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum HeaderMember {
     /// The SHA-1 thumbprint of a certificate.
@@ -147,7 +147,7 @@ pub struct Untrusted {
     pub digest: String,
 }
 
-/// Shows what a token says, for people who debug one. **Nothing is verified**: never decide anything on the result.
+/// Shows what a token says, for people debugging one. **Nothing is verified**: never decide anything based on the result.
 ///
 /// # Errors
 /// [`TokenError::TooLong`], [`TokenError::Parts`], [`TokenError::Encoding`], [`TokenError::HeaderJson`] and

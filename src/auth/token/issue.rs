@@ -28,7 +28,7 @@ pub struct TokenIssuer {
     pair: Ed25519KeyPair,
 }
 
-/// What a token is to say.
+/// What a token should say.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct IssueRequest {
@@ -101,7 +101,7 @@ pub enum IssueError {
     /// No audience was named.
     #[error("a token needs an audience, such as `prod/math`")]
     NoAudience,
-    /// A further claim has a name that the protocol gives a meaning to.
+    /// A further claim has a name to which the protocol gives a meaning.
     #[error("the claim `{0}` has its own place in the request")]
     ReservedClaim(&'static str),
     /// A service with the default rules would refuse the token.
@@ -151,7 +151,7 @@ impl TokenIssuer {
         let kid = text(&mut members, "kid").filter(|kid| is_key_id(kid)).ok_or_else(|| wrong("kid"))?;
         let issuer = text(&mut members, "iss").ok_or_else(|| wrong("iss"))?;
         let x = text(&mut members, "x").and_then(|x| unb64_array::<32>(&x)).ok_or_else(|| wrong("x"))?;
-        // Not its name, which may be a part of the key.
+        // Not its name, which may be part of the key.
         if !members.is_empty() {
             return Err(wrong("(a member that is not one of this file's)"));
         }
@@ -164,7 +164,7 @@ impl TokenIssuer {
     /// # Errors
     /// [`IssueError::File`], also when the file exists.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), IssueError> {
-        // Built as text: a JSON value would leave a copy of the secret behind. None of these needs escaping but `iss`.
+        // Built as text: a JSON value would leave a copy of the secret behind. None of these needs escaping except `iss`.
         let d = Zeroizing::new(b64(*self.seed));
         let text = Zeroizing::new(format!(
             "{{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"alg\":\"EdDSA\",\"use\":\"sig\",\"kid\":\"{}\",\"iss\":{},\"x\":\"{}\",\"d\":\"{}\"}}\n",
@@ -223,8 +223,8 @@ impl TokenIssuer {
         Ok(token)
     }
 
-    /// Signs a document that is no token: the protected header and the signature of a JWS (RFC 7515) over these bytes, both as
-    /// base64url. Its `typ` is `JOSE`, so what is signed so is never taken for a token; `jku` is where readers find the key.
+    /// Signs a document that is not a token: the protected header and the signature of a JWS (RFC 7515) over these bytes, both
+    /// as base64url. Its `typ` is `JOSE`, so the result is never taken for a token; `jku` is where readers find the key.
     ///
     /// # Errors
     /// [`IssueError::Crypto`].
@@ -298,5 +298,5 @@ fn text(members: &mut Map<String, Value>, name: &str) -> Option<String> {
     }
 }
 
-/// A JWK of this kind has about 300 bytes.
+/// A JWK of this kind takes about 300 bytes.
 const MAX_KEY_LEN: usize = 8192;

@@ -1,17 +1,17 @@
-//! The JSON of JOSE parts and key files: the strict reading of `strict_json`, and numbers that every reader reads alike.
+//! The JSON of JOSE parts and key files: strict parsing by `strict_json`, and numbers that every reader reads alike.
 //! Never gives a meaning to a member.
 
 use serde_json::{Map, Value};
 
 use crate::strict_json::{Flaw, check};
 
-/// Why a JSON text of a token or of a key file was refused. Each is said of the text.
+/// Why a JSON text of a token or key file was refused. Each message continues a sentence about the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum JsonFault {
     /// The text is not JSON, is nested too deeply, or has two members of one name in one object.
     #[error(transparent)]
     Text(#[from] Flaw),
-    /// The text is JSON, but no object.
+    /// The text is JSON, but not an object.
     #[error("is not a JSON object")]
     NotAnObject,
     /// A number with a fraction or an exponent, below 0 or above 2^53-1, anywhere in the text.
@@ -47,7 +47,7 @@ pub(crate) fn object(text: &[u8]) -> Result<Map<String, Value>, JsonFault> {
     }
 }
 
-/// Deep enough for any real claim, and shallow enough that whatever looks at one later may recurse.
+/// Deep enough for any real claim, and shallow enough for later code to recurse.
 const MAX_DEPTH: usize = 16;
 
 /// 2^53-1: the largest integer that every JSON implementation reads exactly (RFC 8259 §6).

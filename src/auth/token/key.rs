@@ -1,5 +1,5 @@
 //! One issuer key: a JSON Web Key judged for one algorithm and one purpose.
-//! Never takes a key for what its record does not say, and never keeps a private member of a public key.
+//! Never uses a key for anything that its record does not say, and never keeps a private member of a public key.
 
 use std::fmt;
 
@@ -15,17 +15,17 @@ use super::{TokenAlgorithm, TokenError, roca};
 use crate::jose::{unb64, unb64_array};
 use crate::wire::Ed25519Public;
 
-/// What is taken from an issuer's key set.
+/// What is accepted from an issuer's key set.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct KeyRules {
     /// The issuer (`iss`) that the keys belong to.
     pub issuer: String,
-    /// Whether symmetric keys are taken.
+    /// Whether symmetric keys are accepted.
     pub symmetric: Symmetric,
     /// The algorithm of keys that have no `alg`; with it, keys with another `alg` are left out.
     pub algorithm: Option<TokenAlgorithm>,
-    /// What `use` must be where it is there; `sig`.
+    /// What `use` must be if it is present; `sig`.
     pub key_use: String,
 }
 
@@ -50,22 +50,22 @@ pub enum KeyFault {
     /// `alg` is missing where the type of the key leaves a choice: the token must not make it.
     #[error("it has no alg; pin it with `algorithm` in the issuer's configuration")]
     NoAlgorithm,
-    /// `alg` is missing, and keys of this type are for no algorithm that access tokens use.
+    /// `alg` is missing, and access tokens use no algorithm for keys of this type.
     #[error("its kty and crv are none of those that access tokens use")]
     Kind,
-    /// `alg` is another one than the configuration pins.
+    /// `alg` is not the one that the configuration pins.
     #[error("its alg is {0}, and {1} is pinned")]
     Pinned(TokenAlgorithm, TokenAlgorithm),
-    /// `alg` is none of those that access tokens use.
+    /// `alg` is not one that access tokens use.
     #[error("its alg is not EdDSA, ES256, RS256, PS256 or HS256")]
     Algorithm,
-    /// `kty` or `crv` is not that of its `alg`.
+    /// `kty` or `crv` does not fit its `alg`.
     #[error("its kty and crv do not fit its alg {0}")]
     Type(TokenAlgorithm),
-    /// `use` is there and not `sig`, or what stands for it with this issuer.
-    #[error("it is not for signatures of tokens (`use`)")]
+    /// `use` is present and is neither `sig` nor what stands for it with this issuer.
+    #[error("it is not for token signatures (`use`)")]
     Use,
-    /// `key_ops` is there and is anything but `verify`, alone or with `sign`.
+    /// `key_ops` is present and is anything but `verify`, alone or with `sign`.
     #[error("its key_ops do not say verify, or say more than sign and verify")]
     Operations,
     /// A member of a private key is in a set of public keys: the private key has leaked, or the wrong file was named.
@@ -90,13 +90,13 @@ pub enum KeyFault {
     #[error("its modulus has the ROCA fingerprint: it can be factored; replace this key")]
     Roca,
     /// The secret is shorter than the hash (RFC 7518 §3.2).
-    #[error("its secret has less than 32 bytes")]
+    #[error("its secret has fewer than 32 bytes")]
     ShortSecret,
 }
 
 impl KeyFault {
-    /// Whether the key says that something is wrong with whoever published it, so that none of the set is trusted: a
-    /// private key that leaked, a key that others can sign with. All other keys are only not for us.
+    /// Whether the key shows that something is wrong with its publisher, so that none of the set is trusted: a private key that leaked, or
+    /// a key that others can sign with. All other keys are just not meant for us.
     pub(super) fn is_dangerous(&self) -> bool {
         match self {
             Self::NotAnObject
@@ -124,8 +124,8 @@ impl KeyFault {
 pub(super) struct IssuerKey {
     pub(super) kid: String,
     pub(super) algorithm: TokenAlgorithm,
-    /// A digest of the key itself (of an RSA key: of its modulus), to find the same key under two names. Of a secret it reveals nothing usable, and it
-    /// is never shown.
+    /// A digest of the key itself (for RSA, of its modulus), to find the same key under two names. It reveals nothing usable of a secret,
+    /// and is never shown.
     pub(super) fingerprint: [u8; 32],
     key: DecodingKey,
 }
@@ -133,7 +133,7 @@ pub(super) struct IssuerKey {
 impl IssuerKey {
     /// Judges one JWK (RFC 7517 §4; members that say nothing about verification are ignored, as it demands).
     pub(super) fn from_jwk(mut jwk: Map<String, Value>, rules: &KeyRules) -> Result<Self, KeyFault> {
-        // First, whatever the key is for: a private key that everybody can read is no good sign for its neighbours.
+        // First, whatever the key is for: a private key that everybody can read casts doubt on its neighbours.
         let is_secret = text(&jwk, "kty") == Some("oct") && text(&jwk, "alg") == Some("HS256");
         if let Some(name) = PRIVATE.into_iter().find(|name| jwk.contains_key(*name) && !(is_secret && *name == "k")) {
             return Err(KeyFault::Private(name));
@@ -162,8 +162,7 @@ impl IssuerKey {
         Ok(Self { kid, algorithm, fingerprint, key })
     }
 
-    /// Whether `signature` (base64url text) is this key's over `signed`. The algorithm is the record's; the token was
-    /// not asked.
+    /// Whether `signature` (base64url text) is this key's over `signed`. The algorithm is the record's; the token has no say in it.
     pub(super) fn verify(&self, signed: &str, signature: &str) -> Result<(), TokenError> {
         let algorithm = for_verification(self.algorithm);
         match jsonwebtoken::crypto::verify(signature, signed.as_bytes(), &self.key, algorithm) {
@@ -189,7 +188,7 @@ fn for_verification(algorithm: TokenAlgorithm) -> Algorithm {
     }
 }
 
-/// The one algorithm of a key: its own `alg`, else the pinned one, else the only one that its type allows.
+/// The one algorithm of a key: its own `alg`, otherwise the pinned one, otherwise the only one that its type allows.
 fn algorithm(jwk: &Map<String, Value>, pinned: Option<TokenAlgorithm>) -> Result<TokenAlgorithm, KeyFault> {
     match (jwk.get("alg"), pinned) {
         (Some(Value::String(name)), _) => {
@@ -244,7 +243,7 @@ fn rsa(jwk: &Map<String, Value>) -> Result<Judged, KeyFault> {
     let e = unsigned(jwk, "e")?;
     let leading = n.first().map_or(0, |byte| byte.leading_zeros());
     let bits = (n.len() * 8).saturating_sub(usize::try_from(leading).unwrap_or(0));
-    // 2048: NIST SP 800-131A. 8192: what the verifier takes; a check grows with the square of the length.
+    // 2048: NIST SP 800-131A. 8192: what the verifier accepts; the cost of a check grows with the square of the length.
     if !(SHORTEST_MODULUS..=8192).contains(&bits) {
         return Err(KeyFault::ModulusLength(bits));
     }

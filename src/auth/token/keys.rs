@@ -1,5 +1,5 @@
-//! The issuers' keys. A key that is not for us is left out of its set; one that is dangerous makes it no set.
-//! Never fetches anything and never finds a key by anything but its issuer and its `kid` in memory.
+//! The issuers' keys. A key that is not for us is left out of its set; a dangerous key makes the whole set unusable.
+//! Never fetches anything, and never looks up a key by anything but its issuer and its `kid` in memory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -33,7 +33,7 @@ pub struct KeySet {
     by_issuer: Arc<BTreeMap<Arc<str>, Arc<IssuerKeys>>>,
 }
 
-/// The keys of one issuer. Issuers cannot get into each other's way: the same `kid`, or the same key, under two of them is
+/// The keys of one issuer. Issuers cannot interfere with each other: the same `kid`, or the same key, under two of them is
 /// two keys.
 #[derive(Default, Clone)]
 struct IssuerKeys {
@@ -48,7 +48,7 @@ pub(super) struct KeySetGeneration {
 }
 
 impl KeySetGeneration {
-    /// Exchanges the keys of one issuer, or takes them away.
+    /// Replaces the keys of one issuer, or removes them.
     pub(super) fn exchange(keys: &ArcSwap<Self>, issuer: &str, set: Option<&KeySet>) {
         keys.rcu(|old| Self { set: old.set.with_issuer(issuer, set), generation: old.generation + 1 });
     }
@@ -139,7 +139,7 @@ pub enum KeySetError {
         /// The `kid`.
         kid: String,
     },
-    /// One key stands under two names, so that it could have two algorithms.
+    /// One key has two names, so it could have two algorithms.
     #[error("key set `{origin}`: `{}` and `{}` are the same key", shown(.first), shown(.second))]
     SameKey {
         /// Where the set came from.
@@ -149,13 +149,13 @@ pub enum KeySetError {
         /// The other `kid`.
         second: String,
     },
-    /// Symmetric keys beside public ones.
+    /// There are symmetric keys beside public ones.
     #[error("key set `{origin}` mixes symmetric and public keys")]
     Mixed {
         /// Where the set came from.
         origin: String,
     },
-    /// A symmetric key, and none is allowed.
+    /// There is a symmetric key, and none is allowed.
     #[error("key set `{origin}` has symmetric keys; use EdDSA or ES256, or allow symmetric keys explicitly")]
     Symmetric {
         /// Where the set came from.
@@ -174,7 +174,7 @@ impl KeySet {
         Self::read_file(path, &KeyRules { symmetric, ..KeyRules::new(issuer) })
     }
 
-    /// As [`KeySet::from_jwks_file`], with rules of its own for this issuer.
+    /// As [`KeySet::from_jwks_file`], with this issuer's own rules.
     ///
     /// # Errors
     /// Every [`KeySetError`]; whoever wrote the file is to blame.
@@ -182,7 +182,7 @@ impl KeySet {
         Self::read_trusted_file(path.as_ref(), rules, &FileTrust::default())
     }
 
-    /// As [`KeySet::read_file`], from a file that others than we and root may own, too.
+    /// As [`KeySet::read_file`], and also accepts files of the users and groups in `trust`.
     pub(crate) fn read_trusted_file(path: &Path, rules: &KeyRules, trust: &FileTrust) -> Result<Self, KeySetError> {
         let origin = path.display().to_string();
         let fail = |cause| KeySetError::File { origin: origin.clone(), cause };
@@ -202,7 +202,7 @@ impl KeySet {
         Self::read(jwks, origin, &KeyRules { symmetric, ..KeyRules::new(issuer) })
     }
 
-    /// As [`KeySet::from_jwks`], with rules of its own for this issuer.
+    /// As [`KeySet::from_jwks`], with this issuer's own rules.
     ///
     /// # Errors
     /// Every [`KeySetError`] but [`KeySetError::File`]; whoever wrote the text is to blame.
@@ -220,8 +220,8 @@ impl KeySet {
             return Err(KeySetError::NoKeys { origin: origin() });
         };
         let secrets = list.iter().filter(|jwk| jwk.get("kty").is_some_and(|kty| kty == "oct")).count();
-        // RS256 verified as HS256 with the public key as the secret is the oldest attack on JWTs. The one algorithm per
-        // key stops it; a set that has no place for both kinds stops the mistake that would lead there.
+        // RS256 verified as HS256 with the public key as the secret is the oldest attack on JWTs. One algorithm per key
+        // stops it; a set that has no place for both kinds stops the mistake that would lead there.
         if secrets != 0 && secrets != list.len() {
             return Err(KeySetError::Mixed { origin: origin() });
         }
@@ -265,7 +265,7 @@ impl KeySet {
         Ok(Self { by_issuer: Arc::new(BTreeMap::from([(issuer, Arc::new(set))])) })
     }
 
-    /// Puts the sets of several issuers together.
+    /// Combines the sets of several issuers.
     ///
     /// # Errors
     /// [`KeySetError::DuplicateKid`] and [`KeySetError::SameKey`] if two are of the same issuer, and
@@ -291,7 +291,7 @@ impl KeySet {
         Ok(Self { by_issuer: Arc::new(by_issuer) })
     }
 
-    /// The number of keys. Only the set that trusts nobody, [`KeySet::default`], has none.
+    /// The number of keys. Only [`KeySet::default`], which trusts nobody, has none.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_issuer.values().map(|keys| keys.by_kid.len()).sum()
@@ -320,7 +320,7 @@ impl KeySet {
         self.by_issuer.get(issuer).map(|keys| keys.by_kid.get(kid))
     }
 
-    /// This set, with the keys of one issuer exchanged for those of `other`, or taken out.
+    /// This set, with the keys of one issuer replaced by those of `other`, or removed.
     pub(super) fn with_issuer(&self, issuer: &str, other: Option<&Self>) -> Self {
         let mut by_issuer = (*self.by_issuer).clone();
         by_issuer.remove(issuer);
@@ -360,5 +360,5 @@ impl fmt::Debug for KeySet {
     }
 }
 
-/// Some hundreds of keys: more than any issuer publishes.
+/// Several hundred keys: more than any issuer publishes.
 pub(super) const MAX_SET_LEN: usize = 256 * 1024;

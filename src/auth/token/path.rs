@@ -1,4 +1,4 @@
-//! Where in a token's claims something stands, and patterns of names, as configurations write them.
+//! Paths to values in a token's claims, and patterns of names, as configurations write them.
 //! Never reads a claim through anything but objects, and never matches more than what is written out.
 
 use std::fmt;
@@ -9,12 +9,12 @@ use serde_json::{Map, Value};
 
 use crate::fault;
 
-/// The way to a claim: `azp`, `realm_access.roles`, or an array for names that have a dot or a slash,
+/// The path to a claim: `azp`, `realm_access.roles`, or an array for names that contain a dot or a slash,
 /// `["https://example.com/roles"]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimPath(Vec<String>);
 
-/// Something on the way to a claim is no object.
+/// Something on the path to a claim is not an object.
 #[derive(Debug)]
 pub(super) struct NotAnObject;
 
@@ -34,12 +34,12 @@ impl ClaimPath {
         ((1..=8).contains(&names.len()) && names.iter().all(is_name)).then_some(Self(names))
     }
 
-    /// One claim at the top.
+    /// A path to one top-level claim.
     pub(super) fn of(name: &str) -> Self {
         Self(vec![name.to_owned()])
     }
 
-    /// What stands there, if anything does.
+    /// The value at this path, if there is one.
     pub(super) fn find<'a>(&self, claims: &'a Map<String, Value>) -> Result<Option<&'a Value>, NotAnObject> {
         let Some((last, way)) = self.0.split_last() else { return Ok(None) };
         let mut here = claims;
@@ -53,7 +53,7 @@ impl ClaimPath {
         Ok(here.get(last))
     }
 
-    /// The text that stands there, if one does.
+    /// The string at this path, if there is one.
     pub(super) fn text<'a>(&self, claims: &'a Map<String, Value>) -> Option<&'a str> {
         self.find(claims).ok().flatten().and_then(Value::as_str)
     }
@@ -91,18 +91,18 @@ impl<'de> Deserialize<'de> for ClaimPath {
     }
 }
 
-/// A text, or the beginning of one with `*` at its end.
+/// An exact text, or a prefix followed by `*`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Pattern(String);
 
-/// A text that is no [`Pattern`].
+/// A text that is not a [`Pattern`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", fault::PATTERN)]
 pub struct PatternError;
 
 impl Pattern {
-    /// Whether `text` is this text, or begins as it does.
+    /// Whether `text` is this text, or begins with this prefix.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         self.0.strip_suffix('*').map_or(self.0 == text, |beginning| text.starts_with(beginning))

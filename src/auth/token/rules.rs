@@ -1,5 +1,5 @@
 //! How one issuer writes its tokens, and for whom it may speak.
-//! Never widens what a token says: a text that no rule takes is left out or refused, never guessed.
+//! Never widens what a token says: a text that no rule covers is left out or refused, never guessed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::header::HeaderMember;
 use super::path::{ClaimPath, Pattern};
 
-/// What a token must satisfy beside its signature.
+/// What a token must satisfy besides its signature.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct TokenRules {
@@ -27,9 +27,9 @@ pub struct TokenRules {
     /// Whether every token must name the key of its bearer (`cnf`), so that a stolen token is useless with another
     /// key. Off by default.
     pub require_cnf: bool,
-    /// Whether symmetric (HS256) keys are used. Refused by default: whoever can verify with one can also issue.
+    /// Whether symmetric (HS256) keys are used. Refused by default: anyone who can verify with one can also issue.
     pub symmetric: Symmetric,
-    /// What is different about single issuers, by `iss`.
+    /// The rules for issuers that differ, by `iss`.
     pub issuers: BTreeMap<String, IssuerRules>,
 }
 
@@ -58,7 +58,7 @@ impl TokenRules {
         self.issuers.get(issuer).unwrap_or_else(|| IssuerRules::usual())
     }
 
-    /// These rules with every number inside its range, so that a slip of the pen does not make tokens immortal.
+    /// These rules with every number limited to its range, so that a typo does not make tokens immortal.
     pub(super) fn bounded(mut self) -> Self {
         self.leeway_s = self.leeway_s.min(Self::MAX_LEEWAY_S);
         self.max_lifetime_s = self.max_lifetime_s.min(Self::MAX_LIFETIME_S);
@@ -69,18 +69,18 @@ impl TokenRules {
     }
 }
 
-/// Whether symmetric issuer keys (`oct`, HS256) are taken.
+/// Whether symmetric issuer keys (`oct`, HS256) are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Symmetric {
     /// A set with such a key is refused.
     #[default]
     Refused,
-    /// A set of only such keys is taken, with a warning in the log.
+    /// A set of only such keys is accepted, with a warning in the log.
     Allowed,
 }
 
-/// What is different about one issuer's tokens. The default is what RFC 9068 asks for: `at+jwt`, `jti`, `roles`, and
-/// `sub` for the agent.
+/// How one issuer's tokens differ. The default is what RFC 9068 asks for: `at+jwt`, `jti`, `roles`, and `sub` for the
+/// agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct IssuerRules {
@@ -92,20 +92,20 @@ pub struct IssuerRules {
     pub audience: Option<String>,
     /// The longest allowed `exp - iat`, in seconds; `None` for that of [`TokenRules`].
     pub max_lifetime_s: Option<u64>,
-    /// What tells one token from another.
+    /// What identifies a token.
     pub id: TokenId,
-    /// Claims that must be there with exactly this text.
+    /// Claims that must be present with exactly this text.
     pub require: BTreeMap<ClaimPath, String>,
     /// Where roles come from.
     pub roles: RoleRules,
     /// Where the agent's name comes from; `None` for `act.sub`, or `sub`.
     pub agent: Option<AgentRules>,
-    /// For whom the issuer may speak; `None` for everybody.
+    /// Whom the issuer may speak for; `None` for everybody.
     pub may: Option<Bounds>,
 }
 
 impl IssuerRules {
-    /// The default, for issuers that nothing is said about.
+    /// The default, for issuers without rules of their own.
     fn usual() -> &'static Self {
         static USUAL: LazyLock<IssuerRules> = LazyLock::new(IssuerRules::default);
         &USUAL
@@ -118,7 +118,7 @@ pub enum TokenType {
     /// `at+jwt` and its long form `application/at+jwt` (RFC 9068).
     #[serde(rename = "at+jwt")]
     AccessToken,
-    /// `JWT`: an ID token of the same issuer and audience passes, too, unless a required claim tells them apart.
+    /// `JWT`: an ID token of the same issuer and audience passes as well, unless a required claim tells them apart.
     #[serde(rename = "JWT")]
     Jwt,
     /// `JOSE`, as a SPIFFE JWT-SVID may have it.
@@ -141,13 +141,13 @@ impl TokenType {
     }
 }
 
-/// What tells one token from another, for logs and revocation.
+/// What identifies a token, for logs and revocation.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "ClaimPath")]
 pub enum TokenId {
-    /// A claim, required to be there.
+    /// A claim, which must be present.
     Claim(ClaimPath),
-    /// base64url(SHA-256) of the token up to its second dot, for issuers that number nothing.
+    /// base64url(SHA-256) of the token up to its second dot, for issuers that give tokens no id.
     Digest,
 }
 
@@ -158,7 +158,7 @@ impl Default for TokenId {
 }
 
 impl From<ClaimPath> for TokenId {
-    /// The word `digest` is no claim that anybody issues.
+    /// No issuer has a claim called `digest`.
     fn from(path: ClaimPath) -> Self {
         if path == ClaimPath::of("digest") { Self::Digest } else { Self::Claim(path) }
     }
@@ -173,9 +173,9 @@ pub struct RoleRules {
     pub claim: ClaimPath,
     /// How it is written; a list.
     pub format: RoleFormat,
-    /// Only texts that begin with this are roles, and it is taken off.
+    /// Only texts with this prefix are roles, without the prefix.
     pub prefix: Option<String>,
-    /// Only texts that stand here are roles, and this is what they are called. After `prefix`.
+    /// Only texts in this map are roles, under the names it gives them. Applied after `prefix`.
     pub map: Option<BTreeMap<String, String>>,
 }
 
@@ -192,17 +192,17 @@ impl Default for RoleRules {
 pub enum RoleFormat {
     /// An array of strings.
     List,
-    /// One string of words with spaces in between, as `scope` is.
+    /// One string of words separated by spaces, like `scope`.
     Words,
 }
 
-/// The claim with roles has another form than it should.
+/// The claim with roles does not have the form that it should.
 #[derive(Debug)]
 pub(super) struct NotRoles;
 
 impl RoleRules {
-    /// The roles of these claims. Without `prefix` and `map` every text must be a role; with one of them, texts that are
-    /// meant for somebody else are passed over.
+    /// The roles in these claims. Without `prefix` and `map` every text must be a role; with either of them, texts that
+    /// are meant for somebody else are skipped.
     pub(super) fn read(&self, claims: &Map<String, Value>) -> Result<BTreeSet<String>, NotRoles> {
         let texts: Vec<&str> = match (self.claim.find(claims).map_err(|_| NotRoles)?, self.format) {
             (None, _) => return Ok(BTreeSet::new()),
@@ -214,7 +214,7 @@ impl RoleRules {
             }
             _ => return Err(NotRoles),
         };
-        // Counted before the set makes one of two: a list is bounded as it is written.
+        // Counted before the set merges duplicates: a list is bounded as it is written.
         let chosen: Vec<&str> = texts.into_iter().filter_map(|text| self.choose(text)).collect();
         if chosen.len() > MAX_ROLES {
             return Err(NotRoles);
@@ -246,22 +246,22 @@ fn is_role(role: &str) -> bool {
 
 const MAX_ROLES: usize = 64;
 
-/// Where the agent's name comes from, for issuers whose `sub` is no name of an agent. The name must be the owner of the
+/// Where the agent's name comes from, for issuers whose `sub` is not an agent's name. The name must be the owner of the
 /// key that the message is signed with.
 ///
-/// Providers issue tokens to an application on behalf of a user, and to the application itself. Taking the one for the
-/// other would give the agent the user's roles, so a token is the agent's own only if `own` says so; any other is a
-/// delegated one: the agent acts on behalf of `sub`.
+/// Providers issue tokens to an application on behalf of a user, and to the application itself. Mistaking one for the
+/// other would give the agent the user's roles, so a token is the agent's own only if `own` says so; any other is
+/// delegated: the agent acts on behalf of `sub`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct AgentRules {
     /// The claim, such as `azp`, `client_id` or `sub`.
     pub claim: ClaimPath,
-    /// What the text must begin with; it is taken off.
+    /// The prefix that the text must have; it is removed.
     #[serde(default)]
     pub prefix: Option<String>,
-    /// Only texts that stand here name an agent, and this is what it is called. After `prefix`.
+    /// Only texts in this map name an agent, by the name it gives them. Applied after `prefix`.
     #[serde(default)]
     pub map: Option<BTreeMap<String, String>>,
     /// The claims that, with exactly these texts, make it the agent's own token. `{value}` stands for the text of
@@ -294,8 +294,8 @@ impl AgentRules {
     }
 }
 
-/// For whom an issuer may speak. What a list does not cover, it may not: an empty list is nobody. An entry is a text, or
-/// the beginning of one with `*` at its end.
+/// Whom an issuer may speak for. Whatever a list does not cover is forbidden: an empty list allows nobody. An entry is
+/// an exact text, or a prefix followed by `*`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -309,7 +309,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The first thing that the issuer may not say: of what kind it is, and its text.
+    /// The first thing that the issuer may not say: its kind, and its text.
     pub(super) fn breach<'a>(
         &self,
         agent: &'a str,

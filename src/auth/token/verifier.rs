@@ -1,5 +1,5 @@
-//! The judge of access tokens: signature, claims, time and revocation, with a cache of what was verified before.
-//! Never lets the cache answer what may have changed: times, revocations and the key set are looked at every time.
+//! Judges access tokens: signature, claims, time and revocation, with a cache of what was verified before.
+//! Never lets the cache answer for what may have changed: times, revocations and the key set are checked every time.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ use crate::wire::ProofAlgorithm;
 
 /// Verifies access tokens.
 ///
-/// Keys and deny list are swapped whole while messages are judged; each judgement sees one of each.
+/// Keys and deny list are replaced as a whole while messages are judged; each judgement sees one of each.
 ///
 /// ```
 /// use sealwire::auth::{IssueRequest, Symmetric, TokenIssuer, TokenRules, TokenVerifier};
@@ -48,8 +48,8 @@ pub struct TokenVerifier {
     fetching: Vec<Fetching>,
 }
 
-/// The end of a token's text, which is of its signature: no two tokens that were verified share it, and if two did, one would
-/// be verified again and again.
+/// The end of a token's text, which is part of its signature: no two verified tokens share it, and if two did, one would be
+/// verified again and again.
 type Tail = [u8; 32];
 
 /// A token that was verified under the key set of `generation`.
@@ -58,12 +58,12 @@ pub(crate) struct VerifiedToken {
     digest: [u8; 32],
     pub(crate) token: Arc<AccessToken>,
     generation: u64,
-    /// From here on (seconds since the Unix epoch) the token is verified again.
+    /// From this time on (seconds since the Unix epoch) the token is verified again.
     until: u64,
     caller: OnceLock<Arc<Caller>>,
 }
 
-/// A token's text that is not judged yet.
+/// A token's text that has not been judged yet.
 pub(crate) struct PresentedToken {
     digest: [u8; 32],
     /// The same text, verified earlier.
@@ -83,7 +83,7 @@ impl VerifiedToken {
         &self.text
     }
 
-    /// Who calls with this token and a key with this id. The agent is the token's owner.
+    /// The caller with this token and a key with this id. The agent is the token's owner.
     pub(crate) fn caller(&self, agent: &Name, key: &str, algorithm: ProofAlgorithm) -> Arc<Caller> {
         let new = || {
             let token = &*self.token;
@@ -104,7 +104,7 @@ impl VerifiedToken {
                 algorithm,
             })
         };
-        // All else is of the token. An agent that uses it with several keys has the first one's kept.
+        // Everything else comes from the token. If an agent uses it with several keys, the first key's caller is kept.
         let kept = self.caller.get_or_init(new);
         let is_the_same = kept.agent == *agent && kept.key == key && kept.algorithm == algorithm;
         if is_the_same { Arc::clone(kept) } else { new() }
@@ -119,8 +119,8 @@ impl TokenVerifier {
             rules: rules.bounded(),
             keys: Arc::new(ArcSwap::from_pointee(KeySetGeneration { set: keys, generation: 0 })),
             denylist: ArcSwap::default(),
-            // When full, moka drops or does not take an entry, which costs one more signature check. What a token says is
-            // kept three times, as text, parsed, and as its caller: some tens of megabytes at the very most.
+            // When full, moka drops an entry or does not store it, which costs one more signature check. A token's contents
+            // are kept three times, as text, parsed, and as its caller: some tens of megabytes at the very most.
             verified: Cache::builder()
                 .max_capacity(CACHE_CAPACITY)
                 .weigher(|_, token: &Arc<VerifiedToken>| {
@@ -132,8 +132,8 @@ impl TokenVerifier {
         }
     }
 
-    /// Fetches the keys of these issuers as well: once now, and from then on in the background for as long as this
-    /// verifier lives. What cannot be fetched now is tried again; until then, tokens of that issuer are refused.
+    /// Also fetches the keys of these issuers: once now, and from then on in the background as long as this verifier lives. A
+    /// fetch that fails now is retried; until it succeeds, tokens of that issuer are refused.
     ///
     /// Call it on a Tokio runtime.
     ///
@@ -145,23 +145,23 @@ impl TokenVerifier {
         self
     }
 
-    /// How the fetching of each issuer's keys goes.
+    /// How fetching each issuer's keys is going.
     #[must_use]
     pub fn key_sources(&self) -> Vec<KeySourceStatus> {
         self.fetching.iter().map(Fetching::status).collect()
     }
 
-    /// The rules in force: those it was made with, their numbers inside their ranges.
+    /// The rules in force: those that it was made with, their numbers limited to their ranges.
     #[must_use]
     pub fn rules(&self) -> &TokenRules {
         &self.rules
     }
 
-    /// Trusts these keys and no others from now on, for tokens seen before too. The keys of issuers whose keys are fetched
+    /// From now on trusts these keys and no others, for tokens seen before too. The keys of issuers whose keys are fetched
     /// stay as they are.
     pub fn replace_keys(&self, keys: KeySet) {
-        // INVARIANT: a generation number stands for one key set only. A check that began under the old set may still
-        // store its result, under the old number, and no later call takes it.
+        // INVARIANT: a generation number stands for one key set only. A check that began under the old set may still store
+        // its result, but under the old number, and no later call uses it.
         self.keys.rcu(|old| {
             let fetched = self.fetching.iter().map(Fetching::issuer);
             let set = fetched.fold(keys.clone(), |set, issuer| set.with_issuer(issuer, Some(&old.set)));
@@ -170,7 +170,7 @@ impl TokenVerifier {
         self.verified.invalidate_all();
     }
 
-    /// Revokes what this list says and nothing else from now on, for tokens seen before too.
+    /// From now on revokes what this list says and nothing else, for tokens seen before too.
     pub fn replace_denylist(&self, denylist: Denylist) {
         self.denylist.store(Arc::new(denylist));
     }
@@ -181,7 +181,7 @@ impl TokenVerifier {
         self.keys.load().set.clone()
     }
 
-    /// The deny list in force; whoever knows the key of a proof asks it about that key.
+    /// The deny list in force; code that knows the key of a proof asks it about that key.
     #[must_use]
     pub fn denylist(&self) -> Arc<Denylist> {
         self.denylist.load_full()
@@ -189,8 +189,8 @@ impl TokenVerifier {
 
     /// Verifies a token at the time `now_s` (seconds since the Unix epoch).
     ///
-    /// Call it only for a caller who has proved who he is: a token of a fetched issuer with a `kid` that is not known has the
-    /// keys fetched again.
+    /// Call it only for a caller with a proved identity: a token of a fetched issuer with an unknown `kid` causes the keys to
+    /// be fetched again.
     ///
     /// `digest` is the SHA-256 of the token's text, which the caller has computed anyway to compare it with the proof.
     ///
@@ -201,7 +201,7 @@ impl TokenVerifier {
         self.judge(token.as_bytes(), presented, now_s).map(|verified| Arc::clone(&verified.token))
     }
 
-    /// Looks a token's text up, which spares hashing what was hashed before.
+    /// Looks up a token's text, so that it is not hashed twice.
     pub(crate) fn present(&self, token: &[u8]) -> PresentedToken {
         match self.find(token) {
             Some(known) => PresentedToken { digest: known.digest, known: Some(known) },
@@ -209,7 +209,7 @@ impl TokenVerifier {
         }
     }
 
-    /// As [`TokenVerifier::verify`]; `presented` is what this very text was found to be.
+    /// As [`TokenVerifier::verify`]; `presented` is the result of looking up this very text.
     pub(crate) fn judge(
         &self,
         token: &[u8],
@@ -234,12 +234,13 @@ impl TokenVerifier {
         Ok(verified)
     }
 
-    /// Everything that depends on the text, the keys and the rules only.
+    /// Everything that depends only on the text, the keys and the rules.
     fn check(&self, token: &str, keys: &KeySet) -> Result<AccessToken, TokenError> {
         let compact = Compact::parse(token)?;
         let header = &compact.header;
         let claims = compact.claims()?;
-        // Not believed, but looked up: whose key is to verify the token. If it does, the issuer signed this very word.
+        // Not believed, only used to find the key that verifies the token. If that key does, the issuer signed this very
+        // claim.
         let issuer = match claims.get("iss") {
             None => return Err(TokenError::Missing("iss")),
             Some(Value::String(issuer)) => issuer,
@@ -262,7 +263,7 @@ impl TokenVerifier {
         if header.alg != key.algorithm.as_str() {
             return Err(TokenError::Algorithm { expected: key.algorithm, found: compact.header.alg });
         }
-        // The loader of key sets asks the same; this is for a set that was loaded under other rules.
+        // The loader of key sets checks this too; here it is for a set that was loaded under other rules.
         if key.algorithm == TokenAlgorithm::Hs256 && self.rules.symmetric == Symmetric::Refused {
             return Err(TokenError::Symmetric);
         }
@@ -271,8 +272,8 @@ impl TokenVerifier {
         claims::read(claims, &issuer, &key.kid, &self.rules, compact.signed)
     }
 
-    /// RFC 9068 §4: `at+jwt` or `application/at+jwt`. Another kind of token of the same issuer, an ID token or a logout
-    /// token, must never pass for an access token (RFC 8725 §3.11), but for issuers that have one `typ` for all.
+    /// RFC 9068 §4: `at+jwt` or `application/at+jwt`. Another kind of token from the same issuer, an ID token or a logout
+    /// token, must never pass for an access token (RFC 8725 §3.11), except for issuers that use one `typ` for all.
     fn validate_header(&self, header: &Header, issuer: &str) -> Result<(), TokenError> {
         let rules = self.rules.of(issuer);
         let typ = header.typ.as_deref();
@@ -299,7 +300,7 @@ impl TokenVerifier {
         self.verified.get(tail(token)?).filter(|known| known.text.as_bytes() == token)
     }
 
-    /// Called only with a token that passed everything, so the cache cannot be filled by those who have none.
+    /// Called only with a token that passed every check, so nobody without one can fill the cache.
     fn cache(&self, verified: &Arc<VerifiedToken>, now_s: u64) {
         if let Some(tail) = tail(verified.text.as_bytes())
             && now_s < verified.until
@@ -318,13 +319,13 @@ impl fmt::Debug for TokenVerifier {
     }
 }
 
-/// `None` for what is too short for a signature.
+/// `None` for a text too short for a signature.
 fn tail(token: &[u8]) -> Option<&Tail> {
     token.last_chunk()
 }
 
-/// An entry serves for a minute at most. Times and revocations do not wait for it; it bounds how long anything that we
-/// did not think of can.
+/// An entry is used for a minute at most. Times and revocations do not depend on it; it bounds how long anything that we did
+/// not think of can last.
 const CACHE_TTL: Duration = Duration::from_secs(60);
 
 /// Ten thousand callers within a minute, with tokens of up to 1 KiB; larger ones count more. Beyond that, some tokens are

@@ -10,7 +10,7 @@ use crate::name::shown;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// The address is none that keys are fetched from.
+    /// Keys are not fetched from such an address.
     #[error("`{url}` {why}")]
     Address {
         /// The address, without its query.
@@ -21,7 +21,7 @@ pub enum FetchError {
     /// The trust anchors cannot be used.
     #[error("trust anchors (`tls_ca`): {0}")]
     Anchors(String),
-    /// No connection, or it broke.
+    /// There was no connection, or it broke.
     #[error("`{url}`: {cause}")]
     Connection {
         /// The address, without its query.
@@ -29,7 +29,7 @@ pub enum FetchError {
         /// What the system, TLS or HTTP said.
         cause: String,
     },
-    /// No answer in time.
+    /// There was no answer in time.
     #[error("`{url}`: no whole answer within {limit:?}")]
     Slow {
         /// The address, without its query.
@@ -37,7 +37,7 @@ pub enum FetchError {
         /// The bound.
         limit: Duration,
     },
-    /// Another answer than 200.
+    /// The status is not 200.
     #[error("`{url}` answers with status {status}{}", if (300..400).contains(status) { ": redirects are not followed, configure the address that it leads to" } else { "" })]
     Status {
         /// The address, without its query.
@@ -45,13 +45,13 @@ pub enum FetchError {
         /// The status.
         status: u16,
     },
-    /// The answer is longer than it may be, or no text.
+    /// The answer is longer than it may be, or not UTF-8.
     #[error("`{url}`: the answer is longer than it may be, or not UTF-8")]
     Body {
         /// The address, without its query.
         url: String,
     },
-    /// The discovery document is no strict JSON object.
+    /// The discovery document is not a strict JSON object.
     #[error("`{url}`: the document {fault}")]
     Document {
         /// The address, without its query.
@@ -59,7 +59,7 @@ pub enum FetchError {
         /// What is wrong.
         fault: JsonFault,
     },
-    /// The discovery document is of another issuer.
+    /// The discovery document is that of another issuer.
     #[error("`{url}` is the document of the issuer `{}`: configure exactly that, or another address", shown(.found))]
     Issuer {
         /// The address, without its query.

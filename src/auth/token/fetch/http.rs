@@ -1,5 +1,5 @@
 //! One request over TLS, bounded in every direction.
-//! Never follows, never keeps a connection, never speaks plain HTTP to another machine.
+//! Never follows a redirect, never keeps a connection, never speaks plain HTTP to another machine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::address::{Address, AddressFault, Plaintext, front};
 use crate::name::shown;
 use crate::tls;
 
-/// What came.
+/// The answer.
 #[derive(Debug)]
 pub(in crate::auth::token) struct Got {
     pub(in crate::auth::token) text: String,
@@ -31,16 +31,16 @@ pub(in crate::auth::token) struct Got {
     pub(in crate::auth::token) age: Option<Duration>,
 }
 
-/// Where to ask: an `https` address; with `plain`, also an `http` one of this machine.
+/// The address to ask: an `https` address; with `plain`, also an `http` one of this machine.
 pub(in crate::auth::token) fn address(url: &str, plain: bool) -> Result<Address, FetchError> {
     let plain = if plain { Plaintext::Loopback } else { Plaintext::Never };
     Address::parse(url, plain).map_err(|fault| {
         let why = match fault {
-            // Nothing of it is shown: it has a password, perhaps.
+            // Nothing of it is shown: it may contain a password.
             AddressFault::UserName => {
-                return FetchError::Address { url: "…".to_owned(), why: "has a user name, which keys need not" };
+                return FetchError::Address { url: "…".to_owned(), why: "has a user name, which is not supported" };
             }
-            AddressFault::Plain => "is not https: whoever is on the way could put his own keys in",
+            AddressFault::Plain => "is not https: anyone on the way could put in keys of their own",
             AddressFault::Scheme => "is not https",
             fault => fault.why(),
         };
@@ -67,7 +67,8 @@ pub(in crate::auth::token) async fn get(
     Ok(Got { text: answer.into_body(), age })
 }
 
-/// Posts a form once, as this client; status and text of the answer, also of one that refuses. The caller bounds the time.
+/// Posts a form once, as this client; returns status and text of the answer, even of a refusal. The caller bounds the
+/// time.
 pub(in crate::auth::token) async fn post(
     address: &Address,
     tls: &Arc<ClientConfig>,

@@ -1,5 +1,5 @@
-//! Where an issuer's keys are, how to get them, and how long they hold.
-//! Never follows a redirect, never takes a document that another issuer signed for, never shows a query string.
+//! Where an issuer's keys are, how to get them, and how long they are valid.
+//! Never follows a redirect, never takes another issuer's document, never shows a query string.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +20,17 @@ use crate::address::Address;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct KeySource {
-    /// Until when a whole fetch must be done; 10 s.
+    /// How long a whole fetch may take; 10 s.
     pub timeout: Duration,
-    /// How long keys are taken for current if the issuer does not say (`Cache-Control: max-age`); 10 minutes.
+    /// How long keys count as current if the issuer does not say (`Cache-Control: max-age`); 10 minutes.
     pub refresh: Duration,
-    /// The least that an issuer can say; a minute.
+    /// The shortest time that an issuer can set; a minute.
     pub youngest: Duration,
-    /// The most that an issuer can say; a day.
+    /// The longest time that an issuer can set; a day.
     pub oldest: Duration,
-    /// How long keys stay in force that the issuer has not confirmed; a day. Then its tokens are refused.
+    /// How long keys stay in force without being confirmed by the issuer; a day. Then its tokens are refused.
     pub keep: Duration,
-    /// The least time between two fetches of which the second is for an unknown key id; 30 s.
+    /// The least time from the start of one fetch to the next if that is for an unknown key id; 30 s.
     pub pause: Duration,
     rules: KeyRules,
     place: Place,
@@ -51,8 +51,8 @@ impl KeySource {
     /// The default of [`KeySource::keep`].
     pub const KEEP: Duration = Duration::from_secs(86_400);
 
-    /// The key set at an address. `anchors`: the trust anchors as PEM, instead of the system's. `plain`: the address may
-    /// be `http://`, to a loopback address, for development.
+    /// The key set at an address. `anchors`: PEM trust anchors to use instead of the system's. `plain`: the address may be
+    /// `http://`, to a loopback address, for development.
     ///
     /// # Errors
     /// [`FetchError::Address`] and [`FetchError::Anchors`]; whoever configured them is to blame.
@@ -116,12 +116,12 @@ impl KeySource {
         http::get(&keys, &self.tls, MAX_SET_LEN).await
     }
 
-    /// Where a discovery document says that the keys are.
+    /// Where the keys are, according to a discovery document.
     fn found(&self, address: &Address, document: &str) -> Result<Address, FetchError> {
         let url = || address.to_string();
         let document = json::object(document.as_bytes()).map_err(|fault| FetchError::Document { url: url(), fault })?;
         let text = |name: &str| document.get(name).and_then(Value::as_str);
-        // OpenID Connect Discovery 1.0 §4.3: exactly. Else one tenant's document could bring in another's keys.
+        // OpenID Connect Discovery 1.0 §4.3: exactly. Otherwise one tenant's document could bring in another's keys.
         match text("issuer") {
             Some(issuer) if issuer == self.rules.issuer => {}
             other => return Err(FetchError::Issuer { url: url(), found: other.unwrap_or_default().to_owned() }),

@@ -30,7 +30,7 @@ impl Setup {
         self.verifier.find(self.token.as_bytes()).is_some()
     }
 
-    /// As it is remembered, under another text if need be.
+    /// The token as it is remembered, under another text if need be.
     fn verified(&self, text: &str, generation: u64) -> Arc<VerifiedToken> {
         let token = Arc::new(self.verifier.check(&self.token, &self.verifier.keys()).unwrap());
         let (digest, until) = (sha256(text.as_bytes()), NOW + 60);
@@ -45,7 +45,7 @@ fn verified_token_is_answered_from_the_cache() {
     assert!(setup.is_remembered());
     let second = setup.verify(NOW + 1).unwrap();
     assert!(Arc::ptr_eq(&first, &second));
-    // A minute later it is read again.
+    // A minute later it is verified again.
     let third = setup.verify(NOW + 60).unwrap();
     assert!(!Arc::ptr_eq(&first, &third));
     assert_eq!(first, third);
@@ -130,7 +130,7 @@ fn token_about_to_expire_is_not_remembered_beyond_its_end() {
 #[test]
 fn full_cache_costs_time_only() {
     let setup = Setup::new();
-    // Of up to 1 KiB, and four times as large.
+    // One of up to 1 KiB, and one four times as large.
     for length in [1_000, 4_000] {
         let known = setup.verified(&setup.token, 0);
         for index in 0..CACHE_CAPACITY + 500 {
