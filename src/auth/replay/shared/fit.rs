@@ -127,7 +127,7 @@ fn metadata_differences(is: &Value, should: &Value) -> Vec<String> {
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "absent".to_owned(),
-        // JSON has escaped control characters; what is not ASCII is replaced here.
+        // JSON has escaped the control characters below U+0020; what is not ASCII is replaced here.
         value => {
             let text = value.to_string();
             let mut shown: String = text.chars().map(|c| if c.is_ascii() { c } else { '?' }).take(SHOWN).collect();
