@@ -36,7 +36,8 @@ pub struct SharedConfig {
     pub nonce_limits: NonceLimits,
     /// The most checks in flight; default 4,096. More are refused as [`AdmitError::Full`](crate::auth::AdmitError::Full).
     pub in_flight: usize,
-    /// The most checks in flight of one owner; default 256. More are refused as [`AdmitError::OwnerFull`](crate::auth::AdmitError::OwnerFull).
+    /// The most checks in flight of one owner; default 256. More are refused as
+    /// [`AdmitError::OwnerFull`](crate::auth::AdmitError::OwnerFull).
     pub in_flight_per_owner: usize,
     /// How long the broker may take to answer a check, 10 ms to 1 s; default 250 ms. After that it is asked again, for two seconds.
     pub answer_within: Duration,
