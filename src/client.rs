@@ -1,6 +1,5 @@
-//! The caller's side: signed calls, notifications and batches, and answers that are believed only if they are bound to
-//! what was asked.
-//! Never returns anything as a result that the service did not sign for this very request.
+//! The caller's side: signs calls, notifications and batches, and accepts only answers that are bound to the request.
+//! Never returns a result that the service did not sign for this very request.
 //!
 //! ```no_run
 //! use sealwire::client::{Client, Credentials};
@@ -61,11 +60,11 @@ use pending::Pending;
 use places::StreamPlaces;
 use token::TokenCache;
 
-/// An agent's connection to the services of its environment. Cloning is cheap and shares everything.
+/// An agent's connection to the services of its environment. Cloning is cheap, and clones share everything.
 ///
-/// It keeps itself connected. While it is not, calls wait until their deadline and are signed only once it is again, so
-/// nothing that somebody gave up on is sent later. When the last clone is dropped, the connection ends; notifications that
-/// returned without an error have reached the broker.
+/// The client reconnects by itself. While it is disconnected, calls wait until their deadline and are signed only once the connection is
+/// back, so nothing that the caller gave up on is sent later. Dropping the last clone ends the connection; notifications that returned
+/// without an error have reached the broker.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -76,13 +75,13 @@ struct Inner {
     pending: Arc<Pending>,
     tokens: Arc<TokenCache>,
     services: KnownServices,
-    /// One for each call under way.
+    /// One permit for each call under way.
     places: Semaphore,
-    /// One for each open stream.
+    /// One place for each open stream.
     streams: Arc<StreamPlaces>,
-    /// One for each call that is being cancelled.
+    /// One permit for each call that is being cancelled.
     cancellations: Arc<Semaphore>,
-    /// Where streams are looked after.
+    /// Runs the drivers of streams.
     runtime: Handle,
     ids: AtomicU64,
 }
@@ -99,15 +98,15 @@ impl Client {
     /// Connects with the default options. See [`Client::builder`].
     ///
     /// # Errors
-    /// [`ClientError::Connect`] when the broker cannot be reached or refuses this user: it is tried once.
-    /// [`ClientError::Credentials`] when they lack a token. The token itself is fetched with the first call.
+    /// [`ClientError::Connect`] if the broker cannot be reached or refuses this user: there is only one attempt.
+    /// [`ClientError::Credentials`] if the credentials lack a token. The token itself is fetched with the first call.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(credentials: Credentials) -> Result<Self, ClientError> {
         Self::builder(credentials).connect().await
     }
 
-    /// For other options than the defaults.
+    /// A builder, for options other than the defaults.
     #[must_use]
     pub fn builder(credentials: Credentials) -> ClientBuilder {
         ClientBuilder {
@@ -121,19 +120,19 @@ impl Client {
         }
     }
 
-    /// As whom it calls, and where.
+    /// The credentials: as whom the client calls, and where.
     #[must_use]
     pub fn credentials(&self) -> &Credentials {
         &self.0.credentials
     }
 
-    /// Tokens of this source, for requests that are not made with the agent's own. Nothing is fetched yet.
+    /// Tokens from this source, for requests that are not made with the agent's own. Fetches nothing yet.
     #[must_use]
     pub fn tokens(&self, source: impl TokenSource) -> Tokens {
         Tokens(Arc::new(TokenCache::new(Arc::new(source), Arc::clone(&self.0.options.clock))))
     }
 
-    /// What it is doing and has seen.
+    /// What the client is doing and has seen so far.
     #[must_use]
     pub fn stats(&self) -> ClientStats {
         let (unverifiable, late) = self.0.pending.counts();
@@ -144,16 +143,16 @@ impl Client {
         ClientStats { connected, pending, streams, frames_taken, frames_refused, unverifiable, late, disconnects }
     }
 
-    /// Whether the connection is up, as far as is known: [`ClientStats::connected`], without a look at every call.
+    /// Whether the connection is up, as far as is known: [`ClientStats::connected`] without counting the calls under way.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.0.link.is_up()
     }
 
-    /// Ends the connection for all clones: calls and streams under way and later ones fail with [`ClientError::Closed`], and
-    /// are cancelled at the service. Returns when what was published is written, after at most seven seconds.
+    /// Ends the connection for all clones. Calls and streams under way are cancelled at the service; they and later ones fail with
+    /// [`ClientError::Closed`]. Returns once what was published is written, after seven seconds at most.
     ///
-    /// Cancel safety: a dropped future may leave the connection to be ended by dropping the client.
+    /// Cancel safety: if the future is dropped, the connection may stay up until the client is dropped.
     pub async fn close(&self) {
         self.0.places.close();
         self.0.streams.close();
@@ -180,30 +179,30 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// How many calls may be under way; 1024. Further ones wait until their deadline, in turn, and then fail with
-    /// [`ClientError::Busy`] unsent. It bounds what a silent service can make this process hold.
+    /// How many calls may be under way; 1024 by default. Further calls wait their turn until their deadline, and then
+    /// fail with [`ClientError::Busy`] unsent. This bounds what a silent service can make this process hold.
     #[must_use]
     pub fn in_flight(mut self, calls: usize) -> Self {
         self.options.in_flight = calls.clamp(1, Semaphore::MAX_PERMITS);
         self
     }
 
-    /// The deadline of calls that have no other; 10 s.
+    /// The deadline of calls that set no other; 10 s by default.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.options.deadline = deadline;
         self
     }
 
-    /// For how many seconds a service may take a message after it was signed: 1 to 300, 30 by default, which is the most
-    /// that services accept unless configured.
+    /// For how many seconds after signing a service may accept a message: 1 to 300; 30 by default, which is the most
+    /// that services accept unless configured otherwise.
     #[must_use]
     pub fn validity(mut self, seconds: u64) -> Self {
         self.options.valid_s = seconds.clamp(1, 300);
         self
     }
 
-    /// Another clock than the system's.
+    /// A clock other than the system's.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.options.clock = clock;
@@ -213,7 +212,7 @@ impl ClientBuilder {
     /// Connects. See [`Client::connect`].
     ///
     /// # Errors
-    /// As of [`Client::connect`].
+    /// As for [`Client::connect`].
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Client, ClientError> {
@@ -237,7 +236,7 @@ impl ClientBuilder {
     }
 }
 
-/// The most calls that are being cancelled. Of more than that, the service is not told.
+/// The most calls that are being cancelled at a time. For calls beyond it, the service is not told.
 const MOST_CANCELLATIONS: usize = 1024;
 
 /// What a client is doing and has seen since it was connected.
@@ -246,17 +245,17 @@ const MOST_CANCELLATIONS: usize = 1024;
 pub struct ClientStats {
     /// Whether the connection is up, as far as is known.
     pub connected: bool,
-    /// Calls that wait for an answer.
+    /// Calls that are waiting for an answer.
     pub pending: usize,
     /// Streams that are open: 256 at most.
     pub streams: usize,
-    /// Frames of streams that were taken.
+    /// Frames of streams that were accepted.
     pub frames_taken: u64,
-    /// Messages that came in place of frames and were none: unsigned, forged, altered, misdirected, beyond the window.
+    /// Messages that came in place of frames and were refused: unsigned, forged, altered, misdirected, beyond the window.
     pub frames_refused: u64,
-    /// Messages that came in place of an answer and were none: unsigned, forged, altered, misdirected.
+    /// Messages that came in place of an answer and were refused: unsigned, forged, altered, misdirected.
     pub unverifiable: u64,
-    /// Messages for calls and streams that no longer waited, or that never were, and frames that were there before.
+    /// Messages for calls and streams that no longer waited or never existed, and frames that had come before.
     pub late: u64,
     /// How often the connection was lost.
     pub disconnects: u64,

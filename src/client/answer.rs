@@ -1,5 +1,5 @@
-//! A whole answer to a message, and the fixed hints that are none.
-//! Never takes for a hint what differs from one in a byte.
+//! A whole answer to a message, and the fixed unsigned hints, which are no answers.
+//! Never accepts as a hint anything that differs from one by even a byte.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::wire::UnsignedHint;
 /// A verified answer.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// What it says, or that it is no JSON-RPC answer.
+    /// The responses, or why this is not a JSON-RPC answer.
     pub(super) responses: Result<Responses, ProtocolError>,
     pub(super) payload: Bytes,
-    /// What an attempt before it came to that may have run, if there was one. Only beside a batch, whose entries are refused one
-    /// by one; otherwise it is the error.
+    /// The outcome of an earlier attempt that may have run, if there was one. Set only for a batch, whose entries are refused one by one;
+    /// otherwise the error has it.
     pub(super) earlier: Option<Arc<ClientError>>,
 }
 
@@ -25,7 +25,7 @@ impl Answer {
         Self { responses, payload, earlier: None }
     }
 
-    /// For who takes it as one: an entry of which nobody knows whether it has run leaves that open of all of it.
+    /// For callers that take the answer as a unit: if it is unknown whether one entry has run, it is unknown for all of it.
     pub(super) fn whole(self) -> Result<Self, ClientError> {
         let (Some(earlier), Ok(Responses::Batch(responses))) = (&self.earlier, &self.responses) else {
             return Ok(self);
@@ -38,18 +38,18 @@ impl Answer {
     }
 }
 
-/// Whether what is refused so may have been taken before. Other errors are of the method, or of bytes that are the same in each
-/// attempt.
+/// Whether a call that is refused with this error may have been accepted before. Other errors come from the method, or from bytes that are
+/// the same in each attempt.
 pub(super) fn is_refused_by_now(error: &RpcError) -> bool {
     matches!(error.code(), code::PERMISSION_DENIED | code::METHOD_NOT_FOUND)
 }
 
-/// What a request has come to whose last attempt was not executed.
+/// The outcome of a request whose last attempt was not executed.
 pub(super) fn repeated(earlier: &Arc<ClientError>, last: ClientError) -> ClientError {
     ClientError::Repeated { earlier: Arc::clone(earlier), last: Box::new(last) }
 }
 
-/// Which of the fixed hints these bytes are. Anything that differs in one byte is none.
+/// Which of the fixed hints these bytes are, if any: they must match one byte for byte.
 pub(super) fn hint(payload: &[u8]) -> Option<HintKind> {
     [
         (UnsignedHint::Unauthenticated, HintKind::Unauthenticated),

@@ -1,6 +1,6 @@
-//! Arguments that are larger than a message: named by their digest in the params, and given to the method part by part when it
-//! asks for them (SPEC.md §25.6).
-//! Never gives anything out but to a call that it was attached to.
+//! Arguments that are larger than a message: the params name them by digest, and the method gets them part by part when it asks for them
+//! (SPEC.md §25.6).
+//! Never gives bytes to a call that they were not attached to.
 
 use std::fmt;
 use std::fs::File;
@@ -18,9 +18,9 @@ use super::stream_options::Asked;
 use crate::jose::{b64, sha256_b64};
 use crate::rpc::{Outcome, Params, RpcError, code};
 
-/// An argument that is larger than a message. As a parameter it is `{"sha256": …, "size": …, "type": …}`: what the service's policy
-/// can decide about before it asks for a byte. [`RequestBuilder::attach`](super::RequestBuilder::attach) has the bytes ready for the
-/// method of that call, and for nobody else. Cloning shares them.
+/// An argument that is larger than a message. As a parameter it is `{"sha256": …, "size": …, "type": …}`, about which the service's policy
+/// can decide before it asks for a byte. [`RequestBuilder::attach`](super::RequestBuilder::attach) makes the bytes available to the method
+/// of that call, and to nobody else. Clones share them.
 ///
 /// ```no_run
 /// # use sealwire::client::{Attachment, Client};
@@ -41,7 +41,7 @@ pub struct Attachment {
 #[derive(Clone)]
 enum Source {
     Bytes(Bytes),
-    /// The file that was digested, whatever its name means by now.
+    /// The file that was digested, whatever its name refers to by now.
     File(Arc<Mutex<File>>),
 }
 
@@ -58,7 +58,7 @@ struct Question {
 const MOST: u64 = 96 * 1024;
 
 impl Attachment {
-    /// These bytes. `media_type` is what they are, in lower case and without parameters: `application/pdf`.
+    /// An attachment of these bytes. `media_type` is in lower case and without parameters: `application/pdf`.
     #[must_use]
     pub fn bytes(media_type: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
@@ -66,11 +66,11 @@ impl Attachment {
         Self { sha256: sha256_b64(&bytes), size, media_type: media_type.into(), source: Source::Bytes(bytes) }
     }
 
-    /// A regular file, which is read once now, for its digest, and once more in parts, when the method asks for it. It stays
-    /// open for as long as this exists. If it changes meanwhile, the method gets nothing of it.
+    /// An attachment of a regular file. It is read once now, for its digest, and again in parts when the method asks for it. The file stays
+    /// open as long as the attachment exists. If it changes meanwhile, the method gets nothing of it.
     ///
     /// # Errors
-    /// What the file system says; [`io::ErrorKind::InvalidInput`] for anything but a regular file.
+    /// The file system's error; [`io::ErrorKind::InvalidInput`] for anything but a regular file.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn file(media_type: impl Into<String>, path: impl AsRef<Path>) -> io::Result<Self> {
@@ -80,7 +80,7 @@ impl Attachment {
     }
 
     fn open(media_type: String, path: &Path) -> io::Result<Self> {
-        // To open a pipe would wait for whoever writes into it.
+        // Opening a pipe would wait for a writer.
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
         }
@@ -97,19 +97,19 @@ impl Attachment {
         Ok(Self { sha256: b64(digest.finalize()), size, media_type, source })
     }
 
-    /// The digest of its bytes: base64url of SHA-256, 43 characters.
+    /// The digest of the bytes: SHA-256 in base64url, 43 characters.
     #[must_use]
     pub fn sha256(&self) -> &str {
         &self.sha256
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The answer to a question for a part.
+    /// Answers a request for one part.
     async fn part(self, offset: u64, length: u64) -> Outcome {
         let within = offset.checked_add(length).is_some_and(|end| end <= self.size);
         if length == 0 || length > MOST || !within {
@@ -131,7 +131,7 @@ impl Attachment {
 }
 
 fn read(file: &Mutex<File>, offset: u64, length: u64) -> io::Result<Vec<u8>> {
-    // Every use of it begins by going to its own place.
+    // Clones share the file's position, so each read begins with a seek.
     let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
     file.seek(SeekFrom::Start(offset))?;
     let mut part = vec![0; usize::try_from(length).unwrap_or(0)];
@@ -139,7 +139,7 @@ fn read(file: &Mutex<File>, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// Answers questions for what is attached, and leaves all others to `on_ask`.
+/// Answers questions about attachments, and leaves all others to `on_ask`.
 pub(super) fn serving(attached: Vec<Attachment>, on_ask: Option<Asked>) -> Option<Asked> {
     if attached.is_empty() {
         return on_ask;
@@ -164,7 +164,7 @@ pub(super) fn serving(attached: Vec<Attachment>, on_ask: Option<Asked>) -> Optio
     }))
 }
 
-/// As a parameter: what it is, without its bytes.
+/// As a parameter: the description, without the bytes.
 impl Serialize for Attachment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("Attachment", 3)?;

@@ -1,5 +1,5 @@
-//! Several calls and notifications in one message, and their answers told apart by id.
-//! Never pairs an answer with a call by its place.
+//! Several calls and notifications in one message, and their answers, matched by id.
+//! Never matches an answer with a call by its position.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl Batch {
         Self { request, entries: Vec::new(), calls: 0, invalid: None }
     }
 
-    /// Adds a call. A name that no method can have, and parameters that cannot be written as JSON, make [`Batch::send`] fail.
+    /// Adds a call. A name that no method can have, or parameters that cannot be written as JSON, make [`Batch::send`] fail.
     pub fn call(&mut self, method: &str, params: impl Serialize) -> BatchCall {
         let call = BatchCall(self.calls);
         self.calls += 1;
@@ -69,30 +69,30 @@ impl Batch {
         call
     }
 
-    /// Adds a notification; as of [`Batch::call`].
+    /// Adds a notification, with the same conditions as [`Batch::call`].
     pub fn notify(&mut self, method: &str, params: impl Serialize) {
         self.push(request(method, &params, None));
     }
 
-    /// How many entries it has.
+    /// The number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it has no entries, so that it cannot be sent.
+    /// Whether the batch has no entries, so that it cannot be sent.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Sends the batch and waits for the answers, unless it has notifications only. Entries are executed in any order,
-    /// and each fails alone.
+    /// Sends the batch and waits for the answers, unless it contains only notifications. Entries may be executed in any
+    /// order, and each fails on its own.
     ///
     /// # Errors
-    /// [`ClientError::Invalid`] for a batch of no or more than 50 entries, [`ClientError::Remote`] when the service
-    /// refuses the whole message, [`ClientError::Protocol`] when it answers what was not asked; see [`ClientError`] for
-    /// the others.
+    /// [`ClientError::Invalid`] for a batch with no entries or more than 50, [`ClientError::Remote`] if the service
+    /// refuses the whole message, [`ClientError::Protocol`] if it answers something that was not asked; see
+    /// [`ClientError`] for the others.
     ///
     /// Cancel safety: dropping the future cancels the batch at the service, unless it is
     /// [detached](RequestBuilder::detached). The entries may have been executed all the same.
@@ -132,12 +132,12 @@ impl BatchCall {
 #[derive(Debug)]
 pub struct BatchAnswers {
     outcomes: Vec<Option<Outcome>>,
-    /// What an earlier attempt came to that may have run.
+    /// The outcome of an earlier attempt that may have run.
     earlier: Option<Arc<ClientError>>,
 }
 
 impl BatchAnswers {
-    /// Pairs answers with calls by id.
+    /// Matches answers with calls by id.
     fn pair(answer: Answer, calls: usize) -> Result<Self, ClientError> {
         let Answer { responses, earlier, .. } = answer;
         let responses = match responses.map_err(ClientError::Protocol)? {
@@ -161,12 +161,12 @@ impl BatchAnswers {
         Ok(Self { outcomes, earlier })
     }
 
-    /// Takes the result of one call out.
+    /// Takes out the result of one call.
     ///
     /// # Errors
-    /// [`ClientError::Remote`] when that call failed, [`ClientError::Repeated`] when it was refused after an attempt that may have
-    /// run it, [`ClientError::Decode`] when its result is no `R`, and [`ClientError::Protocol`] when the service left it unanswered or
-    /// it was taken before.
+    /// [`ClientError::Remote`] if that call failed, [`ClientError::Repeated`] if it was refused after an attempt that may have run it,
+    /// [`ClientError::Decode`] if its result is not an `R`, and [`ClientError::Protocol`] if the service left it unanswered or it was taken
+    /// before.
     pub fn take<R: DeserializeOwned>(&mut self, call: BatchCall) -> Result<R, ClientError> {
         let outcome = self.outcomes.get_mut(call.0).and_then(Option::take);
         match (outcome.ok_or(ClientError::Protocol(ProtocolError::Missing))?, &self.earlier) {
@@ -178,8 +178,8 @@ impl BatchAnswers {
         }
     }
 
-    /// The error of one call, if it failed; of several attempts, that of the last. Whether an earlier one may have run is told by
-    /// [`BatchAnswers::take`].
+    /// The error of one call, if it failed; after several attempts, that of the last. [`BatchAnswers::take`] tells whether an earlier one
+    /// may have run.
     #[must_use]
     pub fn error(&self, call: BatchCall) -> Option<&RpcError> {
         self.outcomes.get(call.0)?.as_ref()?.as_ref().err()

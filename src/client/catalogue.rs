@@ -1,5 +1,5 @@
-//! Which methods of a service the agent may call, as the service itself says: `rpc.discover`.
-//! Never takes more than its bounds from a service, whatever that says.
+//! Which methods of a service the agent may call, according to the service: `rpc.discover`.
+//! Never accepts more from a service than its bounds allow, whatever the service says.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -21,31 +21,31 @@ pub struct Catalogue {
     pub methods: Vec<MethodInfo>,
 }
 
-/// One method, as [`Client::discover`] finds it.
+/// One method, as [`Client::discover`] returns it.
 #[derive(Debug, Clone, Deserialize)]
 #[non_exhaustive]
 pub struct MethodInfo {
-    /// The method.
+    /// The method's name.
     pub name: String,
     /// What it does, in its author's words.
     #[serde(default)]
     pub description: Option<String>,
-    /// The parameters by name, as the JSON Schema (2020-12) of an object, within the bounds of the policy. The policy decides
-    /// again when the method is called.
+    /// The parameters by name, as the JSON Schema (2020-12) of an object, narrowed to what the policy allows. The policy decides again when
+    /// the method is called.
     #[serde(rename = "x-params")]
     pub params: Box<RawValue>,
     /// The result.
     pub result: MethodResult,
-    /// Whether the result comes in parts, for callers that take frames.
+    /// Whether the result comes in parts, for callers that accept frames.
     #[serde(rename = "x-stream", default)]
     pub is_stream: bool,
-    /// Whether there is no result: one subscribes to it.
+    /// Whether this is a subscription, which has no result.
     #[serde(rename = "x-subscription", default)]
     pub is_subscription: bool,
-    /// Whether a call with an idempotency key runs once.
+    /// Whether a call with an idempotency key runs only once.
     #[serde(rename = "x-idempotent", default)]
     pub is_idempotent: bool,
-    /// The whole method object of OpenRPC, as it came.
+    /// The method's whole OpenRPC object, as received.
     #[serde(skip)]
     pub document: Option<Box<RawValue>>,
 }
@@ -93,7 +93,7 @@ struct Title<'a> {
 }
 
 impl Catalogue {
-    /// The whole as a document of OpenRPC 1.3, its methods as they came.
+    /// The whole catalogue as an OpenRPC 1.3 document, its methods as received.
     #[must_use]
     pub fn document(&self) -> impl Serialize {
         Document {
@@ -105,16 +105,16 @@ impl Catalogue {
 }
 
 impl Client {
-    /// The most methods of a service that [`Client::discover`] takes.
+    /// The most methods of a service that [`Client::discover`] accepts.
     pub const DISCOVERED: usize = 10_000;
-    /// The most bytes of them.
+    /// The most bytes that they may have.
     pub const DISCOVERED_BYTES: usize = 16 << 20;
 
-    /// The methods of a service that this agent may call: always, or with some parameters. Each page of them has the deadline of
-    /// the client's calls.
+    /// The methods of a service that this agent may call: always, or with some parameters. Each page has the deadline of the client's
+    /// calls.
     ///
     /// # Errors
-    /// See [`ClientError`]. [`ProtocolError::Catalogue`] if the service says more than is taken, or something else.
+    /// See [`ClientError`]. [`ProtocolError::Catalogue`] if the answer is not a catalogue, or exceeds the bounds.
     ///
     /// Cancel safe.
     pub async fn discover(&self, service: &str) -> Result<Catalogue, ClientError> {
@@ -123,10 +123,10 @@ impl Client {
 }
 
 impl RequestBuilder {
-    /// As [`Client::discover`], with the options of this request; each page has its deadline.
+    /// As [`Client::discover`], with the options of this request; its deadline applies to each page.
     ///
     /// # Errors
-    /// As of [`Client::discover`].
+    /// As for [`Client::discover`].
     ///
     /// Cancel safe.
     pub async fn discover(self) -> Result<Catalogue, ClientError> {
@@ -149,7 +149,7 @@ impl RequestBuilder {
                 method.document = Some(document);
                 catalogue.methods.push(method);
             }
-            // Else it would never end.
+            // The cursor must be the last name, so that it advances and paging ends.
             if next.is_some() && next.as_deref() != catalogue.methods.last().map(|last| last.name.as_str()) {
                 return Err(wrong());
             }

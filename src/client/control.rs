@@ -1,5 +1,5 @@
-//! Control of calls that are under way: signed with a fresh token, and cancelled when nobody waits any more.
-//! Never waits for a connection: what could not be said is said once it is back, or not at all.
+//! Controls calls that are under way, with a fresh token, and cancels them when nobody waits any more.
+//! Never waits for a connection: what could not be sent is sent once it is back, or not at all.
 
 use std::future::Future;
 use std::pin::pin;
@@ -20,14 +20,14 @@ use crate::wire::{ControlOp, HeaderBlock, SignedControl};
 pub(super) enum NotSent {
     /// There is no connection, no token, or no room at the moment.
     Now,
-    /// The broker takes no message so large.
+    /// The broker accepts no message this large.
     TooLarge,
 }
 
 impl Inner {
-    /// Tells the service what is to happen to a call: the replica that runs it, or all of them.
+    /// Sends a control message about a call to the replica that runs it, or to all of them.
     ///
-    /// Cancel safety: a dropped future may or may not have sent it.
+    /// Cancel safety: if the future is dropped, the message may or may not have been sent.
     pub(super) async fn control(
         &self,
         expected: &Expected,
@@ -52,7 +52,7 @@ impl Inner {
             op,
         });
         let headers = HeaderBlock::of(&[("Authorization", &authorization)]);
-        // Without a reply subject: whoever may publish in an inbox could say there that nobody listens.
+        // Without a reply subject: anybody who may publish in an inbox could claim there that nobody listens.
         match Link::publish(&bus, &subject, "", &headers, payload, deadline).await {
             Ok(()) => {
                 expected.renew_token_s.store(token.renew_s(), Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl Inner {
         }
     }
 
-    /// Whether there is a newer token than the service was shown for this call, which ends with the token.
+    /// Whether there is a newer token than the one that the service was shown for this call, which ends with that token.
     ///
     /// Cancel safety: nothing is lost.
     pub(super) async fn has_newer_token(&self, expected: &Expected) -> bool {
@@ -75,7 +75,7 @@ impl Inner {
         token.is_ok_and(|token| token.renew_s() > shown)
     }
 
-    /// Tells the services of everything that is under way that nobody waits any more, once.
+    /// Tells the services, once, that nobody waits any more for anything that is under way.
     pub(super) async fn cancel_all(&self) {
         let all = async {
             for (expected, replica) in self.pending.cancellable() {
@@ -88,10 +88,10 @@ impl Inner {
     }
 }
 
-/// Cancels a call, and says so again until it has ended or its deadline has passed: the first one may overtake the request,
-/// which finds no call to cancel.
+/// Cancels a call, and repeats that until the call has ended or its deadline has passed: the first cancellation may overtake the request,
+/// and then finds no call to cancel.
 ///
-/// It holds the client until the first one is sent, and lets it go then.
+/// It holds the client only until the first one is sent.
 pub(super) async fn cancel(
     client: Arc<Inner>,
     expected: Arc<Expected>,
@@ -106,7 +106,7 @@ pub(super) async fn cancel(
         let Some(inner) = client.take().or_else(|| weak.upgrade()) else { return };
         let sent = inner.control(&expected, replica().as_deref(), &ControlOp::Cancel, b"").await;
         if sent.is_ok() && Arc::strong_count(&inner) == 1 {
-            // The connection goes with it, and what is not written is lost.
+            // The connection ends with the client, and what is not written by then is lost.
             if let Some(bus) = inner.link.session() {
                 drop(timeout(SENT_WITHIN, bus.flush()).await);
             }
@@ -119,8 +119,8 @@ pub(super) async fn cancel(
     }
 }
 
-/// How long sending one may take.
+/// How long sending a control message may take.
 const SENT_WITHIN: Duration = Duration::from_secs(2);
 
-/// How soon a cancellation is repeated; doubled each time.
+/// The pause before a cancellation is repeated; doubled each time.
 const CANCEL_AGAIN: Duration = Duration::from_millis(250);

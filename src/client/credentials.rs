@@ -1,4 +1,4 @@
-//! Who a client is: its agent, its key, where its token comes from, where the broker is.
+//! The identity of a client: its agent, its key, where its token comes from, and where the broker is.
 //! Never reads a file that others can read, and never shows a secret.
 
 mod file;
@@ -18,7 +18,7 @@ use crate::wire::{AgentKey, Endpoint, EndpointError, KeyError, ServicePublicKey}
 
 /// What a client needs to make calls as an agent. Cloning shares the key.
 ///
-/// Usually read from a file, whose format is in SPEC.md; a program can also put it together:
+/// Usually read from a file, whose format is in SPEC.md; a program can also build them:
 ///
 /// ```
 /// use sealwire::auth::ProofAlgorithm;
@@ -42,7 +42,7 @@ pub struct Credentials {
     prefix: String,
     inbox_prefix: String,
     service_keys: BTreeMap<Name, Vec<ServicePublicKey>>,
-    /// Where relative file names start.
+    /// The folder that relative file names start from.
     folder: PathBuf,
 }
 
@@ -55,14 +55,14 @@ enum Token {
     Source(Arc<dyn TokenSource>),
 }
 
-/// Credentials cannot be read, used or written.
+/// Why credentials cannot be read, used or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
     /// The file cannot be read or written, or others can read it.
     #[error("credentials: {0}")]
     File(#[from] SecretFileError),
-    /// The file is not as described. The text never quotes values, which may be secrets.
+    /// The file is not in the expected form. The text never quotes values, which may be secrets.
     #[error("credentials `{}`, line {line}, column {column}: {reason}", path.display())]
     Syntax {
         /// The file.
@@ -74,7 +74,7 @@ pub enum CredentialsError {
         /// What is wrong there.
         reason: String,
     },
-    /// A member has a value that cannot be.
+    /// A member has an invalid value.
     #[error("credentials `{}`: {fault}", path.display())]
     Member {
         /// The file.
@@ -85,7 +85,7 @@ pub enum CredentialsError {
     /// There is no token to go with the key.
     #[error("the credentials have no access token: set a token, a token file, a token command or a token source")]
     NoToken,
-    /// A token source that is a program's own cannot be written to a file.
+    /// A custom token source cannot be written to a file.
     #[error("credentials with a token source of your own cannot be saved: use a token file or a token command")]
     NotSaveable,
 }
@@ -106,7 +106,7 @@ pub enum MemberFault {
     /// `key` has no member that fits its `alg`.
     #[error("`key` needs `secret` for HS256, or `seed` for EdDSA, and not the other one")]
     KeyMember,
-    /// None or several of the three.
+    /// None, or more than one, of `token`, `token_file` and `token_command`.
     #[error("exactly one of `token`, `token_file` and `token_command` is needed")]
     Token,
     /// `token_command` is empty.
@@ -129,8 +129,8 @@ pub enum MemberFault {
 }
 
 impl Credentials {
-    /// The credentials of `agent`. They lack a token: add one of [`Credentials::token`], [`Credentials::token_file`],
-    /// [`Credentials::token_command`] and [`Credentials::token_source`].
+    /// The credentials of `agent`, without a token: add one with [`Credentials::token`], [`Credentials::token_file`],
+    /// [`Credentials::token_command`] or [`Credentials::token_source`].
     #[must_use]
     pub fn new(environment: Name, agent: Name, key: AgentKey, bus: BusConfig) -> Self {
         Self {
@@ -146,42 +146,42 @@ impl Credentials {
         }
     }
 
-    /// This access token, for as long as it lasts.
+    /// Uses this access token until it expires.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Token::Text(Zeroizing::new(token.into()));
         self
     }
 
-    /// The access token in a file that is read again when it changes. Relative names start at the credentials file's
-    /// folder, or at the working folder if there is no such file.
+    /// Reads the access token from a file, and again when it changes. A relative name starts from the credentials
+    /// file's folder, or from the working directory if there is no such file.
     #[must_use]
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.token = Token::File(path.into());
         self
     }
 
-    /// The access token that a program prints: the program and its arguments. It is run in the credentials file's
-    /// folder, again before each token expires.
+    /// Gets the access token from the output of a program: the program and its arguments. It is run in the credentials
+    /// file's folder, and again before each token expires.
     #[must_use]
     pub fn token_command(mut self, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.token = Token::Command(command.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Access tokens from a source of your own.
+    /// Gets access tokens from a source of your own.
     #[must_use]
     pub fn token_source(mut self, source: impl TokenSource) -> Self {
         self.token = Token::Source(Arc::new(source));
         self
     }
 
-    /// Other prefixes than `rpc.v1` and `_INBOX`.
+    /// Prefixes other than `rpc.v1` and `_INBOX`.
     ///
     /// # Errors
-    /// [`EndpointError`] when one is not made of subject tokens, or begins with the other.
+    /// [`EndpointError`] if one does not consist of subject tokens, or begins with the other.
     pub fn prefixes(mut self, prefix: &str, inbox_prefix: &str) -> Result<Self, EndpointError> {
-        // Any service will do: the rules are about the prefixes.
+        // Any service will do: the rules only concern the prefixes.
         Endpoint::new(self.environment.clone(), self.agent.clone()).with_prefixes(prefix, inbox_prefix)?;
         self.prefix = prefix.to_owned();
         self.inbox_prefix = inbox_prefix.to_owned();
@@ -195,14 +195,14 @@ impl Credentials {
         self
     }
 
-    /// Other addresses of the broker.
+    /// Replaces the addresses of the broker.
     #[must_use]
     pub fn urls(mut self, urls: Vec<String>) -> Self {
         self.bus.urls = urls;
         self
     }
 
-    /// Another key of the same agent, after a rotation.
+    /// Replaces the agent's key, after a rotation.
     #[must_use]
     pub fn with_key(mut self, key: AgentKey) -> Self {
         self.key = Arc::new(key);
@@ -227,7 +227,7 @@ impl Credentials {
         self.key.kid()
     }
 
-    /// Under what this agent's own reply subjects lie, without a final dot: `_INBOX.<agent>`.
+    /// The prefix of this agent's reply subjects, without a final dot: `_INBOX.<agent>`.
     pub(super) fn inbox(&self) -> String {
         format!("{}.{}", self.inbox_prefix, self.agent)
     }
@@ -263,7 +263,7 @@ impl Credentials {
         })
     }
 
-    /// One service as this agent reaches it.
+    /// The endpoint of a service, with this agent's prefixes.
     pub(super) fn endpoint(&self, service: Name) -> Result<Endpoint, EndpointError> {
         Endpoint::new(self.environment.clone(), service).with_prefixes(&self.prefix, &self.inbox_prefix)
     }
@@ -273,7 +273,7 @@ impl Credentials {
         self.service_keys.keys()
     }
 
-    /// The pinned keys of a service; none if it has none.
+    /// The pinned keys of a service; empty if there are none.
     #[must_use]
     pub fn pinned(&self, service: &Name) -> Vec<ServicePublicKey> {
         self.service_keys.get(service).cloned().unwrap_or_default()

@@ -13,26 +13,26 @@ use crate::wire::{EndpointError, FrameFault, KeyError, Unverifiable};
 
 /// Why a call, a notification or a batch has no result.
 ///
-/// [`ClientError::kind`] is for deciding in code, the text is for people and says what to do.
+/// [`ClientError::kind`] is for decisions in code; the text is for people and says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The credentials file cannot be used.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// The first connection to the broker did not come about.
+    /// The first connection to the broker failed.
     #[error(transparent)]
     Connect(#[from] BusError),
-    /// What was asked for cannot be sent. The program is to blame.
+    /// The request cannot be sent as it is. The program is at fault.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// There is no token that is still valid. Nothing was sent.
+    /// There is no valid token. Nothing was sent.
     #[error("no access token: {0}")]
     Token(Arc<TokenFault>),
-    /// As many calls as allowed were under way until the deadline. Nothing was sent.
+    /// The limit on calls under way was reached until the deadline. Nothing was sent.
     #[error("{limit} calls are under way already: wait for some of them, or raise `ClientBuilder::in_flight`")]
     Busy {
-        /// The bound.
+        /// The limit.
         limit: usize,
     },
     /// There was no connection to the broker until the deadline. Nothing was sent.
@@ -40,10 +40,10 @@ pub enum ClientError {
     Disconnected {
         /// How long this call waited for a connection.
         waited: Duration,
-        /// What the last try to connect came to.
+        /// Why the last attempt to connect failed.
         cause: Option<String>,
     },
-    /// The message is larger than the broker takes. Nothing was sent.
+    /// The message is larger than the broker accepts. Nothing was sent.
     #[error("the message has {size} bytes, the broker takes {limit}: send less, or raise its `max_payload`")]
     TooLarge {
         /// Payload and header together, in bytes.
@@ -51,8 +51,8 @@ pub enum ClientError {
         /// The broker's `max_payload` in bytes.
         limit: usize,
     },
-    /// The broker does not let this connection publish on the subject. If the call was `sent`, it is the control of its stream that
-    /// is forbidden, which cannot go on without: the outcome is unknown.
+    /// The broker does not let this user publish on the subject. If the request was `sent`, the subject is that of its stream's control,
+    /// without which the stream cannot go on: the outcome is unknown.
     #[error(
         "the broker forbids this user to publish on `{subject}`{}: ask for that permission, or check agent and service",
         if *.sent { ", which the stream needs to go on, outcome unknown" } else { "" }
@@ -63,8 +63,7 @@ pub enum ClientError {
         /// Whether the request itself was sent.
         sent: bool,
     },
-    /// The broker does not let this connection read its own inbox, so no answer could arrive. If the call was `sent`, the outcome is
-    /// unknown.
+    /// The broker does not let this user read its own inbox, so no answer could arrive. If the call was `sent`, the outcome is unknown.
     #[error(
         "the broker forbids this user to subscribe to `{subject}`{}: the agent needs `subscribe` on its own inbox",
         if *.sent { ", outcome unknown" } else { "" }
@@ -75,7 +74,7 @@ pub enum ClientError {
         /// Whether the message may have been sent.
         sent: bool,
     },
-    /// The broker says that no replica of the service is listening. It says so unsigned, so the outcome is unknown.
+    /// The broker says that no replica of the service is listening. It does not sign that, so the outcome is unknown.
     #[error(
         "nobody listens on `{subject}`: is the service running, or has it just started (it takes calls some seconds later), \
          and are environment, service and prefix right?"
@@ -87,46 +86,46 @@ pub enum ClientError {
     /// An unsigned refusal. Anybody could have written it, so the outcome is unknown.
     #[error("refused with the unsigned hint {} ({}), outcome unknown: {}", .hint.code(), .hint.name(), .hint.advice())]
     Hint {
-        /// Which.
+        /// Which one.
         hint: HintKind,
     },
-    /// No answer until the deadline. The outcome is unknown.
+    /// No answer came before the deadline. The outcome is unknown.
     #[error("no answer from `{service}` within {} ms, outcome unknown: allow more time if it is slow", .after.as_millis())]
     Timeout {
         /// The service.
         service: String,
-        /// The deadline that was granted.
+        /// How long the call was given.
         after: Duration,
     },
     /// The connection to the broker was lost while the call waited, and perhaps its answer with it. The outcome is unknown.
     #[error("the connection to the broker was lost during the call, outcome unknown: the answer may be lost")]
     ConnectionLost,
-    /// Something came in place of an answer that is not one: unsigned, forged, altered, or meant for another call. It
-    /// was ignored, and no genuine answer came until the deadline. The outcome is unknown.
+    /// Something came in place of an answer: unsigned, forged, altered, or meant for another call. It was ignored, and
+    /// no genuine answer came before the deadline. The outcome is unknown.
     #[error("no answer that can be trusted, outcome unknown ({0}): {why}", why = suspicion(.0))]
     Unverifiable(Unverifiable),
-    /// The service's own, signed answer is not what JSON-RPC 2.0 allows. The service is to blame; the call was taken, and what became
-    /// of it is unknown.
+    /// The service signed an answer that JSON-RPC 2.0 does not allow. The service is at fault; it accepted the call, and the outcome is
+    /// unknown.
     #[error("the service's answer is no valid JSON-RPC answer to this call, outcome unknown: {0}")]
     Protocol(ProtocolError),
     /// The service answered with an error.
     #[error("{0}")]
     Remote(RpcError),
-    /// The service refused the message as stale, and its clock and this machine's differ by more than is allowed for, so that
-    /// the next call will be refused, too. Set the clock that is wrong.
+    /// The service refused the message as stale, and its clock and this machine's differ by more than can be allowed for, so the next call
+    /// will be refused, too. Set the clock that is wrong.
     #[error(
         "this machine's clock is {} s {} the service's, which is more than can be allowed for: set it ({error})",
         .offset_s.unsigned_abs(), if *.offset_s > 0 { "behind" } else { "ahead of" }
     )]
     Clock {
-        /// What is to be added to this machine's clock to get the service's, in seconds. As little as its answer allows:
-        /// one that was long under way says less.
+        /// What to add to this machine's clock to get the service's, in seconds. As little as the answer allows: the
+        /// longer it was under way, the less it says.
         offset_s: i64,
         /// What the service answered.
         error: RpcError,
     },
-    /// The result does not fit the type that was asked for, and the call was executed; or what came of a stream does not, whose call
-    /// goes on until the stream is dropped.
+    /// The result does not fit the requested type, and the call was executed; or a part of a stream does not fit, and the call goes on
+    /// until the stream is dropped.
     #[error("{} is no {wanted}: {}", if *.is_part { "a part of the stream" } else { "the result" }, Reason(.cause))]
     Decode {
         /// Whether it is an item or a notification of a stream.
@@ -136,39 +135,39 @@ pub enum ClientError {
         /// What serde says.
         cause: serde_json::Error,
     },
-    /// As many streams as a client, or one [share](super::RequestBuilder::share) of it, may have were open. Nothing was sent.
+    /// As many streams were open as a client, or one [share](super::RequestBuilder::share) of it, may have. Nothing was sent.
     #[error("{limit} streams are open already: drop some of them, or use another client")]
     TooManyStreams {
-        /// The bound, or how many its share has.
+        /// The limit, or how many streams its share has.
         limit: usize,
     },
     /// A stream of frames broke off: the replica is gone, or frames were lost and did not come again. The outcome is
-    /// unknown; frames up to `last_seq` were genuine.
+    /// unknown; the frames up to `last_seq` were genuine.
     #[error(
         "the stream from `{service}` broke off {}, outcome unknown: {why}", after_frame(*.last_seq)
     )]
     StreamLost {
         /// The service.
         service: String,
-        /// The number of the last frame that was taken in its order; `None` if not even the first one was.
+        /// The number of the last frame that was taken in order; `None` if not even the first one was.
         last_seq: Option<u64>,
         /// How that was noticed.
         why: StreamLoss,
     },
-    /// The frames of a stream are signed, and do not make one stream. The service is to blame; the outcome is unknown.
+    /// The frames of a stream are signed, but do not form one stream. The service is at fault; the outcome is unknown.
     #[error("the service's frames do not make one stream, outcome unknown: {0}")]
     Frames(FrameFault),
-    /// The result is larger than this stream takes. The call was executed.
+    /// The result is larger than this stream accepts. The call was executed.
     #[error("the result has more than {limit} bytes: raise `max_bytes` of the request, or have the method return less")]
     ResultTooLarge {
-        /// The bound, in bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// The stream ended with an error, which was given out before.
+    /// The stream ended with an error that it has already returned.
     #[error("the stream has ended with an error, which was given out before")]
     Ended,
-    /// It was stopped, see [`RequestBuilder::cancel_on`](super::RequestBuilder::cancel_on), and the service has not said in time
-    /// what became of it. If it was `sent`, the outcome is unknown. What the service has cancelled is [`ClientError::Remote`].
+    /// The call was stopped, see [`RequestBuilder::cancel_on`](super::RequestBuilder::cancel_on), and the service has not said in time what
+    /// became of it. If it was `sent`, the outcome is unknown. A call that the service confirms as cancelled is [`ClientError::Remote`].
     #[error("{}", if *.sent {
         "cancelled, outcome unknown: the service was told, and has not confirmed it"
     } else {
@@ -178,13 +177,13 @@ pub enum ClientError {
         /// Whether the message may have been sent.
         sent: bool,
     },
-    /// It was sent again, see [`RequestBuilder::idempotent`](super::RequestBuilder::idempotent), and the last attempt was not
-    /// executed. An earlier one may have been: the outcome is unknown. Of a batch that was answered, each call has its own.
+    /// The request was sent again, see [`RequestBuilder::idempotent`](super::RequestBuilder::idempotent), and the last attempt was not
+    /// executed. An earlier one may have been: the outcome is unknown. In a batch that was answered, each call has its own error.
     #[error("sent more than once, outcome unknown: an earlier attempt may have run ({earlier}); the last one: {last}")]
     Repeated {
-        /// What the last of the attempts came to that may have run. All calls of a batch have the same.
+        /// The outcome of the last attempt that may have run. All calls of a batch have the same.
         earlier: Arc<ClientError>,
-        /// What the last attempt came to.
+        /// The outcome of the last attempt.
         last: Box<ClientError>,
     },
     /// The client was closed. If the message was `sent` before, the outcome is unknown.
@@ -195,13 +194,13 @@ pub enum ClientError {
     },
 }
 
-/// How it was noticed that a stream broke off.
+/// How the client noticed that a stream broke off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StreamLoss {
     /// No new frame came for 20 s, not even a sign of life.
     Silence,
-    /// Frames after the last one are missing, and did not come again for 20 s.
+    /// Frames after the last one are missing, and did not come for 20 s.
     Gap,
     /// The service ended it in the middle of its result.
     Cut,
@@ -293,18 +292,18 @@ impl ClientError {
             Self::ResultTooLarge { .. } => ErrorKind::ResultTooLarge,
             Self::Ended => ErrorKind::Ended,
             Self::Cancelled { .. } => ErrorKind::Cancelled,
-            // The last attempt says nothing of what may have run.
+            // The last attempt says nothing about the one that may have run.
             Self::Repeated { earlier, .. } => earlier.kind(),
             Self::Closed { .. } => ErrorKind::Closed,
         }
     }
 
-    /// Whether the call may have been executed, or may yet be, although this error says nothing about its result.
+    /// Whether the call may have been executed, or may still be, although this error says nothing about its result.
     ///
-    /// Then it may be called again without harm only if it is idempotent. `false` means that it certainly was not
+    /// If so, repeating it is harmless only if it is idempotent. `false` means that the call certainly was not
     /// executed, or that the service's own answer says what became of it. One exception to "certainly":
-    /// [`ClientError::Forbidden`] is matched with calls by subject, so if the broker's permissions are narrowed during a
-    /// call, a second call's refusal ends the first one, too.
+    /// [`ClientError::Forbidden`] is matched with calls by subject, so if the broker's permissions are narrowed during
+    /// a call, the refusal of a second call ends the first one, too.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
         match self {
@@ -322,9 +321,9 @@ impl ClientError {
             | Self::Forbidden { sent, .. }
             | Self::InboxForbidden { sent, .. }
             | Self::Closed { sent } => *sent,
-            // A result or a refusal: nobody can read which.
+            // A result or a refusal: nobody can tell which.
             Self::Protocol(_) => true,
-            // What it comes to comes later, or never if the stream is dropped for this.
+            // The outcome comes later, or never if the stream is dropped because of this.
             Self::Decode { is_part, .. } => *is_part,
             Self::Credentials(_)
             | Self::Connect(_)
@@ -338,7 +337,7 @@ impl ClientError {
         }
     }
 
-    /// The service's error object, if it answered with one; of several attempts its last.
+    /// The service's error object, if it answered with one; after several attempts, that of the last.
     #[must_use]
     pub fn remote(&self) -> Option<&RpcError> {
         match self {
@@ -349,7 +348,7 @@ impl ClientError {
     }
 }
 
-/// An unsigned refusal, by what it says.
+/// The kinds of unsigned refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HintKind {
     /// `-32010`.
@@ -361,7 +360,7 @@ pub enum HintKind {
 }
 
 impl HintKind {
-    /// The code that it carries.
+    /// The code that the hint carries.
     #[must_use]
     pub fn code(self) -> i32 {
         match self {
@@ -421,23 +420,23 @@ pub enum InvalidRequest {
     /// A lease that the protocol cannot express, or that could not be renewed in time.
     #[error("a lease of {} ms: 2000 to 600000 are possible", .0.as_millis())]
     Lease(Duration),
-    /// Another idempotency key than the protocol allows.
+    /// An idempotency key that the protocol does not allow.
     #[error("an idempotency key has 1 to 128 characters of printable ASCII")]
     IdempotencyKey,
-    /// A batch without entries, or with more than a service takes.
+    /// A batch without entries, or with more than a service accepts.
     #[error("a batch has 1 to {max} entries, not {0}", max = crate::rpc::MAX_BATCH)]
     BatchSize(usize),
     /// A batch on a method's subject.
     #[error("a method's subject carries single calls only: send the batch without `on_method_subject`")]
     BatchOnMethodSubject,
-    /// Attachments with what has no method that could ask for them while it runs.
+    /// Attachments on a message whose method could not ask for them while it runs.
     #[error(
         "attachments go with single calls, streams and subscriptions: not with notifications, batches and raw payloads"
     )]
     Attachments,
 }
 
-/// A signed answer that is none.
+/// What is wrong with a signed answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -456,30 +455,30 @@ pub enum ProtocolError {
     /// No answer to one of a batch's calls.
     #[error("it leaves a call of the batch unanswered")]
     Missing,
-    /// What the service says of its methods is no such thing, or is more than is taken.
+    /// What the service says about its methods is not a catalogue, or exceeds the bounds.
     #[error("what it says of its methods is none of `rpc.discover`, or too much")]
     Catalogue,
-    /// A part of a stream that is no JSON-RPC message of its kind.
+    /// A part of a stream that is not a JSON-RPC message of its kind.
     #[error("a part of the stream is no valid {0}")]
     Part(&'static str),
 }
 
-/// Whether the call may have run although the service has signed this error.
+/// Whether the call may have run although the service signed this error.
 pub(super) fn leaves_open(error: &RpcError) -> bool {
     match error.code() {
-        // These speak of one delivery: another copy of the message may have run, or may yet.
+        // These concern one delivery: another copy of the message may have run, or may yet.
         code::STALE | code::REPLAYED | code::QUOTA_EXCEEDED | code::OVERLOADED => true,
-        // The method may have been cut off anywhere. The last is signed only of a call under way.
+        // The method may have been cut off anywhere. The last is signed only for a call under way.
         code::TIMEOUT | code::CANCELLED | code::UNAUTHENTICATED => true,
-        // SPEC.md §14: else it was denied before it began.
+        // SPEC.md §14: without it, the call was denied before it began.
         code::PERMISSION_DENIED => says(error, "outcome").as_deref() == Some("unknown"),
-        // The others speak of what was sent, or of a call that ran.
+        // These two concern what was sent, or a call that ran.
         code::CONFLICT => !matches!(says(error, "idempotency").as_deref(), Some("other_params" | "not_kept")),
         _ => false,
     }
 }
 
-/// The text that a member of the data of a service's error has.
+/// A text member of the `data` of a service's error.
 fn says(error: &RpcError, member: &str) -> Option<String> {
     let data: serde_json::Value = serde_json::from_str(error.data()?.get()).ok()?;
     Some(data.get(member)?.as_str()?.to_owned())
@@ -533,7 +532,7 @@ mod tests {
             conflict("other_params"),
             conflict("not_kept"),
             remote(code::PERMISSION_DENIED, serde_json::Value::Null),
-            // Of a method, which means something of its own by that.
+            // A method's own error, which means something else by it.
             remote(7, serde_json::json!({ "outcome": "unknown" })),
         ];
         for (errors, is_unknown) in [(&unknown[..], true), (&known[..], false)] {

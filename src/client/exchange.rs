@@ -1,4 +1,4 @@
-//! One message out and its answer in: sign, publish, wait, and perhaps again.
+//! One message out and its answer in: sign, publish, wait, and perhaps repeat.
 //! Never signs before the connection is up, and never repeats what was not marked as repeatable.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -34,31 +34,31 @@ pub(super) struct OutgoingMessage {
     pub(super) subject: String,
     pub(super) payload: Bytes,
     pub(super) deadline: Duration,
-    /// Whether it may be sent again with the same effect.
+    /// Whether sending it again does no harm.
     pub(super) idempotent: bool,
     pub(super) idempotency_key: Option<String>,
-    /// How many frames are taken beyond those that were acknowledged; `None` for an answer in one message.
+    /// How many frames may come beyond those that were acknowledged; `None` for an answer in one message.
     pub(super) window: Option<u64>,
-    /// Whether it goes on when nobody waits for it any more.
+    /// Whether the call goes on when nobody waits for it any more.
     pub(super) detached: bool,
-    /// When its program wants to have it stopped, if ever.
+    /// When the program wants to stop it, if ever.
     pub(super) stop: Option<Stoppable>,
-    /// Where its id goes, if anybody wants it.
+    /// Where its id is noted, if anywhere.
     pub(super) id: Option<MessageId>,
-    /// Where its proofs go, if anybody wants them.
+    /// Where its proofs are noted, if anywhere.
     pub(super) receipt: Option<Receipt>,
-    /// Who is told of it, if anybody wants to.
+    /// Who is told about it, if anybody.
     pub(super) observer: Option<Arc<dyn Observer>>,
-    /// In whose traces it is looked for.
+    /// The trace that it belongs to.
     pub(super) trace: TraceContext,
-    /// Whose tokens it is sent with.
+    /// The tokens that it is sent with.
     pub(super) tokens: Arc<TokenCache>,
 }
 
 impl Inner {
-    /// Sends a message and waits for its answer, as often as it may be sent.
+    /// Sends a message and waits for its answer, and repeats it where that is allowed.
     ///
-    /// Cancel safety: the message may have been sent; then the service is told that nobody waits any more.
+    /// Cancel safety: the message may have been sent; if so, the service is told that nobody waits any more.
     pub(super) async fn request(self: &Arc<Self>, outgoing: &OutgoingMessage) -> Result<Answer, ClientError> {
         let started = Instant::now();
         let mut attempts = 0;
@@ -66,12 +66,12 @@ impl Inner {
         let observation = outgoing.observed();
         let request = self.request_until(outgoing, deadline, &mut attempts);
         let outcome = match &outgoing.stop {
-            // On the heap: each call would have room for it, and few can be stopped.
+            // Boxed: it would enlarge the future of every call, and few can be stopped.
             Some(stop) => Box::pin(stop.run(self, deadline, request)).await,
             None => request.await,
         };
         observation.answered(&outcome);
-        // Neither parameters nor results, and of errors only their kind.
+        // Logs neither parameters nor results, and of errors only their kind.
         let error = outcome.as_ref().err().map(ClientError::kind);
         let audience = outgoing.service.endpoint.audience();
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -88,12 +88,12 @@ impl Inner {
         let outcome = self.attempt(outgoing, deadline, attempts).await;
         match outgoing.next_pause(&outcome, *attempts, deadline) {
             None => outcome,
-            // On the heap: each call would have room for it, and few are sent again.
+            // Boxed: it would enlarge the future of every call, and few are sent again.
             Some(pause) => Box::pin(self.repeat(outgoing, deadline, attempts, outcome, pause)).await,
         }
     }
 
-    /// Sends it again after a first attempt that came to `outcome`.
+    /// Sends it again after a first attempt with this `outcome`.
     async fn repeat(
         self: &Arc<Self>,
         outgoing: &OutgoingMessage,
@@ -136,11 +136,11 @@ impl Inner {
         let _place = self.place(deadline).await?;
         loop {
             let Prepared { bus, reply, nonce, authorization, expected } = self.prepare(outgoing, deadline).await?;
-            // Stopped in the pause before, or while there was no connection: an earlier one was sent.
+            // Stopped in the pause before, or while there was no connection: an earlier attempt was sent.
             if outgoing.stop.as_ref().is_some_and(Stoppable::is_stopped) {
                 return Err(ClientError::Cancelled { sent: true });
             }
-            // Waited for before it is sent, else the answer could be quicker.
+            // Registered before it is sent: the answer could come first otherwise.
             let waiter = self.pending.register(nonce, expected);
             if let Some(stop) = &outgoing.stop {
                 stop.sends(waiter.expected());
@@ -163,8 +163,8 @@ impl Inner {
         }
     }
 
-    /// Sends a message that wants no answer. Returns when the broker has it. With `reply`, it names a reply
-    /// subject nevertheless, on which nobody waits: a batch needs one even if it has no calls.
+    /// Sends a message that expects no answer. Returns once the broker has it. With `reply`, it names a reply subject
+    /// nevertheless, on which nobody waits: a batch needs one even if it contains no calls.
     ///
     /// Cancel safety: a dropped future leaves nothing behind; the message may have been sent.
     pub(super) async fn publish(&self, outgoing: &OutgoingMessage, reply: bool) -> Result<(), ClientError> {
@@ -188,7 +188,7 @@ impl Inner {
                 Err(SendError::Failed(error)) => return Err(error),
                 Ok(()) => {}
             }
-            // Else a program that ends after its last notification would not have sent it.
+            // Without the flush, a program that ends after its last notification might not have sent it.
             return match timeout_at(deadline, bus.flush()).await {
                 Ok(true) => Ok(()),
                 Ok(false) | Err(_) => Err(ClientError::ConnectionLost),
@@ -218,7 +218,7 @@ impl Inner {
         }
     }
 
-    /// Signs a message whose answer is waited for, once the connection is up.
+    /// Signs a message that expects an answer, once the connection is up.
     async fn prepare(&self, outgoing: &OutgoingMessage, deadline: Instant) -> Result<Prepared, ClientError> {
         let token = outgoing.tokens.current_by(deadline).await.map_err(ClientError::Token)?;
         let bus = self.link.up(true, deadline).await?;
@@ -287,7 +287,7 @@ impl Inner {
         let mut headers = HeaderBlock::of(&lines);
         let now = |headers: &HeaderBlock| Link::publish_now(bus, &outgoing.subject, reply, headers, &outgoing.payload);
         let mut sent = now(&headers);
-        // What is there for traces alone keeps no call from being made.
+        // A call must not fail because of headers that only serve tracing.
         if matches!(sent, Err(NotPublished::TooLarge { .. })) && lines.len() > 1 {
             lines.truncate(1);
             headers = HeaderBlock::of(&lines);
@@ -311,7 +311,7 @@ impl Inner {
 }
 
 impl OutgoingMessage {
-    /// The pause after which it is sent again, if it may be and is worth it.
+    /// The pause before it is sent again, if it may be and that is worthwhile.
     fn next_pause(&self, outcome: &Result<Answer, ClientError>, attempts: u32, deadline: Instant) -> Option<Duration> {
         let may_repeat = self.idempotent && !self.stop.as_ref().is_some_and(Stoppable::is_stopped);
         if may_repeat { next_pause(outcome, attempts, deadline) } else { None }
@@ -338,7 +338,7 @@ impl OutgoingMessage {
     }
 }
 
-/// A call that waits for its answer. Dropped before that, it is cancelled at the service.
+/// A call that waits for its answer. If it is dropped before that, the call is cancelled at the service.
 struct Waiting<'c> {
     inner: &'c Arc<Inner>,
     waiter: Option<Waiter>,
@@ -346,7 +346,7 @@ struct Waiting<'c> {
 }
 
 impl Waiting<'_> {
-    /// What it comes to; `None` if nothing is known at the deadline.
+    /// The outcome; `None` if nothing is known at the deadline.
     async fn ended(mut self, is_up: bool) -> Option<Result<Answer, ClientError>> {
         let waiter = self.waiter.as_mut()?;
         if !is_up {
@@ -366,12 +366,12 @@ impl Drop for Waiting<'_> {
         let Some(mut waiter) = self.waiter.take().filter(Waiter::give_up) else { return };
         let (client, expected) = (Arc::clone(self.inner), Arc::clone(waiter.expected()));
         let ended = async move { drop(waiter.ended().await) };
-        // Which replica runs it is not known.
+        // It is not known which replica runs it.
         drop(self.inner.runtime.spawn(cancel(client, expected, || None, ended, self.deadline)));
     }
 }
 
-/// A message that is signed, with what is waited for in answer to it.
+/// A signed message, and what is expected in answer to it.
 struct Prepared {
     bus: Arc<Session>,
     reply: String,
@@ -381,17 +381,17 @@ struct Prepared {
 }
 
 enum SendError {
-    /// It was not sent, and can be: the connection is being replaced.
+    /// It was not sent, but can be: the connection is being replaced.
     Retry,
     Failed(ClientError),
 }
 
-/// What is known of the attempts before the last one: one that may have run still may.
+/// What is known about the attempts before the last one: if one may have run, that stays true.
 #[derive(Debug, Default)]
 pub(super) struct Earlier(Option<ClientError>);
 
 impl Earlier {
-    /// An attempt is over, and there will be another.
+    /// An attempt is over, and another one follows.
     pub(super) fn note(&mut self, outcome: Result<Answer, ClientError>) {
         let error = match outcome {
             Ok(Answer { responses: Ok(Responses::Single(response)), .. }) => {
@@ -403,7 +403,7 @@ impl Earlier {
         self.0 = error.filter(ClientError::is_outcome_unknown).or(self.0.take());
     }
 
-    /// What the request has come to, if `last` is what its last attempt has.
+    /// The outcome of the request, if `last` is that of its last attempt.
     pub(super) fn judge(self, last: Result<Answer, ClientError>) -> Result<Answer, ClientError> {
         let Some(earlier) = self.0.map(Arc::new) else { return last };
         let last = match last {
@@ -423,18 +423,18 @@ impl Earlier {
     }
 }
 
-/// The pause after which a repeatable message is sent again, if it is. What a service has signed says that it is there: that is
-/// repeated until the deadline, such as while a guard does not vouch for the time yet.
+/// The pause before a repeatable message is sent again, if it is. A signed refusal shows that the service is there, so it is repeated until
+/// the deadline, for example while a guard does not vouch for the time yet.
 pub(super) fn next_pause(outcome: &Result<Answer, ClientError>, attempts: u32, deadline: Instant) -> Option<Duration> {
     let pause = retry_delay(outcome)?.max(pause(attempts));
     let goes_on = attempts < MAX_ATTEMPTS || outcome.is_ok();
     (goes_on && Instant::now() + pause < deadline).then_some(pause)
 }
 
-/// Whether a repeatable message is worth sending again, and after which pause at least.
+/// Whether a repeatable message is worth sending again, and the least pause before that.
 ///
-/// A timeout is not: there is no time left. Forged and altered answers are not: the wait for the genuine one took the
-/// time. Errors of the method and of the policy will be the same next time.
+/// A timeout is not: no time is left. Forged and altered answers are not: waiting for the genuine one took the time.
+/// Errors of the method and of the policy would be the same next time.
 fn retry_delay(outcome: &Result<Answer, ClientError>) -> Option<Duration> {
     match outcome {
         Err(
@@ -446,7 +446,7 @@ fn retry_delay(outcome: &Result<Answer, ClientError>) -> Option<Duration> {
             Err(error) if matches!(error.code(), code::STALE | code::QUOTA_EXCEEDED | code::OVERLOADED) => {
                 Some(retry_after(error))
             }
-            // The call with the same idempotency key still runs. The other conflicts will be the same next time.
+            // The call with the same idempotency key is still running. The other conflicts would be the same next time.
             Err(error) if error.code() == code::CONFLICT && !retry_after(error).is_zero() => Some(retry_after(error)),
             _ => None,
         },
@@ -454,13 +454,13 @@ fn retry_delay(outcome: &Result<Answer, ClientError>) -> Option<Duration> {
     }
 }
 
-/// "Not before then is a new message welcome."
+/// How long the service wants no new message.
 fn retry_after(error: &RpcError) -> Duration {
     #[derive(serde::Deserialize)]
     struct Data {
         retry_after_ms: u64,
     }
-    // serde would take an array for the struct, too.
+    // serde would accept an array for the struct, too.
     let data = error.data().filter(|data| data.get().starts_with('{'));
     let data = data.and_then(|data| serde_json::from_str(data.get()).ok());
     data.map_or(Duration::ZERO, |Data { retry_after_ms }| Duration::from_millis(retry_after_ms))
@@ -474,7 +474,7 @@ fn pause(attempt: u32) -> Duration {
     longest - longest * random / 1024
 }
 
-/// The most times that one call is sent to where no service answers. With the pauses between, 5 to 9 s.
+/// How often one call is sent at most if no service answers. With the pauses in between, that takes 5 to 9 s.
 const MAX_ATTEMPTS: u32 = 10;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
@@ -554,14 +554,14 @@ mod tests {
         }
         let repeated = after(vec![error(-32011, ""), Err(ClientError::ConnectionLost)], error(-32002, "")).unwrap_err();
         assert_eq!(repeated.remote().map(RpcError::code), Some(-32002));
-        // Each entry of a batch by itself.
+        // Each entry of a batch counts on its own.
         let batch =
             r#"[{"jsonrpc":"2.0","error":{"code":-32002,"message":"m"},"id":2},{"jsonrpc":"2.0","result":1,"id":1}]"#;
         let answered = after(lost(), answer(batch)).unwrap();
         assert!(matches!(answered.earlier.as_deref(), Some(ClientError::ConnectionLost)));
         assert!(answered.whole().unwrap_err().is_outcome_unknown());
         assert!(after(Vec::new(), answer(batch)).unwrap().whole().is_ok());
-        // What the method has come to, it has.
+        // An outcome of the method itself stands.
         for last in [error(7, ""), error(-32602, ""), answer(r#"{"jsonrpc":"2.0","result":1,"id":1}"#)] {
             assert!(after(lost(), last).is_ok());
         }

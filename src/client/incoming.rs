@@ -1,6 +1,5 @@
-//! What arrives for one stream: frames in their order until the application takes them, and what the service is to be
-//! told meanwhile.
-//! Never holds more than the window and its bytes allow, and never calls a stream ended that has lost its end.
+//! What arrives for one stream: frames, in order, until the application takes them, and what the service has to be told meanwhile.
+//! Never holds more than the window and its bytes allow, and never reports a stream as ended whose end was lost.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,11 +14,11 @@ use super::answer::Answer;
 use super::error::{ClientError, StreamLoss};
 use crate::wire::{AcceptedFrame, Expectation, FrameFault, FrameKind, FrameReceiver, Received, Taken, Unverifiable};
 
-/// One stream, between the connection, which may not wait, and the application, which may take its time.
+/// One stream, between the connection, which must not wait, and the application, which may take its time.
 #[derive(Debug)]
 pub(super) struct Incoming {
     state: Mutex<State>,
-    /// What is to be told to the service may have changed.
+    /// Signals that what the service has to be told may have changed.
     changed: Notify,
 }
 
@@ -29,14 +28,14 @@ struct State {
     service: String,
     /// Counts the messages that were sent for this stream: what arrives for an earlier one is late.
     attempt: u64,
-    /// An ordinary answer is being judged: whatever comes meanwhile is for nobody.
+    /// An ordinary answer is being judged: whatever comes meanwhile is ignored.
     is_deciding: bool,
     receiver: Option<FrameReceiver>,
     queue: VecDeque<Received>,
     queued_bytes: usize,
     /// What arrived in place of a stream.
     instead: Instead,
-    /// Nothing more is taken: what is in the queue is all, and then comes the outcome, if the last frame is not that.
+    /// Nothing more is accepted: after what is in the queue comes `outcome`, unless the last frame is the outcome.
     over: bool,
     outcome: Option<Result<Answer, ClientError>>,
     /// The service is known to have ended it, or never to have begun.
@@ -47,57 +46,57 @@ struct State {
     abandoned: bool,
     taken: Taking,
     heard: Instant,
-    /// The number that is missing, and since when.
+    /// The last frame before a gap, and since when frames are missing.
     gap: Option<(Option<u64>, Instant)>,
-    /// When the missing frames were asked for last, and how long that may take to help.
+    /// When the missing frames were last asked for, and the pause before they are asked for again.
     again: Option<(Instant, Duration)>,
-    /// The connection was made anew: frames and acknowledgements may be lost.
+    /// The connection was re-established: frames and acknowledgements may be lost.
     reconnected: bool,
-    /// Until when the service works on it.
+    /// When the service stops working on it.
     deadline: Instant,
-    /// When the deadline was moved last.
+    /// When the deadline was last moved.
     renewed: Instant,
-    /// Questions that the application has come to, and how many are being answered.
+    /// Questions that the application has reached, and how many are being answered.
     asks: VecDeque<Received>,
     asked: usize,
-    /// Until when there is nothing to do. `None` if that has changed: most frames change nothing, and wake nobody.
+    /// Until when there is nothing to do. `None` if that may have changed: most frames change nothing, and wake nobody.
     waits: Option<Instant>,
 }
 
-/// What the application has taken, and what the service knows of that.
+/// What the application has taken, and what the service knows about that.
 #[derive(Debug, Default)]
 struct Taking {
     /// The last number that was taken.
     last: Option<u64>,
     /// The last number that the service was told.
     told: Option<u64>,
-    /// Bytes that it was not told of.
+    /// Bytes that the service was not told about.
     bytes: usize,
-    /// When the oldest frame was taken that it was not told of.
+    /// When the oldest frame was taken that the service was not told about.
     since: Option<Instant>,
-    /// How often the last number was told once more, in case it was lost.
+    /// How often the last number was repeated, in case it was lost.
     repeated: u32,
     /// A sign of life came while there was nothing to take: the service may be waiting for us.
     idle: bool,
 }
 
-/// What is known about a message whose answer is not there.
+/// What is known about a message that no frame has answered.
 #[derive(Debug, Default)]
 struct Instead {
-    /// An ordinary answer, or what stands for one.
+    /// An ordinary answer, or an error in its place.
     answer: Option<Result<Answer, ClientError>>,
-    /// A signed refusal of one delivery, kept while the answer to another may be under way.
+    /// A signed refusal of one delivery, kept because the answer to another may still be under way.
     refused: Option<Result<Answer, ClientError>>,
     unverifiable: Option<Unverifiable>,
     lost: bool,
 }
 
-/// How a stream is bounded.
+/// The bounds of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Frames beyond those that the application has taken.
+    /// The most frames beyond those that the application has taken.
     pub(super) window: u64,
-    /// A deadline that is moved for as long as somebody listens; `None` for one that stands.
+    /// How far ahead the deadline is kept for as long as somebody listens; `None` if it is fixed.
     pub(super) lease: Option<Duration>,
 }
 
@@ -110,18 +109,18 @@ pub(super) enum Next {
     Over(Option<Result<Answer, ClientError>>),
 }
 
-/// What is to be done for a stream.
+/// What the driver has to do for a stream.
 #[derive(Debug)]
 pub(super) enum Duty {
     /// Nothing until then, unless something happens.
     Wait(Instant),
     /// Ask for the frames after this one.
     Again(Option<u64>),
-    /// Say what was taken; with a lease, move the deadline.
+    /// Acknowledge what was taken; with a lease, move the deadline.
     Ack(u64, Option<Duration>),
-    /// An ordinary answer came before any frame: is it the outcome?
+    /// Decide whether this is the outcome: an ordinary answer that came before any frame.
     Answered(Result<Answer, ClientError>),
-    /// It is over; whether the service knows that, too.
+    /// It is over; `known`: the service knows that, too.
     Over { known: bool },
 }
 
@@ -129,7 +128,7 @@ pub(super) enum Duty {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Taken,
-    /// It was there before, or comes too late.
+    /// A copy, or too late.
     Ignored,
     /// It breaks the stream.
     Refused,
@@ -165,7 +164,7 @@ impl Incoming {
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
-    /// A message is about to be sent. Its number: what arrives for it comes with that.
+    /// A message is about to be sent. Returns its number, which comes with whatever arrives for it.
     pub(super) fn begin(&self, expected: &Expectation) -> u64 {
         let mut state = self.lock();
         state.attempt += 1;
@@ -175,7 +174,7 @@ impl Incoming {
         state.attempt
     }
 
-    /// A frame whose signature and binding hold.
+    /// A frame arrived whose signature and binding were verified.
     pub(super) fn framed(&self, attempt: u64, frame: AcceptedFrame, payload: Bytes, now: Instant) -> Verdict {
         let mut state = self.lock();
         let verdict = state.framed(attempt, frame, payload, now);
@@ -187,7 +186,7 @@ impl Incoming {
         verdict
     }
 
-    /// An ordinary answer, or what stands for one; `false` if that says nothing any more.
+    /// An ordinary answer arrived, or an error in its place; `false` if it no longer counts.
     pub(super) fn answered(&self, attempt: u64, answer: Result<Answer, ClientError>) -> bool {
         let mut state = self.lock();
         let counts = state.hears(attempt) && !state.has_begun();
@@ -202,7 +201,7 @@ impl Incoming {
         counts
     }
 
-    /// A signed refusal of one delivery of the message.
+    /// A signed refusal of one delivery of the message arrived.
     pub(super) fn refused(&self, attempt: u64, answer: Result<Answer, ClientError>) {
         let mut state = self.lock();
         if state.hears(attempt) {
@@ -210,7 +209,7 @@ impl Incoming {
         }
     }
 
-    /// Something came that is neither answer nor frame.
+    /// Something arrived that is neither an answer nor a frame.
     pub(super) fn unverifiable(&self, attempt: u64, reason: Unverifiable) {
         let mut state = self.lock();
         if state.hears(attempt) {
@@ -218,38 +217,38 @@ impl Incoming {
         }
     }
 
-    /// The connection was lost, and with it perhaps what was under way.
+    /// The connection was lost, and perhaps what was under way with it.
     pub(super) fn disconnected(&self) {
         let mut state = self.lock();
         state.instead.lost = true;
         state.reconnected = true;
     }
 
-    /// The connection is there again.
+    /// The connection is back.
     pub(super) fn reconnected(&self) {
         self.lock().reconnected = true;
         self.changed.notify_one();
     }
 
-    /// The service ended it in the middle of its result.
+    /// The error of a stream that the service ended in the middle of its result.
     pub(super) fn cut(&self) -> ClientError {
         let state = self.lock();
         let last_seq = state.receiver.as_ref().and_then(FrameReceiver::last);
         ClientError::StreamLost { service: state.service.clone(), last_seq, why: StreamLoss::Cut }
     }
 
-    /// Whether a frame was accepted: then nothing but frames counts.
+    /// Whether a frame was accepted: from then on only frames count.
     pub(super) fn has_begun(&self) -> bool {
         self.lock().has_begun()
     }
 
-    /// The replica that answers, if a frame has told.
+    /// The replica that answers, once a frame has named it.
     pub(super) fn replica(&self) -> Option<String> {
         self.lock().receiver.as_ref().and_then(|receiver| receiver.replica().map(str::to_owned))
     }
 
-    /// Ends it with this outcome, after what is in the queue, unless it has ended already. `known`: nothing is left to be
-    /// ended at the service.
+    /// Ends it with this outcome, after what is in the queue, unless it has already ended. `known`: there is nothing left to end at the
+    /// service.
     pub(super) fn finish(&self, outcome: Result<Answer, ClientError>, known: bool) {
         let mut state = self.lock();
         state.known |= known;
@@ -258,7 +257,7 @@ impl Incoming {
         self.changed.notify_one();
     }
 
-    /// Nobody takes anything any more: only the end counts.
+    /// Nobody takes anything any more: only the end still counts.
     pub(super) fn abandon(&self) {
         let mut state = self.lock();
         state.abandoned = true;
@@ -277,7 +276,7 @@ impl Incoming {
 
     /// Waits until the service is known to have ended it.
     ///
-    /// Cancel safety: nothing is lost. One at a time: others would not be woken.
+    /// Cancel safety: nothing is lost. One caller at a time: others would not be woken.
     pub(super) async fn ended(&self) {
         loop {
             let changed = self.changed.notified();
@@ -310,13 +309,13 @@ impl Incoming {
         next
     }
 
-    /// Hands a question over, to be answered.
+    /// Hands over a question to be answered.
     pub(super) fn ask(&self, ask: Received) {
         self.lock().asks.push_back(ask);
         self.changed.notify_one();
     }
 
-    /// A question that is to be answered.
+    /// The next question to be answered.
     pub(super) fn next_ask(&self) -> Option<Received> {
         let mut state = self.lock();
         let ask = state.asks.pop_front();
@@ -331,7 +330,7 @@ impl Incoming {
         state.wake();
     }
 
-    /// What is to be done now. Asked again whenever something changes, and at the time that it says.
+    /// What has to be done now. To be asked again whenever something changes, and at the time that it returns.
     pub(super) fn duty(&self, now: Instant) -> Duty {
         self.lock().duty(now)
     }
@@ -343,12 +342,12 @@ impl Incoming {
         self.changed.notified().await;
     }
 
-    /// The service was told that so much was taken, and that the deadline is moved.
+    /// The service was told that this much was taken, and that the deadline is moved.
     pub(super) fn told(&self, ack: u64, lease: Option<Duration>, now: Instant) {
         self.lock().told(ack, lease, now);
     }
 
-    /// What an acknowledgement would say now, if anything was taken.
+    /// The number that an acknowledgement would have now, if anything was taken.
     pub(super) fn taken(&self) -> Option<u64> {
         self.lock().taken.last
     }
@@ -358,7 +357,7 @@ impl Incoming {
         self.lock().receiver.as_ref().and_then(FrameReceiver::last)
     }
 
-    /// How long the service works on it at most, as far as it was told.
+    /// When the service stops working on it at the latest, as far as it was told.
     pub(super) fn deadline(&self) -> Instant {
         self.lock().deadline
     }
@@ -369,7 +368,8 @@ impl Incoming {
 }
 
 impl State {
-    /// If it is asked again, no frame of the attempt before may come in between.
+    /// Whether what arrives for this attempt counts. Not while an answer is being judged: if the request is sent again,
+    /// no frame of this attempt may come in between.
     fn hears(&self, attempt: u64) -> bool {
         self.attempt == attempt && !self.is_deciding
     }
@@ -390,7 +390,7 @@ impl State {
             }
             return Verdict::Ignored;
         }
-        // Signed, so it was the whole answer. What is not signed says nothing beside a frame.
+        // A signed answer was the whole answer. An unsigned one says nothing beside a frame.
         if matches!(self.instead.answer, Some(Ok(_))) {
             return Verdict::Ignored;
         }
@@ -440,7 +440,7 @@ impl State {
             self.over = true;
             self.known = true;
         } else if only_more && self.gap.is_none() {
-            // What waits for a time looks when it has come.
+            // The driver looks again when that time has come.
             self.waits = waits;
         }
         Verdict::Taken
@@ -448,7 +448,7 @@ impl State {
 
     fn poll_next(&mut self, context: &Context<'_>, now: Instant) -> Poll<Next> {
         let is_ask = self.queue.front().is_some_and(|frame| frame.kind == FrameKind::Ask);
-        // Questions wait in the queue, under the window; not once nobody waits for their answers.
+        // Questions wait in the queue, under the window, unless nobody waits for their answers any more.
         let is_held_up = is_ask && !self.over && self.asks.len() + self.asked >= MOST_ASKS;
         if !is_held_up && let Some(frame) = self.queue.pop_front() {
             let bytes = held(&frame);
@@ -513,11 +513,11 @@ impl State {
             match self.again {
                 Some((asked, pause)) if asked + pause > now => next = next.min(asked + pause),
                 asked => {
-                    // What was not repaired at once is not helped by more of the same.
+                    // If asking once did not help, asking more often will not.
                     let pause = asked.map_or(AGAIN_AT_FIRST, |(_, pause)| (pause * 2).min(AGAIN_AT_LAST));
                     self.again = Some((now, pause));
                     if std::mem::take(&mut self.reconnected) {
-                        // An acknowledgement may be lost as well.
+                        // An acknowledgement may be lost, too.
                         self.taken.told = None;
                         self.taken.since = self.taken.last.map(|_| now);
                     }
@@ -554,7 +554,7 @@ impl State {
         Duty::Wait(self.deadline)
     }
 
-    /// When what was taken is to be told: at half the window, at a quarter of the bytes that a service keeps, after a while.
+    /// When the service is told what was taken: at half the window, at a quarter of the bytes that it keeps, or after a while.
     fn tell_at(&self) -> Option<Instant> {
         let Taking { last, told, bytes, since, .. } = &self.taken;
         let since = (*since)?;
@@ -568,7 +568,7 @@ impl State {
         })
     }
 
-    /// The same, or at half the lease.
+    /// The same, or at half the lease if that is earlier.
     fn ack_due(&mut self, now: Instant) -> Option<Instant> {
         let soon = self.tell_at();
         let Taking { last, told, since, repeated, idle, .. } = &mut self.taken;
@@ -577,7 +577,7 @@ impl State {
             (Some(due), Some(soon)) => Some(due.min(soon)),
             (due, soon) => due.or(soon),
         };
-        // The last one may be lost, and then the service waits for us and we for it.
+        // The last acknowledgement may be lost, and then the service and the client would wait for each other.
         if std::mem::take(idle) && since.is_none() && told.is_some() && *repeated < REPEATED {
             *repeated += 1;
             due = Some(now);
@@ -618,40 +618,40 @@ impl State {
     }
 }
 
-/// What a frame counts for: its bytes, and what is kept beside them.
+/// What a frame counts: its bytes, and what is kept beside them.
 fn held(frame: &Received) -> usize {
     frame.payload.len() + 512
 }
 
-/// The most bytes of frames that wait for the application, and as many again beyond a gap. A service keeps 1 MiB of what is
-/// not acknowledged, and a message has 1 MiB at most unless a broker is configured otherwise.
+/// The most bytes of frames that wait for the application; beyond a gap, as many again. A service keeps 1 MiB of unacknowledged frames, and
+/// a message has 1 MiB at most unless a broker is configured otherwise.
 const MOST_BYTES: usize = 2 << 20;
 
-/// The most questions of one stream that are being answered.
+/// The most questions of one stream that are answered at a time.
 const MOST_ASKS: usize = 8;
 
-/// Without a new frame for so long, or with a gap for so long, a stream is lost. Services give a sign of life every 5 s.
+/// After this long without a new frame, or with a gap, a stream is lost. Services give a sign of life every 5 s.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// After so long without a new frame the service is asked for what may be missing. Longer than between two signs of life, and
-/// early enough for what it keeps after the end, for 10 s.
+/// After this long without a new frame, the service is asked for what may be missing. Longer than between two signs of life, and early
+/// enough for the frames that it keeps for 10 s after the end.
 const QUIET: Duration = Duration::from_secs(7);
 
 /// How long after the deadline the service's own end may come.
 const LATE_END: Duration = Duration::from_secs(2);
 
-/// Between two questions for the same frames. Services answer one each 100 ms.
+/// Between two requests for the same frames. Services answer the next one after 100 ms at the earliest.
 const AGAIN_AT_FIRST: Duration = Duration::from_millis(100);
 const AGAIN_AT_LAST: Duration = Duration::from_secs(2);
 
-/// When the service is told what was taken, before half the window is used up: large frames fill what it may keep, and so do
-/// small ones before a large one.
+/// When the service is told what was taken earlier than at half the window: large frames fill what it may keep, and so do small ones before
+/// a large one.
 const TELL_BYTES: usize = 256 << 10;
 const NOTICE_BYTES: usize = 16 << 10;
 const TELL_SOON: Duration = Duration::from_millis(250);
 const TELL_LATER: Duration = Duration::from_secs(5);
 
-/// How often the last acknowledgement is repeated at signs of life.
+/// How often the last acknowledgement is repeated on signs of life.
 const REPEATED: u32 = 3;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! One service as this client knows it: where it listens, how to sign for it, how its clock differs from ours.
-//! Never changes its idea of the time for anything but a verified answer, and only for the service that gave it.
+//! Never adjusts its idea of the time except by a verified answer, and only for the service that gave it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,7 +15,7 @@ use crate::wire::{Endpoint, ProofAlgorithm, RequestSigner};
 pub(super) struct KnownService {
     pub(super) endpoint: Endpoint,
     pub(super) signer: RequestSigner,
-    /// What is to be added to our clock to get the service's, in seconds.
+    /// What to add to our clock to get the service's, in seconds.
     offset_s: AtomicI64,
     /// The largest such difference that is believed.
     window_s: u64,
@@ -32,7 +32,7 @@ impl KnownService {
         Ok(Self { endpoint, signer, offset_s: AtomicI64::new(0), window_s: window_s.max(LEAST_WINDOW_S) })
     }
 
-    /// The service's time as far as we know it, from our own.
+    /// The service's time as far as we know it, computed from our own.
     pub(super) fn now_ms(&self, own_ms: u64) -> u64 {
         own_ms.saturating_add_signed(self.offset_s.load(Ordering::Relaxed).saturating_mul(1000))
     }
@@ -40,8 +40,8 @@ impl KnownService {
     /// Learns from a verified answer, which the service signed at `iat` by its clock, and so between `sent_s`, when its
     /// request was signed, and `now_s` by ours.
     ///
-    /// What was known changes by as little as that allows: an answer that is late, or held up by somebody, says less about
-    /// the time, and nothing wrong. A difference of more than W is not believed, but returned, in seconds.
+    /// The known offset changes by as little as that allows: an answer that is late, or was held up by somebody, says less about the time,
+    /// but nothing wrong. An offset of more than W is not believed, but returned, in seconds.
     pub(super) fn adjust_clock(&self, iat: u64, sent_s: u64, now_s: u64) -> Option<i64> {
         let ahead_of = |own_s: u64| i64::try_from(i128::from(iat) - i128::from(own_s)).unwrap_or(i64::MAX);
         // Our clock may have been stepped back meanwhile.
@@ -51,7 +51,7 @@ impl KnownService {
         if offset.unsigned_abs() > self.window_s {
             return Some(offset);
         }
-        // Of answers that arrive together, any may be the last.
+        // If several answers arrive together, any of them may be stored last.
         self.offset_s.store(offset, Ordering::Relaxed);
         if offset.abs_diff(known) > 1 {
             let audience = self.endpoint.audience();
@@ -77,7 +77,7 @@ impl KnownServices {
         }
         let known = Arc::new(KnownService::new(credentials, Name::new(service)?, window_s)?);
         let mut services = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Beyond the bound a service is set up anew for each call, which costs microseconds and its clock's offset.
+        // Beyond the bound, a service is set up anew for each call, which costs microseconds and forgets its clock's offset.
         if services.len() < MAX_SERVICES {
             return Ok(Arc::clone(services.entry(service.to_owned()).or_insert(known)));
         }
@@ -85,7 +85,7 @@ impl KnownServices {
     }
 }
 
-/// W, which no service has shorter, however short the lives of our messages: SPEC.md §8.
+/// The least W that a service may have, however short-lived our messages are: SPEC.md §8.
 const LEAST_WINDOW_S: u64 = 30;
 
 /// More services than one program calls, unless their names come from its input.
@@ -113,7 +113,7 @@ mod tests {
     /// SPEC.md §8.
     #[test]
     fn an_answer_moves_the_clock_by_what_it_shows_and_no_more() {
-        // Known, signed at, asked at, answered at by our clock; what is known then.
+        // The offset before; `iat`; when it was sent and answered by our clock; the offset after.
         for (known, iat, sent, now, offset) in [
             (0, NOW, NOW, NOW, 0),
             (0, NOW, NOW - 12, NOW - 12, 12),
@@ -148,7 +148,7 @@ mod tests {
         assert!(service().adjust_clock(0, u64::MAX, u64::MAX).is_some());
     }
 
-    /// No service has a shorter window, so a caller whose messages live for less may be off by as much.
+    /// No service has a shorter window, so a caller whose messages live for less may still be off by as much.
     /// SPEC.md §8.
     #[test]
     fn short_lives_of_messages_do_not_narrow_what_is_believed() {

@@ -1,4 +1,4 @@
-//! The connection to the broker: kept up, and watched for what concerns the calls.
+//! The connection to the broker: kept up, and watched for what affects calls.
 //! Never hands a message to a connection that is not up, so nothing old is sent after a reconnect.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,20 +17,20 @@ use crate::nats::BusError;
 use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, PublishError, Session, Subject};
 use crate::wire::{HeaderBlock, Nonce};
 
-/// The connection and what hears of it.
+/// The connection, and the handler of its events.
 #[derive(Debug)]
 pub(super) struct Link {
     bus: Connection,
     events: Arc<ConnectionEvents>,
 }
 
-/// What the connection tells of messages and of itself. It does not hold the connection, which would live for ever.
+/// Handles the connection's messages and events. It does not hold the connection, which would then live for ever.
 #[derive(Debug)]
 struct ConnectionEvents {
     pending: Arc<Pending>,
     /// `<inbox prefix>.<agent>.<connection>.`, with the final dot. The same for the life of the client.
     inbox: String,
-    /// Ticks whenever what a waiting call looks at may have changed.
+    /// Ticks whenever the state that waiting calls look at may have changed.
     changed: watch::Sender<u64>,
     lost: AtomicU64,
     closed: AtomicBool,
@@ -40,20 +40,20 @@ struct ConnectionEvents {
 
 #[derive(Debug, Default)]
 struct LastFailure {
-    /// What the last try to connect came to.
+    /// Why the last attempt to connect failed.
     cause: Option<String>,
     /// The subscription to our own inbox that the broker refused.
     inbox_refused: Option<String>,
 }
 
-/// Why a message was not handed to the connection. In every case it is not sent.
+/// Why a message was not handed to the connection. In every case it was not sent.
 #[derive(Debug)]
 pub(super) enum NotPublished {
     /// The deadline came first.
     DeadlineExceeded,
-    /// The connection has ended. Another one will be there soon.
+    /// The connection has ended. Another one will be up soon.
     Disconnected,
-    /// Larger than the broker takes.
+    /// Larger than the broker accepts.
     TooLarge { limit: usize },
 }
 
@@ -61,7 +61,7 @@ impl From<PublishError> for NotPublished {
     fn from(error: PublishError) -> Self {
         match error {
             PublishError::TooLarge { limit } => Self::TooLarge { limit },
-            // Subjects are made of names, which have no blanks.
+            // Subjects are made of names, which contain no white space.
             PublishError::Gone | PublishError::Subject => Self::Disconnected,
         }
     }
@@ -82,7 +82,7 @@ impl Link {
         });
         let name = format!("sealwire agent {}", credentials.agent());
         let inbox = Subject { subject: format!("{}*", events.inbox), queue: None, a_second: None };
-        // Where the inbox is forbidden, notifications still go.
+        // If the inbox is forbidden, notifications still work.
         let options = Options { required: false, ..Options::new(&name, vec![inbox]) };
         let handler: Arc<dyn Handler> = events.clone();
         match Connection::open(&credentials.bus(), options, handler).await {
@@ -95,7 +95,7 @@ impl Link {
         }
     }
 
-    /// The reply subject of the message with this nonce, which is its last token: nobody else has either.
+    /// The reply subject of the message with this nonce, which is the subject's last token. Both are for this message alone.
     pub(super) fn reply(&self, nonce: Nonce) -> String {
         [&*self.events.inbox, &nonce.text()].concat()
     }
@@ -103,9 +103,9 @@ impl Link {
     /// Waits until the connection is up, and the inbox can be read if an answer is `expected`.
     ///
     /// # Errors
-    /// Nothing has been sent.
+    /// Nothing has been sent in any of these cases.
     pub(super) async fn up(&self, expected: bool, deadline: Instant) -> Result<Arc<Session>, ClientError> {
-        // As a rule it is, and nothing has to be waited for.
+        // Usually it is up, and there is nothing to wait for.
         match self.ready(expected)? {
             Some(bus) => Ok(bus),
             None => Box::pin(self.comes_up(expected, deadline)).await,
@@ -122,7 +122,7 @@ impl Link {
             let news = async {
                 tokio::select! {
                     _ = changed.changed() => {}
-                    // A session that has just ended is still the last one.
+                    // By itself, too: a session that has just ended is still the latest one.
                     _ = timeout(LOOK_AGAIN, sessions.changed()) => {}
                 }
             };
@@ -173,7 +173,7 @@ impl Link {
         Ok(bus.publish_now(subject, reply, headers.as_bytes(), payload)?)
     }
 
-    /// Ends every wait, now and later, and lets go of the connection once what was published is written.
+    /// Ends every wait, now and later, and closes the connection once what was published is written.
     pub(super) async fn close(&self) {
         self.events.closed.store(true, Ordering::Release);
         self.events.pending.end_all(|| ClientError::Closed { sent: true });
@@ -190,8 +190,8 @@ impl Link {
         self.events.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether this connection is still up: if not, what was just handed to it may be lost. One that was replaced by
-    /// another broker's is still read until it has nothing more to say.
+    /// Whether this connection is still up: if not, what was just handed to it may be lost. One that was replaced by a
+    /// connection to another broker is still read until it has nothing more to deliver.
     pub(super) fn holds(bus: &Session) -> bool {
         bus.is_up()
     }
@@ -211,7 +211,7 @@ impl Handler for ConnectionEvents {
 
     fn event(&self, event: Event) {
         match event {
-            // The broker has refused the subscription again by now if it still does.
+            // If the broker still refuses the subscription, it has said so again by now.
             Event::Connected | Event::Moved => {
                 self.failure().cause = None;
                 self.tick();
@@ -235,7 +235,7 @@ impl Handler for ConnectionEvents {
                 self.tick();
                 self.pending.end_all(|| ClientError::InboxForbidden { subject: subject.clone(), sent: true });
             }
-            // Its inbox has no such bound.
+            // The inbox has no such bound.
             Event::Flooded(_) => {}
             Event::Error(error) => {
                 if self.other.check().is_some() {
@@ -256,8 +256,8 @@ impl ConnectionEvents {
     }
 }
 
-/// How long writing out what is left may take.
+/// How long writing what is left may take.
 const SETUP_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often a waiting call looks at the connection by itself.
+/// How often a waiting call looks at the connection without being woken.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);

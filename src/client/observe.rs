@@ -1,5 +1,5 @@
-//! What a program is told of the requests that it makes through others: for a page, or for counts.
-//! Never told parameters, results or tokens.
+//! Tells a program about the requests that are made through its client: for a status page, or for counts.
+//! Never tells parameters, results or tokens.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,43 +9,43 @@ use super::answer::{Answer, is_refused_by_now};
 use super::error::{ClientError, leaves_open};
 use crate::rpc::{Body, Limits, Response, Responses, RpcError};
 
-/// Is told of requests, when it was given to [`RequestBuilder::observer`](super::RequestBuilder::observer). It must not block.
+/// An observer of requests, given to [`RequestBuilder::observer`](super::RequestBuilder::observer). It must not block.
 pub trait Observer: fmt::Debug + Send + Sync {
-    /// These methods of a service are about to be called or notified, in one message: more than one, or none, only in a batch or a
-    /// message that was made elsewhere. `is_stream` is one whose result may come in parts.
+    /// These methods of a service are about to be called or notified, in one message. There is exactly one, except in a batch or a message
+    /// that was made elsewhere. `is_stream`: the result may come in parts.
     fn begun(&self, service: &str, methods: &[Cow<'_, str>], is_stream: bool) -> Box<dyn Observed>;
 }
 
-/// Is told what becomes of one of them. Dropped before [`Observed::ended`], it was given up by its caller.
+/// Is told what becomes of one message. If it is dropped before [`Observed::ended`], the caller has given up.
 pub trait Observed: Send {
-    /// A part of a stream was taken. The replica that sent it.
+    /// A part of a stream was taken, which `replica` sent.
     fn part(&mut self, replica: Option<&str>);
-    /// It has ended; by which replica, if frames have said so.
+    /// The request has ended. `replica` answered it, if frames have said so.
     fn ended(&mut self, ended: &Ended<'_>, replica: Option<&str>);
 }
 
-/// What a request has come to.
+/// The outcome of a request.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Ended<'a> {
-    /// Nobody answers it, and the broker has it.
+    /// It expects no answer, and the broker has it.
     Sent,
-    /// The service has signed an answer: what each response in it says.
+    /// The service signed an answer: what each response in it says.
     Answered(&'a [Said]),
-    /// The service has signed an answer, which is none of JSON-RPC.
+    /// The service signed an answer that is not JSON-RPC.
     Unreadable,
     /// There is no answer.
     Failed(&'a ClientError),
 }
 
-/// What a response says of its call.
+/// What a response says about its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
     /// It has a result.
     Result,
-    /// It has failed, or was refused, with this code: what became of it is known.
+    /// It failed, or was refused, with this code: what became of it is known.
     Error(i32),
-    /// The same, and it may have run: see [`ClientError::is_outcome_unknown`].
+    /// The same, but it may have run: see [`ClientError::is_outcome_unknown`].
     Unknown(i32),
 }
 
@@ -54,7 +54,7 @@ impl Said {
         if leaves_open(error) { Self::Unknown(error.code()) } else { Self::Error(error.code()) }
     }
 
-    /// `has_earlier`: an attempt before may have run.
+    /// `has_earlier`: an earlier attempt may have run.
     fn by(response: &Response, has_earlier: bool) -> Self {
         match &response.outcome {
             Ok(_) => Self::Result,
@@ -64,16 +64,16 @@ impl Said {
     }
 }
 
-/// What is to be told of one message; nothing if nobody wants to hear it.
+/// Reports on one message, if there is an observer.
 pub(super) struct Observation(Option<Box<dyn Observed>>);
 
 impl Observation {
-    /// Of a call of this method.
+    /// About a call of this method.
     pub(super) fn of_method(observer: Option<&Arc<dyn Observer>>, service: &str, method: &str) -> Self {
         Self(observer.map(|observer| observer.begun(service, &[Cow::Borrowed(method)], true)))
     }
 
-    /// Of a message, whatever it has.
+    /// About a message, whatever is in it.
     pub(super) fn of_message(observer: Option<&Arc<dyn Observer>>, service: &str, payload: &[u8]) -> Self {
         Self(observer.map(|observer| {
             let methods: Vec<Cow<'_, str>> = match Body::parse(payload, &Limits::default()) {
@@ -93,7 +93,7 @@ impl Observation {
         }
     }
 
-    /// An answer in one message, or none.
+    /// It ended with an answer in one message, or without one.
     pub(super) fn answered(mut self, outcome: &Result<Answer, ClientError>) {
         let Some(mut observed) = self.0.take() else { return };
         match outcome {
@@ -109,7 +109,7 @@ impl Observation {
         }
     }
 
-    /// The end of a stream.
+    /// A stream has ended.
     pub(super) fn streamed<T>(&mut self, outcome: &Result<T, ClientError>, replica: impl FnOnce() -> Option<String>) {
         let Some(mut observed) = self.0.take() else { return };
         let replica = replica();
@@ -123,7 +123,7 @@ impl Observation {
         observed.ended(&ended, replica.as_deref());
     }
 
-    /// A message that nobody answers.
+    /// A message was sent that expects no answer, or could not be sent.
     pub(super) fn sent(mut self, outcome: &Result<(), ClientError>) {
         if let Some(mut observed) = self.0.take() {
             observed.ended(&outcome.as_ref().map_or_else(Ended::Failed, |()| Ended::Sent), None);

@@ -1,5 +1,5 @@
 //! The calls that wait for an answer, and the judgement of everything that arrives for them.
-//! Never takes anything for an answer but what the call's own expectation accepts.
+//! Never accepts as an answer what the call's own expectation does not accept.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::nats::Message;
 use crate::rpc::{Limits, Responses, code};
 use crate::wire::{Accepted, Expectation, FrameKind, HeaderBlock, Nonce, Unverifiable, proof_of};
 
-/// Everything that waits. Bounded by whoever registers: at most as many as calls may be under way.
+/// Everything that waits. Its users bound it, by the limits on calls, streams and cancellations.
 #[derive(Debug)]
 pub(super) struct Pending {
     waiting: Mutex<HashMap<Nonce, Entry>>,
@@ -30,7 +30,7 @@ pub(super) struct Pending {
     late: AtomicU64,
     frames_taken: AtomicU64,
     frames_refused: AtomicU64,
-    /// Whoever can write to the inbox could fill the log otherwise.
+    /// Otherwise anybody who can write to the inbox could fill the log.
     ignored: LogLimiter,
     refused: LogLimiter,
 }
@@ -42,7 +42,7 @@ enum Entry {
     Stream(Arc<Streaming>),
 }
 
-/// What one message expects.
+/// What is expected in answer to one message.
 #[derive(Debug)]
 pub(super) struct Expected {
     pub(super) expectation: Expectation,
@@ -51,18 +51,18 @@ pub(super) struct Expected {
     pub(super) service: Arc<KnownService>,
     /// When the request was signed, by our own clock, in seconds since the Unix epoch.
     pub(super) sent_s: u64,
-    /// Whether the call may be sent again: then it does not wait once its answer may be lost, or once it turned out that
-    /// our clock is off.
+    /// Whether the call may be sent again: if so, it stops waiting once its answer may be lost, or once it turns out
+    /// that our clock is off.
     pub(super) repeatable: bool,
-    /// Whether the service is to be told when nobody waits any more.
+    /// Whether the service is told when nobody waits any more.
     pub(super) cancels: bool,
     /// The counter of the last control message.
     pub(super) counter: AtomicU64,
-    /// Where the proof of its answer goes, if anybody wants it.
+    /// Where the proof of its answer is noted, if anywhere.
     pub(super) receipt: Option<Receipt>,
-    /// Whose tokens it is controlled with.
+    /// The tokens that it is controlled with.
     pub(super) tokens: Arc<TokenCache>,
-    /// Until when the newest token that the service was shown is good enough, in seconds since the Unix epoch.
+    /// When the newest token that the service was shown is to be replaced, in seconds since the Unix epoch.
     pub(super) renew_token_s: AtomicU64,
     /// The broker forbids this user to control it.
     pub(super) uncontrolled: AtomicBool,
@@ -84,7 +84,7 @@ struct Streaming {
     incoming: Arc<Incoming>,
 }
 
-/// The message of a stream. Forgotten when this is dropped.
+/// The message of a stream. Unregistered when dropped.
 #[derive(Debug)]
 pub(super) struct StreamWaiter {
     pending: Arc<Pending>,
@@ -96,13 +96,13 @@ pub(super) struct StreamWaiter {
 struct State {
     /// Taken by whatever ends the wait.
     end: Option<oneshot::Sender<Result<Answer, ClientError>>>,
-    /// A signed refusal of one delivery, kept while the answer to another may be under way.
+    /// A signed refusal of one delivery, kept because the answer to another may still be under way.
     refused: Option<Result<Answer, ClientError>>,
     unverifiable: Option<Unverifiable>,
     lost: bool,
 }
 
-/// A call that waits. Forgotten when this is dropped.
+/// A call that waits. Unregistered when dropped.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pending: Arc<Pending>,
@@ -158,8 +158,7 @@ impl Pending {
         self.lock().values().filter(waits).count()
     }
 
-    /// Every message that the service is to be told of when nobody waits any more, with the replica that answers it, if that
-    /// is known.
+    /// Every message whose service is told when nobody waits any more, with the replica that answers it, if that is known.
     pub(super) fn cancellable(&self) -> Vec<(Arc<Expected>, Option<String>)> {
         let all = self.lock().values().cloned().collect::<Vec<_>>();
         let each = all.into_iter().filter_map(|entry| match entry {
@@ -172,12 +171,12 @@ impl Pending {
         each.filter(|(expected, _)| expected.cancels).collect()
     }
 
-    /// How many frames of streams were taken, and how many messages in place of frames were not.
+    /// How many frames of streams were accepted, and how many messages in place of frames were refused.
     pub(super) fn frames(&self) -> (u64, u64) {
         (self.frames_taken.load(Ordering::Relaxed), self.frames_refused.load(Ordering::Relaxed))
     }
 
-    /// How many messages came in place of answers that were none, and how many for calls that no longer wait.
+    /// How many messages in place of answers were refused, and how many came for calls that no longer wait.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.unverifiable.load(Ordering::Relaxed), self.late.load(Ordering::Relaxed))
     }
@@ -185,7 +184,7 @@ impl Pending {
     /// Judges a message that arrived on the reply subject whose last token is `token`.
     pub(super) fn arrived(&self, token: &str, message: &Message) {
         let token = Nonce::from_text(token);
-        // Locked while it is judged: whoever has seen a stream end finds it counted.
+        // Locked while the message is judged, so that whoever sees a stream end finds its frames counted.
         let waiting = self.lock();
         match token.and_then(|token| waiting.get(&token).cloned()) {
             Some(Entry::Call(waiting)) => self.arrived_for_call(&waiting, message),
@@ -224,7 +223,7 @@ impl Pending {
         match expected.expectation.accept_any(&message.subject, &headers, &message.payload) {
             Ok(Accepted::Frame(frame)) => {
                 let receipt = expected.receipt.as_ref().filter(|_| frame.claims.knd == FrameKind::End);
-                // Later ones may be dated ahead.
+                // Only the first frame: later ones may be dated ahead.
                 if frame.claims.knd == FrameKind::Open {
                     expected.service.adjust_clock(frame.claims.iat, expected.sent_s, self.clock.now_s());
                 }
@@ -281,7 +280,7 @@ impl Pending {
         let responses = Responses::parse(&payload, &Limits::default()).map_err(ProtocolError::from);
         let refused = match &responses {
             Ok(Responses::Single(response)) => response.outcome.as_ref().err().filter(|error| {
-                // They say that this copy was not executed. The answer to another copy may still be under way.
+                // These say that this copy was not executed. The answer to another copy may still be under way.
                 matches!(error.code(), code::STALE | code::REPLAYED)
             }),
             _ => None,
@@ -297,13 +296,13 @@ impl Pending {
         if *repeatable && is_stale { Answered::End(refused) } else { Answered::Refused(refused) }
     }
 
-    /// The broker refused a publication on this subject.
+    /// The broker refused to publish on this subject.
     pub(super) fn forbidden(&self, subject: &str) {
         let mut refused = 0_usize;
         for entry in self.all() {
             let expected = entry.expected();
             let of_call = expected.subject == subject;
-            // Its last token is the id of the message.
+            // The last token of a control subject is the id of the message.
             let of_control = !of_call && subject.ends_with(expected.expectation.message_id());
             if !of_call && !of_control {
                 continue;
@@ -321,15 +320,15 @@ impl Pending {
                 Entry::Stream(stream) => stream.incoming.finish(Err(error), false),
             }
         }
-        // A notification, most likely: nothing else tells of it.
+        // A notification, most likely: nothing else reports it.
         if refused == 0 && self.refused.check().is_some() {
             let subject = crate::name::shown(subject);
             tracing::warn!(target: "sealwire::client", subject, "the broker forbids this user to publish");
         }
     }
 
-    /// The connection was lost: answers may be, too. Calls that may be repeated stop waiting, and so do streams that have not
-    /// begun.
+    /// The connection was lost, and perhaps answers with it. Calls that may be repeated stop waiting, and so do such streams if they have
+    /// not begun.
     pub(super) fn disconnected(&self) {
         for entry in self.all() {
             match entry {
@@ -349,7 +348,7 @@ impl Pending {
         }
     }
 
-    /// The connection is there again: streams go on.
+    /// The connection is back: streams go on.
     pub(super) fn reconnected(&self) {
         for entry in self.all() {
             if let Entry::Stream(stream) = entry {
@@ -365,7 +364,7 @@ impl Pending {
                 Entry::Call(waiting) => waiting.end(Err(why())),
                 Entry::Stream(stream) => {
                     let why = why();
-                    // The services were told when the client was closed, and cannot be told any more.
+                    // Closing has already told the services, and they cannot be told any more.
                     let known = matches!(why, ClientError::Closed { .. });
                     stream.incoming.finish(Err(why), known);
                 }
@@ -394,12 +393,12 @@ impl Entry {
 /// What a signed answer does to the wait.
 enum Answered {
     End(Result<Answer, ClientError>),
-    /// It speaks of one delivery: the answer to another may still come.
+    /// It concerns one delivery: the answer to another may still come.
     Refused(Result<Answer, ClientError>),
 }
 
-/// What an unsigned message stands for, if it is one of the few that are worth anything. Only where no signature is claimed:
-/// a bad signature is never worth more than none.
+/// What an unsigned message stands for, if it is one of the few that count. It must not claim a signature: a bad signature is never worth
+/// more than none.
 fn unsigned(
     expected: &Expected,
     reason: Unverifiable,
@@ -420,14 +419,14 @@ impl Waiting {
         self.end_with(end, None);
     }
 
-    /// `proof`: that of the answer.
+    /// `proof`: the proof of the answer.
     fn end_with(&self, end: Result<Answer, ClientError>, proof: Option<&str>) {
         let sender = self.lock().end.take();
         if let Some(sender) = sender {
             if let (Some(receipt), Some(proof)) = (&self.expected.receipt, proof) {
                 receipt.answered(proof);
             }
-            // Nobody listens any more if the call was cancelled at this moment.
+            // Nobody listens any more if the call was cancelled just now.
             drop(sender.send(end));
         }
     }
@@ -438,7 +437,7 @@ impl Waiting {
 }
 
 impl Waiter {
-    /// Waits for the end. `None` if there is no more: it was given out before.
+    /// Waits for the end. `None` if it was given out before.
     ///
     /// Cancel safety: nothing is lost; it can be awaited again.
     pub(super) async fn ended(&mut self) -> Option<Result<Answer, ClientError>> {
@@ -448,23 +447,23 @@ impl Waiter {
         (&mut self.end).await.ok()
     }
 
-    /// What it expects.
+    /// What is expected in answer.
     pub(super) fn expected(&self) -> &Arc<Expected> {
         &self.waiting.expected
     }
 
-    /// Nobody waits for the answer any more; `false` if it is there already, or the service is not to be told.
+    /// Nobody waits for the answer any more; `false` if it has already arrived, or the service is not to be told.
     pub(super) fn give_up(&self) -> bool {
         self.waiting.given_up.store(true, Ordering::Relaxed);
         self.waiting.expected.cancels && self.waiting.lock().end.is_some()
     }
 
-    /// The connection was lost before the message was handed to it for sure.
+    /// The connection was lost, perhaps before the message was handed to it.
     pub(super) fn mark_lost(&self) {
         self.waiting.lock().lost = true;
     }
 
-    /// The deadline has passed: what was seen meanwhile, if anything.
+    /// The deadline has passed: returns what was seen meanwhile, if anything.
     pub(super) fn overdue(mut self) -> Option<Result<Answer, ClientError>> {
         if let Ok(end) = self.end.try_recv() {
             return Some(end);
@@ -481,7 +480,7 @@ impl Waiter {
 }
 
 impl StreamWaiter {
-    /// Nobody takes what comes for this message any more. The returned value only learns of its end.
+    /// Nobody takes what comes for this message any more. The returned value only learns about its end.
     pub(super) fn abandon(&self) -> Arc<Incoming> {
         let (service, now) = (self.expected.service.endpoint.service().as_str(), Instant::now());
         let limits = StreamBounds { window: 1, lease: None };

@@ -1,5 +1,5 @@
-//! The streams that a client may have open, and what those for whom it makes requests have of them. Counts only.
-//! Never lets one of them take the last that is free.
+//! The streams that a client may have open, and how they are shared among its principals. Counts only.
+//! Never gives a principal another stream unless it has fewer than are free.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,18 +8,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ClientError;
 
-/// The most open streams of a client: each may hold what its window allows.
+/// The most streams that a client may have open: each may hold what its window allows.
 pub(super) const MAX_STREAMS: usize = 256;
 
 /// Places for streams.
 #[derive(Debug)]
 pub(super) struct StreamPlaces {
     free: Arc<Semaphore>,
-    /// INVARIANT: only who has some.
+    /// INVARIANT: only shares that have a stream open.
     shares: Mutex<HashMap<Arc<str>, usize>>,
 }
 
-/// One of them; dropped, it is free again.
+/// A place for one stream, free again when dropped.
 pub(super) struct StreamPlace {
     places: Arc<StreamPlaces>,
     share: Option<Arc<str>>,
@@ -31,7 +31,7 @@ impl StreamPlaces {
         Arc::new(Self { free: Arc::new(Semaphore::new(MAX_STREAMS)), shares: Mutex::default() })
     }
 
-    /// Takes one, of this share if it has a name: one more only while it has fewer than are free.
+    /// Takes a place, of this share if there is one: a share gets another place only while it has fewer than are free.
     pub(super) fn take(self: &Arc<Self>, share: Option<&Arc<str>>) -> Result<StreamPlace, ClientError> {
         let mut shares = self.lock();
         if let Some(share) = share {
@@ -91,7 +91,7 @@ mod tests {
         assert!(matches!(refused, ClientError::TooManyStreams { limit: 128 }), "{refused:?}");
         let of_bob = all(&bob);
         assert_eq!(of_bob.len(), MAX_STREAMS / 4);
-        // Whoever comes next has some, too; and who has no share may take the last.
+        // Others still get some, and a request without a share may take the last.
         let others: Vec<_> = (0..8).map(|n| places.take(Some(&format!("{n}").into())).unwrap()).collect();
         let own: Vec<_> = std::iter::from_fn(|| places.take(None).ok()).collect();
         assert_eq!(

@@ -44,21 +44,21 @@ impl Client {
         self.request(service).call(method, params).await
     }
 
-    /// Sends a notification: nobody says whether it was executed, or even accepted. Returns when the broker has it.
+    /// Sends a notification. Nothing tells whether it is executed, or even accepted. Returns once the broker has it.
     ///
     /// # Errors
-    /// See [`ClientError`]. What the broker forbids, or what nobody listens to, is not told.
+    /// See [`ClientError`]. A notification that the broker forbids, or that nobody listens to, is not an error.
     ///
     /// Cancel safety: dropping the future leaves nothing behind. The notification may have been sent.
     pub async fn notify(&self, service: &str, method: &str, params: impl Serialize) -> Result<(), ClientError> {
         self.request(service).notify(method, params).await
     }
 
-    /// Waits until somebody listens to calls of this service, at most for `limit`: a service that has just started does not
-    /// yet, for some seconds. What it asks runs nothing, so a call after it is sent once.
+    /// Waits until somebody listens to calls of this service, for `limit` at most: a service that has just started does not listen yet, for
+    /// some seconds. The probe executes nothing, so the call that follows needs to be sent only once.
     ///
     /// # Errors
-    /// [`ClientError::NoResponders`] when nobody does within `limit`; see [`ClientError`] for the others.
+    /// [`ClientError::NoResponders`] if nobody does within `limit`; see [`ClientError`] for the others.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn wait_for(&self, service: &str, limit: Duration) -> Result<(), ClientError> {
@@ -70,12 +70,12 @@ impl Client {
         RequestBuilder::new(self.clone(), service)
     }
 
-    /// Signs these bytes as they are, sends them, and returns the text of the answer, which was verified.
+    /// Signs these bytes as they are, sends them, and returns the text of the verified answer.
     ///
     /// # Errors
-    /// See [`ClientError`], but never [`ClientError::Remote`]: an error that the service answers is the text.
+    /// See [`ClientError`], but never [`ClientError::Remote`]: if the service answers with an error, that is the text.
     ///
-    /// Cancel safety: as of [`Client::call`].
+    /// Cancel safety: as for [`Client::call`].
     pub async fn send_raw(&self, service: &str, payload: impl Into<Bytes>) -> Result<String, ClientError> {
         self.request(service).send_raw(payload).await
     }
@@ -114,20 +114,20 @@ pub struct RequestBuilder {
     receipt: Option<Receipt>,
     pub(super) observer: Option<Arc<dyn Observer>>,
     trace: TraceContext,
-    /// Whose stream it is, among those of the client.
+    /// The principal whose stream it is, among those of the client.
     pub(super) share: Option<Arc<str>>,
-    /// What the method may ask for.
+    /// What the method may fetch.
     pub(super) attached: Vec<Attachment>,
 }
 
 /// Which of the service's subjects a message goes to.
 #[derive(Debug, Clone)]
 enum Subject {
-    /// The agent's, for anything.
+    /// The agent's, for any message.
     Agent,
-    /// The one of the method that is called.
+    /// That of the method that is called.
     OfMethod,
-    /// The one of this method, whatever the payload is.
+    /// That of this method, whatever the payload is.
     Of(String),
 }
 
@@ -155,65 +155,67 @@ impl RequestBuilder {
         }
     }
 
-    /// How long all of it may take: 1 ms to 600 s. Waiting for a connection, for a token or for a place counts, and so
-    /// do repetitions. The service is told, and starts nothing after it.
+    /// How long the whole request may take: 1 ms to 600 s. Waiting for a connection, a token or a place counts, and so
+    /// do repetitions. The service is told the deadline, and starts nothing after it.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Running it twice does no harm. Then it is sent again, under a new signature, while the deadline allows: after an
-    /// unsigned refusal, when nobody listens, when the connection is lost, and when the service says that it is
-    /// overloaded, that the caller's quota is used up, that the clocks differ, or that the call with the same idempotency key still
-    /// runs. With growing pauses of up to 2 s, or as long as the service asks for; ten times at most where no service has signed
-    /// that it is to wait. Where no attempt has a result, the outcome is unknown as long as that of any
-    /// of them is: [`ClientError::Repeated`]. Of a batch this holds for each of its calls.
+    /// Declares that running it twice does no harm. It is then sent again, under a new signature, while the deadline allows: after an
+    /// unsigned refusal, when nobody listens, when the connection is lost, and when the service says that it is overloaded, that the
+    /// caller's quota is used up, that the clocks differ, or that the call with the same idempotency key is still running. The pauses grow
+    /// up to 2 s, or are as long as the service asks for; unless a service has signed that it is to wait, it is sent ten times at most. If
+    /// no attempt has a result, the outcome is unknown as long as that of any of them is: [`ClientError::Repeated`]. In a batch this holds
+    /// for each call.
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
     }
 
-    /// A key that repetitions are told by: 1 to 128 characters of printable ASCII. It is signed and handed to the method; a service that
-    /// declares the method idempotent runs it once for each key, and answers repetitions with the same outcome. Repetitions have the
-    /// same key. By itself it repeats nothing: [`RequestBuilder::idempotent`] does, and with such a method does no harm.
+    /// A key by which the service recognizes repetitions: 1 to 128 characters of printable ASCII. It is signed and handed to the method; a
+    /// service that declares the method idempotent runs it once for each key, and answers repetitions with the same outcome. All
+    /// repetitions have the same key. The key alone repeats nothing: [`RequestBuilder::idempotent`] does, and is harmless with such a
+    /// method.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// Writes down the id of each message that is sent, for who looks it up in the service's log: a denial does not say why.
+    /// Notes the id of each message that is sent, for looking it up in the service's log: a denial does not say why.
     pub fn note_id(mut self, id: &MessageId) -> Self {
         self.id = Some(id.clone());
         self
     }
 
-    /// Makes the request with these tokens instead of the agent's own: for an agent that acts on behalf of others, each of whom has a
-    /// token that names the agent as its actor. All that follows for the request, such as cancelling it, is done with them, too.
+    /// Makes the request with these tokens instead of the agent's own: for an agent that acts on behalf of others, each of whom has a token
+    /// that names the agent as its actor. Whatever follows from the request, such as cancelling it, uses them, too.
     pub fn tokens(mut self, tokens: &Tokens) -> Self {
         self.tokens = Some(tokens.clone());
         self
     }
 
-    /// Whose it is among those for whom this client makes requests. Streams of one name take no more of the client's 256 than leaves room for
-    /// others: one more only while they are fewer than are free, else [`ClientError::TooManyStreams`]. Without a name there is no share.
+    /// Names the principal for whom this client makes the request. Streams of one principal leave room for others among the client's 256:
+    /// it gets another one only while it has fewer than are free, otherwise [`ClientError::TooManyStreams`]. Without a name there is no
+    /// share.
     pub fn share(mut self, name: impl Into<Arc<str>>) -> Self {
         self.share = Some(name.into());
         self
     }
 
-    /// Has the call found in somebody else's traces. No service decides by it.
+    /// Makes the call part of somebody else's trace. No service bases a decision on it.
     pub fn trace(mut self, context: &TraceContext) -> Self {
         self.trace = context.clone();
         self
     }
 
-    /// Writes down the proofs of the request and of its answer; of a stream, that of the frame which ends it.
+    /// Notes the proofs of the request and of its answer; for a stream, that of the frame which ends it.
     pub fn note_receipt(mut self, receipt: &Receipt) -> Self {
         self.receipt = Some(receipt.clone());
         self
     }
 
-    /// Has `observer` told of each message of this request, and what it comes to.
+    /// Tells `observer` about each message of this request, and its outcome.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
         self
@@ -227,46 +229,46 @@ impl RequestBuilder {
         self
     }
 
-    /// Cancels a call, a batch or a raw message at the service when `signal` completes, and waits for the service's word, for 5 s
-    /// at most. It ends with whatever the service answers: its error `-32016`, or a result that was quicker; without an answer
-    /// with [`ClientError::Cancelled`]. Dropping the future cancels as well, and learns nothing. Streams have
+    /// Cancels a call, a batch or a raw message at the service when `signal` completes, and waits up to 5 s for the service to confirm. The
+    /// request ends with whatever the service answers: its error `-32016`, or a result that was faster; without an answer, with
+    /// [`ClientError::Cancelled`]. Dropping the future cancels as well, but learns nothing. For streams there is
     /// [`CallStream::cancel`](super::CallStream::cancel).
     pub fn cancel_on(mut self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
         self.stop = Some(StopSignal::new(signal));
         self
     }
 
-    /// How many frames of a stream may be under way beyond those that the application has taken: 1 to 1024; 64. A method
-    /// that sends more waits.
+    /// How many frames of a stream may be under way beyond those that the application has taken: 1 to 1024; 64 by
+    /// default. A method that sends more has to wait.
     pub fn window(mut self, frames: u64) -> Self {
         self.stream.window = frames;
         self
     }
 
-    /// The most bytes of a stream's final result; 16 MiB. What does not fit one message comes in pieces, and is one text
-    /// again when the digest of all of it holds.
+    /// The most bytes of a stream's final result; 16 MiB by default. A result that does not fit one message comes in
+    /// pieces, and is given out once the digest of all of it was verified.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.stream.max_bytes = bytes;
         self
     }
 
-    /// How long a subscription lives without being renewed: 2 s to 600 s; 60 s. It is renewed at half of it, for as long as
+    /// How long a subscription lives without being renewed: 2 s to 600 s; 60 s by default. It is renewed at half of that, for as long as
     /// somebody holds the [`Subscription`](super::Subscription).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.stream.lease = lease;
         self
     }
 
-    /// Is told of the notifications of a stream, such as progress, in their order among its items, when the application
-    /// comes to them. Of a subscription, whose notifications are its items, it is told of those whose name begins with
-    /// `rpc.` only. It must not block.
+    /// Receives the notifications of a stream, such as progress, in order among its items, when the application reaches
+    /// them. For a subscription, whose notifications are its items, it receives only those whose name begins with
+    /// `rpc.`. The handler must not block.
     pub fn on_notification(mut self, handler: impl Fn(Request) + Send + Sync + 'static) -> Self {
         self.stream.on_notification = Some(Arc::new(handler));
         self
     }
 
-    /// Answers the questions that the method asks while it runs, when the application comes to them in the stream; at most
-    /// eight at a time. Without it they are answered with `-32601`: a service gets nothing that nobody meant to give.
+    /// Answers the questions that the method asks while it runs, when the application reaches them in the stream; at most eight at a time.
+    /// Without a handler they are answered with `-32601`: a service gets nothing that nobody meant to give.
     pub fn on_ask<F, A, R>(mut self, handler: F) -> Self
     where
         F: Fn(Request) -> A + Send + Sync + 'static,
@@ -277,10 +279,10 @@ impl RequestBuilder {
         self
     }
 
-    /// Has the bytes of an argument ready for the method of this call, which asks for them while it runs; the argument itself goes
-    /// into the params, see [`Attachment`]. A call with attachments takes frames as a stream does, so [`RequestBuilder::window`] is
-    /// about it, its result may have [`RequestBuilder::max_bytes`], and dropping it cancels it. Of a stream, questions are
-    /// answered when the application comes to them.
+    /// Makes the bytes of an argument available to the method of this call, which asks for them while it runs; the argument itself goes
+    /// into the params, see [`Attachment`]. A call with attachments accepts frames as a stream does: [`RequestBuilder::window`] and
+    /// [`RequestBuilder::max_bytes`] apply to it, and dropping it cancels it. In a stream, questions are answered when the application
+    /// reaches them.
     pub fn attach(mut self, attachment: &Attachment) -> Self {
         self.attached.push(attachment.clone());
         self
@@ -322,11 +324,10 @@ impl RequestBuilder {
         decode(&single(answer, &id)?.map_err(ClientError::Remote)?)
     }
 
-    /// Sends a notification: nobody says whether it was executed, or even accepted. Returns when it is written to the
-    /// connection.
+    /// Sends a notification. Nothing tells whether it is executed, or even accepted. Returns once the broker has it.
     ///
     /// # Errors
-    /// See [`ClientError`]. What the broker forbids, or what nobody listens to, is not told.
+    /// See [`ClientError`]. A notification that the broker forbids, or that nobody listens to, is not an error.
     ///
     /// Cancel safety: dropping the future leaves nothing behind. The notification may have been sent.
     pub async fn notify(self, method: &str, params: impl Serialize) -> Result<(), ClientError> {
@@ -336,14 +337,14 @@ impl RequestBuilder {
         client.0.publish(&outgoing, false).await
     }
 
-    /// Signs these bytes as they are, sends them, and returns the text of the answer, which was verified: it may be an
-    /// error, and is not looked at otherwise.
+    /// Signs these bytes as they are, sends them, and returns the text of the verified answer: it may be an error, and
+    /// is not examined further.
     ///
     /// # Errors
-    /// See [`ClientError`], but never [`ClientError::Remote`]. A batch of which the last attempt refuses an entry that an earlier one
-    /// may have run is [`ClientError::Repeated`].
+    /// See [`ClientError`], but never [`ClientError::Remote`]. A batch whose last attempt refuses an entry that an earlier one may have run
+    /// is [`ClientError::Repeated`].
     ///
-    /// Cancel safety: as of [`RequestBuilder::call`].
+    /// Cancel safety: as for [`RequestBuilder::call`].
     pub async fn send_raw(self, payload: impl Into<Bytes>) -> Result<String, ClientError> {
         let (client, outgoing) = self.into_message(None, payload.into())?;
         let answer = client.0.request(&outgoing).await?.whole()?;
@@ -351,12 +352,12 @@ impl RequestBuilder {
         String::from_utf8(answer.payload.to_vec()).map_err(flaw)
     }
 
-    /// As [`RequestBuilder::send_raw`], for who needs both: the bytes of the answer as the service has signed them, and what they say.
+    /// As [`RequestBuilder::send_raw`], but returns both the bytes of the answer as the service signed them, and the responses in them.
     ///
     /// # Errors
-    /// As of [`RequestBuilder::send_raw`], and [`ClientError::Protocol`] for an answer that is none of JSON-RPC.
+    /// As for [`RequestBuilder::send_raw`], and [`ClientError::Protocol`] for an answer that is not JSON-RPC.
     ///
-    /// Cancel safety: as of [`RequestBuilder::call`].
+    /// Cancel safety: as for [`RequestBuilder::call`].
     pub fn exchange<P: Into<Bytes>>(
         self,
         payload: P,
@@ -369,18 +370,18 @@ impl RequestBuilder {
         }
     }
 
-    /// Signs these bytes as they are and sends them without a reply subject, so that nothing can be answered.
+    /// Signs these bytes as they are and sends them without a reply subject, so that no answer can come.
     ///
     /// # Errors
-    /// As of [`RequestBuilder::notify`].
+    /// As for [`RequestBuilder::notify`].
     ///
-    /// Cancel safety: as of [`RequestBuilder::notify`].
+    /// Cancel safety: as for [`RequestBuilder::notify`].
     pub async fn publish_raw(self, payload: impl Into<Bytes>) -> Result<(), ClientError> {
         let (client, outgoing) = self.into_message(None, payload.into())?;
         client.0.publish(&outgoing, false).await
     }
 
-    /// The message, and who sends it. The options end here, so that a call under way does not hold them, too.
+    /// The message, and the client that sends it. Consumes the options, so that a call under way does not hold them as well.
     fn into_message(
         self,
         method: Option<&str>,
@@ -390,7 +391,7 @@ impl RequestBuilder {
         Ok((self.client, outgoing))
     }
 
-    /// The message, if all its options can be.
+    /// The message, if all its options are valid.
     pub(super) fn build(&self, method: Option<&str>, payload: Bytes) -> Result<OutgoingMessage, InvalidRequest> {
         let inner = &self.client.0;
         let service = inner.services.find(&inner.credentials, &self.service, inner.options.valid_s)?;
@@ -400,7 +401,7 @@ impl RequestBuilder {
         if self.key.as_deref().is_some_and(|key| !is_idempotency_key(key)) {
             return Err(InvalidRequest::IdempotencyKey);
         }
-        // A stream has taken them before.
+        // A stream has already taken them.
         if !self.attached.is_empty() {
             return Err(InvalidRequest::Attachments);
         }
@@ -432,23 +433,23 @@ impl RequestBuilder {
         })
     }
 
-    /// Batches have no subject of their own method.
+    /// Whether it goes to the subject of a method, which batches do not have.
     pub(super) fn is_on_method_subject(&self) -> bool {
         !matches!(self.subject, Subject::Agent)
     }
 }
 
-/// A request of a method that can be: no service knows a name outside the grammar, so it is not worth a message.
+/// A request with a valid method name: no service knows a name outside the grammar, so one is not worth a message.
 pub(super) fn request(method: &str, params: &impl Serialize, id: Option<Id>) -> Result<Request, InvalidRequest> {
     MethodName::new(method)?;
     Ok(Request::new(method, params, id)?)
 }
 
-/// How long one question of [`Client::wait_for`] may take, and how long the next one waits.
+/// How long one probe of [`Client::wait_for`] may take, and the pause before the next.
 const ASK: Duration = Duration::from_secs(2);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Asks until somebody listens. What is asked is signed and no JSON-RPC request, so it runs nothing, and a copy of it, too.
+/// Probes until somebody listens. The probe is signed but is not a JSON-RPC request, so neither it nor a copy of it runs anything.
 async fn wait_for(client: &Client, service: &str, limit: Duration) -> Result<(), ClientError> {
     let started = Instant::now();
     let mut nobody = None;
@@ -456,7 +457,7 @@ async fn wait_for(client: &Client, service: &str, limit: Duration) -> Result<(),
         let left = limit.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
         let asked = client.request(service).deadline(left.min(ASK)).send_raw("{}").await;
         match asked {
-            // Whatever it makes of us: it is there.
+            // Whatever the service thinks of us, it is there.
             Ok(_) | Err(ClientError::Hint { .. } | ClientError::Clock { .. }) => return Ok(()),
             Err(
                 error @ (ClientError::NoResponders { .. }
@@ -467,7 +468,7 @@ async fn wait_for(client: &Client, service: &str, limit: Duration) -> Result<(),
                 nobody = Some(error).filter(|error| matches!(error, ClientError::NoResponders { .. })).or(nobody);
                 sleep(ASK_AGAIN).await;
             }
-            // The last question may have had a millisecond left for its answer.
+            // The last probe may have had a millisecond left for its answer.
             Err(error @ ClientError::Timeout { .. }) => return Err(nobody.unwrap_or(error)),
             Err(error) => return Err(error),
         }

@@ -1,14 +1,14 @@
-//! What a program can learn of a message that was sent: its id, and the proofs of it and of its answer.
-//! Never the token.
+//! What a program can learn about a message that was sent: its id, and the proofs of it and of its answer.
+//! Never exposes the token.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The id of the last message that was sent for a request: `message_id` in the service's log. Clones share it.
+/// The id of the last message sent for a request: `message_id` in the service's log. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct MessageId(Arc<Mutex<Option<String>>>);
 
 impl MessageId {
-    /// `None` as long as nothing was sent.
+    /// `None` until something is sent.
     #[must_use]
     pub fn get(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -19,7 +19,7 @@ impl MessageId {
     }
 }
 
-/// The proofs of a request and of its answer, for whoever is to check without any secret that these very bytes were asked and
+/// The proofs of a request and of its answer, with which others can check, without any secret, that exactly these bytes were asked and
 /// answered: SPEC.md §6 and §12 say what they cover. Under HMAC only the two parties can. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Receipt(Arc<Mutex<Proofs>>);
@@ -31,13 +31,13 @@ struct Proofs {
 }
 
 impl Receipt {
-    /// That of the request which was sent last, without the token; `None` as long as nothing was sent.
+    /// The proof of the request that was sent last, without the token; `None` until one is sent.
     #[must_use]
     pub fn request(&self) -> Option<String> {
         self.lock().request.clone()
     }
 
-    /// That of the answer which the request has ended with, verified; `None` if there is none.
+    /// The proof of the verified answer that the request ended with; `None` if there is none.
     #[must_use]
     pub fn answer(&self) -> Option<String> {
         self.lock().answer.clone()
@@ -48,7 +48,7 @@ impl Receipt {
         *self.lock() = Proofs { request, answer: None };
     }
 
-    /// The proof of what is taken as the answer, if it is taken: whoever waits for the answer finds it here.
+    /// Runs `take`, and keeps the proof if that took the answer: whoever waits for the answer then finds the proof here.
     pub(super) fn taking<T>(&self, proof: Option<&str>, take: impl FnOnce() -> T, is_taken: impl Fn(&T) -> bool) -> T {
         let mut proofs = self.lock();
         let taken = take();

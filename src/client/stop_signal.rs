@@ -1,5 +1,5 @@
-//! A call that its program may stop: cancelled at the service, whose word is then waited for.
-//! Never says that a call was cancelled unless the service has signed so.
+//! A call that its program may stop: it is cancelled at the service, which is then given time to confirm.
+//! Never says that a call was cancelled unless the service has signed that.
 
 use std::fmt;
 use std::future::Future;
@@ -21,7 +21,7 @@ use super::pending::Expected;
 #[derive(Clone)]
 pub(super) struct StopSignal(Shared<BoxFuture<'static, ()>>);
 
-/// A request that may be stopped, and what of it was sent.
+/// A request that may be stopped, and what was sent for it.
 #[derive(Debug)]
 pub(super) struct Stoppable {
     signal: StopSignal,
@@ -34,7 +34,7 @@ impl StopSignal {
         Self(signal.boxed().shared())
     }
 
-    /// Waits for it.
+    /// Waits for the signal.
     ///
     /// Cancel safe.
     pub(super) async fn came(&self) {
@@ -58,12 +58,12 @@ impl Stoppable {
         *self.sent.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(expected));
     }
 
-    /// Whether it was stopped: then it is not sent again.
+    /// Whether it was stopped: if so, it is not sent again.
     pub(super) fn is_stopped(&self) -> bool {
         self.signal.0.peek().is_some()
     }
 
-    /// What `request` comes to. Stopped before, it is cancelled at the service, and what the service answers is waited for.
+    /// The outcome of `request`. If it is stopped before, it is cancelled at the service, whose answer is awaited.
     pub(super) async fn run(
         &self,
         client: &Arc<Inner>,
@@ -83,7 +83,7 @@ impl Stoppable {
             outcome = timeout(CONFIRMED_WITHIN, request) => {
                 outcome.unwrap_or(Err(ClientError::Cancelled { sent: true }))
             }
-            // Which replica runs it is not known. Where the broker forbids control, nothing is left to wait for.
+            // It is not known which replica runs it. Where the broker forbids control, nothing is left to wait for.
             () = cancel(Arc::clone(client), expected, || None, pending(), deadline) => {
                 Err(ClientError::Cancelled { sent: true })
             }
@@ -91,5 +91,5 @@ impl Stoppable {
     }
 }
 
-/// How long the service's word is waited for.
+/// How long the service has to confirm.
 pub(super) const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
 //! Streams: what a method sends while it runs, as a [`Stream`] of items and then a result, and subscriptions.
-//! Never gives an item or a result out that is not the next of one signed stream.
+//! Never gives out an item or a result that is not the next one of one signed stream.
 
 mod answers;
 mod driver;
@@ -37,9 +37,9 @@ use parts::{Part, Parts};
 /// What a method sends while it runs: a [`Stream`] of items, and then the result. Made by [`Client::stream`] and
 /// [`RequestBuilder::stream`].
 ///
-/// The call is sent at once, not when it is first polled. Each item is given out once, in order, as soon as all before it
-/// are there; whoever takes them slowly slows the method down. An error is the last thing it gives, but for an item that
-/// is no `T`. Dropping it cancels the call at the service; [`CallStream::cancel`] also waits until that is done.
+/// The call is sent at once, not when it is first polled. Each item is given out once, in order, as soon as all before it have arrived; a
+/// slow reader slows the method down. An error is the last thing that the stream yields, except for an item that is no `T`. Dropping it
+/// cancels the call at the service; [`CallStream::cancel`] also waits until that is done.
 ///
 /// ```no_run
 /// use futures_util::StreamExt as _;
@@ -62,9 +62,9 @@ pub struct CallStream<T> {
 /// What a service pushes until nobody listens any more: a [`Stream`] of the parameters of its notifications. Made by
 /// [`Client::subscribe`] and [`RequestBuilder::subscribe`].
 ///
-/// It is held under a lease, which is renewed for as long as this exists, so a caller that dies does not keep the service at
-/// work. It ends when the service says so, as when it is stopped: then `None` comes, and it can be subscribed to again. An
-/// error is the last thing it gives, but for a notification that is no `T`. Dropping it ends it at the service.
+/// It is held under a lease, which is renewed for as long as this exists, so a caller that dies does not keep the service working. It ends
+/// when the service says so, for example when the service is stopped: it then yields `None`, and you can subscribe again. An error is the
+/// last thing that it yields, except for a notification that is no `T`. Dropping it ends it at the service.
 ///
 /// ```no_run
 /// use futures_util::StreamExt as _;
@@ -87,13 +87,13 @@ pub struct Subscription<T> {
 }
 
 impl Client {
-    /// Calls a method that sends items of type `T` while it runs; as of [`RequestBuilder::stream`]. The deadline is that of
-    /// the client's calls: [`Client::request`] gives more time.
+    /// Calls a method that sends items of type `T` while it runs; see [`RequestBuilder::stream`]. The deadline is that of the client's
+    /// calls: [`Client::request`] gives more time.
     pub fn stream<T: DeserializeOwned>(&self, service: &str, method: &str, params: impl Serialize) -> CallStream<T> {
         self.request(service).stream(method, params)
     }
 
-    /// Subscribes to what a method of a service pushes; as of [`RequestBuilder::subscribe`].
+    /// Subscribes to what a method of a service pushes; see [`RequestBuilder::subscribe`].
     pub fn subscribe<T: DeserializeOwned>(
         &self,
         service: &str,
@@ -105,24 +105,24 @@ impl Client {
 }
 
 impl RequestBuilder {
-    /// Calls a method that sends items of type `T` while it runs. Any method may be called so: one that sends none gives
-    /// its result only, and may give a larger one than fits a message.
+    /// Calls a method that sends items of type `T` while it runs. Any method may be called like this: one that sends no
+    /// items only gives its result, which may then be larger than a message.
     ///
-    /// The deadline is for all of it, to the last item. What cannot be sent is the stream's only item, an error.
+    /// The deadline covers everything, to the last item. If the call cannot be sent, the stream's only item is an error.
     pub fn stream<T: DeserializeOwned>(self, method: &str, params: impl Serialize) -> CallStream<T> {
         CallStream { parts: self.parts(method, &params, None), item: PhantomData }
     }
 
-    /// Subscribes to what a method pushes, under the [lease](RequestBuilder::lease); the deadline is of no account.
-    /// What cannot be sent is the subscription's only item, an error.
+    /// Subscribes to what a method pushes, under the [lease](RequestBuilder::lease); the deadline is ignored. If it
+    /// cannot be sent, the subscription's only item is an error.
     pub fn subscribe<T: DeserializeOwned>(mut self, method: &str, params: impl Serialize) -> Subscription<T> {
         let lease = self.stream.lease;
         self = self.deadline(lease);
         Subscription { parts: self.parts(method, &params, Some(lease)), missed: 0, item: PhantomData }
     }
 
-    /// Calls a method as [`RequestBuilder::stream`] does, under the [lease](RequestBuilder::lease) and without a deadline: for who hands
-    /// a subscription on as it comes. All of its notifications go to [`RequestBuilder::on_notification`].
+    /// Calls a method as [`RequestBuilder::stream`] does, but under the [lease](RequestBuilder::lease) and without a deadline: for relaying
+    /// a subscription as it comes. All of its notifications go to [`RequestBuilder::on_notification`].
     pub fn listen<T: DeserializeOwned>(mut self, method: &str, params: impl Serialize) -> CallStream<T> {
         let lease = self.stream.lease;
         self = self.deadline(lease);
@@ -158,7 +158,7 @@ impl RequestBuilder {
                 parts.place = Some(place);
                 let inner = &client.0;
                 let driver = Box::new(Driver::new(inner, incoming, outgoing, stopped, on_ask));
-                // On the heap by itself: spawning moves what it is given several times.
+                // Boxed separately: spawning moves its argument several times.
                 drop(inner.runtime.spawn(Box::pin(driver.run())));
             }
             Err(error) => incoming.finish(Err(error), true),
@@ -191,25 +191,24 @@ impl RequestBuilder {
 }
 
 impl<T> CallStream<T> {
-    /// The id of its message, under which the service's log has it; `None` as long as nothing was sent.
+    /// The id of its message, as in the service's log; `None` until it is sent.
     #[must_use]
     pub fn message_id(&self) -> Option<String> {
         self.parts.message_id.get()
     }
 
-    /// Waits for the result, and decodes it. Items that were not taken are passed over; notifications and questions among
-    /// them are not.
+    /// Waits for the result, and decodes it. Items that were not taken are skipped; notifications and questions among them are not.
     ///
     /// # Errors
-    /// See [`ClientError`]; [`ClientError::Remote`] is the service's own error, [`ClientError::Ended`] stands for the one
-    /// that the stream gave as its last item.
+    /// See [`ClientError`]; [`ClientError::Remote`] is the service's own error, [`ClientError::Ended`] stands for the error that the stream
+    /// yielded as its last item.
     ///
     /// Cancel safety: dropping the future drops the stream, and so cancels the call.
     pub async fn finish<R: DeserializeOwned>(mut self) -> Result<R, ClientError> {
         self.parts.finish().await
     }
 
-    /// As [`CallStream::finish`]. Stopped before, it is cancelled at the service, and what the service answers is waited for.
+    /// As [`CallStream::finish`]. If it is stopped before, the call is cancelled at the service, whose answer is awaited.
     pub(super) async fn finish_unless<R: DeserializeOwned>(mut self, stop: &StopSignal) -> Result<R, ClientError> {
         let (id, cancelling) = (self.parts.message_id.clone(), self.cancelling());
         let mut finishing = pin!(self.parts.finish());
@@ -228,11 +227,11 @@ impl<T> CallStream<T> {
         }
     }
 
-    /// Has the service cancel the call while the future is polled, which completes after 5 s, or at once where nothing can be
-    /// cancelled. The stream goes on meanwhile, and says how the call has ended: with `-32016`, or as it would have anyway if
-    /// that was faster. If it has said nothing by then, what the call has done is not known.
+    /// Cancels the call at the service while the future is polled, which completes after 5 s, or at once if nothing can be cancelled. The
+    /// stream goes on meanwhile, and says how the call ended: with `-32016`, or as it would have anyway if that was faster. If it has said
+    /// nothing by then, the outcome is unknown.
     ///
-    /// Cancel safety: dropping the future ends the cancelling, and not the call.
+    /// Cancel safety: dropping the future stops the cancelling, not the call.
     pub fn cancelling(&self) -> impl Future<Output = ()> + Send + use<T> {
         let (incoming, id) = (Arc::clone(&self.parts.incoming), self.parts.message_id.clone());
         let client = self.parts.stop.as_ref().map(|(_, client)| Arc::downgrade(&client.0));
@@ -256,9 +255,9 @@ impl<T> CallStream<T> {
         }
     }
 
-    /// Cancels the call at the service, and waits until it says that it has ended, for 5 s at most. `false` if it has not
-    /// said so: then it goes on being told until the deadline, as after a drop. How it has ended is not said: it may have given
-    /// its result before, see [`CallStream::cancelling`].
+    /// Cancels the call at the service, and waits up to 5 s until the service says that it has ended. `false` if the service has not: it
+    /// then continues to be told until the deadline, as after a drop. How the call ended is not reported: it may have given its result
+    /// before, see [`CallStream::cancelling`].
     ///
     /// Cancel safety: dropping the future cancels all the same.
     pub async fn cancel(mut self) -> bool {
@@ -285,29 +284,29 @@ impl<T: DeserializeOwned> Stream for CallStream<T> {
 }
 
 impl<T> Subscription<T> {
-    /// The id of its message, under which the service's log has it; `None` as long as nothing was sent.
+    /// The id of its message, as in the service's log; `None` until it is sent.
     #[must_use]
     pub fn message_id(&self) -> Option<String> {
         self.parts.message_id.get()
     }
 
-    /// How many notifications the service has left out so far, because they came faster than they were taken, as it says.
+    /// How many notifications the service says it has left out so far, because they came faster than they were taken.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// Waits for the end, and decodes what the service says of it. What was not taken is passed over.
+    /// Waits for the end, and decodes the service's final result. What was not taken is skipped.
     ///
     /// # Errors
-    /// As of [`CallStream::finish`].
+    /// As for [`CallStream::finish`].
     ///
     /// Cancel safety: dropping the future drops the subscription, and so ends it.
     pub async fn finish<R: DeserializeOwned>(mut self) -> Result<R, ClientError> {
         self.parts.finish().await
     }
 
-    /// Ends the subscription; as of [`CallStream::cancel`].
+    /// Ends the subscription; see [`CallStream::cancel`].
     ///
     /// Cancel safety: dropping the future ends it all the same.
     pub async fn cancel(mut self) -> bool {
@@ -364,5 +363,5 @@ impl<T> fmt::Debug for Subscription<T> {
 /// The protocol's largest window.
 const MAX_WINDOW: u64 = 1024;
 
-/// The protocol's longest deadline, and what leaves time to renew it.
+/// From the shortest lease that leaves time to renew it, to the protocol's longest deadline.
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(600);

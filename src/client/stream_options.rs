@@ -1,4 +1,4 @@
-//! How a stream is taken: its window, its bounds, and who is told of what comes beside its items.
+//! How a stream is consumed: its window, its bounds, and who receives what comes beside its items.
 //! Never answers a question by itself.
 
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::rpc::{Outcome, Request, RpcError};
 /// The options of a stream that a request may have.
 #[derive(Clone)]
 pub(super) struct StreamOptions {
-    /// Frames beyond those that the application has taken.
+    /// The most frames beyond those that the application has taken.
     pub(super) window: u64,
     /// The most bytes of the final result.
     pub(super) max_bytes: usize,
@@ -25,7 +25,7 @@ pub(super) struct StreamOptions {
     pub(super) on_ask: Option<Asked>,
 }
 
-/// Is told of notifications.
+/// Receives notifications.
 pub(super) type Notified = Arc<dyn Fn(Request) + Send + Sync>;
 
 /// Answers questions.
@@ -40,7 +40,7 @@ impl Default for StreamOptions {
     }
 }
 
-/// A handler of any kind of future, as it is kept.
+/// A handler with any kind of future, boxed.
 pub(super) fn asked<F, A, R>(handler: F) -> Asked
 where
     F: Fn(Request) -> A + Send + Sync + 'static,
@@ -57,7 +57,7 @@ fn written(result: &impl Serialize) -> Result<Box<RawValue>, RpcError> {
     serde_json::value::to_raw_value(result).map_err(RpcError::internal)
 }
 
-/// Without the handlers, which say nothing of themselves.
+/// Without the handlers, which have no `Debug`.
 impl fmt::Debug for StreamOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StreamOptions")

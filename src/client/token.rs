@@ -1,5 +1,5 @@
-//! Where the access token comes from, and keeping one at hand that has not expired.
-//! Never trusts what a token says beyond its expiry, and never prints one.
+//! Where access tokens come from, and a cache that keeps one at hand that has not expired.
+//! Never trusts anything in a token beyond its expiry, and never prints one.
 
 mod source;
 
@@ -22,17 +22,16 @@ use crate::jose::sha256_b64;
 
 pub use source::{CommandToken, FileToken, StaticToken};
 
-/// Gives out access tokens: from a file, a program, an identity provider.
+/// A source of access tokens: a file, a program, an identity provider.
 ///
-/// A client asks it before the token in use expires, in a task of its own and one at a time; meanwhile calls go on with
-/// the token in use.
+/// A client asks it before the token in use expires, in a separate task and once at a time; meanwhile calls go on with the token in use.
 pub trait TokenSource: Send + Sync + fmt::Debug + 'static {
-    /// The token as it is now. White space around it is removed. It may fail or take its time (10 s at most): a token
-    /// that has not expired stays in use.
+    /// The current token. White space around it is removed. This may fail or take its time (10 s at most): a token that
+    /// has not expired stays in use.
     fn fetch(&self) -> FetchedToken<'_>;
 
-    /// How often to ask again although the token in use is not about to expire; `None`, the default, for never. The
-    /// question is asked only when a call is made.
+    /// How often to ask again although the token in use is not about to expire; `None`, the default, for never. Only
+    /// asked when a call is made.
     fn recheck(&self) -> Option<Duration> {
         None
     }
@@ -53,16 +52,16 @@ pub enum TokenFault {
         /// What the operating system says.
         error: std::io::Error,
     },
-    /// The file is not there. Its name is not told: whoever mistook the member wrote the token itself.
+    /// The file does not exist. Its name is not shown: it may be the token itself, written into the wrong member.
     #[error("`token_file` names a file that is not there")]
     Missing,
     /// Others could read the file, or could have written it.
     #[error(transparent)]
     Secret(SecretFileError),
-    /// The program is not there. Its name is not told, either.
+    /// The program does not exist. Its name is not shown, either.
     #[error("`token_command` names a program that is not there")]
     NoProgram,
-    /// The program cannot be run, or its output not be read.
+    /// The program cannot be run, or its output cannot be read.
     #[error("`{program}` cannot be run: {error}")]
     Run {
         /// The program, without its arguments.
@@ -81,13 +80,13 @@ pub enum TokenFault {
     /// The source took too long.
     #[error("the token source gave nothing within {} s", FETCH_WITHIN.as_secs())]
     Slow,
-    /// More than any token has.
+    /// More bytes than any token has.
     #[error("the token source gave more than {} bytes", MAX_FETCHED)]
     TooLong,
     /// Not UTF-8.
     #[error("the token source gave something that is no text")]
     NotText,
-    /// The text is no access token.
+    /// The text is not an access token.
     #[error("the token source gave something else than an access token: {0}")]
     NotAToken(TokenError),
     /// The token has no expiry, which services require.
@@ -102,7 +101,7 @@ pub enum TokenFault {
     /// The source panicked.
     #[error("the token source panicked")]
     Panicked,
-    /// Anything else that a source of one's own may fail with.
+    /// Any other error of a custom source.
     #[error("{0}")]
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -127,7 +126,7 @@ impl CachedToken {
         &self.digest
     }
 
-    /// From when on a newer one should be shown, in seconds since the Unix epoch.
+    /// From when on a newer token should be shown, in seconds since the Unix epoch.
     pub(super) fn renew_s(&self) -> u64 {
         self.renew_s
     }
@@ -156,14 +155,14 @@ impl fmt::Debug for CachedToken {
     }
 }
 
-/// The tokens that some requests of a client are made with instead of the agent's own: see
+/// Tokens for requests of a client that are not made with the agent's own: see
 /// [`RequestBuilder::tokens`](super::RequestBuilder::tokens). Made by [`Client::tokens`](super::Client::tokens).
 ///
 /// The token in use is renewed in time, as the agent's own is. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Tokens(pub(super) Arc<TokenCache>);
 
-/// The token in use, renewed in time. Ends its refreshing when dropped.
+/// The token in use, renewed in time. Dropping it ends a refresh that is under way.
 #[derive(Debug)]
 pub(super) struct TokenCache(Arc<Shared>);
 
@@ -179,7 +178,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     cached: Option<Arc<CachedToken>>,
-    /// When the source was last asked, and what it failed with if it did.
+    /// When the source was last asked, and why it failed, if it did.
     asked: Option<Instant>,
     fault: Option<Arc<TokenFault>>,
     refreshing: Option<AbortHandle>,
@@ -195,7 +194,7 @@ impl TokenCache {
     /// A token that has not expired.
     ///
     /// Waits for the source only if there is none, except for [`GRACE`] in the call that finds the refresh due: most
-    /// sources are quicker than that, so a changed file is seen by the next call.
+    /// sources are faster than that, so the next call already sees a changed file.
     ///
     /// Cancel safety: dropping the future does not end the refreshing.
     pub(super) async fn current(&self) -> Result<Arc<CachedToken>, Arc<TokenFault>> {
@@ -204,7 +203,7 @@ impl TokenCache {
             Next::Use(cached) => Ok(cached),
             Next::Refused(fault) => Err(fault),
             Next::Refreshing(Some(cached)) => {
-                // Both outcomes are fine: what is used is what is there afterwards.
+                // Either outcome is fine: the call uses whatever is there afterwards.
                 let _ = timeout(GRACE, done.changed()).await;
                 Ok(self.0.usable().unwrap_or(cached))
             }
@@ -215,7 +214,7 @@ impl TokenCache {
         }
     }
 
-    /// As [`TokenCache::current`], if there is one by then.
+    /// As [`TokenCache::current`], but waits no longer than until `deadline`.
     pub(super) async fn current_by(&self, deadline: Instant) -> Result<Arc<CachedToken>, Arc<TokenFault>> {
         if let Some(cached) = self.0.fresh() {
             return Ok(cached);
@@ -223,7 +222,7 @@ impl TokenCache {
         Box::pin(timeout_at(deadline, self.current())).await.unwrap_or_else(|_| Err(Arc::new(TokenFault::Slow)))
     }
 
-    /// Has the next call ask the source again, but not more often than every few seconds: hints can be forged.
+    /// Makes the next call ask the source again, but not more often than every few seconds: hints can be forged.
     pub(super) fn invalidate_soon(&self) {
         self.0.lock().suspect = true;
     }
@@ -231,7 +230,7 @@ impl TokenCache {
 
 impl Drop for TokenCache {
     fn drop(&mut self) {
-        // Not under the lock: the task's end takes it, too.
+        // Not under the lock: the end of the task takes it, too.
         let task = self.0.lock().refreshing.take();
         if let Some(task) = task {
             task.abort();
@@ -241,7 +240,7 @@ impl Drop for TokenCache {
 
 enum Next {
     Use(Arc<CachedToken>),
-    /// With what to go on if it takes long.
+    /// With the token to use if it takes long.
     Refreshing(Option<Arc<CachedToken>>),
     Refused(Arc<TokenFault>),
 }
@@ -299,7 +298,7 @@ impl Shared {
     }
 }
 
-/// One refresh, and what it failed with: that it panicked, until it is known better.
+/// One refresh, and its fault: a panic, until it turns out otherwise.
 struct Refreshing(Arc<Shared>, Option<TokenFault>);
 
 impl Refreshing {
@@ -322,7 +321,7 @@ impl Drop for Refreshing {
             state.refreshing = None;
             state.fault = self.1.take().map(Arc::new);
             let now_s = self.0.clock.now_s();
-            // Without a token, every call says why.
+            // Without a valid token, every call says why.
             let goes_on = state.cached.as_ref().is_some_and(|cached| now_s < cached.expires_s);
             if let Some(fault) = state.fault.as_ref().filter(|_| goes_on) {
                 tracing::warn!(target: "sealwire::client", error = %fault, "the access token could not be renewed");
@@ -332,7 +331,7 @@ impl Drop for Refreshing {
     }
 }
 
-/// The most bytes that are read from a file or a program: twice what a token may have.
+/// The most bytes read from a file or a program: twice what a token may have.
 const MAX_FETCHED: usize = 8 * 1024;
 
 /// How long a source may take.
@@ -342,10 +341,10 @@ const FETCH_WITHIN: Duration = Duration::from_secs(10);
 /// well under a millisecond.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// The least time between two questions while the token in use is valid.
+/// The least time between two fetches while the token in use is valid.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// The least time between two questions after one failed and there is no valid token.
+/// The least time between two fetches after one failed and there is no valid token.
 const PAUSE_WITHOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! In whose traces a call is looked for: W3C Trace Context and Baggage, as somebody else has said them.
-//! Never more than the bounds below, and never anything that a header could not hold.
+//! The trace that a call belongs to: W3C Trace Context and Baggage, passed on from somebody else.
+//! Never passes on more than the bounds below, or anything that a header could not hold.
 
 use crate::wire::is_traceparent;
 
-/// What goes beside a message for people who look for it in their traces: `traceparent` in the proof (SPEC.md §6), `tracestate` and `baggage`
-/// as headers of these names, which nobody signs. No service decides by any of it.
+/// The tracing context of a message: `traceparent` in the proof (SPEC.md §6), `tracestate` and `baggage` as headers of these names, which
+/// are not signed. No service bases a decision on any of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TraceContext {
     pub(super) parent: Option<String>,
@@ -12,14 +12,15 @@ pub struct TraceContext {
     baggage: Option<String>,
 }
 
-/// The most bytes of `tracestate`, and members of it (W3C Trace Context, 3.3).
+/// The most bytes of `tracestate`, and members in it (W3C Trace Context, 3.3).
 const STATE: (usize, usize) = (512, 32);
-/// Those of `baggage`: half of what W3C Baggage has all pass on, so that token, proof and these are within what a service takes of headers.
+/// The same for `baggage`: half of what W3C Baggage obliges everybody to pass on, so that token, proof and these fit into the headers that
+/// a service accepts.
 const BAGGAGE: (usize, usize) = (4_096, 64);
 
 impl TraceContext {
-    /// What of these values is well-formed and within the bounds; the rest is left out. Without a `traceparent` of version 00 there is no
-    /// `tracestate`.
+    /// Keeps the values that are well-formed and within the bounds, and leaves out the rest. Without a `traceparent` of version 00 there is
+    /// no `tracestate`.
     #[must_use]
     pub fn new(traceparent: Option<&str>, tracestate: Option<&str>, baggage: Option<&str>) -> Self {
         let parent = traceparent.map(str::trim).filter(|text| is_traceparent(text));
@@ -35,12 +36,12 @@ impl TraceContext {
     }
 }
 
-/// Blanks of a header (RFC 9110 §5.6.3).
+/// White space in a header (RFC 9110 §5.6.3).
 const BLANK: [char; 2] = [' ', '\t'];
 
-/// Members of a list with commas; some may be empty.
+/// Members of a comma-separated list; some may be empty.
 fn is_list(text: &str, (bytes, members): (usize, usize), is_member: fn(&str) -> bool) -> bool {
-    // No end of a line, least of all: what is behind one would be a header of its own.
+    // Above all no line break: what follows it would be a header of its own.
     let is_plain = text.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte));
     let mut all = text.split(',').map(|member| member.trim_matches(BLANK)).filter(|member| !member.is_empty());
     is_plain
@@ -63,7 +64,7 @@ fn is_state(member: &str) -> bool {
         && value.bytes().all(is_value)
 }
 
-/// W3C Baggage, 3.3.1: a name, its value, and what is said of it.
+/// W3C Baggage, 3.3.1: a name, its value, and properties.
 fn is_baggage(member: &str) -> bool {
     let mut parts = member.split(';').map(|part| part.trim_matches(BLANK));
     let is_token = |text: &str| {

@@ -1,5 +1,5 @@
-//! The credentials file: JSON that is read strictly and written for its owner alone.
-//! Never quotes a value of it in an error.
+//! The credentials file: JSON, read strictly and written for its owner alone.
+//! Never quotes one of its values in an error.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -73,8 +73,8 @@ impl Credentials {
     /// Reads a credentials file. Blocks for as long as reading a small file takes.
     ///
     /// # Errors
-    /// [`CredentialsError::File`] (also when others than its owner can read or write it), [`CredentialsError::Syntax`]
-    /// and [`CredentialsError::Member`]; whoever keeps the file is to blame.
+    /// [`CredentialsError::File`] (also if anybody but its owner can read or write it), [`CredentialsError::Syntax`]
+    /// and [`CredentialsError::Member`]: mistakes in the file.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, CredentialsError> {
         load(path.as_ref())
     }
@@ -82,7 +82,7 @@ impl Credentials {
     /// Writes a credentials file with mode 0600. With `replace`, an existing one is replaced in one step.
     ///
     /// # Errors
-    /// [`CredentialsError::File`] (also when the file exists and `replace` is false), [`CredentialsError::NoToken`] and
+    /// [`CredentialsError::File`] (also if the file exists and `replace` is false), [`CredentialsError::NoToken`] and
     /// [`CredentialsError::NotSaveable`].
     pub fn save(&self, path: impl AsRef<Path>, replace: bool) -> Result<(), CredentialsError> {
         save(self, path.as_ref(), replace)
@@ -98,8 +98,8 @@ fn load(path: &Path) -> Result<Credentials, CredentialsError> {
     read(file, folder_of(path)).map_err(|fault| CredentialsError::Member { path: path.to_owned(), fault })
 }
 
-/// The folder of a file, as an absolute path: a relative one would mean something else after a change of the working
-/// folder, and to a program that is started in that very folder.
+/// The folder of a file, as an absolute path: a relative one would change its meaning with the working directory, and
+/// for a program that is started in that very folder.
 fn folder_of(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     absolute.parent().unwrap_or(Path::new("")).to_owned()
@@ -152,7 +152,7 @@ fn read_pinned(pinned: &Pinned, audience: &Audience) -> Result<ServicePublicKey,
 }
 
 fn save(credentials: &Credentials, path: &Path, replace: bool) -> Result<(), CredentialsError> {
-    // Relative names keep their meaning only beside the file that they came from.
+    // Relative names stay correct only beside the file that they came from.
     let moved = credentials.folder != folder_of(path);
     let mut file = File {
         version: VERSION,
@@ -179,7 +179,7 @@ fn save(credentials: &Credentials, path: &Path, replace: bool) -> Result<(), Cre
         let pinned = keys.iter().map(|key| Pinned { kid: key.kid().to_owned(), x: key.x() }).collect();
         file.service_keys.insert(service.to_string(), pinned);
     }
-    // Writing a struct of strings cannot fail: a path that is not UTF-8 is the one exception, and an error of its own.
+    // Serializing a struct of strings cannot fail, except for a path that is not UTF-8, which is an error of its own.
     let mut text = serde_json::to_string_pretty(&file).map(Zeroizing::new).map_err(|_| {
         let (path, reason) = (path.to_owned(), "a file name in it is not UTF-8".to_owned());
         CredentialsError::Syntax { path, line: 0, column: 0, reason }
@@ -201,7 +201,7 @@ fn other(value: &str, default: &str) -> Option<String> {
     (value != default).then(|| value.to_owned())
 }
 
-/// The one version of the format.
+/// The only version of the format.
 const VERSION: u64 = 1;
 
 #[cfg(test)]

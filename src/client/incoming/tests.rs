@@ -123,7 +123,7 @@ fn frames_come_in_order_and_missing_ones_are_asked_for_with_growing_pauses() {
     assert!(matches!(stage.next(330), Some(Next::Over(None))));
 }
 
-/// SPEC.md §25: what the application does not take is not acknowledged, so that the service waits.
+/// SPEC.md §25: what the application does not take is not acknowledged, so the service waits.
 #[test]
 fn acknowledged_is_what_the_application_has_taken() {
     let mut stage = Stage::opened(4, None);
@@ -141,7 +141,7 @@ fn acknowledged_is_what_the_application_has_taken() {
     assert_eq!(stage.waits(1002), Duration::from_millis(6002), "one small frame has time");
     assert!(matches!(stage.incoming.duty(stage.at(6002)), Duty::Ack(3, None)));
 
-    // Beyond the window of what was taken: only this stream ends, and never with a result.
+    // Beyond the window: only this stream ends, and never with a result.
     let mut flooded = Stage::opened(4, None);
     let verdicts: Vec<_> = (0..5)
         .map(|_| {
@@ -157,7 +157,7 @@ fn acknowledged_is_what_the_application_has_taken() {
     assert!(matches!(flooded.incoming.duty(flooded.at(2)), Duty::Over { known: false }), "to be cancelled");
 }
 
-/// SPEC.md §25: a service keeps so many bytes, whatever the window is.
+/// SPEC.md §25: a service keeps only so many bytes, whatever the window is.
 #[test]
 fn bytes_are_bounded_and_told_before_half_the_window() {
     let mut stage = Stage::opened(1024, None);
@@ -213,7 +213,7 @@ fn silence_and_gaps_of_twenty_seconds_lose_the_stream() {
     }
 }
 
-/// SPEC.md §25: else more questions than are answered at a time would hold up the end for ever.
+/// SPEC.md §25: more questions than are answered at a time must not hold up the end for ever.
 #[test]
 fn questions_hold_up_no_stream_that_has_ended() {
     let mut stage = Stage::opened(32, None);
@@ -265,7 +265,7 @@ fn leases_are_renewed_at_half_and_move_the_deadline() {
     assert_eq!(stage.waits(4001), Duration::from_secs(7), "then nothing was heard for too long");
     let beat = stage.sealer().beat(NOW + 9);
     stage.arrives(&beat, 9000);
-    // The renewal could not be said: then the service ends it, and we do not wait for ever.
+    // The renewal could not be sent: the service ends it, and the client does not wait for ever.
     assert!(matches!(stage.incoming.duty(stage.at(13_999)), Duty::Ack(0, _)));
     assert!(matches!(stage.incoming.duty(stage.at(14_000)), Duty::Over { known: false }));
     assert!(matches!(stage.next(14_000), Some(Next::Over(Some(Err(ClientError::Timeout { .. }))))));
@@ -307,7 +307,7 @@ fn ordinary_answers_count_before_the_first_frame_only() {
     assert!(!stage.incoming.answered(stage.attempt, answer()));
     assert!(!stage.incoming.answered(stage.attempt + 1, answer()), "of another message");
     assert!(matches!(stage.incoming.duty(stage.at(1)), Duty::Wait(_)));
-    // Unsigned words are worth nothing beside a frame.
+    // An unsigned message is worth nothing beside a frame.
     let mut stage = Stage::new(32, None);
     assert!(stage.incoming.answered(stage.attempt, Err(ClientError::NoResponders { subject: String::new() })));
     let open = stage.sealer().open(NOW);
@@ -315,7 +315,7 @@ fn ordinary_answers_count_before_the_first_frame_only() {
     assert!(matches!(stage.incoming.duty(stage.at(2)), Duty::Wait(_)));
 }
 
-/// SPEC.md §25.4: what nobody has signed ends the wait, and not what the service may be at.
+/// SPEC.md §25.4: an unsigned message ends the wait, but not what the service may be doing.
 #[test]
 fn after_an_unsigned_end_the_service_s_own_is_still_heard() {
     let hint = || Err(ClientError::NoResponders { subject: String::new() });
@@ -335,7 +335,7 @@ fn after_an_unsigned_end_the_service_s_own_is_still_heard() {
     assert!(matches!(stage.next(5), Some(Next::Over(Some(Err(_))))), "no frame was taken");
 }
 
-/// SPEC.md §25: cancelled is what has ended, and a lost end is noticed by nobody else.
+/// SPEC.md §25: a call counts as cancelled once it has ended, and nobody else notices a lost end.
 #[test]
 fn an_abandoned_stream_takes_nothing_but_the_end() {
     let mut stage = Stage::opened(4, None);

@@ -48,7 +48,7 @@ fn call(pending: &Arc<Pending>, token: &str, repeatable: bool) -> Waiter {
     pending.register(Nonce::from_text(&padded(token)).unwrap(), expected)
 }
 
-/// A token of the length of all.
+/// A token, padded to the length that all have.
 fn padded(token: &str) -> String {
     format!("{token:A<22}")
 }

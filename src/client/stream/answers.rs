@@ -1,5 +1,5 @@
-//! Answers to the questions of a method: being made, and sent again where they may be lost.
-//! Never says that the service has one: nothing but the end of the call tells that for sure.
+//! Answers to the questions of a method: made, and sent again if they may be lost.
+//! Never assumes that the service has one: only the end of the call shows that for sure.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -19,9 +19,9 @@ use crate::wire::Received;
 /// The answers of one stream.
 #[derive(Default)]
 pub(super) struct Answers {
-    /// None until something is asked, as hardly any method does.
+    /// Answers being made; `None` until something is asked, as hardly any method does.
     making: Option<FuturesUnordered<BoxFuture<'static, AskAnswer>>>,
-    /// What the service may not have, oldest first.
+    /// Answers that the service may not have, oldest first.
     kept: VecDeque<Kept>,
 }
 
@@ -37,14 +37,14 @@ pub(super) struct AskAnswer {
 #[derive(Debug)]
 struct Kept {
     answer: AskAnswer,
-    /// The last frame that was there when it was sent for the first time.
+    /// The last frame that had arrived when it was first sent.
     after: Option<u64>,
-    /// When it was sent last.
+    /// When it was last sent.
     sent: Instant,
     times: u32,
     /// When it is sent again.
     due: Option<Instant>,
-    /// The connection may have lost it, so that frames which came since say nothing.
+    /// The connection may have lost it, so frames that came since prove nothing.
     is_suspect: bool,
 }
 
@@ -68,14 +68,14 @@ impl Answers {
         }));
     }
 
-    /// The next one that is made; `None` if none is being made.
+    /// The next finished answer; `None` if none is being made.
     ///
     /// Cancel safety: nothing is lost.
     pub(super) async fn made(&mut self) -> Option<AskAnswer> {
         self.making.as_mut()?.next().await
     }
 
-    /// Keeps one that was sent, or could not be. `last` is the last frame so far.
+    /// Keeps an answer that was sent, or could not be. `last` is the last frame so far.
     pub(super) fn keep(&mut self, answer: AskAnswer, is_sent: bool, last: Option<u64>, now: Instant) {
         let due = now + if is_sent { UNHEARD } else { SOON };
         let times = u32::from(is_sent);
@@ -85,7 +85,7 @@ impl Answers {
         }
     }
 
-    /// What was sent may be lost: frames were, or the connection was.
+    /// Answers that were sent may be lost: frames were, or the connection was.
     pub(super) fn suspect(&mut self, now: Instant) {
         for kept in self.kept.iter_mut().filter(|kept| kept.times < MOST_TIMES) {
             kept.is_suspect = true;
@@ -94,7 +94,7 @@ impl Answers {
         }
     }
 
-    /// One that is to be sent again now. `last` is the last frame so far: what follows an answer says that it most likely
+    /// An answer to send again now. `last` is the last frame so far: a frame that follows an answer shows that the answer most likely
     /// arrived.
     pub(super) fn due(&mut self, last: Option<u64>, now: Instant) -> Option<AskAnswer> {
         for kept in &mut self.kept {
@@ -107,7 +107,7 @@ impl Answers {
         Some(due.answer.clone())
     }
 
-    /// One that was due was sent.
+    /// An answer that was due was sent.
     pub(super) fn resent(&mut self, answer: &AskAnswer, now: Instant) {
         if let Some(kept) = self.kept.iter_mut().find(|kept| kept.answer.ask == answer.ask) {
             kept.times += 1;
@@ -116,7 +116,7 @@ impl Answers {
         }
     }
 
-    /// When [`Answers::due`] is to be asked again.
+    /// When to ask [`Answers::due`] again.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.kept.iter().filter_map(|kept| kept.due).min()
     }
@@ -138,26 +138,26 @@ impl AskAnswer {
     }
 }
 
-/// The most answers that are kept: as many as a service has open questions of one call.
+/// The most answers that are kept: as many as a service may have questions open for one call.
 const MOST_KEPT: usize = 16;
 
-/// The most bytes of them, but for the newest.
+/// The most bytes of them, unless the newest alone has more.
 const MOST_BYTES: usize = 2 << 20;
 
-/// What no frame has followed for so long is sent again, and once more after twice as long. The service may have lost its own
-/// connection, which nobody here is told.
+/// An answer that no frame has followed for this long is sent again, and once more after twice as long. The service may have lost its own
+/// connection, which nobody tells us.
 const UNHEARD: Duration = Duration::from_secs(3);
 
-/// How often one is sent that no frame follows: the method may just take its time.
+/// How often an answer is sent if no frame follows it: the method may just take its time.
 const MOST_UNHEARD: u32 = 3;
 
-/// How often one is sent in all, however often the connection is lost.
+/// How often an answer is sent in all, however often the connection is lost.
 const MOST_TIMES: u32 = 8;
 
-/// Between two sendings of one.
+/// Between two sendings of one answer.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// What could not be sent is tried again after this.
+/// An answer that could not be sent is tried again after this.
 const SOON: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
@@ -177,7 +177,7 @@ mod tests {
         fn at(&self, ms: u64) -> Instant {
             self.1 + Duration::from_millis(ms)
         }
-        /// Which are sent again at this time.
+        /// Which answers are sent again at this time.
         fn sends(&mut self, last: Option<u64>, ms: u64) -> Vec<String> {
             let now = self.at(ms);
             let mut sent = Vec::new();
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(stage.sends(Some(3), 9_000), ["a"], "twice in all");
         assert!(stage.sends(Some(3), 1_000_000).is_empty());
         assert_eq!(stage.0.next_due(), None);
-        // One that a frame follows is not.
+        // One that a frame follows is not sent again.
         stage.0.keep(answer("b"), true, Some(3), stage.at(0));
         assert!(stage.sends(Some(4), 3_000).is_empty());
         assert_eq!(stage.0.next_due(), None);
@@ -220,7 +220,7 @@ mod tests {
             times += stage.sends(Some(9), second * 1_000).len();
         }
         assert_eq!(times, 8);
-        // And one that could not be sent, as soon as it can.
+        // One that could not be sent is sent as soon as it can be.
         stage.0.keep(answer("b"), false, Some(9), stage.at(0));
         assert_eq!(stage.sends(Some(10), 250), ["b"]);
     }

@@ -1,6 +1,6 @@
-//! Looks after one stream while the application takes its time: sends the request, tells the service what was taken, asks
-//! for what is missing, answers questions, and cancels what nobody takes any more.
-//! Never keeps the client alive, but to cancel.
+//! Drives one stream while the application takes its time: sends the request, tells the service what was taken, asks for what is missing,
+//! answers questions, and cancels what nobody takes any more.
+//! Never keeps the client alive, except to cancel.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -29,13 +29,13 @@ pub(super) struct Driver {
     answers: Answers,
 }
 
-/// How one sending of the request went.
+/// How one sending of the request ended.
 enum Followed {
     /// Nothing is left to do.
     Done,
     /// An ordinary answer, before any frame.
     Answered(Result<Answer, ClientError>),
-    /// The service may be at work for nobody.
+    /// The service may be working for nobody.
     Cancel,
 }
 
@@ -51,7 +51,7 @@ impl Driver {
         Self { client, incoming, outgoing, stopped, on_ask, answers: Answers::default() }
     }
 
-    /// On the heap: its task would have room for it twice.
+    /// Boxed: its task would have room for it twice.
     pub(super) async fn run(mut self: Box<Self>) {
         let deadline = self.incoming.deadline();
         let (mut attempts, mut earlier) = (0, Earlier::default());
@@ -70,7 +70,7 @@ impl Driver {
                     let may_run = may_run(&outcome);
                     match again {
                         Some(pause) => {
-                            // With a key, the service gives the next one the outcome of this one.
+                            // With a key, the service gives the next attempt the outcome of this one.
                             if may_run && self.outgoing.idempotency_key.is_none() {
                                 self.abandon(waiter);
                             }
@@ -96,13 +96,13 @@ impl Driver {
         let opening = client.open(&self.outgoing, &self.incoming, deadline);
         tokio::select! {
             biased;
-            // Nothing was sent: what is handed to the connection is the end of opening.
+            // Nothing was sent: the last step of opening hands the message to the connection.
             _ = &mut self.stopped => None,
             opened = opening => Some(opened),
         }
     }
 
-    /// Does what is to be done, until the stream is over.
+    /// Does what has to be done, until the stream is over.
     async fn follow(&mut self, waiter: &StreamWaiter) -> Followed {
         loop {
             while let Some(ask) = self.incoming.next_ask() {
@@ -111,7 +111,7 @@ impl Driver {
             self.send_answers_again(waiter).await;
             let until = match self.incoming.duty(Instant::now()) {
                 Duty::Over { known: true } => {
-                    // Else the service keeps the last frames for us. If this is lost, it does so for 10 s.
+                    // Otherwise the service would keep the last frames for us. If this is lost, it does so for 10 s.
                     if let Some(ack) = self.incoming.last() {
                         let op = ControlOp::Ack { ack, window: None, timeout_ms: None };
                         let _ = self.control(waiter, &op, b"").await;
@@ -121,7 +121,7 @@ impl Driver {
                 Duty::Over { known: false } => return Followed::Cancel,
                 Duty::Answered(answer) => return Followed::Answered(answer),
                 Duty::Again(ack) => {
-                    // Asked for again in a while, if that helps. Where frames were lost, answers may be, too.
+                    // If this fails, they are asked for again later. Where frames were lost, answers may be, too.
                     self.answers.suspect(Instant::now());
                     let _ = self.control(waiter, &ControlOp::Again { ack }, b"").await;
                     continue;
@@ -136,7 +136,7 @@ impl Driver {
                     Instant::now() + TRY_AGAIN
                 }
                 Duty::Wait(until) => {
-                    // A stream that has nothing to say outlives a token by showing the next one. Signs of life wake us.
+                    // A quiet stream outlives its token by showing the next one. Signs of life wake us.
                     if self.shows_token(waiter).await {
                         continue;
                     }
@@ -170,7 +170,7 @@ impl Driver {
 
     async fn control(&mut self, waiter: &StreamWaiter, op: &ControlOp, payload: &[u8]) -> Result<(), NotSent> {
         let client = self.client.upgrade().ok_or(NotSent::Now)?;
-        // On the heap: a stream that is over soon controls nothing, and would have room for it at each place.
+        // Boxed: each call site would enlarge the stream's future, and a stream that is over soon controls nothing.
         Box::pin(client.control(&waiter.expected, self.incoming.replica().as_deref(), op, payload)).await
     }
 
@@ -179,9 +179,9 @@ impl Driver {
         self.answers.keep(answer, is_sent, self.incoming.last(), Instant::now());
     }
 
-    /// Sends what the service may not have got. Only the end says that it has.
+    /// Sends again what the service may not have received. Only the end shows that it has.
     async fn send_answers_again(&mut self, waiter: &StreamWaiter) {
-        // As of now: sending may take longer than the time until the same one is due once more.
+        // As of now: sending may take longer than the time until the same answer is due again.
         let now = Instant::now();
         while let Some(answer) = self.answers.due(self.incoming.last(), now) {
             let (answer, is_sent) = Box::pin(self.try_answer(waiter, answer)).await;
@@ -192,7 +192,7 @@ impl Driver {
         }
     }
 
-    /// The answer that went, or is to go, and whether it went.
+    /// The answer that was sent, or is to be sent, and whether it was sent.
     async fn try_answer(&mut self, waiter: &StreamWaiter, mut answer: AskAnswer) -> (AskAnswer, bool) {
         let op = ControlOp::Answer { ask: answer.ask.clone() };
         let mut sent = self.control(waiter, &op, &answer.payload).await;
@@ -203,7 +203,7 @@ impl Driver {
         (answer, sent.is_ok())
     }
 
-    /// Has the service end one sending of the request, while another one takes its place.
+    /// Makes the service end one attempt of the request, while another one takes its place.
     fn abandon(&self, waiter: StreamWaiter) {
         let Some(client) = self.client.upgrade() else { return };
         let (incoming, deadline) = (waiter.abandon(), self.incoming.deadline());
@@ -214,9 +214,9 @@ impl Driver {
         }));
     }
 
-    /// Has the service end what nobody takes any more.
+    /// Makes the service end what nobody takes any more.
     async fn cancel(&mut self, waiter: &StreamWaiter) {
-        // Whoever holds the stream holds the client as well, or has just lent it.
+        // The holder of the stream also holds the client, or has just lent it to us.
         let lent = self.stopped.try_recv().ok();
         let Some(client) = lent.or_else(|| self.client.upgrade()) else { return };
         let incoming = &self.incoming;
@@ -225,11 +225,11 @@ impl Driver {
     }
 }
 
-/// Whether the service may be at work although the wait is over: nobody has signed that it is not.
+/// Whether the service may still be working although the wait is over: it has not signed that it is not.
 fn may_run(outcome: &Result<Answer, ClientError>) -> bool {
-    // The broker says the one over our own connection: the message went nowhere. The other comes with a signed refusal.
+    // `Forbidden` comes from the broker, over our own connection: the message went nowhere. `Clock` comes with a signed refusal.
     !matches!(outcome, Ok(_) | Err(ClientError::Forbidden { .. } | ClientError::Clock { .. }))
 }
 
-/// What could not be sent is tried again after this, unless something happens before.
+/// What could not be sent is tried again after this, unless something happens earlier.
 const TRY_AGAIN: Duration = Duration::from_millis(250);

@@ -1,5 +1,5 @@
 //! The application's side of one stream: frames become items, notifications, questions and the result.
-//! Never goes on after a part that is not what it must be.
+//! Never goes on after a part that is invalid.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -24,7 +24,7 @@ use crate::client::{Client, Inner};
 use crate::rpc::{Body, Id, Limits, Outcome, Request, Responses};
 use crate::wire::{FrameKind, Received};
 
-/// What the application has not had yet. Dropped, it cancels the call.
+/// What the application has not taken yet. Dropping it cancels the call.
 pub(super) struct Parts {
     pub(super) incoming: Arc<Incoming>,
     pub(super) observation: Observation,
@@ -34,9 +34,9 @@ pub(super) struct Parts {
     pub(super) on_notification: Option<Notified>,
     pub(super) max_bytes: usize,
     pub(super) place: Option<StreamPlace>,
-    /// Tells whoever looks after the call that nobody takes it any more, and lends the client for that.
+    /// Tells the driver that nobody takes the stream any more, and lends it the client for that.
     pub(super) stop: Option<(oneshot::Sender<Arc<Inner>>, Client)>,
-    /// Out of the frame that was taken last: one holds up to 50 of them.
+    /// From the frame that was taken last: one holds up to 50 of them.
     pub(super) ready: VecDeque<Part>,
     /// The pieces of the response so far.
     pub(super) text: Vec<u8>,
@@ -50,7 +50,7 @@ pub(super) enum Part {
 }
 
 impl Parts {
-    /// The next item or notification; `None` once there is nothing but the outcome.
+    /// The next item or notification; `None` once only the outcome is left.
     pub(super) fn poll_part(&mut self, context: &Context<'_>) -> Poll<Option<Part>> {
         loop {
             if let Some(part) = self.ready.pop_front() {
@@ -77,7 +77,7 @@ impl Parts {
         }
     }
 
-    /// Hands a notification to whoever wants it.
+    /// Hands a notification to the handler, if there is one.
     pub(super) fn notify(&self, note: Request) {
         if let Some(notified) = &self.on_notification {
             notified(note);
@@ -135,7 +135,7 @@ impl Parts {
             }
             FrameKind::Ask => self.incoming.ask(frame),
             FrameKind::Piece => self.add(&frame.payload)?,
-            // What had to end in the middle of its pieces has no response.
+            // A stream that had to end in the middle of its pieces has no response.
             FrameKind::End if frame.payload.is_empty() && !self.text.is_empty() => return Err(self.incoming.cut()),
             FrameKind::End => {
                 self.add(&frame.payload)?;
@@ -172,7 +172,7 @@ impl Parts {
     /// Nobody takes anything any more.
     fn stop(&mut self) {
         if let Some((stop, client)) = self.stop.take() {
-            // Whoever looked after it is gone if it has ended.
+            // The driver is gone if the stream has ended.
             drop(stop.send(client.0));
         }
         self.incoming.abandon();
@@ -185,7 +185,7 @@ impl Drop for Parts {
     }
 }
 
-/// One request object or an array of some, if all of it is valid.
+/// One request object, or an array of them, if all are valid.
 pub(super) fn requests(payload: &[u8]) -> Option<Vec<Request>> {
     match Body::parse(payload, &Limits::default()).ok()? {
         Body::Single(entry) => Some(vec![entry.ok()?]),
@@ -193,5 +193,5 @@ pub(super) fn requests(payload: &[u8]) -> Option<Vec<Request>> {
     }
 }
 
-/// How long the service's word is waited for.
+/// How long the service has to confirm.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(5);

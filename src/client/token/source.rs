@@ -19,7 +19,7 @@ use super::{FetchedToken, MAX_FETCHED, TokenFault, TokenSource};
 pub struct StaticToken(Zeroizing<String>);
 
 impl StaticToken {
-    /// This token.
+    /// A source of this token.
     #[must_use]
     pub fn new(token: impl Into<String>) -> Self {
         Self(Zeroizing::new(token.into()))
@@ -38,13 +38,13 @@ impl fmt::Debug for StaticToken {
     }
 }
 
-/// A token in a file that somebody else renews. It is read again at most once a second while calls are made, so that a
-/// new token is used soon after it was written, and the old one's revocation does no harm.
+/// A token in a file that somebody else renews. While calls are made, it is read again at most once a second, so that a
+/// new token is used soon after it was written, and revoking the old one does no harm.
 #[derive(Debug)]
 pub struct FileToken(PathBuf);
 
 impl FileToken {
-    /// The token in this file: at most 8 KiB of text, white space around it allowed. Readable by its owner alone.
+    /// The token in this file: at most 8 KiB of text, white space around it allowed. Only its owner may be able to read it.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
@@ -77,14 +77,14 @@ pub struct CommandToken {
 }
 
 impl CommandToken {
-    /// Runs `program` with `arguments` in `folder`, without a shell. It gets no input; what it prints to its standard
-    /// output is the token, its standard error is ours. It is killed after 10 s.
+    /// Runs `program` with `arguments` in `folder`, without a shell. It gets no input; its standard output is the
+    /// token, its standard error is ours. It is killed after 10 s.
     ///
-    /// A relative path with a slash starts at `folder`; a bare name is looked up in `PATH`. An empty `folder` is the
-    /// working folder.
+    /// A relative path with a slash starts from `folder`; a bare name is looked up in `PATH`. An empty `folder` means
+    /// the working directory.
     #[must_use]
     pub fn new(program: &str, arguments: impl IntoIterator<Item = String>, folder: &Path) -> Self {
-        // A program that is started in another folder would look for itself from there.
+        // A relative path to the program would be resolved from the folder that the program starts in.
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let path = Path::new(program);

@@ -144,7 +144,7 @@ async fn suspicion_has_the_source_asked_again_but_not_at_will() {
 #[tokio::test]
 async fn command_of_a_relative_folder_is_found_from_the_working_folder() {
     use std::os::unix::fs::PermissionsExt as _;
-    // Below the working folder, since that of a test cannot be changed.
+    // Below the working directory, since a test cannot change it.
     std::fs::create_dir_all("target").unwrap();
     let folder = tempfile::tempdir_in("target").unwrap();
     let relative = folder.path().strip_prefix(std::env::current_dir().unwrap()).unwrap_or(folder.path());
@@ -156,7 +156,7 @@ async fn command_of_a_relative_folder_is_found_from_the_working_folder() {
     let printed = command.fetch().await.unwrap();
     assert!(printed.starts_with("now ") && printed.ends_with(relative.to_str().unwrap()), "{printed}");
     assert!(!format!("{command:?}").contains("now"), "arguments may be secrets");
-    // A bare name is looked up in the path, and no folder is the working folder.
+    // A bare name is looked up in `PATH`, and an empty folder means the working directory.
     for folder in [relative, std::path::Path::new("")] {
         assert_eq!(CommandToken::new("echo", ["x".to_owned()], folder).fetch().await.unwrap().trim(), "x");
     }
