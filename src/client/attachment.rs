@@ -82,7 +82,7 @@ impl Attachment {
     fn open(media_type: String, path: &Path) -> io::Result<Self> {
         // Opening a pipe would wait for a writer.
         if !std::fs::metadata(path)?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let mut file = File::open(path)?;
         let (mut digest, mut size) = (Sha256::new(), 0_u64);

@@ -120,7 +120,7 @@ pub enum MemberFault {
     ServiceKey(KeyError),
     /// A key in `service_keys` that belongs to another service.
     #[error(
-        "`service_keys`: a kid does not begin with `svc:`, the environment, `/`, the service that it stands under, `:`"
+        "`service_keys`: a kid does not begin with `svc:<environment>/<service>:` of the service that it is listed under"
     )]
     OtherService,
     /// `nats`.

@@ -106,7 +106,7 @@ pub enum ClientError {
     Unverifiable(Unverifiable),
     /// The service signed an answer that JSON-RPC 2.0 does not allow. The service is at fault; it accepted the call, and the outcome is
     /// unknown.
-    #[error("the service's answer is no valid JSON-RPC answer to this call, outcome unknown: {0}")]
+    #[error("the service's answer is not a valid JSON-RPC answer to this call, outcome unknown: {0}")]
     Protocol(ProtocolError),
     /// The service answered with an error.
     #[error("{0}")]
@@ -126,7 +126,7 @@ pub enum ClientError {
     },
     /// The result does not fit the requested type, and the call was executed; or a part of a stream does not fit, and the call goes on
     /// until the stream is dropped.
-    #[error("{} is no {wanted}: {}", if *.is_part { "a part of the stream" } else { "the result" }, Reason(.cause))]
+    #[error("{} is not of type {wanted}: {}", if *.is_part { "a part of the stream" } else { "the result" }, Reason(.cause))]
     Decode {
         /// Whether it is an item or a notification of a stream.
         is_part: bool,
@@ -155,7 +155,7 @@ pub enum ClientError {
         why: StreamLoss,
     },
     /// The frames of a stream are signed, but do not form one stream. The service is at fault; the outcome is unknown.
-    #[error("the service's frames do not make one stream, outcome unknown: {0}")]
+    #[error("the service's frames do not form one stream, outcome unknown: {0}")]
     Frames(FrameFault),
     /// The result is larger than this stream accepts. The call was executed.
     #[error("the result has more than {limit} bytes: raise `max_bytes` of the request, or have the method return less")]
@@ -164,7 +164,7 @@ pub enum ClientError {
         limit: usize,
     },
     /// The stream ended with an error that it has already returned.
-    #[error("the stream has ended with an error, which was given out before")]
+    #[error("the stream has ended with an error, which it has already returned")]
     Ended,
     /// The call was stopped, see [`RequestBuilder::cancel_on`](super::RequestBuilder::cancel_on), and the service has not said in time what
     /// became of it. If it was `sent`, the outcome is unknown. A call that the service confirms as cancelled is [`ClientError::Remote`].
@@ -456,10 +456,10 @@ pub enum ProtocolError {
     #[error("it leaves a call of the batch unanswered")]
     Missing,
     /// What the service says about its methods is not a catalogue, or exceeds the bounds.
-    #[error("what it says of its methods is none of `rpc.discover`, or too much")]
+    #[error("what it says about its methods is not a catalogue, or is more than the client accepts")]
     Catalogue,
     /// A part of a stream that is not a JSON-RPC message of its kind.
-    #[error("a part of the stream is no valid {0}")]
+    #[error("a part of the stream is not a valid {0}")]
     Part(&'static str),
 }
 

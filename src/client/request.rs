@@ -221,9 +221,9 @@ impl RequestBuilder {
         self
     }
 
-    /// It goes on when nobody waits for it any more: dropping the future does not cancel it at the service. For work that
-    /// is to be done whether or not the caller stays to hear of it. Streams and subscriptions are always cancelled, since
-    /// nobody would take their frames.
+    /// Lets the call go on when nobody waits for it any more: dropping the future does not cancel it at the service. For work that must be
+    /// done whether or not the caller stays to hear of it. Streams and subscriptions are always cancelled, since nobody would take their
+    /// frames.
     pub fn detached(mut self) -> Self {
         self.detached = true;
         self

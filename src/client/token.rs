@@ -84,10 +84,10 @@ pub enum TokenFault {
     #[error("the token source gave more than {} bytes", MAX_FETCHED)]
     TooLong,
     /// Not UTF-8.
-    #[error("the token source gave something that is no text")]
+    #[error("the token source gave something that is not text")]
     NotText,
     /// The text is not an access token.
-    #[error("the token source gave something else than an access token: {0}")]
+    #[error("the token source gave something other than an access token: {0}")]
     NotAToken(TokenError),
     /// The token has no expiry, which services require.
     #[error("the access token has no `exp`")]

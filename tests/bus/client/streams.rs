@@ -163,7 +163,7 @@ async fn an_item_that_is_none_says_nothing_of_what_the_call_comes_to() {
     for _ in 0..2 {
         let error = within(SOON, items.next()).await.unwrap().unwrap_err();
         assert!(matches!(error, ClientError::Decode { is_part: true, .. }) && error.is_outcome_unknown(), "{error:?}");
-        assert!(error.to_string().starts_with("a part of the stream is no "), "{error}");
+        assert!(error.to_string().starts_with("a part of the stream is not of type "), "{error}");
     }
     within(SOON, items.finish::<serde_json::Value>()).await.unwrap();
     let sum = stage.client.request("site").stream::<u64>("site/add", (1, 2)).finish::<String>();

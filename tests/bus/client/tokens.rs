@@ -150,9 +150,9 @@ async fn token_command_that_fails_says_why_and_shows_nothing_it_printed() {
     let folder = tempfile::tempdir().unwrap();
     let cases = [
         ("exit", "echo s3cret; exit 3", "exit status: 3"),
-        ("text", "echo s3cret", "something else than an access token"),
+        ("text", "echo s3cret", "something other than an access token"),
         ("long", "head -c 9000 /dev/zero | tr '\\0' s", "more than 8192 bytes"),
-        ("binary", "printf '\\377\\376'", "no text"),
+        ("binary", "printf '\\377\\376'", "not text"),
     ];
     for (name, text, reason) in cases {
         let program = script(folder.path(), name, text);
