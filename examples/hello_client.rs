@@ -1,4 +1,4 @@
-//! Calls `math/add` of the service `math` with `planner.creds.json` from the working folder: see README.md.
+//! Calls `math/add` of the service `math` with `planner.creds.json` from the working directory: see README.md.
 
 use std::io::Write as _;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A service with one method. It needs `sealwire.toml` and what that names in the working folder: see README.md.
+//! A service with one method. It needs `sealwire.toml` and the files that it names in the working directory: see README.md.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -27,7 +27,7 @@ async fn main() {
 
 async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    // What it waits for, and what it does. A log that nobody takes ends nothing.
+    // Logs what the service waits for and does. The service goes on even if nobody reads the log.
     tracing_subscriber::fmt().with_ansi(colours).log_internal_errors(false).init();
     let config = Config::load("sealwire.toml")?;
     let (builder, options) = config.builder().await?;

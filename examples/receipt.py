@@ -1,10 +1,10 @@
-"""Checks, with two public keys and nothing else, that these bytes were asked, and that the service answered those to them.
+"""Checks, with two public keys and nothing else, that these bytes were the request, and that the service answered those to it.
 
     curl -sS -D head.txt -o answer.json -H 'content-type: application/json' \\
         --data-binary @call.json http://127.0.0.1:8480/rpc/math
     python examples/receipt.py call.json head.txt answer.json dev/math AGENT_KEY SERVICE_KEY
 
-The keys are Ed25519, in base64url: `sealwire keys list` shows the door's agent's, `sealwire keys new-service` the service's.
+The keys are Ed25519, in base64url: `sealwire keys list` shows that of the door's agent, `sealwire keys new-service` that of the service.
 """
 
 import base64
