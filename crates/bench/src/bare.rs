@@ -1,6 +1,6 @@
-//! Bare requests and answers of the same size, over the client library that one would take without Sealwire: what a call would
-//! cost if nothing were signed, checked or decided.
-//! Never publishes or subscribes outside of its own subjects.
+//! Bare requests and answers of the same size, over the client library that a user would take without Sealwire: what a call would cost if
+//! nothing were signed, checked or decided.
+//! Never publishes or subscribes outside its own subjects.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,22 +18,22 @@ use crate::crew::BenchError;
 use crate::plan::{MAX_IN_FLIGHT, Shape, Target};
 use crate::tally::Fault;
 
-/// What the broker's user of bare requests needs to publish and to subscribe.
+/// What the broker's user must be permitted to publish and subscribe to for bare requests.
 pub const BARE_SUBJECTS: &str = "sealwire-bench.>";
 
 /// Bare requests to compare with.
 #[derive(Debug)]
 pub struct Bare {
-    /// As whom the broker is asked.
+    /// The broker, and the login for it.
     pub bus: BusConfig,
     /// The size of a call's result, in bytes.
     pub result_bytes: usize,
 }
 
-/// What a response is around its result.
+/// The size of a response around its result.
 const AROUND_RESULT: usize = r#"{"jsonrpc":"2.0","result":,"id":1000000}"#.len();
-/// The value of an answer's one header, `Authentication-Info`, in bytes, as it came from the service `demo` for the agent `planner`: an
-/// HS256 proof. An EdDSA proof has 43 more.
+/// The size of the value of an answer's one header, `Authentication-Info`, in bytes, as it came from the service `demo` for the agent
+/// `planner`: an HS256 proof. An EdDSA proof has 43 more.
 const ANSWER_HEADER: usize = 415;
 /// How long connecting and a first answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -50,7 +50,7 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// As large as the messages of calls of `target`.
+    /// Messages as large as those of calls of `target`.
     pub(crate) async fn like(target: &Target, bare: &Bare) -> Result<Self, BenchError> {
         let calls = usize::try_from(target.shape.calls()).unwrap_or(1);
         let around = match target.shape {
@@ -81,7 +81,7 @@ impl Exchange {
             .name("sealwire bench, bare")
             .custom_inbox_prefix(&self.inbox)
             .connection_timeout(PATIENCE)
-            // Room for all that can be under way: what finds none is lost.
+            // Room for everything that can be under way: a message without room is lost.
             .subscription_capacity(MAX_IN_FLIGHT)
             .event_callback(move |event| {
                 heard.hear(event);
@@ -120,7 +120,7 @@ impl Exchange {
     }
 }
 
-/// What the broker complains of; the last one is kept.
+/// What the broker complains about; the last complaint is kept.
 #[derive(Debug, Clone, Default)]
 struct Complaints(Arc<Mutex<Option<String>>>);
 
@@ -142,7 +142,7 @@ fn header(name: &'static str, bytes: usize) -> HeaderMap {
     headers
 }
 
-/// How long the value of a call's one header is.
+/// The length of the value of a call's one header.
 async fn authorization(target: &Target) -> Result<usize, BenchError> {
     let credentials = &target.credentials;
     let token = credentials.tokens().map_err(ClientError::from)?.fetch().await;
@@ -167,8 +167,8 @@ async fn authorization(target: &Target) -> Result<usize, BenchError> {
     Ok(signed.authorization.len())
 }
 
-/// Answers bare requests until it is dropped, on a thread and a connection of its own, as a service has them. It is no process of its
-/// own: that would need the login handed to it, and somebody to end it, and the threads' processor time can be told apart.
+/// Answers bare requests until it is dropped, on a thread and a connection of its own, as a service does. It is not a separate process:
+/// that would need the login handed to it and somebody to end it, and the threads' processor time can be told apart.
 #[derive(Debug)]
 pub(crate) struct Responder {
     _stop: oneshot::Sender<()>,
@@ -178,7 +178,7 @@ pub(crate) struct Responder {
 pub(crate) const RESPONDER: &str = "bare-responder";
 
 impl Responder {
-    /// Starts it, and has it answer a first request.
+    /// Starts it, and makes it answer a first request.
     pub(crate) async fn start(exchange: &Exchange) -> Result<Self, BenchError> {
         let (stop, stopped) = oneshot::channel();
         let (tell, told) = oneshot::channel();
@@ -186,7 +186,7 @@ impl Responder {
         crate::crew::thread(RESPONDER.to_owned(), move || async move {
             match subscribed(&answering).await {
                 Ok((client, requests, complaints)) => {
-                    // Whoever waited for it may have been stopped.
+                    // The caller may have been stopped meanwhile.
                     drop(tell.send(Ok(complaints)));
                     tokio::select! {
                         () = answer(&client, requests, &answering.answer) => {}
@@ -225,7 +225,7 @@ async fn subscribed(exchange: &Exchange) -> Result<(Client, async_nats::Subscrib
 async fn answer(client: &Client, mut requests: async_nats::Subscriber, (headers, payload): &(HeaderMap, Bytes)) {
     while let Some(request) = requests.next().await {
         if let Some(reply) = request.reply {
-            // A client that is closed gives no further requests.
+            // A closed client yields no further requests.
             drop(client.publish_with_headers(reply, headers.clone(), payload.clone()).await);
         }
     }

@@ -1,14 +1,14 @@
 //! Processor time of this process' threads and of processes beside it, from `/proc`.
-//! Never takes the time of a process for that of another one that got its number later.
+//! Never mistakes another process that got its number later for the same one.
 
 use std::time::Duration;
 
-/// A process of this machine whose processor time is told.
+/// A process of this machine whose processor time is reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
-    /// How it is called.
+    /// Its name in the report.
     pub name: String,
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
 }
 
@@ -18,18 +18,18 @@ const TICK: Duration = Duration::from_millis(10);
 /// The processor time of a process, or of threads, until now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// When it was started: no other process with its number has the same. Of this process, nothing.
+    /// When the process was started, which no other process with the same id shares; 0 for this process' own threads.
     started: u64,
     time: Duration,
 }
 
 impl Spent {
-    /// All threads of a process, those that have ended included; `None` if there is none.
+    /// All threads of a process, including those that have ended; `None` if there is no such process.
     pub(crate) fn by(pid: u32) -> Option<Self> {
         Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// This process' threads whose names begin so, to the nanosecond. All of them must live until it is asked for again.
+    /// This process' threads whose names begin with `name`, to the nanosecond. All of them must live until the next reading.
     pub(crate) fn by_threads(name: &str) -> Option<Self> {
         let threads = std::fs::read_dir("/proc/self/task").ok()?;
         let spent = threads.filter_map(|thread| {
@@ -41,7 +41,7 @@ impl Spent {
         Some(Self { started: 0, time: Duration::from_nanos(spent.sum()) })
     }
 
-    /// proc_pid_stat(5). The name, in parentheses, may hold anything.
+    /// proc_pid_stat(5). The name, in parentheses, may contain anything.
     fn parse(stat: &str) -> Option<Self> {
         let (_, fields) = stat.rsplit_once(") ")?;
         let field = |number: usize| fields.split(' ').nth(number - 3)?.parse::<u64>().ok();
@@ -49,7 +49,7 @@ impl Spent {
         Some(Self { started: field(22)?, time: TICK * ticks })
     }
 
-    /// What it has spent since; `None` if it is another process.
+    /// The time spent since `before`; `None` if it is another process.
     pub(crate) fn since(self, before: Self) -> Option<Duration> {
         (self.started == before.started).then(|| self.time.saturating_sub(before.time))
     }

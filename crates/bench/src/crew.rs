@@ -23,30 +23,30 @@ use crate::tally::Tally;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// It cannot be measured.
+    /// The plan cannot be carried out.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// One of the connections did not come about.
+    /// One of the connections failed.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The broker's user may not do what bare requests need.
+    /// The broker does not permit its user what bare requests need.
     #[error("the broker does not let this user exchange bare requests: {0}")]
     BareForbidden(String),
     /// Bare requests do not work for another reason.
     #[error("{0}")]
     Bare(String),
-    /// A process to watch is not there.
+    /// A process to watch does not exist.
     #[error("there is no process {pid} (`{name}`) here to read the processor time of")]
     NoProcess {
-        /// How it is called.
+        /// Its name in the report.
         name: String,
-        /// Its number.
+        /// Its process id.
         pid: u32,
     },
-    /// The system gives no thread.
+    /// The system provides no thread.
     #[error("the operating system does not give what it takes to wait: {0}")]
     Thread(#[from] std::io::Error),
-    /// A thread has ended, which is a fault in this library.
+    /// A thread has ended, which is a bug in this library.
     #[error("a thread of the load has ended")]
     Ended,
     /// It was stopped before anything was measured.
@@ -54,30 +54,30 @@ pub enum BenchError {
     Stopped,
 }
 
-/// How far it is.
+/// How far the measurement is.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
-    /// Of the time that it takes, warm-up included, 0 to 1.
+    /// The share of the total time, warm-up included, 0 to 1.
     pub share: f64,
-    /// Calls that are over.
+    /// Calls that have ended.
     pub done: u64,
 }
 
-/// How often progress is told.
+/// How often progress is reported.
 const TOLD_EVERY: Duration = Duration::from_millis(200);
-/// The length of one side's turn in a comparison: long enough for thousands of calls, and so short that what else the machine does
-/// meets both sides.
+/// The length of one side's turn in a comparison: long enough for thousands of calls, and short enough that other load on the machine
+/// affects both sides.
 const SLICE: Duration = Duration::from_secs(1);
-/// Fewer pairs of turns say nothing of their spread.
+/// Fewer pairs of turns say nothing about their spread.
 const PAIRS: u32 = 3;
-/// The part of a turn that does not count: until as many calls are under way as there should be.
+/// One part in so many of a turn does not count, until as many calls are under way as there should be.
 const LEAD: u32 = 10;
-/// How long before a span its threads are told of it, so that they begin together.
+/// How long before a span its threads are told about it, so that they begin together.
 const AHEAD: Duration = Duration::from_millis(5);
 /// How long leaving the broker may take.
 const CLOSED_WITHIN: Duration = Duration::from_millis(200);
 
-/// Measures as planned, or until `stop` completes: then calls under way have a moment left, and what was measured is told.
+/// Measures as planned, or until `stop` completes: calls under way then have a moment left, and what was measured is returned.
 ///
 /// # Errors
 /// [`BenchError`], if nothing was measured.
@@ -145,7 +145,7 @@ struct Turn {
     window: Duration,
 }
 
-/// The threads, and what they are to do.
+/// The threads, and what they have to do.
 struct Crew {
     workers: Vec<Worker>,
     warmup: Duration,
@@ -196,7 +196,7 @@ impl Crew {
                     };
                     Ok::<_, BenchError>(Share { target, client, bare, load, share, done, stop })
                 };
-                // Whoever asked may have gone; then there are no orders, either.
+                // The caller may have gone; then no orders come, either.
                 match connecting.await {
                     Ok(share) => {
                         drop(connected.send(Ok(())));
@@ -213,7 +213,7 @@ impl Crew {
         Ok(Self { workers, warmup, duration, watched, done, responder })
     }
 
-    /// One turn, or the two sides again and again, each first as often as second.
+    /// One turn, or the two sides alternately, each first as often as second.
     fn turns(&self) -> Vec<Turn> {
         if self.responder.is_none() {
             return vec![Turn { side: Side::Sealwire, lead: self.warmup, window: self.duration }];
@@ -261,7 +261,7 @@ impl Crew {
         Ok(Sample { tally, window: span.to().saturating_duration_since(span.from()), cpu: spent.collect() })
     }
 
-    /// Processor time so far, of all who take part.
+    /// Processor time so far, of everything that takes part.
     fn spent(&self, side: Side) -> Vec<(String, Option<Spent>)> {
         let own = match side {
             Side::Sealwire => vec![("client", "load-")],
@@ -283,7 +283,7 @@ impl Crew {
 
 async fn obey(share: Share, mut orders: mpsc::UnboundedReceiver<Order>) {
     while let Some(Order { side, span, answer }) = orders.recv().await {
-        // Whoever asked may have gone.
+        // The caller may have gone.
         drop(answer.send(share.work(side, &span).await));
     }
     drop(timeout(CLOSED_WITHIN, share.client.close()).await);

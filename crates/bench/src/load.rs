@@ -1,5 +1,5 @@
 //! One connection's share of the load: calls begun, waited for and counted, on one thread.
-//! Never begins one after the end, and never lets a slow one put off when the next one counts from.
+//! Never begins one after the end, and never lets a slow call delay the time that the next one counts from.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -19,24 +19,24 @@ use crate::pace::{Pacer, Schedule};
 use crate::plan::{Load, Shape, Target};
 use crate::tally::{Outcome, Tally};
 
-/// Whom is called.
+/// Which side is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Sealwire,
     Bare,
 }
 
-/// When calls are begun, and which of them count.
+/// When calls begin, and which of them count.
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
     start: Instant,
     from: Instant,
-    /// Earlier, once it was stopped.
+    /// The end of the window; earlier once it was stopped.
     to: Cell<Instant>,
 }
 
 impl Span {
-    /// Calls for `lead`, and then those that count for `window`.
+    /// A span with calls for `lead`, and then those that count for `window`.
     pub(crate) fn begin_at(start: Instant, lead: Duration, window: Duration) -> Self {
         let from = start + lead;
         Self { start, from, to: Cell::new(from + window) }
@@ -57,17 +57,17 @@ impl Span {
         self.to.set(self.to().min(now));
     }
 
-    /// Whether this is in the window.
+    /// Whether this is within the window.
     pub(crate) fn has(&self, at: Instant) -> bool {
         self.from <= at && at < self.to()
     }
 }
 
-/// How long calls that are under way have left when it is stopped. The command goes on for less than a second after a signal.
+/// How long calls under way have left once the measurement is stopped. The command goes on for less than a second after a signal.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(200);
 
-/// How long to wait after an error that nobody answered: one that this end finds by itself, such as a lost connection, costs no
-/// time, and would keep a processor busy with nothing.
+/// How long to wait after an error that is no answer: one that this end finds by itself, such as a lost connection, takes no time, and
+/// would keep a processor busy with nothing.
 const AFTER_A_FAULT: Duration = Duration::from_millis(10);
 
 /// A connection's share of the work.
@@ -78,7 +78,7 @@ pub(crate) struct Share {
     pub(crate) load: Load,
     /// This connection's number, and how many there are.
     pub(crate) share: (usize, usize),
-    /// Calls that are over, of all connections: for who watches.
+    /// Calls that have ended, over all connections: for progress.
     pub(crate) done: Arc<AtomicU64>,
     pub(crate) stop: watch::Receiver<Option<Instant>>,
 }
@@ -87,14 +87,14 @@ impl Share {
     /// Makes the calls of a span, and waits for those under way at its end.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system provides no thread.
     pub(crate) async fn work(&self, side: Side, span: &Span) -> std::io::Result<Tally> {
         let tally = RefCell::new(Tally::new());
         let under_way = Cell::new(0);
         let one = Calls { share: self, side, span, tally: &tally, under_way: &under_way };
         let mut stop = self.stop.clone();
         let stopped = async {
-            // Whoever could say so is gone only with the process.
+            // The sender is gone only if the process ends.
             if let Ok(at) = stop.wait_for(Option::is_some).await.map(|at| *at) {
                 span.stop(at.unwrap_or_else(Instant::now));
             }
@@ -134,7 +134,7 @@ impl Share {
         Ok(tally.into_inner())
     }
 
-    /// This connection's part of what is in flight.
+    /// This connection's part of the messages in flight.
     fn own(&self, in_flight: usize) -> usize {
         let (index, of) = self.share;
         in_flight / of + usize::from(index < in_flight % of)
@@ -200,7 +200,7 @@ struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// A place of the closed loop.
+    /// One place of the closed loop.
     async fn again_and_again(&self) {
         let mut begun = Instant::now();
         while begun < self.span.to() {
@@ -209,7 +209,7 @@ impl Calls<'_> {
         }
     }
 
-    /// One message, whose time counts from then.
+    /// One message, whose time counts from `from`.
     async fn once(&self, from: Instant) {
         self.under_way.set(self.under_way.get() + self.share.calls());
         let outcome = self.share.message(self.side).await;
@@ -223,7 +223,7 @@ impl Calls<'_> {
         }
     }
 
-    /// Waits for what is under way, and not much longer once it is stopped. Each call has its deadline.
+    /// Waits for what is under way, but not much longer once stopped. Each call has its deadline.
     async fn through<F: Future<Output = ()>>(
         &self,
         calls: &mut FuturesUnordered<F>,

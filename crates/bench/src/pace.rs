@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// Equal distances in time, of which each connection has its share in turn.
+/// Points in time at equal distances, of which each connection takes its share in turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Schedule {
     start: Instant,
@@ -25,7 +25,7 @@ impl Schedule {
     pub(crate) fn due(&self, number: u64) -> Instant {
         let (index, of) = self.share;
         let place = number as f64 * of as f64 + index as f64;
-        // What lies beyond all time is never reached.
+        // A time that is too far away for the clock is never reached.
         let after = Duration::try_from_secs_f64(place / self.per_second).unwrap_or(Duration::MAX);
         self.start.checked_add(after).unwrap_or_else(|| self.start + FAR)
     }
@@ -36,7 +36,7 @@ impl Schedule {
         let (index, of) = self.share;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 24 h times a million")]
         let mut number = ((seconds * self.per_second - index as f64) / of as f64).max(0.0) as u64;
-        // Rounding, by one at most.
+        // Corrects rounding, by one at most.
         while number > 0 && self.due(number - 1) >= end {
             number -= 1;
         }
@@ -47,10 +47,10 @@ impl Schedule {
     }
 }
 
-/// Longer than anything is measured.
+/// Longer than any measurement.
 const FAR: Duration = Duration::from_secs(10 * 86_400);
 
-/// Tells how many calls are due, until it is dropped. On a thread of its own: the timers of the runtime count whole
+/// Tells how many calls are due, until it is dropped. On a thread of its own: the runtime's timers count whole
 /// milliseconds, which is more than many calls take.
 #[derive(Debug)]
 pub(crate) struct Pacer {
@@ -64,11 +64,11 @@ struct Told {
     changed: Notify,
 }
 
-/// What the operating system's own timers add to a wait; to wake more often than that tells nothing.
+/// What the operating system's own timers add to a wait; waking more often gains nothing.
 const FINEST: Duration = Duration::from_micros(50);
 
 impl Pacer {
-    /// Begins to tell of the first `total` calls of `schedule`.
+    /// Begins to count the first `total` calls of `schedule` as they become due.
     pub(crate) fn start(index: usize, schedule: Schedule, total: u64) -> std::io::Result<Self> {
         let told = Arc::<Told>::default();
         let (stop, stopped) = channel::<()>();
@@ -93,7 +93,7 @@ impl Pacer {
         self.told.due.load(Ordering::Acquire)
     }
 
-    /// Completes when there may be more.
+    /// Completes when more may be due.
     ///
     /// Cancel safety: nothing is lost.
     pub(crate) async fn changed(&self) {

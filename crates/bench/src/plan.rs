@@ -13,52 +13,52 @@ use crate::cpu::Watched;
 pub struct Plan {
     /// What is called.
     pub target: Target,
-    /// How much of it.
+    /// How much load.
     pub load: Load,
-    /// Over how many connections to the broker, each with a thread of its own: 1 to [`MAX_CONNECTIONS`].
+    /// The number of connections to the broker, each with a thread of its own: 1 to [`MAX_CONNECTIONS`].
     pub connections: usize,
-    /// How long calls are made before those that count.
+    /// How long calls are made before the ones that count.
     pub warmup: Duration,
-    /// How long calls that count are made; of a comparison, both sides together. 100 ms to 24 h.
+    /// How long calls are made that count; in a comparison, both sides together. 100 ms to 24 h.
     pub duration: Duration,
     /// Bare requests to compare with.
     pub bare: Option<Bare>,
-    /// Processes whose processor time is told.
+    /// Processes whose processor time is reported.
     pub watched: Vec<Watched>,
 }
 
 /// What is called.
 #[derive(Debug)]
 pub struct Target {
-    /// As whom, and where.
+    /// Who calls, and where.
     pub credentials: Credentials,
     /// The service.
     pub service: String,
     /// The method.
     pub method: String,
-    /// Its parameters, as they are.
+    /// Its parameters, unchanged.
     pub params: Option<Box<RawValue>>,
     /// How long one call may take.
     pub deadline: Duration,
-    /// On the method's own subject.
+    /// Whether to publish on the method's own subject.
     pub on_method_subject: bool,
-    /// In which form.
+    /// The form of the calls.
     pub shape: Shape,
 }
 
 /// The form of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// A message for each.
+    /// One message for each call.
     Single,
-    /// So many in one message: 1 to 50.
+    /// This many in one message: 1 to 50.
     Batch(usize),
-    /// A call that sends items while it runs, to its end.
+    /// A call that sends items while it runs, followed to its end.
     Stream,
 }
 
 impl Shape {
-    /// How many calls a message has.
+    /// How many calls a message contains.
     pub(crate) fn calls(self) -> u64 {
         match self {
             Self::Single | Self::Stream => 1,
@@ -67,16 +67,16 @@ impl Shape {
     }
 }
 
-/// How much.
+/// How much load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
-    /// A closed loop: so many messages are under way at any time, and each that is answered is followed by another.
+    /// A closed loop: this many messages are under way at any time, and each that is answered is followed by another.
     InFlight(usize),
-    /// An open loop: messages are due at this rate, whatever becomes of those before.
+    /// An open loop: messages are due at this rate, whatever becomes of earlier ones.
     Rate {
         /// Messages a second, all connections together.
         per_second: f64,
-        /// The most that are under way. One that finds no place waits, and its latency goes on.
+        /// The most that are under way. A message that finds no place waits, and its latency goes on.
         in_flight: usize,
     },
 }
@@ -97,14 +97,14 @@ pub const MAX_IN_FLIGHT: usize = 65_536;
 pub const MAX_CONNECTIONS: usize = 256;
 /// The highest rate, in messages a second: more than one broker carries.
 pub const MAX_RATE: f64 = 1_000_000.0;
-/// What a client has of open streams.
+/// The most open streams of one client.
 const MAX_STREAMS: usize = 256;
-/// What SPEC.md allows.
+/// The most calls in a batch that SPEC.md allows.
 const MAX_BATCH: usize = 50;
 
 const DURATIONS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
 
-/// What cannot be measured.
+/// Why a plan cannot be carried out.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
     /// [`Plan::connections`].
@@ -121,7 +121,7 @@ pub enum PlanError {
         /// What they share.
         in_flight: usize,
     },
-    /// More streams than clients can have.
+    /// More streams than the clients can have.
     #[error(
         "a connection has at most {MAX_STREAMS} streams, so {connections} of them have no place for {in_flight} in flight"
     )]
@@ -143,13 +143,13 @@ pub enum PlanError {
     /// [`Plan::warmup`].
     #[error("warming up takes 24h at most")]
     Warmup,
-    /// Streams have nothing to be compared with.
+    /// Streams cannot be compared with bare requests.
     #[error("bare requests have one answer: a stream cannot be compared with them")]
     BareStream,
 }
 
 impl Plan {
-    /// Whether it can be carried out.
+    /// Checks whether it can be carried out.
     ///
     /// # Errors
     /// [`PlanError`] names what is out of its range.

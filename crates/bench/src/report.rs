@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::load::Side;
 use crate::tally::{Failed, Latency, Tally};
 
-/// All of it.
+/// Everything that was measured.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Calls of the service.
@@ -16,22 +16,22 @@ pub struct Report {
     pub stopped: bool,
 }
 
-/// One side.
+/// What was measured of one side.
 #[derive(Debug)]
 pub struct Measured {
     tally: Tally,
     window: Duration,
     cpu: Vec<Cpu>,
-    /// The calls in whose time the processor time was spent, those of the warm-up included.
+    /// The calls that the processor time was spent on, including those of the warm-up.
     cpu_calls: u64,
     /// Of each turn: calls a second, and the median latency in seconds.
     turns: Vec<(f64, Option<f64>)>,
 }
 
-/// A ratio of two sides, over pairs of turns that followed each other.
+/// A ratio of the two sides, over pairs of consecutive turns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
-    /// That of the middle pair.
+    /// The median of all pairs.
     pub median: f64,
     /// The lowest.
     pub min: f64,
@@ -48,7 +48,7 @@ pub(crate) struct Sample {
     pub(crate) cpu: Vec<Cpu>,
 }
 
-/// Processor time of one who took part; `None` if it is not known.
+/// Processor time of one participant; `None` if it is not known.
 #[derive(Debug)]
 pub(crate) struct Cpu {
     pub(crate) name: String,
@@ -74,7 +74,7 @@ impl Report {
         self.ratio(|turn| Some(turn.0))
     }
 
-    /// The median latency, in those of bare requests.
+    /// The median latency, as a multiple of that of bare requests.
     #[must_use]
     pub fn p50(&self) -> Option<Spread> {
         self.ratio(|turn| turn.1)
@@ -110,25 +110,25 @@ impl Measured {
         }
     }
 
-    /// Calls that were begun in the time that counts, or due in it, and are over.
+    /// Calls that were begun, or due, in the time that counts, and have ended.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.tally.calls
     }
 
-    /// Those with a result.
+    /// Calls with a result.
     #[must_use]
     pub fn results(&self) -> u64 {
         self.tally.results
     }
 
-    /// What streams sent beside their results.
+    /// What streams sent besides their results.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.tally.items
     }
 
-    /// Those without, the most frequent first.
+    /// The failures of calls without a result, the most frequent first.
     #[must_use]
     pub fn failed(&self) -> Vec<&Failed> {
         let mut failed: Vec<&Failed> = self.tally.failed.iter().collect();
@@ -136,25 +136,25 @@ impl Measured {
         failed
     }
 
-    /// Calls that were over, before the time that counts began for them.
+    /// Calls that began before the time that counts, and have ended.
     #[must_use]
     pub fn warmup(&self) -> u64 {
         self.tally.warmup
     }
 
-    /// Calls that were due and never begun, since as many as allowed were under way until the end.
+    /// Calls that were due but never begun, because the limit of calls under way was reached until the end.
     #[must_use]
     pub fn not_begun(&self) -> u64 {
         self.tally.not_begun
     }
 
-    /// Calls under way that nobody waited for any longer, because of a signal.
+    /// Calls under way that were given up because of a signal.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.tally.given_up
     }
 
-    /// How long it was counted.
+    /// The length of the time that counts.
     #[must_use]
     pub fn window(&self) -> Duration {
         self.window
@@ -172,13 +172,13 @@ impl Measured {
         rate(self.tally.items_in_window, self.window)
     }
 
-    /// How long messages took of which every call has a result.
+    /// The latency of messages whose calls all have a result.
     #[must_use]
     pub fn latency(&self) -> &Latency {
         &self.tally.latency
     }
 
-    /// Processor time for each call, warm-up included, by who spent it; `None` where it is not known.
+    /// Processor time for each call, warm-up included, by participant; `None` where it is not known.
     pub fn cpu_per_call(&self) -> impl Iterator<Item = (&str, Option<Duration>)> {
         self.cpu.iter().map(|Cpu { name, spent }| {
             let each = spent.filter(|_| self.cpu_calls > 0).map(|spent| spent.div_f64(self.cpu_calls as f64));
@@ -196,7 +196,7 @@ impl Spread {
         values.sort_by(f64::total_cmp);
         let (min, max, pairs) = (*values.first()?, *values.last()?, values.len());
         let at = |index: usize| values.get(index).copied();
-        // Of an even number, between the two in the middle.
+        // For an even number, halfway between the two in the middle.
         let median = (at((pairs - 1) / 2)? + at(pairs / 2)?) / 2.0;
         Some(Self { median, min, max, pairs })
     }

@@ -1,5 +1,5 @@
 //! The latency curve as a picture: SVG text, without anything that runs or is fetched.
-//! Never writes a name into it as it stands.
+//! Never writes a name without escaping it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,8 +13,8 @@ const AXES: (f64, f64) = (620.0, 290.0);
 const COLOURS: [&str; 2] = ["#1f77b4", "#ff7f0e"];
 const POINTS: u32 = 400;
 
-/// Latency by percentile, with a logarithmic axis of percentiles: as far from 99 to 99.9 as from 90 to 99, as HdrHistogram's
-/// own plots have it. Each curve has a name.
+/// Latency by percentile, with a logarithmic axis of percentiles: 99 to 99.9 is as far as 90 to 99, as in HdrHistogram's own plots. Each
+/// curve has a name.
 #[must_use]
 pub fn curve(title: &str, curves: &[(&str, &Latency)]) -> String {
     let nines = curves.iter().map(|(_, latency)| nines(latency)).fold(1.0, f64::max);
@@ -90,12 +90,12 @@ pub fn curve(title: &str, curves: &[(&str, &Latency)]) -> String {
     svg
 }
 
-/// How far a curve goes: to the percentile that one of its calls stands for.
+/// How far a curve goes: to the percentile that a single one of its calls stands for.
 fn nines(latency: &Latency) -> f64 {
     (latency.count().max(10) as f64).log10().min(6.0)
 }
 
-/// What the longest time is told in.
+/// The unit for the longest time.
 fn unit(longest: Duration) -> (Duration, &'static str) {
     match longest {
         longest if longest < Duration::from_millis(2) => (Duration::from_micros(1), "µs"),
@@ -115,7 +115,7 @@ fn steps(most: f64) -> (f64, u32) {
     (step, count.max(1))
 }
 
-/// XML 1.0 §2.4; what is no character of XML becomes one that stands for it.
+/// Escapes text by XML 1.0 §2.4, and replaces characters that XML does not allow.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

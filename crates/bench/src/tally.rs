@@ -1,5 +1,5 @@
 //! What became of calls: counts, and latencies in bounded memory.
-//! Never puts the time of a call without a result among those with one.
+//! Never counts the time of a call without a result among those with one.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use sealwire::client::{ClientError, ErrorKind};
 
 use crate::load::Span;
 
-/// How long calls took that had a result.
+/// How long calls with a result took.
 #[derive(Debug, Clone)]
 pub struct Latency(Histogram<u64>);
 
-/// 1 µs to an hour, in nanoseconds; what is longer counts as an hour.
+/// 1 µs to an hour, in nanoseconds; longer times count as an hour.
 const BOUNDS: (u64, u64) = (1_000, 3_600_000_000_000);
 /// Values are kept to less than one in a thousand.
 const DIGITS: u8 = 3;
@@ -28,17 +28,17 @@ impl Latency {
     }
 
     fn add(&mut self, other: &Self) {
-        // Those of equal bounds always fit.
+        // Histograms with equal bounds always fit.
         let _ = self.0.add(&other.0);
     }
 
-    /// How many there are.
+    /// The number of calls.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// What a share of them, 0 to 1, did not exceed; `None` if there are none.
+    /// The latency that a share of the calls, 0 to 1, did not exceed; `None` if there are none.
     #[must_use]
     pub fn at(&self, share: f64) -> Option<Duration> {
         (self.count() > 0).then(|| Duration::from_nanos(self.0.value_at_quantile(share)))
@@ -56,7 +56,7 @@ impl Latency {
 pub enum Fault {
     /// The client's error.
     Call(Box<ClientError>),
-    /// That of a bare request.
+    /// The error of a bare request.
     Bare(String),
 }
 
@@ -76,7 +76,7 @@ impl From<ClientError> for Fault {
 }
 
 impl Fault {
-    /// What is counted as one.
+    /// Faults with the same key are counted together.
     fn key(&self) -> Key {
         match self {
             Self::Call(error) => (Some(error.kind()), error.remote().map(sealwire::RpcError::code)),
@@ -84,7 +84,7 @@ impl Fault {
         }
     }
 
-    /// Whether somebody has answered: then the next call costs no more than this one did.
+    /// Whether somebody answered: if so, the next call costs no more than this one did.
     pub(crate) fn is_answer(&self) -> bool {
         matches!(self, Self::Call(error) if error.remote().is_some())
     }
@@ -102,7 +102,7 @@ pub struct Failed {
     pub count: u64,
 }
 
-/// The most kinds of errors that are told apart: codes are a service's own choice. What comes later is counted with the last.
+/// The most kinds of errors that are told apart: codes are a service's own choice. Later kinds are counted with the last.
 const MAX_KINDS: usize = 64;
 
 /// What became of one message.
@@ -110,13 +110,13 @@ const MAX_KINDS: usize = 64;
 pub(crate) struct Outcome {
     /// Calls with a result.
     pub(crate) results: u64,
-    /// What they sent beside it.
+    /// Items that they sent besides.
     pub(crate) items: u64,
-    /// Why others have none, and how many.
+    /// Why other calls have no result, and how many.
     pub(crate) faults: Vec<(Fault, u64)>,
 }
 
-/// What became of many.
+/// What became of many messages.
 #[derive(Debug)]
 pub(crate) struct Tally {
     /// Calls, results and items of the window: of messages that were begun, or due, in it.
@@ -124,7 +124,7 @@ pub(crate) struct Tally {
     pub(crate) results: u64,
     pub(crate) items: u64,
     pub(crate) failed: Vec<Failed>,
-    /// Of messages of which every call has a result.
+    /// Of messages whose calls all have a result.
     pub(crate) latency: Latency,
     /// Calls before the window.
     pub(crate) warmup: u64,
@@ -133,7 +133,7 @@ pub(crate) struct Tally {
     pub(crate) items_in_window: u64,
     /// Calls that were due in the window and never begun.
     pub(crate) not_begun: u64,
-    /// Calls that nobody waited for any longer, because of a signal.
+    /// Calls that were given up because of a signal.
     pub(crate) given_up: u64,
 }
 
