@@ -1,14 +1,14 @@
-//! Visits every state that can be reached, nearest first, and shows the way to the first bad one. Compares whole states,
-//! so nothing is missed because two of them have the same hash.
+//! Visits every reachable state, nearest first, and shows the path to the first bad one. Compares whole states, so
+//! nothing is missed because two of them have the same hash.
 //!
-//! Not the crate `stateright`: it brings a web server and a third line of `rand` into the tree, keeps 64-bit fingerprints
-//! instead of states, and what is needed of it is this page.
+//! Not the crate `stateright`: it brings a web server and a third line of `rand` into the tree, keeps 64-bit fingerprints instead of
+//! states, and all that is needed of it is this page.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write as _};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// What can happen.
+/// What is explored: states, and the steps between them.
 pub(crate) trait Model {
     type State: Clone + Eq + Hash + Debug;
     type Step: Clone + Debug;
@@ -18,21 +18,21 @@ pub(crate) trait Model {
     /// Every step that can be taken from `state`, and where it leads.
     fn steps(&self, state: &Self::State, next: &mut Vec<(Self::Step, Self::State)>);
 
-    /// What must never be seen.
+    /// Whether this must never be seen.
     fn is_bad(&self, state: &Self::State) -> bool;
 
-    /// What was seen along the way, so that a model in which nothing ever happens is noticed.
+    /// Whether something is worth counting, so that a model in which nothing ever happens is noticed.
     fn is_notable(&self, state: &Self::State) -> bool;
 }
 
 /// How an exploration ended.
 pub(crate) struct Explored {
     pub(crate) states: usize,
-    /// The most steps that a state is away from the start.
+    /// The most steps from the start to a state.
     pub(crate) depth: usize,
     /// How many states are notable.
     pub(crate) notable: usize,
-    /// The shortest way to a bad state, step by step.
+    /// The shortest path to a bad state, step by step.
     pub(crate) counterexample: Option<Vec<String>>,
 }
 
@@ -49,9 +49,9 @@ impl Explored {
 /// Visits all states, or those up to the first bad one.
 ///
 /// # Panics
-/// When there are more than `most`: the bounds of the model are wrong then, and nothing is said about it.
+/// If there are more than `most`: the bounds of the model are wrong then, and nothing is known about it.
 pub(crate) fn explore<M: Model>(model: &M, most: usize) -> Explored {
-    // By state: its place in `met`.
+    // By state: its position in `met`.
     let mut known: HashMap<M::State, usize, BuildHasherDefault<Quick>> = HashMap::default();
     let mut met: Vec<Met<M>> = Vec::new();
     let mut notable = 0;
@@ -81,7 +81,7 @@ pub(crate) fn explore<M: Model>(model: &M, most: usize) -> Explored {
     Explored { states: met.len(), depth, notable, counterexample: None }
 }
 
-/// FNV-1a, a word at a time: states are many small numbers, and whoever makes them is no attacker.
+/// FNV-1a, one byte for each value: states are many small numbers, and no attacker makes them.
 struct Quick(u64);
 
 impl Default for Quick {
@@ -99,7 +99,7 @@ impl Hasher for Quick {
         self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     }
 
-    /// What kind of variant an enum has.
+    /// The discriminant of an enum.
     fn write_isize(&mut self, number: isize) {
         self.write_u8(number.to_le_bytes()[0]);
     }
@@ -112,7 +112,7 @@ impl Hasher for Quick {
 /// A state, and how it was reached first.
 struct Met<M: Model> {
     state: M::State,
-    /// The place of the state before it.
+    /// The position of the state before it.
     before: usize,
     step: Option<M::Step>,
     depth: usize,

@@ -1,22 +1,20 @@
-//! The shared replay guard's protocol, and its hand-over to and from the local one, as a model of which every state is
-//! visited: no message is executed twice. And with a rule taken out, one is: each rule has such a test, so that neither the
-//! rules nor the model can rot unnoticed.
+//! A model of the shared replay guard's protocol, and of its hand-over to and from the local one. Every state is visited: no message is
+//! executed twice. If a rule is taken out, one is: each rule has such a test, so that neither the rules nor the model can rot unnoticed.
 //!
-//! What is modelled is the code's decisions; `rules.rs` names the function of each. One message, with W = 1 and S = 1, is offered
-//! to every replica at every time, in every order with everything else: others' messages, looks at the stream, questions that
-//! reach the broker late, answers that are lost or judged late (a process that is slow just takes no step), starts and stops,
-//! faults of the brokers, and clocks that say at each reading whatever they may. The bounds: three machines, two or three
-//! processes at a time; at most two starts, one fault of a broker, and one process that nobody hears for a while; two
-//! brokers; the time from the first moment at which the message can be admitted until the stream has forgotten it.
+//! The model covers the code's decisions; `rules.rs` names the function of each. One message, with W = 1 and S = 1, is offered to every
+//! replica at every time, in every order with everything else: others' messages, looks at the stream, questions that reach the broker late,
+//! answers that are lost or judged late (a slow process just takes no step), starts and stops, faults of the brokers, and clocks that show
+//! at each reading anything that they may. The bounds: three machines, two or three processes at a time; at most two starts, one fault of a
+//! broker, and one process that nobody hears from for a while; two brokers; the time from the first moment at which the message can be
+//! admitted until the stream has forgotten it.
 //!
-//! What is assumed: a look at the stream is one step; an election takes longer than a look is trusted; what a backup
-//! lacks is not made up for by others' messages within that time; brokers tell the truth, and the right time; replicas that
-//! serve hear each other on the bus within less than a guard that has begun to serve waits, and one that was not heard for a
-//! while does not stop before that; machines that take over from each other with a local guard have clocks within S of
-//! each other. Seconds are not cut into parts, and a local guard never knows how lately its predecessor ran, which would
-//! only let it wait for less (`Lease::knows_of_late`).
+//! The assumptions: a look at the stream is one step; an election takes longer than a look is trusted; what a backup lacks is not made up
+//! for by others' messages within that time; brokers tell the truth, and the right time; serving replicas hear each other on the bus in
+//! less time than a guard waits that has begun to serve, and one that was not heard for a while does not stop before that; machines that
+//! take over from each other with a local guard have clocks within S of each other. Seconds are not divided, and a local guard never knows
+//! how recently its predecessor ran, which would only let it wait for less (`Lease::knows_of_late`).
 //!
-//! Nothing but tests, in a package of their own so that they alone are optimized, which makes them eight times as fast.
+//! Only tests, in a package of their own so that they alone are optimized, which makes them eight times as fast.
 
 #![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
@@ -57,7 +55,7 @@ impl Model for Guards<'_> {
     }
 }
 
-/// Every state with all rules: `least` of them, or the model has lost some of its life.
+/// Visits every state with all rules: at least `least` of them, or the model has lost some of its behaviour.
 fn never_twice(bounds: &Bounds, least: usize) {
     let all = explore(&Guards { rules: Rules::ALL, bounds }, MOST);
     assert!(all.counterexample.is_none(), "executed twice:{}", all.story());
@@ -66,14 +64,14 @@ fn never_twice(bounds: &Bounds, least: usize) {
     assert!(states >= least && notable > least / 20, "{states} states, {notable} in which it was executed");
 }
 
-/// Without some of the rules the message is executed twice. Prints how.
+/// Without some of the rules, the message is executed twice. Prints how.
 fn twice(bounds: &Bounds, rules: Rules) {
     let found = explore(&Guards { rules, bounds }, MOST);
     assert!(found.counterexample.is_some(), "never executed twice in {} states", found.states);
     println!("{} states;{}", found.states, found.story());
 }
 
-/// Without either of two rules it is not executed twice, and without both it is.
+/// Without either of two rules the message is not executed twice; without both it is.
 fn stand_in(bounds: &Bounds, one: Rules, other: Rules, neither: Rules) {
     for rules in [one, other] {
         let all = explore(&Guards { rules, bounds }, MOST);
@@ -219,7 +217,7 @@ fn with_clocks_that_nobody_compares_it_executes_twice() {
     twice(&cluster(), Rules { clock_compared: false, ..ALL });
 }
 
-/// A process that stood still for an election goes on by what it saw before.
+/// A process that stood still for an election goes on with what it saw before.
 #[test]
 fn with_a_look_trusted_for_longer_than_an_election_it_executes_twice() {
     twice(&cluster(), Rules { short_trust: false, ..ALL });
@@ -230,7 +228,7 @@ fn without_entering_again_after_a_silence_a_restored_backup_executes_twice() {
     twice(&single(), Rules { silence_enters: false, ..ALL });
 }
 
-/// Two rules that stand in for each other: whoever missed a change of leader was silent for as long.
+/// Two rules that stand in for each other: a replica that missed a change of leader was silent for as long.
 #[test]
 fn without_a_fence_for_the_leader_nor_for_silence_an_election_executes_twice() {
     let (leader, silence) = (Rules { leader_fence: false, ..ALL }, Rules { silence_enters: false, ..ALL });
@@ -273,13 +271,13 @@ fn with_ones_own_id_taken_under_any_number_it_executes_twice() {
     twice(&single(), Rules { own_number: false, ..ALL });
 }
 
-/// The promise needs this assumption, and the model shows that it does.
+/// The promise needs this assumption, as the model shows.
 #[test]
 fn with_machines_whose_clocks_differ_by_twice_the_skew_local_guards_execute_twice() {
     twice(&Bounds { ahead: world::S, ..kinds() }, ALL);
 }
 
-/// The explorer by itself: a grid of 4 x 3 with one corner that is bad.
+/// The explorer on its own: a grid of 4 x 3 with one corner that is bad.
 #[test]
 fn the_explorer_visits_every_state_once_and_shows_the_shortest_way() {
     struct Grid(Option<(u8, u8)>);

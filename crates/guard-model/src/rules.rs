@@ -5,15 +5,15 @@ use super::world::{Check, EXP, Guard, IAT, Replica, Run, S, Stored, Watch, World
 /// The rules. A test takes each one out and expects the message to be executed twice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// A shared guard that enters vouches for nothing before, unless a peer does.
+    /// A shared guard that enters vouches for nothing before that, unless a peer does.
     pub(crate) fence_at_start: bool,
     /// A guard enters when its replica begins to serve, and not only when it is opened.
     pub(crate) fence_when_serving: bool,
     /// Only replicas that serve vouch for others.
     pub(crate) serving_vouches: bool,
-    /// They do so by a look at the stream that is later than the entry of the one that listens.
+    /// They do so only with a look at the stream that is later than the entry of the one that listens.
     pub(crate) fresh_word: bool,
-    /// A local guard's fence covers what a machine whose clock is ahead by S has admitted.
+    /// A local guard's fence covers what a machine with a clock ahead by S has admitted.
     pub(crate) handover_margin: bool,
     /// Replicas whose guards differ do not serve beside each other.
     pub(crate) agreement_check: bool,
@@ -23,25 +23,25 @@ pub(crate) struct Rules {
     pub(crate) clock_reread: bool,
     /// The clock is compared with the broker's.
     pub(crate) clock_compared: bool,
-    /// After a change of leader that was not watched, the memory counts from its term.
+    /// After a change of leader that was not watched, the memory counts from the new leader's term.
     pub(crate) leader_fence: bool,
     /// A verification is believed for less time than an election takes.
     pub(crate) short_trust: bool,
-    /// A guard that has not looked for as long enters again.
+    /// A guard that has not looked for that long enters again.
     pub(crate) silence_enters: bool,
     /// The memory does not reach back before the stream's creation and its oldest message.
     pub(crate) reach_fence: bool,
     /// Each stream has a name of its own, and an answer counts only under the verified one.
     pub(crate) epoch_name: bool,
-    /// A probe that is not recognised says that ids were lost.
+    /// A probe that is not recognised shows that ids were lost.
     pub(crate) probe_check: bool,
     /// So does a sequence number that goes back.
     pub(crate) sequence_check: bool,
     /// An answer counts only over the connection that was verified.
     pub(crate) line_check: bool,
-    /// A check that is asked again takes a known id for its own only if the stored content says so.
+    /// A check that is repeated takes a known id for its own only if the stored content says so.
     pub(crate) own_content: bool,
-    /// And only if it is stored under a number above all that were seen before it was asked first.
+    /// And only if it is stored under a number above all that were seen before the check was first asked.
     pub(crate) own_number: bool,
 }
 
@@ -69,7 +69,7 @@ impl Rules {
     };
 }
 
-/// `retention::UNSEEN`: a leader that is lost is missed for longer.
+/// `retention::UNSEEN`: a lost leader is missed for longer.
 const UNSEEN: u8 = 1;
 
 /// For how many ticks a verification is believed.
@@ -77,7 +77,7 @@ fn trusted_for(rules: &Rules) -> u8 {
     if rules.short_trust { UNSEEN } else { 3 }
 }
 
-/// What was admitted by the broker's time `at` was issued at most at `at + 2S`; 0 is long ago.
+/// What was admitted at the broker's time `at` was issued at `at + 2S` at the latest; 0 is long ago.
 fn fence_of(at: u8) -> u8 {
     if at == 0 { 0 } else { at + 2 * S }
 }
@@ -88,8 +88,8 @@ fn holds(clock: u8, fence: u8) -> bool {
 }
 
 impl Replica {
-    /// What this replica's clock may say: any time within the tolerated difference, another one each time. A clock that
-    /// nobody compares may be wrong by more.
+    /// What this replica's clock may show: any time within the tolerated difference, another one at each reading. A
+    /// clock that nobody compares may be wrong by more.
     fn clocks(now: u8, ahead: u8, compared: bool) -> impl Iterator<Item = u8> {
         let off = if compared { 0 } else { S };
         now.saturating_sub(S + off)..=now + ahead + off
@@ -99,12 +99,12 @@ impl Replica {
         self.fence.max(self.entry)
     }
 
-    /// `link::VerifiedStream`, as long as it is believed: `Shared::agree`.
+    /// `link::VerifiedStream`, while it is believed: `Shared::agree`.
     fn up(&self, rules: &Rules) -> Option<Watch> {
         self.watch.filter(|watch| watch.age <= trusted_for(rules) && !self.enters)
     }
 
-    /// Another one that serves, and shares no memory with this one.
+    /// Whether the other one serves and shares no memory with this one.
     fn may_not_serve_beside(&self, other: &Self) -> bool {
         other.run == Run::Serving && (self.guard == Guard::Local || other.guard != self.guard)
     }
@@ -163,7 +163,7 @@ impl World {
         true
     }
 
-    /// Suspended, and not heard of by anybody.
+    /// The process is suspended, and nobody hears from it.
     pub(crate) fn stands_still(&mut self, replica: usize) -> bool {
         let own = &mut self.replicas[replica];
         let may = self.pauses > 0 && own.run == Run::Serving;
@@ -174,8 +174,8 @@ impl World {
         may
     }
 
-    /// Resumed. What it does first is up to chance, but for what is in the way of every message: a local guard's lease
-    /// (`Lease::has_lapsed`), a shared guard's age of its last look.
+    /// The process is resumed. What it does first is up to chance, except for what precedes every message: a local
+    /// guard's lease (`Lease::has_lapsed`), the age of a shared guard's last look.
     pub(crate) fn goes_on(&mut self, replica: usize, rules: &Rules) -> bool {
         let now = self.now;
         let own = &mut self.replicas[replica];
@@ -186,7 +186,7 @@ impl World {
         true
     }
 
-    /// Whether two serve that may not, and can hear each other.
+    /// Whether two serve that must not, and can hear each other.
     pub(crate) fn is_to_yield(&self) -> bool {
         self.replicas.iter().any(|own| own.must_yield && self.offends(own))
     }
@@ -211,7 +211,7 @@ impl World {
         true
     }
 
-    /// Killed, or stopped in good order: which is a kill at a moment without a check.
+    /// Killed, or stopped in an orderly way, which is like a kill at a moment without a check.
     pub(crate) fn stops(&mut self, replica: usize) -> bool {
         let own = &mut self.replicas[replica];
         let was = own.run;
@@ -264,8 +264,8 @@ impl World {
         }
         let is_unbroken = last.is_some_and(|last| last.unbroken) || !rules.line_check;
         if gap.is_some() || enters || !is_unbroken {
-            // An answer to a check that began before proves nothing now: `VerifiedStream::continues`. It is asked again, of
-            // the same memory: in another one the fence lies ahead of the message anyway.
+            // An answer to a check that began earlier proves nothing now: `VerifiedStream::continues`. The check is repeated, in the same
+            // memory: in another one the fence lies ahead of the message anyway.
             let is_same = gap.is_none() && !enters;
             let again = own.check.highest().filter(|_| is_same).map(|highest| Check::Again { highest: *highest });
             own.check = again.unwrap_or(Check::None);
@@ -274,8 +274,7 @@ impl World {
         true
     }
 
-    /// `GuardMonitor::claim`: the probe says what its replica vouched for when it looked last, to those who have
-    /// entered since.
+    /// `GuardMonitor::claim`: the probe tells those who have entered since what its replica vouched for when it last looked.
     fn vouches(&mut self, replica: usize, own: Replica, rules: &Rules) {
         let serves = own.run == Run::Serving || !rules.serving_vouches;
         let Some(up) = own.up(rules).filter(|up| serves && up.same_name) else { return };
@@ -289,7 +288,7 @@ impl World {
         }
     }
 
-    /// `Shared::admit` up to the question, or `LocalGuard::admit` whole.
+    /// `Shared::admit` up to the question, or all of `LocalGuard::admit`.
     pub(crate) fn offered(&mut self, replica: usize, rules: &Rules, ahead: u8) -> bool {
         let now = self.now;
         let own = &mut self.replicas[replica];
@@ -319,13 +318,13 @@ impl World {
         true
     }
 
-    /// The question is at the broker, however late: `ask::ask`, and `Answer::heard`.
+    /// The question arrives at the broker, however late: `ask::ask`, and `Answer::heard`.
     pub(crate) fn asked(&mut self, replica: usize, rules: &Rules) -> bool {
         let own = self.replicas[replica];
         let Guard::Shared(broker) = own.guard else { return false };
         let highest = match (own.check, own.up(rules)) {
             (Check::Asked { highest }, _) => highest,
-            // By a link that is up: `Shared::ask_again`.
+            // Over a link that is up: `Shared::ask_again`.
             (Check::Again { .. }, Some(watch)) => watch.number,
             _ => return false,
         };
@@ -345,7 +344,7 @@ impl World {
         true
     }
 
-    /// The question is at the broker, or lost, and its answer is lost or late.
+    /// The question arrives at the broker or is lost, and its answer is lost or late.
     pub(crate) fn unheard(&mut self, replica: usize) -> bool {
         let own = self.replicas[replica];
         let (Guard::Shared(broker), Check::Asked { highest } | Check::Again { highest }) = (own.guard, own.check)
@@ -379,7 +378,7 @@ impl World {
 }
 
 impl Watch {
-    /// From when on the memory may have a gap: `RetentionTracker::observe`, of the same stream.
+    /// Since when the memory may have a gap: `RetentionTracker::observe`, for the same stream.
     fn gap(&self, now: u8, term: u8, forgot: bool, number: u8, rules: &Rules) -> Option<u8> {
         let back = rules.sequence_check && (number < self.number || self.set_back);
         if (forgot && rules.probe_check) || back {

@@ -3,11 +3,11 @@
 use super::rules::Rules;
 use super::world::{Fault, MEMORY, Run, Stream, World};
 
-/// A leader that is lost is replaced after this many ticks at least; one that hands over, at once.
+/// A lost leader is replaced after this many ticks at least; one that hands over, at once.
 const ELECTION: u8 = 2;
 /// A backup is older than the interval between two looks at the stream.
 const OLD_BACKUP: u8 = 2;
-/// Ages are told apart up to this one.
+/// Ages are distinguished up to this one.
 const OLD: u8 = 4;
 
 impl World {
@@ -30,14 +30,14 @@ impl World {
             let Some(watch) = &mut replica.watch else { continue };
             watch.age = older(watch.age);
             if watch.set_back && watch.age >= OLD_BACKUP {
-                // Others have stored more since than the backup lacked.
+                // Others have since stored more than the backup lacked.
                 (watch.set_back, watch.number) = (false, 0);
                 replica.check.highest().into_iter().for_each(|highest| *highest = 0);
             }
         }
     }
 
-    /// Stores one more at a broker whose stream has a leader, or the message's own id. The sequence number, unless the id
+    /// Stores another message, or the message's own id, at a broker whose stream has a leader. Returns the sequence number, unless the id
     /// is known.
     pub(crate) fn store(&mut self, broker: usize, is_id: bool) -> Option<Option<u8>> {
         let now = self.now;
@@ -54,7 +54,7 @@ impl World {
         Some(Some(stream.last))
     }
 
-    /// Makes the stream that is missing.
+    /// Creates the missing stream.
     pub(crate) fn create(&mut self, broker: usize, rules: &Rules, clustered: bool) {
         let term = if clustered { self.now } else { 0 };
         self.brokers[broker].stream = Some(Stream { created: self.now, first: None, term, last: 0, id: None });
@@ -101,7 +101,7 @@ impl World {
         true
     }
 
-    /// Another leader, which has everything up to the number `kept`.
+    /// Elects another leader, which has everything up to the number `kept`.
     pub(crate) fn elects(&mut self, broker: usize, kept: u8) -> bool {
         let now = self.now;
         let place = &mut self.brokers[broker];
@@ -128,7 +128,7 @@ impl World {
 
     pub(crate) fn backs_up(&mut self, broker: usize) -> bool {
         let place = &mut self.brokers[broker];
-        // One that holds the id is of no use to anybody.
+        // A backup that holds the id is of no use to anybody.
         let lacks = place.stream.is_some_and(|stream| stream.id.is_none());
         let is_first = place.backup.is_none() && self.faults > 0 && lacks;
         place.backup = place.backup.or(place.stream.map(|stream| (0, stream)));

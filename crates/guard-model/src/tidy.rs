@@ -1,4 +1,4 @@
-//! One form for all worlds that differ in nothing that matters, so that there are few enough to visit each.
+//! Gives worlds that differ in nothing that matters one form, so that there are few enough to visit them all.
 
 use super::world::{Check, EXP, Guard, IAT, Replica, Run, S, Stored, World};
 
@@ -7,7 +7,7 @@ impl World {
     pub(crate) fn tidied(mut self) -> Self {
         let now = self.now;
         for replica in &mut self.replicas {
-            // Nobody whose clock is right admits it any more, however often it is asked for.
+            // Nobody whose clock is right admits it any more, however often it is asked again.
             if now >= EXP + S && matches!(replica.check, Check::Again { .. }) {
                 replica.check = Check::None;
             }
@@ -41,7 +41,7 @@ impl World {
             }
         }
         for stream in self.brokers.iter_mut().filter_map(|broker| broker.stream.as_mut()) {
-            // What is this young already fences the message.
+            // Anything this young already fences the message.
             stream.created = stream.created.min(IAT - 2 * S);
             stream.first = stream.first.map(|first| first.min(IAT - 2 * S));
             stream.term = stream.term.min(IAT - 2 * S);
@@ -51,7 +51,7 @@ impl World {
         self
     }
 
-    /// Which sequence number is higher matters, and not by how much: others' messages fill any room.
+    /// It matters which sequence number is higher, but not by how much: others' messages fill any gap.
     fn number_anew(&mut self) {
         let may_lose_a_part = self.faults > 0 || self.brokers.iter().any(|broker| broker.lost.is_some());
         let mut numbers = [false; 64];
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// A run that cannot execute the message any more, and can only tell its fence and be seen on the bus.
+    /// A run that can no longer execute the message, and can only tell its fence and be seen on the bus.
     fn past(replica: Replica) -> Replica {
         let Replica { run, guard, still, must_yield, left, .. } = replica;
         Replica { fence: IAT, run, guard, still, must_yield, left, ..Replica::down() }

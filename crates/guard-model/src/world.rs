@@ -1,6 +1,6 @@
 //! What the model is about: replicas, their streams, and one message that somebody offers again and again.
 //!
-//! One message is enough: the guard judges each by itself. What other messages do to it is that they raise the stream's
+//! One message is enough: the guard judges each by itself. All that other messages do to it is raise the stream's
 //! sequence numbers (`Step::Others`). Whoever captured the message may offer it to any replica at any time, so that is
 //! not part of the state. Time is in whole ticks; several things may happen in one, in every order. Time 0 is long ago.
 
@@ -11,8 +11,9 @@ pub(crate) const S: u8 = 1;
 /// When the message is issued; it expires at `EXP`, so it lives as long as the window allows.
 pub(crate) const IAT: u8 = 4;
 pub(crate) const EXP: u8 = IAT + 1;
-/// How long the stream remembers: what is admitted first at `IAT - 2S` by the broker's clock may come last before
-/// `EXP + S` by that clock. The code keeps a minute, of which this takes one S: `SharedConfig::memory`.
+/// How long the stream remembers: a message that is first admitted at `IAT - 2S` by the broker's clock may come for the
+/// last time before `EXP + S` by that clock. The code keeps a minute more, for which this takes one S:
+/// `SharedConfig::memory`.
 pub(crate) const MEMORY: u8 = EXP - IAT + 3 * S;
 /// The last tick: everything that was stored first has been forgotten by then.
 pub(crate) const END: u8 = IAT - 2 * S + MEMORY;
@@ -24,7 +25,7 @@ pub(crate) const REPLICAS: usize = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     pub(crate) replicas: [Replica; REPLICAS],
-    /// How many brokers have a stream, each another one.
+    /// How many brokers have a stream, each its own.
     pub(crate) brokers: usize,
     /// How many processes may run at a time.
     pub(crate) at_once: usize,
@@ -33,13 +34,13 @@ pub(crate) struct Bounds {
     /// How often a process may be started.
     pub(crate) starts: u8,
     pub(crate) may_start: Vec<Guard>,
-    /// How often a process may stand still so that nobody hears of it. That it just takes no steps for a while, though it
-    /// is heard of, needs no number.
+    /// How often a process may stand still so that nobody hears from it. That it just takes no steps for a while, but is heard, needs no
+    /// limit.
     pub(crate) pauses: u8,
     /// How many faults of brokers there may be, and which.
     pub(crate) faults: u8,
     pub(crate) may_fail: Vec<Fault>,
-    /// How far replicas' clocks may be ahead of the broker's while they are right; behind it, up to S.
+    /// How far replicas' clocks may be ahead of the broker's and count as right; behind it, up to S.
     pub(crate) ahead: u8,
 }
 
@@ -58,7 +59,7 @@ pub(crate) enum Fault {
     /// All nodes die: the same name, the same creation, and nothing in it.
     Emptied,
     Removed,
-    /// A backup, at least two ticks old, takes the place of the stream.
+    /// A backup, at least two ticks old, replaces the stream.
     Restored,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct World {
     pub(crate) starts: u8,
     pub(crate) pauses: u8,
     pub(crate) faults: u8,
-    /// The second is another one only by mistake.
+    /// The second is used only by mistake.
     pub(crate) brokers: [Broker; 2],
     pub(crate) replicas: [Replica; REPLICAS],
 }
@@ -77,7 +78,7 @@ pub(crate) struct World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Broker {
     pub(crate) stream: Option<Stream>,
-    /// For how long there is no leader.
+    /// For how long there has been no leader.
     pub(crate) lost: Option<u8>,
     /// A backup, and its age.
     pub(crate) backup: Option<(u8, Stream)>,
@@ -88,11 +89,11 @@ pub(crate) struct Stream {
     pub(crate) created: u8,
     /// When its oldest message was stored.
     pub(crate) first: Option<u8>,
-    /// Since when its leader leads; 0 outside a cluster.
+    /// Since when its leader has led; 0 outside a cluster.
     pub(crate) term: u8,
     /// The last sequence number.
     pub(crate) last: u8,
-    /// Under which number the id is stored, and when it was.
+    /// The number under which the id is stored, and when it was stored.
     pub(crate) id: Option<(u8, u8)>,
 }
 
@@ -101,21 +102,21 @@ pub(crate) struct Stream {
 pub(crate) struct Replica {
     pub(crate) run: Run,
     pub(crate) guard: Guard,
-    /// It stands still, for so long.
+    /// It stands still, for this long.
     pub(crate) still: Option<u8>,
-    /// It began to serve while another one stood still that it may not serve beside.
+    /// It began to serve beside one that stood still, and that it must not serve beside.
     pub(crate) must_yield: bool,
     /// The nonce is in the memory of this process.
     pub(crate) holds: bool,
-    /// A local guard's fence; of a shared one, what is stale for what was seen of the memory.
+    /// A local guard's fence; for a shared one, what is stale given what was seen of the memory.
     pub(crate) fence: u8,
     /// What is stale because this replica has entered: `retention::Entry`.
     pub(crate) entry: u8,
-    /// It is to enter with its next look: `Shared::enter`.
+    /// It enters with its next look: `Shared::enter`.
     pub(crate) enters: bool,
     /// It has entered, and nobody has vouched for it: `RetentionTracker::awaits_claim`.
     pub(crate) listens: bool,
-    /// The state file of a local guard: survives.
+    /// The state file of a local guard, which survives.
     pub(crate) left: u8,
     pub(crate) watch: Option<Watch>,
     /// The fence that a peer's probe has told since.
@@ -127,7 +128,7 @@ pub(crate) struct Replica {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Run {
     Down,
-    /// The guard is open, nobody was asked who else serves.
+    /// The guard is open; nobody was asked yet who else serves.
     Open,
     Serving,
 }
@@ -138,7 +139,7 @@ pub(crate) enum Run {
 pub(crate) struct Watch {
     /// How long ago it was, up to `OLD`.
     pub(crate) age: u8,
-    /// The stream still has the name that was seen, the creation, the leader's term.
+    /// The stream still has the name, the creation and the leader's term that were seen.
     pub(crate) same_name: bool,
     pub(crate) same_creation: bool,
     pub(crate) same_term: bool,
@@ -149,7 +150,7 @@ pub(crate) struct Watch {
     pub(crate) probe_there: bool,
     /// The stream was set back so far that no number reaches this one while the look is trusted.
     pub(crate) set_back: bool,
-    /// It was after all who listen had entered.
+    /// It came after everybody who listens had entered.
     pub(crate) is_word: bool,
 }
 
@@ -173,7 +174,7 @@ pub(crate) enum Check {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Stored {
     No,
-    /// But not under a number above all that were seen before the question.
+    /// Yes, but not under a number above all that were seen before the question.
     Low,
     High,
 }
@@ -237,12 +238,12 @@ impl Replica {
         }
     }
 
-    /// Has served for long, with a local guard.
+    /// Has served for a long time, with a local guard.
     pub(crate) fn local() -> Self {
         Self { run: Run::Serving, ..Self::down() }
     }
 
-    /// Has served for long with the stream at `broker`, and verified it just now.
+    /// Has served for a long time with the stream at `broker`, and verified it just now.
     pub(crate) fn shared(broker: u8) -> Self {
         Self { run: Run::Serving, guard: Guard::Shared(broker), watch: Some(Watch::now(1)), ..Self::down() }
     }
@@ -298,7 +299,7 @@ impl World {
         if is_over {
             return;
         }
-        // Replicas find each other within less than a guard that has begun to serve waits.
+        // Replicas find each other in less time than a guard waits that has begun to serve.
         if self.now < END && !(rules.agreement_check && self.is_to_yield()) {
             take(Step::Tick, &|world| {
                 world.tick();
