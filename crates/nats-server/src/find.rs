@@ -37,10 +37,10 @@ pub enum Origin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32, pub u32);
 
-/// No nats-server can be had.
+/// Why no nats-server is available.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// The user named a server and it cannot be used: nothing else is tried, since that would not be what was asked for.
+    /// The user named a server that cannot be used: nothing else is tried, since that would not be what was asked for.
     #[error("`{SERVER_VARIABLE}` names `{}`, which {reason}; correct it or unset it", path.display())]
     Named {
         /// What the variable says.
@@ -88,10 +88,10 @@ impl Environment {
     }
 }
 
-/// Finds a nats-server, or fetches the pinned one. Says on standard error what takes time and what was passed over. Blocks.
+/// Finds a nats-server, or fetches the pinned one. Reports on standard error what takes time and what was passed over. Blocks.
 ///
 /// # Errors
-/// [`FindError::Named`] when the user's own choice does not work, [`FindError::Unavailable`] when there is none to be had.
+/// [`FindError::Named`] if the user's own choice does not work, [`FindError::Unavailable`] if none is available.
 pub fn find() -> Result<Found, FindError> {
     find_in(&Environment::of_process(), &mut |note| eprintln!("note: {note}"))
 }
@@ -180,7 +180,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Names a nats-server to use instead of any other.
+/// The environment variable that names a nats-server to use instead of any other.
 pub const SERVER_VARIABLE: &str = "SEALWIRE_NATS_SERVER";
 
 /// The oldest supported release line: nothing here has been tried with an older one.

@@ -21,19 +21,19 @@ pub struct ServerOptions {
     /// The text of a configuration file: users, permissions, limits, TLS, clusters. Address, port, JetStream and its
     /// folder are set on the command line, which wins over this text.
     pub config: Option<String>,
-    /// The port on the loopback address; the server takes a free one when there is none given.
+    /// The port on the loopback address; if none is given, the server takes a free one.
     pub port: Option<u16>,
-    /// Where JetStream keeps its files; a scratch folder that goes with the server when there is none given.
+    /// Where JetStream keeps its files; if none is given, a scratch folder that goes with the server.
     pub store: Option<PathBuf>,
 }
 
-/// The server did not come up.
+/// Why the server did not come up.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A scratch folder, the log or the program could not be opened.
     #[error("`{}`: {source}", path.display())]
     File {
-        /// Which.
+        /// Which one.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -41,7 +41,7 @@ pub enum RunError {
     /// Somebody listens there already.
     #[error("port {0} of 127.0.0.1 is in use: give another one with `--port`, or end what listens there")]
     PortInUse(u16),
-    /// The server ended at once: mostly a mistake in the configuration text.
+    /// The server ended at once: usually a mistake in the configuration text.
     #[error("nats-server ended with {status}; the end of its log:\n{log}")]
     Ended {
         /// How it ended.
@@ -104,7 +104,7 @@ impl Running {
         self.port
     }
 
-    /// The process id; none after [`kill`](Self::kill).
+    /// The process id; `None` after [`kill`](Self::kill).
     pub fn pid(&self) -> Option<u32> {
         self.server.0.as_ref().map(|(child, _)| child.id())
     }
@@ -137,7 +137,7 @@ impl Running {
     /// Puts other users and permissions in force; connections whose users stay are kept. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// [`RunError::File`]. A mistake in the text is told in the server's log, and the text before stays in force.
+    /// [`RunError::File`]. A mistake in the text is reported in the server's log, and the text before stays in force.
     pub fn reload(&mut self, config: String) -> Result<(), RunError> {
         write_config(self.scratch.path(), &config)?;
         self.options.config = Some(config);
@@ -291,7 +291,7 @@ fn greets(port: u16) -> bool {
 /// A process that sees our end as the end of its input, and then ends the server and removes its scratch folder.
 ///
 /// Dropping [`Running`] does that in every ordinary case; this is for the others, such as SIGKILL or a test runner's
-/// timeout. The kernel's parent-death signal would need unsafe code and fires when the *thread* ends that started it.
+/// timeout. The kernel's parent-death signal would need unsafe code, and fires when the *thread* that started it ends.
 #[cfg(unix)]
 fn watch(server: &Child, scratch: &Path) -> Option<Child> {
     let mut command = Command::new("/bin/sh");
@@ -336,7 +336,7 @@ fn tail(log: &str) -> String {
     lines.iter().skip(lines.len().saturating_sub(12)).copied().collect::<Vec<_>>().join("\n")
 }
 
-/// A folder for its owner alone, whatever the process's umask is: everybody may look around in the folder that it is in.
+/// A folder for its owner alone, whatever the process's umask: everybody may look around in the folder that it is in.
 pub fn private<'a, 'b, 'c>(builder: &'c mut tempfile::Builder<'a, 'b>) -> &'c mut tempfile::Builder<'a, 'b> {
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
@@ -351,5 +351,5 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> RunError {
 /// A server is ready in about 30 ms; this is for a machine under heavy load, or a large store to recover.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-/// Its name in the scratch folder.
+/// The log's name in the scratch folder.
 const LOG: &str = "server.log";
