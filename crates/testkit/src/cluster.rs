@@ -1,5 +1,5 @@
 //! Several nats-servers that form a cluster on the loopback address and can be cut off from each other.
-//! Never connects two nodes but through a link that a test can cut.
+//! Never connects two nodes except through a link that a test can cut.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::{NatsServer, free_port, within};
 use sealwire_nats_server::ServerOptions;
 
-/// A cluster with JetStream on every node. Dropped, nothing of it remains.
+/// A cluster with JetStream on every node. When it is dropped, nothing of it remains.
 #[derive(Debug)]
 pub struct Cluster {
     /// In the order of their names `n0`, `n1`, …
@@ -35,8 +35,8 @@ impl Cluster {
                 routes.push(format!("nats://127.0.0.1:{}", link.port));
                 links.push(link);
             }
-            // Nodes tell each other their addresses; this one leads nowhere, so that only the links are used. Clients are
-            // not told any, so that a client behind a door has no other way.
+            // Nodes tell each other their addresses; this one leads nowhere, so that only the links are used. Clients are told none, so
+            // that a client behind a door has no other way.
             let config = format!(
                 "server_name: n{node}\ncluster {{ name: test, listen: \"127.0.0.1:{}\", advertise: \"127.0.0.1:1\", \
                  no_advertise: true, routes: [{}] }}\n",
@@ -54,7 +54,7 @@ impl Cluster {
         cluster
     }
 
-    /// The nodes' addresses, with `first` at their head.
+    /// The nodes' addresses, `first` before the others.
     pub fn bus(&self, first: usize) -> BusConfig {
         let size = self.nodes.len();
         let urls = (0..size).map(|step| self.nodes[(first + step) % size].url()).collect();
@@ -66,7 +66,7 @@ impl Cluster {
         BusConfig::open(&self.nodes[node].url())
     }
 
-    /// A way to one node alone that a test can cut.
+    /// A way to one node alone, which a test can cut.
     pub async fn door(&self, node: usize) -> (BusConfig, Link) {
         let link = Link::open(node, node, self.nodes[node].port()).await;
         (BusConfig::open(&format!("nats://127.0.0.1:{}", link.port)), link)
@@ -116,7 +116,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Ends what goes through and lets nothing new through, or does so again.
+    /// Ends what passes through and lets nothing new through, or lets it through again.
     pub fn cut(&self, cut: bool) {
         self.cut.send_replace(cut);
     }

@@ -26,7 +26,7 @@ use sha2::Digest as _;
 /// When the desk opens: seconds since the Unix epoch.
 pub const NOW: u64 = 1_790_000_000;
 
-/// A service `test/desk` and all that is needed to write to it.
+/// A service `test/desk`, and everything that is needed to write to it.
 pub struct Desk {
     pub service: Service,
     pub clock: Arc<ManualClock>,
@@ -36,16 +36,16 @@ pub struct Desk {
     policies: tempfile::TempDir,
 }
 
-/// What a test may want otherwise than usual.
+/// What a test may set differently.
 pub struct Setup {
     pub policy: &'static str,
     pub limits: ServiceLimits,
     pub wire: WireLimits,
     pub nonce_limits: NonceLimits,
     pub require_cnf: bool,
-    /// Instead of one that trusts the desk's own issuer.
+    /// Replaces the verifier that trusts the desk's own issuer.
     pub tokens: Option<TokenVerifier>,
-    /// Instead of a local one of the desk's own time. Then the desk's clock shows the real one.
+    /// Replaces the local guard at the desk's own time. The desk's clock then shows the real time.
     pub guard: Option<Arc<dyn ReplayGuard>>,
 }
 
@@ -92,7 +92,7 @@ impl Letter {
         (token.to_owned(), proof.to_owned())
     }
 
-    /// The same with another token or proof: what somebody on the way can do.
+    /// The same message with another token or proof: what somebody on the way can make.
     pub fn with_credentials(&self, token: &str, proof: &str) -> Self {
         let mut letter = self.clone();
         letter.headers.insert("Authorization", format!("NatsRpc {token}~{proof}"));
@@ -113,7 +113,7 @@ pub fn part(jws: &str, position: usize) -> Value {
 /// Workers may call everything that the desk offers; the vault is another matter.
 pub const POLICY: &str = "[role.worker]\nallow = [\"desk/*\"]\n";
 
-/// Workers may call every name there is or is not.
+/// Workers may call every name, whether there is such a method or not.
 pub const OPEN_POLICY: &str = "[role.worker]\nallow = [\"*\"]\n";
 
 /// The agents that every desk knows.
@@ -243,7 +243,7 @@ impl Desk {
         envelope(subject, reply, payload, signed)
     }
 
-    /// A message with a reply subject whose claims are as `change` leaves them, signed with the agent's key.
+    /// A message with a reply subject and the claims as `change` leaves them, signed with the agent's key.
     pub fn letter_claiming(&self, agent: &Agent, payload: &str, change: impl FnOnce(&mut ProofClaims)) -> Letter {
         let letter = self.letter(agent, payload);
         let mut claims = letter.claims();
@@ -272,7 +272,7 @@ impl Desk {
         Some(text(&sealed))
     }
 
-    /// Offers what is no good and returns the code of the answer; `None` for silence.
+    /// Offers an invalid letter and returns the code of the answer; `None` for silence.
     ///
     /// Unsigned answers must be one of the fixed hints, byte for byte.
     pub async fn offer(&self, letter: &Letter) -> Option<i64> {
@@ -377,7 +377,7 @@ pub fn digest(bytes: &[u8]) -> String {
     b64(&sha2::Sha256::digest(bytes))
 }
 
-/// A JWS over any header and any claims: what a holder of the key can make with other tools than ours.
+/// A JWS over any header and any claims: what a holder of the key can make with tools other than ours.
 pub fn jws(key: &HmacKey, header: &str, claims: &str) -> String {
     let input = format!("{}.{}", b64(header.as_bytes()), b64(claims.as_bytes()));
     let mut mac = hmac::Hmac::<sha2::Sha256>::new_from_slice(key.expose()).unwrap();

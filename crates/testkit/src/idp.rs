@@ -14,7 +14,7 @@ use sealwire::auth::{KeySet, Symmetric, TokenAlgorithm, TokenRules, TokenVerifie
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-/// The clock of these tests.
+/// The time of these tests.
 pub const NOW: u64 = 1_790_000_000;
 
 pub struct Idp {

@@ -103,7 +103,7 @@ pub const EXAMPLES: &[(&str, &str, Option<&str>)] = &[
     ),
 ];
 
-/// Whether two responses are the same but for white space, the order of members, and the order of a batch.
+/// Whether two responses are the same except for white space, the order of members, and the order of a batch.
 pub fn same_response(left: &str, right: &str) -> bool {
     match (serde_json::from_str(left), serde_json::from_str(right)) {
         (Ok(Value::Array(left)), Ok(Value::Array(mut rest))) => {

@@ -35,7 +35,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
 }
 
-/// All files below a folder, those behind links too.
+/// All files below a folder, including those behind links.
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
@@ -81,7 +81,7 @@ impl NatsServer {
     /// A server with all options in the caller's hands.
     pub async fn start_with_options(options: ServerOptions) -> Self {
         let spawn = move || loop {
-            // Of all ports only such a one is still free when the server is started again.
+            // Only such a port is still free when the server is started again.
             let port = options.port.unwrap_or_else(free_port);
             match nats_server::spawn(found(), &ServerOptions { port: Some(port), ..options.clone() }) {
                 Err(RunError::PortInUse(_)) if options.port.is_none() => {}
@@ -159,7 +159,7 @@ impl NatsServer {
         assert!(status.success(), "kill -s {name}: {status}");
     }
 
-    /// Has the server read another configuration text while it runs (SIGHUP).
+    /// Makes the server read another configuration text while it runs (SIGHUP).
     pub async fn reload(&self, config: &str) {
         let (file, before) = (self.running().log_file().with_file_name("server.conf"), self.log().len());
         std::fs::write(file, config).unwrap();
@@ -182,7 +182,7 @@ impl NatsServer {
     }
 }
 
-/// Waits for `future` at most `limit`.
+/// Waits for `future`, for `limit` at most.
 ///
 /// # Panics
 /// When the time is over, at the caller's line.
@@ -208,7 +208,7 @@ pub async fn settle(client: &async_nats::Client) {
     within(SOON, echo.next()).await.expect("the connection is up");
 }
 
-/// Publishes an answer on a connection of the client library's.
+/// Publishes an answer on a connection of the client library.
 pub async fn publish(client: &async_nats::Client, sealed: sealwire::wire::Sealed) {
     let (to, payload) = (sealed.to().to_owned(), sealed.payload().clone());
     match sealed.headers() {

@@ -14,7 +14,7 @@ pub enum Piece<'p> {
 /// A block between fences.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block<'p> {
-    /// What stands behind the first fence: a language, and sometimes a blank and a path.
+    /// What follows the first fence: a language, and sometimes a space and a path.
     pub info: &'p str,
     pub lines: Vec<&'p str>,
 }
@@ -22,7 +22,7 @@ pub struct Block<'p> {
 /// A command of a console, and what the page shows of its output.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Typed<'p> {
-    /// With its continuation lines.
+    /// Including its continuation lines.
     pub command: String,
     pub shown: Vec<&'p str>,
 }
@@ -45,7 +45,7 @@ pub fn blocks(text: &str) -> impl Iterator<Item = Block<'_>> {
     })
 }
 
-/// A line outside blocks holds no block that [`pieces`] would not see.
+/// Fails if a line outside blocks holds a block that [`pieces`] would not see.
 #[track_caller]
 pub fn assert_prose(line: &str) {
     let hidden = line.starts_with("    ") || ["```", "~~~"].iter().any(|fence| line.contains(fence));
@@ -78,7 +78,7 @@ impl<'p> Block<'p> {
     }
 }
 
-/// What stands under a heading of the second level.
+/// What follows a heading of the second level.
 #[track_caller]
 pub fn section<'p>(text: &'p str, heading: &str) -> &'p str {
     let (_, rest) =

@@ -1,5 +1,5 @@
 //! A Python interpreter with the packages that tests need, in an environment of its own.
-//! Never passes in silence where Python is missing: it says so, and under CI it fails.
+//! Never passes silently where Python is missing: it says so, and under CI it fails.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::{env, fs};
 
-/// The interpreter of an environment that has what `requirements.txt` pins by hash; made once, by tests/interop/install.py, and kept
+/// The interpreter of an environment that has what `requirements.txt` pins by hash; created once, by tests/interop/install.py, and kept
 /// between runs.
 ///
-/// `None` where that cannot be had; the reason was then printed. Under CI it is a failure instead.
+/// `None` where that is not possible; the reason was then printed. Under CI it is a failure instead.
 pub fn python() -> Option<&'static Path> {
     static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
     let found = PYTHON.get_or_init(|| match environment() {
@@ -45,7 +45,7 @@ fn environment() -> Result<PathBuf, String> {
     Ok(folder.join("bin/python"))
 }
 
-/// Runs to the end; what went wrong, on one line, if it did.
+/// Runs a command to its end; the error, if there is one, is a single line.
 fn run(command: &mut Command) -> Result<(), String> {
     let what = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|e| format!("`{what}` cannot be run: {e}"))?;

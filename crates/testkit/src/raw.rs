@@ -64,7 +64,7 @@ impl RawConnection {
         if errors.is_empty() { Ok(raw) } else { Err(errors) }
     }
 
-    /// Publishes with this header block as it is: version line, fields and the closing empty line are the caller's matter.
+    /// Publishes with this header block unchanged: version line, fields and the closing empty line are up to the caller.
     pub async fn hpub_raw(&mut self, subject: &str, reply: Option<&str>, headers: &[u8], payload: &[u8]) {
         let reply = reply.map(|reply| format!("{reply} ")).unwrap_or_default();
         let (head, total) = (headers.len(), headers.len() + payload.len());
@@ -79,8 +79,8 @@ impl RawConnection {
         self.send(&[line.as_bytes(), payload, b"\r\n"].concat()).await;
     }
 
-    /// Publishes poison at `per_second` for `time`: every kind in turn, every other one with a reply subject, to subjects
-    /// that `to` names for each. Returns how many were sent, which is the whole number whatever else the machine does.
+    /// Publishes poison at `per_second` for `time`: every kind in turn, every other one with a reply subject, to the subjects that `to`
+    /// names for each. Returns how many were sent, which is the full number whatever else the machine does.
     pub async fn flood(&mut self, per_second: u32, time: Duration, mut to: impl FnMut() -> (String, String)) -> u64 {
         let started = Instant::now();
         let (mut sent, mut kinds) = (0_u64, poison().into_iter().cycle());
@@ -106,13 +106,13 @@ impl RawConnection {
         }
     }
 
-    /// Subscribes, to see whether the server permits it; what arrives is passed over.
+    /// Subscribes, to see whether the server permits it; what arrives is ignored.
     pub async fn subscribe(&mut self, subject: &str, queue: Option<&str>) {
         let queue = queue.map(|queue| format!("{queue} ")).unwrap_or_default();
         self.send(format!("SUB {subject} {queue}{}\r\n", subject.len()).as_bytes()).await;
     }
 
-    /// Any bytes of the protocol.
+    /// Sends any bytes of the protocol.
     pub async fn send(&mut self, bytes: &[u8]) {
         within(LIMIT, self.stream.get_mut().write_all(bytes)).await.unwrap();
     }
@@ -164,7 +164,7 @@ pub fn poison_headers() -> [(&'static str, &'static [u8]); 9] {
     ]
 }
 
-/// The ones above, and what a lenient reader joins, trims or passes over.
+/// The ones above, and header blocks that a lenient reader joins, trims or skips.
 pub fn poison() -> Vec<(&'static str, Vec<u8>)> {
     let more: [(&str, &[u8]); 8] = [
         ("a folded line", b"NATS/1.0\r\nAuthorization: NatsRpc\r\n a.b.c~d.e.f\r\n\r\n"),

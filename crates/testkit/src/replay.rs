@@ -1,5 +1,5 @@
 //! What the tests of replay guards offer.
-//! Never signed: a guard is asked after the proof has held.
+//! Never signed: a guard is asked only after the proof was verified.
 
 use sealwire::auth::Nonce;
 use sealwire::{Clock as _, SystemClock};

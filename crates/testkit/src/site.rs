@@ -174,12 +174,12 @@ impl Served {
     }
 }
 
-/// A folder that a busy disk does not hold up, if the system has one: the local guard writes its lease every moment, and takes
-/// nothing once that took seconds.
+/// A folder that a busy disk does not hold up, if the system has one: the local guard writes its lease every moment, and accepts nothing
+/// once that took seconds.
 pub fn in_memory() -> tempfile::TempDir {
     const SHARED_MEMORY: &str = "/dev/shm";
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-    // Programs are run from it, and brokers keep their streams there. In containers it is often of 64 MiB.
+    // Programs are run from it, and brokers keep their streams there. In containers it often has only 64 MiB.
     let fits = |options: &str| {
         options.split(',').all(|option| match option.split_once('=') {
             Some(("size", size)) => {
@@ -208,7 +208,7 @@ pub fn sign(signer: &RequestSigner, subject: &str, reply: &str, payload: &str, t
     signer.sign(&signed_now(subject, reply, payload.as_bytes(), token))
 }
 
-/// What is signed now, for half a minute, without anything that a message may leave out.
+/// What is signed now, for half a minute, without anything optional.
 pub fn signed_now<'a>(subject: &'a str, reply: &'a str, payload: &'a [u8], token: &'a str) -> Signed<'a> {
     Signed {
         subject,
@@ -229,7 +229,7 @@ pub fn signed_now<'a>(subject: &'a str, reply: &'a str, payload: &'a [u8], token
 pub enum Answer {
     /// A signed answer, bound to the call.
     Signed(String),
-    /// An unsigned one.
+    /// An unsigned answer.
     Hint(String),
     /// The broker knows of nobody who listens.
     NoResponders,

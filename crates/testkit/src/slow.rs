@@ -1,4 +1,4 @@
-//! A broker behind a line that takes its time: every piece that goes over it is held up for as long as was set.
+//! A broker behind a slow line: every piece that passes over it is held up for as long as was set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ pub struct SlowLine {
 }
 
 impl SlowLine {
-    /// To the broker on this port; not slow yet.
+    /// A line to the broker on this port; not slow yet.
     pub async fn to(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let own = listener.local_addr().unwrap().port();
