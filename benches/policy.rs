@@ -16,15 +16,15 @@ use serde_json::value::RawValue;
 
 /// Monday, 2026-09-21 14:13:20 UTC.
 const NOW_MS: u64 = 1_790_000_000_000;
-/// How many times as long a decision may take with a thousand rules of other methods or about other callers as with ten.
-/// Evaluating them makes it 60 (measured before they were left out); the rest is the machine's unrest.
+/// The factor by which a decision may take longer with a thousand rules of other methods or about other callers than
+/// with ten. Evaluating those rules makes it 60 (measured before they were left out); the rest is noise of the machine.
 const FLAT: f64 = 1.3;
 
 /// How much is measured.
 struct Plan {
     sizes: [usize; 3],
     rounds: usize,
-    /// How long one case is asked in one round.
+    /// How long one case is run in one round.
     span: Duration,
     loads: usize,
     /// Methods with a rule each, to be loaded.
@@ -36,7 +36,7 @@ const MEASURE: Plan =
 const TRY: Plan = Plan { sizes: [2, 5, 10], rounds: 1, span: Duration::ZERO, loads: 1, most: 20 };
 
 fn main() {
-    // Cargo says `--bench` when it measures, and nothing when it tests.
+    // Cargo passes `--bench` when it measures, and nothing when it tests.
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let plan = if measuring { MEASURE } else { TRY };
     let stages = stages();
@@ -87,7 +87,7 @@ fn load(text: &str) -> PolicySet {
     PolicySet::from_texts([("bench.toml", text)], &Methods::from_files()).unwrap_or_else(|errors| panic!("{errors}")).0
 }
 
-/// One thing after the other that a decision does.
+/// What a decision does, one step after the other.
 fn stages() -> Vec<Case> {
     let declared = |count: usize| -> String {
         let params = (0..count).map(|n| format!("{{ name = \"p{n}\", type = \"integer\" }}"));
@@ -199,7 +199,7 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// How many times as long as the other it takes, in the same round.
+/// How many times as long the one takes as the other, in the same round.
 fn ratio(long: &[f64], short: &[f64]) -> f64 {
     median(long.iter().zip(short).map(|(long, short)| long / short))
 }
@@ -209,7 +209,7 @@ fn tables(plan: &Plan, stages: &[Case], stage_rounds: &[Vec<f64>], rows: &[Row],
     let mut text = format!("medians of {} rounds\n\n| stage | µs more | µs |\n|---|---|---|\n", plan.rounds);
     let mut below: Option<&Vec<f64>> = None;
     for (stage, rounds) in stages.iter().zip(stage_rounds) {
-        // The time and the argument are both beside the rule without conditions; the rest is one upon another.
+        // The time and the argument both build on the rule without conditions; each other stage builds on the one before.
         let base = if stage.name.starts_with("a condition") { stage_rounds.first() } else { below };
         let more = base.map_or(String::new(), |base| {
             format!("{:+.1}", us(median(rounds.iter().zip(base).map(|(now, before)| now - before))))

@@ -1,9 +1,9 @@
-//! How what a message costs grows with agents, with rules and with live nonces, and what each of them takes of memory.
+//! How the cost of a message grows with agents, with rules and with live nonces, and how much memory each of them takes.
 //! `cargo bench --bench scale` measures; under `cargo test` the same code runs once, small, to see that calls are answered.
 //!
-//! Every time is a median over rounds, of this thread's processor time for whole calls (`Service::handle`, as in the stages); a
-//! round takes all cases in turn, so that a busy moment of the machine falls on all of them. Memory is what the process has more of
-//! (`VmRSS`) once so many are there, so small counts say nothing.
+//! Every time is a median over rounds, of this thread's processor time for whole calls (`Service::handle`, as in the stages); a round takes
+//! all cases in turn, so that a busy moment of the machine falls on all of them. Memory is the growth of the process (`VmRSS`) once so many
+//! are there, so small counts say nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a measurement")]
 
 use std::fmt::Write as _;
@@ -39,16 +39,16 @@ const MEASURE: Plan = Plan {
 };
 const TRY: Plan = Plan { agents: &[1, 3], rules: &[2, 5], nonces: &[0, 20], rounds: 1, calls: 6 };
 
-/// The most live nonces: what is there, and what is measured.
+/// The most live nonces: those that are set up, and those of the calls that are measured.
 const NONCES: usize = 2_000_000;
-/// Owners of the nonces that are there.
+/// Owners of the nonces that are set up.
 const OWNERS: usize = 1_000;
 const PLAIN: &str = "[role.worker]\nallow = [\"desk/echo\"]\n";
 /// A policy file may have 1 MiB.
 const RULES_IN_A_FILE: usize = 2_000;
 
 fn main() {
-    // Cargo says `--bench` when it measures, and nothing when it tests.
+    // Cargo passes `--bench` when it measures, and nothing when it tests.
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let plan = if measuring { MEASURE } else { TRY };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -95,7 +95,7 @@ struct Case {
     desk: Desk,
     callers: Vec<Caller>,
     size: usize,
-    /// What memory has grown by.
+    /// By how much memory has grown.
     grown: Option<u64>,
     next: usize,
     took: Vec<f64>,
@@ -115,7 +115,7 @@ impl Case {
         Self { desk, callers, size, grown: None, next: 0, took: Vec::new() }
     }
 
-    /// So many agents are enrolled, and each calls once, which is counted as memory, and then in its turn.
+    /// This many agents are enrolled. Each calls once, which counts as memory, and then in its turn.
     fn agents(agents: usize) -> Self {
         let mut case = Self::new(open(1), agents);
         case.callers = (0..agents).map(|number| Caller::new(&case.desk, &name(number))).collect();
@@ -128,7 +128,7 @@ impl Case {
         case
     }
 
-    /// As many other methods, each with a rule of its own about the caller's role.
+    /// This many other methods, each with a rule of its own about the caller's role.
     fn rules(rules: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("policy.toml"), PLAIN).unwrap();
@@ -147,7 +147,7 @@ impl Case {
         case
     }
 
-    /// The guard remembers as many of other agents.
+    /// The guard remembers this many nonces of other agents.
     fn nonces(nonces: usize) -> Self {
         let mut case = Self::new(open(1), nonces);
         let (guard, now) = (case.desk.service.verifier().guard(), case.desk.clock.now_s());
@@ -163,7 +163,7 @@ impl Case {
         case
     }
 
-    /// Microseconds of processor time for each of some calls, every agent's at least one.
+    /// Microseconds of processor time for each of at least `calls` calls, and at least one of every agent.
     async fn round(&mut self, calls: usize) -> f64 {
         let calls = calls.max(self.callers.len());
         let messages: Vec<Delivery> = (0..calls)
@@ -198,7 +198,7 @@ impl Caller {
         }
     }
 
-    /// A call that has not been made before.
+    /// A call that was not made before.
     fn message(&self, desk: &Desk) -> Delivery {
         let body = call("desk/echo", r#"{"to":"acct-17","amount":250,"note":"rent"}"#);
         let signed = self.signer.sign(&Signed {
@@ -218,7 +218,7 @@ impl Caller {
     }
 }
 
-/// A service with so many more methods, without bounds that the measurement would meet.
+/// A service with this many more methods, without limits that the measurement would reach.
 fn open(methods: usize) -> Desk {
     let mut router = Router::new(()).method("desk/echo", |_: Ctx, _: Value| async { Ok::<_, RpcError>(true) });
     for number in 0..methods {
@@ -230,7 +230,7 @@ fn open(methods: usize) -> Desk {
     Desk::open_as(Setup { policy: PLAIN, limits, nonce_limits, ..Setup::default() }, |service| service.methods(router))
 }
 
-/// Puts so many agents into the key ring.
+/// Puts this many agents into the key ring.
 fn enrol(desk: &Desk, agents: usize) {
     let audience = desk.endpoint.audience();
     desk.change_ring(|keys| {
@@ -251,12 +251,12 @@ fn key(name: &Name) -> AgentKey {
     AgentKey::hmac(&format!("{name}.k1"), &master).unwrap()
 }
 
-/// Time on a processor so far, of this thread.
+/// Processor time of this thread so far.
 fn spent() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
 }
 
-/// What the process has of memory, in bytes, where the system says so.
+/// The memory of the process, in bytes, where the system reports it.
 fn memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -3,9 +3,9 @@
 //! word in their names. Under `cargo test` each stage runs once, to see that it does what it says, and with `-- --gate`
 //! instructions are compared with `benches/stages.counts`.
 //!
-//! A stage is prepared outside of what is counted: messages are signed, and caches warm unless the name says otherwise.
-//! Valgrind shows programs a processor without instructions for SHA-256, so digests and HMACs weigh some five times what
-//! they do where there are such; the time, which is the processor's for this thread, is measured without valgrind.
+//! A stage is prepared outside of what is counted: messages are signed beforehand, and caches are warm unless the name
+//! says otherwise. Valgrind shows programs a processor without SHA-256 instructions, so digests and HMACs weigh some
+//! five times what they do with them; the time, which is this thread's processor time, is measured without valgrind.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a measurement")]
 
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ use tokio::time::Instant;
 /// What is done to one message, or for one, by its number.
 type Step = Box<dyn FnMut(usize) -> Pin<Box<dyn Future<Output = ()>>>>;
 
-/// A stage by its name, for how many entries a message counts, and how it is prepared for so many messages.
+/// A stage: its name, how many entries a message counts for, and how it is prepared for a number of messages.
 struct Stage {
     name: &'static str,
     entries: usize,
@@ -71,7 +71,7 @@ const STAGES: [Stage; 24] = [
 /// Messages before those that are counted: caches, queues and the allocator are as they are in a running service.
 const WARM: usize = 50;
 const COUNTED: usize = 200;
-/// Rounds of so many for the time; the quickest counts.
+/// Rounds of that many for the time; the fastest counts.
 const ROUNDS: usize = 30;
 
 const UNCONDITIONAL: &str = "[role.worker]\nallow = [\"desk/*\", \"other/*\"]\n";
@@ -94,7 +94,7 @@ fn main() {
     if words.iter().any(|word| word == "--gate") {
         return gate();
     }
-    // Cargo says `--bench` when it measures, and nothing when it tests.
+    // Cargo passes `--bench` when it measures, and nothing when it tests.
     if !words.iter().any(|word| word == "--bench") {
         the_gate_finds_what_has_grown();
         return STAGES.iter().for_each(|stage| run(stage, 1, 1));
@@ -110,17 +110,17 @@ fn main() {
     }
 }
 
-/// What each stage takes, in the build that tests run in: it is there already, and nobody waits for another one.
+/// What each stage takes, in the build that the tests run in: it exists already, and nobody waits for another one.
 const COUNTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/stages.counts");
-/// Messages of the gate. Repetitions differ by less than one in a hundred with them.
+/// Messages of the gate. With this many, repetitions differ by less than one percent.
 const GATED: usize = 50;
 /// How much a stage may grow unless its count changes with it.
 const MOST_GROWTH: f64 = 1.05;
 
-/// Fails if a stage takes more instructions than `benches/stages.counts` allows, or writes that with `SEALWIRE_COUNTS=overwrite`.
+/// Fails if a stage takes more instructions than `benches/stages.counts` allows; with `SEALWIRE_COUNTS=overwrite`, writes that file.
 ///
-/// Valgrind shows every program on a processor with AVX2 the same processor, so counts differ between machines only by compiler
-/// and C library; the latter's part is less than one in a hundred.
+/// Valgrind shows every program on a processor with AVX2 the same processor, so counts differ between machines only by compiler and C
+/// library; the library's part is less than one percent.
 fn gate() {
     #[cfg(target_arch = "x86_64")]
     let is_known = std::is_x86_feature_detected!("avx2");
@@ -166,7 +166,7 @@ fn gate() {
     println!("{} stages take no more instructions than they may", found.len());
 }
 
-/// Each stage that is more than it may be, or is not known, and each that is known and no more there.
+/// Each stage that exceeds its count or has none, and each count without a stage.
 fn grown(known: &str, found: &[(&str, u64)]) -> String {
     let known: HashMap<&str, f64> = known
         .lines()
@@ -208,7 +208,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Under valgrind this is the program, and `counted` what is looked at: as many of the messages that it prepares.
+/// Under valgrind this is the program, and `counted` is what is measured: `count` of the messages that it prepares.
 fn run(stage: &Stage, messages: usize, count: usize) {
     let runtime = runtime();
     let _entered = runtime.enter();
@@ -230,7 +230,7 @@ fn counted(runtime: &tokio::runtime::Runtime, step: &mut Step, numbers: std::ops
     });
 }
 
-/// What callgrind finds when so many of these messages are handled.
+/// What callgrind finds when `count` of these messages are handled.
 fn profile(stage: &Stage, messages: usize, count: usize) -> String {
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("profile");
@@ -245,7 +245,7 @@ fn profile(stage: &Stage, messages: usize, count: usize) -> String {
     std::fs::read_to_string(profile).unwrap()
 }
 
-/// Of these messages, for each entry.
+/// Instructions of these messages, per entry.
 fn instructions(stage: &Stage, profile: &str, messages: usize) -> f64 {
     let total = profile.lines().find_map(|line| line.strip_prefix("summary: ")).unwrap();
     let total: u64 = total.trim().parse().unwrap();
@@ -253,7 +253,8 @@ fn instructions(stage: &Stage, profile: &str, messages: usize) -> f64 {
     total as f64 / (messages * stage.entries) as f64
 }
 
-/// Of [`COUNTED`] messages. Callgrind counts calls wherever they are made, so those of a run that prepares as much and handles none are taken off.
+/// Allocations of [`COUNTED`] messages, per entry. Callgrind counts calls wherever they are made, so those of a run that prepares as many
+/// messages and handles none are subtracted.
 fn allocations(stage: &Stage, found: &str) -> f64 {
     let made = |profile: &str| calls(profile, &["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"]);
     made(found).saturating_sub(made(&profile(stage, COUNTED, 0))) as f64 / (COUNTED * stage.entries) as f64
@@ -275,7 +276,7 @@ fn calls(profile: &str, functions: &[&str]) -> u64 {
     count
 }
 
-/// Microseconds of processor time for each entry.
+/// Microseconds of processor time per entry.
 fn time(stage: &Stage) -> f64 {
     let runtime = runtime();
     let _entered = runtime.enter();
@@ -289,7 +290,7 @@ fn time(stage: &Stage) -> f64 {
     rounds.skip(1).min().unwrap().as_secs_f64() * 1e6 / (COUNTED * stage.entries) as f64
 }
 
-/// Time on a processor so far, of this thread. Not from `/proc`, where some kernels count in their ticks.
+/// Processor time of this thread so far. Not from `/proc`, where some kernels count in ticks.
 fn spent() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
 }
@@ -302,7 +303,7 @@ fn at_once(mut step: impl FnMut(usize) + 'static) -> Step {
     })
 }
 
-/// The service with 1,000 more methods than the desk's, without bounds that the measurement would meet.
+/// The service with 1,000 more methods than the desk's, without limits that the measurement would reach.
 fn open(policy: &'static str) -> Desk {
     let mut router = Router::new(())
         .method("desk/echo", |_: Ctx, _: Value| async { Ok::<_, RpcError>(true) })
@@ -324,7 +325,7 @@ fn echo(length: usize, id: &str) -> String {
     body(&"x".repeat(length.saturating_sub(body("").len())))
 }
 
-/// A call with so many bytes.
+/// A call of this many bytes.
 fn sized(length: usize) -> String {
     echo(length, r#","id":1"#)
 }
@@ -337,7 +338,7 @@ fn batch() -> String {
     format!("[{}]", vec![sized(256); 50].join(","))
 }
 
-/// So many messages of one agent, each with a nonce of its own.
+/// This many messages of one agent, each with a nonce of its own.
 fn messages(desk: &Desk, agent: &Agent, count: usize, body: &str) -> Vec<Option<Delivery>> {
     let signer = desk.signer(agent);
     let (subject, reply) = (desk.endpoint.subject(&agent.name), format!("{}r1", desk.endpoint.inbox(&agent.name)));
@@ -486,7 +487,7 @@ fn replayed(count: usize) -> Step {
     })
 }
 
-/// Messages whose signatures do not hold.
+/// Messages with invalid signatures.
 fn forged(count: usize) -> Step {
     let desk = open(UNCONDITIONAL);
     let letter = desk.letter(&desk.agent("ann", &["worker"]), &sized(256));

@@ -1,9 +1,9 @@
-//! What signed streams cost beside bare messages of the same size: frames a second, and processor time a frame.
-//! `cargo bench --bench streams` measures; under `cargo test` the same code runs once, small, to see that everything comes.
+//! What signed streams cost compared with bare messages of the same size: frames a second, and processor time per frame.
+//! `cargo bench --bench streams` measures; under `cargo test` the same code runs once, small, to see that everything arrives.
 //!
-//! Bare is async-nats: one connection that publishes a payload with one header of the size of a frame's, and one that counts what
-//! its subscription gets. Every number is a median over rounds; a round takes all cases in turn, so that a busy moment of
-//! the machine falls on all of them. Sender and receiver are threads of this process, the broker is a process beside it.
+//! Bare is async-nats: one connection publishes a payload with one header of the size of a frame's, and another counts what its
+//! subscription receives. Every number is a median over rounds; a round takes all cases in turn, so that a busy moment of the machine falls
+//! on all of them. Sender and receiver are threads of this process, the broker is a process beside it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a measurement")]
 
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ const TRY: Plan = Plan { rounds: 1, frames: 200 };
 const SIZES: [usize; 2] = [100, 2_000];
 /// What a JSON-RPC response puts around an item.
 const AROUND: usize = r#"{"jsonrpc":"2.0","result":"","id":1}"#.len();
-/// A frame's header value, of this service and this agent.
+/// The length of a frame's header value, for this service and this agent.
 const HEADER: usize = 420;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ enum Case {
     Bare,
     /// A frame for each item, with this window.
     Frames(u64),
-    /// Items that come together, as a method's stream has them.
+    /// Items that share frames, as a method's stream sends them.
     Packed,
 }
 
@@ -64,7 +64,7 @@ struct Took {
 }
 
 fn main() {
-    // Cargo says `--bench` when it measures, and nothing when it tests.
+    // Cargo passes `--bench` when it measures, and nothing when it tests.
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let plan = if measuring { MEASURE } else { TRY };
     let stage = Stage::open();
@@ -137,7 +137,7 @@ impl Stage {
         let client = Client::connect(credentials.token(site.token("ann", &["worker"])));
         let client = receiving.block_on(client).unwrap();
         let publisher = sending.block_on(server.client());
-        // Room for all: a bare subscription drops what it has no room for, and nobody slows its publisher down.
+        // Room for everything: a bare subscription drops what it has no room for, and nothing slows its publisher down.
         let options = async_nats::ConnectOptions::new().subscription_capacity(MEASURE.frames + 1);
         let subscriber = receiving.block_on(options.connect(server.url())).unwrap();
         Self { server, site, served, client, publisher, subscriber, sending, receiving }
@@ -193,7 +193,7 @@ impl Stage {
     fn stream(&self, method: &'static str, items: usize, size: usize, window: u64) {
         let client = self.client.clone();
         let receiving = self.receiving.spawn(async move {
-            // Idempotent: a machine so busy that the service pauses has it refuse what was sent before.
+            // Idempotent: if the machine is so busy that the service pauses, it refuses what was sent before.
             let request = client.request("site").deadline(Duration::from_secs(60)).window(window).idempotent();
             let mut parts = request.stream::<String>(method, (items, size));
             let mut count = 0;
@@ -230,7 +230,7 @@ fn methods() -> Router<()> {
         })
 }
 
-/// Processor time so far of a process' threads whose name begins so.
+/// Processor time so far of a process' threads whose names begin with `name`.
 fn cpu(pid: u32, name: &str) -> Duration {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Duration::ZERO };
     let ns = threads.filter_map(|thread| {

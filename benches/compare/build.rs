@@ -1,4 +1,4 @@
-//! The code of the gRPC service, made without protoc: its messages are in `src/servers/grpc.rs`.
+//! The code of the gRPC service, generated without protoc: its messages are in `src/servers/grpc.rs`.
 
 fn main() {
     let method = |name: &str, route: &str, message: &str| {

@@ -1,5 +1,5 @@
-//! Who calls: each way's own client library, over one connection where it can have several calls under way on one, else over a
-//! connection for each call under way, which stays open. Each answer is read and looked at.
+//! Who calls: each way's own client library, over one connection if it can have several calls under way on one, otherwise over a connection
+//! for each call under way, which stays open. Each answer is read and checked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,22 +37,22 @@ pub enum Way {
     Grpc(SocketAddr),
     /// JSON-RPC posted to this path.
     Post(SocketAddr, &'static str, Http),
-    /// A call of a tool of MCP posted to this path.
+    /// An MCP tool call posted to this path.
     Mcp(SocketAddr, &'static str, Http),
-    /// The same over HTTP/1.1 in a session of all calls, as clients have that begin with `initialize`.
+    /// The same over HTTP/1.1, with all calls in one session, as clients have it that begin with `initialize`.
     McpSession(SocketAddr, &'static str),
 }
 
-/// Which HTTP is spoken.
+/// The HTTP version.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Http {
     /// A connection for each call under way.
     One,
-    /// A connection for each 128, in clear text. The door takes no more on one.
+    /// A connection for each 128, in clear text. The door accepts no more on one.
     Two,
 }
 
-/// One call under way after the other.
+/// A place for one call at a time.
 pub enum Place {
     Sealwire(Client),
     Bare(async_nats::Client),
@@ -69,9 +69,9 @@ pub struct Post {
     address: String,
     bearer: Option<String>,
     is_tool: bool,
-    /// Of MCP.
+    /// The MCP session.
     session: Option<String>,
-    /// Of the calls so far: in a session, no two under way have the same.
+    /// The id of the last call: in a session, no two calls under way have the same.
     last_id: u64,
 }
 
@@ -86,7 +86,7 @@ pub struct Arguments {
     text: String,
     /// As JSON.
     json: Bytes,
-    /// As what is posted: to `/rpc`, and as a call of a tool. Each is in two parts, with the id between them.
+    /// As what is posted: to `/rpc`, and as a tool call. Each is in two parts, with the id between them.
     posted: [(String, String); 2],
 }
 
@@ -134,7 +134,7 @@ impl Arguments {
 }
 
 impl Way {
-    /// Connects for so many calls under way.
+    /// Connects for this many calls under way.
     pub async fn open(&self, places: usize, bearer: &str) -> Fallible<Vec<Place>> {
         let headers = || -> Fallible<HeaderMap> {
             let bearer = (!bearer.is_empty()).then(|| HeaderValue::from_str(bearer)).transpose()?;
@@ -190,7 +190,7 @@ impl Way {
                         bearer: (!bearer.is_empty()).then(|| bearer.to_owned()),
                         is_tool: matches!(self, Self::Mcp(..)),
                         session: None,
-                        // Further than any place counts.
+                        // Further apart than any place counts.
                         last_id: (place as u64) << 32,
                     }));
                 }
@@ -288,7 +288,7 @@ const SESSION: &str = "mcp-session-id";
 const REVISION: &str = "2025-11-25";
 
 impl Post {
-    /// Begins a session of MCP, and says its id.
+    /// Begins an MCP session, and returns its id.
     async fn begin(&mut self) -> Fallible<String> {
         let initialize = format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"{REVISION}","capabilities":{{}},"clientInfo":{{"name":"compare","version":"0"}}}}}}"#
@@ -304,14 +304,14 @@ impl Post {
         self.last_id += 1;
         let (before, behind) = &with.posted[usize::from(self.is_tool)];
         let (_, body) = self.ask(format!("{before}{}{behind}", self.last_id).into()).await?;
-        // The answer is the last line of data, where it comes as an event.
+        // If the answer comes as an event, it is the last line of data.
         let text =
             body.split(|byte| *byte == b'\n').rev().find_map(|line| line.strip_prefix(b"data: ")).unwrap_or(&body);
         let read = self.read(with, text);
         read.map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&body)).into())
     }
 
-    /// What is answered to this, unless it is an error.
+    /// The answer to this, unless it is an error.
     async fn ask(&mut self, text: Bytes) -> Fallible<(Parts, Bytes)> {
         let mut request = hyper::Request::post(self.address.as_str())
             .header(CONTENT_TYPE, "application/json")

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Of a process' threads whose names begin so, since they began.
+/// That of a process' threads whose names begin with `name`, since they began.
 pub fn spent(pid: u32, name: &str) -> Duration {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Duration::ZERO };
     let ns = threads.filter_map(|thread| {

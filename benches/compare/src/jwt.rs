@@ -1,5 +1,5 @@
-//! The access tokens of those that have no security of their own, looked at with each request: HS256, which is the cheapest that there is, and
-//! RS256, with which identity providers sign unless they are told otherwise.
+//! The access tokens for those that have no security of their own, checked with each request: HS256, which is the cheapest that there is,
+//! and RS256, with which identity providers sign unless they are told otherwise.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::Fallible;
 
-/// Both sides have it; it is worth nothing outside of a measurement.
+/// Both sides have it; it is worth nothing outside a measurement.
 pub const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 const AUDIENCE: &str = "compare";
 /// Who signs with RS256, for whom, and where its keys are.
@@ -36,7 +36,7 @@ pub fn bearer() -> Fallible<String> {
     Ok(format!("Bearer {}", encode(&Header::new(Algorithm::HS256), &claims, &EncodingKey::from_secret(SECRET))?))
 }
 
-/// The same of an identity provider, whose keys are written into this folder.
+/// The same from an identity provider, whose keys are written into this folder.
 pub fn provided(folder: &Path) -> Fallible<String> {
     let (idp, now) = (Idp::shared(), SystemClock.now_s());
     std::fs::write(folder.join(PROVIDED_KEYS), json!({ "keys": [idp.jwk(TokenAlgorithm::Rs256)] }).to_string())?;
@@ -47,7 +47,7 @@ pub fn provided(folder: &Path) -> Fallible<String> {
     Ok(format!("Bearer {}", idp.sign(TokenAlgorithm::Rs256, &Idp::header(TokenAlgorithm::Rs256), &claims)))
 }
 
-/// What looks at tokens.
+/// What checks tokens.
 #[derive(Clone)]
 pub struct Check {
     key: DecodingKey,
@@ -61,7 +61,7 @@ impl Check {
         Self { key: DecodingKey::from_secret(SECRET), validation }
     }
 
-    /// Of tokens of the identity provider whose keys are in this folder.
+    /// For tokens of the identity provider whose keys are in this folder.
     pub fn provided(folder: &Path) -> Fallible<Self> {
         let keys: JwkSet = serde_json::from_slice(&std::fs::read(folder.join(PROVIDED_KEYS))?)?;
         let mut validation = Validation::new(Algorithm::RS256);

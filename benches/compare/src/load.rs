@@ -1,5 +1,5 @@
-//! The load: so many calls under way, each followed by another (a closed loop), on one thread with a runtime of its own. Sides take
-//! turns of a second, so that a busy moment of the machine meets all of them; only what ends in a turn counts in it.
+//! The load: a number of calls under way, each followed by another (a closed loop), on one thread with a runtime of its own. Sides take
+//! turns of a second, so that a busy moment of the machine affects all of them; only what ends in a turn counts in it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
     Add,
-    /// A text of so many bytes, there and back.
+    /// A text of this many bytes, there and back.
     Echo(usize),
 }
 
@@ -44,7 +44,7 @@ impl Work {
         }
     }
 
-    /// As `--work` has it.
+    /// As `--work` names it.
     pub fn name(self) -> String {
         match self {
             Self::Add => "add".to_owned(),
@@ -94,7 +94,7 @@ impl Slice {
 /// By work, calls under way and side: a slice of each round.
 pub type Found = BTreeMap<(Work, usize), Vec<Vec<Slice>>>;
 
-/// Until as many calls are under way as there should be, over connections that are made.
+/// The time until as many calls are under way as there should be, over connections that are made.
 const LEAD: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -112,10 +112,10 @@ pub fn measure(plan: &Plan) -> Fallible<()> {
             let mut rounds: Vec<Vec<Slice>> = sides.iter().map(|_| Vec::new()).collect();
             for round in 0..plan.rounds {
                 for at in 0..sides.len() {
-                    // Another one comes first in each round.
+                    // A different one comes first in each round.
                     let at = (at + round) % sides.len();
                     let slice = on_the_load_thread(|| slice(&sides[at], work, in_flight, plan.slice));
-                    // Some have a bound on what is under way that others do not: the cell stays empty, and it is said why.
+                    // Some have a limit on what is under way that others do not: the cell stays empty, and the reason is printed.
                     rounds[at].push(slice.unwrap_or_else(|error| {
                         eprintln!("NOT MEASURED: {}, {}, {in_flight} in flight: {error}", sides[at].name, work.name());
                         Slice::unknown(&sides[at])
@@ -139,7 +139,7 @@ fn on_the_load_thread<T: Send>(work: impl FnOnce() -> Fallible<T> + Send) -> Fal
     })
 }
 
-/// Whoever has no token is not let in.
+/// A caller without a token must be refused.
 fn refuses(side: &Side) -> Fallible<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let Some(stranger) = &side.stranger else { return Ok(()) };
@@ -191,7 +191,7 @@ fn slice(side: &Side, work: Work, in_flight: usize, length: Duration) -> Fallibl
         ended.into_iter().collect::<Fallible<Vec<()>>>()?;
         let seen = latencies.into_inner();
         let calls = seen.len() as f64;
-        // Of a side that has not ended one in its time, latency and processor time are not known.
+        // If no call of a side has ended in its time, latency and processor time are not known.
         let us = |at: usize| if calls > 0.0 { (after[at] - before[at]).as_secs_f64() * 1e6 / calls } else { f64::NAN };
         let quantile = |part: f64| if calls > 0.0 { seen.value_at_quantile(part) as f64 / 1e3 } else { f64::NAN };
         Fallible::Ok(Slice {
@@ -207,7 +207,7 @@ fn slice(side: &Side, work: Work, in_flight: usize, length: Duration) -> Fallibl
     slice?
 }
 
-/// Of this thread, and of each process.
+/// Processor time of this thread, and of each process.
 fn spent(side: &Side) -> Vec<Duration> {
     let own = cpu::spent(std::process::id(), "load");
     std::iter::once(own).chain(side.processes.iter().map(|(_, pid)| cpu::spent(*pid, ""))).collect()

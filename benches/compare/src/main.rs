@@ -1,6 +1,6 @@
-//! What a user would take instead of Sealwire, beside it, in one run on one machine: the same two methods behind each, the same
-//! load, one after the other in slices that take turns. Prints the tables of docs/performance.md.
-//! Never compares servers that let everybody in: each of them has to refuse a caller without a token first, but NATS alone.
+//! What a user would take instead of Sealwire, beside it, in one run on one machine: the same two methods behind each, and the same load,
+//! in slices that take turns. Prints the tables of docs/performance.md.
+//! Never compares servers that let everybody in: except for NATS alone, each first has to refuse a caller without a token.
 
 mod callers;
 mod cpu;

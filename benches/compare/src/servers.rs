@@ -31,11 +31,11 @@ pub enum Kind {
     Rpc,
     /// tonic.
     Grpc,
-    /// rmcp, as quick as it can be set to.
+    /// rmcp, as fast as it can be set up.
     Mcp,
-    /// rmcp, as it comes.
+    /// rmcp, with its defaults.
     McpSessions,
-    /// rmcp, as quick as it can be set to, with tokens of an identity provider.
+    /// rmcp, as fast as it can be set up, with tokens of an identity provider.
     McpProvided,
 }
 
@@ -91,7 +91,7 @@ pub fn run(kind: Kind, threads: usize, folder: PathBuf) -> Fallible<()> {
     })
 }
 
-/// Says where it listens.
+/// Prints where it listens.
 fn listens(at: impl std::fmt::Display) {
     println!("{at}");
 }

@@ -19,21 +19,21 @@ use crate::servers::Kind;
 use crate::servers::sealwire::POLICY;
 use crate::{Fallible, jwt};
 
-/// One of those that are compared.
+/// One of the sides that are compared.
 pub struct Side {
     /// For `--side`.
     pub key: &'static str,
     pub name: &'static str,
     pub way: Way,
-    /// What its client shows with what it sends; empty if nothing.
+    /// What its client presents with each request; empty if nothing.
     pub bearer: String,
-    /// How somebody would call it who may not, if there is such a one.
+    /// How somebody without permission would call it, if there is such a caller.
     pub stranger: Option<Way>,
-    /// Whose processor time is looked at.
+    /// The processes whose processor time is measured.
     pub processes: Vec<(&'static str, u32)>,
 }
 
-/// What lives as long as it is measured.
+/// What lives as long as the measurement.
 pub struct Stage {
     children: Vec<Child>,
     _sites: [Site; 2],
@@ -203,7 +203,7 @@ impl Drop for Stage {
     fn drop(&mut self) {
         for child in &mut self.children {
             drop(child.stdin.take());
-            // Whatever it says of it: it is over.
+            // Whatever the result is: it is over.
             drop(child.wait());
         }
         let servers = std::mem::take(&mut self.servers);
@@ -211,7 +211,7 @@ impl Drop for Stage {
     }
 }
 
-/// What the issuer of all agents may say, and a door of its callers.
+/// What the issuer of all agents may say, and what a door of its callers.
 const ISSUERS: &str = "may = { agents = [\"*\"], roles = [\"*\"] }\n\
     [[tokens.issuer]]\nissuer = \"https://door.example\"\njwks = \"door-jwks.json\"\n\
     require = { \"act.sub\" = \"ann\" }\n\

@@ -1,4 +1,4 @@
-//! An endpoint of async-nats' framework for services, as its documentation has it: nobody is asked who they are.
+//! An endpoint of async-nats' service framework, as its documentation has it: nobody is asked who they are.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! tonic, with an interceptor that looks at the token of each call.
+//! tonic, with an interceptor that checks the token of each call.
 
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
@@ -60,7 +60,7 @@ pub async fn serve() -> Fallible<()> {
         let authorization = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
         if check.admits(authorization) { Ok(request) } else { Err(Status::unauthenticated("no valid token")) }
     };
-    // `Server::tcp_nodelay` is not about connections that are handed in, and each answer would wait 40 ms.
+    // `Server::tcp_nodelay` does not apply to connections that are handed in, and each answer would wait 40 ms.
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse()?)?.with_nodelay(Some(true));
     super::listens(incoming.local_addr()?);
     let service = InterceptedService::new(SiteServer::new(Methods), gate);

@@ -1,5 +1,5 @@
-//! A server of MCP made with rmcp, over Streamable HTTP, with a check of the token of each request in front: as it comes, with a session of
-//! each client and answers as events, and the quickest that it can be set to, without sessions and with answers in JSON.
+//! An MCP server made with rmcp, over Streamable HTTP, with a check of each request's token in front: with its defaults, a session for each
+//! client and answers as events; and as fast as it can be set up, without sessions and with answers in JSON.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ pub async fn serve<M: SessionManager>(
     };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     super::listens(listener.local_addr()?);
-    // As the others have it. Else what is written in several parts waits for acknowledgements, 40 ms.
+    // As the others have it. Without it, an answer written in several parts waits for acknowledgements, 40 ms.
     let listener = listener.tap_io(|socket| drop(socket.set_nodelay(true)));
     axum::serve(listener, Router::new().nest_service("/mcp", service).layer(from_fn(gate))).await?;
     Ok(())

@@ -1,6 +1,5 @@
-//! A service of this project, from files as an operator has them. `site/add` has a rule with a condition on an argument,
-//! `site/echo` one without. Both are for
-//! those, too, for whom a door acts.
+//! A service of this project, from files as an operator has them. `site/add` has a rule with a condition on an
+//! argument, `site/echo` one without. Both also allow callers for whom a door acts.
 
 use std::path::Path;
 

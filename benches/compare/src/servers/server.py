@@ -1,6 +1,6 @@
-"""The same two tools in a server of MCP made with the package mcp, with a check of the token of each request in front.
+"""The same two tools in an MCP server made with the package mcp, with a check of the token of each request in front.
 
-Without sessions, and with answers in JSON: the quickest that it can be set to. Says where it listens, and ends with its input.
+Without sessions, and with answers in JSON: as fast as it can be set up. Prints where it listens, and ends with its input.
 """
 
 import asyncio
