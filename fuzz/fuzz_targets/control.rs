@@ -1,7 +1,7 @@
 //! Control of a call that is under way, through the service's entry for it.
 //!
-//! The input is a row of steps. The first byte of a step says what arrives: a control message of the vectors, one that was
-//! changed, claims of one changed and signed again, or header and claims of the fuzzer's own under the caller's key.
+//! The input is a sequence of steps. The first byte of a step says what arrives: a control message of the vectors, a changed one, the
+//! claims of one changed and signed again, or the fuzzer's own header and claims under the caller's key.
 #![no_main]
 
 use std::future::{Future, poll_fn};
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 const REPLICA: &str = "r1";
 const CALL: &str = "V9";
 
-/// What the method under way has seen.
+/// What the running method has seen.
 #[derive(Debug, Default)]
 struct Seen {
     answered: AtomicBool,
@@ -37,11 +37,11 @@ struct Setting {
     key: [u8; 32],
     /// The digest of the request's proof.
     request: String,
-    /// The tokens that are good for this caller.
+    /// The tokens that are valid for this caller.
     tokens: Vec<String>,
     /// The control messages of the vectors.
     vectors: Vec<Value>,
-    /// The digest that a good answer of the vectors names; the real question has another.
+    /// The digest that a valid answer of the vectors names; the real question has another.
     asked: String,
 }
 
@@ -137,7 +137,7 @@ fn service(seen: &Arc<Seen>) -> Service {
             Ok::<_, RpcError>(())
         },
     );
-    // Removed again at once: the fuzzer ends its process wherever it is.
+    // Removed again at once: the fuzzer may end its process anywhere.
     let folder = std::env::temp_dir().join(format!("sealwire-fuzz-control-{}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
     std::fs::write(folder.join("policy.toml"), "[role.calc]\nallow = [\"math/*\"]\n").unwrap();
@@ -218,12 +218,12 @@ fn arrival(setting: &Setting, steps: &mut &[u8], asked: &str) -> Option<Arrival>
     Some(Arrival { subject, lines, payload })
 }
 
-/// What a message asks for, if the specification lets it: judged with another parser and another MAC.
+/// What a message asks for, if the specification allows it: judged with another parser and another MAC.
 struct Good {
     op: String,
     counter: u64,
     ask: Option<String>,
-    /// It moves the deadline, perhaps to where it has passed.
+    /// It moves the deadline, perhaps into the past.
     is_lease: bool,
 }
 

@@ -1,7 +1,7 @@
-//! What arrives for a call that takes frames, read and put in order by the client.
+//! What arrives for a call that accepts frames, read and put in order by the client.
 //!
-//! The input is a row of steps. The first byte of a step says what arrives: a good frame of the vectors, one that was
-//! changed, parts of two, or header and claims of the fuzzer's own, signed as a service may that does not keep to the rules.
+//! The input is a sequence of steps. The first byte of a step says what arrives: a good frame of the vectors, a changed one, parts of two,
+//! or the fuzzer's own header and claims, signed as by a service that does not keep to the rules.
 #![no_main]
 
 use std::collections::HashMap;
@@ -118,7 +118,7 @@ fn arrival(setting: &Setting, steps: &mut &[u8]) -> Option<(HeaderBlock, Vec<u8>
 /// The kind of a frame, its payload, and its digest over all.
 type Seen = (String, Vec<u8>, Option<String>);
 
-/// What is judged by: another parser, another MAC, another digest.
+/// What the client is judged by: another parser, another MAC, another digest.
 struct Oracle {
     /// What was accepted under a number, and is not a beat.
     accepted: HashMap<u64, Vec<Seen>>,
@@ -174,7 +174,7 @@ impl Oracle {
             let both = [self.acc.as_slice(), Sha256::digest(payload).as_slice()].concat();
             self.acc = Sha256::digest(both).into();
         }
-        // Frames that differ in their kind alone are a conflict only where one of them is held.
+        // Frames that differ only in their kind are a conflict only if one of them is held.
         if accepted.iter().all(|(kind, ..)| kind == "end") {
             assert!(
                 accepted.iter().any(|(_, _, acc)| acc.as_deref() == Some(b64(&self.acc).as_str())),

@@ -1,5 +1,4 @@
-//! Bytes from a broker, in pieces, and the header blocks in them: what a connection of our own reads before anybody is
-//! known.
+//! Bytes from a broker, in pieces, and the header blocks in them: what a connection of our own reads before anybody is authenticated.
 //!
 //! The first byte says how large the pieces are; everything after it is the stream.
 #![no_main]
@@ -39,7 +38,7 @@ fn read(stream: &[u8], size: usize) -> (Vec<Op>, Option<ProtocolError>) {
     (ops, None)
 }
 
-/// Whatever is in a message, it is refused or taken apart, and only what is exactly of the form is taken apart.
+/// Whatever is in a message, it is refused or taken apart, and it is taken apart only if it has exactly the right form.
 fn judge(message: Message) {
     assert!(message.headers.len() + message.payload.len() <= MAX);
     assert!(!message.oversized || message.headers.is_empty() && message.payload.is_empty());

@@ -1,4 +1,4 @@
-//! The proof of an answer, as a service may sign it that does not keep to the grammar, read by the client.
+//! The proof of an answer, as a service that does not keep to the grammar may sign it, read by the client.
 //!
 //! The input is the text of the proof's header on the first line and the text of its claims after it; both are signed with
 //! the key that this request is answered under.

@@ -1,4 +1,4 @@
-//! The proof of a request, as an agent may sign it who has a key and does not keep to the grammar.
+//! The proof of a request, as an agent that has a key but does not keep to the grammar may sign it.
 //!
 //! The input is the text of the proof's header on the first line and the text of its claims after it. Both are signed with
 //! a good key, so that what is judged is the reading of them, not the signature.
@@ -27,7 +27,7 @@ fuzz_target!(|input: &[u8]| {
         return;
     }
 
-    // It was taken: then another parser must find exactly what the specification asks for.
+    // It was accepted: then another parser must find exactly what the specification asks for.
     let header = members(header).expect("the header is an object");
     assert_eq!(header.len(), 3);
     assert_eq!(member(&header, "alg"), "HS256");

@@ -69,7 +69,7 @@ impl<'i> Message<'i> {
         self.reply.is_empty() || below.is_some_and(|rest| !agent.is_empty() && is_subject(rest))
     }
 
-    /// What the specification says of a message whose shape holds, said a second time.
+    /// What the specification says about a message of the right shape, said a second time.
     fn assert_shape(&self) {
         let tokens: Vec<&str> = self.subject.split('.').collect();
         assert!(is_subject(self.subject) && tokens.len() >= 4 && tokens[..3] == ["rpc", "v1", "math"]);
@@ -92,7 +92,7 @@ impl<'i> Message<'i> {
         self.headers.iter().filter(|(name, _)| named(name)).map(|(_, value)| value.as_str()).collect()
     }
 
-    /// All that is signed is as it was signed. Signatures here are deterministic and have one encoding.
+    /// Everything that is signed is as it was signed. Signatures here are deterministic and have one encoding.
     fn is_good_vector(&self, service: &Service) -> bool {
         service.vectors["vectors"].as_array().unwrap().iter().any(|vector| {
             vector["subject"] == self.subject
