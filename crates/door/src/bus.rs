@@ -1,5 +1,5 @@
-//! The agent's connection, made when it is first needed.
-//! Never keeps a caller waiting for a broker that is away.
+//! The agent's connection to the broker, made when it is first needed.
+//! Never keeps a caller waiting for an unreachable broker for more than a few seconds.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sealwire::client::{Client, ClientError, Credentials, MessageId, Receipt};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
 
-/// One agent on the bus, whether the broker is there or not.
+/// One agent on the bus, whether or not the broker can be reached.
 #[derive(Debug)]
 pub struct Bus {
     credentials: Credentials,
@@ -19,10 +19,10 @@ pub struct Bus {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Away {
-    /// The first connection did not come about.
+    /// The first connection failed.
     #[error("the broker cannot be reached, nothing was sent: {0}")]
     Connect(#[from] ClientError),
-    /// The connection is lost, and being made again.
+    /// The connection was lost; the client is reconnecting.
     #[error("the broker cannot be reached, nothing was sent: call again once it is back")]
     Lost,
 }
@@ -30,15 +30,15 @@ pub enum Away {
 /// How long a caller waits for the broker.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a call that was sent may be without a connection: brokers hand over, and what a service has sent meanwhile comes again.
+/// How long a call that was sent may be without a connection: after a change of brokers, the service sends again what was lost.
 const HAND_OVER: Duration = Duration::from_secs(20);
 
-/// Where a call's proofs go; none under HMAC, where nobody else could check them.
+/// Collects a call's proofs; `None` under HMAC, where nobody else could check them.
 pub(crate) fn receipt(client: &Client) -> Option<Receipt> {
     (client.credentials().key().algorithm() == ProofAlgorithm::EdDsa).then(Receipt::default)
 }
 
-/// Completes when a call has been without a broker for too long; whether it was sent.
+/// Completes when a call has been without a broker for too long. Returns whether it was sent.
 pub(crate) async fn gone(client: &Client, id: &MessageId) -> bool {
     let mut since = None;
     loop {
@@ -56,7 +56,7 @@ pub(crate) async fn gone(client: &Client, id: &MessageId) -> bool {
 }
 
 impl Bus {
-    /// The agent of these credentials; nothing is connected yet.
+    /// The agent of these credentials; does not connect yet.
     #[must_use]
     pub fn new(credentials: Credentials) -> Self {
         Self { credentials, client: OnceCell::new() }
@@ -68,10 +68,10 @@ impl Bus {
         self.credentials.agent().to_string()
     }
 
-    /// A client that is connected.
+    /// A connected client.
     ///
     /// # Errors
-    /// `Away`, after some seconds at most.
+    /// [`Away`], after at most a few seconds.
     ///
     /// Cancel safe.
     pub async fn client(&self) -> Result<Client, Away> {
@@ -85,23 +85,23 @@ impl Bus {
             }
             Ok(client.clone())
         };
-        // On the heap: each call has room for this, and hardly any needs it.
+        // Boxed: every call's future would reserve room for this, and few calls get here.
         timeout(PATIENCE, Box::pin(connected)).await.unwrap_or(Err(Away::Lost))
     }
 
-    /// Whether it is connected, as far as is known.
+    /// Whether it is connected, as far as the client knows.
     pub(crate) fn is_up(&self) -> bool {
         self.client.get().is_some_and(Client::is_connected)
     }
 
-    /// Ends the connection, within a short time.
+    /// Closes the connection, within half a second.
     pub async fn close(&self) {
         let closing = async {
             if let Some(client) = self.client.get() {
                 client.close().await;
             }
         };
-        // What was given up is cancelled at the services; a broker that is silent takes nothing.
+        // This gives the cancellations of abandoned calls time to go out; a silent broker would take none of them.
         drop(timeout(Duration::from_millis(500), closing).await);
     }
 }

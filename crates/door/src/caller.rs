@@ -1,27 +1,27 @@
-//! On whose behalf services are asked and called.
-//! Never what makes a caller known: whoever is here has been let in.
+//! The caller on whose behalf the door queries and calls services.
+//! Never authenticates: every caller here has already been let in.
 
 use std::fmt;
 use std::sync::Arc;
 
 use sealwire::client::{Client, RequestBuilder};
 
-/// One for whom the door calls.
+/// Someone the door makes calls for.
 pub(crate) trait Caller: fmt::Debug + Send + Sync {
-    /// Who is named the same may call the same.
+    /// The caller's name; callers of the same name may call the same methods.
     fn name(&self) -> &Arc<str>;
 
-    /// Whether it may come in for this service.
+    /// Whether the caller may use this service.
     fn admits(&self, service: &str) -> bool;
 
-    /// Whether it may still have what it has begun.
+    /// Whether the caller may still receive what it has begun.
     fn holds(&self) -> bool;
 
-    /// A request to a service that it may come in for.
+    /// A request to a service that the caller may use.
     fn request(&self, client: &Client, service: &str) -> RequestBuilder;
 }
 
-/// The door's agent itself, by its name.
+/// The door's agent itself, by name.
 #[derive(Debug)]
 pub(crate) struct Agent(pub(crate) Arc<str>);
 

@@ -1,5 +1,5 @@
-//! What the agent may call of its services, under names that callers of a door can use.
-//! Never has two methods under one name, and never a name that depends on the order of services.
+//! What the agent may call at its services, under names that callers of a door can use.
+//! Never gives two methods the same name, and never a name that depends on the order of services.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use crate::bus::Bus;
 use crate::caller::Caller;
 
-/// The services that a door leads to.
+/// The services that a door exposes.
 #[derive(Debug)]
 pub(crate) struct Services {
     pub(crate) bus: Arc<Bus>,
@@ -25,46 +25,46 @@ pub(crate) struct Exposed {
     pub(crate) service: String,
     /// How long a call may take.
     pub(crate) deadline: Duration,
-    /// Whether callers may know of a method; the policy decides below that.
+    /// Whether callers may know of a method. This is a ceiling: the policy decides below it.
     pub(crate) allows: Allows,
 }
 
-/// A ceiling on methods, by their names.
+/// A ceiling on methods, by name.
 pub(crate) type Allows = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// What they offered when they were asked last.
+/// What the services offered when they were last asked.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Offer {
     pub(crate) tools: BTreeMap<String, Arc<Tool>>,
-    /// Methods that are requests of MCP itself, in the order of services and names.
+    /// Methods that are MCP requests themselves, in the order of services and names.
     pub(crate) relayed: Vec<Arc<Tool>>,
-    /// Why some of the services are not in it.
+    /// The services that did not answer, and why.
     pub(crate) missing: Vec<String>,
-    /// How much is kept of it, about.
+    /// Roughly how many bytes it occupies.
     pub(crate) bytes: usize,
-    /// Whether names begin with that of the service.
+    /// Whether tool names begin with the name of the service.
     pub(crate) many: bool,
 }
 
-/// How long a service may take to say what may be called, page by page.
+/// How long a service may take to list its methods, all pages together.
 const ASKED: Duration = Duration::from_secs(10);
 
-/// Why nothing is offered.
+/// Why there is no offer.
 #[derive(Debug)]
 pub(crate) enum NoOffer {
-    /// There is no token to ask with.
+    /// There is no token to ask the services with.
     Token(Arc<TokenFault>),
-    /// No service says anything.
+    /// No service has answered.
     Silent(String),
 }
 
 impl Offer {
-    /// What one service has in it.
+    /// The tools and requests of one service.
     fn of_service(&self, service: &str) -> impl Iterator<Item = Arc<Tool>> {
         self.tools.values().chain(&self.relayed).filter(move |tool| tool.service == service).cloned()
     }
 
-    /// The tool of this name, as it is listed; or as its method is called, with `/` or with dots.
+    /// The tool of this name: the name in the list, or the method's own, with `/` or with dots.
     pub(crate) fn tool(&self, name: &str) -> Option<&Arc<Tool>> {
         if let Some(tool) = self.tools.get(name) {
             return Some(tool);
@@ -80,7 +80,7 @@ impl Offer {
         let spelt = self.tools.values().filter(|tool| own(tool).replace('/', ".") == dotted).collect::<Vec<_>>();
         match spelt.as_slice() {
             [tool] => Some(tool),
-            // They differ in that alone.
+            // They differ only in `/` and dots.
             several => several.iter().find(|tool| own(tool) == name).copied(),
         }
     }
@@ -96,17 +96,17 @@ pub(crate) struct Tool {
     pub(crate) mcp: Extension,
 }
 
-/// What a backend that is a server of MCP says beside OpenRPC.
+/// What a backend that is an MCP server adds to OpenRPC.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Extension {
     #[serde(default)]
     pub(crate) title: Option<String>,
     #[serde(default)]
     pub(crate) annotations: Option<serde_json::Map<String, serde_json::Value>>,
-    /// The method is this request.
+    /// The MCP request that this method is.
     #[serde(default)]
     pub(crate) request: Option<String>,
-    /// `content`: the result is that of a tool of MCP.
+    /// `content`: the result is that of an MCP tool.
     #[serde(default)]
     pub(crate) result: Option<String>,
 }
@@ -131,10 +131,10 @@ impl Services {
         self.exposed.iter().map(|exposed| exposed.deadline).max().unwrap_or_default()
     }
 
-    /// Asks all that the caller may come in for what it may call.
+    /// Asks each service that the caller may use what it may call there.
     ///
     /// # Errors
-    /// None of them says anything; why.
+    /// [`NoOffer`] if none of them answers.
     pub(crate) async fn offer(&self, caller: &dyn Caller, last: Option<&Offer>) -> Result<Offer, NoOffer> {
         let client = self.bus.client().await.map_err(|error| NoOffer::Silent(error.to_string()))?;
         let open: Vec<&Exposed> = self.exposed.iter().filter(|exposed| caller.admits(&exposed.service)).collect();
@@ -149,10 +149,10 @@ impl Services {
                     all.extend(methods.map(|method| Arc::new(Tool::new(exposed, method))));
                 }
                 Err(error) => {
-                    tracing::warn!(target: "sealwire::door", service = exposed.service, %error, "offers nothing");
+                    tracing::warn!(target: "sealwire::door", service = exposed.service, %error, "cannot list the methods");
                     match &error {
                         ClientError::Token(fault) => no_token = Some(Arc::clone(fault)),
-                        // It is away: what it has has not changed.
+                        // The service is unreachable, which does not change what it has.
                         _ => all.extend(last.into_iter().flat_map(|last| last.of_service(&exposed.service))),
                     }
                     offer.missing.push(format!("`{}`: {error}", exposed.service));
@@ -176,7 +176,7 @@ impl std::fmt::Debug for Exposed {
     }
 }
 
-/// These by the names that callers use. Nobody calls a subscription.
+/// These tools by the names that callers use. Subscriptions are left out, since no tool call can use one.
 fn named(tools: Vec<impl Into<Arc<Tool>>>, many: bool) -> BTreeMap<String, Arc<Tool>> {
     let mut by_name: BTreeMap<String, Vec<Arc<Tool>>> = BTreeMap::new();
     for tool in tools.into_iter().map(Into::into).filter(|tool| !tool.method.is_subscription) {
@@ -200,22 +200,22 @@ impl Tool {
         Self { service: exposed.service.clone(), deadline: exposed.deadline, mcp, method }
     }
 
-    /// How much it takes: of its document parts are kept twice.
+    /// Roughly how many bytes it occupies: parts of its document are stored twice.
     fn bytes(&self) -> usize {
         1_024 + 3 * self.method.document.as_deref().map_or(0, |text| text.get().len())
     }
 
-    /// What no other has.
+    /// Identifies the method among those of all services.
     fn origin(&self) -> String {
         format!("{} {}", self.service, self.method.name)
     }
 }
 
-/// The longest name that all clients take.
+/// The longest name that all clients accept.
 const MAX_NAME: usize = 64;
 
-/// The name of a method for callers that take 1 to 64 of `A-Z a-z 0-9 _ -`: `math_add` of `math/add`, and `demo__math_add` where
-/// there are several services. What is too long, or would have the name of another, ends in a digest of what it is.
+/// The name of a method for callers that accept 1 to 64 of `A-Z a-z 0-9 _ -`: `math_add` for `math/add`, and `demo__math_add` if
+/// there are several services. A name that is too long, or would equal another, ends in a digest of service and method.
 fn tool_name(many: bool, tool: &Tool) -> String {
     let method = tool.method.name.replace(['/', '.'], "_");
     let name = if many { format!("{}__{method}", tool.service) } else { method };
@@ -273,10 +273,10 @@ mod tests {
             assert_eq!(called(&alike, name).as_deref(), Some(name), "its own");
         }
         assert_eq!(called(&alike, "a_b"), None);
-        // Whatever else there is.
+        // The name does not depend on the other methods.
         let alone = names(vec![tool("demo", &long)], false);
         assert!(all.contains(&alone[0]));
-        // Of one that is away, the same is there as before, under the same names.
+        // An unreachable service keeps its tools, under the same names.
         let kept = named(two.of_service("demo").chain(two.of_service("other")).collect(), true);
         assert!(kept.keys().eq(two.tools.keys()) && two.of_service("demo").count() == 1);
     }

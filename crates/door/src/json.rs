@@ -1,37 +1,37 @@
-//! Objects of JSON, and nothing else in their place.
-//! Never takes an array for one, as serde does, by the order of members that its struct happens to have: nobody else reads it so.
+//! Reads JSON objects, and accepts nothing else in their place.
+//! Never accepts an array for a struct, as serde does by the order of the fields: no other parser would read it that way.
 
 use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// Puts JSON on one line, whatever services have written between its tokens: there alone ends of lines can be, where a blank is as good.
+/// Puts JSON on one line. Line breaks can only stand between tokens, where a space is as good.
 pub(crate) fn on_one_line(text: &mut [u8]) {
     text.iter_mut().filter(|byte| matches!(**byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
 }
 
-/// Reads text that is to be an object.
+/// Reads text that must be an object.
 pub(crate) fn object<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, serde_json::Error> {
     if text.trim_ascii_start().starts_with('{') {
         serde_json::from_str(text)
     } else {
-        // What is no JSON at all is told as that.
+        // Text that is not JSON at all gets the parser's own error.
         serde_json::from_str::<IgnoredAny>(text).and(Err(serde_json::Error::custom("it must be an object")))
     }
 }
 
-/// The same of a member.
+/// The same for a member.
 pub(crate) fn member<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
     object(<&RawValue>::deserialize(deserializer)?.get()).map_err(D::Error::custom)
 }
 
-/// The same of a member that may be null.
+/// The same for a member that may be null.
 pub(crate) fn optional<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Option<T>, D::Error> {
     let raw = Option::<&RawValue>::deserialize(deserializer)?;
     raw.map(|raw| object(raw.get()).map_err(D::Error::custom)).transpose()
 }
 
-/// The same of each item of a list.
+/// The same for each item of a list.
 pub(crate) fn items<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let raw = Vec::<&RawValue>::deserialize(deserializer)?;
     raw.into_iter().map(|raw| object(raw.get()).map_err(D::Error::custom)).collect()

@@ -1,5 +1,5 @@
-//! Doors: callers that do not speak Sealwire come in as an agent of the door's credentials.
-//! Never decides what a service decides, and never makes up a result.
+//! Doors: let callers that do not speak Sealwire call services, as the agent of the door's credentials.
+//! Never makes a decision that belongs to a service, and never makes up a result.
 
 mod bus;
 mod caller;

@@ -1,5 +1,5 @@
-//! The Model Context Protocol: methods of services as tools, in revision 2026-07-28 and those with a handshake back to 2025-03-26.
-//! Never knows how messages come and go: that is `lines`, or the door over HTTP.
+//! The Model Context Protocol: services' methods as tools, in revision 2026-07-28 and the revisions with a handshake back to 2025-03-26.
+//! Never deals with the transport: that is `lines`, or the door over HTTP.
 
 mod call;
 mod lines;
@@ -15,29 +15,29 @@ use std::time::Duration;
 pub use self::lines::serve;
 pub use self::outbox::Line;
 
-/// How a door to MCP is used.
+/// The settings of an MCP door.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The services whose methods are tools.
+    /// The services whose methods are offered as tools.
     pub services: Vec<String>,
     /// How long a call may take.
     pub deadline: Duration,
-    /// How often services are asked whether something has changed.
+    /// How often to ask the services whether the callable methods have changed.
     pub refresh: Duration,
 }
 
-/// Why a door has ended before its client did.
+/// Why a door ended before its client did.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ended {
-    /// The input is no line of text, or cannot be read.
-    #[error("what comes in cannot be read: {0}")]
+    /// A line is too long, or the input cannot be read.
+    #[error("the input cannot be read: {0}")]
     Input(#[from] io::Error),
-    /// The client has read nothing for too long.
-    #[error("the client has not read for 60 s what it was sent")]
+    /// The client has not read its output for too long.
+    #[error("the client has read nothing for 60 s")]
     Stalled,
 }
 
-/// Of the message, and the ids in it, that say to which subscription it belongs.
+/// The `_meta` member of a message that says which subscription it belongs to.
 pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 pub(crate) const LIST_CHANGED: &str = "notifications/tools/list_changed";

@@ -1,5 +1,5 @@
-//! What may be used once: proofs and tickets that callers show to a door. The library's replay guard remembers them.
-//! Never says yes twice to one value, nor to one of which it cannot know whether it was used before.
+//! Single use of the proofs and tickets that callers present. The library's replay guard remembers them.
+//! Never admits a value twice, nor one of which it cannot know whether it was used before.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,61 +19,61 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep, timeout};
 
-/// The longest life of a value, in seconds. What is remembered is in proportion to it.
+/// The longest life of a value, in seconds. The memory needed is proportional to it.
 pub const LIFE_S: u64 = 60;
 
-/// How far the clock of whoever dated a value may be ahead, in seconds.
+/// How far ahead a caller's clock may be, in seconds.
 pub const SKEW_S: u64 = 5;
 
-/// What a value is for: one of a kind is none of another.
+/// What a value is for. The same text of another kind is another value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The `jti` of a DPoP proof (RFC 9449 §11.1).
     DpopProof,
-    /// What opens a WebSocket.
+    /// A ticket that opens a WebSocket.
     Ticket,
 }
 
 /// When a value was made, in seconds since the Unix epoch, and by whose clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dated {
-    /// By the door, which dates nothing ahead.
+    /// By the door's clock, which dates nothing in the future.
     Here(u64),
-    /// By the caller, whose clock may be [`SKEW_S`] ahead.
+    /// By the caller's clock, which may be [`SKEW_S`] ahead.
     ByCaller(u64),
 }
 
-/// Where a value is used up.
+/// Which memory a value is used up in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
-    /// Wherever replicas remember together, or here if they do not.
+    /// The memory that replicas share, or this replica's if they share none.
     Door,
-    /// At this replica alone: another one has used it up, and has handed on what it came with.
+    /// This replica's own: another one has used the value up, and has forwarded the message it came with.
     ThisReplica,
 }
 
-/// `[door.replay]`: where replicas of a door remember together, by the replay guard that replicas of a service share.
+/// `[door.replay]`: the memory that replicas of a door share, with the same kind of replay guard as replicas of a service.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ReplayMemory {
     /// The environment.
     pub environment: Name,
-    /// What the door is called there; the same in all replicas, and no service's name.
+    /// The door's name there; the same in all replicas, and not that of a service.
     pub name: Name,
-    /// The guard's own user of the broker.
+    /// The guard's own broker user.
     pub nats: BusConfig,
     /// How many values the stream holds, each for 135 s. The same in all replicas.
     #[serde(default = "usual_stream_messages")]
     pub stream_messages: u32,
-    /// How many copies of the stream there are; 3 in a cluster, 1 on a single server.
+    /// The number of copies of the stream; by default 3 in a cluster, 1 on a single server.
     pub replicas: Option<usize>,
     /// How long the broker may take to answer, in milliseconds.
     #[serde(default = "usual_answer_within_ms")]
     pub answer_within_ms: u64,
 }
 
-/// 1,480 a second, in 48 MB of each copy: as the guard of a service in the compose set-up.
+/// 1,480 a second, in 48 MB for each copy: as for the guard of a service in the Compose set-up.
 fn usual_stream_messages() -> u32 {
     200_000
 }
@@ -82,8 +82,8 @@ fn usual_answer_within_ms() -> u64 {
     250
 }
 
-/// As many values of one caller as the guards hold, whatever its rate is: replicas whose rates differ must have one stream nevertheless.
-/// In the stream these are 48,215, 357 a second, and a quarter of it at most.
+/// How many values of one caller the guards hold. It does not depend on the configured rate, since replicas with different rates must
+/// still share one stream. In the stream this is 48,215, or 357 a second, and at most a quarter of it.
 const OF_ONE: usize = 25_000;
 
 impl ReplayMemory {
@@ -91,7 +91,7 @@ impl ReplayMemory {
         let BusConfig { password, token, nkey_seed, .. } = &self.nats;
         if password.is_some() || token.is_some() || nkey_seed.is_some() {
             return Err(
-                "`nats` of `replay` has a secret, and this file is none: write `password_file` or `nkey_seed_file`"
+                "`nats` of `replay` has a secret, which needs a file of its own: write `password_file` or `nkey_seed_file`"
                     .to_owned(),
             );
         }
@@ -123,40 +123,41 @@ impl ReplayMemory {
     }
 }
 
-/// The values that were used, and are not over yet.
+/// The values that were used and have not expired yet.
 #[derive(Debug)]
 pub struct Once {
     here: LocalGuard,
     together: Option<Together>,
 }
 
-/// The memory of all replicas.
+/// The memory that all replicas share.
 #[derive(Debug)]
 struct Together {
     memory: ReplayMemory,
-    /// Once its stream was found.
+    /// Set once the stream has been opened.
     guard: OnceLock<SharedGuard>,
-    /// Of each caller: what it uses is kept for longer than it is counted at the door.
+    /// The rate of each caller: the stream keeps a value for longer than the door counts it.
     rate: DefaultKeyedRateLimiter<Name>,
     clock: DefaultClock,
-    /// That it is not any more says nothing of this replica.
+    /// Sticky, because a later failure of the shared memory says nothing about this replica.
     was_ready: AtomicBool,
 }
 
 impl Once {
-    /// In this process, and with room for so many values of one caller: others can have theirs whatever it does. What may have been
-    /// there before now is refused, since an earlier run may have seen it used.
+    /// A memory in this process, with room for `of_one` values of one caller, so that no caller can take the room of others. Values that
+    /// may be older than this call are refused, since an earlier run may have seen them used.
     ///
     /// # Errors
-    /// The machine gives no thread.
+    /// The operating system cannot start a thread.
     pub fn local(of_one: usize) -> Result<Self, OpenError> {
-        // Without a skew, so that what the door has dated holds from its first second on.
+        // Without a skew, so that values dated by the door are accepted from its first second on.
         let window = Window { window_s: LIFE_S + SKEW_S, skew_s: 0 };
         let here = LocalGuard::open(window, limits(of_one), Arc::new(SystemClock), &TimeFloor::Ephemeral)?;
         Ok(Self { here, together: None })
     }
 
-    /// The same for all processes that are told the same, once it was opened: replicas of a door. Each caller may use so much here.
+    /// The same, shared by all processes with the same `memory`, that is, the replicas of a door, once [`Self::open`] has opened it.
+    /// `of_caller` limits what each caller may use at this replica.
     #[must_use]
     pub fn shared(mut self, memory: ReplayMemory, of_caller: Quota) -> Self {
         self.together = Some(Together {
@@ -169,7 +170,7 @@ impl Once {
         self
     }
 
-    /// Opens the memory of all replicas, if they have one, however long that takes.
+    /// Opens the shared memory, if there is one, however long that takes.
     ///
     /// Cancel safe.
     pub async fn open(&self) {
@@ -178,19 +179,19 @@ impl Once {
             let Together { memory, guard, .. } = together;
             match SharedGuard::open(memory.config(), memory.nats.clone(), Arc::new(SystemClock)).await {
                 Ok(opened) => {
-                    // Others that begin later can rely on what this one has seen, whether anything was used here or not.
+                    // So replicas that start later can rely on what this one has seen, whether or not anything was used here.
                     opened.serving();
                     let _ = guard.set(opened);
                 }
                 Err(error) => {
-                    tracing::error!(target: "sealwire::door", %error, "`replay`: nothing that is good once is taken");
+                    tracing::error!(target: "sealwire::door", %error, "`replay`: cannot open the shared memory");
                     sleep(AGAIN).await;
                 }
             }
         }
     }
 
-    /// Whether what is used can be judged; from then on, a memory of all that is away is no reason to send callers to another replica.
+    /// Whether values can be judged. Stays true once it was: when the shared memory is unavailable, no other replica would do better.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.together.as_ref().is_none_or(|together| {
@@ -201,28 +202,28 @@ impl Once {
         })
     }
 
-    /// Forgets the rates of callers that are quiet.
+    /// Forgets the rates of idle callers.
     pub fn tidy(&self) {
         if let Some(together) = &self.together {
             together.rate.retain_recent();
         }
     }
 
-    /// Nothing is used any more. Ends within a short time.
+    /// Closes the shared memory, in at most 2.5 s. No value may be used after this.
     pub async fn close(&self) {
         if let Some(guard) = self.together.as_ref().and_then(|together| together.guard.get()) {
-            // A broker that is silent takes nothing.
+            // A silent broker would never take what is left to send.
             drop(timeout(CLOSE, guard.close()).await);
         }
     }
 
-    /// Uses up a value of this caller. It is none any more [`LIFE_S`] after its date.
+    /// Uses up a value of this caller. A value expires [`LIFE_S`] after its date.
     ///
     /// # Errors
-    /// `Replayed`: it was used. `Stale`: it is too old, or from ahead, or this memory may have begun after its use. `OwnerFull`: the
-    /// caller has used too many. All others: nobody can know. Nothing may be done then, whichever it is.
+    /// `Replayed`: it was used. `Stale`: it is too old, from the future, or may have been used before this memory began. `OwnerFull`: the
+    /// caller has used too many. Any other: nobody can know. On any error, the request must not be carried out.
     ///
-    /// Cancel safety: a value whose future is dropped may be used up.
+    /// Cancel safety: if the future is dropped, the value may have been used up.
     pub async fn spend(
         &self,
         at: At,
@@ -236,7 +237,7 @@ impl Once {
         let value = digest(&[kind.as_str(), value]);
         let value = value.first_chunk::<16>().and_then(|value| Nonce::from_text(&URL_SAFE_NO_PAD.encode(value)));
         let value = value.ok_or(stale)?;
-        // What the guard allows for by itself is not allowed for twice.
+        // The shared guard allows for clock skew itself; it must not be allowed for twice.
         let (guard, ahead): (&dyn ReplayGuard, u64) = match &self.together {
             Some(together) if at == At::Door => (together.admits(&owner, &value)?, 0),
             _ => (&self.here, SKEW_S),
@@ -250,10 +251,10 @@ impl Once {
 }
 
 impl Together {
-    /// The memory, if it is there and this caller may use another value.
+    /// The shared guard, if it is open and this caller may use another value.
     fn admits(&self, owner: &Name, value: &Nonce) -> Result<&SharedGuard, AdmitError> {
         let guard = self.guard.get().ok_or(AdmitError::Unavailable(Outage::Unverified))?;
-        // A copy is not charged to whose it was.
+        // A copy of a used value does not count against its owner's rate.
         if !guard.has_seen(owner, value)
             && let Err(early) = self.rate.check_key(owner)
         {
@@ -264,9 +265,9 @@ impl Together {
     }
 }
 
-/// How long after a failure the stream is looked for again.
+/// How long after a failure to try to open the stream again.
 const AGAIN: Duration = Duration::from_secs(5);
-/// What the guard's own tasks may take to end.
+/// How long the guard's own tasks may take to end.
 const CLOSE: Duration = Duration::from_millis(2_500);
 
 impl Kind {
@@ -278,13 +279,13 @@ impl Kind {
     }
 }
 
-/// 100 MB when it is full: about 70 bytes for each value.
+/// 100 MB when full: about 70 bytes for each value.
 fn limits(of_one: usize) -> NonceLimits {
     let (total, owners, reserve) = (1_000_000, 50_000, 8);
     NonceLimits { owner: of_one.clamp(reserve, total / 10), total, owners, reserve }
 }
 
-/// Of several texts, of which none can be taken for a part of another.
+/// A digest of several texts, each with its length, so that different lists never have the same input.
 fn digest(texts: &[&str]) -> [u8; 32] {
     let mut digest = Sha256::new();
     for text in texts {
@@ -303,7 +304,7 @@ mod tests {
 
     use Dated::{ByCaller, Here};
 
-    /// A memory that has begun, and the first time after it.
+    /// A memory, and the first second after it began.
     async fn begun(of_one: usize) -> (Once, u64) {
         let once = Once::local(of_one).unwrap();
         let began = SystemClock.now_s();
@@ -323,7 +324,7 @@ mod tests {
         }
         assert_eq!(once.spend(At::Door, Kind::Ticket, "ann", "1", Here(now)).await, Ok(()), "of another kind");
         assert_eq!(proof("bob", "1", Here(now)).await, Ok(()), "another's");
-        // What a run before this one may have seen, what is over, and what is from ahead.
+        // Values that an earlier run may have seen, expired ones, and ones dated in the future.
         let old = [Here(now - 3), ByCaller(now), ByCaller(now + SKEW_S - 3), ByCaller(now - LIFE_S), ByCaller(0)];
         let ahead = [Here(now + 60), ByCaller(now + 60), ByCaller(u64::MAX), Here(u64::MAX)];
         for dated in old.into_iter().chain(ahead) {

@@ -1,5 +1,5 @@
-//! Values that callers keep for the door and hand back: nobody else can read, make or change them.
-//! Never a right: a sealed value says what was agreed on, and with whom, and each message is judged by who sends it.
+//! Sealed values that callers keep for the door and hand back: nobody else can read, make or change them.
+//! Never grants a right: a sealed value says what was agreed on and with whom; each message is still judged by its sender.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,24 +14,24 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-/// What seals. All replicas of a door that have one key open each other's values.
-// AES-GCM-SIV (RFC 8452): random nonces, and a repeated one gives nothing away but that two values are the same.
+/// Seals and opens values. Replicas of a door with the same key open each other's.
+// AES-GCM-SIV (RFC 8452): nonces are random, and a repeated one reveals only whether two values are the same.
 pub(crate) struct Seal {
     key: RandomizedNonceKey,
-    /// Where the other replicas reach this one; empty if there are none.
+    /// Where the other replicas reach this one; empty if there are no others.
     at: String,
 }
 
-/// What a value is for: one of a kind is none of another.
+/// What a value is for. A value of one kind does not open as another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     McpSession,
     McpRequestState,
     McpQuestion,
-    /// What one replica hands to another.
+    /// The header of a message that one replica forwards to another.
     Handed,
     DpopNonce,
-    /// What opens a WebSocket.
+    /// A ticket that opens a WebSocket.
     Ticket,
 }
 
@@ -47,61 +47,61 @@ impl Kind {
         }
     }
 
-    /// The longest text that is looked at.
+    /// The longest sealed text that is opened.
     fn text_bytes(self) -> usize {
         match self {
-            // With a token in it, of 4 KiB at most.
+            // It contains a token, of at most 4 KiB.
             Self::Ticket => 8 << 10,
             _ => TEXT_BYTES,
         }
     }
 }
 
-/// The bytes of a key.
+/// The size of a key.
 const KEY_BYTES: usize = 32;
-/// The longest text of most kinds. Those that are made here are some hundreds.
+/// The longest text of most kinds. Those that the door makes have a few hundred bytes.
 const TEXT_BYTES: usize = 2 << 10;
 
 #[derive(Serialize, Deserialize)]
 struct Sealed<T> {
-    /// Whose it is.
+    /// Whom it was sealed for.
     sub: String,
-    /// Until when, in seconds since the Unix epoch.
+    /// When it expires, in seconds since the Unix epoch.
     exp: u64,
     value: T,
 }
 
-/// The key cannot be made, or a value not be sealed: the crypto library fails.
+/// A key could not be made, or a value not be sealed, because the crypto library failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the crypto library failed")]
 pub struct Unsealed;
 
-/// A new key, as the file that `seal_key` names has it: 64 hexadecimal digits.
+/// A new key in the format of the `seal_key` file: 64 hexadecimal digits.
 ///
 /// # Errors
-/// [`Unsealed`].
+/// [`Unsealed`] if the crypto library fails.
 pub fn new_seal_key() -> Result<Zeroizing<String>, Unsealed> {
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     rand::fill(&mut *key).map_err(|_| Unsealed)?;
     let mut text = Zeroizing::new(String::with_capacity(2 * KEY_BYTES));
     for byte in key.iter() {
-        // A text takes whatever is written.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     Ok(text)
 }
 
-/// What callers keep cannot be sealed.
+/// The door cannot seal values.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SealError {
-    /// The file of the key cannot be read, or others could have.
+    /// The key file cannot be read, or other users could read it.
     #[error(transparent)]
     File(#[from] SecretFileError),
-    /// It holds something else.
+    /// The file does not contain a key.
     #[error("`{}`: write 64 hexadecimal digits, such as those of `openssl rand -hex 32`", .0.display())]
     NoKey(PathBuf),
-    /// Nothing can be sealed.
+    /// The crypto library failed.
     #[error(transparent)]
     Library(#[from] Unsealed),
 }
@@ -112,20 +112,20 @@ impl Seal {
         Ok(Self { key, at: String::new() })
     }
 
-    /// Of the replica that the others reach there.
+    /// The same key, for the replica that the others reach at this address.
     pub(crate) fn at(self, at: &str) -> Self {
         Self { at: at.to_owned(), ..self }
     }
 
-    /// Where the others reach this one.
+    /// Where the others reach this replica.
     pub(crate) fn place(&self) -> &str {
         &self.at
     }
 
-    /// With the key that all replicas have in this file, or one of this process.
+    /// With the key in this file, which all replicas share; without a file, with a random key for this process.
     ///
     /// # Errors
-    /// The file cannot be read, or has no key.
+    /// The file cannot be read, or does not contain a key.
     pub(crate) fn of(path: Option<&Path>) -> Result<Self, SealError> {
         let Some(path) = path else { return Ok(Self::random()?) };
         let text = read_secret(path)?;
@@ -143,7 +143,7 @@ impl Seal {
         Ok(Self::new(&key)?)
     }
 
-    /// Of this process alone.
+    /// With a random key, for this process alone.
     pub(crate) fn random() -> Result<Self, Unsealed> {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         rand::fill(&mut *key).map_err(|_| Unsealed)?;
@@ -164,7 +164,7 @@ impl Seal {
         Ok(URL_SAFE_NO_PAD.encode([nonce.as_ref().as_slice(), &text].concat()))
     }
 
-    /// The value, if it was sealed with this key as this kind for this caller, and is not over.
+    /// The value, if it was sealed with this key as this kind for this caller, and has not expired.
     pub(crate) fn open<T: DeserializeOwned>(&self, kind: Kind, sub: &str, text: &str, now: SystemTime) -> Option<T> {
         if text.len() > kind.text_bytes() {
             return None;
@@ -179,7 +179,7 @@ impl Seal {
     }
 }
 
-/// A name that nobody has had or can guess.
+/// A name that is unique and cannot be guessed.
 pub(crate) fn unlike_any() -> Result<String, Unsealed> {
     let mut bytes = [0; 16];
     rand::fill(&mut bytes).map_err(|_| Unsealed)?;
@@ -221,14 +221,14 @@ mod tests {
             let mut changed = text.clone().into_bytes();
             changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
             let changed = String::from_utf8(changed).unwrap();
-            // The last digit has bits that say nothing; others than zero are no such text.
+            // The last digit has unused bits; base64 decoding refuses any that are not zero.
             assert_eq!(open(&seal, Kind::McpSession, "ann", &changed, now), None, "{at}");
         }
         for text in ["", "A", "!!!!", &text[..15], &"A".repeat(TEXT_BYTES + 1)] {
             assert_eq!(open(&seal, Kind::McpSession, "ann", text, now), None, "{text}");
         }
 
-        // A token may be in a ticket, and in nothing else.
+        // Only a ticket is large enough for a token.
         let token = "x".repeat(4 << 10);
         for (kind, opened) in [(Kind::Ticket, Some(token.as_str())), (Kind::McpSession, None)] {
             let text = seal.seal(kind, "ann", minute, &token, now).unwrap();

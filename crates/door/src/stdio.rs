@@ -1,5 +1,5 @@
-//! Lines on standard input and output, on threads of their own: neither can be read or written without waiting.
-//! Never holds more than one line of either, nor a longer one than is allowed.
+//! Lines on standard input and output, on threads of their own, because reading and writing them blocks.
+//! Never holds more than one line of either, nor a line longer than [`MAX_LINE`].
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 
@@ -13,7 +13,7 @@ pub const MAX_LINE: usize = 1 << 20;
 /// The lines of standard input. Its thread ends with the process.
 ///
 /// # Errors
-/// The operating system gives no thread.
+/// The operating system cannot start the thread.
 pub fn input() -> io::Result<mpsc::Receiver<io::Result<Vec<u8>>>> {
     let (lines, read) = mpsc::channel(1);
     std::thread::Builder::new().name("stdin".to_owned()).spawn(move || {
@@ -34,7 +34,7 @@ pub fn input() -> io::Result<mpsc::Receiver<io::Result<Vec<u8>>>> {
     Ok(read)
 }
 
-/// The next line, without its end; `None` at the end of the input.
+/// The next line, without its line break; `None` at the end of the input.
 fn next(input: &mut impl io::BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     let most = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);
@@ -45,15 +45,15 @@ fn next(input: &mut impl io::BufRead) -> io::Result<Option<Vec<u8>>> {
     if line.last() == Some(&b'\n') {
         line.pop();
     } else if line.len() > MAX_LINE {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a line above 1 MiB"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than 1 MiB"));
     }
     Ok(Some(line))
 }
 
-/// Writes lines to standard output until there are no more, or nobody reads them. Its thread ends with the process.
+/// Writes lines to standard output until there are no more, or the reader has gone. Its thread ends with the process.
 ///
 /// # Errors
-/// The operating system gives no thread.
+/// The operating system cannot start the thread.
 pub fn output(mut lines: mpsc::Receiver<Line>) -> io::Result<()> {
     std::thread::Builder::new().name("stdout".to_owned()).spawn(move || {
         let mut stdout = io::stdout().lock();

@@ -1,5 +1,5 @@
-//! One call of a tool: parts and progress on the way, questions to the people at the client, and what it comes to.
-//! Never says that a call did nothing where that is not known.
+//! One tool call: its parts and progress, its questions to the people at the client, and its outcome.
+//! Never says that a call did nothing unless that is certain.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -23,39 +23,39 @@ use crate::caller::Caller;
 use crate::catalogue::Tool;
 use crate::seal::{Kind, Seal};
 
-/// The largest result, in bytes: what a model can read is far less.
+/// The largest result, in bytes, which is far more than a model can read.
 pub(super) const MAX_RESULT: usize = 4 << 20;
-/// At most so often is a client told of progress.
+/// The shortest interval between two progress notifications.
 const PROGRESS: Duration = Duration::from_millis(50);
-/// The longest text of a progress, in characters.
+/// The longest text of a progress notification, in characters.
 const PROGRESS_TEXT: usize = 1_000;
-/// Calls that wait for what the client finds out, and for how long.
+/// How many calls may wait for answers from their client, and for how long.
 const PARKED: usize = 16;
 const PARKED_FOR: Duration = Duration::from_secs(600);
 
-/// What the client says to a question: a result, or the text of an error.
+/// The client's answer to a question: a result, or the text of an error.
 pub(super) type QuestionReply = Result<Box<RawValue>, String>;
 
-/// A call under way.
+/// A call in progress.
 pub(super) struct Ongoing {
     tool: Arc<Tool>,
     client: Client,
     id: MessageId,
-    /// None under HMAC, where nobody else could check it.
+    /// `None` under HMAC, where nobody else could check it.
     receipt: Option<Receipt>,
-    /// What was asked for: only the same may go on with it.
+    /// The arguments of the call: only a request with the same ones can resume it.
     arguments: Box<RawValue>,
-    /// Until its result is taken.
+    /// `Some` until its result is taken.
     stream: Option<CallStream<Box<RawValue>>>,
     notes: Arc<Notes>,
-    /// None if nobody can be asked.
+    /// `None` if nobody can be asked.
     questions: Option<mpsc::Receiver<Question>>,
     parts: Vec<Box<RawValue>>,
     part_bytes: usize,
 }
 
-/// What the method has told, until its client is: filled while the stream is polled, which is bounded by the window of the call, and
-/// emptied right after that.
+/// The method's notifications on their way to the client. Filled while the stream is polled, bounded by the call's window, and emptied
+/// right after.
 #[derive(Default)]
 struct Notes(Mutex<Vec<Request>>);
 
@@ -65,9 +65,9 @@ struct Question {
     reply: oneshot::Sender<Value>,
 }
 
-/// A call that goes on when its client comes back with answers.
+/// A call waiting for its client to come back with answers.
 pub(super) struct Parked {
-    /// Whose it is.
+    /// The client that it belongs to.
     peer: Arc<str>,
     caller: Arc<dyn Caller>,
     ongoing: Ongoing,
@@ -75,18 +75,18 @@ pub(super) struct Parked {
     since: Instant,
 }
 
-/// What a client keeps of a call that waits for it, sealed where others could hand it in.
+/// The `requestState` that a client keeps for a waiting call; sealed if other clients could present it.
 #[derive(Serialize, Deserialize)]
 struct RequestState {
-    /// The replica that it waits at.
+    /// The replica where it waits.
     #[serde(default)]
     at: String,
     call: String,
-    /// Of the request: it goes on with no other.
+    /// The digest of the request: no other can resume the call.
     digest: String,
 }
 
-/// What a question is called where its answer may come to another replica.
+/// The id of a question whose answer may arrive at another replica.
 #[derive(Serialize, Deserialize)]
 struct QuestionId {
     /// The replica that asks.
@@ -97,17 +97,17 @@ struct QuestionId {
 impl QuestionId {
     fn sealed(seal: &Seal, peer: &Peer, name: &str) -> Option<String> {
         let id = Self { at: seal.place().to_owned(), name: name.to_owned() };
-        // As long as a call may take.
+        // Valid for as long as a call may take.
         seal.seal(Kind::McpQuestion, &peer.name, PARKED_FOR, id, SystemTime::now()).ok()
     }
 }
 
-/// What a call has come to.
+/// How far a call has come.
 enum Step {
     Ended(Result<Box<RawValue>, ClientError>),
     Asks(Question),
     TooLarge,
-    /// Without a broker for too long. What sends it works beside: it may just have done so.
+    /// Without a broker for too long. The call may have been sent: the task that sends runs concurrently.
     Gone,
 }
 
@@ -143,7 +143,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// The result of a tool of MCP, as a backend hands it on.
+/// The result of an MCP tool, as a backend passes it on.
 #[derive(Deserialize)]
 struct Content {
     content: Option<Box<RawValue>>,
@@ -152,7 +152,7 @@ struct Content {
 }
 
 impl Parked {
-    /// Whether its caller may still have it.
+    /// Whether its caller may still receive it.
     pub(super) fn holds(&self) -> bool {
         self.caller.holds()
     }
@@ -174,10 +174,10 @@ impl Server {
         };
         let tool = self.tool(&*peer.caller, name).await?;
         let mut ongoing = match &asked.state {
-            // It would wait for the next answer until its deadline. It stays for who comes back otherwise.
+            // Its next question would wait until the deadline. The call stays, for a retry with the capability.
             Some(_) if !capabilities.forms() => {
-                let message = "a call with `requestState` may ask again, and this client has not said that people can be \
-                               shown a form: come back with the capability `elicitation`";
+                let message = "a call with `requestState` may ask again, but this client has not declared that it can show \
+                               people a form: come back with the capability `elicitation`";
                 return Err(Fault::params(message).with(json!({ "outcome": "unknown" })));
             }
             Some(state) => {
@@ -196,7 +196,7 @@ impl Server {
         match step {
             Step::Ended(Ok(result)) => Ok(succeeded(era, &ongoing.tool, &result, ongoing.receipt())),
             Step::Ended(Err(error)) => refused(era, &ongoing.tool, &error, ongoing.receipt()),
-            Step::TooLarge => Ok(failed(era, "the result has more than 4 MiB")),
+            Step::TooLarge => Ok(failed(era, "the result is larger than 4 MiB")),
             Step::Gone => {
                 let message = "the connection to the broker was lost during the call";
                 Err(Fault::internal(message).with(json!({ "outcome": "unknown" })))
@@ -232,7 +232,7 @@ impl Server {
         Ongoing { tool, client, id, receipt, arguments, stream, notes, questions, parts, part_bytes }
     }
 
-    /// Goes on until the call ends, or asks what only another request of the client can answer.
+    /// Drives the call until it ends, or asks a question that only another request of the client can answer.
     async fn go_on(&self, peer: &Peer, ongoing: &mut Ongoing, era: Era, meta: &Meta) -> Step {
         let level = meta.level.filter(|_| era == Era::Modern);
         let mut telling = Telling {
@@ -280,12 +280,12 @@ impl Server {
         }
         telling.flush();
         let Some(stream) = stream.take() else { return Step::Ended(Err(ClientError::Ended)) };
-        // It has ended.
+        // The stream has ended, so this does not wait.
         let result = Box::pin(stream.finish::<Box<RawValue>>()).await;
         Step::Ended(result.map(|result| if tool.method.is_stream { raw(parts) } else { result }))
     }
 
-    /// Asks the people at a client that takes requests.
+    /// Asks the people at a client that accepts requests.
     async fn ask<'a>(&'a self, peer: &'a Peer, question: Question) -> AskedClient<'a> {
         let (reply, replied) = oneshot::channel();
         let id = {
@@ -310,12 +310,12 @@ impl Server {
             let mut waiting = self.waiting();
             waiting.forget_parked();
             if waiting.parked.values().filter(|parked| parked.peer == peer.name).count() >= PARKED {
-                // What it did until it asked, it did.
-                let message = format!("{PARKED} calls wait for answers: give them first; this one was cancelled");
+                // The call ran until it asked.
+                let message = format!("{PARKED} calls wait for answers: answer those first; this one was cancelled");
                 return Err(Fault::internal(message).with(json!({ "outcome": "unknown" })));
             }
             waiting.asked += 1;
-            // Of this process alone: another one does not know the call.
+            // Unique to this process, since no other knows the call.
             token = format!("{:x}-{}", self.started_ns, waiting.asked);
             let name = Arc::clone(&peer.name);
             let caller = Arc::clone(&peer.caller);
@@ -334,29 +334,29 @@ impl Server {
                     SystemTime::now(),
                 );
                 sealed.map_err(|_| {
-                    // Nobody can come back for it.
+                    // Nobody could resume it.
                     drop(self.waiting().parked.remove(&token));
-                    Fault::internal("the door cannot seal").with(json!({ "outcome": "unknown" }))
+                    Fault::internal("the door cannot seal `requestState`").with(json!({ "outcome": "unknown" }))
                 })?
             }
         };
         Ok(raw(&members([kind, ("inputRequests", asked), ("requestState", state.into())])))
     }
 
-    /// The replica at which the call waits that this caller comes back for; empty if there is one only.
+    /// The replica where the call waits that this caller resumes; empty if there is only one.
     pub(crate) fn waits_at(&self, peer: &str, state: &str) -> Option<String> {
         let opened = self.seal.as_ref()?.open(Kind::McpRequestState, peer, state, SystemTime::now());
         opened.map(|state: RequestState| state.at)
     }
 
-    /// The replica that has asked this caller.
+    /// The replica that asked this caller.
     pub(crate) fn asked_at(&self, peer: &str, id: &RawValue) -> Option<String> {
         let Ok(Id::Text(id)) = serde_json::from_str(id.get()) else { return None };
         let opened = self.seal.as_ref()?.open(Kind::McpQuestion, peer, &id, SystemTime::now());
         opened.map(|id: QuestionId| id.at)
     }
 
-    /// The call that its client comes back for.
+    /// The waiting call that a request resumes.
     fn resumed(
         &self,
         peer: &Peer,
@@ -366,7 +366,7 @@ impl Server {
         mut responses: Map<String, Value>,
     ) -> Result<Ongoing, Fault> {
         let gone = || {
-            let message = "this `requestState` is not known, or was used: what it stands for may have run";
+            let message = "this `requestState` is unknown or was already used: its call may have run";
             Fault::params(message).with(json!({ "outcome": "unknown" }))
         };
         let opened = match &self.seal {
@@ -382,7 +382,7 @@ impl Server {
         };
         let parked = {
             let mut waiting = self.waiting();
-            // Others neither go on with it nor end it.
+            // Other clients can neither resume nor end it.
             match waiting.parked.get(&opened) {
                 Some(parked) if parked.peer == peer.name => waiting.parked.remove(&opened),
                 _ => None,
@@ -395,14 +395,14 @@ impl Server {
             return Err(gone());
         }
         let answer = responses.remove(QUESTION).unwrap_or_else(|| json!({ "action": "cancel" }));
-        // The call may have ended meanwhile, which is told in its place.
+        // If the call has ended meanwhile, its end is reported instead.
         drop(parked.question.reply.send(answer));
         Ok(parked.ongoing)
     }
 }
 
 impl Ongoing {
-    /// What a result says of the proofs of request and answer.
+    /// The `_meta` of a result: the proofs of request and answer.
     fn receipt(&self) -> Map<String, Value> {
         let proofs = self.receipt.as_ref().and_then(|receipt| receipt.request().zip(receipt.answer()));
         let proofs = proofs.map(|(request, answer)| json!({ "request": request, "answer": answer }));
@@ -410,7 +410,7 @@ impl Ongoing {
     }
 }
 
-/// Where the proofs stand in a result.
+/// The `_meta` member that holds the proofs.
 const RECEIPT: &str = "dev.sealwire/receipt";
 
 fn digest(tool: &Tool, arguments: &str) -> String {
@@ -423,10 +423,10 @@ fn digest(tool: &Tool, arguments: &str) -> String {
 }
 
 const ELICIT: &str = "elicitation/create";
-/// The name of the one question that is put at a time.
+/// The name of the question in `inputRequests`: only one is asked at a time.
 const QUESTION: &str = "question";
 
-/// A question to a client, which is withdrawn if nobody waits for the answer any more.
+/// A question to a client. Dropping it withdraws the question if it is still open.
 struct AskedClient<'a> {
     server: &'a Server,
     out: &'a Outbox,
@@ -459,7 +459,7 @@ impl Notes {
     }
 }
 
-/// The next part. What came before it is told before it.
+/// The next part. Notifications that came before it are sent first.
 async fn next(
     stream: &mut Option<CallStream<Box<RawValue>>>,
     notes: &Notes,
@@ -488,14 +488,14 @@ async fn answer_of(asked: &mut Option<AskedClient<'_>>) -> QuestionReply {
     }
 }
 
-/// Hands a question of the method on to people; everything but a form is refused.
+/// Passes a question of the method on to people; refuses everything but a form.
 async fn put(question: Request, ask: &mpsc::Sender<Question>) -> Result<Value, RpcError> {
     if question.method != ELICIT {
-        return Err(RpcError::application(NOT_ASKED, "people at this client are asked by `elicitation/create` only"));
+        return Err(RpcError::application(NOT_ASKED, "only `elicitation/create` can ask people at this client"));
     }
     let params = question.params.as_ref().and_then(|params| serde_json::from_str(params.raw().get()).ok());
     let params: Value = params.filter(is_form).ok_or_else(|| {
-        RpcError::invalid_params("a question has a `message`, and a `requestedSchema` of an object of plain values")
+        RpcError::invalid_params("a question needs a `message`, and a `requestedSchema` of an object of plain values")
     })?;
     let (reply, replied) = oneshot::channel();
     let cancelled = || json!({ "action": "cancel" });
@@ -505,10 +505,10 @@ async fn put(question: Request, ask: &mpsc::Sender<Question>) -> Result<Value, R
     Ok(replied.await.unwrap_or_else(|_| cancelled()))
 }
 
-/// The code for a question that cannot be put.
+/// The error code for a question that cannot be asked.
 const NOT_ASKED: i32 = 1;
 
-/// Whether clients can show it.
+/// Whether clients can show this question.
 fn is_form(params: &Value) -> bool {
     let schema = params.get("requestedSchema");
     let properties = schema.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
@@ -522,11 +522,11 @@ fn is_form(params: &Value) -> bool {
         && properties.is_some_and(|properties| properties.values().all(plain))
 }
 
-/// Tells the client how far a call is, if it wants to know: ever more, and not too often.
+/// Tells the client about the progress of a call, if it wants to know. The progress only grows, and is not sent too often.
 struct Telling<'a> {
     out: &'a Outbox,
     token: Option<&'a Id>,
-    /// From which on it wants log messages; `None`: it wants none.
+    /// The lowest level of log messages that it wants; `None` if it wants none.
     level: Option<Level>,
     told: Option<Instant>,
     last: f64,
@@ -542,7 +542,7 @@ impl Telling<'_> {
         {
             self.tell(progress.progress, progress.total, progress.message);
         }
-        // Of a server of MCP behind the bus.
+        // A log message of an MCP server behind the bus.
         if note.method == MESSAGE
             && let (Some(Ok(said)), Some(least)) =
                 (params.map(|params| serde_json::from_str::<LogMessage>(params.get())), self.level)
@@ -575,7 +575,7 @@ impl Telling<'_> {
         }
     }
 
-    /// Sends what was held back.
+    /// Sends the progress that was held back.
     fn flush(&mut self) {
         if let Some(held) = self.held.take() {
             self.told = Some(Instant::now());
@@ -584,7 +584,7 @@ impl Telling<'_> {
     }
 }
 
-/// The schema of what a tool returns, if it says so.
+/// The schema of a tool's result, if it has one.
 pub(super) fn output_schema(era: Era, tool: &Tool) -> Option<Value> {
     let schema: Value = serde_json::from_str(tool.method.result.schema.get()).ok()?;
     let members = schema.as_object().filter(|members| !members.is_empty())?;
@@ -594,12 +594,12 @@ pub(super) fn output_schema(era: Era, tool: &Tool) -> Option<Value> {
     if !era.wants_objects() || members.get("type").is_some_and(|kind| kind == "object") {
         return Some(schema);
     }
-    // References would not lead anywhere in another place.
+    // A schema with references cannot be nested: they would no longer resolve.
     let moves = !tool.method.result.schema.get().contains("\"$");
     moves.then(|| json!({ "type": "object", "properties": { "result": schema }, "required": ["result"] }))
 }
 
-/// A result.
+/// The result of a call that succeeded.
 fn succeeded(era: Era, tool: &Tool, result: &RawValue, receipt: Map<String, Value>) -> Box<RawValue> {
     let meta = (!receipt.is_empty()).then(|| ("_meta".to_owned(), raw(&receipt)));
     if tool.mcp.result.as_deref() == Some("content")
@@ -628,14 +628,14 @@ fn succeeded(era: Era, tool: &Tool, result: &RawValue, receipt: Map<String, Valu
     era.result(all, None)
 }
 
-/// A text as it is, and anything else as JSON.
+/// A string as its plain text, and anything else as JSON.
 fn as_text(value: &RawValue) -> Cow<'_, str> {
     let json = value.get();
     let text = json.starts_with('"').then(|| serde_json::from_str(json).map(Cow::Owned).ok()).flatten();
     text.unwrap_or(Cow::Borrowed(json))
 }
 
-/// What a model can do something about.
+/// A result with `isError`, for failures that the model can react to.
 fn failed(era: Era, text: &str) -> Box<RawValue> {
     let mut all = Members::new();
     all.insert("content".to_owned(), raw(&[Text::new(text)]));
@@ -643,16 +643,16 @@ fn failed(era: Era, text: &str) -> Box<RawValue> {
     era.result(all, None)
 }
 
-/// An error, as clients of MCP know them.
+/// A failed call in the form that MCP clients expect.
 fn refused(era: Era, tool: &Tool, error: &ClientError, receipt: Map<String, Value>) -> Outcome {
     let ClientError::Remote(remote) = error else { return unsaid(era, error) };
     let data = remote.data().map(|data| serde_json::from_str::<Value>(data.get()).unwrap_or_default());
     let retry = data.as_ref().and_then(|data| data.get("retry_after_ms")).and_then(Value::as_u64);
     let text = match (remote.code(), retry) {
         (code::METHOD_NOT_FOUND, _) => return Err(Fault::params(format!("Unknown tool: {}", tool.method.name))),
-        // It speaks of the door's message, not of the caller's.
+        // The service refuses the door's own message, not the caller's.
         (code::UNAUTHENTICATED | code::STALE | code::REPLAYED, _) => return unsaid(era, error),
-        // SPEC.md §10: of a stream, which each call of a tool is, it may have begun. Whoever is told to try again does.
+        // SPEC.md §10: every tool call is a stream, so it may have begun. A client that is told to retry would do so.
         (code::OVERLOADED, _) => return unsaid(era, error),
         (code::PERMISSION_DENIED, _) if !error.is_outcome_unknown() => {
             "permission denied: not with these arguments".to_owned()
@@ -663,7 +663,7 @@ fn refused(era: Era, tool: &Tool, error: &ClientError, receipt: Map<String, Valu
     let content = data.as_ref().and_then(|data| data.get("content")).filter(|_| tool.mcp.result.is_some());
     let mut all = Members::new();
     match content {
-        // A tool of MCP has said so itself.
+        // The MCP tool's own words.
         Some(content) if content.is_array() => drop(all.insert("content".to_owned(), raw(content))),
         _ => drop(all.insert("content".to_owned(), raw(&[Text::new(&text)]))),
     }
@@ -678,11 +678,11 @@ fn refused(era: Era, tool: &Tool, error: &ClientError, receipt: Map<String, Valu
     Ok(era.result(all, None))
 }
 
-/// An error that the service has not said.
+/// An error that does not come from the service.
 fn unsaid(era: Era, error: &ClientError) -> Outcome {
     match error {
         ClientError::Disconnected { .. } | ClientError::Connect(_) => Ok(failed(era, &error.to_string())),
-        // What was asked for cannot be sent.
+        // The request could not be sent.
         ClientError::TooLarge { .. }
         | ClientError::Invalid(_)
         | ClientError::InboxForbidden { sent: false, .. }

@@ -1,5 +1,5 @@
-//! One client whose messages are lines.
-//! Never answers what was cancelled, nor twice.
+//! One MCP client that sends one message per line.
+//! Never answers a cancelled request, nor any request twice.
 
 use std::collections::HashMap;
 use std::io;
@@ -33,18 +33,18 @@ struct Door {
 
 #[derive(Default)]
 struct State {
-    /// What was agreed on with `initialize`.
+    /// What `initialize` negotiated.
     legacy: Option<(Legacy, Capabilities)>,
-    /// What the client was told last: it hears of it when that changes.
+    /// The fingerprint that the client knows; it is notified when that changes.
     told: Option<Vec<u8>>,
-    /// Requests under way, and how each is stopped.
+    /// Requests in progress, and how to stop each.
     running: HashMap<Id, oneshot::Sender<()>>,
     listening: Vec<Id>,
 }
 
-/// The most requests under way.
+/// The most requests in progress.
 const RUNNING: usize = 32;
-/// The most subscriptions to changes, which are beside them.
+/// The most subscriptions to changes, which do not count as requests.
 const LISTENING: usize = 8;
 
 /// Serves one client until its input ends.
@@ -52,7 +52,7 @@ const LISTENING: usize = 8;
 /// # Errors
 /// [`Ended`].
 ///
-/// Cancel safety: dropping the future gives up what is under way.
+/// Cancel safety: dropping the future cancels the requests in progress.
 pub async fn serve(
     bus: Bus,
     options: Options,
@@ -96,7 +96,7 @@ pub async fn serve(
             },
         }
     };
-    // What is under way is given up, and so cancelled at the services.
+    // Requests in progress are dropped, which cancels them at the services.
     tasks.shutdown().await;
     door.server.close().await;
     ended
@@ -107,13 +107,13 @@ impl Door {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One line from the client.
+    /// Handles one line from the client.
     async fn take(self: &Arc<Self>, line: &[u8], tasks: &mut JoinSet<()>, may_be_batch: bool) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
         let Ok(text) = std::str::from_utf8(line) else {
-            return self.refuse(Fault::new(-32700, "no JSON: it is not UTF-8")).await;
+            return self.refuse(Fault::new(-32700, "not JSON: it is not UTF-8")).await;
         };
         let message = match json::object::<Message<'_>>(text) {
             Ok(message) if message.jsonrpc.as_deref() == Some("2.0") => message,
@@ -128,9 +128,9 @@ impl Door {
                             Box::pin(self.take(entry.get().as_bytes(), tasks, false)).await;
                         }
                     }
-                    Some(_) => self.refuse(Fault::new(-32600, "one message on each line, and no batch")).await,
-                    None if error.is_data() => self.refuse(Fault::new(-32600, format!("no message: {error}"))).await,
-                    None => self.refuse(Fault::new(-32700, format!("no JSON: {error}"))).await,
+                    Some(_) => self.refuse(Fault::new(-32600, "each line must be one message, not a batch")).await,
+                    None if error.is_data() => self.refuse(Fault::new(-32600, format!("not a message: {error}"))).await,
+                    None => self.refuse(Fault::new(-32700, format!("not JSON: {error}"))).await,
                 };
             }
         };
@@ -140,7 +140,7 @@ impl Door {
                 Err(_) => self.refuse(Fault::new(-32600, "`id` must be a string or a whole number")).await,
             },
             (Some(method), None) => self.note(method, message.params),
-            // Nobody may wait for it any more.
+            // Nothing may be waiting for it any more.
             (None, Some(id)) => drop(self.server.answered(&self.peer.name, id, message.result, message.error)),
             (None, None) => self.refuse(Fault::new(-32600, "`method` is missing")).await,
         }
@@ -157,7 +157,7 @@ impl Door {
             let mut state = self.state();
             state.listening.retain(|id| *id != cancelled.request);
             if let Some(stop) = state.running.remove(&cancelled.request) {
-                // It may have ended just now.
+                // Fails if the request has just ended.
                 let _ = stop.send(());
             }
         }
@@ -180,7 +180,7 @@ impl Door {
             return self.peer.out.send(&Response::new(Some(&id), &Err(fault))).await;
         }
         if method == "initialize" {
-            // At once: the next line is in the revision that is agreed on here.
+            // Handled at once, because the next line is in the revision negotiated here.
             let outcome = self.initialize(params);
             self.state().running.remove(&id);
             return self.peer.out.send(&Response::new(Some(&id), &outcome)).await;
@@ -189,7 +189,7 @@ impl Door {
         tasks.spawn(async move {
             let outcome = tokio::select! {
                 biased;
-                // Nothing is said to what was cancelled.
+                // A cancelled request gets no answer.
                 _ = stopped => None,
                 outcome = door.outcome(&id, &method, params.as_deref()) => outcome,
             };
@@ -206,7 +206,7 @@ impl Door {
         Ok(result)
     }
 
-    /// `None` for a request that is not answered now.
+    /// `None` for a request that is not answered yet.
     async fn outcome(&self, id: &Id, method: &str, params: Option<&RawValue>) -> Option<Outcome> {
         let mut asked = match Asked::read(params) {
             Ok(asked) => asked,
@@ -220,7 +220,7 @@ impl Door {
             return self.listen(id, asked.notifications.tools).await.err().map(Err);
         }
         if method == "tools/list" && asked.cursor.is_none() {
-            // The list is made of the same.
+            // `Server::outcome` makes the list from the same offer.
             match self.server.listed(&*self.peer.caller).await {
                 Ok(offer) => self.state().told = Some(fingerprint(&offer)),
                 Err(fault) => return Some(Err(fault)),
@@ -230,7 +230,7 @@ impl Door {
         Some(self.server.outcome(&peer, era, &capabilities, method, &mut asked).await)
     }
 
-    /// In which revision a request is, and what its client can do.
+    /// The revision of a request, and its client's capabilities.
     fn era(&self, asked: &Asked) -> Result<(Era, Capabilities), Fault> {
         if let Some(capabilities) = modern(&asked.meta)? {
             return Ok((Era::Modern, capabilities));
@@ -238,7 +238,7 @@ impl Door {
         match &self.state().legacy {
             Some((version, capabilities)) => Ok((Era::Legacy(*version), capabilities.clone())),
             None => Err(Fault::params(format!(
-                "say `io.modelcontextprotocol/protocolVersion` {MODERN} in `_meta`, or begin with `initialize`"
+                "set `io.modelcontextprotocol/protocolVersion` in `_meta` to {MODERN}, or begin with `initialize`"
             ))),
         }
     }
@@ -260,9 +260,9 @@ impl Door {
         Ok(())
     }
 
-    /// Looks whether what the agent may call has changed, and says so.
+    /// Checks whether what the agent may call has changed, and notifies the client if so.
     async fn look(&self) {
-        // An outage is no change.
+        // An outage is not a change.
         let Ok(offer) = self.server.offer(&*self.peer.caller, Duration::ZERO).await else { return };
         let now = fingerprint(&offer);
         let (listening, legacy) = {

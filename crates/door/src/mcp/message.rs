@@ -1,5 +1,5 @@
-//! Messages of MCP as they are on a line, and what differs between the revisions of the protocol.
-//! Never reads parameters or results beyond what the door itself has to know.
+//! MCP messages as they appear on a line, and the differences between the revisions of the protocol.
+//! Never reads more of parameters or results than the door itself needs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub(crate) enum Legacy {
 }
 
 impl Legacy {
-    /// The one that is asked for, or the newest.
+    /// The requested revision if it is known, otherwise the newest.
     pub(crate) fn negotiated(asked: &str) -> Self {
         Self::of(asked).unwrap_or(Self::V2025_11_25)
     }
@@ -47,7 +47,7 @@ impl Legacy {
     }
 }
 
-/// The revision that one request is in.
+/// The revision of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
     Modern,
@@ -55,17 +55,17 @@ pub(crate) enum Era {
 }
 
 impl Era {
-    /// Whether a tool may say what its result is like, and give it as JSON.
+    /// Whether tools have an `outputSchema`, and results a `structuredContent`.
     pub(crate) fn has_structured_content(self) -> bool {
         self != Self::Legacy(Legacy::V2025_03_26)
     }
 
-    /// Whether such a result has to be an object.
+    /// Whether `structuredContent` must be an object.
     pub(crate) fn wants_objects(self) -> bool {
         self != Self::Modern
     }
 
-    /// A result, as this revision has it; `ttl_ms`: of one that callers may keep for so long.
+    /// A result in the form of this revision; `ttl_ms` says how long callers may cache it.
     pub(crate) fn result(self, mut members: Members, ttl_ms: Option<u64>) -> Box<RawValue> {
         for member in ["resultType", "ttlMs", "cacheScope"] {
             members.remove(member);
@@ -74,7 +74,7 @@ impl Era {
             members.insert("resultType".to_owned(), raw("complete"));
             if let Some(ttl_ms) = ttl_ms {
                 members.insert("ttlMs".to_owned(), raw(&ttl_ms));
-                // It is what this agent may do.
+                // It depends on what this agent may call.
                 members.insert("cacheScope".to_owned(), raw("private"));
             }
             let meta = members.get("_meta").and_then(|meta| serde_json::from_str::<Members>(meta.get()).ok());
@@ -86,15 +86,15 @@ impl Era {
     }
 }
 
-/// The members of an object whose values nobody here reads.
+/// The members of an object, with their values left unparsed.
 pub(crate) type Members = BTreeMap<String, Box<RawValue>>;
 
-/// As JSON. What cannot be written is null, and there is no such thing here.
+/// The value as JSON; null if it cannot be serialized, which does not happen here.
 pub(crate) fn raw<T: Serialize + ?Sized>(value: &T) -> Box<RawValue> {
     to_raw_value(value).unwrap_or_default()
 }
 
-/// An object of these members.
+/// An object with these members.
 pub(crate) fn members<const N: usize>(pairs: [(&str, Value); N]) -> Members {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), raw(&value))).collect()
 }
@@ -103,7 +103,7 @@ pub(crate) fn server_info() -> Value {
     json!({ "name": "sealwire", "version": env!("CARGO_PKG_VERSION") })
 }
 
-/// A line.
+/// A JSON-RPC message, as it stands on a line.
 #[derive(Deserialize)]
 pub(crate) struct Message<'a> {
     #[serde(borrow)]
@@ -120,7 +120,7 @@ pub(crate) struct Message<'a> {
     pub(crate) error: Option<&'a RawValue>,
 }
 
-/// A member that is there, if as null.
+/// A member that is present, even if it is null.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -133,7 +133,7 @@ pub(crate) enum Id {
     Text(String),
 }
 
-/// What the door itself reads of a request's parameters.
+/// The request parameters that the door itself reads.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Asked {
     #[serde(rename = "_meta", default, deserialize_with = "json::member")]
@@ -161,13 +161,13 @@ impl Asked {
     }
 }
 
-/// A revision that nobody here speaks. Those with a handshake are not for requests that name their revision themselves.
+/// The error for an unsupported revision. It does not list the revisions with a handshake, which a request cannot name in `_meta`.
 pub(crate) fn unsupported(version: &str) -> Fault {
     let data = json!({ "supported": [MODERN], "requested": version });
     Fault::new(-32022, "Unsupported protocol version").with(data)
 }
 
-/// What the client of a request can do if it says that it is in the revision without a handshake; `None` if it says nothing of one.
+/// The capabilities of the request's client, if the request names the revision without a handshake; `None` if it names none.
 pub(crate) fn modern(meta: &Meta) -> Result<Option<Capabilities>, Fault> {
     match (&meta.version, &meta.capabilities) {
         (Some(version), _) if version != MODERN => Err(unsupported(version)),
@@ -185,7 +185,7 @@ pub(crate) struct Meta {
     pub(crate) capabilities: Option<Capabilities>,
     #[serde(rename = "progressToken", default)]
     pub(crate) progress: Option<Id>,
-    /// From which on log messages are wanted.
+    /// The lowest level of log messages that the client wants.
     #[serde(rename = "io.modelcontextprotocol/logLevel", default)]
     pub(crate) level: Option<Level>,
     #[serde(default, deserialize_with = "text")]
@@ -196,7 +196,7 @@ pub(crate) struct Meta {
     baggage: Option<String>,
 }
 
-/// How grave a log message is.
+/// The severity of a log message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
@@ -210,7 +210,7 @@ pub(crate) enum Level {
     Emergency,
 }
 
-/// A text; anything else is passed over.
+/// A string; any other value is ignored.
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
         Value::String(text) => Some(text),
@@ -219,12 +219,12 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
 }
 
 impl Meta {
-    /// Whether its client wants to hear of the request before the response.
+    /// Whether the client wants progress or log messages before the response.
     pub(crate) fn is_told(&self) -> bool {
         self.progress.is_some() || self.level.is_some()
     }
 
-    /// In whose traces its request is looked for: what it says itself goes ahead of what the head says.
+    /// The trace context of the request: its own has priority over the HTTP request's.
     pub(crate) fn trace(&self, head: &TraceContext) -> TraceContext {
         let Self { traceparent, tracestate, baggage, .. } = self;
         if traceparent.is_none() && baggage.is_none() {
@@ -233,7 +233,7 @@ impl Meta {
         TraceContext::new(traceparent.as_deref(), tracestate.as_deref(), baggage.as_deref())
     }
 
-    /// Of a message whose parameters nobody reads otherwise.
+    /// The `_meta` of a message whose other parameters are not read.
     pub(crate) fn of(params: Option<&RawValue>) -> Self {
         #[derive(Default, Deserialize)]
         struct Only {
@@ -251,12 +251,12 @@ pub(crate) struct Capabilities {
 }
 
 impl Capabilities {
-    /// As they were agreed on.
+    /// As negotiated by `initialize`.
     pub(crate) fn of_forms(forms: bool) -> Self {
         Self { elicitation: forms.then(Map::new) }
     }
 
-    /// Whether people there can be shown a form. An empty object means just that.
+    /// Whether the client can show people a form. An empty `elicitation` means that it can.
     pub(crate) fn forms(&self) -> bool {
         self.elicitation.as_ref().is_some_and(|modes| modes.is_empty() || modes.contains_key("form"))
     }
@@ -282,14 +282,14 @@ pub(crate) struct Cancelled {
     pub(crate) request: Id,
 }
 
-/// An error of JSON-RPC.
+/// A JSON-RPC error.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Fault {
     pub(crate) code: i32,
     pub(crate) message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<Value>,
-    /// There was no token to call with. Its text is of the door, and not for callers.
+    /// Set if there was no token to call with. Its text is for the door's log, not for callers.
     #[serde(skip)]
     pub(crate) token: Option<Arc<TokenFault>>,
 }
@@ -312,7 +312,7 @@ impl Fault {
         Self::new(-32603, message)
     }
 
-    /// There was no token to call with. Why is in the log.
+    /// There was no token to call with. The log says why.
     pub(crate) fn of_token(fault: &Arc<TokenFault>) -> Self {
         tracing::warn!(target: "sealwire::door", error = %fault, "no token");
         let fault = Some(Arc::clone(fault));
@@ -320,7 +320,7 @@ impl Fault {
         Self { token: fault, ..told }
     }
 
-    /// As a service said it, in a code that MCP leaves to others.
+    /// A service's error, with a code outside the range that MCP reserves.
     pub(crate) fn of_service(error: &RpcError) -> Self {
         let code = match error.code() {
             code @ -32099..=-32000 => -code,
@@ -331,13 +331,13 @@ impl Fault {
     }
 }
 
-/// What a request comes to.
+/// What a request ends with.
 pub(crate) type Outcome = Result<Box<RawValue>, Fault>;
 
 #[derive(Serialize)]
 pub(crate) struct Response<'a> {
     jsonrpc: &'static str,
-    /// Left out where none could be read.
+    /// Left out if no id could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a Id>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -353,7 +353,7 @@ impl<'a> Response<'a> {
 }
 
 impl Response<'_> {
-    /// Its text: every part of it is JSON.
+    /// The response as text.
     pub(crate) fn text(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! What services have offered each caller, for as long as that is believed.
-//! Never shows a caller what another one may call, and never has one wait while services are asked for another.
+//! Caches what services have offered to each caller.
+//! Never shows a caller what another one may call, and never makes one wait while services are asked for another.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,22 +10,22 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::caller::Caller;
 use crate::catalogue::{NoOffer, Offer, Services};
 
-/// The most bytes of all callers' offers. What is beyond is asked for again.
+/// The most bytes of all callers' offers. Offers beyond that are asked for again.
 const BYTES: u64 = 256 << 20;
-/// An offer counts for so many bytes at least, so these are 16,384 at most.
+/// Each offer counts for at least this many bytes, so there are at most 16,384.
 const LEAST: u32 = 16 << 10;
-/// What nobody uses for so long is forgotten, and at the earliest when it would be asked for again.
+/// Offers unused for this long are forgotten, but not before they would be asked for again.
 const UNUSED: Duration = Duration::from_secs(600);
 
-/// Those of one address. Clones share the bounds.
+/// The offers at one address. Clones share the bounds.
 #[derive(Debug, Clone)]
 pub(crate) struct Offers {
     all: Cache<(Arc<str>, Arc<str>), Arc<Slot>>,
-    /// Where they are made: others are made of other services.
+    /// The door's address: each address offers other services.
     address: Arc<str>,
 }
 
-/// That of one caller.
+/// The offer to one caller.
 #[derive(Debug, Default)]
 struct Slot {
     last: Mutex<Option<(Instant, Arc<Offer>)>>,
@@ -55,7 +55,7 @@ impl Offers {
         Self { all: cache.weigher(|_, slot: &Arc<Slot>| slot.weight()).build(), address: "".into() }
     }
 
-    /// Those of another address, within the same bounds.
+    /// The offers at another address, within the same bounds.
     pub(crate) fn at(&self, address: &str) -> Self {
         Self { address: address.into(), ..self.clone() }
     }
@@ -64,15 +64,15 @@ impl Offers {
         (Arc::clone(&self.address), Arc::clone(caller.name()))
     }
 
-    /// What this caller was offered last.
+    /// The last offer to this caller.
     pub(super) fn last(&self, caller: &dyn Caller) -> Option<Arc<Offer>> {
         self.all.get(&self.key(caller))?.younger(Duration::MAX)
     }
 
-    /// What it may call, not older than this.
+    /// What the caller may call; the offer is not older than `age`.
     ///
     /// # Errors
-    /// None of the services says anything; why.
+    /// [`NoOffer`] if none of the services answers.
     pub(super) async fn get(
         &self,
         services: &Services,
@@ -85,14 +85,14 @@ impl Offers {
             return Ok(offer);
         }
         let asking = slot.asking.lock().await;
-        // Somebody else has asked meanwhile.
+        // Another request has asked meanwhile.
         if let Some(offer) = slot.younger(age) {
             return Ok(offer);
         }
         let offer = Arc::new(services.offer(caller, slot.younger(Duration::MAX).as_deref()).await?);
         *slot.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(&offer)));
         drop(asking);
-        // With its weight.
+        // Inserted again so that its weight counts.
         self.all.insert(key, slot);
         Ok(offer)
     }
@@ -110,7 +110,7 @@ mod tests {
                 let slot = Slot::default();
                 *slot.last.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some((Instant::now(), Arc::new(Offer { bytes, ..Offer::default() })));
-                // Of several addresses, which share it.
+                // Several addresses share the bounds.
                 let offers = offers.at(&(n % 3).to_string());
                 offers.all.insert((offers.address, format!("{bytes} {n}").into()), Arc::new(slot));
             }

@@ -1,5 +1,5 @@
-//! What waits to be written to the client.
-//! Never more than its bounds: whoever has something to say waits, and a client that reads nothing is given up.
+//! Messages waiting to be written to the client.
+//! Never holds more than its bounds: senders wait, and a client that reads nothing is given up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use tokio::time::timeout;
 
 use crate::json;
 
-/// The most messages and bytes that wait.
+/// The most messages and bytes that may wait.
 const MESSAGES: usize = 256;
 const BYTES: usize = 16 << 20;
-/// Progress, of about a thousand characters, and log messages are left out where there is no room; a question is one at a time, of 1 MiB
-/// as any message.
+/// The same for one request over HTTP. Progress, of about a thousand characters, and log messages are left out if there is no room.
+/// Only one question is asked at a time, and like any message it has at most 1 MiB.
 const MESSAGES_OF_REQUEST: usize = 16;
 const BYTES_OF_REQUEST: usize = 1 << 20;
 /// How long the client may read nothing at all.
 const STALLED: Duration = Duration::from_secs(60);
 
-/// A line for the client. Its room is given back when it is dropped.
+/// A line for the client. Dropping it frees its room.
 #[derive(Debug)]
 pub struct Line {
     text: Vec<u8>,
@@ -28,7 +28,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// The text, with its end.
+    /// The text, with its line break.
     #[must_use]
     pub fn text(&self) -> &[u8] {
         &self.text
@@ -41,14 +41,14 @@ pub(crate) struct Outbox(Option<Open>);
 #[derive(Debug, Clone)]
 struct Open {
     lines: mpsc::Sender<Line>,
-    /// In bytes, and how much of it there is.
+    /// The free room, and the total, in bytes.
     room: Arc<Semaphore>,
     most: usize,
     stalled: watch::Sender<bool>,
 }
 
 impl Outbox {
-    /// Of a client that takes nothing but its response.
+    /// For a client that accepts nothing but its response; messages are discarded.
     pub(crate) fn closed() -> Self {
         Self(None)
     }
@@ -57,7 +57,7 @@ impl Outbox {
         Self::of(MESSAGES, BYTES)
     }
 
-    /// For what one request is told before its response.
+    /// For the messages that precede the response to one request.
     pub(crate) fn of_request() -> (Self, mpsc::Receiver<Line>) {
         Self::of(MESSAGES_OF_REQUEST, BYTES_OF_REQUEST)
     }
@@ -68,14 +68,14 @@ impl Outbox {
         (Self(Some(open)), written)
     }
 
-    /// Queues a message, when there is room for it.
+    /// Queues a message as soon as there is room for it.
     pub(crate) async fn send(&self, message: &impl Serialize) {
         let Self(Some(Open { lines, room, most, stalled })) = self else { return };
         let text = line(message);
         let sending = async {
             let room = Arc::clone(room).acquire_many_owned(permits(text.len(), *most)).await;
             if let Ok(room) = room {
-                // Nobody reads any more when the door closes.
+                // Fails only if the reader is gone because the door is closing.
                 drop(lines.send(Line { text, _room: room }).await);
             }
         };
@@ -84,7 +84,7 @@ impl Outbox {
         }
     }
 
-    /// Queues what is not worth waiting for.
+    /// Queues a message if there is room for it now; otherwise drops it.
     pub(crate) fn send_now(&self, message: &impl Serialize) {
         let Self(Some(Open { lines, room, most, .. })) = self else { return };
         let text = line(message);
@@ -93,7 +93,7 @@ impl Outbox {
         }
     }
 
-    /// Completes when the client has read nothing for too long, or nothing is written any more.
+    /// Completes when the client has read nothing for too long, or its output has been closed.
     pub(crate) async fn stalled(&self) {
         let Self(Some(Open { lines, stalled, .. })) = self else { return };
         let mut stalled = stalled.subscribe();
@@ -104,16 +104,16 @@ impl Outbox {
     }
 }
 
-/// A message as one line: what ends it early would make a message of its own of what follows.
+/// A message on one line: after a line break in it, the rest would count as another message.
 fn line(message: &impl Serialize) -> Vec<u8> {
-    // Maps with keys that are no texts, and nothing else, cannot be written.
+    // Only maps whose keys are not strings cannot be serialized, and there are none here.
     let mut text = serde_json::to_vec(message).unwrap_or_default();
     json::on_one_line(&mut text);
     text.push(b'\n');
     text
 }
 
-/// What is larger than all the room takes all of it.
+/// A message larger than the total room takes all of it.
 fn permits(bytes: usize, most: usize) -> u32 {
     u32::try_from(bytes.min(most)).unwrap_or(u32::MAX)
 }
@@ -130,7 +130,7 @@ mod tests {
             outbox.send(&"x").await;
         }
         outbox.send_now(&"left out");
-        // Nobody takes anything for a minute.
+        // Nothing is read for a minute.
         outbox.send(&"waits").await;
         outbox.stalled().await;
         assert_eq!(lines.recv().await.unwrap().text(), b"\"x\"\n");
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(lines.recv().await.unwrap().text(), b"{\"a\":1,  \"b\":\"\\n\"}\n");
     }
 
-    /// docs/doors.md, "Bounds": what is said before a response, in bytes.
+    /// docs/doors.md, "Bounds": messages ahead of a response, in bytes.
     #[tokio::test]
     async fn log_messages_beyond_what_waits_before_a_response_are_left_out() {
         let (outbox, mut lines) = Outbox::of_request();
@@ -174,7 +174,7 @@ mod tests {
         assert!((BYTES_OF_REQUEST / 2..=BYTES_OF_REQUEST).contains(&bytes), "{bytes}");
     }
 
-    /// docs/doors.md, "Bounds": what is said before a response.
+    /// docs/doors.md, "Bounds": messages ahead of a response.
     #[tokio::test(start_paused = true)]
     async fn progress_beyond_what_waits_before_a_response_is_left_out_and_a_question_waits() {
         let (outbox, mut lines) = Outbox::of_request();

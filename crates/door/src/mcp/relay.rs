@@ -1,5 +1,5 @@
-//! Resources and prompts of servers of MCP behind the bus: requests of the protocol that are methods of a service.
-//! Never says where a resource is that none of them knows.
+//! Resources and prompts of MCP servers behind the bus: MCP requests that are methods of a service.
+//! Never makes up a resource or a prompt that none of them has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use super::server::{Peer, Server};
 use crate::bus::gone;
 use crate::catalogue::Tool;
 
-/// As long as an offer is believed for requests that follow one another.
+/// How old an offer may be, so that requests in quick succession share one.
 const RECENT: Duration = Duration::from_secs(10);
 
 impl Server {
-    /// Hands a request on to the method that it is.
+    /// Forwards a request to the method, or methods, that implement it.
     pub(super) async fn relay(&self, peer: &Peer, era: Era, request: &str, asked: &Asked) -> Outcome {
         let offer = self.offer(&*peer.caller, RECENT).await?;
         let methods: Vec<Arc<Tool>> =
@@ -32,13 +32,13 @@ impl Server {
             };
             return Ok(era.result(result, ttl_ms.filter(|_| request == "resources/read")));
         };
-        // Page by page, and one method after the other: `1:` and the cursor that it gave.
+        // Lists are fetched page by page, one method after another. The cursor is the method's index, `:` and the method's own cursor.
         let (at, inner) = match asked.cursor.as_deref().map(|cursor| cursor.split_once(':')) {
             None => (0, None),
             Some(Some((at, inner))) if at.parse::<usize>().is_ok_and(|at| at < methods.len()) => {
                 (at.parse().unwrap_or_default(), Some(inner).filter(|inner| !inner.is_empty()))
             }
-            Some(_) => return Err(Fault::params("`cursor` is not known")),
+            Some(_) => return Err(Fault::params("unknown `cursor`")),
         };
         let mut inner = inner.map(str::to_owned);
         let mut failed = None;
@@ -46,7 +46,7 @@ impl Server {
             let params = inner.take().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
             match self.ask_service(peer, tool, &params).await {
                 Ok(result) => return Ok(era.result(page(list, &methods, at, result), ttl_ms)),
-                // It keeps back what it has, and nothing that others have.
+                // A server that fails does not hide what the others have.
                 Err(error) if !is_invalid(&error) => failed = failed.or(Some(error)),
                 Err(error) => return Err(fault(&error)),
             }
@@ -57,7 +57,7 @@ impl Server {
         }
     }
 
-    /// Of several servers, the first one that has it.
+    /// Reads a resource from the first server that has it.
     async fn read(&self, peer: &Peer, era: Era, methods: &[Arc<Tool>], asked: &Asked) -> Result<Members, Fault> {
         let Some(uri) = &asked.uri else { return Err(Fault::params("`uri` is missing")) };
         let mut failed = None;
@@ -65,7 +65,7 @@ impl Server {
             match self.ask_service(peer, tool, &json!({ "uri": uri })).await {
                 Ok(found) => return Ok(found),
                 Err(error) if is_invalid(&error) => {}
-                // It may be another one's.
+                // Another server may have it.
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
@@ -98,13 +98,13 @@ impl Server {
         let call = request.stream::<Box<RawValue>>(&tool.method.name, params);
         tokio::select! {
             result = call.finish() => result,
-            // What sends it works beside this: it may just have done so.
+            // Unknown even if `gone` says that it was not sent: the task that sends may just have done so.
             _ = gone(&client, &id) => Err(ClientError::ConnectionLost),
         }
     }
 }
 
-/// A page of a list, and where the next one is found.
+/// A page of a list, with the cursor of the next one.
 fn page(list: &str, methods: &[Arc<Tool>], at: usize, mut result: Members) -> Members {
     if let Some(tool) = methods.get(at).filter(|_| methods.len() > 1 && list == "prompts") {
         label(&mut result, tool);
@@ -120,7 +120,7 @@ fn page(list: &str, methods: &[Arc<Tool>], at: usize, mut result: Members) -> Me
     result
 }
 
-/// The member of the result that is a list, if the request is for one.
+/// The member of the result that holds the list, if the request is for a list.
 fn listed(request: &str) -> Option<&'static str> {
     match request {
         "resources/list" => Some("resources"),
@@ -134,7 +134,7 @@ fn only(name: &str, value: Box<RawValue>) -> Members {
     [(name.to_owned(), value)].into()
 }
 
-/// What the names of a server's prompts begin with beside those of others: `demo__clock__`.
+/// The prefix of a server's prompt names if several servers have prompts: `demo__clock__`.
 fn prefix(tool: &Tool) -> String {
     let path = tool.method.name.rsplit_once("prompts/").map_or("", |(path, _)| path);
     format!("{}__{}_", tool.service, path.replace(['/', '.'], "_"))
@@ -152,7 +152,7 @@ fn label(result: &mut Members, tool: &Tool) {
     result.insert("prompts".to_owned(), raw(&prompts));
 }
 
-/// Whether what was asked for is not there.
+/// Whether the server does not have what was asked for.
 fn is_invalid(error: &ClientError) -> bool {
     matches!(error, ClientError::Remote(error) if error.code() == code::INVALID_PARAMS)
 }
@@ -162,7 +162,7 @@ fn fault(error: &ClientError) -> Fault {
         ClientError::Remote(said) => match said.code() {
             code::INVALID_PARAMS | code::METHOD_NOT_FOUND => Fault::params(said.message().to_owned()),
             code::QUOTA_EXCEEDED => Fault::of_service(said),
-            // It may have begun, or what was refused is the door's message and not the client's.
+            // The call may have begun, or the service refused the door's own message and not the client's.
             _ if error.is_outcome_unknown() => {
                 Fault::internal(said.message().to_owned()).with(json!({ "outcome": "unknown" }))
             }

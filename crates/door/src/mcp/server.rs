@@ -1,5 +1,5 @@
-//! What is the same however messages come and go: the services' offer, and what each request comes to.
-//! Never sends what the client has not declared that it takes, and never more of a service than the agent may call.
+//! The part of an MCP server that does not depend on the transport: the services' offer, and the outcome of each request.
+//! Never sends what the client has not declared it accepts, and never shows more of a service than the agent may call.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,22 +21,22 @@ use crate::catalogue::{NoOffer, Offer, Services, Tool};
 use crate::json;
 use crate::seal::Seal;
 
-/// A server of MCP, for any number of clients.
+/// An MCP server, for any number of clients.
 pub(crate) struct Server {
     pub(super) services: Services,
     refresh: Duration,
-    /// As long as an offer is believed for a list.
+    /// How old an offer may be for a list.
     listed: Duration,
-    /// Where those who come back for a call need not be who was told how.
+    /// Seals `requestState` and question ids; `None` on standard input and output, where there is only one client.
     pub(super) seal: Option<Arc<Seal>>,
     agent: String,
-    /// When it began, in nanoseconds since the Unix epoch: names of its own are unlike those of another one.
+    /// When it started, in nanoseconds since the Unix epoch. Makes its names differ from those of another process.
     pub(super) started_ns: u128,
     offers: Offers,
     waiting: Mutex<Waiting>,
 }
 
-/// Who wait for their client.
+/// Calls and questions that wait for their client.
 #[derive(Default)]
 pub(super) struct Waiting {
     pub(super) parked: BTreeMap<String, Parked>,
@@ -44,30 +44,30 @@ pub(super) struct Waiting {
     pub(super) asked: u64,
 }
 
-/// A question that is under way.
+/// An open question.
 pub(super) struct Asker {
     /// Who may answer it.
     pub(super) peer: Arc<str>,
     pub(super) reply: oneshot::Sender<QuestionReply>,
 }
 
-/// Where a request came from.
+/// The client that sent a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
-    /// Who it is: answers to questions, and those who come back for a call, must be the same.
+    /// Identifies the client: an answer to a question, or a request that resumes a call, must come from the same.
     pub(crate) name: Arc<str>,
-    /// For whom services are called.
+    /// The caller on whose behalf services are called.
     pub(crate) caller: Arc<dyn Caller>,
-    /// What goes to it before the response.
+    /// For messages to the client before the response.
     pub(crate) out: Outbox,
-    /// In whose traces its request is looked for: see [`Meta::trace`](super::message::Meta::trace).
+    /// The trace context of its request: see [`Meta::trace`](super::message::Meta::trace).
     pub(crate) trace: TraceContext,
-    /// Who is told of its calls.
+    /// Observes its calls.
     pub(crate) observer: Option<Arc<dyn Observer>>,
 }
 
 impl Peer {
-    /// A call of a method, of which others may be told.
+    /// A request for a tool's method, observed if there is an observer.
     pub(super) fn request(&self, client: &Client, tool: &Tool) -> RequestBuilder {
         let request = self.caller.request(client, &tool.service).deadline(tool.deadline).trace(&self.trace);
         match &self.observer {
@@ -77,11 +77,11 @@ impl Peer {
     }
 }
 
-/// What was asked just now is not asked again.
+/// An offer younger than this is not asked for again.
 pub(crate) const FRESH: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// `listed`: as long as an offer is believed for a list.
+    /// `listed`: how old an offer may be for a list.
     pub(crate) fn new(
         services: Services,
         refresh: Duration,
@@ -106,7 +106,7 @@ impl Server {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cancels calls that nobody came back for, or may.
+    /// Cancels waiting calls that nobody resumed in time, or whose caller may no longer do so.
     pub(crate) fn tidy(&self) {
         let mut waiting = self.waiting();
         waiting.forget_parked();
@@ -118,7 +118,7 @@ impl Server {
         self.services.longest()
     }
 
-    /// Whether calls wait for their clients.
+    /// Whether any calls wait for their clients.
     pub(crate) fn waits(&self) -> bool {
         let waiting = self.waiting();
         !waiting.parked.is_empty() || !waiting.questions.is_empty()
@@ -129,13 +129,13 @@ impl Server {
         self.waiting().parked.clear();
     }
 
-    /// The same, and ends the connection.
+    /// The same, and closes the connection to the broker.
     pub(super) async fn close(&self) {
         self.give_up();
         self.services.bus.close().await;
     }
 
-    /// What a request comes to that is neither `initialize` nor `subscriptions/listen`.
+    /// Handles any request but `initialize` and `subscriptions/listen`.
     pub(crate) async fn outcome(
         &self,
         peer: &Peer,
@@ -159,7 +159,7 @@ impl Server {
         }
     }
 
-    /// An answer to a question: by whom, and which. Others than who was asked are not heard.
+    /// Takes an answer to a question. Only the client that was asked may answer it. Returns whether anything was waiting for it.
     pub(crate) fn answered(
         &self,
         peer: &str,
@@ -183,7 +183,7 @@ impl Server {
         asker.reply.send(reply).is_ok()
     }
 
-    /// The result of `initialize`, and what was agreed on.
+    /// The result of `initialize`, and what was negotiated.
     pub(crate) fn initialize(
         &self,
         caller: &dyn Caller,
@@ -213,14 +213,14 @@ impl Server {
     fn instructions(&self, caller: &dyn Caller) -> String {
         let services = self.services.names().filter(|service| caller.admits(service));
         let services = services.collect::<Vec<_>>().join("`, `");
-        format!("Tools are methods of the services `{services}`, which you may call by the agent `{}`.", self.agent)
+        format!("Tools are methods of the services `{services}`, which you may call as the agent `{}`.", self.agent)
     }
 
     pub(super) fn ttl_ms(&self) -> u64 {
         u64::try_from(self.refresh.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// What the caller may call, not older than this.
+    /// What the caller may call; the offer is not older than `age`.
     pub(crate) async fn offer(&self, caller: &dyn Caller, age: Duration) -> Result<Arc<Offer>, Fault> {
         self.offers.get(&self.services, caller, age).await.map_err(|none| match none {
             NoOffer::Token(fault) => Fault::of_token(&fault),
@@ -228,12 +228,12 @@ impl Server {
         })
     }
 
-    /// The offer that a list is made of.
+    /// The offer that lists are made from.
     pub(crate) async fn listed(&self, caller: &dyn Caller) -> Result<Arc<Offer>, Fault> {
         self.offer(caller, self.listed).await
     }
 
-    /// A tool, as it was offered last: the service decides. One that is not known may be new.
+    /// A tool from the last offer, however old: the service decides. For an unknown tool, which may be new, the services are asked again.
     pub(super) async fn tool(&self, caller: &dyn Caller, name: &str) -> Result<Arc<Tool>, Fault> {
         let last = self.offers.last(caller);
         if let Some(tool) = last.and_then(|offer| offer.tool(name).cloned()) {
@@ -244,7 +244,7 @@ impl Server {
     }
 
     pub(crate) fn tools(&self, offer: &Offer, era: Era, cursor: Option<&str>) -> Box<RawValue> {
-        // The name of the first tool of the page.
+        // The cursor is the name of the first tool of the page.
         let rest = offer.tools.iter().skip_while(|(name, _)| cursor.is_some_and(|cursor| name.as_str() < cursor));
         let (mut page, mut bytes, mut next) = (Vec::new(), 0, None);
         for (name, tool) in rest {
@@ -272,12 +272,12 @@ fn capabilities(era: Era) -> Value {
     let tools = json!({ "listChanged": true });
     match era {
         Era::Modern => json!({ "tools": tools, "resources": {}, "prompts": {}, "logging": {} }),
-        // What a client wants to hear would have to be kept for it.
+        // The door would have to store the level for each client.
         Era::Legacy(_) => json!({ "tools": tools, "resources": {}, "prompts": {} }),
     }
 }
 
-/// What clients are told when it differs.
+/// A digest of the tools. Clients are notified when it changes.
 pub(crate) fn fingerprint(offer: &Offer) -> Vec<u8> {
     use sha2::Digest as _;
     let mut digest = sha2::Sha256::new();
@@ -290,7 +290,7 @@ pub(crate) fn fingerprint(offer: &Offer) -> Vec<u8> {
     digest.finalize().to_vec()
 }
 
-/// Takes out what a server behind the bus wants to have in the head of its own requests: its backend writes that, and not the client here.
+/// Removes `x-mcp-header`, which says what to repeat in HTTP headers: the backend does that, not the client here.
 fn without_headers(schema: &mut Value) {
     let Some(members) = schema.as_object_mut() else { return };
     members.remove("x-mcp-header");
@@ -299,7 +299,7 @@ fn without_headers(schema: &mut Value) {
     }
 }
 
-/// A tool, as the client sees it.
+/// A tool as the client sees it.
 fn described(era: Era, name: &str, tool: &Tool) -> Value {
     let method = &tool.method;
     let mut input: Value = serde_json::from_str(method.params.get()).unwrap_or_default();
