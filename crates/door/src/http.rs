@@ -1,5 +1,5 @@
-//! The door over HTTP: one listener, and dialects behind the same checks: limits, `Host` and `Origin`, who calls, how much.
-//! Never decides what a service decides, and hands nothing on that it has read otherwise than the service will.
+//! The door over HTTP: one listener, with all protocols behind the same checks: limits, `Host` and `Origin`, caller, quota.
+//! Never makes a decision that belongs to a service, and never forwards what it has read differently than the service will.
 
 mod a2a;
 mod body;
@@ -58,7 +58,7 @@ pub struct Door {
     bus: Arc<Bus>,
     mcp: Mcp,
     a2a: A2a,
-    /// Those who only listen are told to go.
+    /// Ends the streams of clients that only listen.
     stopping: watch::Sender<bool>,
     callers: Arc<Callers>,
     admission: Arc<Admission>,
@@ -71,35 +71,35 @@ pub struct Door {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Callers could not be known.
+    /// Callers could not be authenticated.
     #[error(transparent)]
     Callers(#[from] CallersError),
-    /// What seals values for callers.
+    /// The key that seals values for callers.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// The memory of what was used once.
+    /// The memory of used proofs and tickets.
     #[error(transparent)]
     Once(#[from] sealwire::auth::OpenError),
-    /// Certificate or key of the listener, or whom those of other replicas must come from; why.
+    /// The listener's certificate or key, or the CA of the other replicas; with the reason.
     #[error("{0}")]
     Tls(String),
 }
 
-/// Requests under way did not end in time: how many connections were cut off.
+/// Requests in progress did not end in time: how many connections were cut off.
 #[derive(Debug, thiserror::Error)]
-#[error("requests were under way when the time to end them was over, on so many connections: {0}; they are cancelled")]
+#[error("requests did not end in time and are cancelled; connections cut off: {0}")]
 pub struct CutOff(pub usize);
 
-/// How often the rates of callers that are quiet are forgotten, and a broker that is away is looked for.
+/// How often to forget the rates of idle callers, and to try an unreachable broker.
 const TIDY: Duration = Duration::from_secs(5);
-/// How often the log says that a certificate ends.
+/// How often the log warns about a certificate.
 const DAILY: Duration = Duration::from_secs(86_400);
 
 impl Door {
-    /// The door of this configuration, by this agent; nothing is connected yet but to issuers whose keys are fetched.
+    /// The door of this configuration, with this agent. It connects to nothing yet except issuers whose keys it fetches.
     ///
     /// # Errors
-    /// `OpenError`.
+    /// [`OpenError`].
     ///
     /// Cancel safe.
     pub async fn open(config: DoorConfig, credentials: Credentials) -> Result<Self, OpenError> {
@@ -120,13 +120,13 @@ impl Door {
         Ok(Self { config, bus, mcp, a2a, stopping, callers, admission, page, once, tls })
     }
 
-    /// Answers on `listener` until `stop`, and to other replicas on `others`; then requests under way have [`DoorConfig::drain`] to end,
-    /// and what is left is cancelled at the services.
+    /// Serves callers on `listener`, and other replicas on `others`, until `stop`. Requests in progress then have [`DoorConfig::drain`]
+    /// to end; whatever is left is cancelled at the services.
     ///
     /// # Errors
-    /// `CutOff`.
+    /// [`CutOff`].
     ///
-    /// Cancel safety: dropping the future cuts all connections off.
+    /// Cancel safety: dropping the future cuts off all connections.
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
@@ -158,11 +158,11 @@ impl Door {
             };
             let cut_off = connections::serve(listener, acceptor(), most, stop, answer(false)).await;
             let until = ends.get().copied().unwrap_or_else(Instant::now);
-            // The answers of people come by way of the others now.
+            // People's answers now arrive through the other replicas.
             if self.config.replicas.is_some() {
                 drop(timeout_at(until, self.mcp.waited()).await);
             }
-            // Nobody listens there if there are no others.
+            // Fails if there are no other replicas.
             let _ = leave.send(until);
             cut_off
         };
@@ -186,7 +186,7 @@ impl Door {
         if cut_off == 0 { Ok(()) } else { Err(CutOff(cut_off)) }
     }
 
-    /// Keeps connected what nobody uses yet, and forgets what nobody needs any more.
+    /// Keeps the broker connected even before the first call, and forgets what is no longer needed.
     async fn tidy(&self) {
         let mut was_away = false;
         let mut told: Option<Instant> = None;
@@ -195,7 +195,7 @@ impl Door {
                 && let Some(ending) = self.tls.as_ref().and_then(Tls::ending)
             {
                 told = Some(Instant::now());
-                tracing::warn!(target: "sealwire::door", "{ending}: put a new one there, and start the door again");
+                tracing::warn!(target: "sealwire::door", "{ending}: replace it, and restart the door");
             }
             let away = self.bus.client().await.err();
             if let Some(away) = away.as_ref().filter(|_| !was_away) {
@@ -211,7 +211,7 @@ impl Door {
         }
     }
 
-    /// Opens the memory of all replicas, if they have one.
+    /// Opens the memory that the replicas share, if they have one.
     async fn keep_memory(&self) {
         self.once.open().await;
         std::future::pending().await
@@ -241,10 +241,10 @@ impl Door {
         }
     }
 
-    /// With what is in the head of every answer.
+    /// Adds the headers that every answer has.
     fn completed(&self, mut answer: Response<Body>) -> Response<Body> {
         let (is_stopping, is_socket) = (*self.stopping.borrow(), answer.status() == StatusCode::SWITCHING_PROTOCOLS);
-        // A connection that is a socket now is closed by that.
+        // A WebSocket is closed by its own session.
         if is_stopping && !is_socket {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             answer.extensions_mut().insert(Leaving);
@@ -255,12 +255,12 @@ impl Door {
         answer
     }
 
-    /// The answer to what needs no caller, or may not pass. What is to be routed comes back with the origin of the page that may read
-    /// the answer.
+    /// The answer to a request that needs no caller, or is refused before. For any other request: the origin of the page that may
+    /// read the answer.
     fn at_once(&self, head: &Parts) -> Result<Response<Body>, Option<HeaderValue>> {
         match head.uri.path() {
             "/livez" => return Ok(health(head, true)),
-            // Whoever asks it sends callers elsewhere.
+            // A balancer that asks this sends callers elsewhere.
             "/readyz" => {
                 let is_ready = !*self.stopping.borrow() && self.bus.is_up() && self.once.is_ready();
                 return Ok(health(head, is_ready));
@@ -311,11 +311,11 @@ impl Door {
         let is_replica = head.extensions.get::<FromReplica>().is_some();
         let path = (steps.next(), steps.next(), steps.next(), steps.next());
         let is_last = steps.next().is_none();
-        // Each on the heap: what a connection keeps for a request, and moves with each, is as large as the largest otherwise.
+        // Each is boxed: otherwise, what a connection keeps and moves for every request would be as large as the largest of them.
         match path {
             (Some("mcp"), service, None, _) => Box::pin(self.mcp(principal, service, head, body)).await,
-            // Nothing else is handed on.
-            _ if is_replica => Err(Refusal::not_found("there is nothing here for a replica")),
+            // Replicas forward nothing else.
+            _ if is_replica => Err(Refusal::not_found("not found on the listener for replicas")),
             (Some("rpc"), Some(service), None, _) => {
                 let expose = self.exposed(service, &principal)?;
                 only(&head.method, Method::POST)?;
@@ -340,7 +340,7 @@ impl Door {
             }
             (Some("a2a"), Some(service), None, _) => Box::pin(self.a2a(principal, service, head, body)).await,
             (Some("a2a" | ".well-known"), ..) => Box::pin(self.a2a_card(&principal, head)).await,
-            _ => Err(Refusal::not_found("there is nothing here")),
+            _ => Err(Refusal::not_found("not found")),
         }
     }
 
@@ -353,7 +353,7 @@ impl Door {
 
     fn metadata(&self, head: &Parts) -> Result<Response<Body>, Refusal> {
         let about = head.uri.path().strip_prefix(METADATA).and_then(|about| self.callers.metadata(about));
-        let metadata = about.ok_or_else(|| Refusal::not_found("there is nothing here"))?;
+        let metadata = about.ok_or_else(|| Refusal::not_found("not found"))?;
         only(&head.method, Method::GET)?;
         Ok(answered(StatusCode::OK, "application/json", metadata))
     }
@@ -365,7 +365,7 @@ impl fmt::Debug for Door {
     }
 }
 
-/// The answer of a refusal, as what is spoken at its path has it.
+/// A refusal as an answer, in the form of the protocol at its path.
 fn refused(head: &Parts, refusal: Refusal) -> Response<Body> {
     match head.uri.path().split('/').nth(1) {
         Some("mcp") => refusal.of_mcp().answer(),
@@ -378,19 +378,19 @@ fn only(method: &Method, wanted: Method) -> Result<(), Refusal> {
     if *method == wanted { Ok(()) } else { Err(Refusal::method(&[wanted])) }
 }
 
-/// The answer, which keeps its place until its client has room for the last of it.
+/// The answer, which keeps its place until its client has room for the last piece.
 fn holding(answer: Response<Body>, place: impl Send + Unpin + 'static) -> Response<Body> {
     use http_body_util::BodyExt as _;
     answer.map(|body| Held::new(body, place).boxed_unsync())
 }
 
-/// Whether the process is there, or can do anything.
+/// The answer to a health check.
 fn health(head: &Parts, is_well: bool) -> Response<Body> {
     let (status, text) = match (&head.method, is_well) {
         (&(Method::GET | Method::HEAD), true) => (StatusCode::OK, "ok\n"),
         (&(Method::GET | Method::HEAD), false) => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "the broker cannot be reached, the memory of all replicas is not there yet, or the door is being stopped\n",
+            "the broker cannot be reached, the shared memory of replicas is not available yet, or the door is stopping\n",
         ),
         _ => (StatusCode::METHOD_NOT_ALLOWED, "GET\n"),
     };
@@ -410,7 +410,7 @@ fn answered(status: StatusCode, kind: &'static str, text: impl Into<bytes::Bytes
     answer
 }
 
-/// A text that is handed over in slices, so that of an answer nobody reads the most part is known to wait.
+/// A text handed over in slices, so that most of an answer that its client does not read stays visible as waiting.
 struct Sliced(bytes::Bytes);
 
 impl Sliced {

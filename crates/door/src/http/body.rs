@@ -1,5 +1,5 @@
-//! The body of a request: all of it, within size and time.
-//! Never holds more of it than the bound.
+//! Reads the body of a request, within limits of size and time.
+//! Never holds more of it than its size limit.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use super::connections::Received;
 use super::gate::single;
 use super::refusal::Refusal;
 
-/// The most bytes of a body. Brokers take messages of 1 MiB, services requests of 256 KiB unless configured.
+/// The most bytes of a body. By default, brokers accept messages of 1 MiB, and services requests of 256 KiB.
 pub(crate) const BYTES: usize = 192 << 10;
 /// How long a body may take.
 const WITHIN: Duration = Duration::from_secs(10);
-/// What is too large is read to its end for as long as this and no further: a connection that is closed with something unread is reset,
-/// and the client may not see why.
+/// How much of a body that is too large is still read, and for how long: closing a connection with unread data resets it, and the client
+/// may not see why.
 const UNREAD: u64 = 1 << 20;
 const UNREAD_FOR: Duration = Duration::from_secs(2);
 
-/// Reads a body that is JSON, by its head.
+/// Reads a body that is JSON according to the head.
 pub(crate) async fn json(head: &Parts, mut body: Received) -> Result<Bytes, Refusal> {
     let kind = single(&head.headers, &CONTENT_TYPE)?.unwrap_or_default();
     if !is_json(kind) {
@@ -35,11 +35,11 @@ pub(crate) async fn json(head: &Parts, mut body: Received) -> Result<Bytes, Refu
         return Err(Refusal::bad(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
     if single(&head.headers, &CONTENT_ENCODING)?.is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {
-        return Err(Refusal::bad(StatusCode::UNSUPPORTED_MEDIA_TYPE, "a body may not have a `Content-Encoding`"));
+        return Err(Refusal::bad(StatusCode::UNSUPPORTED_MEDIA_TYPE, "a body must not have a `Content-Encoding`"));
     }
     let too_large =
-        || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, code::TOO_LARGE, "the body has more than 192 KiB").closing();
-    // There is no other encoding in HTTP/1.1, so this is its length. In HTTP/2 it need not be said, and then is found out.
+        || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, code::TOO_LARGE, "the body is larger than 192 KiB").closing();
+    // `Transfer-Encoding` is refused, so in HTTP/1.1 this is the length. In HTTP/2 it may be missing; then the bytes are counted.
     if let Some(length) = body.size_hint().exact().filter(|length| *length > BYTES as u64) {
         let is_sent = !head.headers.contains_key(EXPECT);
         if is_sent && length <= UNREAD {
@@ -47,7 +47,7 @@ pub(crate) async fn json(head: &Parts, mut body: Received) -> Result<Bytes, Refu
         }
         return Err(too_large());
     }
-    // A copy: what came with it in one piece is the connection's to read the next request into.
+    // A copy, so that the connection can reuse its buffer for the next request.
     let mut text = BytesMut::with_capacity(body.size_hint().lower().min(BYTES as u64) as usize);
     let mut reading = pin!(async {
         while let Some(frame) = body.frame().await {
@@ -61,19 +61,19 @@ pub(crate) async fn json(head: &Parts, mut body: Received) -> Result<Bytes, Refu
         }
         Ok(text.freeze())
     });
-    // As a rule all of it came with the head, and no timer is needed.
+    // Usually all of it came with the head, and no timer is needed.
     if let Some(read) = reading.as_mut().now_or_never() {
         return read;
     }
-    let late = |_| Refusal::bad(StatusCode::REQUEST_TIMEOUT, "the body takes more than 10 s").closing();
+    let late = |_| Refusal::bad(StatusCode::REQUEST_TIMEOUT, "the body took more than 10 s").closing();
     timeout(WITHIN, reading).await.map_err(late)?
 }
 
-/// A page of another origin cannot send this without asking first.
+/// A page of another origin cannot send this media type without a preflight.
 fn is_json(kind: &str) -> bool {
     let mut parts = kind.split(';').map(str::trim);
     let is_json = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("application/json"));
-    // RFC 8259 §8.1: it is UTF-8, whatever is said.
+    // RFC 8259 §8.1: JSON is UTF-8, whatever the parameter says.
     is_json
         && parts
             .all(|part| part.eq_ignore_ascii_case("charset=utf-8") || part.eq_ignore_ascii_case("charset=\"utf-8\""))

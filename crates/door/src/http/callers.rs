@@ -1,5 +1,5 @@
-//! Whom the door takes a caller for, and what its calls are signed with: the agent's own token, or one made for the caller.
-//! Never hands a caller's token on but to its issuer, and never has one made for somebody who has not just shown that he is the one.
+//! Authenticates callers, and gets the tokens for their calls: the agent's own, or one made for the caller.
+//! Never passes a caller's token on, except to its issuer, and never gets a token for anyone whose own was not verified just before.
 
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
@@ -32,31 +32,31 @@ use super::ws::{Granted, Ticket, Tickets};
 use crate::once::Once;
 use crate::seal::{Seal, SealError};
 
-/// The longest life of a token for the bus, in seconds: as long may a caller that was revoked go on with what it has begun.
+/// The longest life of a token for the bus, in seconds. A revoked caller can go on with what it has begun for at most as long.
 const LIFE_S: u64 = 300;
-/// The longest token, as of services.
+/// The longest token, as for services.
 const TOKEN_BYTES: usize = 4 << 10;
-/// Exchanges at a time. Others wait, at most as long as for any token.
+/// Concurrent exchanges. Others wait, at most as long as for any token.
 const EXCHANGES: usize = 64;
-/// For how long the agent's token is not had again.
+/// How long the agent's token is used before it is fetched again.
 const ACTOR: Duration = Duration::from_secs(5);
-/// Callers' tokens for the bus that are kept. One that is not is made again.
+/// How many tokens for the bus are cached. Any other is made again.
 const KEPT: u64 = 10_000;
 
-/// Who callers are.
+/// How callers are identified.
 #[derive(Debug)]
 pub(super) enum Callers {
-    /// The door's agent.
+    /// All are the door's agent.
     Own(Arc<str>),
-    /// Who their tokens say.
+    /// By the tokens they present.
     Shown(Arc<Minting>),
 }
 
-/// What is needed to know callers by their tokens.
+/// Everything needed to identify callers by their tokens.
 pub(super) struct Minting {
     verifier: TokenVerifier,
     way: Way,
-    /// Who acts for the callers, and the key that it signs with.
+    /// The agent that acts for the callers, and the id of its key.
     agent: String,
     kid: String,
     environment: String,
@@ -68,7 +68,7 @@ pub(super) struct Minting {
     issuers: Vec<String>,
     services: Vec<String>,
     kept: Cache<([u8; 32], String), Tokens>,
-    /// How often the log hears of what anybody can send.
+    /// Limits log lines about refused tokens, which anyone can send.
     refused: LogLimiter,
     read: Files,
 }
@@ -76,40 +76,40 @@ pub(super) struct Minting {
 /// Where the tokens for the bus come from.
 #[derive(Debug)]
 enum Way {
-    /// The door makes them.
+    /// The door mints them.
     Mint(TokenIssuer),
-    /// The issuer of the callers' tokens exchanges those.
+    /// The issuer of the callers' tokens exchanges them.
     Exchange(Exchange),
 }
 
-/// What is needed to have tokens exchanged.
+/// Everything needed to have tokens exchanged.
 #[derive(Debug)]
 struct Exchange {
     endpoint: TokenExchange,
-    /// The agent's own.
+    /// The source of the agent's own token.
     actor: Arc<dyn TokenSource>,
-    /// The agent's token, and when it was had.
+    /// The agent's token, and when it was fetched.
     known: tokio::sync::Mutex<Option<(Zeroizing<String>, Instant)>>,
-    /// Those that are asked for at a time.
+    /// Limits concurrent exchanges.
     places: Semaphore,
 }
 
-/// None can be had for the one that a caller has shown: what the caller is told.
+/// The issuer does not exchange the caller's token. Holds what the caller is told.
 #[derive(Debug, thiserror::Error)]
-#[error("the token is not exchanged")]
+#[error("the token was not exchanged")]
 pub(super) struct NotExchanged {
     status: StatusCode,
     challenges: Vec<HeaderValue>,
 }
 
-/// What is read again when it changes.
+/// Files that are reread when they change.
 struct Files {
     tokens: TokensConfig,
     denylist: Option<PathBuf>,
     seen: Mutex<Vec<Option<(SystemTime, u64)>>>,
 }
 
-/// What a caller has shown, verified.
+/// A token that a caller has presented, verified.
 pub(super) struct Shown {
     text: Zeroizing<String>,
     digest: [u8; 32],
@@ -117,14 +117,14 @@ pub(super) struct Shown {
     pub(super) token: Arc<AccessToken>,
 }
 
-/// Why the door cannot know callers.
+/// Why the door cannot authenticate callers.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallersError {
-    /// The key of the door's tokens.
+    /// The key that signs the door's tokens.
     #[error(transparent)]
     Key(#[from] sealwire::auth::IssueError),
-    /// One key is for two things.
+    /// One key would be used for two purposes.
     #[error("`card_key` is the key of the door's tokens: make another one for cards")]
     SharedKey,
     /// The issuers of callers' tokens.
@@ -133,7 +133,7 @@ pub enum CallersError {
     /// The denylist.
     #[error(transparent)]
     Denylist(#[from] sealwire::auth::DenylistError),
-    /// Where tokens are exchanged.
+    /// The endpoint that exchanges tokens.
     #[error("`identity`: {0}")]
     Exchange(#[from] sealwire::auth::ExchangeError),
     /// A file that `identity` names.
@@ -142,27 +142,27 @@ pub enum CallersError {
     /// The agent has no token of its own.
     #[error(transparent)]
     Credentials(#[from] sealwire::client::CredentialsError),
-    /// What seals nonces.
+    /// The key that seals nonces and tickets.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// Where callers find the door.
-    #[error("`public_url` is no address")]
+    /// The address where callers find the door.
+    #[error("`public_url` is not a valid address")]
     Url,
 }
 
-/// How a token is shown.
+/// The authentication scheme of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
-    /// By whoever has it (RFC 6750).
+    /// Whoever has the token may use it (RFC 6750).
     Bearer,
     /// With a proof of the key that it is bound to (RFC 9449 §7.1).
     Dpop,
 }
 
 impl Callers {
-    /// Reads what the configuration names. Keys of issuers that are no file are fetched, now and from then on.
+    /// Reads the files that the configuration names. Issuers' keys that are not in a file are fetched, now and again later.
     ///
-    /// The credentials lose the agent's own token where callers have theirs: nothing can be sent with it by mistake.
+    /// If callers have tokens, the returned credentials are without the agent's own, so that nothing can be sent with it by mistake.
     pub(super) async fn new(
         config: &DoorConfig,
         credentials: Credentials,
@@ -209,7 +209,7 @@ impl Callers {
         Ok((Self::Shown(Arc::new(minting)), credentials.token_source(Nobody)))
     }
 
-    /// Who sends this.
+    /// Authenticates the sender of a request.
     pub(super) async fn know(&self, head: &Parts) -> Result<Principal, Refusal> {
         match self {
             Self::Own(agent) => Ok(Principal::own(Arc::clone(agent))),
@@ -217,7 +217,7 @@ impl Callers {
         }
     }
 
-    /// Whether it may come in for this service.
+    /// Whether the caller may use this service.
     pub(super) fn admits(&self, principal: &Principal, expose: &Expose) -> Result<(), Refusal> {
         let (Self::Shown(minting), Some(shown)) = (self, &principal.shown) else { return Ok(()) };
         if !minting.scopes || shown.has_scope(expose.service.as_str()) {
@@ -229,27 +229,27 @@ impl Callers {
         Err(minting.challenged(refusal, &path, shown.scheme, "error=\"insufficient_scope\", "))
     }
 
-    /// What opens a socket to this service for the caller.
+    /// A ticket that opens a WebSocket to this service for the caller.
     pub(super) fn ticket(&self, principal: &Principal, expose: &Expose, head: &Parts) -> Result<Granted, Refusal> {
         let (Self::Shown(minting), Some(shown)) = (self, &principal.shown) else {
-            return Err(Refusal::not_found("callers have no tokens here, and sockets need no ticket"));
+            return Err(Refusal::not_found("callers have no tokens here, so sockets need no ticket"));
         };
         let (path, is_proved) = (format!("/rpc/{}/ws", expose.service), shown.scheme == Scheme::Dpop);
         minting.tickets.grant(head, &path, &shown.text, is_proved, shown.token.expires_at)
     }
 
-    /// A name of what it has shown: two tokens of one caller may have other rights.
+    /// A name for the caller with its token: two tokens of one caller may have different rights.
     pub(super) fn name(&self, principal: &Principal) -> Arc<str> {
         let Some(shown) = &principal.shown else { return principal.name() };
         let mut name = format!("{} ", principal.as_str());
         for byte in &shown.digest {
-            // A text takes whatever is written.
+            // Writing to a `String` cannot fail.
             let _ = write!(name, "{byte:02x}");
         }
         name.into()
     }
 
-    /// The refusal of whoever may come in for no service at all.
+    /// The refusal of a caller that may use no service at all.
     pub(super) fn admits_nowhere(&self, principal: &Principal) -> Refusal {
         let (Self::Shown(minting), Some(shown)) = (self, &principal.shown) else {
             return Refusal::not_found("no service is exposed here");
@@ -259,7 +259,7 @@ impl Callers {
         minting.challenged(refusal, "/mcp", shown.scheme, "error=\"insufficient_scope\", ")
     }
 
-    /// Whether what it has shown still holds: it may have expired, or been revoked.
+    /// Whether the caller's token is still valid: it may have expired or been revoked.
     pub(super) fn holds(&self, principal: &Principal) -> bool {
         match (self, &principal.shown) {
             (Self::Shown(minting), Some(shown)) => minting.verify(shown).is_ok(),
@@ -279,24 +279,24 @@ impl Callers {
             let audience = expose.audience.clone().unwrap_or_else(|| format!("{}/{service}", minting.environment));
             client.tokens(Minted { minting: Arc::clone(minting), shown: Arc::clone(shown), audience })
         });
-        // One of them must not take all that this client may have open.
+        // One caller must not use up all that this client may have open.
         request.tokens(&tokens).share(principal.name())
     }
 
-    /// Whether they show tokens; else all of them are the agent.
+    /// Whether callers present tokens; otherwise all of them are the agent.
     pub(super) fn have_tokens(&self) -> bool {
         matches!(self, Self::Shown(_))
     }
 
-    /// Whether the door's tokens are signed with the key of this name.
+    /// Whether the door's tokens are signed with the key of this id.
     pub(super) fn sign_with(&self, kid: &str) -> bool {
         matches!(self, Self::Shown(minting) if matches!(&minting.way, Way::Mint(issuer) if issuer.kid() == kid))
     }
 
-    /// RFC 9728: what callers need to know to get a token.
+    /// RFC 9728: the metadata that callers need to get a token.
     ///
-    /// `about`: the path of what they want to call, behind that of this document. A token is for all of the door, so `resource`, which `aud`
-    /// names, is the same everywhere; clients take it for what is below it.
+    /// `about` is the path they want to call, which follows the path of this document. A token is for the whole door, so `resource`, which
+    /// `aud` names, is always the same; clients accept it for the addresses below it.
     pub(super) fn metadata(&self, about: &str) -> Option<Vec<u8>> {
         #[derive(Serialize)]
         struct Metadata<'a> {
@@ -329,11 +329,11 @@ impl Callers {
         serde_json::to_vec(&metadata).ok()
     }
 
-    /// Reads the files again that have changed.
+    /// Rereads files that have changed.
     pub(super) async fn refresh(&self) {
         if let Self::Shown(minting) = self {
             let minting = Arc::clone(minting);
-            // What cannot be read leaves in force what was.
+            // If a file cannot be read, its previous contents stay in force.
             drop(tokio::task::spawn_blocking(move || minting.refresh()).await);
         }
     }
@@ -351,7 +351,7 @@ impl Minting {
             return Ok(principal);
         };
         let thumbprint = shown.token.cnf.as_ref().and_then(|cnf| cnf.jkt.as_deref()).unwrap_or_default();
-        // Before anything is counted: a token that was stolen without its key uses up nothing of its owner's.
+        // Before anything is counted, so that a token stolen without its key uses up nothing of its owner's quota.
         match self.proofs.judge(head, principal.as_str(), &shown.digest, thumbprint).await {
             Ok(()) => Ok(principal),
             Err(Unproved::Refused(refusal)) => Err(refusal),
@@ -359,7 +359,7 @@ impl Minting {
                 Err(self.challenged(unauthenticated(why), path, Scheme::Dpop, "error=\"invalid_dpop_proof\", "))
             }
             Err(Unproved::Nonce(nonce)) => {
-                let refusal = unauthenticated("the proof needs the nonce of `DPoP-Nonce`");
+                let refusal = unauthenticated("the proof needs the nonce in `DPoP-Nonce`");
                 let refusal = self.challenged(refusal, path, Scheme::Dpop, "error=\"use_dpop_nonce\", ");
                 Err(match HeaderValue::try_from(nonce) {
                     Ok(nonce) => refusal.with(dpop::NONCE, nonce),
@@ -369,18 +369,18 @@ impl Minting {
         }
     }
 
-    /// Who has asked for this ticket.
+    /// Authenticates a handshake by its ticket.
     async fn ticketed(&self, head: &Parts, ticket: Result<Ticket, Option<Refusal>>) -> Result<Principal, Refusal> {
         let wrong = |refusal: Option<Refusal>, scheme| {
             let refused = || {
                 let refusal =
-                    unauthenticated("the ticket is not good here: it was used, is over, or is for something else");
+                    unauthenticated("the ticket is not valid here: it was used, has expired, or is for another use");
                 self.challenged(refusal, head.uri.path(), scheme, "error=\"invalid_token\", ")
             };
             refusal.unwrap_or_else(refused)
         };
         let ticket = ticket.map_err(|refusal| wrong(refusal, Scheme::Bearer))?;
-        // The key was proved when it was asked for.
+        // The key was proved when the ticket was requested.
         let scheme = if ticket.is_proved { Scheme::Dpop } else { Scheme::Bearer };
         if !self.takes(scheme) {
             return Err(wrong(None, scheme));
@@ -391,10 +391,10 @@ impl Minting {
         Ok(principal)
     }
 
-    /// The token, verified, in the scheme that is for it.
+    /// The token of a request, verified, with its scheme.
     fn shown(&self, head: &Parts) -> Result<Shown, Refusal> {
         let Some(authorization) = single(&head.headers, &AUTHORIZATION)? else {
-            let refusal = unauthenticated("a token is needed");
+            let refusal = unauthenticated("a token is required");
             return Err(self.challenged(refusal, head.uri.path(), Scheme::Bearer, ""));
         };
         let (name, token) = authorization.split_once(' ').unwrap_or_default();
@@ -419,7 +419,7 @@ impl Minting {
         }
     }
 
-    /// This token, if it may be shown so.
+    /// Verifies this token, and that it may be used with this scheme.
     fn verified(&self, head: &Parts, token: &str, scheme: Scheme) -> Result<Shown, Refusal> {
         let wrong =
             |message| self.challenged(unauthenticated(message), head.uri.path(), scheme, "error=\"invalid_token\", ");
@@ -429,21 +429,21 @@ impl Minting {
         let (text, digest) = (Zeroizing::new(token.to_owned()), Sha256::digest(token).into());
         let verified = self.verifier.verify(token, &digest, SystemClock.now_s());
         let token = verified.map_err(|error| {
-            // To the caller all are one: what is wrong with a token is its issuer's business, and an attacker's.
+            // The caller is not told what is wrong: that concerns the issuer, and would help an attacker.
             if let Some(suppressed) = self.refused.check() {
                 tracing::info!(target: "sealwire::door", %error, suppressed, "a token was refused");
             }
             wrong("the token is not valid")
         })?;
-        // Of somebody who acts for another one, and of the door itself.
+        // Delegated tokens, and tokens of the door itself.
         if token.actor.is_some() || token.subject == self.agent {
-            return Err(wrong("a token of this kind is not taken here"));
+            return Err(wrong("a token of this kind is not accepted here"));
         }
         match (&token.cnf, scheme) {
             (None, Scheme::Bearer) | (Some(Confirmation { jkt: Some(_), kid: None }), Scheme::Dpop) => {}
             (None, Scheme::Dpop) => return Err(wrong("the token is not bound to a key")),
-            // RFC 9449 §7.2: else a thief would leave the proof out. Nor does anybody prove a key of another kind here.
-            (Some(_), _) => return Err(wrong("a token that is bound to a key is not taken like this")),
+            // RFC 9449 §7.2: otherwise a thief would leave out the proof. Keys of any other kind (`kid`) cannot be proved here.
+            (Some(_), _) => return Err(wrong("a token bound to a key is not accepted this way")),
         }
         Ok(Shown { text, digest, scheme, token })
     }
@@ -452,9 +452,9 @@ impl Minting {
         self.verifier.verify(&shown.text, &shown.digest, SystemClock.now_s())
     }
 
-    /// A token for the bus, in which the agent acts on behalf of the caller.
+    /// A token for the bus, which says that the agent acts on behalf of the caller.
     async fn made(&self, shown: &Shown, audience: &str) -> Result<String, TokenFault> {
-        // It has just been verified, with some leeway; none is left of its life, or it was revoked.
+        // The token was verified when it came in, but with leeway: it may have expired, or been revoked since.
         let Some(token) = self.verify(shown).ok().filter(|token| token.expires_at > SystemClock.now_s()) else {
             return Err(self.not_exchanged(shown, StatusCode::UNAUTHORIZED, "error=\"invalid_token\", "));
         };
@@ -464,12 +464,12 @@ impl Minting {
         }
     }
 
-    /// By the issuer of the caller's. Whoever has it asked for too often waits for itself: each has one asked for at a time.
+    /// Exchanges the caller's token at its issuer. Each caller has only one exchange at a time for a service, so it delays nobody else.
     async fn exchanged(&self, exchange: &Exchange, shown: &Shown, audience: &str) -> Result<String, TokenFault> {
         let actor = exchange.actor_token().await?;
         if let Some(ago_s) = expired_s(&actor, SystemClock.now_s()) {
-            // An issuer would call it an invalid grant, as if it were the caller's.
-            tracing::warn!(target: "sealwire::door", ago_s, "the agent's own token has expired: nothing is exchanged");
+            // The issuer would answer `invalid_grant`, as if the caller's token were at fault.
+            tracing::warn!(target: "sealwire::door", ago_s, "the agent's own token has expired: no token can be exchanged");
             return Err(TokenFault::Expired { ago_s });
         }
         let _place = exchange.places.acquire().await.map_err(|error| TokenFault::Other(error.into()))?;
@@ -485,9 +485,9 @@ impl Minting {
             Ok(token) => return Ok(token),
             Err(error) => error,
         };
-        tracing::warn!(target: "sealwire::door", subject = shown.token.subject, audience, %error, "no token was had in exchange");
+        tracing::warn!(target: "sealwire::door", subject = shown.token.subject, audience, %error, "the token exchange failed");
         let refused = match &error {
-            // RFC 6749 §5.2, RFC 8693 §2.2.2. All others are about the door.
+            // RFC 6749 §5.2, RFC 8693 §2.2.2. All other errors concern the door.
             ExchangeError::Refused(why) => match why.as_str() {
                 "invalid_grant" => Some((StatusCode::UNAUTHORIZED, "error=\"invalid_token\", ")),
                 "invalid_target" | "invalid_scope" | "access_denied" => Some((StatusCode::FORBIDDEN, "")),
@@ -507,19 +507,19 @@ impl Minting {
         TokenFault::Other(Box::new(NotExchanged { status, challenges }))
     }
 
-    /// By the door itself. It lives no longer than the caller's own.
+    /// Mints a token that lives no longer than the caller's own.
     fn mint(&self, issuer: &TokenIssuer, token: &AccessToken, audience: &str) -> Result<String, TokenFault> {
         let now_s = SystemClock.now_s();
         let mut request = IssueRequest::new(&token.subject, audience, now_s);
         request.actor = Some(self.agent.clone());
         request.roles = token.roles.clone();
         request.ttl_s = LIFE_S.min(token.expires_at.saturating_sub(now_s));
-        // Of no use to whoever sees it on the bus.
+        // Bound to the agent's key, so it is of no use to anyone who sees it on the bus.
         request.cnf = Some(Confirmation { kid: Some(self.kid.clone()), jkt: None });
         issuer.issue(&request).map_err(|error| TokenFault::Other(error.into()))
     }
 
-    /// Which scopes there are for what has this path; `None` if nothing that clients look for by its path has it.
+    /// The scopes for this path; `None` if clients look for no metadata under this path.
     fn scopes_of(&self, path: &str) -> Option<&[String]> {
         match path.strip_prefix("/mcp") {
             None if path.is_empty() => Some(&self.services),
@@ -532,8 +532,7 @@ impl Minting {
         }
     }
 
-    /// RFC 6750 §3, RFC 9449 §7.1, RFC 9728 §5.1: a challenge for each scheme, with what is wrong in that which was used; for what has
-    /// this path.
+    /// RFC 6750 §3, RFC 9449 §7.1, RFC 9728 §5.1: adds a challenge for each scheme. That of the scheme in use says what is wrong.
     fn challenged(&self, refusal: Refusal, path: &str, used: Scheme, wrong: &str) -> Refusal {
         let challenges = self.challenges(path, used, wrong).into_iter();
         challenges.fold(refusal, |refusal, challenge| refusal.with(WWW_AUTHENTICATE, challenge))
@@ -546,7 +545,7 @@ impl Minting {
             Dpop::Require => &[Scheme::Dpop],
         };
         let (scopes, path) = match self.scopes_of(path).filter(|_| path.starts_with("/mcp")) {
-            // What is behind the name is in the policy.
+            // The scope is the service's name; what the caller may do there is up to the policy.
             Some(scopes) if self.scopes => (format!("scope=\"{}\", ", scopes.join(" ")), path),
             Some(_) => (String::new(), path),
             None => (String::new(), ""),
@@ -574,7 +573,7 @@ impl Minting {
             Ok(()) => tracing::info!(target: "sealwire::door", what, "read again"),
             Err(reason) => {
                 tracing::warn!(target: "sealwire::door", what, %reason, "cannot be read; the last one stays in force");
-                // Tried again.
+                // So that the next refresh tries again.
                 self.read.lock().clear();
             }
         };
@@ -593,7 +592,7 @@ impl Files {
         self.denylist.as_ref().map_or_else(|| Ok(Denylist::default()), Denylist::from_file)
     }
 
-    /// What changes when a file does.
+    /// The modification time and size of each file.
     fn marks(&self) -> Vec<Option<(SystemTime, u64)>> {
         let jwks = self.tokens.issuer.iter().filter_map(|issuer| issuer.jwks.as_ref());
         let mark = |path: &PathBuf| {
@@ -609,7 +608,7 @@ impl Files {
 }
 
 impl Shown {
-    /// `scope`, in words, or a list as some providers have it.
+    /// Whether `scope` or `scp`, words in a string or, with some providers, a list, names the service.
     fn has_scope(&self, service: &str) -> bool {
         match self.token.claims.get("scope").or_else(|| self.token.claims.get("scp")) {
             Some(Value::String(words)) => words.split(' ').any(|word| word == service),
@@ -620,9 +619,9 @@ impl Shown {
 }
 
 impl Exchange {
-    /// The agent's token. Its issuer says whether it is good.
+    /// The agent's token. Its issuer judges whether it is valid.
     async fn actor_token(&self) -> Result<Zeroizing<String>, TokenFault> {
-        // Whoever comes meanwhile waits instead of running a command, too.
+        // Held while fetching, so that concurrent callers wait instead of running the command again.
         let mut known = self.known.lock().await;
         if let Some((token, since)) = known.as_ref()
             && since.elapsed() < ACTOR
@@ -638,7 +637,7 @@ impl Exchange {
 impl NotExchanged {
     pub(super) fn refusal(&self) -> Refusal {
         let message = match self.status {
-            StatusCode::UNAUTHORIZED => "the token's issuer does not take it any more",
+            StatusCode::UNAUTHORIZED => "the token's issuer no longer accepts it",
             _ => "the token's issuer does not let its bearer use the service",
         };
         let refusal = Refusal::new(self.status, code::UNAUTHENTICATED, message).not_sent();
@@ -661,7 +660,7 @@ impl TokenSource for Minted {
     }
 }
 
-/// Has no token: everything is somebody's.
+/// Has no token: every call is made for a caller.
 #[derive(Debug)]
 struct Nobody;
 
@@ -692,13 +691,13 @@ impl Scheme {
     }
 }
 
-/// How long ago a token has expired, if it says so.
+/// How long ago a token expired, by its own `exp`.
 fn expired_s(token: &str, now_s: u64) -> Option<u64> {
     let expires_s = decode_untrusted(token).ok()?.claims.get("exp")?.as_u64()?;
     (expires_s <= now_s).then(|| now_s - expires_s)
 }
 
-/// The refusal of whoever is not known.
+/// The refusal of a caller that is not authenticated.
 fn unauthenticated(message: &'static str) -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, code::UNAUTHENTICATED, message)
 }

@@ -1,5 +1,5 @@
 //! `[door]`: the configuration file of a door over HTTP.
-//! Never takes a file that others could have written, and guesses nothing: what is not known is an error.
+//! Never accepts a file that other users could have written, and never guesses: an unknown key is an error.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -15,35 +15,35 @@ use serde::Deserialize;
 use super::gate;
 use crate::once::ReplayMemory;
 
-/// A door over HTTP: where it listens, as whom it calls, and which services it leads to. docs/doors.md has every key.
+/// A door over HTTP: where it listens, which agent it is, and which services it exposes. docs/doors.md describes every key.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DoorConfig {
-    /// Where it listens; a loopback address. Port 0 is any that is free.
+    /// Where it listens: a loopback address, unless callers have tokens and there is a certificate. Port 0 picks a free port.
     pub listen: SocketAddr,
     /// The credentials file of its agent.
     pub credentials: PathBuf,
-    /// Certificate and key of the listener, PEM files; both or neither.
+    /// The listener's certificate chain, a PEM file; together with `tls_key` or not at all.
     pub tls_cert: Option<PathBuf>,
-    /// See `tls_cert`. Readable by its owner alone.
+    /// Its private key, a PEM file that only its owner can read.
     pub tls_key: Option<PathBuf>,
-    /// Where callers find it, without a path: `https://door.example`. With `mint`, what `aud` of their tokens must name.
+    /// Where callers find it, without a path: `https://door.example`. With `mint`, the `aud` of their tokens must name it.
     pub public_url: Option<String>,
     /// Who callers are.
     #[serde(default)]
     pub identity: Identity,
-    /// With `mint`, whose tokens callers may have.
+    /// With `mint`, the token issuers to accept.
     pub tokens: Option<TokensConfig>,
-    /// With `mint`, revoked tokens and subjects. Read again when it changes.
+    /// With `mint`, revoked tokens and subjects. Reread when it changes.
     pub denylist: Option<PathBuf>,
-    /// Names that `Host` may have, beside those of loopback.
+    /// Names to accept in `Host`, besides loopback names.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// Origins of pages that may call, beside those of loopback; browsers are told so.
+    /// Origins of pages that may call, besides loopback origins; browsers are told so (CORS).
     #[serde(default)]
     pub origins: Vec<String>,
-    /// Connections at a time.
+    /// Concurrent connections.
     #[serde(default = "usual::connections")]
     pub connections: usize,
     /// Calls of one caller per second, sustained; each entry of a batch counts.
@@ -52,38 +52,37 @@ pub struct DoorConfig {
     /// Calls of one caller at once.
     #[serde(default = "usual::burst")]
     pub burst: u32,
-    /// Requests of one caller under way.
+    /// Concurrent requests of one caller.
     #[serde(default = "usual::in_flight")]
     pub in_flight: u32,
-    /// Streams of one caller that are open.
+    /// Open streams of one caller.
     #[serde(default = "usual::streams")]
     pub streams: u32,
-    /// WebSockets of one caller that are open; half of the connections at most.
+    /// Open WebSockets of one caller; at most half of the connections.
     #[serde(default = "usual::sockets")]
     pub sockets: u32,
-    /// How long requests under way may take to end when the door is stopped, in seconds.
+    /// How long requests in progress may take to end when the door is stopped, in seconds.
     #[serde(default = "usual::drain_s")]
     pub drain_s: u64,
-    /// How often services are asked whether other methods may be called now, for those who listen for it, in seconds.
+    /// How often to ask the services whether the callable methods have changed, for clients that listen for it, in seconds.
     #[serde(default = "usual::refresh_s")]
     pub refresh_s: u64,
-    /// What seals the values that callers keep for the door, 64 hexadecimal digits: the same for all replicas. If left out, each process
-    /// has its own, and what it has sealed ends with it. Readable by its owner alone.
+    /// The file with the key that seals what callers keep for the door: 64 hexadecimal digits, the same for all replicas, readable only by
+    /// its owner. If left out, each process has a key of its own, and what it has sealed ends with it.
     pub seal_key: Option<PathBuf>,
-    /// How long connections are still taken when the door is stopped, while `/readyz` says that it goes, in seconds.
+    /// How long a stopping door still accepts connections, while `/readyz` is 503, in seconds.
     #[serde(default)]
     pub leave_s: u64,
-    /// The other replicas, if there are any that clients may come to.
+    /// How replicas of this door reach each other, if there are any.
     pub replicas: Option<Replicas>,
-    /// With `mint`, where replicas remember together which proofs and tickets were used; each by itself if left out.
+    /// With `mint`, the shared memory of used proofs and tickets; if left out, each replica has its own.
     pub replay: Option<ReplayMemory>,
-    /// Whether it shows a page of what passes it, to this machine alone.
+    /// Whether it serves a page that shows its traffic, on this machine only.
     #[serde(default)]
     pub page: bool,
-    /// What signs cards of A2A, made by `sealwire keys new-token-key`; another one than that of `mint`. If left out, they have no
-    /// signature.
+    /// The key that signs A2A cards, made by `sealwire keys new-token-key`; not the one of `mint`. If left out, cards are unsigned.
     pub card_key: Option<PathBuf>,
-    /// Which services it leads to.
+    /// The services it exposes.
     pub expose: Vec<Expose>,
 }
 
@@ -92,68 +91,68 @@ pub struct DoorConfig {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Replicas {
-    /// Where this one listens for the others.
+    /// Where this replica listens for the others.
     pub listen: SocketAddr,
-    /// Where the others reach this one; one of `all`.
+    /// Where the others reach this replica; one of `all`.
     pub url: String,
-    /// Where each of them is reached, this one included. Nothing else is asked.
+    /// Where each replica is reached, this one included. Nothing is forwarded to any other address.
     pub all: Vec<String>,
-    /// Whom their certificates must come from, a PEM file; the system's trust anchors if left out.
+    /// The CA certificates for the others' certificates, a PEM file; the system's trust anchors if left out.
     pub tls_ca: Option<PathBuf>,
 }
 
-/// Who callers are to the services.
+/// Who the callers are to the services.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, tag = "mode", rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Identity {
-    /// All of them are the door's agent. For listeners that only this machine reaches.
-    // With braces: serde passes over unknown keys of a tagged variant that has none.
+    /// Every caller is the door's agent. For listeners that only this machine can reach.
+    // With braces, because serde ignores unknown keys of a tagged unit variant.
     Own {},
-    /// Each is who the token says that it shows, and the door's agent acts on its behalf, with a token that the door makes for it.
+    /// Each caller is who its token says. The door's agent acts on its behalf, with a token that the door mints.
     Mint {
-        /// The key of the door's tokens, made by `sealwire keys new-token-key`.
+        /// The key that signs the door's tokens, made by `sealwire keys new-token-key`.
         key: PathBuf,
-        /// Whether `scope` of a caller's token must name the service.
+        /// Whether the `scope` of a caller's token must name the service.
         #[serde(default = "usual::scopes")]
         scopes: bool,
-        /// Whether callers prove a key that their tokens are bound to.
+        /// Whether callers prove possession of a key that their tokens are bound to.
         #[serde(default)]
         dpop: Dpop,
     },
-    /// The same, with a token that their issuer exchanges theirs for (RFC 8693).
+    /// The same, with a token that the issuer of the caller's token exchanges for it (RFC 8693).
     Exchange {
-        /// Where, an `https` address.
+        /// The issuer's endpoint, an `https` address.
         token_endpoint: String,
-        /// As which client of it.
+        /// The door's client ID at the issuer.
         client_id: String,
-        /// The client's secret, a file. Readable by its owner alone.
+        /// A file with the client secret that only its owner can read.
         client_secret: PathBuf,
-        /// Trust anchors for the endpoint, a PEM file; those of the system.
+        /// Trust anchors for the endpoint, a PEM file; the system's if left out.
         tls_ca: Option<PathBuf>,
         /// Whether the address may be `http` to a loopback address, for development.
         #[serde(default)]
         http_on_loopback: bool,
-        /// As of `Mint`.
+        /// As with `Mint`.
         #[serde(default = "usual::scopes")]
         scopes: bool,
-        /// As of `Mint`.
+        /// As with `Mint`.
         #[serde(default)]
         dpop: Dpop,
     },
 }
 
-/// Whether tokens may be, or must be, bound to a key that callers prove with each request (DPoP, RFC 9449).
+/// Whether tokens may or must be bound to a key that callers prove with each request (DPoP, RFC 9449).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Dpop {
-    /// Tokens that are bound to a key are refused.
+    /// Key-bound tokens are refused.
     #[default]
     Off,
-    /// Tokens that are bound to a key are taken with a proof of it, all others without.
+    /// Key-bound tokens are accepted with a proof, all others without.
     Accept,
-    /// Tokens that are bound to a key are taken with a proof of it, and no others.
+    /// Only key-bound tokens are accepted, with a proof.
     Require,
 }
 
@@ -163,38 +162,38 @@ impl Default for Identity {
     }
 }
 
-/// `[[door.expose]]`: a service that the door leads to.
+/// `[[door.expose]]`: a service that the door exposes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Expose {
     /// The service.
     pub service: Name,
-    /// Methods that may be called, or beginnings of their names with `*` behind; the policy decides below that.
+    /// Methods that may be called, or name prefixes followed by `*`. This is a ceiling: the policy decides below it.
     #[serde(default = "usual::methods")]
     pub methods: Vec<String>,
     /// How long a call may take, in seconds.
     #[serde(default = "usual::timeout_s")]
     pub timeout_s: u64,
-    /// With `mint`, what `aud` of tokens for the service is; `<environment>/<service>`.
+    /// With `mint`, the `aud` of the door's tokens for the service; `<environment>/<service>` if left out.
     pub audience: Option<String>,
-    /// The service as an agent of A2A. If left out, it is none: its card can be read by whoever reaches the listener.
+    /// Offers the service as an A2A agent. Off unless set, because anyone who reaches the listener can read its card.
     pub a2a: Option<A2aAgent>,
 }
 
-/// `a2a` of `[[door.expose]]`: the service as an agent of A2A.
+/// `a2a` of `[[door.expose]]`: the service as an A2A agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct A2aAgent {
-    /// What its card says of it.
+    /// How the card describes the agent.
     pub description: Option<String>,
-    /// The service has the methods of A2A itself: `SendMessage` and others.
+    /// The service implements the A2A methods itself: `SendMessage` and others.
     #[serde(default)]
     pub native: bool,
-    /// The method that messages are for that are a text.
+    /// The method that receives messages that are a text.
     pub text_method: Option<String>,
-    /// Its parameter that has the text, by name; its first one if left out.
+    /// The name of its parameter for the text; the first parameter, by position, if left out.
     pub text_param: Option<String>,
 }
 
@@ -224,7 +223,7 @@ impl Expose {
         Duration::from_secs(self.timeout_s)
     }
 
-    /// Whether the door hands on calls of this method. What no method can be called is none.
+    /// Whether the door forwards calls of this method. Never true for an invalid method name.
     #[must_use]
     pub fn allows(&self, method: &str) -> bool {
         let may = |allowed: &str| match allowed.strip_suffix('*') {
@@ -235,29 +234,29 @@ impl Expose {
     }
 }
 
-/// A file that is no configuration of a door.
+/// A file that is not the configuration of a door.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DoorConfigError {
-    /// It cannot be read, or others could have written it.
+    /// It cannot be read, or other users could have written it.
     #[error(transparent)]
     File(#[from] SecretFileError),
-    /// It is no TOML, or has a key that is none, or lacks one.
+    /// It is not TOML, has an unknown key, or lacks a required one.
     #[error("`{}`, line {line}: {reason}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line number, from 1.
         line: usize,
         /// What is wrong there.
         reason: String,
     },
-    /// A value cannot be.
+    /// A value is not allowed.
     #[error("`{}`: {reason}", path.display())]
     Value {
         /// The file.
         path: PathBuf,
-        /// Which, and why.
+        /// Which value, and why.
         reason: String,
     },
 }
@@ -286,19 +285,19 @@ impl DoorConfig {
         Ok(door)
     }
 
-    /// How long requests under way may take to end.
+    /// How long requests in progress may take to end when the door is stopped.
     #[must_use]
     pub fn drain(&self) -> Duration {
         Duration::from_secs(self.drain_s)
     }
 
-    /// How long connections are still taken when it is stopped.
+    /// How long a stopping door still accepts connections.
     #[must_use]
     pub fn leave(&self) -> Duration {
         Duration::from_secs(self.leave_s)
     }
 
-    /// How often services are asked whether other methods may be called now.
+    /// How often to ask the services whether the callable methods have changed.
     #[must_use]
     pub fn refresh(&self) -> Duration {
         Duration::from_secs(self.refresh_s)
@@ -310,7 +309,7 @@ impl DoorConfig {
         Quota::per_second(positive(self.per_second)).allow_burst(positive(self.burst))
     }
 
-    /// How many proofs and tickets of one caller are remembered: as many as it may use while one lives.
+    /// How many proofs and tickets of one caller to remember: as many as it may use during the life of one.
     pub(super) fn proofs(&self) -> usize {
         let lives_s = crate::once::LIFE_S + crate::once::SKEW_S;
         usize::try_from(u64::from(self.per_second) * lives_s + u64::from(self.burst)).unwrap_or(usize::MAX)
@@ -378,7 +377,7 @@ impl DoorConfig {
         }
         let expose = &self.expose;
         if expose.is_empty() {
-            return Err("there is no `[[door.expose]]`: it leads nowhere".to_owned());
+            return Err("there is no `[[door.expose]]`: nothing is exposed".to_owned());
         }
         for (position, exposed) in expose.iter().enumerate() {
             let service = &exposed.service;
@@ -392,12 +391,12 @@ impl DoorConfig {
             }
             for method in &exposed.methods {
                 let is_known = match method.strip_suffix('*') {
-                    // The rest of a name that begins so.
+                    // Any valid name with this prefix will do.
                     Some(beginning) => MethodName::new(&format!("{beginning}x")).is_ok(),
                     None => MethodName::new(method).is_ok(),
                 };
                 if !is_known {
-                    return Err(format!("`methods` of `{service}` has `{method}`, which no method can be called"));
+                    return Err(format!("`methods` of `{service}` has `{method}`, which is not a valid method name"));
                 }
             }
         }
@@ -412,11 +411,11 @@ impl DoorConfig {
             return Err("`replay` is for `mint` and `exchange`: with `own` there are no proofs and tickets".to_owned());
         }
         if self.seal_key.is_none() {
-            return Err("`replay` needs a `seal_key`: else replicas take none of each other's tickets".to_owned());
+            return Err("`replay` needs a `seal_key`, so that replicas accept each other's tickets".to_owned());
         }
         if self.expose.iter().any(|exposed| exposed.service == replay.name) {
             return Err(format!(
-                "`name` of `replay` is `{}`, a service: the memory of its guard is not the door's",
+                "`name` of `replay` is `{}`, a service: the door needs a memory of its own",
                 replay.name
             ));
         }
@@ -427,10 +426,10 @@ impl DoorConfig {
         let Some(Replicas { listen, url, all, tls_ca }) = &self.replicas else { return Ok(()) };
         let is_tls = self.tls_cert.is_some();
         if self.seal_key.is_none() {
-            return Err("`replicas` need one `seal_key`: else none could take what another one has sealed".to_owned());
+            return Err("`replicas` need one `seal_key`, so that each can open what others have sealed".to_owned());
         }
         if listen.port() == 0 {
-            return Err("`listen` of `replicas` has the port 0: the others must know it".to_owned());
+            return Err("`listen` of `replicas` has port 0: the others must know the port".to_owned());
         }
         if !listen.ip().is_loopback() && (!is_tls || self.identity == (Identity::Own {})) {
             return Err(format!(
@@ -440,7 +439,7 @@ impl DoorConfig {
         }
         within("replicas.all", all.len() as u64, 1, 32)?;
         if !all.contains(url) {
-            return Err(format!("`url` of `replicas` is `{}`, which is none of `all`", front(url)));
+            return Err(format!("`url` of `replicas` is `{}`, which is not in `all`", front(url)));
         }
         if tls_ca.is_some() && !is_tls {
             return Err("`tls_ca` of `replicas` is for replicas with `tls_cert`".to_owned());
@@ -456,14 +455,14 @@ impl DoorConfig {
                 Ok(address) if address.target != "/" || one.ends_with('/') || one.len() > 255 => {
                     return wrong("has a path: write it without, such as `http://127.0.0.1:9480`");
                 }
-                Ok(_) if all.iter().take(position).any(|other| other == one) => return wrong("is there twice"),
+                Ok(_) if all.iter().take(position).any(|other| other == one) => return wrong("is listed twice"),
                 Ok(_) => {}
             }
         }
         Ok(())
     }
 
-    /// The page is for whoever sits at the machine, and asks nobody who they are.
+    /// The page is for people at this machine, and does not ask who they are.
     fn check_page(&self) -> Result<(), String> {
         if !self.listen.ip().is_loopback() {
             return Err(format!(
@@ -474,9 +473,9 @@ impl DoorConfig {
             ));
         }
         match self.public_url.as_deref() {
-            // Then a proxy leads to this listener, and to the page.
+            // Callers from elsewhere then come through a proxy, which would lead them to the page as well.
             Some(url) if self.identity != (Identity::Own {}) && !is_local(url) => Err(format!(
-                "`page` with `public_url` {url}: callers of other machines come to this listener through something that would \
+                "`page` with `public_url` {url}: whatever brings callers from other machines to this listener would \
                  show them the page, too. Leave out one of them"
             )),
             _ => Ok(()),
@@ -490,7 +489,7 @@ impl DoorConfig {
         }
         let is_local = listen.ip().is_loopback();
         if *identity == (Identity::Own {}) {
-            // Whoever reaches the listener is the agent.
+            // Everyone who reaches the listener is the agent.
             if !is_local {
                 return Err(format!(
                     "`listen` is {listen}, which other machines reach: with `identity = {{ mode = \"own\" }}` every caller \
@@ -498,7 +497,7 @@ impl DoorConfig {
                     listen.port()
                 ));
             }
-            // Else somebody might believe that they are looked at.
+            // Otherwise somebody might believe that these settings have an effect.
             if tokens.is_some() || denylist.is_some() || expose.iter().any(|expose| expose.audience.is_some()) {
                 return Err(
                     "`tokens`, `denylist` and `audience` are for `identity = { mode = \"mint\", … }`".to_owned()
@@ -515,7 +514,7 @@ impl DoorConfig {
         let Some(tokens) = tokens else {
             return Err("`[[door.tokens.issuer]]` is missing: whose tokens do callers have?".to_owned());
         };
-        // Each may have its tokens handed to its own issuer alone.
+        // A token may be presented only to its own issuer.
         if matches!(identity, Identity::Exchange { .. }) && tokens.issuer.len() != 1 {
             return Err(format!(
                 "`exchange` hands callers' tokens to `token_endpoint`: name one `[[door.tokens.issuer]]`, whose endpoint that is, \
@@ -546,7 +545,7 @@ impl DoorConfig {
     }
 }
 
-/// Whether this address, which has no path, is of this machine.
+/// Whether this address, which has no path, is on this machine.
 fn is_local(url: &str) -> bool {
     let name = url.split_once("://").map_or(url, |(_, name)| name);
     gate::authority_name(name).is_some_and(|name| gate::is_loopback(&name))
@@ -556,7 +555,7 @@ fn within(key: &str, value: u64, least: u64, most: u64) -> Result<(), String> {
     if (least..=most).contains(&value) { Ok(()) } else { Err(format!("`{key}` is {value}: write {least} to {most}")) }
 }
 
-/// What a file without the key means.
+/// The defaults.
 mod usual {
     pub(super) fn connections() -> usize {
         1_024
@@ -570,12 +569,12 @@ mod usual {
         100
     }
 
-    /// Of 192 KiB each, 24 MiB.
+    /// At 192 KiB each, 24 MiB.
     pub(super) fn in_flight() -> u32 {
         128
     }
 
-    /// Half of what services allow an agent.
+    /// Half of what services allow one agent.
     pub(super) fn streams() -> u32 {
         32
     }
@@ -584,12 +583,12 @@ mod usual {
         16
     }
 
-    /// As of services.
+    /// As for services.
     pub(super) fn drain_s() -> u64 {
         30
     }
 
-    /// As of `sealwire mcp`.
+    /// As for `sealwire mcp`.
     pub(super) fn refresh_s() -> u64 {
         30
     }

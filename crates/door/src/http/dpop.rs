@@ -1,5 +1,5 @@
-//! Proofs of callers that they have the key which their token is bound to (DPoP, RFC 9449): for this request, now, and once.
-//! Never believes what a request says of its own address, and never takes a proof before its token was verified.
+//! DPoP (RFC 9449): proofs that callers have the key their token is bound to, each valid for one request, now, and once.
+//! Never believes what a request says about its own address, and never accepts a proof before its token was verified.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,27 +18,27 @@ use super::replicas::FromReplica;
 use crate::once::{Dated, LIFE_S, Once};
 use crate::{once, seal};
 
-/// What judges proofs.
+/// Checks proofs.
 #[derive(Debug)]
 pub(super) struct Proofs {
     seal: seal::Seal,
     once: Arc<Once>,
-    /// Where callers find the door, in parts.
+    /// Where callers find the door.
     at: Address,
 }
 
-/// A request that proves nothing.
+/// Why a request is not proved.
 #[derive(Debug)]
 pub(super) enum Unproved {
-    /// What is wrong with the proof.
+    /// The proof is not valid; why.
     Invalid(&'static str),
-    /// The time of the proof cannot be judged by the caller's clock: the next one needs this nonce.
+    /// The proof's time does not fit by the caller's clock: the next one needs this nonce.
     Nonce(String),
-    /// It may be as it should: nobody can say.
+    /// The proof may be valid, but cannot be checked or counted now.
     Refused(Refusal),
 }
 
-/// An address without query and fragment, in one form of those that mean the same (RFC 3986 §6.2.2, §6.2.3).
+/// An address without query and fragment, normalized (RFC 3986 §6.2.2, §6.2.3).
 #[derive(Debug, PartialEq, Eq)]
 struct Address {
     scheme: String,
@@ -47,18 +47,18 @@ struct Address {
     path: String,
 }
 
-/// The field of a proof.
+/// The header with the proof.
 pub(super) const PROOF: HeaderName = HeaderName::from_static("dpop");
-/// The field of a nonce for the next one.
+/// The header with the nonce for the next proof.
 pub(super) const NONCE: HeaderName = HeaderName::from_static("dpop-nonce");
 
 impl Proofs {
-    /// For requests to the door at this address; `None` if it is none.
+    /// For requests to the door at this address; `None` if the address is not valid.
     pub(super) fn new(url: &str, seal: seal::Seal, once: Arc<Once>) -> Option<Self> {
         Some(Self { seal, once, at: Address::of(url)? })
     }
 
-    /// Whether this request comes from who has the key with this thumbprint. Uses its proof up.
+    /// Checks that the sender of this request has the key with this thumbprint. Uses up the proof.
     pub(super) async fn judge(
         &self,
         head: &Parts,
@@ -67,7 +67,7 @@ impl Proofs {
         thumbprint: &str,
     ) -> Result<(), Unproved> {
         let text = single(&head.headers, &PROOF).map_err(Unproved::Refused)?;
-        let proof = text.ok_or(Unproved::Invalid("a proof is needed"))?;
+        let proof = text.ok_or(Unproved::Invalid("a proof is required"))?;
         let proof = DpopProof::read(proof, thumbprint).map_err(|error| {
             tracing::info!(target: "sealwire::door", caller = principal, %error, "a proof was refused");
             Unproved::Invalid("the proof is not valid")
@@ -93,7 +93,7 @@ impl Proofs {
             },
         };
         let value = format!("{thumbprint} {}", proof.id);
-        // Another replica has used it up there, and handed the request on, which is looked at once its body is there.
+        // Another replica has used it up in the shared memory and forwarded the request. That claim is checked once the body has arrived.
         let is_handed = head.extensions.get::<FromReplica>().is_some();
         let at = if is_handed { once::At::ThisReplica } else { once::At::Door };
         match self.once.spend(at, once::Kind::DpopProof, principal, &value, dated).await {
@@ -105,18 +105,18 @@ impl Proofs {
                 Err(Unproved::Refused(Refusal::quota("too many proofs of this caller", wait_s)))
             }
             Err(error) => {
-                tracing::warn!(target: "sealwire::door", %error, "proofs cannot be judged");
-                Err(Unproved::Refused(Refusal::unavailable("proofs cannot be judged now: try again")))
+                tracing::warn!(target: "sealwire::door", %error, "proofs cannot be checked");
+                Err(Unproved::Refused(Refusal::unavailable("proofs cannot be checked now: try again")))
             }
         }
     }
 
-    /// RFC 9449 §9: with it, the door's own clock says when the proof was made.
+    /// RFC 9449 §9: a proof with this nonce is dated by the door's own clock.
     fn nonce(&self, thumbprint: &str) -> Unproved {
         let (life, now_s) = (Duration::from_secs(LIFE_S), SystemClock.now_s());
         match self.seal.seal(seal::Kind::DpopNonce, thumbprint, life, now_s, SystemTime::now()) {
             Ok(nonce) => Unproved::Nonce(nonce),
-            Err(_) => Unproved::Refused(Refusal::unavailable("proofs cannot be judged now: try again")),
+            Err(_) => Unproved::Refused(Refusal::unavailable("proofs cannot be checked now: try again")),
         }
     }
 }
@@ -133,7 +133,7 @@ impl Address {
         let host = authority.host().to_ascii_lowercase();
         let port = match authority.as_str().get(authority.host().len()..)? {
             "" => usual,
-            // Whatever stands before a host is no address of a door.
+            // With user information before the host, this is not the address of a door.
             rest => rest.strip_prefix(':')?.parse().ok()?,
         };
         Some(Self { scheme, host, port, path: uri.path().to_owned() })

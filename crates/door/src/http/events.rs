@@ -1,6 +1,6 @@
-//! Streams of parts as server-sent events: each is written when its client has room for it, so whoever reads slowly slows the method
-//! down, by the window of the call.
-//! Never says `[DONE]` before the service has signed the end of all that was said.
+//! Streams of parts as server-sent events. Each event is written when its client has room for it, so a slow reader slows the method down
+//! through the call's window.
+//! Never sends `[DONE]` unless the service has signed the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +24,11 @@ use super::refusal::Refusal;
 use super::{Door, body};
 use crate::json;
 
-/// How often a client hears something: what is on the way ends connections that are silent for a minute.
+/// How long a stream may be silent before a comment is sent: proxies close connections that are silent for a minute.
 const BEAT: Duration = Duration::from_secs(15);
 
 impl Door {
-    /// `POST /rpc/<service>/stream`, and `GET` with the call in the query, for what can do nothing else.
+    /// `POST /rpc/<service>/stream`, and `GET` with the call in the query, for clients that can only send `GET`.
     pub(super) async fn stream(
         &self,
         principal: Principal,
@@ -36,7 +36,7 @@ impl Door {
         head: &Head,
         incoming: Received,
     ) -> Result<Response<Body>, Refusal> {
-        // A page can have all of these sent, and would use up what everybody may.
+        // Any page can make a browser send a `GET`, so refuse what is not meant as a call before it counts against the rate.
         let is_get = match head.method {
             Method::POST => false,
             Method::GET => true,
@@ -68,7 +68,7 @@ impl Door {
         answer.extensions_mut().insert(Within(expose.timeout()));
         let headers = answer.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        // nginx would hold events back.
+        // Otherwise nginx would buffer the events.
         headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
         Ok(answer)
     }
@@ -76,11 +76,11 @@ impl Door {
 
 /// One stream on its way to a client.
 struct Events {
-    /// The caller's own.
+    /// The caller's own id.
     id: Id,
     parts: Parts,
     beat: Interval,
-    /// The service has signed the end, which is still to be said.
+    /// The end was sent, and `[DONE]` is still to come.
     is_done: bool,
 }
 
@@ -114,7 +114,7 @@ fn beat() -> Interval {
     beat
 }
 
-/// What is said next; `None` if a beat comes before it.
+/// The output of `next`; `None` if a beat comes first.
 async fn or_beat<T>(beat: &mut Interval, next: impl Future<Output = T>) -> Option<T> {
     let said = tokio::select! {
         biased;
@@ -125,7 +125,7 @@ async fn or_beat<T>(beat: &mut Interval, next: impl Future<Output = T>) -> Optio
     said
 }
 
-/// One event, one line.
+/// One event, on one line.
 pub(super) fn data(text: &[u8]) -> Bytes {
     let mut event = Vec::with_capacity(text.len() + 8);
     event.extend_from_slice(b"data: ");
@@ -135,7 +135,7 @@ pub(super) fn data(text: &[u8]) -> Bytes {
     event.into()
 }
 
-/// The one call of a message.
+/// The single call in a message.
 fn one_call(expose: &Expose, text: &[u8]) -> Result<(Id, Request), Refusal> {
     let message = rpc::Body::parse(text, &Limits::default()).map_err(|error| Refusal::of_text(&error))?;
     let refused = |message| Err(Refusal::bad(StatusCode::BAD_REQUEST, message));
@@ -143,14 +143,14 @@ fn one_call(expose: &Expose, text: &[u8]) -> Result<(Id, Request), Refusal> {
         rpc::Body::Single(Ok(request)) => match request.id.clone() {
             Some(id) if expose.allows(&request.method) => Ok((id, request)),
             Some(id) => Err(Refusal::no_method().asking(&request.method).of(Some(&id))),
-            None => refused("a stream answers a call, and this is a notification"),
+            None => refused("a stream answers a call, but this is a notification"),
         },
         rpc::Body::Single(Err(invalid)) => Err(Refusal::of_invalid(&invalid)),
-        rpc::Body::Batch(_) => refused("a stream answers one call, and this is a batch"),
+        rpc::Body::Batch(_) => refused("a stream answers one call, but this is a batch"),
     }
 }
 
-/// The call that a query has: `method`, `params` as JSON, and `id`, a text; `"1"` if it is left out.
+/// The call in a query: `method`, `params` as JSON, and `id`, a string, `"1"` if left out.
 fn asked(query: &str) -> Result<Bytes, Refusal> {
     let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
     let (mut method, mut params, mut id) = (None, None, None);
@@ -160,13 +160,13 @@ fn asked(query: &str) -> Result<Bytes, Refusal> {
             "method" => &mut method,
             "params" => &mut params,
             "id" => &mut id,
-            _ => return Err(bad("the query has `method`, `params` and `id`, and nothing else")),
+            _ => return Err(bad("the query may have `method`, `params` and `id`, and nothing else")),
         };
         let value = value.replace('+', " ");
         let value =
-            percent_encoding::percent_decode_str(&value).decode_utf8().map_err(|_| bad("the query is no text"))?;
+            percent_encoding::percent_decode_str(&value).decode_utf8().map_err(|_| bad("the query is not UTF-8"))?;
         if place.replace(value.into_owned()).is_some() {
-            return Err(bad("the query has something twice"));
+            return Err(bad("the query has a name twice"));
         }
     }
     let Some(method) = method else { return Err(bad("`method` is missing in the query")) };

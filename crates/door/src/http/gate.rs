@@ -1,5 +1,5 @@
-//! The head of a request: whether it is one that can be read in one way only, meant for this door, and from a page that may call.
-//! Never looks at who calls.
+//! Checks the head of a request: that it is unambiguous, meant for this door, and not from a page that may not call.
+//! Never looks at who the caller is.
 
 use std::net::IpAddr;
 
@@ -18,15 +18,15 @@ use super::config::{DoorConfig, Identity};
 use super::connections::Body;
 use super::refusal::Refusal;
 
-/// The most bytes of path and query.
+/// The longest path and query, in bytes.
 const URL_BYTES: usize = 4 << 10;
-/// The most fields. HTTP/1.1 is not read beyond these; in HTTP/2 a few bytes stand for many.
+/// The most fields. hyper stops at this number in HTTP/1.1; in HTTP/2 a few bytes can stand for many fields.
 const FIELDS: usize = 100;
 
-/// Fields of which two would leave open which one counts.
+/// Fields that may occur once, because with two it would be unclear which one counts.
 const SINGLE: [HeaderName; 7] = [HOST, CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, AUTHORIZATION, ORIGIN, EXPECT];
 
-/// What somebody on the way adds, beside all that begins with `x-forwarded`. Then not only this machine reaches the listener.
+/// Fields that proxies add, besides all that begin with `x-forwarded`. They mean that not only this machine reaches the listener.
 const OF_PROXIES: [HeaderName; 7] = [
     FORWARDED,
     VIA,
@@ -37,11 +37,11 @@ const OF_PROXIES: [HeaderName; 7] = [
     HeaderName::from_static("true-client-ip"),
 ];
 
-/// What a page of another origin may send.
+/// The headers that a page of another origin may send.
 const SENT_BY_PAGES: &str = "a2a-extensions, a2a-version, authorization, content-type, dpop, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id";
 
-/// RFC 9113 §8.3.1: what `Host` says in HTTP/1.1 belongs to the target in HTTP/2, and may be said as well. From here on there is one form,
-/// and what is said in two ways is there twice.
+/// RFC 9113 §8.3.1: HTTP/2 has `:authority` in place of `Host`, and may have both. This turns a request into the form of HTTP/1.1; if the
+/// two differ, `Host` occurs twice.
 pub(super) fn in_one_form(head: &mut Parts) {
     if head.version != Version::HTTP_2 || head.method == Method::CONNECT {
         return;
@@ -55,26 +55,26 @@ pub(super) fn in_one_form(head: &mut Parts) {
     head.uri = head.uri.path_and_query().cloned().map(Uri::from).unwrap_or_default();
 }
 
-/// Lets a request pass; with the origin of the page that it comes from, if browsers are to be told that it may read the answer.
+/// Lets a request pass. Returns the origin of its page if browsers are to be told that the page may read the answer.
 pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderValue>, Refusal> {
     let headers = &head.headers;
-    // Of 1.0 a body may end with its connection, and proxies speak it by habit.
+    // A body of HTTP/1.0 may end with its connection, and proxies use that version by habit.
     if !matches!(head.version, Version::HTTP_11 | Version::HTTP_2) {
-        let message = "HTTP/1.1 and HTTP/2 are spoken here";
+        let message = "only HTTP/1.1 and HTTP/2 are supported";
         return Err(Refusal::bad(StatusCode::HTTP_VERSION_NOT_SUPPORTED, message).closing());
     }
     if headers.len() > FIELDS {
-        let message = "the head has more than 100 fields";
+        let message = "the request has more than 100 header fields";
         return Err(Refusal::bad(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message).closing());
     }
     if head.uri.path_and_query().is_some_and(|target| target.as_str().len() > URL_BYTES) {
-        return Err(Refusal::bad(StatusCode::URI_TOO_LONG, "the address has more than 4 KiB"));
+        return Err(Refusal::bad(StatusCode::URI_TOO_LONG, "the address is longer than 4 KiB"));
     }
-    // RFC 9112 §3.2.2: its authority would stand for `Host`.
+    // RFC 9112 §3.2.2: an authority in the target would replace `Host`.
     if head.uri.authority().is_some() {
-        return Err(Refusal::bad(StatusCode::BAD_REQUEST, "this is no proxy: write the path alone").closing());
+        return Err(Refusal::bad(StatusCode::BAD_REQUEST, "this is not a proxy: the target must be a path").closing());
     }
-    // RFC 9112 §6.3 has a length beside it be ignored: who is on the way may have seen it otherwise.
+    // RFC 9112 §6.3: a length beside it is ignored, but an intermediary may have gone by that length.
     if headers.contains_key(TRANSFER_ENCODING) {
         return Err(Refusal::bad(StatusCode::LENGTH_REQUIRED, "a body needs `Content-Length`").closing());
     }
@@ -84,15 +84,15 @@ pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderVal
     if config.identity == (Identity::Own {})
         && let Some(name) = headers.keys().find(|name| is_of_proxies(name))
     {
-        let message = format!("`{name}`: this door is for callers of its own machine, and not behind a proxy");
+        let message = format!("`{name}`: this door is for callers on its own machine, and not behind a proxy");
         return Err(Refusal::bad(StatusCode::FORBIDDEN, message));
     }
     let Some(host) = single(headers, &HOST)? else {
         return Err(Refusal::bad(StatusCode::BAD_REQUEST, "`Host` is missing"));
     };
-    // Else a page whose name resolves to this machine would be of the door's own origin.
+    // Otherwise a page under a name that resolves to this machine would be of the door's own origin (DNS rebinding).
     if !authority_name(host).is_some_and(|name| is_loopback(&name) || config.hosts.contains(&name)) {
-        return Err(Refusal::bad(StatusCode::FORBIDDEN, "`Host` is none of the names of this door"));
+        return Err(Refusal::bad(StatusCode::FORBIDDEN, "`Host` is not one of this door's names"));
     }
     let Some(origin) = single(headers, &ORIGIN)? else { return Ok(None) };
     let lower = origin.to_ascii_lowercase();
@@ -103,11 +103,11 @@ pub(super) fn pass(config: &DoorConfig, head: &Parts) -> Result<Option<HeaderVal
     if name.is_some_and(|name| is_loopback(&name)) {
         return Ok(None);
     }
-    Err(Refusal::bad(StatusCode::FORBIDDEN, "pages of this `Origin` may not call"))
+    Err(Refusal::bad(StatusCode::FORBIDDEN, "pages from this `Origin` may not call"))
 }
 
-/// Whether `GET` may be used, which a page needs no leave for, nor any means but an image. Browsers say where a request to a loopback
-/// address comes from; nobody else does. Where callers show tokens, no page can have a browser add one.
+/// Whether `GET` may be used: any page can send one without a preflight, even with an image. Browsers, and only they, say where a request
+/// to a loopback address comes from. If callers present tokens there is no risk, since no page can make a browser add one.
 pub(super) fn may_get(config: &DoorConfig, head: &Parts) -> Result<(), Refusal> {
     if head.method != Method::GET || config.identity != (Identity::Own {}) {
         return Ok(());
@@ -120,11 +120,11 @@ pub(super) fn may_get(config: &DoorConfig, head: &Parts) -> Result<(), Refusal> 
         Some(site) => site == "same-origin" || is_named,
         None => is_named || (!headers.contains_key(ORIGIN) && host.is_some_and(|name| is_loopback(&name))),
     };
-    if may { Ok(()) } else { Err(Refusal::bad(StatusCode::FORBIDDEN, "pages of other origins may not call: use POST")) }
+    if may { Ok(()) } else { Err(Refusal::bad(StatusCode::FORBIDDEN, "pages of other origins may not use GET")) }
 }
 
-/// Whether somebody who sits at this machine wants to see the page: whoever comes through a proxy does not, nor does a page of any
-/// other origin, whatever it may call. Browsers say of an address that was typed that it comes from nowhere.
+/// Whether a request for the page comes from a browser on this machine: not through a proxy, and not from a page of any other origin, even
+/// one that may call. For an address that was typed, browsers send `Sec-Fetch-Site: none`.
 pub(super) fn may_look(head: &Parts) -> Result<(), Refusal> {
     let headers = &head.headers;
     let is_proxied = headers.keys().any(is_of_proxies);
@@ -134,7 +134,7 @@ pub(super) fn may_look(head: &Parts) -> Result<(), Refusal> {
         && !headers.contains_key(ORIGIN)
         && host.is_some_and(|name| is_loopback(&name))
         && matches!(site, None | Some("same-origin" | "none"));
-    let message = "the page is shown at this machine, at an address of the door's own that is typed: http://127.0.0.1 and its port";
+    let message = "the page is only for browsers on this machine, and only if its address is typed: http://127.0.0.1 and the door's port";
     if may { Ok(()) } else { Err(Refusal::bad(StatusCode::FORBIDDEN, message)) }
 }
 
@@ -142,7 +142,7 @@ fn is_of_proxies(name: &HeaderName) -> bool {
     OF_PROXIES.contains(name) || name.as_str().starts_with("x-forwarded")
 }
 
-/// Whether a call by `GET` was meant: whatever follows a link or a redirection takes anything, or pages.
+/// Whether a call by `GET` was intended: programs that follow a link or a redirect accept anything, or pages.
 pub(super) fn wants_events(head: &Parts) -> Result<(), Refusal> {
     let ranges =
         head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).flat_map(|all| all.split(','));
@@ -154,23 +154,23 @@ pub(super) fn wants_events(head: &Parts) -> Result<(), Refusal> {
     Err(Refusal::bad(StatusCode::NOT_ACCEPTABLE, message))
 }
 
-/// The value of a field that may be there once.
+/// The value of a field that may occur once.
 pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(Refusal::bad(StatusCode::BAD_REQUEST, format!("`{name}` is there more than once")).closing());
+        return Err(Refusal::bad(StatusCode::BAD_REQUEST, format!("`{name}` occurs more than once")).closing());
     }
     match value.to_str() {
         Ok(value) => Ok(Some(value)),
-        Err(_) => Err(Refusal::bad(StatusCode::BAD_REQUEST, format!("`{name}` is no text"))),
+        Err(_) => Err(Refusal::bad(StatusCode::BAD_REQUEST, format!("`{name}` is not ASCII text"))),
     }
 }
 
 /// The name of an authority, in lower case.
 pub(super) fn authority_name(authority: &str) -> Option<String> {
     let parsed: Authority = authority.parse().ok().filter(|_| !authority.contains('@'))?;
-    // What stands behind a bracket is else passed over.
+    // The parser ignores what follows a closing bracket.
     let rest = authority.get(parsed.host().len()..)?;
     let is_port = rest.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
     (rest.is_empty() || is_port).then(|| parsed.host().to_ascii_lowercase())
@@ -181,7 +181,7 @@ pub(super) fn is_loopback(name: &str) -> bool {
     name == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The answer to a browser that asks whether a page may call.
+/// The answer to a CORS preflight.
 pub(super) fn preflight(head: &Parts, origin: Option<&HeaderValue>) -> Option<Response<Body>> {
     let asks = head.method == Method::OPTIONS && head.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
     if !asks || origin.is_none() {

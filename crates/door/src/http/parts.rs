@@ -1,5 +1,5 @@
-//! What one call says while it runs, in its order: parts of the result, notifications, and last what it came to.
-//! Never says that it has ended before the service has signed the end of all that was said.
+//! What one call sends while it runs, in order: parts of the result, notifications, and last its response.
+//! Never reports the end of a call unless the service has signed it; otherwise the last thing it reports is a refusal.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,56 +21,56 @@ use super::refusal::Refusal;
 use super::rpc::failed;
 use crate::bus::gone;
 
-/// How often it is looked whether a caller may still have what it has begun.
+/// How often to check whether a caller may still receive what it has begun.
 pub(super) const HOLDS: Duration = Duration::from_secs(2);
 /// The largest result, in bytes.
 const RESULT: usize = 4 << 20;
 
-/// What a call says.
+/// Something that a call sends.
 #[derive(Debug)]
 pub(super) enum Said {
     /// A part of the result.
     Part(Box<RawValue>),
-    /// A notification of the method.
+    /// A notification from the method.
     Note(Request),
-    /// The response, signed: with it nothing is missing before. The last.
+    /// The signed response, which shows that nothing before it is missing. Always the last.
     End(rpc::Response),
-    /// What the door says in its place. The last.
+    /// The door's refusal in its place. Always the last.
     Refused(Refusal),
 }
 
-/// For how long a call is held.
+/// How long a call is kept open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Held {
     /// Until its deadline.
     Call,
-    /// Until nobody listens any more.
+    /// Until the client stops listening.
     Listening,
 }
 
-/// One call under way. Dropped, it is cancelled at the service.
+/// One call in progress. Dropping it cancels the call at the service.
 pub(super) struct Parts {
-    /// Until it has ended.
+    /// `None` once it has ended.
     call: Option<CallStream<Box<RawValue>>>,
     notes: UnboundedReceiver<Request>,
-    /// What came together.
+    /// Received, but not yet taken by [`Self::next`].
     ready: VecDeque<Said>,
-    /// The caller's own.
+    /// The caller's own id.
     id: Id,
-    /// Completes when it is without a broker for too long.
+    /// Completes when the call has been without a broker for too long.
     gone: Pin<Box<dyn Future<Output = bool> + Send>>,
-    /// When it is looked whether the caller may still have it.
+    /// When to check whether the caller may still receive it.
     holds: Interval,
     callers: Arc<Callers>,
     expose: Expose,
     principal: Principal,
     message_id: MessageId,
-    /// What it came to.
+    /// How it ended, for the log.
     ended: Option<&'static str>,
     _place: Place,
 }
 
-/// Whose call it is, and to what.
+/// The caller of a call, and the service it is for.
 pub(super) struct Caller {
     pub(super) callers: Arc<Callers>,
     pub(super) principal: Principal,
@@ -79,7 +79,7 @@ pub(super) struct Caller {
 }
 
 impl Parts {
-    /// Sends the call of the caller's `id`.
+    /// Sends the call; `id` is the caller's.
     pub(super) fn begin(
         caller: Caller,
         client: Client,
@@ -89,7 +89,7 @@ impl Parts {
         held: Held,
     ) -> Self {
         let message_id = MessageId::default();
-        // Bounded by the window of the call: no more of them come before these are read.
+        // Bounded by the call's window: the service sends no more before these are read.
         let (tell, notes) = mpsc::unbounded_channel();
         let builder = builder.max_bytes(RESULT).note_id(&message_id).on_notification(move |note| drop(tell.send(note)));
         let call = match held {
@@ -116,7 +116,7 @@ impl Parts {
         }
     }
 
-    /// What comes next; `None` after the last.
+    /// The next thing that the call sends; `None` after the last.
     ///
     /// Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Said> {
@@ -124,27 +124,27 @@ impl Parts {
             if let Some(said) = self.ready.pop_front() {
                 return Some(said);
             }
-            // More are let in by asking for the next part, so these go first.
+            // Polling for the next part lets in more notifications, so these go first.
             if let Ok(note) = self.notes.try_recv() {
                 return Some(Said::Note(note));
             }
             let call = self.call.as_mut()?;
             tokio::select! {
                 biased;
-                // Ahead of parts, of which there may always be one.
+                // Checked before parts, since there may always be another part.
                 _ = self.holds.tick() => {
                     if !self.callers.holds(&self.principal) {
                         self.give_up("revoked", Refusal::ended());
                     }
                 }
                 part = call.next() => {
-                    // They came before it.
+                    // They came before the part.
                     self.take_notes();
                     match part {
                         Some(Ok(part)) => self.ready.push_back(Said::Part(part)),
                         Some(Err(error)) => self.end(Err(error)),
                         None => {
-                            // It is there: nothing is waited for.
+                            // The response has arrived, so this does not wait.
                             let outcome = match self.call.take() {
                                 Some(call) => call.finish::<Box<RawValue>>().await,
                                 None => Err(ClientError::Ended),
@@ -154,13 +154,13 @@ impl Parts {
                     }
                 }
                 Some(note) = self.notes.recv() => self.ready.push_back(Said::Note(note)),
-                // What sends the call works beside this one: it may just have done so.
+                // Unknown even if `gone` says that it was not sent: the task that sends may just have done so.
                 _ = &mut self.gone => self.give_up("broker away", Refusal::lost()),
             }
         }
     }
 
-    /// Has the service cancel it, and waits some seconds for its word; what is left of it is not said any more.
+    /// Tells the service to cancel the call, and waits a few seconds for it to confirm. The rest of the call is discarded.
     pub(super) async fn cancel(&mut self) {
         self.ended = Some("cancelled");
         if let Some(call) = self.call.take() {
@@ -168,8 +168,8 @@ impl Parts {
         }
     }
 
-    /// Has the service cancel it while the future is polled, for some seconds. It goes on meanwhile to the end that the service
-    /// gives it, which may be its result.
+    /// Tells the service to cancel the call, and waits a few seconds while the future is polled. The call meanwhile goes on until the
+    /// service ends it, perhaps with its result.
     pub(super) fn cancelling(&self) -> impl Future<Output = ()> + Send + use<> {
         let cancelling = self.call.as_ref().map(CallStream::cancelling);
         async move {
@@ -179,12 +179,12 @@ impl Parts {
         }
     }
 
-    /// Nothing is said of it any more, and nothing is waited for.
+    /// Drops the call: nothing more of it is reported or waited for.
     pub(super) fn leave(&mut self) {
         (self.call, self.ended) = (None, Some("cancelled"));
     }
 
-    /// It ends here, whatever the service does.
+    /// Ends the call here, whatever the service does.
     fn give_up(&mut self, why: &'static str, refusal: Refusal) {
         self.call = None;
         self.ended = Some(why);
@@ -206,7 +206,7 @@ impl Parts {
             {
                 Err(error)
             }
-            // Nobody has signed an end.
+            // The service has not signed an end.
             Err(error) => {
                 let refusal = match &error {
                     ClientError::Remote(_) => Refusal::not_taken(),

@@ -1,5 +1,5 @@
-//! Who calls through a door, and how much of it one caller may use.
-//! Never counts anything by what nobody has proved.
+//! The callers of a door, and how much of the door one caller may use.
+//! Never counts anything against an identity that was not proved.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
@@ -14,26 +14,26 @@ use super::config::DoorConfig;
 use super::page::Seen;
 use super::refusal::Refusal;
 
-/// A caller that is known.
+/// An authenticated caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Principal {
-    /// No other has it.
+    /// Unique to this caller.
     name: Arc<str>,
-    /// What it has shown, if it is not the door's agent itself.
+    /// The token it presented, unless it is the door's agent itself.
     pub(super) shown: Option<Arc<Shown>>,
-    /// Who is told of its calls.
+    /// Shows its calls on the page.
     seen: Option<Arc<Seen>>,
 }
 
 impl Principal {
-    /// Whoever reaches the listener of a door that is for its own machine.
+    /// Everyone who reaches the listener of a door with `own`: the door's agent.
     pub(super) fn own(agent: impl Into<Arc<str>>) -> Self {
         Self { name: agent.into(), shown: None, seen: None }
     }
 
-    /// Whom a token speaks of that was verified.
+    /// The subject of a verified token.
     pub(super) fn of(shown: Shown) -> Self {
-        // Two issuers may have two people of one name.
+        // Two issuers may use the same name for different people.
         let name = format!("{} {}", shown.token.issuer, shown.token.subject).into();
         Self { name, shown: Some(Arc::new(shown)), seen: None }
     }
@@ -50,7 +50,7 @@ impl Principal {
         Self { seen: Some(Arc::clone(seen)), ..self }
     }
 
-    /// Who is to be told of its calls, whatever it speaks.
+    /// The observer of its calls, whichever protocol it uses.
     pub(super) fn observer(&self) -> Option<Arc<dyn Observer>> {
         self.seen.as_ref().map(|seen| Arc::<Seen>::clone(seen) as Arc<dyn Observer>)
     }
@@ -62,17 +62,17 @@ pub(crate) struct Admission {
     rate: DefaultKeyedRateLimiter<Arc<str>>,
     clock: DefaultClock,
     burst: NonZeroU32,
-    /// Messages being read, of which it is not known yet whether they are requests.
+    /// Messages being read, which may or may not turn out to be requests.
     reading: Arc<Places>,
     requests: Arc<Places>,
     streams: Arc<Places>,
     sockets: Arc<Places>,
 }
 
-/// By caller and service.
+/// Places taken, by caller and service.
 type Taken = HashMap<Arc<str>, BTreeMap<Arc<str>, u32>>;
 
-/// So many places for each caller, and of these so many for one service: one that hangs leaves room for calls of others.
+/// `most` places for each caller, at most `of_service` of them for one service: a service that hangs leaves room for calls to others.
 #[derive(Debug)]
 struct Places {
     most: u32,
@@ -80,7 +80,7 @@ struct Places {
     taken: Mutex<Taken>,
 }
 
-/// A request or a stream under way; its end gives the place back.
+/// The place of a request or a stream; dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
@@ -96,7 +96,7 @@ impl Admission {
         let places =
             |most: u32| Arc::new(Places { most, of_service: most.div_ceil(services), taken: Mutex::default() });
         let (reading, requests, streams) = (places(config.in_flight), places(config.in_flight), places(config.streams));
-        // Whatever is configured, one caller leaves room for others.
+        // One caller leaves room for others, whatever is configured.
         let most = config.sockets.min(u32::try_from(config.connections / 2).unwrap_or(u32::MAX)).max(1);
         let sockets = Arc::new(Places { most, of_service: most, taken: Mutex::default() });
         Self { rate, clock: DefaultClock::default(), burst, reading, requests, streams, sockets }
@@ -109,8 +109,8 @@ impl Admission {
         Ok(place)
     }
 
-    /// Takes a place for a message while it is read, and charges one call. What only cancels or answers needs no other: it must not wait
-    /// for what it is about.
+    /// Takes a place for a message while it is read, and charges one call. A message that only cancels or answers needs no other place,
+    /// since it must not wait for the request that it is about.
     pub(crate) fn read(&self, principal: &Principal, service: &str) -> Result<Place, Refusal> {
         let full = "too many messages of this caller are being read";
         let place = Places::take(&self.reading, principal, service).ok_or_else(|| Refusal::quota(full, 1))?;
@@ -118,7 +118,7 @@ impl Admission {
         Ok(place)
     }
 
-    /// Takes a place for a request that is charged already.
+    /// Takes a place for a request that has already been charged.
     pub(crate) fn enter(&self, principal: &Principal, service: &str) -> Result<Place, Refusal> {
         let full = "too many requests of this caller are under way";
         Places::take(&self.requests, principal, service).ok_or_else(|| Refusal::quota(full, 1))
@@ -136,9 +136,9 @@ impl Admission {
         Places::take(&self.sockets, principal, service).ok_or_else(|| Refusal::quota(full, 1))
     }
 
-    /// Charges the calls of a request beside the one that it was admitted with: all of them or none.
+    /// Charges the further calls of a request, besides the one it was admitted with: all of them or none.
     pub(crate) fn charge_more(&self, principal: &Principal, calls: usize) -> Result<(), Refusal> {
-        // A batch of more than the burst takes all that is left of it, else it could never pass.
+        // A batch larger than the burst uses up the whole burst; otherwise it could never pass.
         self.charge(principal, u32::try_from(calls).unwrap_or(u32::MAX).min(self.burst.get() - 1))
     }
 
@@ -148,18 +148,18 @@ impl Admission {
             Ok(Ok(())) => Ok(()),
             Ok(Err(until)) => {
                 let wait = until.wait_time_from(self.clock.now());
-                Err(Refusal::quota("this caller's calls come too fast", wait.as_secs() + 1))
+                Err(Refusal::quota("this caller calls too often", wait.as_secs() + 1))
             }
-            Err(_) => Err(Refusal::quota("this caller's calls come too fast", 1)),
+            Err(_) => Err(Refusal::quota("this caller calls too often", 1)),
         }
     }
 
-    /// How many requests and streams of a caller are under way.
+    /// How many requests and streams of a caller are in progress.
     pub(super) fn under_way(&self, principal: &str) -> (u32, u32) {
         (self.requests.of(principal), self.streams.of(principal))
     }
 
-    /// Forgets the rates of callers that have been quiet.
+    /// Forgets the rates of idle callers.
     pub(super) fn tidy(&self) {
         self.rate.retain_recent();
         self.rate.shrink_to_fit();
@@ -169,7 +169,7 @@ impl Admission {
 impl Places {
     fn take(this: &Arc<Self>, principal: &Principal, service: &str) -> Option<Place> {
         let mut all = this.lock();
-        // INVARIANT: who has nothing under way has no entry, and no service there has none.
+        // INVARIANT: a caller with nothing in progress has no entry, and no entry has a service with a count of 0.
         let mut taken = all.get_mut(&principal.name);
         let sum: u32 = taken.as_ref().map_or(0, |taken| taken.values().sum());
         let found = taken.as_ref().and_then(|taken| taken.get_key_value(service));
@@ -196,7 +196,7 @@ impl Places {
 }
 
 impl Place {
-    /// What it was taken for.
+    /// The service it was taken for.
     pub(crate) fn service(&self) -> &str {
         &self.service
     }

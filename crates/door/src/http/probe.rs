@@ -1,5 +1,5 @@
-//! Whether the door of a configuration takes requests, asked from its own machine, for a supervisor that cannot ask over HTTP.
-//! Never takes another program on that port for it where there is a certificate.
+//! Asks from the door's own machine whether the door of a configuration is ready, for supervisors that cannot ask over HTTP.
+//! Never mistakes another program on that port for the door, if there is a certificate.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use super::tls::{certificates, in_time};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReady {
-    /// What the configuration says of the listener lets nobody ask; why.
+    /// The configuration does not allow asking; why.
     #[error("{0}")]
     Config(String),
-    /// Nothing answers there, or not as the door of this configuration does; why.
+    /// Nothing answers there, or not as the door of this configuration would; why.
     #[error("no door of this configuration answers at {at}: {why}")]
     Unanswered {
         /// Where it was asked.
@@ -38,15 +38,15 @@ pub enum NotReady {
         /// What went wrong.
         why: String,
     },
-    /// It answers that it takes no requests: its broker cannot be reached, or it is being stopped.
-    #[error("the door at {0} takes no requests: its broker cannot be reached, or it is being stopped")]
+    /// It answers that it is not ready: its broker cannot be reached, or it is stopping.
+    #[error("the door at {0} accepts no requests: its broker cannot be reached, or it is being stopped")]
     Unready(SocketAddr),
 }
 
 /// How long the answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks the door that runs with this configuration on this machine for `/readyz`, for 5 s at most.
+/// Asks the door that runs with this configuration on this machine for `/readyz`. Takes at most 5 s.
 ///
 /// # Errors
 /// [`NotReady`].
@@ -60,7 +60,7 @@ pub async fn ready(config: &DoorConfig) -> Result<(), NotReady> {
         _ => {}
     }
     if at.port() == 0 {
-        return Err(NotReady::Config("`listen` has port 0: nobody knows which one the door has taken".to_owned()));
+        return Err(NotReady::Config("`listen` has port 0: it is not known which one the door has picked".to_owned()));
     }
     let tls = tls(config).map_err(NotReady::Config)?;
     let unanswered = |why: String| NotReady::Unanswered { at, why };
@@ -69,7 +69,7 @@ pub async fn ready(config: &DoorConfig) -> Result<(), NotReady> {
         Ok(Ok(StatusCode::SERVICE_UNAVAILABLE)) => Err(NotReady::Unready(at)),
         Ok(Ok(status)) => Err(unanswered(status.to_string())),
         Ok(Err(error)) => Err(unanswered(error.to_string())),
-        Err(_) => Err(unanswered(format!("nothing for {} s", PATIENCE.as_secs()))),
+        Err(_) => Err(unanswered(format!("no answer for {} s", PATIENCE.as_secs()))),
     }
 }
 
@@ -92,7 +92,7 @@ async fn asked(
         Request::get("/readyz").header(HOST, "localhost").header(CONNECTION, "close").body(Empty::<Bytes>::new())?;
     let answer = sender.send_request(request);
     tokio::pin!(answer);
-    // Both: nothing is sent unless the connection is driven.
+    // The request is not sent unless the connection is polled, too.
     let driving = async {
         drop(connection.await);
         std::future::pending::<()>().await;
@@ -118,7 +118,7 @@ fn tls(config: &DoorConfig) -> Result<Option<TlsConnector>, String> {
     Ok(Some(TlsConnector::from(Arc::new(tls))))
 }
 
-/// Takes the certificate of the configuration within its dates, whoever has signed it, and no other.
+/// Accepts only the certificate in the configuration, within its dates, whoever issued it.
 #[derive(Debug)]
 struct Own {
     certificate: CertificateDer<'static>,
@@ -134,7 +134,7 @@ impl ServerCertVerifier for Own {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, TlsError> {
-        // Most likely, the file is a newer one than that with which the door was started.
+        // Most likely the file was replaced after the door was started.
         if *end_entity != self.certificate {
             return Err(TlsError::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
         }

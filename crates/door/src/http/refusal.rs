@@ -1,5 +1,5 @@
-//! What a door answers where no service has: an HTTP status, and an error of JSON-RPC that says whether anything was sent.
-//! Never says what a service may have answered, nor where on the bus it is.
+//! What a door answers when no service did: an HTTP status, and a JSON-RPC error that says whether anything was sent.
+//! Never reveals what a service may have answered, nor where on the bus it is.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use super::callers::NotExchanged;
 use super::connections::Body;
 use crate::mcp::message::Fault;
 
-/// A request that comes to nothing.
+/// A request that the door refuses, or that has no trustworthy answer.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
@@ -24,30 +24,30 @@ pub(crate) struct Refusal {
     message: Cow<'static, str>,
     outcome: Option<Outcome>,
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// What is left of the request is not read.
+    /// Whether the connection is closed, with the rest of the request unread.
     closes: bool,
     about: Box<About>,
 }
 
-/// Kept apart, since few have any of it.
+/// In a box, since few refusals have any of it.
 #[derive(Debug, Default)]
 struct About {
     id: Option<Box<RawValue>>,
-    /// What else is to be known.
+    /// The error's data, unless `outcome` is set.
     data: Option<Value>,
-    /// The method that was asked for.
+    /// The method of the call.
     method: Option<String>,
-    /// Whether an id that is not known is left out.
+    /// Whether an unknown id is left out rather than null.
     of_mcp: bool,
 }
 
-/// What became of a call that has no result.
+/// The outcome of a call without a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
     /// It may have run.
     Unknown,
-    /// It has not.
+    /// It has not run.
     NotSent,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum Outcome {
 struct Message<'a> {
     jsonrpc: &'static str,
     error: Error<'a>,
-    /// `null` where none could be read; MCP has none there.
+    /// `null` if none could be read; MCP leaves it out then.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<Option<&'a RawValue>>,
 }
@@ -88,7 +88,7 @@ impl Refusal {
         }
     }
 
-    /// A request that is none.
+    /// An invalid request.
     pub(crate) fn bad(status: StatusCode, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(status, code::INVALID_REQUEST, message)
     }
@@ -99,17 +99,17 @@ impl Refusal {
 
     pub(crate) fn method(allowed: &[Method]) -> Self {
         let allowed = allowed.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
-        let mut refusal = Self::bad(StatusCode::METHOD_NOT_ALLOWED, format!("what there is: {allowed}"));
+        let mut refusal = Self::bad(StatusCode::METHOD_NOT_ALLOWED, format!("method not allowed: use {allowed}"));
         refusal.headers.extend(HeaderValue::from_str(&allowed).ok().map(|allowed| (ALLOW, allowed)));
         refusal
     }
 
-    /// A method that the door does not hand on.
+    /// A method that the door does not forward.
     pub(crate) fn no_method() -> Self {
         Self::new(StatusCode::OK, code::METHOD_NOT_FOUND, "Method not found")
     }
 
-    /// More than the caller may use, for the next so many seconds.
+    /// The caller is over its quota, for about `retry_after_s` seconds.
     pub(crate) fn quota(message: &'static str, retry_after_s: u64) -> Self {
         let mut refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, code::QUOTA_EXCEEDED, message);
         refusal.headers.push((RETRY_AFTER, retry_after_s.max(1).into()));
@@ -117,7 +117,7 @@ impl Refusal {
         refusal
     }
 
-    /// The broker, or the door, takes nothing now.
+    /// The broker or the door cannot take the request now.
     pub(crate) fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         let mut refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, code::OVERLOADED, message);
         refusal.headers.push((RETRY_AFTER, HeaderValue::from_static("1")));
@@ -125,19 +125,19 @@ impl Refusal {
         refusal
     }
 
-    /// The broker is away, and nothing was sent.
+    /// The broker cannot be reached, and nothing was sent.
     pub(crate) fn away() -> Self {
         Self::unavailable("the broker cannot be reached, nothing was sent: try again")
     }
 
-    /// The broker went away, and did not come back in time.
+    /// The connection to the broker was lost, and did not come back in time.
     pub(crate) fn lost() -> Self {
         Self::unknown("the connection to the broker was lost during the call")
     }
 
-    /// The service speaks of the door's message, not of the caller's.
+    /// The service refused the door's own message, not the caller's.
     pub(crate) fn not_taken() -> Self {
-        Self::unknown("the service does not take the door's message")
+        Self::unknown("the service does not accept the door's message")
     }
 
     /// Nobody knows whether the call has run.
@@ -147,12 +147,12 @@ impl Refusal {
         refusal
     }
 
-    /// A text that is no message of JSON-RPC.
+    /// A text that is not a JSON-RPC message.
     pub(crate) fn of_text(error: &RpcError) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error.code(), error.message().to_owned())
     }
 
-    /// A request object that is none.
+    /// An invalid request object.
     pub(crate) fn of_invalid(invalid: &Response) -> Self {
         match &invalid.outcome {
             Err(error) => Self::of_text(error).of(Some(&invalid.id)),
@@ -160,13 +160,13 @@ impl Refusal {
         }
     }
 
-    /// A caller whose token its issuer does not exchange.
+    /// A caller whose token its issuer does not exchange; `None` for any other fault.
     pub(crate) fn of_token(fault: &TokenFault) -> Option<Self> {
         let TokenFault::Other(cause) = fault else { return None };
         cause.downcast_ref::<NotExchanged>().map(NotExchanged::refusal)
     }
 
-    /// A call that has no answer that can be trusted.
+    /// A call without a trustworthy answer.
     pub(crate) fn of_call(error: &ClientError) -> Self {
         if let ClientError::Token(fault) = error
             && let Some(refusal) = Self::of_token(fault)
@@ -181,7 +181,7 @@ impl Refusal {
             }
             ClientError::TooLarge { .. } => {
                 let mut refusal =
-                    Self::new(StatusCode::PAYLOAD_TOO_LARGE, code::TOO_LARGE, "the broker takes no message so large");
+                    Self::new(StatusCode::PAYLOAD_TOO_LARGE, code::TOO_LARGE, "message too large for the broker");
                 refusal.outcome = Some(Outcome::NotSent);
                 refusal
             }
@@ -203,70 +203,70 @@ impl Refusal {
             ClientError::Cancelled { sent: true } => Self::cancelled(),
             ClientError::Cancelled { sent: false } => Self::cancelled().not_sent(),
             ClientError::ResultTooLarge { .. } => {
-                let mut refusal = Self::unknown("the result is larger than the door takes");
+                let mut refusal = Self::unknown("the result is larger than the door accepts");
                 refusal.code = code::TOO_LARGE;
                 refusal
             }
-            ClientError::NoResponders { .. } => Self::unknown("nobody answers for the service"),
+            ClientError::NoResponders { .. } => Self::unknown("the service has no responders"),
             ClientError::Hint { hint } => Self::unknown(format!("refused with the unsigned hint {}", hint.code())),
-            // The broker names a subject and no message: an earlier one of it may have passed, and so may the call whose
-            // acknowledgements are refused.
+            // The broker names a subject but no message: an earlier message may have passed, and so may the call itself if its
+            // acknowledgements are forbidden.
             ClientError::Forbidden { .. } => Self::unknown("the broker forbids the door a subject of this call"),
-            // Whatever else there is may come after the message was sent.
+            // Any other error may come after the message was sent.
             _ => Self::unknown("no answer that can be trusted"),
         }
     }
 
-    /// Nothing of it has run.
+    /// The same, of which nothing was sent.
     pub(crate) fn not_sent(mut self) -> Self {
         self.outcome = Some(Outcome::NotSent);
         self
     }
 
-    /// With this in its head.
+    /// Adds a header.
     pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
     }
 
-    /// What a caller has shown does not hold any more.
+    /// The caller's token is no longer valid.
     pub(crate) fn ended() -> Self {
         Self::unknown("the caller's token has expired or was revoked")
     }
 
-    /// A call that its caller does not want any more.
+    /// A call that its caller has cancelled.
     pub(crate) fn cancelled() -> Self {
         let mut refusal = Self::unknown("cancelled by the caller");
         refusal.code = code::CANCELLED;
         refusal
     }
 
-    /// The door takes nothing more.
+    /// The door is stopping and begins nothing new.
     pub(crate) fn stopping() -> Self {
         Self::unavailable("the door is stopping: try again")
     }
 
-    /// The door stops, and with it a call that has begun: what it did, it did.
+    /// The door is stopping and has cancelled a call that may have run.
     pub(crate) fn stopped() -> Self {
         let mut refusal = Self::unknown("the door is stopping: the call was cancelled, and may have run");
         refusal.code = code::OVERLOADED;
         refusal
     }
 
-    /// As MCP says it.
+    /// An MCP error.
     pub(crate) fn of_fault(status: StatusCode, fault: Fault) -> Self {
         let mut refusal = Self::new(status, fault.code, fault.message);
         refusal.about.data = fault.data;
         refusal
     }
 
-    /// With this as the data of its error.
+    /// Sets the error's data.
     pub(crate) fn with_data(mut self, data: Value) -> Self {
         self.about.data = Some(data);
         self
     }
 
-    /// As A2A says it, whose own codes are -32001 to -32009, and whose data is a list: none of the door's codes there.
+    /// In the form of A2A: it uses -32001 to -32009 itself, so the door's codes are replaced, and `data` is a list.
     pub(crate) fn of_a2a(mut self) -> Self {
         if self.about.data.is_some() {
             return self;
@@ -278,7 +278,7 @@ impl Refusal {
         };
         let (reason, metadata) = match self.outcome.take() {
             Some(Outcome::Unknown) => {
-                // Clients of A2A read the error of a call in an answer that is 200, and nothing in others.
+                // A2A clients read the error of a call only if the status is 200.
                 self.status = StatusCode::OK;
                 ("OUTCOME_UNKNOWN", json!({ "outcome": "unknown" }))
             }
@@ -289,17 +289,17 @@ impl Refusal {
         self
     }
 
-    /// As MCP has errors: in a code that it leaves to others, since those from -32000 to -32099 are its own, and without an id that is none.
+    /// In the form of MCP: with a code outside -32000 to -32099, which MCP reserves, and without an unknown id.
     pub(crate) fn of_mcp(mut self) -> Self {
         self.about.of_mcp = true;
-        // `-32020` to `-32022` are its own.
+        // `-32020` to `-32022` are MCP's own codes, and stay.
         if (-32_019..=-32_000).contains(&self.code) {
             self.code = -self.code;
         }
         self
     }
 
-    /// Of a call of this method, which the answer does not say.
+    /// Notes the method of the call, which the answer does not contain.
     pub(crate) fn asking(mut self, method: &str) -> Self {
         self.about.method = Some(method.to_owned());
         self
@@ -317,31 +317,31 @@ impl Refusal {
         self.outcome == Some(Outcome::NotSent)
     }
 
-    /// Of the call of this id.
+    /// Sets the id of the call.
     pub(crate) fn of(mut self, id: Option<&Id>) -> Self {
         self.about.id = id.and_then(|id| to_raw_value(id).ok());
         self
     }
 
-    /// The same, by its text.
+    /// The same, with the id as text.
     pub(crate) fn of_raw(mut self, id: &RawValue) -> Self {
         self.about.id = Some(id.to_owned());
         self
     }
 
-    /// The connection ends with the answer.
+    /// Closes the connection after the answer.
     pub(crate) fn closing(mut self) -> Self {
         self.closes = true;
         self
     }
 
-    /// The error as a response of JSON-RPC.
+    /// The error as a JSON-RPC response.
     pub(crate) fn text(&self) -> Vec<u8> {
         let data = self.outcome.map(|outcome| Data::Outcome { outcome });
         let data = data.or(self.about.data.as_ref().map(Data::Other));
         let error = Error { code: self.code, message: &self.message, data };
         let id = Some(self.about.id.as_deref()).filter(|id| id.is_some() || !self.about.of_mcp);
-        // Nothing in it cannot be written.
+        // Cannot fail: every part of it can be serialized.
         serde_json::to_vec(&Message { jsonrpc: "2.0", error, id }).unwrap_or_default()
     }
 

@@ -1,5 +1,5 @@
-//! The other replicas of a door: what belongs to a call is handed, as it came, to the replica that runs the call.
-//! Never asks an address that the configuration does not name, hands on what another one has handed on, or sends anything twice.
+//! The other replicas of a door: forwards a message about a running call, as it came, to the replica that runs the call.
+//! Never contacts an address that is not in the configuration, forwards a forwarded message, or sends anything twice.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -40,15 +40,15 @@ use super::principal::Principal;
 use super::refusal::Refusal;
 use crate::seal::{Kind, Seal};
 
-/// In the extensions of a request: it came to where the other replicas come.
+/// In the extensions of a request: it arrived at the listener for other replicas.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FromReplica;
 
-/// What shows that a replica with the same key hands this on.
+/// The header that shows that a replica with the same key forwarded the message.
 const HANDED: HeaderName = HeaderName::from_static("sealwire-handed");
-/// How long that holds: until it is there.
+/// How long that header is valid.
 const HANDED_FOR: Duration = Duration::from_secs(30);
-/// What is handed on of the head: who calls, and how the message is to be read and answered.
+/// The headers that are forwarded: who the caller is, and how to read and answer the message.
 const ONWARD: [HeaderName; 10] = [
     HOST,
     ORIGIN,
@@ -61,7 +61,7 @@ const ONWARD: [HeaderName; 10] = [
     HeaderName::from_static("mcp-method"),
     HeaderName::from_static("mcp-name"),
 ];
-/// What comes back of the head of the answer.
+/// The headers of the answer that are returned.
 const BACK: [HeaderName; 5] = [
     CONTENT_TYPE,
     RETRY_AFTER,
@@ -69,17 +69,17 @@ const BACK: [HeaderName; 5] = [
     HeaderName::from_static("dpop-nonce"),
     HeaderName::from_static("x-accel-buffering"),
 ];
-/// How long a connection may take, ...
+/// How long a connection may take to open, ...
 const CONNECT: Duration = Duration::from_secs(3);
-/// ... an answer to what needs none but that it was taken, ...
+/// ... how long a message may take to be acknowledged, ...
 const TAKEN: Duration = Duration::from_secs(5);
-/// ... and how long one may be silent that has begun: it has a comment every 15 s.
+/// ... and how long an answer that has begun may be silent: a stream has a comment every 15 s.
 const SILENT: Duration = Duration::from_secs(60);
-/// How many messages each of the others is told at a time, ...
+/// How many messages may be on their way to each other replica, ...
 const TELLING: usize = 64;
-/// ... and how long one may wait for that: of one that hangs, nobody else does.
+/// ... and how long a message may wait for its turn, so that a replica that hangs holds up only a few.
 const PLACE: Duration = Duration::from_secs(1);
-/// One that could not be told is left out for a while.
+/// How long a replica that could not be reached is left out.
 const LEFT_OUT: Duration = Duration::from_secs(5);
 
 /// The other replicas.
@@ -89,17 +89,17 @@ pub(super) struct Replicas {
     tls: Option<Arc<ClientConfig>>,
     /// How long the head of an answer may take.
     patience: Duration,
-    /// Who could not be told, and when.
+    /// The replicas that could not be reached, and when.
     away: Mutex<BTreeMap<String, Instant>>,
 }
 
 struct Other {
     address: Address,
-    /// For messages that it is told, each of which may wait for it.
+    /// Limits the messages on their way to it.
     telling: Arc<Semaphore>,
 }
 
-/// A message that may have to be handed on, with its caller.
+/// A message that may have to be forwarded, with its caller.
 pub(super) struct Onward {
     caller: String,
     target: String,
@@ -114,7 +114,7 @@ impl Onward {
         Self { caller, target, headers, text: text.to_owned() }
     }
 
-    /// A part of it, as a message of its own.
+    /// The same, with another text: one message of a batch.
     pub(super) fn saying(&self, text: &str) -> Self {
         let (caller, target) = (self.caller.clone(), self.target.clone());
         Self { caller, target, headers: self.headers.clone(), text: text.to_owned() }
@@ -128,10 +128,10 @@ impl Other {
 }
 
 impl Replicas {
-    /// `None` if the door is alone.
+    /// `None` if the door has no other replicas.
     ///
     /// # Errors
-    /// Whom the others' certificates must come from cannot be read; why.
+    /// An address is not valid, or the CA certificates cannot be read; why.
     pub(super) fn new(config: &DoorConfig, seal: &Arc<Seal>) -> Result<Option<Self>, String> {
         let Some(replicas) = &config.replicas else { return Ok(None) };
         let mut others = BTreeMap::new();
@@ -154,7 +154,7 @@ impl Replicas {
         Ok(Some(Self { seal, others, tls, patience: longest + SILENT, away: Mutex::default() }))
     }
 
-    /// Whether a replica has handed on just this, of this caller.
+    /// Whether a replica has forwarded exactly this message from this caller.
     pub(super) fn have_handed(&self, principal: &Principal, head: &Parts, text: &[u8]) -> bool {
         let handed = single(&head.headers, &HANDED).ok().flatten();
         let opened = handed
@@ -168,15 +168,15 @@ impl Replicas {
         HeaderValue::from_str(&handed.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
     }
 
-    /// The answer of the replica there, to the message as it came. `end` is said at the end of a stream that breaks off.
+    /// Forwards the message to the replica at this address, and returns its answer. `end` is the last event of a stream that breaks off.
     pub(super) async fn ask(&self, at: &str, onward: &Onward, end: Vec<u8>) -> Result<Response<Body>, Refusal> {
         let Some(Other { address, .. }) = self.others.get(at) else {
-            tracing::warn!(target: "sealwire::door", at, "is none of the configured replicas");
-            return Err(Refusal::unknown("the replica of the door that has this call is not known here"));
+            tracing::warn!(target: "sealwire::door", at, "not one of the configured replicas");
+            return Err(Refusal::unknown("the replica that runs this call is not known here"));
         };
         let gone = |error: String| {
-            tracing::warn!(target: "sealwire::door", at, error, "a replica cannot be asked");
-            Refusal::unknown("the replica of the door that has this call cannot be reached")
+            tracing::warn!(target: "sealwire::door", at, error, "a replica cannot be reached");
+            Refusal::unknown("the replica that runs this call cannot be reached")
         };
         let (answer, driving) = self.send(address, onward, self.patience).await.map_err(gone)?;
         let (head, body) = answer.into_parts();
@@ -189,7 +189,7 @@ impl Replicas {
         Ok(answer)
     }
 
-    /// Tells all others, which is done also if whoever wants it is gone.
+    /// Forwards the message to all other replicas. Runs in tasks of its own, so it is done even if the client has gone.
     pub(super) async fn tell(self: &Arc<Self>, tasks: impl Fn(Telling), onward: Onward) {
         let (onward, tasks) = (Arc::new(onward), &tasks);
         let telling = self.others.iter().map(|(at, other)| {
@@ -200,7 +200,7 @@ impl Replicas {
                 }
                 let place = timeout(PLACE, Arc::clone(&other.telling).acquire_owned()).await;
                 let Ok(Ok(place)) = place else {
-                    tracing::info!(target: "sealwire::door", at, "a replica was not told: it has too much to hear");
+                    tracing::info!(target: "sealwire::door", at, "a replica was not told: too many messages wait for it");
                     return;
                 };
                 let (this, at) = (Arc::clone(self), at.clone());
@@ -209,7 +209,7 @@ impl Replicas {
                     let _held = (place, done);
                     this.tell_one(&at, &onward).await;
                 }));
-                // Its end says it.
+                // Completes when the task has dropped the sender.
                 drop(told.await);
             }
         });
@@ -230,7 +230,7 @@ impl Replicas {
                 error
             }
         };
-        // One that is down runs nothing.
+        // Harmless if the replica is down: then it runs nothing.
         tracing::info!(target: "sealwire::door", at, refused, "a replica was not told");
     }
 
@@ -261,10 +261,10 @@ impl Replicas {
             };
             http1::handshake(TokioIo::new(socket)).await.map_err(std::io::Error::other)
         };
-        let late = |_| "it takes too long".to_owned();
+        let late = |_| "it took too long".to_owned();
         let connected = timeout(CONNECT, connecting).await.map_err(late)?;
         let (mut sender, connection) = connected.map_err(|error| error.to_string())?;
-        // Closed with whoever holds it: for the other one, its caller has gone then.
+        // Dropping this closes the connection, which tells the other replica that its caller has gone.
         let mut driving = JoinSet::new();
         driving.spawn(async { drop(connection.await) });
         let answer = timeout(patience, sender.send_request(request)).await.map_err(late)?;
@@ -272,13 +272,13 @@ impl Replicas {
     }
 }
 
-/// A message on its way to another one.
+/// A task that sends a message to another replica.
 pub(super) type Telling = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
 
-/// The lines of a head that have these names, all of each.
+/// The headers with these names, each with all its values.
 fn only(head: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
     let all = names.iter().flat_map(|name| head.get_all(name).iter().map(move |value| (name, value)));
     let mut kept = HeaderMap::new();
@@ -299,7 +299,7 @@ fn digest(target: &str, text: &[u8]) -> String {
 /// The body of another replica's answer.
 struct Relayed {
     body: Incoming,
-    /// What is said if it breaks off.
+    /// The last event, sent if the body breaks off.
     end: Option<Bytes>,
     silence: Pin<Box<Sleep>>,
     _driving: JoinSet<()>,
@@ -324,7 +324,7 @@ impl hyper::body::Body for Relayed {
                 Poll::Ready(Some(Ok(frame)))
             }
             Some(None) => Poll::Ready(None),
-            // Without a length, nothing else would say that something is missing.
+            // The body has no length, so without this the client could not tell that something is missing.
             Some(Some(Err(_))) | None => Poll::Ready(self.end.take().map(|end| Ok(Frame::data(end)))),
         }
     }
@@ -424,7 +424,7 @@ mod tests {
         let mut elsewhere = head("/mcp");
         elsewhere.headers.insert(HANDED, one.handed(&onward).unwrap());
         assert!(!two.have_handed(&ann, &elsewhere, b"{}"));
-        // Two of them say nothing.
+        // Two such headers count as none.
         handed.headers.append(HANDED, one.handed(&onward).unwrap());
         assert!(!two.have_handed(&ann, &handed, b"{}"));
     }

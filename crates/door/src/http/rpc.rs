@@ -1,5 +1,5 @@
-//! JSON-RPC 2.0 over HTTP: what is posted is signed as it is, byte for byte, and what the service has signed is the answer.
-//! Never sends a message that it has not understood, and never a part of one.
+//! JSON-RPC 2.0 over HTTP: signs what was posted byte for byte, and answers with what the service signed.
+//! Never sends a message that it has not understood, nor a part of one.
 
 use std::time::{Duration, Instant};
 
@@ -20,18 +20,18 @@ use super::refusal::Refusal;
 use super::{Door, answered, body, holding};
 use crate::bus::{self, gone};
 
-/// What a message asks for.
+/// The answer that a message expects.
 pub(super) enum Asked {
-    /// An answer to this call.
+    /// The answer to this call.
     Call(Id, Request),
-    /// An answer to a batch with calls of these ids.
+    /// The answer to a batch with calls of these ids.
     Batch(Vec<Id>),
-    /// Nothing. Each of these is a message of its own.
+    /// None: these are notifications, each of which is sent as a message of its own.
     Nothing(Vec<Bytes>),
 }
 
 impl Asked {
-    /// Of the one call that it is.
+    /// The id of a single call.
     pub(super) fn id(&self) -> Option<&Id> {
         match self {
             Self::Call(id, _) => Some(id),
@@ -39,7 +39,7 @@ impl Asked {
         }
     }
 
-    /// Of all calls.
+    /// The ids of all calls.
     pub(super) fn ids(&self) -> &[Id] {
         match self {
             Self::Call(id, _) => std::slice::from_ref(id),
@@ -105,7 +105,7 @@ impl Door {
         Ok(answer)
     }
 
-    /// Understands a message as the service will, and charges for it.
+    /// Interprets a message as the service will, and charges for it.
     pub(super) fn judged(
         &self,
         principal: &Principal,
@@ -126,16 +126,16 @@ impl Door {
                 }
             }
             rpc::Body::Batch(entries) => {
-                // The first one is charged already.
+                // The first one has already been charged.
                 self.admission.charge_more(principal, entries.len().saturating_sub(1))?;
                 let requests = entries.iter().filter_map(|entry| entry.as_ref().ok());
-                // What is signed is the whole of it, so no part can be left out.
+                // The door signs the batch as a whole, so it cannot leave out a part.
                 let is_allowed = requests.clone().all(|request| expose.allows(&request.method));
                 let is_silent = entries.iter().all(|entry| entry.as_ref().is_ok_and(Request::is_notification));
                 Ok(match is_silent {
                     _ if !is_allowed && !is_silent => return Err(Refusal::no_method()),
                     true if !is_allowed => Asked::Nothing(Vec::new()),
-                    // Nobody would answer all of it, and nobody could be waited for.
+                    // A batch of notifications has no answer to wait for, so each goes out as its own message.
                     true => Asked::Nothing(requests.map(|request| request.to_bytes().into()).collect()),
                     false => Asked::Batch(requests.filter_map(|request| request.id.clone()).collect()),
                 })
@@ -149,26 +149,26 @@ impl Door {
         let client = self.bus.client().await.map_err(|_| Refusal::away())?;
         let discovering = self.callers.request(&client, &principal, expose).discover();
         let late = |_| ClientError::Timeout { service: expose.service.to_string(), after: expose.timeout() };
-        // It asks more than once.
+        // Discovery sends several requests.
         let found = timeout(expose.timeout(), discovering).await.map_err(late).flatten();
         let mut catalogue = found.map_err(|error| failed(expose, &error))?;
         catalogue.methods.retain(|method| expose.allows(&method.name));
-        // Every part of it is JSON.
+        // Cannot fail: every part of it is JSON.
         let answer =
             answered(StatusCode::OK, "application/json", serde_json::to_vec(&catalogue.document()).unwrap_or_default());
         Ok(holding(answer, admitted))
     }
 }
 
-/// What a service has signed.
+/// An answer that a service has signed.
 pub(super) struct Answered {
-    /// As it came.
+    /// The text as it came.
     pub(super) text: Vec<u8>,
-    /// It refuses a whole message, without any id.
+    /// The error, if it refuses a whole message without any id.
     pub(super) refused: Option<RpcError>,
 }
 
-/// Sends a message, and waits for its answer if it has one. What is not sent is known by `id`.
+/// Sends a message, and waits for its answer if it has one. `id` is set once the message has been sent.
 pub(super) fn sent<'c>(
     client: &'c Client,
     request: RequestBuilder,
@@ -177,7 +177,7 @@ pub(super) fn sent<'c>(
     text: Bytes,
     id: &'c MessageId,
 ) -> impl Future<Output = Result<Option<Answered>, Refusal>> + Send + 'c {
-    // On the heap, each way: what holds it stays below 1 KiB, beyond which the allocator takes far longer.
+    // Both are boxed so that the future around them stays below 1 KiB; the allocator takes far longer for larger ones.
     let sending: BoxFuture<'c, _> = match asked {
         Asked::Nothing(messages) => Box::pin(notified(request, expose, messages).map_ok(|()| None)),
         Asked::Call(..) | Asked::Batch(_) => Box::pin(request.exchange(text).map(move |answer| match answer {
@@ -198,7 +198,7 @@ pub(super) fn sent<'c>(
     }
 }
 
-/// The answer that a service has signed, unless it speaks of the door's message and not of the caller's.
+/// The signed answer, unless it refuses the door's own message rather than the caller's.
 fn to_call((text, responses): (Bytes, Responses), call: Option<&Id>) -> Result<Answered, Refusal> {
     let refused = match responses {
         Responses::Single(response) => match response.outcome {
@@ -213,28 +213,28 @@ fn to_call((text, responses): (Bytes, Responses), call: Option<&Id>) -> Result<A
         Responses::Batch(_) if call.is_none() => None,
         Responses::Batch(_) => return Err(stray()),
     };
-    // A copy: what came with it in one piece is not kept for a client that reads slowly.
+    // A copy, so that a client that reads slowly does not keep the whole buffer it came in.
     Ok(Answered { text: text.to_vec(), refused })
 }
 
 fn stray() -> Refusal {
-    Refusal::unknown("the service's answer is no answer to this")
+    Refusal::unknown("the service's answer is for another request")
 }
 
-/// What a caller needs to check without the door that its bytes were asked, and that the service answered these.
+/// The proofs with which a caller can check, without trusting the door, what was asked and what the service answered.
 fn proofs(receipt: &Receipt) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
     let named = [(REQUEST_PROOF, receipt.request()), (ANSWER_PROOF, receipt.answer())];
     named.into_iter().filter_map(|(name, proof)| Some((name, HeaderValue::try_from(proof?).ok()?)))
 }
 
-/// Where the proofs of a call stand in the head of its answer.
+/// The headers of the answer that hold the proofs of a call.
 pub(super) const REQUEST_PROOF: HeaderName = HeaderName::from_static("sealwire-request");
 pub(super) const ANSWER_PROOF: HeaderName = HeaderName::from_static("sealwire-answer");
 
 /// The shortest deadline.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// Sends what nobody answers, one after the other.
+/// Sends notifications, one after the other.
 async fn notified(request: RequestBuilder, expose: &Expose, messages: &[Bytes]) -> Result<(), Refusal> {
     let deadline = Instant::now() + expose.timeout();
     for (sent, message) in messages.iter().enumerate() {
@@ -242,14 +242,14 @@ async fn notified(request: RequestBuilder, expose: &Expose, messages: &[Bytes]) 
         let published = request.clone().deadline(left).publish_raw(message.clone()).await;
         published.map_err(|error| match (failed(expose, &error), sent) {
             (refusal, 0) => refusal,
-            // The next ones are not sent, and those before are not to be had back.
-            _ => Refusal::unknown(format!("of {} notifications {sent} were sent", messages.len())),
+            // The rest are not sent; those already sent cannot be taken back.
+            _ => Refusal::unknown(format!("of {} notifications, {sent} were sent", messages.len())),
         })?;
     }
     Ok(())
 }
 
-/// What callers are not told, the log has.
+/// The refusal for a failed call. The log gets the details that callers are not told.
 pub(super) fn failed(expose: &Expose, error: &ClientError) -> Refusal {
     tracing::warn!(target: "sealwire::door", service = %expose.service, %error, "no answer");
     Refusal::of_call(error)

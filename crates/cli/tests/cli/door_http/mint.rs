@@ -268,9 +268,9 @@ async fn certificates_outside_their_dates_are_refused_and_those_that_end_soon_to
     stage.shell.run("door --check").ok();
     // Clients may know another way from it than by one that has expired.
     for (own, above, told) in [
-        (&dated(now - day(30), now + day(13)), "", "a certificate of `tls_cert` expires within 14 days"),
-        (&good, over.0.as_str(), "a certificate of `tls_cert` has expired"),
-        (&good, early.0.as_str(), "a certificate of `tls_cert` is not valid yet"),
+        (&dated(now - day(30), now + day(13)), "", "a certificate in `tls_cert` expires within 14 days"),
+        (&good, over.0.as_str(), "a certificate in `tls_cert` has expired"),
+        (&good, early.0.as_str(), "a certificate in `tls_cert` is not valid yet"),
     ] {
         put(own, above);
         let mut door = Door::spawn(&stage.shell).await;
@@ -346,7 +346,7 @@ async fn with_a_certificate_it_listens_to_other_machines_and_speaks_tls_alone() 
     assert!(said.contains("\"result\":3"), "{said} {}", String::from_utf8_lossy(&output.stderr));
     stage.server.pause().await;
     let unready = async {
-        while !shell.run("door --config here.toml --ready").stderr.contains("takes no requests") {
+        while !shell.run("door --config here.toml --ready").stderr.contains("accepts no requests") {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };

@@ -28,15 +28,15 @@ fn what_is_left_out_has_a_meaning_and_what_is_wrong_is_said() {
         ("a.json\"\n", "a.json\"\nlistn = 1\n", "unknown field"),
         ("\"math\"\n", "\"math\"\ntimeout_s = 601\n", "write 1 to 600"),
         ("\"math\"\n", "\"math\"\nmethods = []\n", "nothing could be called"),
-        ("\"math\"\n", "\"math\"\nmethods = [\"a b\"]\n", "no method can be called"),
-        ("\"math\"\n", "\"math\"\nmethods = [\"a/*/b\"]\n", "no method can be called"),
+        ("\"math\"\n", "\"math\"\nmethods = [\"a b\"]\n", "not a valid method name"),
+        ("\"math\"\n", "\"math\"\nmethods = [\"a/*/b\"]\n", "not a valid method name"),
         ("\"math\"\n", "\"math\"\na2a = { text_mehod = \"x\" }\n", "unknown field"),
         ("\"math\"\n", "\"math\"\na2a = { description = \"\" }\n", "write 1 to 1000"),
         ("\"math\"\n", "\"math\"\na2a = { text_param = \"x\" }\n", "needs `text_method`"),
         ("\"math\"\n", "\"math\"\na2a = { native = true, text_method = \"x\" }\n", "reads texts itself"),
         ("\"math\"\n", "\"math\"\nmethods = [\"a\"]\na2a = { text_method = \"x\" }\n", "which `methods` leaves out"),
         ("\"math\"\n", "\"math\"\n[[door.expose]]\nservice = \"math\"\n", "exposed twice"),
-        ("[[door.expose]]\nservice = \"math\"\n", "expose = []\n", "leads nowhere"),
+        ("[[door.expose]]\nservice = \"math\"\n", "expose = []\n", "nothing is exposed"),
     ] {
         let error = read(&LEAST.replace(from, to)).unwrap_err();
         assert!(error.contains(said), "{to}: {error}");
@@ -128,15 +128,15 @@ fn replicas_are_named_where_nobody_else_can_be_taken_for_one() {
     assert_eq!(read(&good).unwrap().replicas.unwrap().all.len(), 2);
     for (from, to, said) in [
         ("seal_key = \"k\"\n", "", "need one `seal_key`"),
-        ("listen = \"127.0.0.1:9480\"", "listen = \"127.0.0.1:0\"", "has the port 0"),
+        ("listen = \"127.0.0.1:9480\"", "listen = \"127.0.0.1:0\"", "has port 0"),
         ("listen = \"127.0.0.1:9480\"", "listen = \"0.0.0.0:9480\"", "other machines reach"),
-        ("url = \"http://127.0.0.1:9480\"", "url = \"http://127.0.0.1:9482\"", "none of `all`"),
+        ("url = \"http://127.0.0.1:9480\"", "url = \"http://127.0.0.1:9482\"", "not in `all`"),
         ("http://127.0.0.1:9481", "http://10.0.0.1:9481", "is not https"),
         ("http://127.0.0.1:9481", "https://127.0.0.1:9481", "and http without"),
         ("http://127.0.0.1:9481", "http://127.0.0.1:9481/mcp", "has a path"),
         ("http://127.0.0.1:9481", "http://127.0.0.1:9481/", "has a path"),
         ("http://127.0.0.1:9481", "http://ann@127.0.0.1:9481", "user name"),
-        ("http://127.0.0.1:9481", "http://127.0.0.1:9480", "is there twice"),
+        ("http://127.0.0.1:9481", "http://127.0.0.1:9480", "is listed twice"),
         ("all = [", "tls_ca = \"c.pem\", all = [", "with `tls_cert`"),
         ("all = [", "x = 1, all = [", "unknown field"),
     ] {
@@ -175,7 +175,7 @@ fn one_memory_of_replicas_is_for_what_callers_show_and_no_services() {
     assert!(error.contains("for `mint` and `exchange`"), "{error}");
 }
 
-/// docs/doors.md has every key, and what it says of those that are left out is so.
+/// docs/doors.md describes every key, with the right default.
 #[test]
 fn the_page_has_every_key_and_its_example_is_one() {
     let page = include_str!("../../../../../docs/doors.md");
@@ -184,7 +184,7 @@ fn the_page_has_every_key_and_its_example_is_one() {
     assert_eq!((door.listen.port(), door.expose[0].timeout_s), (8480, 30));
     let error = toml::from_str::<File>(&example.replace("[door]\n", "[door]\nx = 1\n")).err().unwrap();
     let of_service = toml::from_str::<File>(&example.replace("timeout_s", "x")).err().unwrap();
-    // serde names them all.
+    // serde's error messages list all the keys.
     let named = format!("{} {}", error.message(), of_service.message());
     let keys = named.split('`').skip(1).step_by(2);
     let mut described = 0;
