@@ -1,5 +1,5 @@
-//! Connections: how many there are, what is spoken on one, how long it may be silent, and their end.
-//! Never lets those that do nothing keep out those that do: when all places are taken, the one that has waited longest goes.
+//! Connections: how many there may be, the HTTP version of each, how long one may be silent, and how they end.
+//! Never lets idle connections keep out others: when all places are taken, the one that has waited longest for a request is closed.
 
 mod http2;
 
@@ -33,30 +33,30 @@ pub(crate) use self::http2::Leaving;
 /// The body of an answer.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// How long a connection may be between two requests. Longer than clients keep one that they do not use.
+/// How long a connection may be idle between two requests. Longer than clients keep an idle connection.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long the head of a request may take, from its first byte.
 const HEAD: Duration = Duration::from_secs(10);
 /// How long an answer may wait for its client to read some of it.
 const UNREAD: Duration = Duration::from_secs(60);
-/// What is kept of an answer before more of it is asked for.
+/// How much of an answer is buffered before more of it is polled.
 const WRITE_BYTES: usize = 64 << 10;
 /// The most bytes of the head of a request.
 const HEAD_BYTES: usize = 16 << 10;
-/// How long a connection that was told to go may take.
+/// How long a connection that was told to close may take.
 const LEAVING: Duration = Duration::from_secs(1);
-/// How many are told at a time that there is no place; others hear nothing.
+/// How many connections at a time are told that there is no place; others are closed without a word.
 const TURNED_AWAY: usize = 64;
-/// What the operating system does not give now it may give then.
+/// How long to wait after a failed `accept`.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// How often the log says so.
+/// How often the log reports such failures.
 const TELL_AGAIN: Duration = Duration::from_secs(10);
-/// How much is read of what comes behind a request that is being answered, in pieces. It is not kept.
+/// How much is read, and discarded, of what arrives while a request is being answered: the number of reads, and the size of each.
 const AHEAD: usize = 64;
 const PIECE: usize = 1 << 10;
 
-/// Takes connections from `listener` until `stop`, and answers each request with `answer`; those under way then have until the time that
-/// `stop` says. Returns how many had to be cut off.
+/// Accepts connections from `listener` until `stop`, and answers each request with `answer`. Requests in progress then have until the time
+/// that `stop` returns. Returns how many connections had to be cut off.
 pub(crate) async fn serve<A, F>(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -82,11 +82,11 @@ where
             Some(_) = tasks.join_next() => continue,
             accepted = listener.accept() => match accepted {
                 Ok((socket, _)) => socket,
-                // Files of the process are used up, most likely: what does nothing has to give one back.
+                // Most likely the process has run out of file descriptors: an idle connection has to give up its own.
                 Err(error) => {
                     if told.is_none_or(|told| told.elapsed() >= TELL_AGAIN) {
                         told = Some(Instant::now());
-                        tracing::warn!(target: "sealwire::door", %error, "no connection can be taken");
+                        tracing::warn!(target: "sealwire::door", %error, "cannot accept connections");
                     }
                     if connections.evict() {
                         drop(timeout(ACCEPT_AGAIN, tasks.join_next()).await);
@@ -128,14 +128,14 @@ where
     tasks.len()
 }
 
-/// Says that there is no place.
+/// Answers 503: there is no place.
 async fn turn_away(mut socket: TcpStream, _place: OwnedSemaphorePermit) {
     const FULL: &[u8] =
         b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
     let telling = async {
         socket.write_all(FULL).await?;
         socket.shutdown().await?;
-        // A connection that is closed with something unread is reset, and the client may not see why.
+        // Closing a connection with unread data resets it, and the client may not see the answer.
         let mut unread = [0; 1_024];
         while socket.read(&mut unread).await? > 0 {}
         Ok::<_, io::Error>(())
@@ -143,14 +143,14 @@ async fn turn_away(mut socket: TcpStream, _place: OwnedSemaphorePermit) {
     drop(timeout(LEAVING, telling).await);
 }
 
-/// Those that wait for a request, the one that has waited longest first.
+/// The connections that wait for a request, the one that has waited longest first.
 #[derive(Debug, Default)]
 struct Connections(Mutex<Waiting>);
 
 #[derive(Debug, Default)]
 struct Waiting {
     turns: u64,
-    /// By the turn in which each began to wait.
+    /// By the order in which they began to wait.
     waiting: BTreeMap<u64, Arc<Doing>>,
 }
 
@@ -162,12 +162,12 @@ enum Phase {
     Head(Instant),
     /// A request is being answered.
     Busy {
-        /// Since when its client has taken nothing of what there is.
+        /// Since when its client has read nothing of the answer.
         unread: Option<Instant>,
-        /// By when all of it must be taken.
+        /// By when all of it must be read.
         until: Option<Instant>,
     },
-    /// It has to make room.
+    /// The connection has to make room for another.
     Evicted,
 }
 
@@ -185,7 +185,7 @@ impl Connections {
 }
 
 impl Phase {
-    /// How long it may last.
+    /// When this phase has lasted too long.
     fn until(self) -> Option<Instant> {
         match self {
             Self::Idle(since) => Some(since + IDLE),
@@ -196,8 +196,8 @@ impl Phase {
     }
 }
 
-/// What a connection is doing. Its task is woken only if it has to end sooner than it was about to look: with each request, that
-/// would be four times, and a timer each.
+/// What a connection is doing. Its task is woken only if the deadline becomes earlier than its next check: to wake it at each change
+/// would cost four wake-ups and timers for each request.
 #[derive(Debug)]
 struct Doing {
     now: Mutex<Now>,
@@ -207,7 +207,7 @@ struct Doing {
 #[derive(Debug)]
 struct Now {
     phase: Phase,
-    /// When the connection's task looks by itself.
+    /// When the connection's task will check by itself.
     looks: Option<Instant>,
 }
 
@@ -239,7 +239,7 @@ impl Doing {
         }
     }
 
-    /// An answer that has begun has to be taken by then.
+    /// Sets by when an answer that has begun must be read.
     fn ends_by(&self, at: Instant) {
         self.change(|phase| match phase {
             Phase::Busy { unread, .. } => Some(Phase::Busy { unread, until: Some(at) }),
@@ -247,7 +247,7 @@ impl Doing {
         });
     }
 
-    /// Since when nothing of an answer is taken; `None` if something was.
+    /// Sets since when nothing of an answer has been read; `None` if some of it was.
     fn unread_since(&self, unread: Option<Instant>) {
         self.change(|phase| match phase {
             Phase::Busy { until, .. } => Some(Phase::Busy { unread, until }),
@@ -255,7 +255,7 @@ impl Doing {
         });
     }
 
-    /// Completes when it has lasted too long, or has to end.
+    /// Completes when the current phase has lasted too long, or the connection has to make room.
     async fn overdue(&self) {
         loop {
             let until = {
@@ -267,7 +267,7 @@ impl Doing {
                 now.looks = until;
                 until
             };
-            // One that comes in between is kept for whoever waits next.
+            // `Notify` keeps a notification that comes in between for the next waiter.
             let sooner = self.sooner.notified();
             match until {
                 Some(until) => drop(timeout_at(until, sooner).await),
@@ -282,28 +282,28 @@ impl Doing {
 struct Presence {
     connections: Arc<Connections>,
     doing: Arc<Doing>,
-    /// Its place among those that wait.
+    /// Its turn among the waiting connections.
     turn: Mutex<Option<u64>>,
-    /// Whether all of the request that is being answered has come. Only the connection's task changes it.
+    /// Whether the request being answered has arrived completely. Only the connection's task changes it.
     has_come: AtomicBool,
-    /// Whether hyper wanted to read meanwhile.
+    /// Whether hyper has tried to read meanwhile.
     is_put_off: AtomicBool,
 }
 
-/// What comes from a client whose request is being answered.
+/// What arrives from a client whose request is being answered.
 enum Heard {
-    /// Something more.
+    /// More data.
     More,
-    /// Its end.
+    /// The end of its data, or an error.
     End,
 }
 
-/// How long an answer may take that has begun, in the extensions of its head; and then as long as for what nobody reads.
+/// In the extensions of an answer: how long the answer may take once it has begun, plus the time for one that nobody reads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Within(pub(crate) Duration);
 
-/// What goes on with the connection of a request when it has been answered, in the extensions of the answer's head: it speaks another
-/// protocol from then on. Told when the door stops.
+/// In the extensions of an answer: takes over the connection after the answer, to use another protocol. Gets a receiver that tells when the
+/// door stops.
 #[derive(Clone)]
 pub(crate) struct Switch(Arc<Mutex<Option<Switched>>>);
 
@@ -336,7 +336,7 @@ impl Presence {
         presence
     }
 
-    /// Answers what comes on this connection.
+    /// Answers the requests on this connection.
     async fn serve<A, F>(
         self,
         socket: TcpStream,
@@ -347,14 +347,14 @@ impl Presence {
         A: Fn(Request<Received>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Response<Body>> + Send + 'static,
     {
-        // Answers are small, and waited for.
+        // Answers are small, and clients wait for them.
         drop(socket.set_nodelay(true));
         let this = Arc::new(self);
         let Some(tls) = tls else {
             let is_http2 = tokio::select! {
                 is_http2 = http2::is_spoken(&socket, || this.read()) => is_http2,
                 () = this.overdue() => return,
-                // It has not begun with anything.
+                // It has not begun a request.
                 _ = stopping.wait_for(|stopping| *stopping) => return,
             };
             return match is_http2 {
@@ -362,7 +362,7 @@ impl Presence {
                 false => this.requests(socket, stopping, answer).await,
             };
         };
-        // What is not said by then is not going to be, and one that waits may have to make room.
+        // A handshake counts as waiting for a request, so it may also have to make room.
         let shaken = tokio::select! {
             shaken = timeout(HEAD, tls.accept(socket)) => shaken.ok().and_then(Result::ok),
             () = this.overdue() => None,
@@ -375,7 +375,7 @@ impl Presence {
         }
     }
 
-    /// Answers one request after the other, as HTTP/1.1 has them.
+    /// Answers requests one after the other (HTTP/1.1).
     async fn requests<S, A, F>(self: Arc<Self>, socket: S, mut stopping: watch::Receiver<bool>, answer: A)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -392,7 +392,7 @@ impl Presence {
                     (busy, answer(request))
                 });
                 async move {
-                    // Its connection is about to be ended: nothing is begun.
+                    // The connection is about to be closed, so nothing is begun.
                     let Some((busy, answering)) = begun else { return pending().await };
                     let answer = answering.await;
                     if let Some(Within(time)) = answer.extensions().get() {
@@ -401,7 +401,7 @@ impl Presence {
                     if let Some(switch) = answer.extensions().get::<Switch>() {
                         *locked(&switched) = switch.take().map(|go_on| (upgrade, go_on));
                     }
-                    // Until all of the answer is handed over.
+                    // Busy until all of the answer has been handed over.
                     Ok::<_, Infallible>(answer.map(|body| Held::new(body, busy)))
                 }
             })
@@ -415,13 +415,13 @@ impl Presence {
         let mut ahead = 0;
         loop {
             tokio::select! {
-                // In this order: what `serving` finds in a request decides for what is listened then.
+                // The order matters: what `serving` reads decides whether `heard` may read.
                 biased;
-                // What went wrong is its client's business.
+                // Errors are the client's problem.
                 _ = &mut serving => break,
                 () = self.overdue() => return,
                 heard = self.heard(&socket) => match heard {
-                    // RFC 9112 §9.3.2: who sends ahead may have to send again. This connection ends with the answer.
+                    // RFC 9112 §9.3.2: a client that pipelines must be prepared to resend. The connection is closed after the answer.
                     Heard::More if ahead < AHEAD => {
                         ahead += 1;
                         serving.as_mut().graceful_shutdown();
@@ -435,7 +435,7 @@ impl Presence {
             }
         }
         let Some((upgrade, go_on)) = locked(&switched).take() else { return };
-        // It does not wait for a request any more, but what its client does not read is watched as before.
+        // It no longer waits for requests, but what its client does not read is still watched.
         let (Some(_busy), Ok(socket)) = (Busy::new(&self), upgrade.await) else { return };
         tokio::select! {
             () = go_on(TokioIo::new(socket), stopping) => {}
@@ -443,12 +443,12 @@ impl Presence {
         }
     }
 
-    /// What comes behind a request while it is being answered. hyper does not look while it has something of it already, and would
-    /// not see that the client is gone. Polled after hyper, so that it hears of a request that has come in the same turn.
+    /// Reads what arrives while a request is being answered. hyper itself does not read once it has buffered some of it, and so would
+    /// not notice that the client has gone. Polled after hyper, so that hyper has already seen any request that arrived in the same turn.
     async fn heard<S: AsyncRead + Unpin>(&self, socket: &Mutex<S>) -> Heard {
         poll_fn(|context| {
             if !self.has_come.load(Ordering::Acquire) {
-                // It has been answered, and hyper has not read again by itself.
+                // The request has been answered, but hyper does not try to read again by itself.
                 if self.is_put_off.swap(false, Ordering::AcqRel) {
                     context.waker().wake_by_ref();
                 }
@@ -466,7 +466,7 @@ impl Presence {
         self.has_come.store(has_come, Ordering::Release);
     }
 
-    /// Waits for a request, from now on.
+    /// The connection waits for a request from now on.
     fn wait(&self) {
         self.has_come(false);
         let mut all = self.connections.lock();
@@ -477,12 +477,12 @@ impl Presence {
         self.doing.is_now(Phase::Idle(Instant::now()));
     }
 
-    /// Does not wait any more.
+    /// The connection no longer waits.
     fn leave(&self, phase: Phase) {
         let mut all = self.connections.lock();
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner).take();
         let was_waiting = turn.is_some_and(|turn| all.waiting.remove(&turn).is_some());
-        // Evicted, it is not busy again.
+        // An evicted connection must not become busy again.
         if was_waiting {
             self.doing.is_now(phase);
         }
@@ -492,10 +492,10 @@ impl Presence {
         self.doing.change(|phase| matches!(phase, Phase::Idle(_)).then(|| Phase::Head(Instant::now())));
     }
 
-    /// Some of an answer has gone out, or could not.
+    /// Notes that some of an answer was written, or could not be.
     fn written(&self, has_gone: bool) {
         self.doing.change(|phase| match phase {
-            // The rest of an answer that is handed over.
+            // The rest of an answer that was handed over.
             Phase::Idle(_) if has_gone => Some(Phase::Idle(Instant::now())),
             Phase::Busy { unread: Some(_), until } if has_gone => Some(Phase::Busy { unread: None, until }),
             Phase::Busy { unread: None, until } if !has_gone => {
@@ -521,7 +521,7 @@ impl Drop for Presence {
     }
 }
 
-/// A request under way; its end lets the connection wait again.
+/// A request in progress; dropping it lets the connection wait again.
 #[derive(Debug)]
 struct Busy(Arc<Presence>);
 
@@ -540,7 +540,7 @@ impl Drop for Busy {
     }
 }
 
-/// The body of an answer, and what is held until all of it is handed over.
+/// The body of an answer, with something that is held until all of it has been handed over.
 pub(crate) struct Held<T> {
     body: Body,
     _held: T,
@@ -572,12 +572,12 @@ impl<T: Unpin> hyper::body::Body for Held<T> {
     }
 }
 
-/// The body of a request, which tells when all of it has come.
+/// The body of a request, which notes when all of it has arrived.
 #[derive(Debug)]
 pub(crate) struct Received {
-    /// With what passes over the rest of it, if anything does.
+    /// Shared with [`Rest`] in HTTP/2.
     body: Arc<Mutex<Incoming>>,
-    /// The connection, where what comes next on it is another request.
+    /// The connection in HTTP/1.1, where the next data after the body is another request.
     presence: Option<Arc<Presence>>,
 }
 
@@ -588,7 +588,7 @@ impl Received {
         received
     }
 
-    /// What comes behind it on the connection has nothing to do with it. Whoever has the rest can pass over it.
+    /// The body of an HTTP/2 request, and a handle to discard what is left of it.
     fn of_a_stream(body: Incoming) -> (Self, Rest) {
         let body = Arc::new(Mutex::new(body));
         (Self { body: Arc::clone(&body), presence: None }, Rest(body))
@@ -623,12 +623,12 @@ impl hyper::body::Body for Received {
     }
 }
 
-/// What nobody has read of a request's body.
+/// The unread rest of a request's body.
 struct Rest(Arc<Mutex<Incoming>>);
 
 impl Rest {
-    /// Takes what is still to come, if that is little and comes soon. A server may end a stream behind its answer while the request is
-    /// being sent (RFC 9113 §8.1), and clients take that for a failure, curl 7.88 among them.
+    /// Discards the rest, if it is short and arrives soon. A server may end a stream after its answer while the request is still being
+    /// sent (RFC 9113 §8.1), but clients such as curl 7.88 treat that as a failure.
     async fn pass_over(self) {
         if locked(&self.0).is_end_stream() {
             return;
@@ -646,11 +646,11 @@ impl Rest {
     }
 }
 
-/// The most bytes of it, and for how long.
+/// The most bytes to discard, and for how long.
 const PASSED_OVER: usize = 64 << 10;
 const PASSED_OVER_FOR: Duration = Duration::from_secs(2);
 
-/// A socket that tells when something comes and goes. Only the connection's task uses it.
+/// A socket that reports reads and writes. Only the connection's task uses it.
 struct Watched<S> {
     socket: Arc<Mutex<S>>,
     presence: Arc<Presence>,
@@ -662,7 +662,7 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // See `Presence::heard`, which has the task woken when a request may be read again.
+        // See `Presence::heard`, which wakes the task when a request may be read again.
         let is_put_off = self.presence.has_come.load(Ordering::Acquire);
         self.presence.is_put_off.store(is_put_off, Ordering::Release);
         if is_put_off {
@@ -730,7 +730,7 @@ mod tests {
         let presence = Arc::new(Presence::new(Arc::clone(&connections)));
         assert_eq!(idle(&presence).await?, IDLE);
         drop(presence);
-        // Byte after byte.
+        // A head that arrives byte by byte.
         let presence = Arc::new(Presence::new(Arc::clone(&connections)));
         let overdue = idle(&presence);
         for _ in 0..9 {
@@ -739,12 +739,12 @@ mod tests {
         }
         assert_eq!(overdue.await?, Duration::from_secs(1) + HEAD, "from the first one");
         drop(presence);
-        // An answer that is on its way, however long that takes.
+        // An answer in progress, however long it takes.
         let presence = Arc::new(Presence::new(Arc::clone(&connections)));
         let overdue = idle(&presence);
         let busy = Busy::new(&presence);
         sleep(10 * IDLE).await;
-        // Some of it goes out, and then nothing for just not too long.
+        // Some of it is written, then nothing for a little less than the limit.
         for _ in 0..3 {
             presence.written(false);
             presence.written(false);
@@ -781,7 +781,7 @@ mod tests {
         Ok(())
     }
 
-    /// Whether a request is there before its connection is looked at, and its answer at once or some turns later.
+    /// The request arrives before or after the connection is first polled, and is answered at once or some turns later.
     #[tokio::test]
     async fn a_connection_that_is_kept_is_read_again() {
         let answer = |request: Request<Received>| async move {

@@ -1,6 +1,6 @@
-//! The Model Context Protocol over Streamable HTTP: every message is a POST of its own, in revision 2026-07-28 and in those with a
-//! handshake, at one address.
-//! Never keeps a session: what was agreed on is sealed in its id, which says who nobody is.
+//! The Model Context Protocol over Streamable HTTP: each message is a POST of its own, at one address for revision 2026-07-28 and those
+//! with a handshake.
+//! Never keeps a session: what was negotiated is sealed in its id, which does not authenticate anyone.
 
 mod answer;
 mod batch;
@@ -48,13 +48,13 @@ use crate::mcp::outbox::Outbox;
 use crate::mcp::server::{FRESH, Peer, Server};
 use crate::seal::Seal;
 
-/// What carries the id of a session.
+/// The header with the session id.
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
-/// How often it is looked whether calls wait still.
+/// How often to check whether calls are still waiting.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Servers of MCP at a door: one of all its services, and one of each.
+/// The MCP servers of a door: one for all its services, and one for each.
 #[derive(Debug)]
 pub(super) struct Mcp {
     seal: Arc<Seal>,
@@ -62,19 +62,19 @@ pub(super) struct Mcp {
     each: HashMap<String, Arc<Server>>,
     exposed: Arc<[Expose]>,
     running: Arc<Running>,
-    /// None if the door is alone.
+    /// `None` if the door has no other replicas.
     replicas: Option<Arc<Replicas>>,
     tasks: Tasks,
 }
 
-/// Where a message came from, and how it may be answered.
+/// The sender of a message, and how to answer it.
 struct Sender {
     principal: Principal,
     caller: Arc<dyn Caller>,
     trace: TraceContext,
     server: Arc<Server>,
     accepts: Accepts,
-    /// What is handed on, if there is anybody and nobody has done so.
+    /// The message to forward, if there are other replicas and none of them has forwarded it here.
     onward: Option<Box<Onward>>,
 }
 
@@ -83,7 +83,7 @@ impl Mcp {
         let at = config.replicas.as_ref().map_or("", |replicas| &replicas.url);
         let seal = Arc::new(Seal::of(config.seal_key.as_deref())?.at(at));
         let replicas = Replicas::new(config, &seal).map_err(OpenError::Tls)?.map(Arc::new);
-        // Those of callers are many, and each may ask as often as it likes.
+        // There can be many callers, each asking as often as it likes.
         let listed = if config.identity == (Identity::Own {}) { FRESH } else { config.refresh() };
         let offers = Offers::new(config.refresh());
         let server = |address: &str, exposed: &[Expose]| {
@@ -113,7 +113,7 @@ impl Mcp {
         found.cloned().ok_or_else(|| Refusal::not_found("no such service is exposed here"))
     }
 
-    /// The answer of the replica there.
+    /// Forwards a message to the replica at this address, and returns its answer.
     async fn ask_replica(&self, at: &str, onward: &Onward, lost: Vec<u8>) -> Result<Response<Body>, Refusal> {
         match &self.replicas {
             Some(replicas) => Box::pin(replicas.ask(at, onward, lost)).await,
@@ -128,14 +128,14 @@ impl Mcp {
         self.tasks.tidy();
     }
 
-    /// Completes when no call waits for answers of people.
+    /// Completes when no call waits for answers from people.
     pub(super) async fn waited(&self) {
         while self.each.values().chain([&self.all]).any(|server| server.waits()) {
             sleep(LOOK).await;
         }
     }
 
-    /// Gives up what is under way, which cancels it at the services.
+    /// Drops all requests in progress, which cancels them at the services.
     pub(super) async fn close(&self) {
         self.tasks.end().await;
         for server in self.each.values().chain([&self.all]) {
@@ -145,7 +145,7 @@ impl Mcp {
 }
 
 impl Door {
-    /// `POST /mcp` and `POST /mcp/<service>`, and `GET` for what the server says by itself.
+    /// `POST /mcp` and `POST /mcp/<service>`, and `GET` for messages from the server.
     pub(super) async fn mcp(
         &self,
         principal: Principal,
@@ -190,7 +190,7 @@ impl Door {
         let claims = Claims::of(head)?;
         match head.method {
             Method::POST => {}
-            // Streamable HTTP 2025-11-25, "Listening for Messages from the Server"; gone in 2026-07-28.
+            // Streamable HTTP 2025-11-25, "Listening for Messages from the Server"; removed in 2026-07-28.
             Method::GET if claims.session.is_some() && !is_handed => {
                 let place = self.admission.open_stream(&principal, service.unwrap_or_default())?;
                 self.mcp.session(&principal, claims.session.unwrap_or_default())?;
@@ -199,7 +199,7 @@ impl Door {
                 }
                 return Ok(Box::pin(self.listening(server, caller, None, true, place)).await);
             }
-            // Nothing is kept that `DELETE` could end.
+            // The door stores nothing that `DELETE` could end.
             _ => return Err(Refusal::method(&[Method::POST])),
         }
         let accepts = Accepts::of(&head.headers)?;
@@ -208,10 +208,10 @@ impl Door {
         let text = body::json(head, incoming).await?;
         let replicas = self.mcp.replicas.as_deref();
         if is_handed && !replicas.is_some_and(|replicas| replicas.have_handed(&principal, head, &text)) {
-            return Err(Refusal::bad(StatusCode::FORBIDDEN, "no replica of this door hands this on"));
+            return Err(Refusal::bad(StatusCode::FORBIDDEN, "not forwarded by a replica of this door"));
         }
         let enter = || self.admission.enter(&principal, service).map(Arc::new);
-        // What is there twice would be read by one as the first, by another as the last.
+        // Of a duplicate member, one parser would take the first and another the last.
         let text = strict_text(&text).map_err(|flaw| Refusal::of_text(&flaw.into()))?.trim_ascii();
         let onward = replicas.filter(|_| !is_handed).map(|_| Box::new(Onward::new(&principal, head, text)));
         let trace = head::trace(&head.headers);
@@ -259,14 +259,14 @@ impl Door {
                         let answer = self.mcp.ask_replica(&at, onward, Vec::new()).await?;
                         Ok(holding(answer, reading))
                     }
-                    _ => Err(bad("nobody has asked, or waits any more")),
+                    _ => Err(bad("no question waits for this answer")),
                 }
             }
             (None, None) => Err(bad("`method` is missing")),
         }
     }
 
-    /// What is told with a handshake. A request that is not under way here may be elsewhere.
+    /// A notification in a revision with a handshake. A request to cancel that is not running here may be running at another replica.
     async fn mcp_note(&self, spoken: &Spoken, method: &str, params: Option<&RawValue>, onward: Option<Box<Onward>>) {
         if method == "notifications/cancelled"
             && spoken.has_session
@@ -280,7 +280,8 @@ impl Door {
         }
     }
 
-    /// What answers a request. All that comes before is done when this returns: a future would have room for it as long as it lasts.
+    /// Begins a request, and returns the future of its answer. The first steps are synchronous: an async fn would keep room for them for
+    /// as long as the future lasts.
     fn mcp_request<'a>(
         &'a self,
         mut sender: Sender,
@@ -313,7 +314,7 @@ impl Door {
         if let Some(at) = waits_at.filter(|at| at != self.mcp.seal.place())
             && let Some(onward) = sender.onward.take()
         {
-            let lost = Ended::new(spoken.era, id, Err(lost("the replica of the door that has this call has gone")));
+            let lost = Ended::new(spoken.era, id, Err(lost("the replica that runs this call has gone away")));
             return Ok(Box::pin(async move {
                 let answer = self.mcp.ask_replica(&at, &onward, lost.text).await?;
                 Ok(holding(answer, place))
@@ -327,7 +328,7 @@ impl Door {
         }))
     }
 
-    /// Begins what is asked for; with what its client takes, and how long it may take.
+    /// Begins a request. Also returns what its client accepts, and how long the longest call may take.
     fn begin(
         &self,
         sender: Sender,
@@ -343,7 +344,7 @@ impl Door {
         let longest = server.longest();
         let Spoken { era, mut capabilities, peer, .. } = spoken;
         if era != Era::Modern && !accepts.events {
-            // Nobody could be asked on the way.
+            // People cannot be asked without a stream of events.
             capabilities = Capabilities::default();
         }
         let (out, lines) = match asked.meta.is_told() || capabilities.forms() {
@@ -373,36 +374,36 @@ impl Door {
     }
 }
 
-/// A call may have run.
+/// The error for a call that may have run.
 fn lost(why: &str) -> Fault {
     Fault::internal(why).with(json!({ "outcome": "unknown" }))
 }
 
-/// How often it is looked whether a caller may still have what it has begun.
+/// How often to check whether a caller may still receive what it has begun.
 const HOLDS: Duration = Duration::from_secs(2);
 
-/// Completes when it may not.
+/// Completes when the caller may no longer receive it.
 async fn lapsed(caller: &dyn Caller) {
     while caller.holds() {
         sleep(HOLDS).await;
     }
 }
 
-/// What is said then.
+/// The error in that case.
 fn over() -> Fault {
     lost("the caller's token has expired or was revoked")
 }
 
 fn read(text: &str) -> Result<Message<'_>, Refusal> {
     let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
-    let message: Message<'_> = json::object(text).map_err(|_| bad("no message of JSON-RPC"))?;
+    let message: Message<'_> = json::object(text).map_err(|_| bad("not a JSON-RPC message"))?;
     match message.jsonrpc.as_deref() {
         Some("2.0") => Ok(message),
         _ => Err(bad("`jsonrpc` must be \"2.0\"")),
     }
 }
 
-/// A message that needs no answer.
+/// The answer to a message that needs none.
 fn accepted() -> Response<Body> {
     let mut answer = answered(StatusCode::ACCEPTED, "application/json", "");
     answer.headers_mut().remove(hyper::header::CONTENT_TYPE);

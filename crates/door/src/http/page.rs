@@ -1,5 +1,5 @@
-//! The door's page: who may call what, what passes the door, and how its services are, for whoever looks at it on this machine.
-//! Never changes anything, never has a parameter, result or token, and is never the reason why a call waits.
+//! The door's page: shows who may call what, the door's traffic, and the state of its services, to viewers on this machine.
+//! Never changes anything, never contains a parameter, result or token, and never makes a call wait.
 
 mod feed;
 mod services;
@@ -29,15 +29,15 @@ use super::refusal::Refusal;
 use super::{Door, FromReplica, answered, gate, only};
 use crate::bus::Bus;
 
-/// Who may look at the same time.
+/// The most concurrent viewers.
 const LOOKING: usize = 8;
-/// How often those who look are told of calls, and so often of everything else.
+/// How often viewers are sent new calls, and after how many of these ticks everything else.
 const TOLD: Duration = Duration::from_millis(250);
 const TICKS: u32 = 4;
-/// Calls under way, and callers, that are shown.
+/// How many calls in progress, and how many callers, are shown.
 const SHOWN: usize = 50;
 
-/// What is needed for it.
+/// The state of the page.
 #[derive(Debug)]
 pub(super) struct Page {
     feed: Arc<Feed>,
@@ -50,7 +50,7 @@ pub(super) struct Page {
     agent: String,
 }
 
-/// Everything but calls that have ended.
+/// Everything that is shown, except calls that have ended.
 #[derive(Serialize)]
 struct State<'a> {
     now: u64,
@@ -64,7 +64,7 @@ struct State<'a> {
     under_way_count: usize,
     callers: Vec<ShownCaller>,
     callers_count: usize,
-    /// As `Counts` has them.
+    /// In the order of [`Counts`].
     minute: Vec<[u64; 5]>,
 }
 
@@ -88,7 +88,7 @@ struct ShownService<'a> {
 }
 
 impl Page {
-    /// None unless it is wanted.
+    /// `None` unless the page is configured.
     pub(super) fn of(config: &DoorConfig, bus: &Arc<Bus>, admission: &Arc<Admission>) -> Option<Arc<Self>> {
         config.page.then(|| {
             let feed = Arc::new(Feed::new(config.identity != (Identity::Own {})));
@@ -108,12 +108,12 @@ impl Page {
         })
     }
 
-    /// Who is to be told of the calls of a request.
+    /// The observer of the calls of a request.
     pub(super) fn seen(&self, principal: Option<&Principal>, head: &Parts) -> Arc<Seen> {
         self.feed.seen(principal.map(Principal::name), dialect(head.uri.path()))
     }
 
-    /// Asks services while somebody looks. With tokens of others, nobody may be asked.
+    /// Queries the services while there are viewers. Does nothing if callers have tokens: the door has none of its own to ask with.
     pub(super) async fn keep(&self) {
         if self.config.identity == (Identity::Own {}) {
             self.services.ask(&self.config, &self.bus, &self.looking).await;
@@ -152,7 +152,7 @@ impl Page {
     }
 }
 
-/// What a caller speaks at this address.
+/// The protocol at this address.
 fn dialect(path: &str) -> &'static str {
     let mut steps = path.split('/').skip(1);
     match (steps.next(), steps.nth(1)) {
@@ -165,14 +165,14 @@ fn dialect(path: &str) -> &'static str {
     }
 }
 
-/// Whether the page is asked for. Others than this machine may reach the listener for replicas, which has none.
+/// Whether the request is for the page. The listener for replicas has no page, since other machines may reach it.
 pub(super) fn is_at(head: &Parts) -> bool {
     let path = head.uri.path();
     (path == "/" || path.starts_with("/page/")) && head.extensions.get::<FromReplica>().is_none()
 }
 
 impl Door {
-    /// `GET /`, and what it needs.
+    /// `GET /`, and the files and events of the page.
     pub(super) fn page(&self, page: &Arc<Page>, head: &Parts) -> Response<Body> {
         let mut answer = self.looked_at(page, head).unwrap_or_else(Refusal::answer);
         let headers = answer.headers_mut();
@@ -197,7 +197,7 @@ impl Door {
             "/page/page.js" => ("text/javascript; charset=utf-8", JS),
             "/page/icon.svg" => ("image/svg+xml", ICON),
             "/page/events" => return self.looking(page),
-            _ => return Err(Refusal::not_found("there is nothing here")),
+            _ => return Err(Refusal::not_found("not found")),
         };
         Ok(answered(StatusCode::OK, kind, Bytes::from_static(file)))
     }
@@ -210,7 +210,7 @@ impl Door {
             has_place
         });
         if !has_place {
-            return Err(Refusal::unavailable("so many look at this page that there is no place: close another one"));
+            return Err(Refusal::unavailable("this page has too many viewers already: close another one"));
         }
         let place = Looks(Arc::clone(page));
         let (recent, rows) = page.feed.listen();
@@ -238,7 +238,7 @@ impl Door {
     }
 }
 
-/// Somebody who looks.
+/// One viewer.
 struct Looker {
     rows: broadcast::Receiver<Arc<Row>>,
     methods: watch::Receiver<Arc<str>>,
@@ -249,7 +249,7 @@ struct Looker {
     place: Looks,
 }
 
-/// A place among those who look; its end gives it back.
+/// A viewer's place; dropping it frees the place.
 struct Looks(Arc<Page>);
 
 impl Drop for Looks {
@@ -266,7 +266,7 @@ impl Looker {
                 return Some(event);
             }
             let is_stopping = tokio::select! {
-                // Also when there is nobody any more who could stop it.
+                // Also completes when the sender is gone.
                 _ = self.stopping.wait_for(|stopping| *stopping) => true,
                 _ = self.tick.tick() => false,
             };
@@ -303,12 +303,12 @@ impl Looker {
     }
 }
 
-/// One event. JSON as it is written here is one line.
+/// One event. `serde_json` writes JSON on one line.
 fn event(name: &str, data: &impl Serialize) -> Bytes {
     format!("event: {name}\ndata: {}\n\n", serde_json::to_string(data).unwrap_or_default()).into()
 }
 
-/// No script but the page's own, nothing from elsewhere, no frame around it, and no text that becomes markup.
+/// Allows only the page's own script, nothing from elsewhere, no framing, and no text that becomes markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
                       trusted-types 'none'";

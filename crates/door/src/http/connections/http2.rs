@@ -1,5 +1,5 @@
-//! A connection of HTTP/2 (RFC 9113): many requests at a time.
-//! Never lets one of them hold up the others, nor an answer that nobody reads stay longer than over HTTP/1.1.
+//! HTTP/2 connections (RFC 9113): many requests at a time.
+//! Never lets one request hold up the others, nor an unread answer stay longer than over HTTP/1.1.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -25,29 +25,29 @@ use tokio::time::{Instant, sleep};
 
 use super::{Body, Busy, Doing, HEAD_BYTES, Phase, Presence, Received, UNREAD, Within, locked};
 
-/// Requests at a time. As many as one caller may have under way, unless configured; a client that has more waits.
+/// Concurrent requests. The same as the default for one caller; further requests wait at the client.
 const REQUESTS: u32 = 128;
-/// What a client may send ahead of what is read: of one body, and of all on the connection.
+/// How much a client may send before the door reads it: of one body, and on the whole connection.
 const BODY_WINDOW: u32 = 64 << 10;
 const WINDOW: u32 = 256 << 10;
-/// What is kept of an answer before more of it is asked for, and how much of it is handed over at once.
+/// How much of an answer is buffered before more of it is polled, and how much is handed over at once.
 const ANSWER_BYTES: usize = 16 << 10;
-/// As much of an answer may wait for its client unwatched. hyper is done with an answer when the last of it may begin to go out, and h2
-/// keeps the rest; so of a larger piece the last byte is handed over by itself, once all before it has gone.
+/// How much of an answer may wait for its client unwatched. hyper is done with an answer as soon as its last piece can begin to be sent;
+/// h2 keeps the rest. So the last byte of a larger answer is handed over by itself, once everything before it has gone out.
 const UNWATCHED: usize = 1 << 10;
-/// How often a client is asked whether it is there, and how long it may take to say so.
+/// How often a client is pinged, and how long it may take to answer.
 const PING: Duration = Duration::from_secs(20);
-/// How long one that is told to go has for saying that it has heard, and for taking what is on its way.
+/// How long after `GOAWAY` a client may take to acknowledge it, and to read what is on its way.
 const GOING: Duration = Duration::from_secs(1);
 
-/// The answer is the last one before the connection should be used no more, in the extensions of its head.
+/// In the extensions of an answer: the connection should not be used after it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Leaving;
 
-/// Whether a client in clear text begins with the preface of HTTP/2 (RFC 9113 §3.3). Nothing is taken off the socket. Tells when it has begun
-/// with something.
+/// Whether a clear-text client begins with the HTTP/2 preface (RFC 9113 §3.3). Only peeks. Calls `has_begun` once the beginning of a
+/// preface has arrived.
 pub(super) async fn is_spoken(socket: &TcpStream, has_begun: impl Fn()) -> bool {
-    // No method of HTTP/1.1 begins so (RFC 9113 §3.4).
+    // No HTTP/1.1 method begins like this (RFC 9113 §3.4).
     const BEGINNING: &[u8] = b"PRI";
     let mut read = [0; BEGINNING.len()];
     loop {
@@ -57,14 +57,14 @@ pub(super) async fn is_spoken(socket: &TcpStream, has_begun: impl Fn()) -> bool 
                 has_begun();
                 sleep(Duration::from_millis(20)).await;
             }
-            // Whatever it is, or that it has gone, is found out there.
+            // The HTTP/1.1 code handles anything else, including a client that has gone.
             _ => return false,
         }
     }
 }
 
 impl Presence {
-    /// Answers what comes on this connection, each request in a task of its own.
+    /// Answers the requests on this connection, each in a task of its own.
     pub(super) async fn multiplexed<S, A, F>(self: Arc<Self>, socket: S, mut stopping: watch::Receiver<bool>, answer: A)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -83,10 +83,10 @@ impl Presence {
                 let (stream, is_head) = (streams.begin(), request.method() == Method::HEAD);
                 let (head, body) = request.into_parts();
                 let (body, rest) = Received::of_a_stream(body);
-                // On the heap: hyper and the task that it comes into would move all of it, several times.
+                // Boxed: otherwise hyper and its task would move the whole future several times.
                 let begun = stream.map(|stream| (stream, Box::pin(answer(Request::from_parts(head, body)))));
                 async move {
-                    // The connection is about to be ended, and its client has been told: nothing is begun.
+                    // The connection is about to be closed, and its client has been told, so nothing is begun.
                     let Some((stream, answering)) = begun else { return Ok(no_place()) };
                     let mut answer = answering.await;
                     rest.pass_over().await;
@@ -97,7 +97,7 @@ impl Presence {
                     if let Some(Within(time)) = answer.extensions().get() {
                         stream.doing.ends_by(Instant::now() + *time + UNREAD);
                     }
-                    // RFC 9110 §9.3.2. Over HTTP/1.1 hyper leaves it out.
+                    // RFC 9110 §9.3.2: no body. Over HTTP/1.1, hyper leaves it out by itself.
                     if is_head {
                         if let Some(length) = answer.body().size_hint().exact() {
                             answer.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
@@ -123,7 +123,7 @@ impl Presence {
         loop {
             tokio::select! {
                 biased;
-                // What went wrong is its client's business.
+                // Errors are the client's problem.
                 _ = &mut serving => return,
                 () = self.overdue(), if !is_going => {}
                 () = streams.0.0.leave.notified(), if !is_going => {}
@@ -133,11 +133,11 @@ impl Presence {
                     false => continue,
                 },
             }
-            // What its client has begun before it can have heard of that is answered.
+            // Requests that the client began before it could see `GOAWAY` are still answered.
             is_going = true;
             serving.as_mut().graceful_shutdown();
             if self.is_evicted() {
-                // Somebody waits for its place, and it had nothing under way: it is told, and not waited for.
+                // Another connection waits for this place, and this one is idle: it is told, but not waited for.
                 drop(poll_fn(|context| Poll::Ready(serving.as_mut().poll(context))).await);
                 return;
             }
@@ -160,22 +160,22 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Open {
     count: usize,
-    /// While there is one.
+    /// `Some` while there are requests.
     busy: Option<Busy>,
-    /// Of the request whose task comes next.
+    /// The state of the request whose task hyper will start next.
     next: Option<Arc<Doing>>,
-    /// Its client was told to begin no more.
+    /// The client was told to begin no more requests.
     is_over: bool,
 }
 
-/// A request that is being answered; its end lets the connection wait again, if it is the last one.
+/// A request in progress; dropping the last one lets the connection wait again.
 #[derive(Debug)]
 struct Stream {
     shared: Arc<Shared>,
     doing: Arc<Doing>,
 }
 
-/// Nothing goes on without its connection.
+/// Aborts all requests when their connection ends.
 struct Ending(Streams);
 
 impl Drop for Ending {
@@ -185,7 +185,7 @@ impl Drop for Ending {
 }
 
 impl Streams {
-    /// `None` if the connection has to make room, or is over.
+    /// Begins a request; `None` if the connection has to make room, or takes no more requests.
     fn begin(&self) -> Option<Stream> {
         let doing = Arc::new(Doing::new(Phase::Busy { unread: None, until: None }));
         let mut open = locked(&self.0.open);
@@ -200,7 +200,7 @@ impl Streams {
         Some(Stream { shared: Arc::clone(&self.0), doing })
     }
 
-    /// Begins nothing from now on. Whether nothing is under way.
+    /// Refuses further requests from now on. Returns whether none is in progress.
     fn is_over(&self) -> bool {
         let mut open = locked(&self.0.open);
         open.is_over = true;
@@ -208,10 +208,10 @@ impl Streams {
     }
 }
 
-/// hyper hands a request to the service, and right then what answers it to its executor.
+/// hyper passes a request to the service, and then at once the future that answers it to this executor.
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
     fn execute(&self, answering: F) {
-        // Nothing else is started by a connection that lets none become something else.
+        // hyper spawns nothing else, since upgrades are not used here.
         let Some(doing) = locked(&self.0.open).next.take() else { return };
         let mut tasks = locked(&self.0.tasks);
         while tasks.try_join_next().is_some() {}
@@ -235,7 +235,7 @@ impl Drop for Stream {
     }
 }
 
-/// The body of an answer, in slices. More of it is asked for when its client has room, so one that has none is noticed.
+/// The body of an answer, in slices. It is polled only when its client has room for more, so a client that does not read is noticed.
 struct Given {
     body: Body,
     rest: Bytes,
@@ -258,7 +258,7 @@ impl Given {
             length => length,
         };
         let piece = self.rest.split_to(size);
-        // A byte keeps no more than itself.
+        // Copied, so that one byte does not keep the whole buffer alive.
         Poll::Ready(Some(Frame::data(if size == 1 { Bytes::copy_from_slice(&piece) } else { piece })))
     }
 }
@@ -291,7 +291,7 @@ fn nothing() -> Body {
     Empty::new().boxed_unsync()
 }
 
-/// What is told who comes too late.
+/// The answer to a request that comes too late.
 fn no_place() -> Response<Given> {
     let mut answer = Response::new(Given { body: nothing(), rest: Bytes::new(), stream: None });
     *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
@@ -314,18 +314,18 @@ mod tests {
     use super::super::{Connections, IDLE};
     use super::*;
 
-    /// One connection: who answers on it, and how to end it.
+    /// One served connection, and how to end it.
     struct Served {
         connections: Arc<Connections>,
         stopping: watch::Sender<bool>,
         serving: JoinHandle<()>,
-        /// Requests that are being answered, and the most that were.
+        /// The requests being answered now, and the most at any time.
         under_way: Arc<AtomicUsize>,
         most: Arc<AtomicUsize>,
         go: Arc<Notify>,
     }
 
-    /// Counts who is being answered, given up or not.
+    /// Counts a request as being answered until it is dropped.
     struct Counted(Arc<AtomicUsize>);
 
     impl Drop for Counted {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     impl Served {
-        /// Answers `/wait` when it is told to, `/large` with 256 KiB, and everything else at once.
+        /// Answers `/wait` when told to, `/large` with 256 KiB, and everything else at once.
         fn on(socket: DuplexStream) -> Self {
             let (connections, stopping) = (Arc::<Connections>::default(), watch::Sender::new(false));
             let (under_way, most, go) =
@@ -368,7 +368,7 @@ mod tests {
 
     type Client = SendRequest<Full<Bytes>>;
 
-    /// A client, and its connection's end. It takes so much of an answer before it is read.
+    /// A client, the task of its connection, and the server. `window` is how much of an answer it accepts before reading.
     async fn client(window: u32) -> (Client, JoinHandle<bool>, Served) {
         let (here, there) = duplex(64 << 10);
         let served = Served::on(there);
@@ -412,7 +412,7 @@ mod tests {
         sleep(Duration::from_secs(1)).await;
         assert_eq!(served.under_way.load(Ordering::Relaxed), REQUESTS as usize);
         for waits in all {
-            // Each that is answered makes room for the next.
+            // Each answer makes room for the next request.
             served.go.notify_one();
             drop(waits.await.unwrap().unwrap().into_body().collect().await.unwrap());
         }
@@ -430,7 +430,7 @@ mod tests {
         }
         assert!((UNREAD..UNREAD + Duration::from_secs(3)).contains(&began.elapsed()), "{:?}", began.elapsed());
         assert!(unread.into_body().collect().await.is_err(), "it was cut off, and does not look whole");
-        // One that is read, however slowly, is not.
+        // An answer that is read, however slowly, is not given up.
         let mut read = client.send_request(get("/large")).await.unwrap().into_body();
         let mut length = 0;
         while let Some(frame) = read.frame().await {
@@ -485,7 +485,7 @@ mod tests {
         assert_eq!(asked(&mut client, "/").await.0, 200);
         sleep(Duration::from_millis(1)).await;
         assert!(served.connections.evict());
-        // Its client is told so, or that it should try again.
+        // The client is told that the connection is closing, or to try again.
         let late = client.send_request(get("/wait")).await;
         assert!(late.is_err() || late.is_ok_and(|answer| answer.status() == 503));
         assert!(timeout(GOING / 2, served.serving).await.is_ok(), "whoever needs its place does not wait for it");
@@ -508,7 +508,7 @@ mod tests {
         assert!(connection.await.unwrap());
     }
 
-    /// Neither one that never says that it has heard, nor one that does not read.
+    /// Neither a client that never acknowledges `GOAWAY`, nor one that does not read.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_answers_nothing_holds_up_nobody() {
         const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -533,7 +533,7 @@ mod tests {
         }
     }
 
-    /// A byte at a time, or none of the last of it: hyper has handed all of it over by then.
+    /// With clients that accept a byte, some of it, or all but the last byte: by then, hyper has handed over everything.
     #[tokio::test(start_paused = true)]
     async fn the_last_of_an_answer_is_watched_like_the_first() {
         for window in [1, 1 << 10, (256 << 10) - 1] {
@@ -547,7 +547,7 @@ mod tests {
         }
     }
 
-    /// Who is told to go, and says nothing of it, goes on with what it has begun and with nothing more.
+    /// A client that ignores `GOAWAY` can finish its requests, but begin no more.
     #[tokio::test(start_paused = true)]
     async fn one_that_does_not_hear_that_it_should_go_begins_nothing_more() {
         let streams = Streams(Arc::new(Shared {
@@ -563,7 +563,7 @@ mod tests {
         assert!(streams.is_over());
     }
 
-    /// A head that never ends is no request, and keeps no place for longer than one that says nothing.
+    /// A head that never ends is not a request, and keeps its place no longer than a silent connection.
     #[tokio::test(start_paused = true)]
     async fn a_head_that_never_ends_is_cut_off() {
         let (mut here, there) = duplex(64 << 10);

@@ -1,5 +1,5 @@
-//! The answer to one request: JSON, or events once something is said before the response.
-//! Never says anything after the response.
+//! The answer to one request: JSON, or events if anything precedes the response.
+//! Never sends anything after the response.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,22 +23,22 @@ use crate::http::refusal::Refusal;
 use crate::mcp::Line;
 use crate::mcp::message::{self, Era, Id, Outcome};
 
-/// How often a client hears something: what is on the way ends connections that are silent for a minute.
+/// How long a stream may be silent before a comment is sent: proxies close connections that are silent for a minute.
 const BEAT: Duration = Duration::from_secs(15);
 
-/// What a request has come to.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) status: StatusCode,
     pub(super) text: Vec<u8>,
-    /// What is answered in its place if nothing was said before.
+    /// The refusal to answer with instead, if nothing was sent before.
     refusal: Option<Box<Refusal>>,
 }
 
 impl Ended {
     pub(super) fn new(era: Era, id: &Id, outcome: Outcome) -> Self {
         let status = match &outcome {
-            // Streamable HTTP 2026-07-28, "Sending Messages": a method that is not known.
+            // Streamable HTTP 2026-07-28, "Sending Messages": an unknown method.
             Err(fault) if era == Era::Modern && fault.code == -32601 => StatusCode::NOT_FOUND,
             _ => StatusCode::OK,
         };
@@ -47,7 +47,7 @@ impl Ended {
         Self { status, text, refusal: token.and_then(Refusal::of_token).map(Box::new) }
     }
 
-    /// As an answer of its own.
+    /// As a complete answer.
     pub(super) fn whole(self, accepts: Accepts) -> Response<Body> {
         if accepts.json || self.status != StatusCode::OK {
             return answered(self.status, "application/json", self.text);
@@ -56,9 +56,9 @@ impl Ended {
     }
 }
 
-/// A request under way.
+/// A request in progress.
 pub(super) struct Answering {
-    /// None if there is nothing that could be said before the response.
+    /// `None` if nothing can precede the response.
     lines: Option<mpsc::Receiver<Line>>,
     end: End,
     beat: Interval,
@@ -67,27 +67,27 @@ pub(super) struct Answering {
     tasks: Tasks,
 }
 
-/// What a request comes to; `None`: it was cancelled.
+/// The work of a request; `None` if it was cancelled.
 type Work = Pin<Box<dyn Future<Output = Option<Ended>> + Send>>;
 
-/// Where a request comes to its end.
+/// Where a request runs.
 enum End {
-    /// Here: until something is said, whoever waits for the answer has nothing else to do.
+    /// In the future that waits for the answer, until something has to be sent before the response.
     Here(Work),
-    /// In a task, however slowly its client reads.
+    /// In a task, so that it does not depend on how fast its client reads.
     Apart {
         ended: oneshot::Receiver<Option<Ended>>,
-        /// Its end is that of the request.
+        /// If set, dropping it cancels the request.
         _client: Option<oneshot::Sender<()>>,
     },
-    /// It is there; what was said before it comes first.
+    /// It has ended; whatever is left to send before the response comes first.
     Come(Option<Ended>),
 }
 
 enum Said {
     Line(Bytes),
     Silence,
-    /// Nothing more comes; `None`: it was cancelled.
+    /// Nothing more comes; `None` if it was cancelled.
     End(Option<Ended>),
 }
 
@@ -101,7 +101,7 @@ impl Answering {
         Self { lines, end: End::Here(Box::pin(work)), beat: beats(), era, id, tasks }
     }
 
-    /// Or the refusal of a caller that needs another token, which clients of MCP look for in the head.
+    /// The answer, or the refusal of a caller that needs another token, which MCP clients look for in the HTTP headers.
     pub(super) async fn answer(mut self, accepts: Accepts) -> Result<Response<Body>, Refusal> {
         let first = loop {
             match self.said().await {
@@ -109,7 +109,7 @@ impl Answering {
                 Said::End(Some(ended)) => return Ok(ended.whole(accepts)),
                 Said::End(None) if accepts.events => return Ok(streamed(stream::empty())),
                 Said::End(None) => return Ok(super::accepted()),
-                // It could not be told.
+                // The client accepts no events, so this cannot be sent.
                 Said::Line(_) | Said::Silence if !accepts.events => {}
                 Said::Line(line) => break line,
                 Said::Silence => break Bytes::from_static(COMMENT),
@@ -144,12 +144,12 @@ impl Answering {
         }
     }
 
-    /// What is said if whoever should have ended it has gone.
+    /// The outcome if the task of a request is gone.
     fn lost(&self) -> Ended {
-        Ended::new(self.era, &self.id, Err(super::lost("the door has given it up")))
+        Ended::new(self.era, &self.id, Err(super::lost("the door has given up the call")))
     }
 
-    /// From here on a task does what is left to do.
+    /// Moves the rest of the work to a task.
     fn go_apart(&mut self) {
         let work = match std::mem::replace(&mut self.end, End::Come(None)) {
             End::Here(work) => work,
@@ -166,12 +166,12 @@ impl Answering {
                 _ = gone, if ends_with_it => None,
                 outcome = work => outcome,
             };
-            // Its client may have gone.
+            // Fails if the client has gone.
             drop(end.send(outcome));
         });
     }
 
-    /// Streamable HTTP 2026-07-28: a response stream that is closed is the cancellation; with a handshake it "SHOULD NOT be
+    /// Streamable HTTP 2026-07-28: closing the response stream cancels the request. In revisions with a handshake this "SHOULD NOT be
     /// interpreted as the client cancelling its request".
     fn outlives_its_client(&self) -> bool {
         self.era != Era::Modern
@@ -187,9 +187,9 @@ impl Drop for Answering {
 }
 
 impl End {
-    /// Waits for it; `None` if whoever should have brought it has gone.
+    /// Waits for the end; `None` if its task is gone.
     ///
-    /// Cancel safety: nothing is lost. Not asked again once it is there.
+    /// Cancel safe. Must not be called again after it has completed.
     async fn came(&mut self) -> Option<Option<Ended>> {
         match self {
             Self::Here(work) => Some(work.await),
@@ -207,7 +207,7 @@ fn event(line: &Line) -> Bytes {
     data(line.text().trim_ascii_end())
 }
 
-/// An answer of events.
+/// An answer that is a stream of events.
 pub(super) fn streamed(events: impl Stream<Item = Bytes> + Send + 'static) -> Response<Body> {
     let body = StreamBody::new(events.map(|event| Ok(Frame::data(event))));
     of_events(Response::new(body.boxed_unsync()))
@@ -216,7 +216,7 @@ pub(super) fn streamed(events: impl Stream<Item = Bytes> + Send + 'static) -> Re
 fn of_events(mut answer: Response<Body>) -> Response<Body> {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    // nginx would hold events back.
+    // Otherwise nginx would buffer the events.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     answer
 }

@@ -1,5 +1,5 @@
-//! Several messages in one, which 2025-03-26 alone has.
-//! Never answers a part of it before the rest.
+//! Batches, which only revision 2025-03-26 has.
+//! Never answers a part of a batch before the rest.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::mcp::server::Peer;
 const BATCH: usize = 32;
 
 impl Door {
-    /// Several messages in one: of 2025-03-26 alone.
+    /// Handles a batch.
     pub(super) async fn mcp_batch(
         &self,
         sender: Sender,
@@ -36,13 +36,13 @@ impl Door {
         let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
         let spoken = self.mcp.spoken(&sender.principal, claims, None, &message::Meta::default())?;
         if spoken.era != Era::Legacy(Legacy::V2025_03_26) {
-            return Err(bad("one message in each POST, and no batch"));
+            return Err(bad("each POST must be one message, not a batch"));
         }
-        let entries: Vec<&RawValue> = serde_json::from_str(text).map_err(|_| bad("no batch"))?;
+        let entries: Vec<&RawValue> = serde_json::from_str(text).map_err(|_| bad("not a batch"))?;
         if entries.is_empty() || entries.len() > BATCH {
             return Err(bad("a batch has 1 to 32 messages"));
         }
-        // The first one is charged already.
+        // The first one has already been charged.
         self.admission.charge_more(&sender.principal, entries.len() - 1)?;
         let mut requests = Vec::new();
         for entry in entries {
@@ -69,7 +69,7 @@ impl Door {
         if !sender.accepts.json {
             return Err(Accepts::refusal());
         }
-        // Each of them is a call; the first one has its place already.
+        // Each of them is a call; the first one already has its place.
         let mut places = vec![Arc::clone(&place)];
         for _ in 1..requests.len() {
             places.push(Arc::new(self.admission.enter(&sender.principal, place.service())?));
@@ -88,7 +88,7 @@ impl Door {
         let task = async move {
             let _held = held;
             let answers = requests.iter().zip(running).map(|((id, method, params), mut running)| {
-                // Nobody can be asked, or told of progress, before all of it is there.
+                // Nothing can be sent, neither questions nor progress, before the whole answer.
                 let out = Outbox::closed();
                 let (caller, name, trace) = (Arc::clone(&caller), Arc::clone(&peer), &trace);
                 let (observer, server) = (observer.clone(), &server);

@@ -1,5 +1,5 @@
-//! A caller at the door, as services are asked for it.
-//! Never one that has not been let in.
+//! A caller at the HTTP door, on whose behalf services are called.
+//! Never a caller that has not been let in.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::http::principal::Principal;
 pub(super) struct AtDoor {
     pub(super) callers: Arc<Callers>,
     pub(super) principal: Principal,
-    /// Another token of it may have other rights.
+    /// Includes the token, since another token of the same caller may have different rights.
     pub(super) name: Arc<str>,
     pub(super) exposed: Arc<[Expose]>,
 }
@@ -41,7 +41,7 @@ impl Caller for AtDoor {
     fn request(&self, client: &Client, service: &str) -> RequestBuilder {
         match self.exposed(service) {
             Some(expose) => self.callers.request(client, &self.principal, expose),
-            // There is none; and the agent's own token is nobody's here.
+            // Does not happen. If callers have tokens, this client has none of its own, so the call would fail.
             None => client.request(service),
         }
     }

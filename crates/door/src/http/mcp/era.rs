@@ -1,5 +1,5 @@
-//! In which revision a message is, and what was agreed on before: its own words say so, or a session that its client keeps.
-//! Never takes a session for a proof of who calls.
+//! Finds the revision of a message, and what was negotiated: from the message itself, or from the session id that its client keeps.
+//! Never takes a session id as proof of who the caller is.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,37 +18,37 @@ use crate::http::refusal::Refusal;
 use crate::mcp::message::{self, Capabilities, Era, Fault, Id, Legacy};
 use crate::seal::{Kind, unlike_any};
 
-/// How long what was agreed on holds. It is no right, so this is for the convenience of clients that run for days.
+/// How long a session is valid. It grants no rights, so it can be long, for clients that run for days.
 const SESSION: Duration = Duration::from_secs(7 * 24 * 3_600);
 
-/// What was agreed on with `initialize`.
+/// What `initialize` negotiated.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Session {
     version: Legacy,
-    /// Whether people there can be shown a form.
+    /// Whether the client can show people a form.
     forms: bool,
-    /// Unlike that of any other.
+    /// Unique to this session.
     id: String,
 }
 
-/// In which revision a message is, and who its client is.
+/// The revision of a message, and its client.
 pub(super) struct Spoken {
     pub(super) era: Era,
     pub(super) capabilities: Capabilities,
-    /// Its principal, and its session if it has one.
+    /// The principal, and the session if there is one.
     pub(super) peer: Arc<str>,
-    /// Whether it can be named by other messages.
+    /// Whether other messages can refer to this one.
     pub(super) has_session: bool,
 }
 
 impl Mcp {
-    /// The session of this id, for its caller alone.
+    /// The session of this id, if it belongs to this caller.
     pub(super) fn session(&self, principal: &Principal, id: &str) -> Result<Session, Refusal> {
         let session = self.seal.open(Kind::McpSession, principal.as_str(), id, SystemTime::now());
-        session.ok_or_else(|| Refusal::not_found("the session is over, or none of yours: begin with `initialize`"))
+        session.ok_or_else(|| Refusal::not_found("the session has expired or is not yours: begin with `initialize`"))
     }
 
-    /// In which revision a message is; nothing but its own says so.
+    /// The revision of a message, by its own `_meta` and headers alone.
     pub(super) fn spoken(
         &self,
         principal: &Principal,
@@ -63,7 +63,7 @@ impl Mcp {
             if meta.version.as_deref() != claims.version && meta.version.is_some() {
                 return Err(bad(mismatch("MCP-Protocol-Version")));
             }
-            // A notification need not say what its client can do.
+            // A notification need not declare its client's capabilities.
             let Some(method) = method.filter(|method| !method.starts_with("notifications/")) else {
                 return Ok(plain(Era::Modern, Capabilities::default()));
             };
@@ -85,7 +85,7 @@ impl Mcp {
         };
         let session = self.session(principal, id)?;
         if version.is_some_and(|version| version != session.version) {
-            let message = "`MCP-Protocol-Version` is not what was agreed on";
+            let message = "`MCP-Protocol-Version` is not the negotiated revision";
             return Err(Refusal::bad(StatusCode::BAD_REQUEST, message));
         }
         Ok(Spoken {
@@ -96,7 +96,7 @@ impl Mcp {
         })
     }
 
-    /// `initialize`, which gives its client a session.
+    /// Answers `initialize`, with a new session id.
     pub(super) fn initialize(
         &self,
         sender: &Sender,
@@ -107,7 +107,7 @@ impl Mcp {
             .server
             .initialize(&*sender.caller, params)
             .map_err(|fault| Refusal::of_fault(StatusCode::OK, fault))?;
-        let internal = |_| Refusal::of_fault(StatusCode::OK, Fault::internal("the door cannot seal"));
+        let internal = |_| Refusal::of_fault(StatusCode::OK, Fault::internal("the door cannot seal a session"));
         let session = Session { version, forms: capabilities.forms(), id: unlike_any().map_err(internal)? };
         let name = sender.principal.as_str();
         let sealed = self.seal.seal(Kind::McpSession, name, SESSION, session, SystemTime::now()).map_err(internal)?;

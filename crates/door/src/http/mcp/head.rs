@@ -1,5 +1,5 @@
-//! What the head of a POST says of the message in it, and how it may be answered.
-//! Never believed before it is held against the message.
+//! What the head of a POST says about its message, and about the answers its client accepts.
+//! Never believed before it was compared with the message.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ use crate::http::gate::single;
 use crate::http::refusal::Refusal;
 use crate::mcp::message::{Asked, Fault};
 
-/// How an answer may be written.
+/// The media types that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Accepts {
     pub(super) json: bool,
@@ -21,7 +21,7 @@ pub(super) struct Accepts {
 }
 
 impl Accepts {
-    /// Who takes anything is a script, and gets JSON.
+    /// Reads `Accept`. A client that accepts anything is probably a script, and gets JSON.
     pub(super) fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
         let mut accepts = Self { json: !headers.contains_key(ACCEPT), events: false };
         for value in headers.get_all(ACCEPT) {
@@ -45,7 +45,7 @@ impl Accepts {
     }
 
     pub(super) fn refusal() -> Refusal {
-        Refusal::bad(StatusCode::NOT_ACCEPTABLE, "`Accept` must have `application/json` and `text/event-stream`")
+        Refusal::bad(StatusCode::NOT_ACCEPTABLE, "`Accept` must list `application/json` and `text/event-stream`")
     }
 }
 
@@ -55,7 +55,7 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 const TRACE: [HeaderName; 3] =
     [HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate"), HeaderName::from_static("baggage")];
 
-/// What the head says.
+/// What the head says about the message.
 #[derive(Debug)]
 pub(super) struct Claims<'a> {
     pub(super) version: Option<&'a str>,
@@ -70,7 +70,7 @@ impl<'a> Claims<'a> {
         Ok(Self { version: one(&VERSION)?, session: one(&SESSION_ID)?, method: one(&METHOD)?, name: one(&NAME)? })
     }
 
-    /// Holds it against a message of 2026-07-28: what is on the way may have decided by the head.
+    /// Compares it with a message of 2026-07-28: an intermediary may have made decisions by the head.
     pub(super) fn check(&self, method: &str, asked: &Asked) -> Result<(), Fault> {
         if self.method != Some(method) {
             return Err(mismatch("Mcp-Method"));
@@ -82,14 +82,14 @@ impl<'a> Claims<'a> {
         };
         match (self.name.map(decoded), named) {
             (Some(Some(claimed)), Some(named)) if claimed == *named => Ok(()),
-            // The message itself lacks it, and is refused for that.
+            // The message itself lacks the member, and is refused for that.
             (None, None) => Ok(()),
             _ => Err(mismatch("Mcp-Name")),
         }
     }
 }
 
-/// `=?base64?…?=` holds what a field could not; `None` if it is no such text.
+/// Decodes a value; `=?base64?…?=` holds text that a header cannot. `None` if it is not valid.
 fn decoded(value: &str) -> Option<String> {
     match value.strip_prefix("=?base64?").and_then(|value| value.strip_suffix("?=")) {
         Some(encoded) => String::from_utf8(STANDARD.decode(encoded).ok()?).ok(),
@@ -97,14 +97,14 @@ fn decoded(value: &str) -> Option<String> {
     }
 }
 
-/// In whose traces the message is looked for. What is there twice says nothing.
+/// The trace context in the head. A header that occurs twice is ignored.
 pub(super) fn trace(headers: &HeaderMap) -> TraceContext {
     let [parent, state, baggage] = TRACE.map(|name| single(headers, &name).ok().flatten());
     TraceContext::new(parent, state, baggage)
 }
 
 pub(super) fn mismatch(field: &str) -> Fault {
-    Fault::new(-32020, format!("Header mismatch: `{field}` is missing, or says other than the message"))
+    Fault::new(-32020, format!("Header mismatch: `{field}` is missing, or does not match the message"))
 }
 
 #[cfg(test)]

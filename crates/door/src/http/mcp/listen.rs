@@ -1,5 +1,5 @@
-//! Who listens for changes of what there is: with `subscriptions/listen`, or by `GET` where there was a handshake.
-//! Never says of an outage that something has changed.
+//! Clients that listen for changes of the tools: with `subscriptions/listen`, or by `GET` in revisions with a handshake.
+//! Never reports an outage as a change.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::mcp::{LIST_CHANGED, SUBSCRIPTION};
 struct Listening {
     server: Arc<Server>,
     caller: Arc<dyn Caller>,
-    /// When it is looked whether it may still listen.
+    /// When to check whether it may still listen.
     holds: Interval,
-    /// Of its subscription; there is none with a handshake.
+    /// The id of its subscription; `None` in revisions with a handshake.
     id: Option<Id>,
-    /// Whether it wants to hear of tools.
+    /// Whether it wants to be told when the tools change.
     tools: bool,
-    /// What was there last; `None` before the services have said anything.
+    /// The last fingerprint of the tools; `None` until a service has answered.
     told: Option<Vec<u8>>,
     ready: VecDeque<Bytes>,
     has_ended: bool,
@@ -60,7 +60,7 @@ impl Door {
                 let params = json!({ "_meta": { SUBSCRIPTION: id }, "notifications": granted });
                 event(&notification("notifications/subscriptions/acknowledged", &params))
             }
-            // So that its head goes out.
+            // So that the response headers go out.
             None => Bytes::from_static(COMMENT),
         };
         let told = server.listed(&*caller).await.ok().map(|offer| fingerprint(&offer));
@@ -94,7 +94,7 @@ impl Listening {
                 return None;
             }
             let looks = tokio::select! {
-                // Also when there is nobody any more who could stop it.
+                // Also completes when the sender is gone.
                 _ = self.stopping.wait_for(|stopping| *stopping) => None,
                 _ = self.holds.tick() => match self.caller.holds() {
                     true => continue,
@@ -112,7 +112,7 @@ impl Listening {
     }
 
     async fn look(&mut self) {
-        // Others who listen have asked just now.
+        // Another listener may have asked just now.
         let Ok(offer) = self.server.offer(&*self.caller, self.server.refresh() / 2).await else { return };
         let now = fingerprint(&offer);
         let has_changed = self.told.replace(now.clone()).is_some_and(|told| told != now);

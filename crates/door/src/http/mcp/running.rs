@@ -1,5 +1,5 @@
-//! Requests of sessions that are under way, and how others name them.
-//! Never knows a request of another process: it is cancelled where it runs.
+//! The running requests of sessions, so that other messages can cancel them.
+//! Never knows requests of another process: those are cancelled where they run.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,11 +9,11 @@ use tokio::sync::oneshot;
 use super::era::Spoken;
 use crate::mcp::message::{Fault, Id};
 
-/// Requests of sessions that are under way, and how each is stopped. Bounded by the requests that callers may have under way.
+/// The running requests of sessions, and how to stop each. Bounded by callers' limits on concurrent requests.
 #[derive(Debug, Default)]
 pub(super) struct Running(Mutex<HashMap<(Arc<str>, Id), Stop>>);
 
-/// Taken once; the name is free when the request has ended.
+/// `None` once used. The entry stays until the request has ended.
 pub(super) type Stop = Option<oneshot::Sender<()>>;
 
 impl Running {
@@ -21,19 +21,19 @@ impl Running {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is under way here.
+    /// Stops a request. Returns whether it is running here.
     pub(super) fn stop(&self, peer: &Arc<str>, id: Id) -> bool {
         let mut all = self.lock();
         let Some(stop) = all.get_mut(&(Arc::clone(peer), id)) else { return false };
         if let Some(stop) = stop.take() {
-            // It may have ended just now.
+            // Fails if the request has just ended.
             let _ = stop.send(());
         }
         true
     }
 }
 
-/// A request under way, as others name it.
+/// A running request that other messages can name. Dropping it frees the name.
 pub(super) struct Named {
     running: Arc<Running>,
     key: Option<(Arc<str>, Id)>,
@@ -41,7 +41,7 @@ pub(super) struct Named {
 }
 
 impl Running {
-    /// Notes that it is under way, if it has a session in which others can name it.
+    /// Registers a request, if it has a session in which other messages can name it.
     pub(super) fn begin(this: &Arc<Self>, spoken: &Spoken, id: &Id) -> Result<Named, Fault> {
         let running = Arc::clone(this);
         if !spoken.has_session {
@@ -61,7 +61,7 @@ impl Running {
 }
 
 impl Named {
-    /// Completes when it is cancelled by its name.
+    /// Completes when another message has cancelled it.
     pub(super) async fn stopped(&mut self) {
         match &mut self.stopped {
             Some(stopped) => drop(stopped.await),

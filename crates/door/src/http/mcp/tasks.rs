@@ -1,12 +1,12 @@
-//! What goes on without whoever has begun it: requests whose client reads slowly or has gone, and what other replicas are told.
-//! Never beyond the end of the door.
+//! Background tasks: requests whose client reads slowly or has gone, and messages to other replicas.
+//! Never lets a task outlive the door.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::JoinSet;
 
-/// Bounded by the requests that callers may have under way. Clones share it.
+/// The background tasks, bounded by callers' limits on concurrent requests. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Tasks(Arc<Mutex<Option<JoinSet<()>>>>);
 
@@ -17,7 +17,7 @@ impl Default for Tasks {
 }
 
 impl Tasks {
-    /// Goes on with it. Once the door has ended, it is dropped.
+    /// Runs a task in the background. Once the door has ended, the task is dropped.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tidy();
         if let Some(tasks) = &mut *self.lock() {
@@ -31,7 +31,7 @@ impl Tasks {
         }
     }
 
-    /// Gives up all of it.
+    /// Aborts all tasks.
     pub(super) async fn end(&self) {
         let tasks = self.lock().take();
         if let Some(mut tasks) = tasks {

@@ -1,5 +1,5 @@
-//! What passes the door, for whoever looks at its page: calls under way, those that have ended, and who made them.
-//! Never told parameters, results or tokens, and never waits for anybody who looks.
+//! The door's traffic, for viewers of its page: calls in progress, ended calls, and their callers.
+//! Never gets parameters, results or tokens, and never waits for a viewer.
 
 use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
@@ -16,28 +16,28 @@ use tokio::sync::broadcast;
 
 use crate::http::refusal::Refusal;
 
-/// Calls that have ended, as whoever opens the page sees them. Less than 1 KiB each, see `CHARACTERS`.
+/// How many ended calls a new viewer sees. Less than 1 KiB each, see `CHARACTERS`.
 const RECENT: usize = 256;
-/// Calls that wait for those who look. Whoever is further behind has missed some.
+/// How many calls may be queued for a viewer. A viewer further behind misses some.
 const AHEAD: usize = 512;
-/// Calls under way that are known one by one; all are counted.
+/// How many calls in progress are known individually.
 const UNDER_WAY: usize = 1_024;
-/// Callers that are known. The one that has been quiet for the longest makes room.
+/// How many callers are known. The one that has been idle the longest makes room.
 const CALLERS: usize = 256;
-/// Replicas of a service that are known.
+/// How many replicas of a service are known.
 const REPLICAS: usize = 32;
-/// The longest text that came from elsewhere.
+/// The longest text from elsewhere, in characters.
 const CHARACTERS: usize = 100;
-/// What is quiet for so long is forgotten.
+/// Callers and replicas that are idle for this long are forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(600);
-/// How far back rates of callers look, and the picture of all calls, in seconds.
+/// The time spans, in seconds, of callers' rates and of the chart of all calls.
 const WINDOW: usize = 10;
 const MINUTE: usize = 60;
 
-/// All of it.
+/// The traffic of a door.
 #[derive(Debug)]
 pub(super) struct Feed {
-    /// Callers are people, whose names the page does not have.
+    /// Whether callers are people, whose names the page must not show.
     is_personal: bool,
     names: RandomState,
     started: Instant,
@@ -67,7 +67,7 @@ pub(super) struct Row {
     method: String,
     /// How many calls it was.
     calls: usize,
-    /// How many of these came to what is said of it.
+    /// How many of them had this outcome.
     of: usize,
     outcome: Outcome,
     code: Option<i32>,
@@ -76,7 +76,7 @@ pub(super) struct Row {
     parts: u64,
 }
 
-/// What a call has come to.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Outcome {
@@ -84,19 +84,19 @@ pub(super) enum Outcome {
     Ok,
     /// A notification, which nobody answers.
     Sent,
-    /// Its caller has left, or the door has given it up.
+    /// Given up by its caller or by the door.
     Cancelled,
     /// An error of the method.
     Error,
-    /// Not let in: by the door, or by the service before its policy was asked.
+    /// Refused by the door, or by the service before its policy was asked.
     Refused,
-    /// By the policy.
+    /// Denied by the policy.
     Denied,
-    /// It may have run, if in part.
+    /// It may have run, at least in part.
     Unknown,
 }
 
-/// A call under way.
+/// A call in progress.
 #[derive(Debug)]
 struct UnderWay {
     n: u64,
@@ -113,7 +113,7 @@ struct UnderWay {
     replica: OnceLock<String>,
 }
 
-/// One of those who call.
+/// A caller.
 #[derive(Debug)]
 struct Caller {
     shown: Arc<str>,
@@ -128,7 +128,7 @@ struct Replica {
     answers: u64,
 }
 
-/// How many calls came to what.
+/// How many calls had which outcome.
 #[derive(Debug, Default, Clone, Copy, Serialize)]
 pub(super) struct Counts {
     ok: u64,
@@ -138,14 +138,14 @@ pub(super) struct Counts {
     unknown: u64,
 }
 
-/// The same for each of the last seconds.
+/// The same for each of the last `N` seconds.
 #[derive(Debug)]
 struct Counted<const N: usize> {
     second: u64,
     counts: VecDeque<Counts>,
 }
 
-/// What the page says of a call under way.
+/// A call in progress, as shown on the page.
 #[derive(Debug, Serialize)]
 pub(super) struct ShownCall {
     n: u64,
@@ -160,11 +160,11 @@ pub(super) struct ShownCall {
     replica: Option<String>,
 }
 
-/// What it says of a caller.
+/// A caller, as shown on the page.
 #[derive(Debug, Serialize)]
 pub(super) struct ShownCaller {
     caller: Arc<str>,
-    /// Calls a second, of late.
+    /// Recent calls per second.
     rate: f64,
     pub(super) in_flight: u32,
     pub(super) streams: u32,
@@ -174,7 +174,7 @@ pub(super) struct ShownCaller {
     pub(super) principal: Arc<str>,
 }
 
-/// What it says of a replica.
+/// A replica, as shown on the page.
 #[derive(Debug, Serialize)]
 pub(super) struct ShownReplica {
     replica: String,
@@ -182,7 +182,7 @@ pub(super) struct ShownReplica {
     answers: u64,
 }
 
-/// One caller by one dialect, in one request or connection.
+/// Observes one caller, using one protocol, in one request or connection.
 #[derive(Debug)]
 pub(in crate::http) struct Seen {
     feed: Arc<Feed>,
@@ -198,7 +198,7 @@ impl Feed {
         Self { is_personal, names, started, next, rows, kept: Mutex::default() }
     }
 
-    /// Of a caller that is known, or of somebody.
+    /// The observer of a caller; `None` if the caller is not authenticated.
     pub(super) fn seen(self: &Arc<Self>, caller: Option<Arc<str>>, via: &'static str) -> Arc<Seen> {
         Arc::new(Seen { feed: Arc::clone(self), caller, via, has_begun: AtomicBool::new(false) })
     }
@@ -211,15 +211,15 @@ impl Feed {
         self.started.elapsed().as_secs()
     }
 
-    /// The calls that have ended of late, and what follows on them.
+    /// The calls that ended recently, and a receiver for those that follow.
     pub(super) fn listen(&self) -> (Vec<Arc<Row>>, broadcast::Receiver<Arc<Row>>) {
         // INVARIANT: rows are sent under the lock, so none is in both or in neither.
         let kept = self.kept();
         (kept.recent.iter().map(Arc::clone).collect(), self.rows.subscribe())
     }
 
-    /// What the page calls somebody: the agent, or where callers are people, a mark that only this process can make, and that the
-    /// log explains once.
+    /// A caller's name on the page: that of the agent or, if callers are people, a mark that only this process can compute and that the log
+    /// explains once.
     fn shown(&self, principal: &str) -> Arc<str> {
         if !self.is_personal {
             return escaped(principal).into();
@@ -260,7 +260,7 @@ impl Feed {
             caller.recent.at(second).add(&row);
         }
         kept.minute.at(second).add(&row);
-        // Services that are not exposed have none.
+        // Services that are not exposed have no counts.
         if let Some(counts) = kept.counts.get_mut(&row.service) {
             counts.add(&row);
         }
@@ -271,7 +271,7 @@ impl Feed {
             kept.recent.pop_front();
         }
         kept.recent.push_back(Arc::clone(&row));
-        // Nobody may be looking.
+        // Fails if there are no viewers.
         drop(self.rows.send(row));
     }
 
@@ -280,7 +280,7 @@ impl Feed {
         self.kept().counts.entry(service.to_owned()).or_default();
     }
 
-    /// What there is to be seen of a service.
+    /// The counts and replicas of a service.
     pub(super) fn service(&self, service: &str) -> (Counts, Vec<ShownReplica>) {
         let kept = self.kept();
         let replicas = kept.replicas.iter().filter(|((of, _), _)| of == service);
@@ -292,7 +292,7 @@ impl Feed {
         (kept.counts.get(service).copied().unwrap_or_default(), replicas.map(shown).collect())
     }
 
-    /// The oldest calls under way, as many as `most`, and how many there are.
+    /// The oldest calls in progress, at most `most`, and how many there are.
     pub(super) fn under_way(&self, most: usize) -> (Vec<ShownCall>, usize) {
         let kept = self.kept();
         let shown = kept.under_way.values().take(most).map(|call| ShownCall {
@@ -310,7 +310,7 @@ impl Feed {
         (shown.collect(), kept.under_way.len())
     }
 
-    /// Callers, those that called last first, and how many there are.
+    /// Callers, the most recent first, and how many there are.
     pub(super) fn callers(&self, most: usize) -> (Vec<ShownCaller>, usize) {
         let second = self.second();
         let mut kept = self.kept();
@@ -337,7 +337,7 @@ impl Feed {
         (shown.collect(), count)
     }
 
-    /// What calls came to in each of the last sixty seconds, the last one last.
+    /// The outcomes of calls in each of the last sixty seconds, the most recent second last.
     pub(super) fn minute(&self) -> Vec<[u64; 5]> {
         let second = self.second();
         let mut kept = self.kept();
@@ -390,7 +390,7 @@ impl<const N: usize> Default for Counted<N> {
 }
 
 impl<const N: usize> Counted<N> {
-    /// Where what happens in this second is counted.
+    /// The counts for this second.
     fn at(&mut self, second: u64) -> &mut Counts {
         let ahead = usize::try_from(second.saturating_sub(self.second)).unwrap_or(N).min(N);
         for _ in 0..ahead {
@@ -408,10 +408,10 @@ impl<const N: usize> Counted<N> {
 }
 
 impl Seen {
-    /// The door has refused something, of which nothing was sent.
+    /// Reports that the door has refused a request before anything was sent.
     pub(in crate::http) fn refused(&self, refusal: &Refusal, service: &str) {
         if self.has_begun.load(Ordering::Relaxed) {
-            // What became of it is told by its end.
+            // The end of the call reports it.
             return;
         }
         let caller = self.caller.as_ref().map(|principal| self.feed.caller(&mut self.feed.kept(), principal));
@@ -425,7 +425,7 @@ impl Seen {
             calls: 1,
             of: 1,
             outcome: Outcome::Refused,
-            // As MCP says it, which leaves our codes to others.
+            // MCP refusals carry the door's codes without the sign.
             code: Some(if refusal.code > 0 { -refusal.code } else { refusal.code }),
             ms: 0.0,
             replica: None,
@@ -461,7 +461,7 @@ impl Observer for Seen {
     }
 }
 
-/// A call on its way.
+/// Observes one call.
 struct Watched {
     feed: Arc<Feed>,
     call: Arc<UnderWay>,
@@ -509,7 +509,7 @@ impl Observed for Watched {
                 let outcome = if refusal.is_not_sent() { Outcome::Refused } else { Outcome::Unknown };
                 (outcome, Some(refusal.code), self.call.calls)
             }
-            // What there may be one day.
+            // Variants that may be added.
             _ => (Outcome::Unknown, None, self.call.calls),
         };
         self.end(outcome, code, of, replica);
@@ -524,12 +524,12 @@ impl Drop for Watched {
     }
 }
 
-/// The worst that the responses of a message say, and how many of them.
+/// The worst outcome among the responses of a message, its code, and how many responses have it.
 fn judged(all: &[Said], is_stream: bool) -> (Outcome, Option<i32>, usize) {
     let outcome = |said: &Said| match said {
         Said::Result => Outcome::Ok,
         Said::Unknown(code::CANCELLED) => Outcome::Cancelled,
-        // SPEC.md §9: the door has sent it once, and that was not run. A stream that has no room any more may have begun.
+        // SPEC.md §9: the door sends a message once, so it has not run. A stream may have begun before it ran out of room.
         Said::Unknown(code::QUOTA_EXCEEDED) => Outcome::Refused,
         Said::Unknown(code::OVERLOADED) if !is_stream => Outcome::Refused,
         Said::Unknown(_) => Outcome::Unknown,
@@ -546,7 +546,7 @@ fn judged(all: &[Said], is_stream: bool) -> (Outcome, Option<i32>, usize) {
     (worst, code, of_it.count())
 }
 
-/// The methods of a message, each once.
+/// The methods of a message, without duplicates.
 fn named(methods: &[Cow<'_, str>]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for method in methods {
@@ -561,7 +561,7 @@ fn named(methods: &[Cow<'_, str>]) -> String {
     }
 }
 
-/// A text from elsewhere, as much of it as is shown, in plain characters.
+/// A text from elsewhere, truncated, in printable ASCII.
 pub(super) fn escaped(text: &str) -> String {
     let shown = text.chars().flat_map(|c| {
         let plain = c.is_ascii_graphic() || c == ' ';
@@ -661,7 +661,7 @@ mod tests {
         assert_eq!(last.pop().map(|row| (row.outcome, row.code)), Some((Outcome::Refused, Some(-32014))));
         assert_eq!(last.pop().map(|row| (row.outcome, row.code)), Some((Outcome::Unknown, Some(-32003))));
         assert_eq!(last.len(), 5);
-        // What was begun is told by its end, and not again by what the door answers.
+        // A call that was begun is reported at its end, and not again with the door's answer.
         seen.refused(&Refusal::away(), "demo");
         assert_eq!(feed.listen().0.len(), 7);
         feed.seen(None, "rpc").refused(&Refusal::no_method().asking("<b>\u{202e}"), "demo");

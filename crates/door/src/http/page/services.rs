@@ -1,5 +1,5 @@
-//! What services say while somebody looks at the page: whether they answer, and what the agent may call.
-//! Never asks anything else of them than any agent may ask, nor at all when nobody looks.
+//! Queries the services while the page has viewers: whether they answer, and what the agent may call.
+//! Never asks anything that not every agent may ask, and never asks while there are no viewers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,23 +18,23 @@ use crate::bus::Bus;
 use crate::http::config::{DoorConfig, Expose};
 use crate::http::refusal::Refusal;
 
-/// How often each service is asked whether it is there.
+/// How often to check whether each service answers.
 const ASKED: Duration = Duration::from_secs(5);
-/// How long it has for the answer.
+/// How long that answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long it has to say which methods there are.
+/// How long a service may take to list its methods.
 const TELLING: Duration = Duration::from_secs(10);
-/// Methods of all services that are shown, in bytes of what is said of them, and how many of one.
+/// The most methods shown: the bytes of their descriptions for all services, and the number for one service.
 const METHODS_BYTES: usize = 256 << 10;
 const METHODS: usize = 500;
-/// Parameters of one that are shown.
+/// The most parameters shown of one method.
 const PARAMS: usize = 16;
 
-/// What they have said.
+/// The services' answers.
 #[derive(Debug)]
 pub(super) struct Services {
     answers: Mutex<BTreeMap<String, Answer>>,
-    /// As JSON, for all who look.
+    /// The methods as JSON, for all viewers.
     pub(super) methods: watch::Sender<Arc<str>>,
 }
 
@@ -42,11 +42,11 @@ pub(super) struct Services {
 struct Answer {
     at: Instant,
     ms: f64,
-    /// Why there is none that can be trusted.
+    /// Why there is no trustworthy answer.
     failed: Option<String>,
 }
 
-/// What the page says of it.
+/// An answer as shown on the page.
 #[derive(Debug, Serialize)]
 pub(super) struct ShownAnswer {
     ago_ms: u64,
@@ -59,7 +59,7 @@ pub(super) struct ShownAnswer {
 struct Methods<'a> {
     service: &'a str,
     methods: Vec<Method>,
-    /// How many there are beside these.
+    /// How many more there are.
     more: usize,
     failed: Option<String>,
 }
@@ -89,7 +89,7 @@ impl Services {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a service has said last, if it was asked.
+    /// A service's last answer, if it was asked.
     pub(super) fn answer(&self, service: &str) -> Option<ShownAnswer> {
         let answers = self.answers();
         let Answer { at, ms, failed } = answers.get(service)?;
@@ -97,7 +97,7 @@ impl Services {
         Some(ShownAnswer { ago_ms, ms: *ms, failed: failed.clone() })
     }
 
-    /// Asks them, for as long as anybody looks.
+    /// Asks the services for as long as there are viewers.
     pub(super) async fn ask(&self, config: &DoorConfig, bus: &Bus, looking: &watch::Sender<usize>) {
         let mut looking = looking.subscribe();
         let mut asked: Option<Instant> = None;
@@ -116,7 +116,7 @@ impl Services {
         }
     }
 
-    /// A call that changes nothing, and that no policy needs to allow: a denial is signed as well.
+    /// Makes a call that changes nothing, and that no policy needs to allow: a denial is signed, too.
     async fn reach(&self, client: &Client, expose: &Expose) {
         let service = expose.service.as_str();
         let request = client.request(service).deadline(PATIENCE);
@@ -188,7 +188,7 @@ impl Method {
     }
 }
 
-/// A schema in a few words: its type, and what bounds a plain value. Whatever it is, not many.
+/// A schema in a few words: its type, and the bounds of a plain value.
 fn bounds(schema: &Value) -> String {
     let kind = schema.get("type").map(|kind| match kind {
         Value::String(kind) => kind.clone(),
