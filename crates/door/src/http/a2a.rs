@@ -1,5 +1,5 @@
-//! A2A 1.0 over its JSON-RPC binding: the methods of a service as an agent that takes messages, or the agent that a service is itself.
-//! Never keeps a task beyond its time, and never tells one caller of another's.
+//! A2A 1.0 over its JSON-RPC binding: a service's methods as an agent that takes messages, or a service that is an agent itself.
+//! Never keeps a task beyond its time, and never tells a caller about another's tasks.
 
 mod card;
 mod fault;
@@ -39,27 +39,27 @@ use super::{Door, body, holding, only};
 use crate::bus::gone;
 use crate::mcp::message::raw;
 
-/// The largest result, and the most that is kept of a task, in bytes.
+/// The largest result, and the most kept of a task, in bytes.
 const RESULT: usize = 1 << 20;
-/// The most calls under way, of the streams that the door's client may have: those who end with their answer find room beside them.
-/// Of one caller there are as many as it may have streams.
+/// The most A2A calls in progress. They count as streams of the door's client; the limit leaves room for others, which end with their
+/// answer. One caller may have as many as it may have streams.
 const RUNNING: usize = 192;
-/// How long an answer may be silent before it becomes a stream of comments.
+/// How long an answer may take before it becomes a stream with comments.
 const SILENCE: Duration = Duration::from_secs(15);
-/// The methods that a service may have itself.
+/// The methods that a service may implement itself.
 const NATIVE: [&str; 6] =
     ["SendMessage", "SendStreamingMessage", "GetTask", "ListTasks", "CancelTask", "SubscribeToTask"];
 
-/// Agents of A2A at a door.
+/// The A2A agents of a door.
 pub(super) struct A2a {
     tasks: Arc<Tasks>,
     running: Mutex<JoinSet<()>>,
     card_key: Option<TokenIssuer>,
-    /// Where the door listens, once it does.
+    /// The port that the door listens on, once it does.
     port: OnceLock<u16>,
 }
 
-/// One request: who sends it, to which agent, and the place that it has.
+/// One request: its sender, its agent, and its place.
 struct Sender<'a> {
     principal: Principal,
     expose: &'a Expose,
@@ -77,14 +77,14 @@ struct Named {
 impl A2a {
     pub(super) fn new(config: &DoorConfig, callers: &Callers) -> Result<Self, CallersError> {
         let card_key = config.card_key.as_ref().map(TokenIssuer::load).transpose()?;
-        // What one key signs for one thing says nothing about another.
+        // Otherwise a signature of one kind could be mistaken for the other.
         if card_key.as_ref().is_some_and(|key| callers.sign_with(key.kid())) {
             return Err(CallersError::SharedKey);
         }
         Ok(Self { tasks: Arc::default(), running: Mutex::default(), card_key, port: OnceLock::new() })
     }
 
-    /// The door listens there.
+    /// Notes the port that the door listens on.
     pub(super) fn listens(&self, port: u16) {
         self.port.get_or_init(|| port);
     }
@@ -99,7 +99,7 @@ impl A2a {
         while running.try_join_next().is_some() {}
     }
 
-    /// Gives up what is under way, which cancels it at the services.
+    /// Drops all calls in progress, which cancels them at the services.
     pub(super) async fn close(&self) {
         let mut running = std::mem::take(&mut *self.running());
         running.shutdown().await;
@@ -187,7 +187,7 @@ impl Door {
                     false => Ok(holding(whole(&id, task.snapshot(true)), place)),
                 }
             }
-            // SubscribeToTask
+            // `SubscribeToTask`.
             _ => {
                 let task = found(&fault::read::<Named>(params)?.id)?;
                 if task.is_over() {
@@ -200,7 +200,7 @@ impl Door {
         }
     }
 
-    /// A message for a new call.
+    /// Handles a message that begins a call.
     async fn a2a_begins(
         &self,
         sender: Sender<'_>,
@@ -212,7 +212,7 @@ impl Door {
         if !expose.allows(&method) {
             return Err(fault(-32601, "METHOD_NOT_FOUND", "there is no such method"));
         }
-        // It may become a task, which goes on without its client.
+        // The call may become a task, which continues without its client.
         let stream_place = self.admission.open_stream(&principal, place.service())?;
         let client = self.bus.client().await.map_err(|_| Refusal::away().of_a2a())?;
         let task = Task::new(&principal, expose.service.as_str(), incoming.context)?;
@@ -232,7 +232,7 @@ impl Door {
                 .request(&client, &principal, expose)
                 .max_bytes(RESULT)
                 .note_id(&message_id)
-                // Bounded by the window of the call: no more of them come before these are read.
+                // Bounded by the call's window: the service sends no more before these are read.
                 .on_notification(move |note| drop(tell.send(note)))
                 .on_ask(move |question| asking.clone().put(question))
                 .stream::<Box<RawValue>>(&method, &params);
@@ -260,13 +260,13 @@ impl Door {
         }
         if is_stream {
             let settles = async { task.begun().await };
-            // What has ended by then can have a status of its own.
+            // A call that has failed by then can still have an HTTP status of its own.
             if timeout(SILENCE, settles).await.is_ok()
                 && let Some(Err(refusal)) = task.take_failure()
             {
                 return Err(refusal);
             }
-            // Its place is that of the task.
+            // The task has its own place, as a stream.
             let follow = Follow::of_call(task, id, principal, Arc::clone(&self.callers), client_is_here, place);
             return Ok(streamed(follow.events(), expose.timeout()));
         }
@@ -281,7 +281,7 @@ impl Door {
         Ok(holding(whole(&id, answer), place))
     }
 
-    /// A message for a task that waits for one.
+    /// Handles a message for a task that waits for one.
     async fn a2a_goes_on(
         &self,
         sender: Sender<'_>,
@@ -293,16 +293,16 @@ impl Door {
         let named = incoming.task.as_deref().unwrap_or_default();
         let task = self.a2a.tasks.of(&principal, service, named).ok_or_else(fault::no_task)?;
         if incoming.context.as_ref().is_some_and(|context| context != task.context()) {
-            return Err(fault::invalid("message.contextId", "the task is of another context"));
+            return Err(fault::invalid("message.contextId", "the task belongs to another context"));
         }
         let Input::Data(answer) = incoming.input else {
-            let wanted = "a question is answered by a `data` part: the result of its request as an object";
+            let wanted = "answer a question with a `data` part: the result of its request, as an object";
             return Err(fault::invalid("message.parts[0]", wanted));
         };
-        // Taken before the answer is: what cannot be told is not done.
+        // Opened before the answer is used, so that nothing is done that the client could not be told about.
         let stream = if is_stream { Some(self.admission.open_stream(&principal, service)?) } else { None };
         if !task.answer(&incoming.id, answer) {
-            return Err(fault::unsupported("the task waits for no message"));
+            return Err(fault::unsupported("the task is not waiting for a message"));
         }
         if let Some(stream) = stream {
             let follow = Follow::of_task(task, id, principal, Arc::clone(&self.callers), stream);
@@ -314,7 +314,7 @@ impl Door {
         Ok(holding(whole(&id, task.as_result()), place))
     }
 
-    /// A request for an agent that the service is itself, and its answer.
+    /// Forwards a request to a service that is an agent itself.
     async fn a2a_native(&self, sender: Sender<'_>, request: &Request) -> Result<Response<Body>, Refusal> {
         let Sender { principal, expose, id, place, .. } = sender;
         if !expose.allows(&request.method) {
@@ -334,13 +334,13 @@ impl Door {
         let Some(stream_place) = stream_place else {
             let outcome = tokio::select! {
                 outcome = call.finish::<Box<RawValue>>() => outcome.map_err(|error| translated(expose, &error)),
-                // What sends the call works beside this one: it may just have done so.
+                // Unknown even if `gone` says that it was not sent: the task that sends may just have done so.
                 _ = away => Err(Refusal::lost().of_a2a()),
             };
             return Ok(holding(whole(&id, outcome?), place));
         };
         let mut native = Native::new(id, principal, expose, Arc::clone(&self.callers), away, stream_place);
-        // What has ended by then can have a status of its own.
+        // A call that has failed by then can still have an HTTP status of its own.
         if let Ok(first) = timeout(SILENCE, call.next()).await {
             match first {
                 Some(Ok(first)) => native.begin(first),
@@ -357,29 +357,29 @@ impl Door {
     }
 }
 
-/// Whether errors are read as those of A2A.
+/// Whether errors must have the form of A2A.
 pub(super) fn is_for(head: &Parts) -> bool {
     head.uri.path().starts_with("/a2a/")
 }
 
-/// The one call of a message.
+/// The single call in a message.
 fn one_call(text: &[u8]) -> Result<(Id, Request), Refusal> {
     match rpc::Body::parse(text, &Limits::default()).map_err(|error| Refusal::of_text(&error).of_a2a())? {
         rpc::Body::Single(Ok(request)) => match request.id.clone() {
             Some(id) => Ok((id, request)),
-            None => Err(fault::bad("a request of A2A has an `id`")),
+            None => Err(fault::bad("an A2A request must have an `id`")),
         },
         rpc::Body::Single(Err(invalid)) => Err(Refusal::of_invalid(&invalid).of_a2a()),
         rpc::Body::Batch(_) => Err(fault::bad("A2A has no batches")),
     }
 }
 
-/// As JSON.
+/// A response with this result, as JSON.
 fn text_of(id: &Id, result: Box<RawValue>) -> Vec<u8> {
     rpc::Response::new(id.clone(), Ok(result)).to_bytes()
 }
 
-/// A member of an answer that is a choice.
+/// An object with one member, as for a `oneof`.
 fn chosen(name: &'static str, value: &RawValue) -> Box<RawValue> {
     raw(&std::collections::BTreeMap::from([(name, value)]))
 }

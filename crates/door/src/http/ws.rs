@@ -1,5 +1,5 @@
-//! JSON-RPC 2.0 over WebSocket (RFC 6455): calls in messages, several at a time, and what comes of each.
-//! Never goes on with a socket whose caller could not begin it now.
+//! JSON-RPC 2.0 over WebSocket (RFC 6455): a socket carries several calls at a time, and their answers.
+//! Never keeps a socket open that its caller would no longer be allowed to open.
 
 mod calls;
 mod frames;
@@ -35,11 +35,11 @@ impl Door {
     ) -> Result<Response<Body>, Refusal> {
         only(&head.method, Method::POST)?;
         if single(&head.headers, &CONTENT_LENGTH)?.is_some_and(|length| length != "0") {
-            return Err(Refusal::bad(StatusCode::BAD_REQUEST, "a ticket is asked for without a body").closing());
+            return Err(Refusal::bad(StatusCode::BAD_REQUEST, "a request for a ticket must not have a body").closing());
         }
         drop(self.admission.admit(principal, expose.service.as_str())?);
         let granted = self.callers.ticket(principal, expose, head)?;
-        // Nothing in it cannot be written.
+        // Cannot fail: every part of it can be serialized.
         Ok(answered(StatusCode::OK, "application/json", serde_json::to_vec(&granted).unwrap_or_default()))
     }
 
@@ -54,7 +54,7 @@ impl Door {
         if *self.stopping.borrow() {
             return Err(Refusal::stopping());
         }
-        // As a call: whoever opens and closes them is as much work as one who calls.
+        // Charged as a call, since opening a socket is as much work as one.
         drop(self.admission.admit(&principal, expose.service.as_str())?);
         let place = self.admission.open_socket(&principal, expose.service.as_str())?;
         let session = Session::new(Arc::clone(self), principal, expose.clone(), accepted.dialect);
@@ -62,7 +62,7 @@ impl Door {
             let ending = frames::serve(socket, |incoming, outbox| session.run(incoming, outbox, stopping)).await;
             drop(place);
             if ending == Ending::CutOff {
-                // It counts among those that did not end.
+                // Never completes, so the connection counts among those that did not end.
                 std::future::pending().await
             }
         });

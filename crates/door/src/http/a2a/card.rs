@@ -1,5 +1,5 @@
-//! Cards of agents: who they are, how to reach them, and what they can be asked for, signed with a key of the door.
-//! Never names a method to whom the service does not, and has nothing in it that readers could leave out before they verify.
+//! Agent cards: who an agent is, how to reach it, and what it can do, signed with a key of the door.
+//! Never names a method to a caller that the service would not name it to, and never contains a member that verifiers might leave out.
 
 use hyper::header::{CACHE_CONTROL, ETAG, HOST, HeaderValue, IF_NONE_MATCH};
 use hyper::http::request::Parts;
@@ -25,13 +25,13 @@ use crate::http::{Door, answered, holding, only};
 use crate::mcp::message::raw;
 
 const CARD: &str = "/.well-known/agent-card.json";
-/// RFC 7517 §5: the key that cards are signed with.
+/// RFC 7517 §5: the key set with the key that signs cards.
 const KEYS: &str = "/.well-known/agent-card-keys.json";
 /// The most methods in a card, and the longest description of one, in characters.
 const SKILLS: usize = 256;
 const DESCRIPTION: usize = 1_000;
 
-/// An example in a method object of OpenRPC.
+/// An example in an OpenRPC method object.
 #[derive(Deserialize)]
 struct Example {
     #[serde(default)]
@@ -44,14 +44,14 @@ struct Param {
     value: Box<RawValue>,
 }
 
-/// What a card says that depends on who reads it.
+/// The part of a card that depends on its reader.
 struct Reader {
     skills: Vec<Value>,
     version: String,
     cache: &'static str,
 }
 
-/// The service of a card at this path; `None` within: of the only one.
+/// The service whose card is at this path; `Some(None)` means the only service with `a2a`.
 fn agent_of(path: &str) -> Option<Option<&str>> {
     let place = path.strip_suffix(CARD)?;
     match place.strip_prefix("/a2a/") {
@@ -61,9 +61,9 @@ fn agent_of(path: &str) -> Option<Option<&str>> {
 }
 
 impl Door {
-    /// What nobody needs a token for: the key of cards, and, where callers have tokens, cards that say how to get one.
+    /// What is served without a token: the key of cards and, if callers have tokens, cards that say how to get one.
     pub(in crate::http) fn a2a_public(&self, head: &Parts) -> Option<Result<Response<Body>, Refusal>> {
-        // A replica hands on nothing of A2A.
+        // Replicas forward no A2A requests.
         if head.extensions.get::<FromReplica>().is_some() {
             return None;
         }
@@ -90,13 +90,13 @@ impl Door {
         Some(card())
     }
 
-    /// The card for the door's agent, who everybody is where there are no tokens.
+    /// The card for the door's agent, which every caller is if there are no tokens.
     pub(in crate::http) async fn a2a_card(
         &self,
         principal: &Principal,
         head: &Parts,
     ) -> Result<Response<Body>, Refusal> {
-        let nothing = || Refusal::not_found("there is nothing here");
+        let nothing = || Refusal::not_found("not found");
         let service = agent_of(head.uri.path()).ok_or_else(nothing)?;
         only(&head.method, Method::GET)?;
         let (expose, agent) = self.agent_or_only(service)?;
@@ -105,17 +105,17 @@ impl Door {
         Ok(holding(self.card(expose, agent, head, reader)?, place))
     }
 
-    /// `GetExtendedAgentCard`: the card for a caller that is known.
+    /// `GetExtendedAgentCard`: the card for an authenticated caller.
     pub(super) async fn a2a_extended_card(&self, sender: Sender<'_>, head: &Parts) -> Result<Response<Body>, Refusal> {
         if !self.extends(sender.agent) {
-            return Err(fault::unsupported("the card has all there is"));
+            return Err(fault::unsupported("the card is already complete"));
         }
         let reader = self.reader(&sender.principal, sender.expose, sender.agent).await?;
         let card = self.signed(sender.expose, sender.agent, head, &reader)?;
         Ok(holding(whole(&sender.id, raw(&card)), sender.place))
     }
 
-    /// Whether there are cards for single callers.
+    /// Whether each caller has a card of its own.
     fn extends(&self, agent: &A2aAgent) -> bool {
         self.callers.have_tokens() && !agent.native
     }
@@ -136,17 +136,17 @@ impl Door {
         let client = self.bus.client().await.map_err(|_| Refusal::away().of_a2a())?;
         let discovering = self.callers.request(&client, principal, expose).discover();
         let late = |_| ClientError::Timeout { service: expose.service.to_string(), after: expose.timeout() };
-        // It asks more than once.
+        // Discovery sends several requests.
         let found = timeout(expose.timeout(), discovering).await.map_err(late).flatten();
         let catalogue = found.map_err(|error| failed(expose, &error).of_a2a())?;
-        // What is only to be listened to ends with an error, sooner or later.
+        // A call of a subscription would sooner or later end with an error.
         let callable = catalogue.methods.iter().filter(|method| expose.allows(&method.name) && !method.is_subscription);
         let mut skills: Vec<Value> = match agent.native {
             true => Vec::new(),
             false => callable.take(SKILLS).map(|method| skill(expose, agent, method)).collect(),
         };
         if skills.is_empty() {
-            // A2A §5.7: a list that is required has something in it.
+            // A2A §5.7: a required list must not be empty.
             skills.push(generic(expose));
         }
         let version = Some(catalogue.version).filter(|version| !version.is_empty());
@@ -159,7 +159,7 @@ impl Door {
         let digest: String = Sha256::digest(&text).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let tag = format!("\"{digest}\"");
         let known = head.headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-        // RFC 9110 §13.1.2: as weak ones are compared.
+        // RFC 9110 §13.1.2: weak comparison.
         let is_known = known
             .flat_map(|all| all.split(','))
             .map(str::trim)
@@ -206,7 +206,7 @@ impl Door {
             members.insert("securityRequirements".to_owned(), required);
         }
         if let Some(key) = &self.a2a.card_key {
-            // A2A §8.4.1. Of what is in it, nothing is empty or what is meant anyway, so there is nothing to leave out.
+            // A2A §8.4.1: empty and default values would have to be left out; the card has none.
             let unsigned = || Refusal::unavailable("the card cannot be signed");
             let text = canonical(&card).map_err(|_| unsigned())?;
             let signed = key.sign_document(text.as_bytes(), &format!("{base}{KEYS}"));
@@ -219,7 +219,7 @@ impl Door {
         Ok(card)
     }
 
-    /// Where callers find the door: as configured, or as they have found it, whose name was looked at.
+    /// Where callers find the door: as configured, or else by the request's `Host`, which was checked.
     fn base(&self, head: &Parts) -> Result<String, Refusal> {
         if let Some(url) = &self.config.public_url {
             return Ok(url.trim_end_matches('/').to_owned());
@@ -227,21 +227,21 @@ impl Door {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let host = single(&head.headers, &HOST)?.unwrap_or_default();
         match (&self.a2a.card_key, self.a2a.port.get()) {
-            // What is signed leads here, whatever port the reader has named.
+            // A signed card must lead here, whatever port the request named.
             (Some(_), Some(port)) => Ok(format!("{scheme}://{}:{port}", authority_name(host).unwrap_or_default())),
             _ => Ok(format!("{scheme}://{host}")),
         }
     }
 }
 
-/// What stands for methods that are not named.
+/// A skill that stands for methods that are not named.
 fn generic(expose: &Expose) -> Value {
     let service = expose.service.as_str();
     let about = format!("What the service {service} lets a caller do.");
     json!({ "id": service, "name": service, "description": about, "tags": [service] })
 }
 
-/// A method.
+/// A method as a skill.
 fn skill(expose: &Expose, agent: &A2aAgent, method: &MethodInfo) -> Value {
     let name = method.name.as_str();
     let described = method.description.as_deref().map(str::trim).filter(|text| !text.is_empty());
@@ -265,7 +265,7 @@ fn skill(expose: &Expose, agent: &A2aAgent, method: &MethodInfo) -> Value {
     skill
 }
 
-/// Examples of a method, as texts of `data` parts.
+/// A method's examples, as the text of `data` parts.
 fn examples(method: &MethodInfo) -> Vec<String> {
     #[derive(Deserialize)]
     struct Document {

@@ -1,5 +1,5 @@
-//! Errors as A2A has them: its codes, and `data` as a list of objects with `@type`.
-//! Never hands a code of the bus on: there, -32001 is a bad argument; here, a task that is not there.
+//! Errors in the form of A2A: its codes, and `data` as a list of objects with `@type`.
+//! Never passes on a code of the bus: there, -32001 is a bad argument; here, a task that does not exist.
 
 use std::borrow::Cow;
 
@@ -17,10 +17,10 @@ use crate::http::refusal::{Refusal, error_info};
 use crate::http::rpc::failed;
 use crate::json;
 
-/// Whose reasons those of the protocol are.
+/// The domain of the protocol's own reasons.
 const A2A: &str = "a2a-protocol.org";
 const DOOR: &str = "sealwire.dev";
-/// The most that is handed on of an error's own data, which takes many times that here.
+/// The largest data of a service's error that is passed on; in memory it takes many times that.
 const DATA_BYTES: usize = 16 << 10;
 
 /// A2A §5.4, in the order of the codes from -32001.
@@ -36,7 +36,7 @@ const REASONS: [&str; 9] = [
     "VERSION_NOT_SUPPORTED",
 ];
 
-/// An error of the door. Clients of A2A read errors in answers that are 200.
+/// An error of the door. A2A clients read errors only if the status is 200.
 pub(super) fn fault(code: i32, reason: &str, message: impl Into<Cow<'static, str>>) -> Refusal {
     of_reason(StatusCode::OK, code, reason, message, &json!({}))
 }
@@ -52,13 +52,13 @@ fn of_reason(
     Refusal::new(status, code, message).with_data(json!([error_info(reason, domain, metadata)]))
 }
 
-/// One of the protocol's own.
+/// One of the protocol's own errors.
 fn own(code: i32, message: impl Into<Cow<'static, str>>) -> Refusal {
     let reason = usize::try_from(-32_001 - code).ok().and_then(|at| REASONS.get(at));
     fault(code, reason.copied().unwrap_or("UNSUPPORTED_OPERATION"), message)
 }
 
-/// Not there, over, another's, or another service's: nobody is told which.
+/// The task never existed, is no longer kept, or belongs to another caller or service. Which one is not revealed.
 pub(super) fn no_task() -> Refusal {
     own(-32_001, "Task not found")
 }
@@ -79,12 +79,12 @@ pub(super) fn content_type(message: impl Into<Cow<'static, str>>) -> Refusal {
     own(-32_005, message)
 }
 
-/// A message that is none of JSON-RPC.
+/// An invalid JSON-RPC message.
 pub(super) fn bad(message: &'static str) -> Refusal {
     Refusal::bad(StatusCode::BAD_REQUEST, message).of_a2a()
 }
 
-/// A parameter that cannot be.
+/// An invalid parameter.
 pub(super) fn invalid(field: &str, message: impl Into<Cow<'static, str>>) -> Refusal {
     let message = message.into();
     let violations = json!([{ "field": field, "description": message }]);
@@ -92,12 +92,12 @@ pub(super) fn invalid(field: &str, message: impl Into<Cow<'static, str>>) -> Ref
     Refusal::new(StatusCode::OK, code::INVALID_PARAMS, message).with_data(data)
 }
 
-/// Parameters of a method of A2A. What is not known in them is passed over (A2A §5.7).
+/// Reads the parameters of an A2A method. Unknown members are ignored (A2A §5.7).
 pub(super) fn read<T: DeserializeOwned>(params: &str) -> Result<T, Refusal> {
     json::object(params).map_err(|error| invalid("params", error.to_string()))
 }
 
-/// A2A §3.6.2: a request says which version it is in, or is in 0.3.
+/// A2A §3.6.2: a request that names no version is of version 0.3.
 pub(super) fn version(head: &Parts) -> Result<(), Refusal> {
     let said = single(&head.headers, &HeaderName::from_static("a2a-version")).map_err(Refusal::of_a2a)?;
     let of_query = || {
@@ -106,13 +106,13 @@ pub(super) fn version(head: &Parts) -> Result<(), Refusal> {
     };
     match said.or_else(of_query).map(str::trim) {
         Some("1.0") => Ok(()),
-        // Patches say nothing (A2A §3.6).
+        // Patch numbers do not matter (A2A §3.6).
         Some(said) if said.strip_prefix("1.0.").is_some_and(|patch| patch.parse::<u32>().is_ok()) => Ok(()),
-        _ => Err(own(-32_009, "version 1.0 of A2A is spoken here: say `A2A-Version: 1.0`")),
+        _ => Err(own(-32_009, "only version 1.0 of A2A is supported: send `A2A-Version: 1.0`")),
     }
 }
 
-/// A call that has no result, as A2A says it.
+/// A failed call, in the form of A2A.
 pub(super) fn translated(expose: &Expose, error: &ClientError) -> Refusal {
     let is_native = expose.a2a.as_ref().is_some_and(|agent| agent.native);
     match error {
@@ -144,12 +144,12 @@ fn of_service(error: &RpcError, is_unknown: bool, is_native: bool) -> Refusal {
                 .with_data(json!([info, retry]))
                 .with(RETRY_AFTER, HeaderValue::from(retry_ms.div_ceil(1_000).max(1)))
         }
-        // It has begun, or may have: what it has done by then nobody says.
+        // The call has begun, or may have; what it did is unknown.
         _ if is_unknown => {
             let unknown = json!({ "outcome": "unknown" });
             of_reason(StatusCode::OK, code::INTERNAL_ERROR, "OUTCOME_UNKNOWN", message, &unknown)
         }
-        // No program can answer with the codes of A2A, which mean something else on the bus.
+        // The codes of A2A mean something else on the bus, so native agents answer with them without the sign.
         positive @ 32_001..=32_009 if is_native => own(-positive, message),
         other => {
             let metadata = json!({ "serviceCode": other.to_string() });
@@ -211,7 +211,7 @@ mod tests {
             let (status, said) = said(&with_data(code, data), false);
             assert_eq!((status, &said["data"][0]["reason"]), (200, &json!("OUTCOME_UNKNOWN")), "{code}");
         }
-        // A service that is an agent itself says them with the other sign.
+        // A native agent sends them without the sign.
         for (code, reason) in (32_001..).zip(REASONS) {
             let said = said(&error(code), true).1;
             assert_eq!((&said["code"], &said["data"][0]["reason"]), (&json!(-code), &json!(reason)));

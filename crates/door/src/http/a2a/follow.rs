@@ -1,5 +1,5 @@
-//! Streams of A2A: each event is a response of JSON-RPC with the id of the request.
-//! Never says anything after the end of a task, or in its place.
+//! A2A streams: each event is a JSON-RPC response with the id of the request.
+//! Never sends anything after the end of a task, or in its place.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -30,30 +30,30 @@ use crate::http::events::data;
 use crate::http::principal::{Place, Principal};
 use crate::http::refusal::Refusal;
 
-/// A whole answer.
+/// A complete answer.
 pub(super) fn whole(id: &Id, result: Box<RawValue>) -> Response<Body> {
     answered(StatusCode::OK, "application/json", text_of(id, result))
 }
 
-/// An answer of events.
+/// An answer that is a stream of events.
 pub(super) fn streamed(events: impl Stream<Item = Bytes> + Send + 'static, within: Duration) -> Response<Body> {
     let body = StreamBody::new(events.map(|event| Ok(Frame::data(event))));
     let mut answer = Response::new(body.boxed_unsync());
     answer.extensions_mut().insert(Within(within));
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    // nginx would hold events back.
+    // Otherwise nginx would buffer the events.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     answer
 }
 
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
-/// What interrupts a stream that waits.
+/// Interrupts a stream that waits, for comments and to check the caller.
 struct Watch {
     id: Id,
     beat: Interval,
-    /// When it is looked whether the caller may still have it.
+    /// When to check whether the caller may still receive it.
     holds: Interval,
     callers: Arc<Callers>,
     principal: Principal,
@@ -70,7 +70,7 @@ impl Watch {
         Self { id, beat: every(SILENCE), holds: every(HOLDS), callers, principal, _place: place }
     }
 
-    /// A comment, or the last event.
+    /// A comment, or as `Err` the last event.
     async fn interrupted(&mut self) -> Result<Bytes, Bytes> {
         loop {
             tokio::select! {
@@ -93,30 +93,30 @@ impl Watch {
     }
 }
 
-/// Events of a task.
+/// The events of a task.
 pub(super) struct Follow {
     task: Arc<Task>,
-    /// The next event.
+    /// The index of the next event.
     at: usize,
-    /// What comes before it.
+    /// What is sent before it.
     first: Option<Box<RawValue>>,
-    /// Whether it is known to be a task.
+    /// Whether the call has become a task.
     is_begun: bool,
     is_over: bool,
-    /// Its end is that of a call that is no task yet.
+    /// Dropping it cancels a call that is not a task yet.
     _client: Option<oneshot::Sender<()>>,
     watch: Watch,
 }
 
 impl Follow {
-    /// From what it is now.
+    /// Follows a task from its current state.
     pub(super) fn of_task(task: Arc<Task>, id: Id, principal: Principal, callers: Arc<Callers>, place: Place) -> Self {
         let (first, at) = task.now();
         let watch = Watch::new(id, principal, callers, place);
         Self { task, at, first: Some(first), is_begun: true, is_over: false, _client: None, watch }
     }
 
-    /// From its beginning.
+    /// Follows a call from its beginning.
     pub(super) fn of_call(
         task: Arc<Task>,
         id: Id,
@@ -176,14 +176,14 @@ impl Follow {
     }
 }
 
-/// Events of an agent that the service is itself.
+/// The events of a service that is an agent itself.
 pub(super) struct Native {
     call: Option<CallStream<Box<RawValue>>>,
     first: Option<Box<RawValue>>,
-    /// Whether the result says only again what events have said.
+    /// Whether there were events, so that the result would only repeat them.
     has_events: bool,
     expose: Expose,
-    /// Completes when it is without a broker for too long.
+    /// Completes when the call has been without a broker for too long.
     away: Pin<Box<dyn Future<Output = bool> + Send>>,
     watch: Watch,
 }
@@ -232,7 +232,7 @@ impl Native {
                     Err(error) => Some(self.failed(&error)),
                 },
             },
-            // What sends the call works beside this one: it may just have done so.
+            // Unknown even if `away` says that it was not sent: the task that sends may just have done so.
             _ = &mut self.away => {
                 self.call = None;
                 Some(self.watch.error(Refusal::lost().of_a2a()))

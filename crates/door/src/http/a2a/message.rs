@@ -1,5 +1,5 @@
-//! Messages of callers: what of them becomes a call, or the answer to a question.
-//! Never changes parameters, but for numbers that the format itself has changed.
+//! Reads callers' messages, each of which becomes a call or the answer to a question.
+//! Never changes parameters, except numbers that the format itself has changed.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
@@ -11,7 +11,7 @@ use crate::http::refusal::Refusal;
 use crate::json;
 use crate::mcp::message::raw;
 
-/// A message that was read.
+/// A message.
 pub(super) struct Incoming {
     pub(super) id: String,
     /// The task that it is for.
@@ -74,7 +74,7 @@ struct Call {
     params: Option<Box<RawValue>>,
 }
 
-/// A member that is there, if as null.
+/// A member that is present, even if it is null.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
 }
@@ -86,7 +86,7 @@ impl Incoming {
         if configuration.task_push_notification_config.is_some() {
             return Err(fault::no_push());
         }
-        // An empty text is one that is not set.
+        // An empty string means that the field is not set.
         let set = |text: Option<String>| text.filter(|text| !text.is_empty());
         if set(tenant).is_some() {
             return Err(fault::invalid("tenant", "the card names no tenant"));
@@ -113,18 +113,18 @@ impl Incoming {
             Part { raw: None, url: None, .. } => {
                 return Err(fault::invalid("message.parts[0]", "it must have `text` or `data`"));
             }
-            _ => return Err(fault::content_type("files are not taken: write a `data` part")),
+            _ => return Err(fault::content_type("files are not accepted: send a `data` part")),
         };
         let task = set(message.task_id);
         if task.is_none() && agent.text_method.is_none() && matches!(input, Input::Text(_)) {
-            let wanted = "texts are not taken: write a `data` part with `method` and `params`";
+            let wanted = "texts are not accepted: send a `data` part with `method` and `params`";
             return Err(fault::content_type(wanted));
         }
         let returns_immediately = configuration.return_immediately.unwrap_or(false);
         Ok(Self { id: message.message_id, task, context, input, returns_immediately })
     }
 
-    /// The call that it asks for.
+    /// The method and parameters of the call.
     pub(super) fn call(&self, agent: &A2aAgent) -> Result<(String, Option<Box<RawValue>>), Refusal> {
         match &self.input {
             Input::Text(text) => {
@@ -139,7 +139,7 @@ impl Incoming {
                     .map_err(|error| fault::invalid("message.parts[0].data", error.to_string()))?;
                 match &call.params {
                     Some(params) if !params.get().starts_with(['{', '[']) => {
-                        let wanted = "it must be an object or a list";
+                        let wanted = "it must be an object or an array";
                         Err(fault::invalid("message.parts[0].data.params", wanted))
                     }
                     _ => Ok((call.method, call.params)),
@@ -149,8 +149,8 @@ impl Incoming {
     }
 }
 
-/// The same value with `2` for `2.0`. A `data` part is a `google.protobuf.Value`, whose numbers are all floats, and libraries of it write
-/// them so: a method that takes a whole number would get none.
+/// The same value with `2` for `2.0`. A `data` part is a `google.protobuf.Value`, whose numbers are all floats, and libraries write them
+/// like that: a method that takes an integer would never get one.
 fn whole_numbers(value: &RawValue) -> Box<RawValue> {
     let text = value.get();
     let mut out = String::with_capacity(text.len());
@@ -172,11 +172,11 @@ fn whole_numbers(value: &RawValue) -> Box<RawValue> {
         rest = after;
     }
     out.push_str(rest);
-    // It is JSON as before.
+    // Cannot fail: it is still JSON.
     RawValue::from_string(out).unwrap_or_else(|_| value.to_owned())
 }
 
-/// The bytes of a text, with its quotes.
+/// The length of a string, with its quotes.
 fn string_length(text: &str) -> usize {
     let mut is_escaped = false;
     let end = text.bytes().skip(1).position(|byte| {

@@ -1,5 +1,5 @@
-//! The call of a task on its way: what comes from the service, questions included, and its end, whoever brings it about.
-//! Never goes on for a caller that may not any more, nor for one that has left before there was a task.
+//! Runs the call of a task: everything that comes from the service, questions included, and its end, whatever causes it.
+//! Never continues for a caller that is no longer allowed, nor for one that left before there was a task.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,19 +22,19 @@ use crate::http::config::Expose;
 use crate::http::principal::{Place, Principal};
 use crate::http::refusal::Refusal;
 
-/// How often it is looked whether a caller may still have what it has begun.
+/// How often to check whether a caller may still receive what it has begun.
 pub(super) const HOLDS: Duration = Duration::from_secs(2);
 
-/// A call under way, and its task.
+/// A running call, and its task.
 pub(super) struct Runner {
     pub(super) task: Arc<Task>,
     pub(super) tasks: Arc<Tasks>,
     pub(super) call: Option<CallStream<Box<RawValue>>>,
     pub(super) notes: mpsc::UnboundedReceiver<Request>,
     pub(super) questions: mpsc::Receiver<Question>,
-    /// Its end is that of a call that is no task yet.
+    /// Completes when the client has left, which ends a call that is not a task yet.
     pub(super) client_left: oneshot::Receiver<()>,
-    /// Completes when it is without a broker for too long.
+    /// Completes when the call has been without a broker for too long.
     pub(super) gone: Pin<Box<dyn Future<Output = bool> + Send>>,
     pub(super) callers: Arc<Callers>,
     pub(super) principal: Principal,
@@ -49,7 +49,7 @@ pub(super) struct Question {
     reply: oneshot::Sender<Box<RawValue>>,
 }
 
-/// Where questions of a method are put.
+/// Passes a method's questions on to its runner.
 #[derive(Clone)]
 pub(super) struct Asking(mpsc::Sender<Question>);
 
@@ -67,11 +67,11 @@ impl Asking {
     }
 }
 
-/// The code for a question without an answer.
+/// The error code for a question without an answer.
 const NOT_ANSWERED: i32 = 1;
 
 impl Runner {
-    /// Clients are told of the task from now on.
+    /// Makes the task known to clients.
     pub(super) fn shows(&self) {
         self.tasks.show(&self.task);
     }
@@ -83,13 +83,13 @@ impl Runner {
         while let Some(call) = self.call.as_mut() {
             let kept = tokio::select! {
                 biased;
-                // The end that the service gives it may still be another.
+                // The call may still end in another way before the service cancels it.
                 () = task.is_cancelled(), if cancelling.is_none() => {
                     cancelling = Some(Box::pin(call.cancelling()));
                     Ok(())
                 }
                 _ = &mut self.client_left, if !task.is_shown() => {
-                    // Dropping it cancels it.
+                    // Dropping the call cancels it.
                     return;
                 }
                 _ = holds.tick() => {
@@ -109,14 +109,14 @@ impl Runner {
                     self.end(State::Failed, Err(Refusal::unknown(message).of_a2a()));
                     Ok(())
                 }
-                // What sends the call works beside this one: it may just have done so.
+                // Unknown even if `gone` says that it was not sent: the task that sends may just have done so.
                 _ = &mut self.gone => {
                     self.end(State::Failed, Err(Refusal::lost().of_a2a()));
                     Ok(())
                 }
             };
             if let Err(Full) = kept {
-                let message = "the task has given more than 1 MiB, and was cancelled";
+                let message = "the task has sent more than 1 MiB, and was cancelled";
                 self.end(State::Failed, Err(Refusal::unknown(message).of_a2a()));
             }
         }
@@ -128,7 +128,7 @@ impl Runner {
     }
 
     async fn part(&mut self, part: Option<Result<Box<RawValue>, ClientError>>) -> Result<(), Full> {
-        // They came before it.
+        // They came before the part.
         while let Ok(note) = self.notes.try_recv() {
             self.note(&note)?;
         }
@@ -159,7 +159,7 @@ impl Runner {
     }
 }
 
-/// What a call has come to, by the word of the service. `has_told`: there was something of it before.
+/// The final state of a call, according to the service. `has_told`: the call had sent something before.
 fn judged(
     expose: &Expose,
     outcome: Result<Box<RawValue>, ClientError>,
@@ -174,12 +174,12 @@ fn judged(
         return (State::Canceled, Err(refusal));
     }
     let refusal = translated(expose, &error);
-    // What has begun is not rejected any more.
+    // A call that has begun can no longer be rejected.
     let is_rejected = refusal.status == StatusCode::FORBIDDEN && !has_told;
     (if is_rejected { State::Rejected } else { State::Failed }, Err(refusal))
 }
 
-/// What is waited for, if it is.
+/// Waits for the future, if there is one.
 async fn came(what: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
     match what {
         Some(what) => what.await,
@@ -190,7 +190,7 @@ async fn came(what: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
 impl Drop for Runner {
     fn drop(&mut self) {
         // The door stops, or its client has left.
-        self.task.end(State::Failed, Err(Refusal::unknown("the door has given it up").of_a2a()));
+        self.task.end(State::Failed, Err(Refusal::unknown("the door has given up the call").of_a2a()));
         tracing::info!(
             target: "sealwire::door",
             caller = self.principal.as_str(),

@@ -1,5 +1,5 @@
-//! One task: what its call has given so far, and who waits for more of it.
-//! Never goes back from an end, and never has two.
+//! One task: what its call has sent so far, and those who wait for more.
+//! Never continues after its end, and never ends twice.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
@@ -17,11 +17,11 @@ use crate::http::refusal::Refusal;
 use crate::mcp::message::raw;
 use crate::seal::unlike_any;
 
-/// A call, which is a task as soon as there is something to be told before its end.
+/// A call, which becomes a task as soon as there is something to send before its end.
 pub(super) struct Task {
     id: String,
     context: String,
-    /// Whose it is: no other is told of it.
+    /// The caller that it belongs to; nobody else can see it.
     owner: Arc<str>,
     service: String,
     inner: Mutex<Inner>,
@@ -32,27 +32,27 @@ pub(super) struct Task {
 struct Inner {
     /// Whether clients have been told that there is a task.
     is_shown: bool,
-    /// What the call has come to, if it ended before.
+    /// The outcome of the call, if it ended before it became a task.
     outcome: Option<Result<Box<RawValue>, Refusal>>,
     status: Status,
-    /// What went wrong, for programs.
+    /// The error, in machine-readable form.
     error: Option<Arc<RawValue>>,
     events: Vec<Event>,
-    /// Of events that clients take as a part of the result.
+    /// The size of everything kept, in bytes.
     bytes: usize,
     progress: usize,
     question: Option<oneshot::Sender<Box<RawValue>>>,
-    /// The ids of the messages that have answered. They count as bytes.
+    /// The ids of the messages that answered questions. They count towards `bytes`.
     answered: Vec<String>,
     ended: Option<Instant>,
 }
 
-/// What clients are told, in its order.
+/// Something that clients are sent, in order.
 #[derive(Clone)]
 enum Event {
     /// A part of the result.
     Part(Box<RawValue>),
-    /// All of it, in place of the parts.
+    /// The whole result, in place of the parts.
     Whole(Box<RawValue>),
     Status(Status, Option<Arc<RawValue>>),
 }
@@ -170,7 +170,7 @@ impl Status {
 /// A2A §5.6.1: to the millisecond, in UTC.
 fn timestamp(at: OffsetDateTime) -> String {
     let at = at.replace_nanosecond(u32::from(at.millisecond()) * 1_000_000).unwrap_or(at);
-    // Of years to 9999 there is nothing that cannot be written.
+    // Cannot fail for years up to 9999.
     at.format(&Rfc3339).unwrap_or_default()
 }
 
@@ -178,10 +178,10 @@ fn written<S: Serializer>(at: &OffsetDateTime, serializer: S) -> Result<S::Ok, S
     serializer.serialize_str(&timestamp(*at))
 }
 
-/// Notices of progress of one task; further ones are left out.
+/// The most progress notices of one task; further ones are left out.
 const PROGRESS: usize = 256;
 
-/// More came than is kept.
+/// The task has sent more than is kept.
 pub(super) struct Full;
 
 impl Task {
@@ -231,7 +231,7 @@ impl Task {
         *self.owner == *principal.as_str() && self.service == service
     }
 
-    /// And since when.
+    /// The state, and since when.
     pub(super) fn state(&self) -> (State, OffsetDateTime) {
         let inner = self.inner();
         (inner.status.state, inner.status.timestamp)
@@ -249,13 +249,13 @@ impl Task {
         self.inner().status.state == State::Completed
     }
 
-    /// When it ended, and the bytes that it has.
+    /// When it ended, and its size in bytes.
     pub(super) fn ended(&self) -> Option<(Instant, usize)> {
         let inner = self.inner();
         inner.ended.map(|ended| (ended, inner.bytes))
     }
 
-    /// There is something to be told before the end: from now on it is a task. Whether it was none before.
+    /// Makes the call a task, because there is something to send before its end. Returns whether it was not a task before.
     pub(super) fn show(&self) -> bool {
         let mut inner = self.inner();
         let is_new = !std::mem::replace(&mut inner.is_shown, true);
@@ -288,7 +288,7 @@ impl Task {
         Ok(())
     }
 
-    /// A notification: how far it is, or what a method says else.
+    /// Adds a notification of the method: progress, or any other.
     pub(super) fn note(&self, note: &Request) -> Result<(), Full> {
         #[derive(Deserialize)]
         struct Progress {
@@ -319,7 +319,7 @@ impl Task {
         Ok(())
     }
 
-    /// A question of the method, and where its answer goes.
+    /// Adds a question of the method; `reply` takes the answer.
     pub(super) fn ask(&self, question: &Request, reply: oneshot::Sender<Box<RawValue>>) -> Result<(), Full> {
         #[derive(Deserialize)]
         struct Asked {
@@ -344,8 +344,8 @@ impl Task {
         self.inner().question.is_some()
     }
 
-    /// Whether somebody has asked, or this message has answered before: then it changes nothing, since another question may be
-    /// open by now.
+    /// Answers the open question; `false` if there is none. A message that has answered before changes nothing, since another question
+    /// may be open by now.
     pub(super) fn answer(&self, message_id: &str, answer: Box<RawValue>) -> bool {
         let mut inner = self.inner();
         if inner.answered.iter().any(|known| known == message_id) {
@@ -354,7 +354,7 @@ impl Task {
         let Some(question) = inner.question.take() else { return false };
         inner.bytes += message_id.len() + OF_EVENT;
         inner.answered.push(message_id.to_owned());
-        // The method may have ended meanwhile, which is told in its place.
+        // If the method has ended meanwhile, its end is reported instead.
         drop(question.send(answer));
         if inner.ended.is_none() {
             self.tell(inner, State::Working, None);
@@ -362,7 +362,7 @@ impl Task {
         true
     }
 
-    /// What the call has come to.
+    /// Ends the task with the outcome of its call.
     pub(super) fn end(&self, state: State, outcome: Result<Box<RawValue>, Refusal>) {
         let mut inner = self.inner();
         if inner.ended.is_some() {
@@ -379,7 +379,7 @@ impl Task {
         match outcome {
             Ok(result) => {
                 if !says_again(&inner.events, &result) {
-                    // What was told before is in it.
+                    // The result includes the parts.
                     inner.bytes += result.get().len() + OF_EVENT;
                     inner.events.push(Event::Whole(result));
                 }
@@ -399,7 +399,7 @@ impl Task {
         }
     }
 
-    /// Asks for its end; `false` if it has come.
+    /// Requests cancellation; `false` if the task has already ended.
     pub(super) fn cancel(&self) -> bool {
         let is_under_way = !self.is_over();
         if is_under_way {
@@ -409,7 +409,7 @@ impl Task {
     }
 
     pub(super) async fn is_cancelled(&self) {
-        // Its sender is here.
+        // Cannot fail: the sender is in `self`.
         let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
     }
 
@@ -422,27 +422,27 @@ impl Task {
         }
     }
 
-    /// Until it is over, or waits for a message unless `to_the_end`.
+    /// Waits until the task has ended or, unless `to_the_end`, asks a question.
     pub(super) async fn settled(&self, to_the_end: bool) {
         self.until(|inner| inner.ended.is_some() || (!to_the_end && inner.question.is_some())).await;
     }
 
-    /// Until there is something to tell.
+    /// Waits until it is a task or has ended.
     pub(super) async fn begun(&self) {
         self.until(|inner| inner.is_shown || inner.ended.is_some()).await;
     }
 
-    /// Until there are more events than these, or there is nothing more to come.
+    /// Waits until there are more than `than` events, or the task has ended.
     pub(super) async fn more(&self, than: usize) {
         self.until(|inner| inner.events.len() > than || inner.ended.is_some()).await;
     }
 
-    /// What it has come to, if it never was a task; once.
+    /// Takes the outcome of a call that never became a task.
     pub(super) fn take_outcome(&self) -> Option<Result<Box<RawValue>, Refusal>> {
         self.inner().outcome.take()
     }
 
-    /// The same, if it is an error.
+    /// The same, but only an error.
     pub(super) fn take_failure(&self) -> Option<Result<Box<RawValue>, Refusal>> {
         let mut inner = self.inner();
         if matches!(inner.outcome, Some(Err(_))) { inner.outcome.take() } else { None }
@@ -452,7 +452,7 @@ impl Task {
         self.inner().events.len()
     }
 
-    /// The event at this place, as a `StreamResponse`; and whether a stream ends with it.
+    /// The event at this index as a `StreamResponse`, and whether it ends a stream.
     pub(super) fn event(&self, at: usize) -> Option<(Box<RawValue>, bool)> {
         let inner = self.inner();
         let (task_id, context_id) = (self.id.as_str(), self.context.as_str());
@@ -475,12 +475,12 @@ impl Task {
         })
     }
 
-    /// As it is now.
+    /// The task in its current state.
     pub(super) fn snapshot(&self, with_artifacts: bool) -> Box<RawValue> {
         self.shown(&self.inner(), with_artifacts)
     }
 
-    /// The same as the first event of a stream, and how many events are in it.
+    /// The same as the first event of a stream, and the number of events it includes.
     pub(super) fn now(&self) -> (Box<RawValue>, usize) {
         let inner = self.inner();
         (chosen("task", &self.shown(&inner, true)), inner.events.len())
@@ -504,19 +504,19 @@ impl Task {
         raw(&Shown { id, context_id, status: &inner.status, artifacts, metadata: inner.error.as_deref() })
     }
 
-    /// The same as a result of `SendMessage`.
+    /// The same as the result of `SendMessage`.
     pub(super) fn as_result(&self) -> Box<RawValue> {
         self.now().0
     }
 
-    /// A task that has just begun, as the first event of a stream.
+    /// A newly submitted task, as the first event of a stream.
     pub(super) fn as_submitted(&self) -> Box<RawValue> {
         let (id, context_id) = (self.id.as_str(), self.context.as_str());
         let status = Status::new(State::Submitted, None);
         chosen("task", &raw(&Shown { id, context_id, status: &status, artifacts: None, metadata: None }))
     }
 
-    /// The answer of a call that never was a task.
+    /// The answer of a call that never became a task.
     pub(super) fn message_of(&self, result: &RawValue) -> Box<RawValue> {
         let message = Message {
             message_id: format!("{}.answer", self.id),
@@ -537,7 +537,7 @@ impl Task {
 
 /// The one artifact of a task.
 const RESULT_ID: &str = "result";
-/// What an event takes beside its text, in bytes.
+/// What an event takes besides its text, in bytes.
 const OF_EVENT: usize = 64;
 
 /// A notification or a question, without its id.
@@ -551,7 +551,7 @@ fn note_of(note: &Request) -> Box<RawValue> {
     raw(&Note { method: &note.method, params: note.params.as_ref().map(|params| params.raw()) })
 }
 
-/// Whether a result only repeats what its parts have said.
+/// Whether a result adds nothing to the parts: it repeats them, or is null.
 fn says_again(events: &[Event], result: &RawValue) -> bool {
     let parts: Vec<&RawValue> = events
         .iter()

@@ -1,5 +1,5 @@
-//! The tasks of this process, under way and for a while after, by whose they are.
-//! Never gives one to another caller, or to one of another service.
+//! The tasks of this process, while they run and for a while after.
+//! Never shows a task to another caller, or at another service.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,17 +16,17 @@ use crate::http::principal::Principal;
 use crate::http::refusal::Refusal;
 use crate::mcp::message::raw;
 
-/// How long a task is kept that has ended, unless newer ones need the room: so many and so many bytes of one caller, and of all.
+/// How long an ended task is kept, unless newer ones need the room; and how many, and how many bytes, of one caller and of all.
 const KEPT_FOR: Duration = Duration::from_secs(600);
 const OF_ONE: (usize, usize) = (32, 4 << 20);
 const OF_ALL: (usize, usize) = (1_024, 64 << 20);
-/// Tasks on a page.
+/// The default and the largest number of tasks on a page.
 const PAGE: usize = 50;
 const MAX_PAGE: usize = 100;
-/// And bytes on it, unless it is one task.
+/// The most bytes on a page, unless it has only one task.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// Those that clients know of. Those under way are bounded by whoever starts them.
+/// The tasks that clients know of. Running ones are bounded where they are started.
 #[derive(Default)]
 pub(super) struct Tasks(Mutex<HashMap<String, Arc<Task>>>);
 
@@ -56,20 +56,20 @@ impl Tasks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Clients are told of it from now on.
+    /// Makes the task known to clients.
     pub(super) fn show(&self, task: &Arc<Task>) {
         if task.show() {
             self.lock().insert(task.id().to_owned(), Arc::clone(task));
         }
     }
 
-    /// The one of this name, of this caller at this service.
+    /// The task with this id, if it belongs to this caller at this service.
     pub(super) fn of(&self, principal: &Principal, service: &str, id: &str) -> Option<Arc<Task>> {
         let found = self.lock().get(id).map(Arc::clone);
         found.filter(|task| task.is_of(principal, service))
     }
 
-    /// Those of this caller at this service, the one first that has changed last.
+    /// The tasks of this caller at this service, the most recently changed first.
     pub(super) fn list(&self, principal: &Principal, service: &str, filter: Filter) -> Result<Box<RawValue>, Refusal> {
         let page_size = filter.page_size.unwrap_or(PAGE);
         if !(1..=MAX_PAGE).contains(&page_size) {
@@ -97,7 +97,7 @@ impl Tasks {
             None => 0,
             Some(last) => {
                 let at = found.iter().position(|(_, task)| task.id() == last);
-                at.ok_or_else(|| fault::invalid("pageToken", "the list has changed: begin anew"))? + 1
+                at.ok_or_else(|| fault::invalid("pageToken", "the list has changed: start again"))? + 1
             }
         };
         let with_artifacts = filter.include_artifacts.unwrap_or(false);
@@ -116,7 +116,7 @@ impl Tasks {
         Ok(raw(&Listed { page_size: tasks.len(), tasks, next_page_token: next.unwrap_or_default(), total_size }))
     }
 
-    /// Forgets those that have ended and for which there is no time or room left, the oldest first.
+    /// Forgets ended tasks that have been kept long enough or have no room, the oldest first.
     pub(super) fn tidy(&self) {
         let mut all = self.lock();
         let mut ended: Vec<(Instant, usize, Arc<Task>)> = all
@@ -133,7 +133,7 @@ impl Tasks {
             if ended.elapsed() >= KEPT_FOR || !fits_its_own || !fits(of_all, OF_ALL) {
                 all.remove(task.id());
                 if !fits_its_own {
-                    // Nor is there room for what ended before.
+                    // Then there is no room for its older tasks, either.
                     one.0 = OF_ONE.0;
                 }
                 continue;
@@ -180,7 +180,7 @@ mod tests {
             ended(&tasks, &ann, 900_000);
         }
         assert_eq!(tasks.lock().len(), 2 + OF_ONE.1 / 900_000, "by their bytes, too");
-        // Nobody else's, and not at another service.
+        // Neither another caller's, nor at another service.
         assert!(!is_there(&ann, &of_bob) && tasks.of(&bob, "other", of_bob.id()).is_none());
     }
 

@@ -1,5 +1,5 @@
-//! The calls of one socket: each is under way by its ids until it is answered, and the questions of methods by theirs.
-//! Never answers a call twice, and never under the id of another one.
+//! The open calls of one socket, by their ids, and the open questions of methods, by theirs.
+//! Never answers a call twice, and never under another call's id.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
@@ -22,12 +22,12 @@ use crate::http::principal::{Place, Principal};
 use crate::http::refusal::Refusal;
 use crate::http::rpc::{Answered, Asked, sent};
 
-/// What is under way on a socket.
+/// The open calls and questions of a socket.
 #[derive(Debug, Default)]
 pub(super) struct Open {
-    /// Bounded by the places of the caller.
+    /// Bounded by the caller's places.
     calls: Mutex<HashMap<Id, Arc<Notify>>>,
-    /// By the door's ids; eight of a call at most.
+    /// By the door's ids; at most eight for each call.
     questions: Mutex<Questions>,
 }
 
@@ -37,14 +37,14 @@ struct Questions {
     open: HashMap<String, oneshot::Sender<Outcome>>,
 }
 
-/// The ids of a message until it is answered.
+/// The ids of a message, in use until this is dropped.
 pub(super) struct Claim {
     open: Arc<Open>,
     ids: Vec<Id>,
     cancelled: Arc<Notify>,
 }
 
-/// A question to the client, which is withdrawn if nobody waits for the answer any more.
+/// A question to the client. Dropping it withdraws the question if it is still open.
 struct Question {
     open: Arc<Open>,
     out: Outbox,
@@ -61,7 +61,7 @@ pub(super) struct Call {
     pub(super) claim: Claim,
 }
 
-/// A notification or, with an id, a request of the door's.
+/// A notification from the door or, with an id, a request.
 #[derive(Serialize)]
 struct Told<'a, P> {
     jsonrpc: &'static str,
@@ -79,8 +79,8 @@ struct Part<'a> {
     result: &'a RawValue,
 }
 
-/// `rpc.note` and, without `seq`, `rpc.ask`: what the method has said is never a message of its own, which could be taken for
-/// the door's, or for another call's.
+/// `rpc.note` and, without `seq`, `rpc.ask`. They wrap what the method sends, which as a message of its own could be mistaken for
+/// the door's or another call's.
 #[derive(Serialize)]
 struct Note<'a> {
     id: &'a Id,
@@ -97,10 +97,10 @@ struct Withdrawn<'a> {
     id: &'a str,
 }
 
-/// Has the service cancel a call.
+/// Tells the service to cancel a call.
 type Cancelling = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Completes with what is waited for, if anything is.
+/// Waits for the future, if there is one.
 async fn came(what: &mut Option<Cancelling>) {
     match what {
         Some(what) => what.await,
@@ -110,7 +110,7 @@ async fn came(what: &mut Option<Cancelling>) {
 
 /// Completes when the door stops.
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // Its sender goes when all is over.
+    // Fails only when the sender is gone, because everything has ended.
     drop(stopping.wait_for(|stopping| *stopping).await);
 }
 
@@ -119,14 +119,14 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Open {
-    /// Takes the ids; `None` if one of them is in use, or there twice.
+    /// Claims the ids; `None` if one of them is in use, or occurs twice.
     pub(super) fn claim(self: &Arc<Self>, ids: &[Id]) -> Option<Claim> {
         let mut claim = Claim { open: Arc::clone(self), ids: Vec::new(), cancelled: Arc::default() };
         for id in ids {
             let mut calls = locked(&self.calls);
             if calls.contains_key(id) {
                 drop(calls);
-                // With it go those that it has taken.
+                // Dropping `claim` frees the ids it already has.
                 return None;
             }
             calls.insert(id.clone(), Arc::clone(&claim.cancelled));
@@ -135,7 +135,7 @@ impl Open {
         Some(claim)
     }
 
-    /// Cancels the message with this call; `false` if there is none.
+    /// Cancels the message that contains this call; `false` if there is none.
     pub(super) fn cancel(&self, id: &Id) -> bool {
         let found = locked(&self.calls).get(id).cloned();
         if let Some(cancelled) = &found {
@@ -144,13 +144,13 @@ impl Open {
         found.is_some()
     }
 
-    /// Whether one of these is under way, or there twice. Nobody can tell apart those that are `null`.
+    /// Whether one of these ids is in use, or occurs twice. Several `null` are allowed, since nobody could tell them apart anyway.
     pub(super) fn has_one_of(&self, ids: &[Id]) -> bool {
         let (calls, mut seen) = (locked(&self.calls), HashSet::new());
         ids.iter().any(|id| calls.contains_key(id) || (!id.is_null() && !seen.insert(id)))
     }
 
-    /// Hands an answer to the question that it is to, if that is still open.
+    /// Passes an answer to its question, if that is still open.
     pub(super) fn answered(&self, answer: rpc::Response) {
         let Ok(id) = serde_json::from_str::<String>(answer.id.as_json()) else { return };
         let asked = locked(&self.questions).open.remove(&id);
@@ -160,7 +160,7 @@ impl Open {
         }
     }
 
-    /// Asks the client what the method asks for.
+    /// Asks the client a method's question.
     async fn ask(self: Arc<Self>, out: Outbox, call: Id, asked: Request) -> Result<Box<RawValue>, RpcError> {
         let (reply, replied) = oneshot::channel();
         let mut question = {
@@ -205,12 +205,12 @@ impl<'a, P: Serialize> Told<'a, P> {
     }
 
     fn text(&self) -> Vec<u8> {
-        // Nothing in it cannot be written.
+        // Cannot fail: every part of it can be serialized.
         serde_json::to_vec(self).unwrap_or_default()
     }
 }
 
-/// The ids of an answer to a message; `null` for a batch of which no entry has one.
+/// The ids under which a message is answered; `null` for a batch of which no entry has one.
 fn answered_under(asked: &Asked) -> &[Id] {
     static NONE: LazyLock<[Id; 1]> = LazyLock::new(|| [Id::null()]);
     match asked {
@@ -220,7 +220,7 @@ fn answered_under(asked: &Asked) -> &[Id] {
 }
 
 impl Call {
-    /// Hands a message on as it came, and its answer back as it was signed.
+    /// Forwards a message as it came, and returns its answer as it was signed.
     pub(super) async fn plain(self, asked: Asked, text: Bytes, place: Place) {
         let (started, message_id) = (Instant::now(), MessageId::default());
         let answer = self.answer(&asked, text, &message_id).await;
@@ -240,7 +240,7 @@ impl Call {
                 say(&self.out, text).await;
                 return drop(place);
             }
-            // Of the whole message, and so without an id: nobody on a socket would know what it is about.
+            // An error about the whole message has no id, so on a socket the client would not know which message it is about.
             Ok(Some(Answered { refused: Some(error), .. })) => answered_under(&asked)
                 .iter()
                 .map(|id| rpc::Response::new(id.clone(), Err(error.clone())).to_bytes())
@@ -273,7 +273,7 @@ impl Call {
         sent(&client, request, &self.expose, asked, text, id).await
     }
 
-    /// Makes a call of which all is handed on that the method says.
+    /// Makes a call, and forwards everything that the method sends.
     pub(super) async fn parts(
         self,
         request: Request,
@@ -302,11 +302,11 @@ impl Call {
         let last = self.hand_on(&mut parts, &id, held, &mut stopping).await;
         drop(self.claim);
         say(&self.out, last).await;
-        // With its place: a client that does not read its answers has no room for other calls.
+        // Frees the place only now: a client that does not read its answers has no room for other calls.
         drop(parts);
     }
 
-    /// The response at the end.
+    /// Forwards everything before the end, and returns the response.
     async fn hand_on(&self, parts: &mut Parts, id: &Id, held: Held, stopping: &mut watch::Receiver<bool>) -> Vec<u8> {
         let mut seq = 0;
         let mut cancelling: Option<Cancelling> = None;
@@ -314,16 +314,16 @@ impl Call {
             let said = tokio::select! {
                 biased;
                 () = self.claim.cancelled.notified(), if cancelling.is_none() => {
-                    // The end that the service gives it may still be another.
+                    // The call may still end in another way before the service cancels it.
                     cancelling = Some(Box::pin(parts.cancelling()));
                     continue;
                 }
-                // Calls have some time to end; who only listens is told to go.
+                // Calls get time to end; a listener is ended at once.
                 () = stopped(stopping), if held == Held::Listening => {
                     parts.cancel().await;
                     return Refusal::stopped().of(Some(id)).text();
                 }
-                // Ahead of parts, of which there may always be one.
+                // Checked before parts, since there may always be another part.
                 () = came(&mut cancelling) => {
                     parts.leave();
                     return Refusal::cancelled().of(Some(id)).text();
@@ -342,7 +342,7 @@ impl Call {
                 Some(Said::Refused(refusal)) => return refusal.text(),
                 None => return Refusal::unknown("the call has ended without an answer").of(Some(id)).text(),
             };
-            // With no room for it, nothing more is taken, and the method waits.
+            // While there is no room for it, nothing more is taken, and the method waits.
             say(&self.out, text).await;
         }
     }

@@ -1,5 +1,5 @@
-//! The frames of a socket: messages come in one after the other, and go out in their order; pings, and the closing handshake.
-//! Never holds more than the bounds: what has no room waits, and with it whoever says it.
+//! The frames of a socket: reads and writes messages in order, sends pings, and does the closing handshake.
+//! Never holds more than its bounds: messages without room wait, and so do their senders.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,30 +16,30 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes, error::ProtocolE
 
 use crate::http::body;
 
-/// How often a client is asked whether it is there.
+/// How often a client is pinged.
 const PING: Duration = Duration::from_secs(20);
-/// How long it may say nothing at all.
+/// How long a client may be silent, pongs included.
 const SILENT: Duration = Duration::from_secs(60);
 /// How long the last messages and the closing handshake may take.
 const LEAVING: Duration = Duration::from_secs(2);
-/// What is read, and thrown away, of a client that is told to go: a connection that is closed with something unread is reset, and the
-/// client may not see why.
+/// How much is read and discarded after the close frame: closing a connection with unread data resets it, and the client may not see
+/// why.
 const UNREAD: u64 = 4 << 20;
-/// The most messages and bytes that wait for a client to read them.
+/// The most messages and bytes that may wait for a client to read them.
 const MESSAGES: usize = 256;
 const BYTES: usize = 1 << 20;
-/// What is read and written at a time, and so many messages.
+/// How many bytes to read and write at a time, and how many messages.
 const BUFFER: usize = 8 << 10;
 const TOGETHER: usize = 16;
 
 /// Why a socket ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// Its client has closed it, or is gone.
+    /// Its client has closed it, or has gone.
     Gone,
-    /// The door closes it: a status code of RFC 6455 §7.4, and why.
+    /// The door closes it, with a status code (RFC 6455 §7.4) and a reason.
     Closed(u16, &'static str),
-    /// The door ends before all calls have.
+    /// The door ends before all calls have ended.
     CutOff,
 }
 
@@ -62,16 +62,16 @@ impl Outbox {
         (Self { lines, room: Arc::new(Semaphore::new(BYTES)) }, queued)
     }
 
-    /// Queues a message when there is room for it.
+    /// Queues a message as soon as there is room for it.
     pub(super) async fn send(&self, text: impl Into<Utf8Bytes>) {
         let text = text.into();
         if let Ok(room) = Arc::clone(&self.room).acquire_many_owned(permits(text.len())).await {
-            // Nobody reads any more when the socket has ended.
+            // Fails only if the socket has ended.
             drop(self.lines.send(Line { text, _room: room }).await);
         }
     }
 
-    /// Queues what is not worth waiting for.
+    /// Queues a message if there is room for it now; otherwise drops it.
     pub(super) fn send_now(&self, text: impl Into<Utf8Bytes>) {
         let text = text.into();
         if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(permits(text.len())) {
@@ -80,12 +80,12 @@ impl Outbox {
     }
 }
 
-/// What is larger than all the room takes all of it.
+/// A message larger than the total room takes all of it.
 fn permits(bytes: usize) -> u32 {
     u32::try_from(bytes.min(BYTES)).unwrap_or(u32::MAX)
 }
 
-/// Hands what comes on a socket to `session`, and says what that says, until one of them ends it.
+/// Passes incoming messages to `session`, and sends what it queues, until the session or the socket ends.
 pub(super) async fn serve<S, F>(socket: S, session: impl FnOnce(mpsc::Receiver<Utf8Bytes>, Outbox) -> F) -> Ending
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -99,7 +99,7 @@ where
     let socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(limits)).await;
     let (mut sink, mut stream) = socket.split();
     let (outbox, mut lines) = Outbox::new();
-    // One at a time: whoever sends faster than it is taken is not read.
+    // One at a time: a client that sends faster than the session takes messages is not read.
     let (tell, incoming) = mpsc::channel(1);
     let heard = watch::Sender::new(Instant::now());
     let ending = {
@@ -109,9 +109,9 @@ where
                     Some(Ok(message)) => {
                         heard.send_replace(Instant::now());
                         match message {
-                            // The session has ended if nobody takes it.
+                            // Fails only if the session has ended.
                             Message::Text(text) => drop(tell.send(text).await),
-                            Message::Binary(_) => break Ending::Closed(1003, "messages are texts"),
+                            Message::Binary(_) => break Ending::Closed(1003, "messages must be text"),
                             Message::Close(_) => break Ending::Gone,
                             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
                         }
@@ -140,14 +140,14 @@ where
                     biased;
                     _ = pings.tick() => Message::Ping(Default::default()),
                     line = lines.recv() => match line {
-                        // Its room is taken by the next one as soon as this one is on its way.
+                        // This frees its room for the next message.
                         Some(line) => Message::Text(line.text),
                         None => break Ending::Gone,
                     },
                 };
                 let mut size = message.len();
                 let mut sent = sink.feed(message).await;
-                // What is there already goes with it, in one write.
+                // Messages already queued go along in the same write.
                 for _ in 1..TOGETHER {
                     let Some(line) = (sent.is_ok() && size < BUFFER).then(|| lines.try_recv().ok()).flatten() else {
                         break;
@@ -169,7 +169,7 @@ where
                 ending = &mut writing => (ending, false),
             }
         };
-        // What the session has said last.
+        // Sends the session's last messages.
         if has_more {
             drop(timeout(LEAVING, &mut writing).await);
         }
@@ -177,7 +177,7 @@ where
     };
     let leaving = async {
         let said = match ending {
-            // Its own close is answered.
+            // Sends the answer to the client's own close frame.
             Ending::Gone => sink.flush().await,
             Ending::Closed(code, reason) => sink.send(closed(code, reason)).await,
             Ending::CutOff => sink.send(closed(1001, "the door has stopped")).await,
@@ -197,13 +197,13 @@ fn closed(code: u16, reason: &'static str) -> Message {
     Message::Close(Some(CloseFrame { code: CloseCode::from(code), reason: Utf8Bytes::from_static(reason) }))
 }
 
-/// What a client has done wrong.
+/// How a client's error ends the socket.
 fn flawed(error: &Error) -> Ending {
     match error {
-        Error::Capacity(_) => Ending::Closed(1009, "a message may have 192 KiB"),
+        Error::Capacity(_) => Ending::Closed(1009, "a message may have at most 192 KiB"),
         Error::Utf8(_) => Ending::Closed(1007, "a text must be UTF-8"),
         Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Ending::Gone,
-        Error::Protocol(_) => Ending::Closed(1002, "RFC 6455 has no such frame here"),
+        Error::Protocol(_) => Ending::Closed(1002, "the frame is not allowed by RFC 6455"),
         _ => Ending::Gone,
     }
 }
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// A frame of a client, masked with zeros.
+    /// A client's frame, masked with zeros.
     fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
         let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
         let head = match payload.len() {
@@ -226,7 +226,7 @@ mod tests {
         [&head, &[0; 4][..], payload].concat()
     }
 
-    /// A socket that says again what it hears.
+    /// A socket that echoes messages.
     fn echo() -> (DuplexStream, JoinHandle<Ending>) {
         let (client, socket) = duplex(1 << 20);
         let session = async |mut incoming: mpsc::Receiver<Utf8Bytes>, out: Outbox| {
@@ -257,18 +257,18 @@ mod tests {
             ([frame(0x01, b"\xc3"), frame(0x80, b"(")].concat(), 1007),
             // Not masked.
             (b"\x81\x01x".to_vec(), 1002),
-            // Compressed, which was not agreed on; bits that mean nothing.
+            // Compressed without negotiation; reserved bits and opcodes.
             (frame(0xc1, b"x"), 1002),
             (frame(0xa1, b"x"), 1002),
             (frame(0x91, b"x"), 1002),
             (frame(0x83, b"x"), 1002),
             (frame(0x8b, b"x"), 1002),
-            // Control: too long, in fragments, without sense.
+            // Control frames: too long, fragmented, malformed.
             (frame(0x89, &[b'x'; 126]), 1002),
             (frame(0x8a, &[b'x'; 126]), 1002),
             (frame(0x09, b"x"), 1002),
             (frame(0x88, b"x"), 1002),
-            // Fragments of nothing, and a message in the middle of another.
+            // A continuation of nothing, and a message in the middle of another.
             (frame(0x80, b"x"), 1002),
             ([frame(0x01, b"x"), frame(0x81, b"x")].concat(), 1002),
             (large, 1009),
@@ -284,7 +284,7 @@ mod tests {
             assert!(matches!(served.await.unwrap(), Ending::Closed(said, _) if said == code), "{start:x?}");
         }
 
-        // What is good: fragments with a ping between, an empty message, and byte for byte.
+        // Valid, sent byte by byte: fragments with a ping between them, and an empty message.
         let (mut client, served) = echo();
         for byte in
             [frame(0x01, b"on"), frame(0x89, b"?"), frame(0x00, b""), frame(0x80, b"e"), frame(0x81, b"")].concat()
@@ -310,7 +310,7 @@ mod tests {
         }
         client.write_all(&frame(0x8a, b"")).await.unwrap();
         for asked in [60, 80, 100] {
-            // At the end both are due.
+            // At 100 s both the ping and the close are due.
             if let (0x88, _) = read(&mut client).await {
                 break;
             }
@@ -335,7 +335,7 @@ mod tests {
             let served = tokio::spawn(async move { serve(socket, session).await });
             tokio::time::sleep(Duration::from_secs(1)).await;
             let waiting = std::iter::from_fn(|| said.try_recv().ok()).count();
-            // One, or the few of a write, are on their way.
+            // One message, or the few of one write, may be on their way.
             assert!((most..most + 20).contains(&waiting), "{size}: {waiting}");
             drop(client);
             assert_eq!(served.await.unwrap(), Ending::Gone);

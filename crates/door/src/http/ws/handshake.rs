@@ -1,5 +1,5 @@
-//! The opening handshake (RFC 6455 §4.2): whether a request opens a socket, and of which kind.
-//! Never takes half of one: what else the request could be is refused.
+//! The opening handshake (RFC 6455 §4.2): whether a request opens a socket, and with which subprotocol.
+//! Never accepts an incomplete handshake, or one that could be another kind of request.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
@@ -16,33 +16,33 @@ use crate::http::gate::single;
 use crate::http::only;
 use crate::http::refusal::Refusal;
 
-/// What is hashed with the client's key (RFC 6455 §1.3).
+/// Hashed together with the client's key (RFC 6455 §1.3).
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// Calls and answers, as it is without any.
+/// The subprotocol for calls and answers only, as without any.
 const CALLS: &str = "jsonrpc";
-/// What a method says while it runs, too.
+/// The subprotocol that adds what methods send while they run.
 const PARTS: &str = "parts.sealwire.dev";
 
-/// What a client has asked for.
+/// What a client wants to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// A call has an answer, and nothing else comes.
+    /// Only the answer of each call.
     Calls,
-    /// Parts, notifications and questions of the method come before it.
+    /// Before it also parts, notifications and questions of the method.
     Parts,
 }
 
-/// A handshake that is one.
+/// An accepted handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Accepted {
     /// `Sec-WebSocket-Accept`.
     pub(super) key: HeaderValue,
-    /// The subprotocol that is spoken, if the client has named one that the door knows.
+    /// The selected subprotocol, if the client has offered one that the door knows.
     pub(super) protocol: Option<&'static str>,
     pub(super) dialect: Dialect,
 }
 
-/// The handshake of this head.
+/// Checks the handshake in this head.
 pub(super) fn accept(head: &Parts) -> Result<Accepted, Refusal> {
     only(&head.method, Method::GET)?;
     let bad = |message| Refusal::bad(StatusCode::BAD_REQUEST, message);
@@ -54,7 +54,7 @@ pub(super) fn accept(head: &Parts) -> Result<Accepted, Refusal> {
         || !tokens(headers, &UPGRADE).any(|token| token.eq_ignore_ascii_case("websocket"))
     {
         return Err(upgrade(
-            "a WebSocket is opened here: `Connection: Upgrade`, `Upgrade: websocket`",
+            "this address opens a WebSocket: send `Connection: Upgrade`, `Upgrade: websocket`",
             UPGRADE,
             "websocket",
         ));
@@ -66,31 +66,31 @@ pub(super) fn accept(head: &Parts) -> Result<Accepted, Refusal> {
     if !STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16) {
         return Err(bad("`Sec-WebSocket-Key` must be 16 bytes in base64"));
     }
-    // What would come behind it is neither a body nor a frame.
+    // What follows would be neither a body nor a frame.
     if single(headers, &CONTENT_LENGTH)?.is_some_and(|length| length != "0") {
-        return Err(bad("a handshake has no body").closing());
+        return Err(bad("a handshake must not have a body").closing());
     }
-    // Addresses are written to logs, and are no place for a token.
+    // Addresses end up in logs, so they are no place for a token.
     if head.uri.query().is_some() {
-        return Err(bad("the address of a socket has no query"));
+        return Err(bad("the address of a socket must not have a query"));
     }
     let offered = || tokens(headers, &SEC_WEBSOCKET_PROTOCOL);
     let (protocol, dialect) = match () {
         () if offered().any(|name| name == PARTS) => (Some(PARTS), Dialect::Parts),
         () if offered().any(|name| name == CALLS) => (Some(CALLS), Dialect::Calls),
-        // Whoever needs another one sees that it was not taken (RFC 6455 §4.2.2).
+        // A client that needs another one sees that it was not selected (RFC 6455 §4.2.2).
         () => (None, Dialect::Calls),
     };
-    // A browser closes a socket for which none of those that it has offered was taken; a ticket is none that can be spoken.
+    // A browser closes a socket if none of the subprotocols it offered was selected, and a ticket is not one.
     if protocol.is_none() && offered().any(|name| name.starts_with(PREFIX)) {
-        return Err(bad("beside a ticket `Sec-WebSocket-Protocol` must offer `jsonrpc` or `parts.sealwire.dev`"));
+        return Err(bad("besides a ticket, `Sec-WebSocket-Protocol` must offer `jsonrpc` or `parts.sealwire.dev`"));
     }
     let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{key}{GUID}").as_bytes());
     let key = HeaderValue::try_from(STANDARD.encode(hash)).map_err(|_| bad("`Sec-WebSocket-Key`"))?;
     Ok(Accepted { key, protocol, dialect })
 }
 
-/// The members of a list, which may be in several lines.
+/// The members of a list header, which may occur several times.
 pub(super) fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers
         .get_all(name)
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// That of RFC 6455 §1.2.
+    /// The example of RFC 6455 §1.2.
     const GOOD: [(&str, &str); 4] = [
         ("connection", "Upgrade"),
         ("upgrade", "websocket"),
@@ -127,7 +127,7 @@ mod tests {
     fn a_handshake_is_all_of_it_or_refused() {
         let accepted = accept(&head(&GOOD)).unwrap();
         assert_eq!((accepted.key.to_str().unwrap(), accepted.protocol), ("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=", None));
-        // As browsers write it.
+        // As browsers send it.
         let mut lines = GOOD;
         lines[0] = ("connection", "keep-alive, UPGRADE");
         lines[1] = ("upgrade", "WebSocket");

@@ -1,5 +1,5 @@
-//! What is said on a socket, as messages of JSON-RPC: which are for the service, which answer it, and which are the door's own.
-//! Never hands a message on that it could not answer under an id of its client's.
+//! The JSON-RPC messages of a socket: tells those for the service, answers to its questions, and the door's own methods apart.
+//! Never forwards a message that it could not answer under one of the client's ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::http::principal::Principal;
 use crate::http::refusal::Refusal;
 use crate::http::rpc::Asked;
 
-/// How long before all is cut off clients are told so.
+/// How long before the cut-off the client is sent a close frame.
 const LAST: Duration = Duration::from_millis(500);
 
 /// The caller at the other end of a socket.
@@ -36,9 +36,9 @@ pub(super) struct Session {
     open: Arc<Open>,
 }
 
-/// Whom an answer is for.
+/// The calls that an answer is for.
 enum For {
-    /// Nobody waits for one.
+    /// None: nobody waits for an answer.
     Nobody,
     One(Id),
     Many(Vec<Id>),
@@ -47,7 +47,7 @@ enum For {
 /// Why a message was not sent.
 enum Unsent {
     Refused(Refusal),
-    /// A call of its id is under way.
+    /// One of its ids is in use.
     InUse,
 }
 
@@ -78,7 +78,7 @@ impl Session {
         Self { door, principal, expose, dialect, open: Arc::default() }
     }
 
-    /// Takes what comes until the socket is to be closed. Dropped, it cancels what is under way.
+    /// Handles messages until the socket has to be closed. Dropping the future cancels the calls in progress.
     pub(super) async fn run(
         self,
         incoming: mpsc::Receiver<Utf8Bytes>,
@@ -100,7 +100,7 @@ impl Session {
         ending
     }
 
-    /// Completes when the caller may not have the socket any more.
+    /// Completes when the caller may no longer use the socket.
     async fn holds(&self) -> Ending {
         let mut looked = interval(HOLDS);
         looked.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -114,7 +114,7 @@ impl Session {
 
     /// Completes when calls have had their time to end.
     async fn cut_off(&self, mut stopping: watch::Receiver<bool>) -> Ending {
-        // Its sender goes when all is over.
+        // Fails only when the sender is gone, because everything has ended.
         drop(stopping.wait_for(|stopping| *stopping).await);
         sleep(self.door.config.drain().saturating_sub(LAST)).await;
         Ending::CutOff
@@ -153,9 +153,9 @@ impl Session {
         }
         let (whom, is_stopping) = (For::of(&message), *stopping.borrow());
         let begun = match &message {
-            // Ahead of all else: whatever else is wrong with it would be said under an id of another call.
+            // Checked first, since any other error would be reported under the id of another call.
             _ if self.open.has_one_of(whom.ids()) => {
-                // It is as much work as a call that is refused.
+                // Charged, since it is as much work as a refused call.
                 drop(self.door.admission.admit(&self.principal, self.expose.service.as_str()));
                 Err(Unsent::InUse)
             }
@@ -172,7 +172,7 @@ impl Session {
         match begun {
             Ok(()) => {}
             Err(Unsent::Refused(refusal)) => refuse(out, &whom, refusal).await,
-            // Under its own id it would be taken for the answer to the other call.
+            // Under its own id, the error would be taken for the answer to the other call.
             Err(Unsent::InUse) => {
                 let refusal =
                     Refusal::bad(StatusCode::BAD_REQUEST, "an id of this message is in use: nothing was sent");
@@ -181,7 +181,7 @@ impl Session {
         }
     }
 
-    /// Whether these are answers to questions. Nothing answers them, whatever they are to.
+    /// Passes on answers to questions. Returns whether the message consists of answers, which are never answered themselves.
     fn answers(&self, message: &rpc::Body, text: &[u8]) -> bool {
         let is_request = match message {
             rpc::Body::Single(entry) => entry.is_ok(),
@@ -227,7 +227,7 @@ impl Session {
         Ok(())
     }
 
-    /// `rpc.listen`: a call that is held until it is cancelled, without `timeout_s`.
+    /// `rpc.listen`: a call that lasts until it is cancelled, without `timeout_s`.
     fn listen(
         &self,
         request: &Request,
@@ -250,7 +250,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes ids for a message.
+    /// Claims the ids of a message.
     fn call(&self, ids: &[Id], out: &Outbox) -> Result<Call, Unsent> {
         let claim = self.open.claim(ids).ok_or(Unsent::InUse)?;
         Ok(Call {
@@ -287,10 +287,10 @@ impl For {
     }
 }
 
-/// The call that is not wanted any more.
+/// The call that `rpc.cancel` names.
 fn cancelled(request: &Request) -> Result<Id, Refusal> {
     let cancel: Cancel = Params::decode(request.params.as_ref()).map_err(|error| Refusal::of_text(&error))?;
-    // An id is read as one of a call.
+    // Parsed as part of a message, so that it is read in the same way as a call's id.
     let text = format!(r#"{{"jsonrpc":"2.0","method":"rpc.cancel","id":{}}}"#, cancel.id.get());
     match rpc::Body::parse(text.as_bytes(), &Limits::default()) {
         Ok(rpc::Body::Single(Ok(Request { id: Some(id), .. }))) => Ok(id),
@@ -298,7 +298,7 @@ fn cancelled(request: &Request) -> Result<Id, Refusal> {
     }
 }
 
-/// Answers a call of the door's own methods, if it is one.
+/// Answers one of the door's own methods, if it was a call.
 async fn answer(out: &Outbox, whom: &For, outcome: Result<bool, Refusal>) {
     match (outcome, whom) {
         (Ok(result), For::One(id)) => {
@@ -310,7 +310,7 @@ async fn answer(out: &Outbox, whom: &For, outcome: Result<bool, Refusal>) {
     }
 }
 
-/// Says why nothing was sent, to each call that waits for an answer.
+/// Answers each waiting call with the reason why nothing was sent.
 async fn refuse(out: &Outbox, whom: &For, mut refusal: Refusal) {
     tracing::debug!(target: "sealwire::door", code = refusal.code, "a message was refused");
     match whom {
@@ -328,14 +328,14 @@ async fn refuse(out: &Outbox, whom: &For, mut refusal: Refusal) {
     }
 }
 
-/// Several texts in one.
+/// Several messages as a batch.
 pub(super) fn array(texts: &[Vec<u8>]) -> Vec<u8> {
     [b"[".as_slice(), &texts.join(b",".as_slice()), b"]"].concat()
 }
 
-/// Queues a text, when there is room for it.
+/// Queues a message as soon as there is room for it.
 pub(super) async fn say(out: &Outbox, text: Vec<u8>) {
-    // What was serialized is UTF-8.
+    // Cannot fail: serialized JSON is UTF-8.
     if let Ok(text) = Utf8Bytes::try_from(text) {
         out.send(text).await;
     }

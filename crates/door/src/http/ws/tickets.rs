@@ -1,5 +1,5 @@
-//! What opens a socket in place of a token, which a page in a browser cannot show there: for one service and `Origin`, soon, and once.
-//! Never good for more than the token that it was made for, which it carries and which is verified again.
+//! Tickets, which open a socket in place of a token that a browser page cannot send there: for one service and `Origin`, soon, and once.
+//! Never good for more than the token it was issued for, which it carries and which is verified again.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,31 +17,31 @@ use crate::http::refusal::Refusal;
 use crate::once::{Dated, Once};
 use crate::{once, seal};
 
-/// How long one is good, in seconds.
+/// How long a ticket is valid, in seconds.
 const LIFE_S: u64 = 30;
-/// What the subprotocol begins with that carries one.
+/// The prefix of the subprotocol that carries a ticket.
 pub(super) const PREFIX: &str = "ticket.sealwire.dev.";
 
-/// What makes and takes tickets.
+/// Issues and accepts tickets.
 #[derive(Debug)]
 pub(in crate::http) struct Tickets {
     seal: seal::Seal,
     once: Arc<Once>,
-    /// Whether other replicas make them, too, by clocks of their own.
+    /// Whether other replicas issue tickets, too, by clocks of their own.
     has_others: bool,
 }
 
-/// What one carries.
+/// The content of a ticket.
 #[derive(Serialize, Deserialize)]
 pub(in crate::http) struct Ticket {
     id: String,
     at: u64,
-    /// Whether a proof of the token's key was shown for it.
+    /// Whether the token's key was proved when it was requested.
     pub(in crate::http) is_proved: bool,
     pub(in crate::http) token: Zeroizing<String>,
 }
 
-/// The answer to who asks for one.
+/// The answer to a request for a ticket.
 #[derive(Serialize)]
 pub(in crate::http) struct Granted {
     ticket: String,
@@ -53,7 +53,7 @@ impl Tickets {
         Self { seal, once, has_others }
     }
 
-    /// One for the socket at this path and for pages of the origin that asks, no longer than until `until`.
+    /// Issues a ticket for the socket at this path and for pages of the requesting origin, valid until `until` at the latest.
     pub(in crate::http) fn grant(
         &self,
         head: &Parts,
@@ -62,7 +62,7 @@ impl Tickets {
         is_proved: bool,
         until: u64,
     ) -> Result<Granted, Refusal> {
-        let unsealed = |_| Refusal::unavailable("no ticket can be made now: try again");
+        let unsealed = |_| Refusal::unavailable("no ticket can be issued now: try again");
         let at = SystemClock.now_s();
         let expires_in = until.saturating_sub(at).min(LIFE_S);
         let id = seal::unlike_any().map_err(unsealed)?;
@@ -72,7 +72,7 @@ impl Tickets {
         Ok(Granted { ticket, expires_in })
     }
 
-    /// What the ticket of a handshake carries, if that has one; `Err` with `None` if it is not good here.
+    /// Opens the ticket of a handshake, if there is one; `Err(None)` if it is not valid here.
     pub(in crate::http) fn open(&self, head: &Parts) -> Option<Result<Ticket, Option<Refusal>>> {
         let mut shown = tokens(&head.headers, &SEC_WEBSOCKET_PROTOCOL).filter_map(|name| name.strip_prefix(PREFIX));
         let (ticket, other) = (shown.next()?, shown.next());
@@ -83,7 +83,7 @@ impl Tickets {
         Some(opened)
     }
 
-    /// Uses it up; `Err` with `None` if it was before.
+    /// Uses up a ticket; `Err(None)` if it was used before or is stale.
     pub(in crate::http) async fn spend(&self, ticket: &Ticket, principal: &str) -> Result<(), Option<Refusal>> {
         let dated = if self.has_others { Dated::ByCaller(ticket.at) } else { Dated::Here(ticket.at) };
         match self.once.spend(once::At::Door, once::Kind::Ticket, principal, &ticket.id, dated).await {
@@ -93,14 +93,14 @@ impl Tickets {
                 Err(Some(Refusal::quota("too many tickets of this caller", retry_after_ms.div_ceil(1_000))))
             }
             Err(error) => {
-                tracing::warn!(target: "sealwire::door", %error, "tickets cannot be judged");
-                Err(Some(Refusal::unavailable("tickets cannot be judged now: try again")))
+                tracing::warn!(target: "sealwire::door", %error, "tickets cannot be checked");
+                Err(Some(Refusal::unavailable("tickets cannot be checked now: try again")))
             }
         }
     }
 }
 
-/// The service, by its path, and the origin of the page, empty for a program.
+/// What a ticket is for: the service, by its path, and the origin of the page, empty for a program.
 fn whose(head: &Parts, path: &str) -> Result<String, Refusal> {
     Ok(format!("{path} {}", single(&head.headers, &ORIGIN)?.unwrap_or_default()))
 }
