@@ -20,7 +20,7 @@ pub(crate) struct Services {
     exposed: Vec<Exposed>,
 }
 
-/// One of them.
+/// One exposed service.
 pub(crate) struct Exposed {
     pub(crate) service: String,
     /// How long a call may take.

@@ -30,7 +30,7 @@ pub struct DoorConfig {
     pub tls_key: Option<PathBuf>,
     /// Where callers find it, without a path: `https://door.example`. With `mint`, the `aud` of their tokens must name it.
     pub public_url: Option<String>,
-    /// Who callers are.
+    /// Who the callers are to the services.
     #[serde(default)]
     pub identity: Identity,
     /// With `mint`, the token issuers to accept.

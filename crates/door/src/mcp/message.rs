@@ -16,7 +16,7 @@ use crate::json;
 /// The revision without a handshake.
 pub(crate) const MODERN: &str = "2026-07-28";
 
-/// Revisions that begin with `initialize`, the newest first.
+/// Revisions that begin with `initialize`, the oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Legacy {
     #[serde(rename = "2025-03-26")]

@@ -1,11 +1,11 @@
-// Draws what the door says. Whatever came from elsewhere becomes text, and never markup.
+// Draws the door's events. Anything from elsewhere is inserted as text, never as markup.
 "use strict";
 
 const KEPT = 400;
 const KINDS = ["ok", "error", "denied", "refused", "unknown"];
 const SVG = "http://www.w3.org/2000/svg";
 const CODES = {
-  "-32700": "no JSON", "-32600": "no request", "-32601": "no such method", "-32602": "wrong parameters", "-32603": "internal",
+  "-32700": "not JSON", "-32600": "not a request", "-32601": "no such method", "-32602": "wrong parameters", "-32603": "internal",
   "-32001": "validation", "-32002": "denied", "-32003": "too late", "-32004": "dependency", "-32010": "not authenticated",
   "-32011": "stale", "-32012": "replayed", "-32013": "too fast", "-32014": "overloaded", "-32015": "too large",
   "-32016": "cancelled", "-32017": "conflict",
@@ -18,7 +18,7 @@ let paused = false;
 let state = null;
 let heard = 0;
 
-/** An element with a text or with children. */
+/** An element with text or children. */
 function make(name, content, kind) {
   const made = document.createElement(name);
   if (kind) made.className = kind;
@@ -99,9 +99,9 @@ function drawRows(fresh) {
   }
   const none = at("no-rows");
   none.hidden = body.children.length > 0;
-  none.textContent = rows.length > 0 ? "None of the calls is like that." : "No call has passed yet.";
+  none.textContent = rows.length > 0 ? "No calls match." : "No calls yet.";
   at("missed").hidden = missed === 0;
-  at("missed").textContent = `${missed} calls are not in this list: they came faster than this page could take them.`;
+  at("missed").textContent = `${missed} calls are not in this list: they came faster than this page could show them.`;
 }
 
 function addCalls(fresh) {
@@ -109,7 +109,7 @@ function addCalls(fresh) {
   if (!paused) drawRows(fresh);
 }
 
-/** So much of a bound, and whether it is near. */
+/** A value with its limit, and whether it is close to it. */
 function bound(value, most, text) {
   const meter = make("meter");
   Object.assign(meter, { min: 0, max: most, low: most * 0.7, high: most * 0.9, optimum: 0, value });
@@ -149,7 +149,7 @@ function drawService(service) {
   let said = ["not asked", "faint"];
   if (answer?.failed) said = [answer.failed, "denied"];
   else if (answer) said = [`answers in ${ms(answer.ms)} ms`, "ok"];
-  if (answer && state.bus === false) said = ["the broker is away", "denied"];
+  if (answer && state.bus === false) said = ["the broker cannot be reached", "denied"];
   const shown = make("div", null, "service");
   const { counts } = service;
   const tally = KINDS.filter((kind) => counts[kind] > 0).map((kind) => `${counts[kind]} ${kind}`);
@@ -204,7 +204,7 @@ function drawState() {
 }
 
 function drawMethods(all) {
-  const why = state?.identity === "mint" ? "That depends on who calls: services are not asked for others." : "Services have not said it yet.";
+  const why = state?.identity === "mint" ? "This depends on the caller, so services are not asked." : "The services have not answered yet.";
   at("no-methods").hidden = all.length > 0;
   at("no-methods").textContent = why;
   at("methods").replaceChildren(...all.map((service) => {
@@ -247,7 +247,7 @@ function listen() {
   let isFirst = true;
   on("calls", (fresh) => {
     if (isFirst) {
-      // What the door still knows: it may be another one than before.
+      // The calls that the door still remembers; after a reconnect it may be a restarted door.
       isFirst = false;
       rows = fresh;
       if (!paused) drawRows(null);
@@ -266,7 +266,7 @@ function listen() {
   });
   events.onerror = () => {
     events.close();
-    gone("no word from the door: it is away, or too many look at it");
+    gone("no answer from the door: it is not running, or has too many viewers");
     setTimeout(listen, 2000);
   };
 }
