@@ -1,5 +1,5 @@
-//! Where a server is that is asked over HTTP.
-//! Never shows a query or a user name, which may hold a secret, and never takes plain HTTP where it was not said that it may be.
+//! The address of a server that is queried over HTTP, parsed and checked.
+//! Never shows a query or a user name, which may hold a secret, and never accepts plain HTTP unless the caller allows it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,77 +8,77 @@ use hyper::Uri;
 
 use crate::name::shown;
 
-/// An address, taken apart.
+/// A parsed address.
 #[derive(Debug, Clone)]
 pub struct Address {
-    /// `https`.
+    /// Whether the scheme is `https`.
     pub tls: bool,
-    /// Without brackets.
+    /// The host, without brackets.
     pub host: String,
-    /// That of the scheme if the address has none.
+    /// The port; the scheme's default if the address names none.
     pub port: u16,
-    /// As in the address: with brackets if it is an IPv6 address, with the port if there is one.
+    /// As in the address: an IPv6 address in brackets, and the port if there is one.
     pub authority: String,
     /// Path and query.
     pub target: String,
 }
 
-/// Which servers may be asked over plain HTTP, where whoever is on the way can read and change everything.
+/// Which servers may be reached over plain HTTP, where anybody on the path can read and change everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plaintext {
     /// None.
     Never,
-    /// Those at a literal loopback address: a name would have to be looked up, and somebody could answer.
+    /// Literal loopback addresses only: a name would have to be looked up, and an attacker could answer.
     Loopback,
-    /// These, and `localhost`, which is not looked up then: see [`Address::hosts`].
+    /// Loopback addresses, and `localhost`, which is then not looked up: see [`Address::hosts`].
     ThisMachine,
     /// All.
     Anywhere,
 }
 
-/// What is wrong with an address. Holds nothing of it.
+/// What is wrong with an address. Contains no part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.why())]
 pub enum AddressFault {
-    /// There is something in front of an `@`.
+    /// There is something before an `@`.
     UserName,
-    /// No URI at all.
+    /// Not a URI at all.
     NoAddress,
-    /// A part of one.
+    /// No scheme or no host.
     Incomplete,
-    /// `http`, where that may not be.
+    /// `http` where it is not allowed.
     Plain,
     /// Another scheme.
     Scheme,
-    /// Nobody to ask, or a part that is never sent.
+    /// No host, or a fragment, which is never sent.
     HostOrFragment,
     /// 0, above 65535, or nothing after the colon.
     Port,
 }
 
 impl AddressFault {
-    /// What the address is, or has.
+    /// What the address is or has, to follow its name in a sentence.
     #[must_use]
     pub fn why(self) -> &'static str {
         match self {
             Self::UserName => "has a user name",
-            Self::NoAddress => "is no address",
-            Self::Incomplete => "is no address: write https://host/path",
+            Self::NoAddress => "is not an address",
+            Self::Incomplete => "is not an address: write https://host/path",
             Self::Plain => "is not https",
             Self::Scheme => "is neither https nor http",
             Self::HostOrFragment => "has no host, or a fragment",
-            Self::Port => "has no port that can be",
+            Self::Port => "has no valid port",
         }
     }
 }
 
 impl Address {
-    /// Reads an `https` address, or an `http` one where that may be.
+    /// Parses an `https` address, or an `http` one where `plain` allows it.
     ///
     /// # Errors
     /// [`AddressFault`].
     pub fn parse(url: &str, plain: Plaintext) -> Result<Self, AddressFault> {
-        // What stands before an `@` is a name and a password, however the rest is wrong.
+        // What precedes an `@` is a user name and a password, whatever else is wrong.
         if front(url).contains('@') {
             return Err(AddressFault::UserName);
         }
@@ -113,14 +113,14 @@ impl Address {
         Ok(Self { tls, host, port, authority: authority.to_string(), target })
     }
 
-    /// What to connect to in place of [`Address::host`], if anything: `localhost` is this machine, whatever a resolver would say.
+    /// What to connect to instead of [`Address::host`], if anything: `localhost` is this machine, whatever a resolver says.
     #[must_use]
     pub fn hosts(&self) -> &'static [&'static str] {
         if is_localhost(&self.host) { &["127.0.0.1", "::1"] } else { &[] }
     }
 }
 
-/// What of an address may be shown, unless it has a user name.
+/// The part of an address that may be shown, provided it has no user name.
 #[must_use]
 pub fn front(url: &str) -> &str {
     url.split(['?', '#']).next().unwrap_or_default()

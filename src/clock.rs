@@ -1,12 +1,12 @@
-//! Where the time comes from. Never sleeps, never decides what time means.
+//! Where the time comes from. Never sleeps, and never decides what a time means.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A source of wall-clock time.
 ///
-/// Everything in Sealwire that compares times takes one of these (or a reading of it), so tests can step the clock in
-/// either direction without waiting.
+/// All code in Sealwire that compares times takes a clock, or a reading of one, so tests can step it in either
+/// direction without waiting.
 pub trait Clock: Send + Sync + std::fmt::Debug + 'static {
     /// Milliseconds since the Unix epoch.
     fn now_ms(&self) -> u64;
@@ -30,12 +30,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that is set by hand: for tests and for rehearsing decisions at another time.
+/// A clock that is set by hand, for tests and for rehearsing decisions at another time.
 #[derive(Debug)]
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// A clock that stands at `seconds` since the Unix epoch until it is moved.
+    /// A clock that stays at `seconds` since the Unix epoch until it is moved.
     #[must_use]
     pub fn at(seconds: u64) -> Self {
         Self(AtomicU64::new(seconds.saturating_mul(1000)))

@@ -1,5 +1,5 @@
 //! The configuration file of a service, and the service that it describes.
-//! Never guesses: an unknown key, a missing file or a contradiction is an error with its place.
+//! Never guesses: an unknown key, a missing file or a contradiction is an error that says where it is.
 
 mod backend;
 mod build;
@@ -60,13 +60,13 @@ use crate::wire::{Endpoint, WireLimits};
 /// state = "math.floor"
 /// ```
 ///
-/// Relative paths are relative to the file. Every section but `nats`, `keys`, `tokens` and `policy` may be left out.
-/// docs/configuration.md has every key with unit, range and default; it is made from `config::reference`.
+/// Relative paths are relative to the file. Only `nats`, `keys`, `tokens` and `policy` are required sections.
+/// docs/configuration.md lists every key with its unit, range and default; it is generated from `config::reference`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Config {
-    /// The environment, for example `prod`: a message for another one is refused.
+    /// The environment, such as `prod`: a message for another one is refused.
     pub environment: Name,
     /// The service.
     pub service: Name,
@@ -87,17 +87,17 @@ pub struct Config {
     /// How replays are recognized.
     #[serde(default)]
     pub replay: ReplayConfig,
-    /// Bounds.
+    /// Limits.
     #[serde(default)]
     pub limits: LimitsConfig,
-    /// What happens when files cannot be read again.
+    /// What happens when a file cannot be read again.
     #[serde(default)]
     pub reload: ReloadConfig,
-    /// Whose files are believed. This one itself must be root's or that of the user who runs the service.
+    /// Whose files are trusted. The configuration file itself must belong to root or to the user who runs the service.
     #[serde(default)]
     pub files: FileTrust,
-    /// Programs that the command `sealwire serve` puts behind the bus. Whoever runs them takes them out first: what is built of a
-    /// configuration that has some would serve without them, so it is refused ([`ConfigError::Backends`]).
+    /// Programs that `sealwire serve` puts behind the bus. The command takes them out before it builds the service: a service
+    /// built from a configuration that still has some would run without them, so building it fails ([`ConfigError::Backends`]).
     #[serde(default)]
     pub backend: Vec<BackendConfig>,
 }
@@ -117,8 +117,8 @@ fn default_inbox_prefix() -> String {
 pub struct KeysConfig {
     /// The key ring, made by `sealwire keys new-agent`. Read again when it changes.
     pub ring: PathBuf,
-    /// The key that Ed25519 requests are answered with, and that replicas sign with what they say about themselves; made by
-    /// `sealwire keys new-service`. The shared guard needs one.
+    /// The key that signs answers to Ed25519 requests and what replicas say about themselves; made by `sealwire keys
+    /// new-service`. The shared guard needs one.
     pub service_key: Option<PathBuf>,
     /// Revoked tokens, subjects and keys. Read again when it changes.
     pub denylist: Option<PathBuf>,
@@ -129,21 +129,21 @@ pub struct KeysConfig {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct TokensConfig {
-    /// Whose tokens.
+    /// The issuers whose tokens are accepted.
     pub issuer: Vec<IssuerConfig>,
     /// What `aud` must name; `<environment>/<service>`.
     pub audience: Option<String>,
     /// How far the issuer's clock may differ, in seconds; 5.
     pub leeway_s: Option<u64>,
-    /// The longest life of a token in seconds; 3600.
+    /// The longest lifetime of a token in seconds; 3600.
     pub max_lifetime_s: Option<u64>,
     /// Whether every token must be bound to its bearer's key (`cnf`), so that a stolen one is useless; false.
     #[serde(default)]
     pub require_cnf: bool,
-    /// Whether `typ` may be `JWT` beside `at+jwt`, for issuers without a list of their own; false.
+    /// Whether `typ` may be `JWT` as well as `at+jwt`, for issuers without a list of their own; false.
     #[serde(default)]
     pub accept_plain_jwt_typ: bool,
-    /// Whether HS256 keys are taken: everybody who verifies such tokens can make them; false.
+    /// Whether HS256 keys are accepted; false. Everybody who can verify such tokens can also issue them.
     #[serde(default)]
     pub accept_symmetric: bool,
 }
@@ -162,8 +162,8 @@ pub struct PolicyConfig {
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct ReloadConfig {
-    /// For how many seconds, from 1, the key ring or the denylist may be missing, unreadable or wrong, before everything is
-    /// refused (`-32014`) until it can be read. If left out, the one that was read last stays in force.
+    /// For how many seconds, from 1, the key ring or the denylist may be missing, unreadable or invalid before
+    /// everything is refused (`-32014`) until it can be read. If left out, the last version read stays in force.
     pub fail_closed_after_s: Option<NonZeroU64>,
 }
 
@@ -172,35 +172,35 @@ pub struct ReloadConfig {
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct ReplayConfig {
-    /// Who remembers nonces.
+    /// Where nonces are remembered.
     pub guard: GuardKind,
-    /// The longest life of a message in seconds, 30 to 300; 30, which is what clients sign for.
+    /// The longest lifetime of a message in seconds, 30 to 300; 30, which is what clients sign for.
     pub window_s: u64,
-    /// The tolerated difference of clocks in seconds, 0 to 30; 5.
+    /// The tolerated clock difference in seconds, 0 to 30; 5.
     pub skew_s: u64,
-    /// Where the latest time seen is kept across restarts; `<service>.floor` beside the configuration. In a folder where
-    /// nobody else can write: whoever could would reopen the past.
+    /// Where the latest time seen is kept across restarts; `<service>.floor` beside the configuration. It must be in a
+    /// folder where nobody else can write: they could make old messages acceptable again.
     pub state: Option<PathBuf>,
     /// The most live nonces of one agent; 35,000.
     pub per_agent: usize,
     /// The most live nonces of all agents together; 1,000,000.
     pub total: usize,
-    /// The most agents with live nonces, and the most that the key ring may have; 10,000. Each has a reserve that no other
-    /// agent can take: 32 nonces, or fewer if half of `total` is not enough for so many agents.
+    /// The most agents with live nonces, and the most agents in the key ring; 10,000. Each has a reserve that no other
+    /// agent can use: 32 nonces, or fewer if half of `total` does not suffice for so many agents.
     pub agents: usize,
-    /// Shared guard: how many copies its stream must have; 3 in a cluster and 1 on a single server if left out.
+    /// Shared guard: how many copies its stream must have; if left out, 3 in a cluster and 1 on a single server.
     pub replicas: Option<usize>,
-    /// Shared guard: the most nonces that its stream holds; 1,000,000, which is 10,000 messages a second.
+    /// Shared guard: the most nonces that its stream holds; 1,000,000, enough for 10,000 messages a second.
     pub stream_messages: Option<u32>,
-    /// Shared guard: the most outcomes of idempotent calls that are kept, 2 or more; 32,768. One agent alone gets half of them.
-    /// The same in all replicas.
+    /// Shared guard: the most outcomes of idempotent calls that are kept, at least 2; 32,768. A single agent gets at
+    /// most half of them. The same in all replicas.
     pub outcomes: Option<u32>,
     /// Shared guard: the most bytes of those outcomes on each broker with a copy, 1 MiB to 1 TiB; 16 MiB. The same in all
     /// replicas.
     pub outcome_bytes: Option<u64>,
-    /// Shared guard: how long the broker may take to answer a check, in milliseconds; 250. Then it is asked again, for 2 s.
+    /// Shared guard: how long the broker may take to answer a check, in milliseconds; 250. After that it is asked again, for up to 2 s.
     pub answer_within_ms: Option<u64>,
-    /// Shared guard: as whom it connects to the broker; as `[nats]` if left out. With a user of its own, the one that
+    /// Shared guard: how it logs in at the broker; as `[nats]` if left out. With a user of its own, the user that
     /// publishes answers, to subjects that callers choose, needs no right on the guard's stream.
     pub nats: Option<BusConfig>,
 }
@@ -226,14 +226,14 @@ impl Default for ReplayConfig {
     }
 }
 
-/// Who remembers nonces.
+/// Where nonces are remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum GuardKind {
-    /// This process, for itself: one replica.
+    /// In this process: one replica only.
     Local,
-    /// A JetStream stream, for any number of replicas.
+    /// In a JetStream stream, for any number of replicas.
     Shared,
 }
 

@@ -1,5 +1,5 @@
-//! What is wrong with a file that may hold secrets, and where: position, member and what is expected there.
-//! Never quotes the file. Parsers do, and whatever was written in the wrong place may be a secret, names included.
+//! What is wrong with a file that may hold secrets, and where: position, member and what was expected.
+//! Never quotes the file, as parsers do: a value or a name in the wrong place may be a secret.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub(crate) struct Fault {
     pub(crate) line: usize,
     /// From 1.
     pub(crate) column: usize,
-    /// The member, as far as its name is one of ours, and what is wrong with it.
+    /// The member, if its name is one of ours, and what is wrong with it.
     pub(crate) reason: String,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Reads one JSON text.
+/// Parses a JSON text.
 pub(crate) fn json<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Fault> {
     let fault = |error: &serde_json::Error, path: Option<&Path>| {
         let message = error.to_string();
@@ -43,7 +43,7 @@ pub(crate) fn json<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Fault>
     Ok(value)
 }
 
-/// Reads one TOML text.
+/// Parses a TOML text.
 #[cfg(feature = "service")]
 pub(crate) fn toml<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
     let fault = |error: &toml::de::Error, reason: String| {
@@ -53,13 +53,13 @@ pub(crate) fn toml<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
         let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
         Fault { line: before.matches('\n').count() + 1, column, reason }
     };
-    // What its parser says is made of fixed words; only what serde adds quotes the text.
+    // The parser's own messages are fixed words; only what serde adds quotes the text.
     let parsed = toml::Deserializer::parse(text).map_err(|error| fault(&error, error.message().replace('\n', ", ")))?;
     serde_path_to_error::deserialize(parsed)
         .map_err(|error| fault(error.inner(), of_data(error.inner().message(), Some(error.path()))))
 }
 
-/// What serde says of a value that does not fit, without the value.
+/// What serde says about a value that does not fit, without the value.
 fn of_data(message: &str, path: Option<&Path>) -> String {
     let starts = |with: &[&str]| with.iter().any(|with| message.starts_with(with));
     // The names in these two are those of our own structures.
@@ -69,7 +69,7 @@ fn of_data(message: &str, path: Option<&Path>) -> String {
     let unknown = starts(&["unknown field `"]);
     let what = if unknown { "unknown member" } else { "a value of the wrong kind" };
     let known = unknown || starts(&["unknown variant `", "invalid type: ", "invalid value: ", "invalid length "]);
-    // What is expected is ours and comes last, whatever the value was.
+    // Whatever the value was, the expectation is our own text and comes last.
     match message.rsplit_once(", expected ").filter(|_| known) {
         Some((_, expected)) if expected.starts_with("struct ") => within(path, &format!("{what}, expected an object")),
         Some((_, "u8" | "u16" | "u32" | "u64" | "usize" | "i64")) => {
@@ -80,15 +80,15 @@ fn of_data(message: &str, path: Option<&Path>) -> String {
     }
 }
 
-/// How types of ours end what they say of a value that they do not take. This much holds nothing of the value.
+/// How our own types end their message about a value they refuse. These endings contain nothing of the value.
 const REASONS: [&str; 4] =
     ["is not a name: 1 to 64 of A-Z a-z 0-9 _ - are allowed", CLAIM_PATH_AS_TEXT, CLAIM_PATH_AS_NAMES, PATTERN];
-/// What a path of claims is as a text.
+/// Describes a claim path written as a string.
 pub(crate) const CLAIM_PATH_AS_TEXT: &str = "a path of claims is 1 to 8 names of A-Z a-z 0-9 _ : - with dots in between; \
      write names with other characters as an array, [\"https://example.com/roles\"]";
-/// What it is as an array.
+/// Describes a claim path written as an array.
 pub(crate) const CLAIM_PATH_AS_NAMES: &str = "a path of claims has 1 to 8 names of 1 to 128 visible ASCII characters";
-/// What a text, or the beginning of one, is.
+/// Describes a string, or the beginning of one, to match.
 pub(crate) const PATTERN: &str = "write 1 to 128 visible ASCII characters, with `*` nowhere but at the end";
 
 fn within(path: Option<&Path>, what: &str) -> String {
@@ -107,7 +107,7 @@ fn within(path: Option<&Path>, what: &str) -> String {
     if member.is_empty() { what.to_owned() } else { format!("`{member}`: {what}") }
 }
 
-/// The members of our files. What has another name is not named: it may be a secret in the wrong place.
+/// The member names of our files. Any other name is not shown: it may be a secret in the wrong place.
 const MEMBERS: &[&str] = &[
     "accept_plain_jwt_typ",
     "accept_symmetric",

@@ -1,5 +1,5 @@
-//! Files that decide something or hold secrets: who could have written them, and who else can read them.
-//! Knows nothing of what is in them.
+//! Files that contain decisions or secrets: who could have written them, and who else can read them.
+//! Knows nothing of their contents.
 
 mod error;
 #[cfg(unix)]

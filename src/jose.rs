@@ -1,5 +1,5 @@
 //! The few pieces of JOSE that messages, tokens and key files share: base64url, digests, thumbprints, strict integers.
-//! Never accepts two texts for one value.
+//! Never accepts two encodings of one value.
 
 use std::borrow::Cow;
 
@@ -8,28 +8,28 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Deserializer};
 use sha2::{Digest, Sha256};
 
-/// base64url without padding (RFC 7515 §2).
+/// Encodes as base64url without padding (RFC 7515 §2).
 pub(crate) fn b64(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// The same, at the end of a text.
+/// Like [`b64`], appended to `text`.
 pub(crate) fn b64_to(bytes: impl AsRef<[u8]>, text: &mut String) {
     URL_SAFE_NO_PAD.encode_string(bytes, text);
 }
 
 /// Decodes canonical, unpadded base64url; `None` for anything else.
 ///
-/// The engine refuses padding, foreign characters and non-zero trailing bits: a value must have one text only, because
-/// digests are taken over texts.
+/// The engine refuses padding, foreign characters and non-zero trailing bits: each value must have exactly one
+/// encoding, because digests are taken over the encoded text.
 pub(crate) fn unb64(text: impl AsRef<[u8]>) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }
 
-/// As [`unb64`], into `room` if the text is short enough.
+/// Like [`unb64`], but into `room` if the text is short enough.
 pub(crate) fn unb64_in<'r, const N: usize>(text: impl AsRef<[u8]>, room: &'r mut [u8; N]) -> Option<Cow<'r, [u8]>> {
     let text = text.as_ref();
-    // As the engine estimates it: groups of four characters, the last one rounded up.
+    // The engine's own estimate: groups of four characters, the last one rounded up.
     if text.len().div_ceil(4) * 3 > N {
         return unb64(text).map(Cow::Owned);
     }
@@ -39,7 +39,7 @@ pub(crate) fn unb64_in<'r, const N: usize>(text: impl AsRef<[u8]>, room: &'r mut
 
 /// Decodes exactly `N` bytes.
 pub(crate) fn unb64_array<const N: usize>(text: &str) -> Option<[u8; N]> {
-    // The length is known beforehand, so an over-long text is not even decoded.
+    // The length is known in advance, so an overlong text is not even decoded.
     if text.len() != (N * 4).div_ceil(3) {
         return None;
     }
@@ -59,7 +59,7 @@ pub(crate) fn b64_digest(digest: &[u8; 32]) -> [u8; 43] {
     text
 }
 
-/// base64url(SHA-256(bytes)), as the claims `ath`, `dig` and `req` carry it.
+/// base64url(SHA-256(bytes)), as in the claims `ath`, `dig` and `req`.
 pub(crate) fn sha256_b64(bytes: &[u8]) -> String {
     b64(sha256(bytes))
 }
@@ -72,7 +72,7 @@ pub(crate) fn ed25519_thumbprint(x: &str) -> String {
 /// The largest integer a JOSE part may hold: 2^53 - 1 (RFC 8259 §6, interoperable range).
 pub(crate) const MAX_INTEGER: u64 = (1 << 53) - 1;
 
-/// A JSON integer from 0 to 2^53 - 1; a fraction or an exponent is refused, also where its value would be whole.
+/// Reads a JSON integer from 0 to 2^53 - 1; refuses a fraction or an exponent, even if the value is whole.
 pub(crate) fn integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     // serde_json hands `1.0` and `1e3` to visit_f64, which u64 refuses.
     let value = u64::deserialize(deserializer)?;
@@ -82,7 +82,7 @@ pub(crate) fn integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64,
     Ok(value)
 }
 
-/// As [`integer`], for a member that may be absent. `null` is refused.
+/// Like [`integer`], for a member that may be absent. `null` is refused.
 pub(crate) fn optional_integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     integer(deserializer).map(Some)
 }

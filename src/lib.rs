@@ -1,14 +1,14 @@
 #![doc = include_str!("../README.md")]
-// What callers and services share has parts that only one of them uses. With both, nothing is left unused.
+// Code shared by callers and services has parts that only one of them uses. With all features enabled, nothing is unused.
 #![cfg_attr(
     not(all(feature = "client", feature = "service", feature = "shared-guard", feature = "policy-tools")),
-    allow(dead_code, unused_imports, reason = "used by what is switched off")
+    allow(dead_code, unused_imports, reason = "used by features that are switched off")
 )]
 
 #[cfg(not(any(feature = "client", feature = "service")))]
 compile_error!("sealwire needs the feature `client` or `service`, or both, which is the default");
 
-/// Public for the other crates of this workspace: no part of what this crate promises.
+/// Public for the other crates of this workspace; not part of this crate's public API.
 #[cfg(feature = "service")]
 #[doc(hidden)]
 pub mod address;
@@ -23,7 +23,7 @@ mod files;
 mod jose;
 mod log_limiter;
 mod name;
-/// Public for the fuzzer and the tests: no part of what this crate promises.
+/// Public for the fuzzer and the tests; not part of this crate's public API.
 #[doc(hidden)]
 pub mod nats;
 #[cfg(feature = "service")]
@@ -32,7 +32,7 @@ pub mod rpc;
 #[cfg(feature = "service")]
 pub mod service;
 mod strict_json;
-/// Public for the other crates of this workspace: no part of what this crate promises.
+/// Public for the other crates of this workspace; not part of this crate's public API.
 #[doc(hidden)]
 pub mod tls;
 pub mod wire;

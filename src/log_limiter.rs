@@ -1,4 +1,4 @@
-//! How often the log may hear of what somebody else can cause: once a second, with the number of lines left out.
+//! Limits log lines that others can cause: one a second, with the number of lines left out.
 //! Never drops a count, only lines.
 
 use std::collections::HashMap;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Lets one line a second through.
+/// Lets one line through per second.
 #[derive(Debug, Default)]
 pub struct LogLimiter(Mutex<Lines>);
 
-/// Lets one line a second through for each key. Keys come from closed sets and of proved owners, never from the wire.
+/// Lets one line through per second and key. Keys are from closed sets or name proved owners; they never come straight from the wire.
 #[derive(Debug)]
 pub(crate) struct KeyedLogLimiter<K>(Mutex<HashMap<K, Lines>>);
 
@@ -34,15 +34,15 @@ impl Lines {
 }
 
 impl LogLimiter {
-    /// Whether a line may be logged now, and for how many others it stands that were not. Whoever is told so is expected
-    /// to log it.
+    /// Returns the number of lines suppressed since the last one if a line may be logged now. The caller is then
+    /// expected to log it.
     pub fn check(&self) -> Option<u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).check()
     }
 }
 
 impl<K: Eq + Hash + Clone> KeyedLogLimiter<K> {
-    /// As [`LogLimiter::check`].
+    /// Like [`LogLimiter::check`], per key.
     pub(crate) fn check(&self, key: &K) -> Option<u64> {
         let mut lines = self.lock();
         match lines.get_mut(key) {
@@ -51,7 +51,7 @@ impl<K: Eq + Hash + Clone> KeyedLogLimiter<K> {
         }
     }
 
-    /// Forgets keys that have been quiet, and returns those with lines that no later line has told of.
+    /// Forgets keys that have been quiet, and returns those whose suppressed lines have not been reported.
     pub(crate) fn tidy(&self) -> Vec<(K, u64)> {
         let mut untold = Vec::new();
         self.lock().retain(|key, lines| {

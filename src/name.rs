@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Arc<str>);
 
-/// The text is not a [`Name`] or not a [`MethodName`].
+/// The error for a text that is not a [`Name`] or not a [`MethodName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Not 1 to 64 bytes of `[A-Za-z0-9_-]`.
@@ -32,7 +32,7 @@ impl Name {
     /// Checks the grammar.
     ///
     /// # Errors
-    /// [`NameError::Name`] when `text` is empty, longer than 64 bytes or has another byte than `[A-Za-z0-9_-]`.
+    /// [`NameError::Name`] when `text` is empty, longer than 64 bytes or contains a byte outside `[A-Za-z0-9_-]`.
     pub fn new(text: &str) -> Result<Self, NameError> {
         if is_name(text) { Ok(Self(text.into())) } else { Err(NameError::Name(text.to_owned())) }
     }
@@ -46,7 +46,7 @@ impl Name {
 
 /// The name of a method: 1 to 128 bytes; tokens of `[A-Za-z0-9_-]` separated by single `/` or `.`.
 ///
-/// A first token `rpc` is reserved for built-in methods (JSON-RPC 2.0 §4).
+/// The first token `rpc` is reserved for built-in methods (JSON-RPC 2.0 §4).
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MethodName(Arc<str>);
 
@@ -70,7 +70,7 @@ impl MethodName {
         &self.0
     }
 
-    /// The method as it is written in a subject: every `/` is a `.`.
+    /// The method as it appears in a subject, with every `/` replaced by `.`.
     #[must_use]
     pub fn in_subject(&self) -> String {
         self.0.replace('/', ".")
@@ -83,7 +83,7 @@ impl MethodName {
     }
 }
 
-/// Whether it is a [`Name`].
+/// Whether `text` is a valid [`Name`].
 pub(crate) fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(is_name_byte)
 }

@@ -1,10 +1,10 @@
-//! A NATS connection of our own, for the two places that agents reach: what a service subscribes to, and a client's inbox.
+//! Our own NATS connection, for the two places that agents can reach: a service's subscriptions and a client's inbox.
 //! Never reads a header block, and never lets anything that a peer sends end the connection.
 //!
-//! Client libraries parse header blocks on the connection's own task; async-nats 0.51 ends the connection when one does
-//! not parse, and the broker passes every block on. Here a message is a subject, a reply subject and two runs of bytes;
-//! what they mean is `wire`'s matter. Messages are handed over as they arrive, to a handler that does not wait, so
-//! nothing queues up behind the socket: what waits, waits where its owner is known.
+//! Client libraries parse header blocks on the connection's own task. async-nats 0.51 ends the connection if one does
+//! not parse, and the broker forwards any block. Here a message is a subject, a reply subject and two byte strings;
+//! `wire` interprets them. Each message goes straight to a handler that does not wait, so nothing queues up behind the
+//! socket; messages wait only where their owner is known.
 
 mod config;
 mod connection;

@@ -1,8 +1,8 @@
-//! JSON-RPC 2.0: requests, batches, ids, responses and errors. Knows nothing of who asks or of NATS.
+//! JSON-RPC 2.0: requests, batches, ids, responses and errors. Knows nothing of the caller or of NATS.
 //!
-//! This is the pure protocol: text in, text out. [`Body::parse`] reads what a client sends and [`Responses::parse`] what
-//! a server answers; both read hostile bytes and are what the fuzz targets call. Having parsed a [`Request`] is no
-//! permission to run it.
+//! This is the pure protocol: text in, text out. [`Body::parse`] reads what a client sends and [`Responses::parse`]
+//! what a server answers; both must withstand hostile bytes, and the fuzz targets call them. A parsed [`Request`] is
+//! not yet permitted to run.
 
 mod canonical;
 mod error;

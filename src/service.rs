@@ -1,5 +1,5 @@
-//! One service: from a delivery to a sealed answer, through every check, in one order.
-//! Never answers anybody whose message did not pass, beyond the fixed hints.
+//! One service: from a delivery to a sealed answer, through every check, in a fixed order.
+//! Never answers a sender whose message did not pass, beyond the fixed hints.
 
 mod answers;
 mod attachment;
@@ -76,10 +76,10 @@ pub use streams::{Ending, FrameError, Outlet, StreamLimits};
 pub use topic::{Topic, WhenFull};
 pub use turns::{NoRoom, Turn, Turns};
 
-/// A service: a verifier, a policy and methods, behind one pipeline.
+/// A service: a verifier, a policy and methods, in one pipeline.
 ///
-/// Cloning shares everything. It has no socket: [`Service::handle`] takes a delivery and returns the answer, and
-/// `serve` puts it on a bus.
+/// Cloning shares everything. A service has no socket: [`Service::handle`] takes a delivery and returns the answer, and
+/// `serve` puts the service on a bus.
 #[derive(Clone)]
 pub struct Service(Arc<Inner>);
 
@@ -92,41 +92,41 @@ struct Inner {
     idempotency: Option<Idempotency>,
     catalogue: Catalogue,
     limits: ServiceLimits,
-    /// What the broker has room for; see [`Service::fit`].
+    /// The largest answer that the broker has room for; see [`Service::fit`].
     room: AtomicUsize,
     quotas: Quotas,
     hints: HintRate,
-    /// What is under way.
+    /// The calls in flight.
     open: Arc<OpenCalls>,
-    /// What callers hand over beside their messages.
+    /// Memory for what callers attach to their messages.
     attachments: Arc<AttachmentMemory>,
     counters: Counters,
-    /// Of refusals that others than a proved caller can bring about.
+    /// Limits log lines about refusals that anyone but a proved caller can cause.
     lines: KeyedLogLimiter<(&'static str, Option<Name>)>,
     decisions: Option<DecisionSink>,
     clock: Arc<dyn Clock>,
 }
 
-/// Where decisions are handed to. It must not block.
+/// Receives decisions. It must not block.
 type DecisionSink = Box<dyn Fn(DecisionRecord) + Send + Sync>;
 
-/// The bounds of a service.
+/// The limits of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceLimits {
     /// The most entries of a batch; 50.
     pub batch: usize,
     /// How many entries of one batch run at a time; 8.
     pub batch_concurrency: usize,
-    /// The largest answer in bytes; 192 KiB. On a broker whose `max_payload` has no room for that, the largest is what it
-    /// has room for.
+    /// The largest answer in bytes; 192 KiB. If the broker's `max_payload` leaves less room than that, the room it
+    /// leaves is the limit.
     pub response: usize,
-    /// Rates and bounds per agent.
+    /// Rates and limits per agent.
     pub quota: QuotaLimits,
-    /// Unsigned hints per second, all callers together; 100. Beyond it, silence.
+    /// Unsigned hints per second to all callers together; 100. Beyond that, the service stays silent.
     pub hints_per_second: u32,
-    /// Bounds of calls that may be answered with frames.
+    /// Limits for calls that may be answered with frames.
     pub streams: StreamLimits,
-    /// Bounds of what methods fetch from their callers.
+    /// Limits for what methods fetch from their callers.
     pub attachments: AttachmentLimits,
 }
 
@@ -145,18 +145,18 @@ impl Default for ServiceLimits {
 }
 
 impl Service {
-    /// The whole pipeline for one message. `None` means that nothing is published.
+    /// Runs the whole pipeline for one message. `None` means that nothing is published.
     ///
-    /// Not undone by cancellation: a message whose future was dropped may have burnt its nonce and started its methods,
-    /// which are then cancelled. An idempotency key that was claimed for a method that had not begun is given back.
+    /// Cancellation undoes nothing: if the future is dropped, the message may already have burnt its nonce and started its
+    /// methods, which are then cancelled. An idempotency key that was claimed for a method that had not begun is released.
     pub async fn handle(&self, delivery: Delivery) -> Option<Sealed> {
         self.answer(delivery, None).await
     }
 
-    /// As [`Service::handle`], with frames for callers that take them: `outlet` gets them, the last one included, and
-    /// then nothing is returned. Meanwhile [`Service::control`] takes what the caller has to say.
+    /// Like [`Service::handle`], with frames for callers that accept them: `outlet` gets them, including the last one,
+    /// and nothing is returned then. Meanwhile [`Service::control`] takes the caller's control messages.
     ///
-    /// Cancellation as with [`Service::handle`].
+    /// Cancellation is as for [`Service::handle`].
     pub async fn handle_with_frames(&self, delivery: Delivery, outlet: &Arc<dyn Outlet>) -> Option<Sealed> {
         self.answer(delivery, Some(Frames { outlet, opened: &|| {} })).await
     }
@@ -168,8 +168,8 @@ impl Service {
         }
     }
 
-    /// The first half, steps 1 to 3: nothing is stored and nothing waits for others than this caller. What is refused may
-    /// be answered.
+    /// The first half, steps 1 to 3: nothing is stored, and nothing waits for anyone but this caller. A refusal may be
+    /// answered.
     async fn prove(&self, delivery: Delivery) -> Result<Proved, Option<Sealed>> {
         let this = &*self.0;
         let started = Instant::now();
@@ -197,8 +197,8 @@ impl Service {
             }
         };
         drop(permit);
-        // 3. The caller's own rate, before anything is stored: else it would fill the memory of all replicas with what it
-        //    may not even call. A message that is known already is not charged, or copies would use up its owner's rate.
+        // 3. The caller's own rate, before anything is stored: otherwise a caller could fill the memory of all replicas with calls
+        //    that it may not even make. A message seen before is not charged, or copies would use up their owner's rate.
         let seen = this.verifier.has_seen(&authentic);
         if !seen && let Err(quota) = this.quotas.charge_first(&this.quotas.payer(authentic.caller())) {
             let agent = authentic.agent().clone();
@@ -211,17 +211,17 @@ impl Service {
     async fn execute(&self, proved: Proved, frames: Option<Frames<'_>>) -> Option<Sealed> {
         let this = &*self.0;
         let Proved { authentic, seen, started } = proved;
-        // 4. The nonce is burnt. What follows may answer differently tomorrow, so no copy may get this far again.
+        // 4. The nonce is burnt. The later checks may decide differently tomorrow, so no copy may get this far again.
         let verified = match this.verifier.admit(authentic).await {
             Ok(verified) => verified,
             Err(bad) => {
                 let refusal = Refusal::Auth(bad.error);
-                // What was not charged to its owner is a copy, whatever keeps the guard from saying so.
+                // A message that was not charged to its owner is a copy, whatever keeps the guard from saying so.
                 let cause = if seen { Cause::Copy } else { refusal.cause() };
                 return this.refuse_for(refusal, cause, Some(&bad.claimed), ReplyRoute::of(bad.binding, bad.reply));
             }
         };
-        // 5. The caller's own bound on work under way.
+        // 5. The caller's own limit of work in flight.
         let agent = verified.caller.agent.clone();
         let payer = this.quotas.payer(&verified.caller);
         let in_flight = match this.quotas.acquire(&payer) {
@@ -242,7 +242,7 @@ impl Service {
         if let Err(quota) = this.quotas.charge_further(&payer, further) {
             return this.refuse(Refusal::Quota(quota), Some(&agent), ReplyRoute::from(calls.binding));
         }
-        // Under way from here on: its caller may stop it, and ask for more time or frames.
+        // From here on the call is open: its caller may stop it, and ask for more time or frames.
         let Calls { entries, binding, window, bytes, message } = calls;
         let frames = frames.filter(|_| window.is_some());
         let _open = match this.register(&message, &payer, frames.as_ref().map(|_| bytes)) {
@@ -250,7 +250,7 @@ impl Service {
             Err(refusal) => return this.refuse(refusal, Some(&agent), ReplyRoute::from(binding)),
         };
         if let Some(frames) = &frames {
-            // It may last for hours and do nothing. It has a place among the streams, and gives that of a call back.
+            // A stream may last for hours and do nothing. It holds a place among the streams, so it gives back its place as a call.
             drop(in_flight);
             (frames.opened)();
         }
@@ -269,7 +269,7 @@ impl Service {
                         window,
                     };
                     let frames = message.open.answer_with(FrameWriter::new(binding?, start));
-                    // Apart, as all that few messages need: what one holds while it waits is as large as its largest way.
+                    // Boxed, like everything that few messages need: a waiting future is as large as its largest branch.
                     return Box::pin(this.answer_with_frames(entry, &policy, started, &message.open, frames)).await;
                 }
                 let text = this.entry(entry, &policy, started).await?.text;
@@ -281,8 +281,8 @@ impl Service {
         Some(this.seal(answer, binding?))
     }
 
-    /// What is said to a message for which there is no room: a hint under the rate of hints, or nothing. No check is made
-    /// beyond the shape, and none beyond the subject where nothing will be said, so this costs a fraction of
+    /// Answers a message for which there is no room: with a hint, if the rate of hints allows, or not at all. Only the
+    /// shape is checked, and only the subject if there will be no answer, so this costs a fraction of
     /// [`Service::handle`].
     #[must_use]
     pub fn shed(&self, delivery: Delivery) -> Option<Sealed> {
@@ -311,7 +311,7 @@ impl Service {
         &self.0.endpoint
     }
 
-    /// Keys, tokens and the replay guard, for exchanging them while messages are judged.
+    /// Keys, tokens and the replay guard, which can be replaced while messages are judged.
     #[must_use]
     pub fn verifier(&self) -> &Verifier {
         &self.0.verifier
@@ -323,15 +323,15 @@ impl Service {
         self.0.policy.load_full()
     }
 
-    /// Exchanges the policy. A message that is being handled goes on under the revision it began with, but for calls that
-    /// may be answered with frames: they are decided again, and end if they are no longer allowed.
+    /// Replaces the policy. A message in progress continues under the revision it began with, except calls that may be
+    /// answered with frames: they are decided again, and end if they are no longer allowed.
     pub fn replace_policy(&self, policy: impl Into<Arc<PolicySet>>) {
         self.0.policy.store(policy.into());
         self.review();
     }
 
-    /// Fits answers to a broker's `max_payload` (bytes, headers included). The client library refuses to publish what is
-    /// larger, and the caller would wait for nothing: it gets an error instead.
+    /// Fits answers to a broker's `max_payload` (bytes, headers included). Nothing larger can be published, so the
+    /// caller would wait in vain: it gets an error instead.
     fn fit(&self, max_payload: usize) {
         let room = max_payload.saturating_sub(REPLY_HEADER);
         self.0.room.store(room, Ordering::Relaxed);
@@ -345,7 +345,7 @@ impl Service {
         }
     }
 
-    /// Forgets what is kept of agents that have been quiet.
+    /// Forgets state of agents that have been quiet.
     fn tidy(&self) {
         self.0.quotas.tidy();
         self.0.verifier.tidy();
@@ -355,7 +355,7 @@ impl Service {
         }
     }
 
-    /// What happened so far.
+    /// What has happened so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.0.counters
@@ -371,17 +371,17 @@ impl Service {
 /// How a method's run ended.
 enum Ran {
     InTime(Outcome),
-    /// By itself, but not in time: after its deadline, or when its call was just being ended.
+    /// The method returned, but not in time: after its deadline, or just as its call was being ended.
     Late(Refusal, Outcome),
-    /// By its deadline, or for what else ended its call.
+    /// Stopped by its deadline, or by whatever else ended its call.
     Stopped(Refusal),
     Panicked,
 }
 
-/// What an entry came to.
+/// The outcome of an entry.
 struct Answered {
     outcome: Outcome,
-    /// Whether it is that of an earlier call with the same idempotency key.
+    /// Whether it is the outcome of an earlier call with the same idempotency key.
     is_stored: bool,
 }
 
@@ -394,7 +394,7 @@ impl From<Outcome> for Answered {
 /// The response to an entry as it is sent.
 struct Written {
     id: Id,
-    /// Of an error.
+    /// Set for an error.
     code: Option<i32>,
     text: Vec<u8>,
 }
@@ -410,23 +410,23 @@ impl From<Response> for Written {
 #[derive(Debug)]
 struct Proved {
     authentic: Authentic,
-    /// Whether this replica knows the message already, so that it was not charged to its owner.
+    /// Whether this replica has seen the message before, so that its owner was not charged.
     seen: bool,
     started: Instant,
 }
 
-/// How calls are answered whose callers take frames.
+/// How to answer calls whose callers accept frames.
 struct Frames<'a> {
     outlet: &'a Arc<dyn Outlet>,
-    /// Is told that the call has a place of its own from now on.
+    /// Called when the call has a stream place of its own.
     opened: &'a (dyn Fn() + Sync),
 }
 
-/// The end of a call that may be answered with frames, in the record of decisions.
+/// Records the end of a call that may be answered with frames among the decisions.
 struct RecordedEnd<'a> {
     service: &'a Inner,
     open: &'a OpenCall,
-    /// By what, unless it was ended for a reason of its own.
+    /// What ended it, unless the call has an [`Ending`] of its own.
     by: &'static str,
 }
 
@@ -442,16 +442,16 @@ impl Drop for RecordedEnd<'_> {
     }
 }
 
-/// How large a page of `rpc.discover` is for callers that take frames, in bytes.
+/// The size of a page of `rpc.discover` for callers that accept frames, in bytes.
 const PAGE: usize = 1 << 20;
 
-/// The most characters of the cause of an error that are logged.
+/// The most characters of an error's cause that are logged.
 const MAX_CAUSE: usize = 1_000;
 
-/// How long a method that has asked for it may go on once its call is ended.
+/// How long a method that asked for notice may continue after its call was ended.
 const NOTICE: Duration = Duration::from_secs(1);
 
-/// More than an answer's header takes: its proof with the longest key id, reply subject and audience is 1.6 KB.
+/// More than an answer's header needs: with the longest key id, reply subject and audience, its proof is 1.6 KB.
 const REPLY_HEADER: usize = 2_048;
 
 /// Where a refusal goes: signed, as a hint, or nowhere.
@@ -492,7 +492,7 @@ impl Inner {
         crate::rpc::Limits { max_batch: self.limits.batch }
     }
 
-    /// The entries of a batch. `None` if all are notifications.
+    /// Runs the entries of a batch. `None` if all are notifications.
     async fn batch(
         &self,
         entries: Vec<calls::Entry>,
@@ -502,7 +502,7 @@ impl Inner {
         let mut answers = Answers::new(self.response_limit());
         let entries = stream::iter(entries.into_iter().enumerate())
             .map(|(position, entry)| self.entry(entry, policy, started).map(move |answer| (position, answer)))
-            // Unordered, so that a slow entry holds its own place only, and not those of the entries behind it.
+            // Unordered, so that a slow entry occupies only its own place and does not hold up the entries behind it.
             .buffer_unordered(self.limits.batch_concurrency.max(1));
         let mut entries = std::pin::pin!(entries);
         while let Some((position, answer)) = entries.next().await {
@@ -513,7 +513,7 @@ impl Inner {
         answers.text()
     }
 
-    /// One entry of a message. `None` for a notification: JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a
+    /// Runs one entry of a message. `None` for a notification: JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a
     /// Notification, including those that are within a batch request."
     async fn entry(&self, entry: Result<Call, Response>, policy: &PolicySet, started: Instant) -> Option<Written> {
         let call = match entry {
@@ -528,7 +528,7 @@ impl Inner {
         let message = Arc::clone(&call.message);
         let now_ms = self.clock.now_ms();
         let recorded = self.decisions.as_ref().map(|sink| (sink, call.params.clone()));
-        // What may go on for long is decided again when the policy changes.
+        // A call that may go on for long is decided again when the policy changes.
         let asked = message.open.frames().map(|_| Asked { method: Arc::clone(&method), params: call.params.clone() });
         let (authorized, decision) = policy.authorize(call, now_ms);
         if let Some(asked) = asked {
@@ -553,7 +553,7 @@ impl Inner {
             Err(_) => {
                 let refusal = match &decision.reason {
                     Reason::UnknownMethod { would_allow: true } => Refusal::UnknownMethod,
-                    // Only said to those who may call the method with other parameters.
+                    // Told only to callers who may call the method with other parameters.
                     reason if reason.is_about_params() => Refusal::Params(reason.to_string()),
                     _ => Refusal::Denied,
                 };
@@ -571,7 +571,7 @@ impl Inner {
         };
         self.counters.served(&method, &outcome, decision.reason.label(), started.elapsed());
         let error = outcome.as_ref().err();
-        // The fields are worked out only where somebody listens.
+        // The fields are evaluated only if a subscriber is listening.
         tracing::info!(
             target: "sealwire::call",
             agent = %message.caller.agent,
@@ -583,7 +583,7 @@ impl Inner {
             message_id = %&*message.id,
             code = error.map(RpcError::code),
             stored = is_stored,
-            // It may be what the caller has answered to a question.
+            // The cause may quote the caller's answer to a question.
             error = error.and_then(std::error::Error::source).map(|cause| one_line(&cause.to_string(), MAX_CAUSE)),
             frames = message.open.frames().map(FrameWriter::frames).filter(|frames| *frames > 0),
             duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
@@ -596,11 +596,11 @@ impl Inner {
         id.map(|id| self.bounded(id, outcome, limit, is_stored))
     }
 
-    /// The answer of a method that every service has.
+    /// Answers a built-in method.
     async fn builtin(&self, permitted: &Permitted, message: &Message, policy: &PolicySet, now_ms: u64) -> Outcome {
         let payer = &self.quotas.payer(&message.caller);
         let refused = |quota| self.entry_error(&Refusal::Quota(quota));
-        // A decision for each method: those of a large service cost their caller as much as so many calls.
+        // It takes a decision for each method, so listing a large service costs its caller as much as that many calls.
         let is_listing = permitted.call().method() == builtin::DISCOVER;
         let decisions = if is_listing { self.catalogue.len() / METHODS_PER_CALL } else { 0 };
         if let Err(quota) = self.quotas.charge_further(payer, decisions) {
@@ -619,13 +619,13 @@ impl Inner {
         builtin::answer(permitted, policy, about, now_ms, charge).await
     }
 
-    /// Whether the method is to be run once only for its caller's key, and where that is known.
+    /// Whether the method must run only once for its caller's key, and where such outcomes are kept.
     fn attempt(&self, permitted: &Permitted) -> Option<(&Idempotency, Attempt)> {
         let kept = self.idempotency.as_ref()?;
         Some((kept, kept.attempt(permitted.call())?))
     }
 
-    /// Runs the method, unless it was run before under the same key.
+    /// Runs the method, unless it has already run under the same key.
     async fn run_once(
         &self,
         permitted: Permitted,
@@ -635,7 +635,7 @@ impl Inner {
         now_ms: u64,
     ) -> Answered {
         let refused = |refusal| Err(self.entry_error(&refusal)).into();
-        // Which entry a key was for would depend on how the caller puts the next batch together.
+        // Which entry a key belonged to would depend on how the caller assembles its next batch.
         if message.in_batch {
             return refused(Refusal::KeyOfBatch);
         }
@@ -645,13 +645,13 @@ impl Inner {
             Begun::Conflict(conflict) => return refused(Refusal::Conflict(conflict)),
             Begun::Refused(error) => return refused(Refusal::OutcomeStore(error)),
         };
-        // The claim took its time.
+        // The claim took time.
         if self.clock.now_ms() >= message.start_before_ms {
             kept.give_back(ticket, &self.verifier).await;
             return refused(Refusal::Deadline);
         }
         let ran = self.run(permitted, &message.open).await;
-        // Kept before it is told: whoever has the answer and asks again must find it.
+        // Stored before the caller is answered: a caller that has the answer and asks again must find it.
         let ended = match &ran {
             Ran::InTime(outcome) | Ran::Late(_, outcome) => Ended::With(outcome),
             Ran::Stopped(_) | Ran::Panicked => Ended::Unknown,
@@ -660,23 +660,23 @@ impl Inner {
         self.told(ran).into()
     }
 
-    /// What the caller is told of a run.
+    /// What the caller is told about a run.
     fn told(&self, ran: Ran) -> Outcome {
         match ran {
             Ran::InTime(outcome) => outcome,
-            // The end of a subscription is no failure: whoever wants more subscribes again.
+            // The end of a subscription is not a failure: the caller can subscribe again.
             Ran::Stopped(Refusal::Ended(Ending::Draining)) | Ran::Late(Refusal::Ended(Ending::Draining), _) => {
                 subscription_end("draining")
             }
             Ran::Stopped(refusal) | Ran::Late(refusal, _) => Err(self.entry_error(&refusal)),
-            // The panic's own text may hold parameters: it goes to the panic hook only.
+            // The panic's own message may contain parameters: it goes only to the panic hook.
             Ran::Panicked => Err(RpcError::internal("the method panicked")),
         }
     }
 
     async fn run(&self, permitted: Permitted, open: &OpenCall) -> Ran {
-        // The method is dropped, and so cancelled, when its deadline passes, when its call is ended, or when its message's
-        // future is dropped.
+        // The method is dropped, and so cancelled, when its deadline passes, when its call is ended, or when the future
+        // of its message is dropped.
         let begun = std::panic::catch_unwind(AssertUnwindSafe(|| self.methods.run(permitted)));
         let mut run = begun.unwrap_or_else(|panic| Box::pin(async move { std::panic::resume_unwind(panic) }));
         let finished = tokio::select! {
@@ -688,10 +688,10 @@ impl Inner {
         if let Err(Refusal::Ended(_)) = finished
             && open.is_watched()
         {
-            // It gets the time to clean up; what it says then is not sent.
+            // The method gets time to clean up; what it returns then is not sent.
             drop(Box::pin(tokio::time::timeout(NOTICE, AssertUnwindSafe(&mut run).catch_unwind())).await);
         }
-        // What a cancelled method cleans up may panic as well.
+        // A cancelled method's cleanup may panic as well.
         let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(run)));
         if dropped.is_err() {
             tracing::error!(target: "sealwire::call", "a method panicked while it was dropped");
@@ -700,11 +700,11 @@ impl Inner {
             (Err(refusal), None) => Ran::Stopped(refusal),
             (Ok(Err(_panic)), None) => Ran::Panicked,
             (Err(_) | Ok(Err(_)), Some(ending)) => Ran::Stopped(Refusal::Ended(ending)),
-            // The method has found that nobody waits for it, and what it says may be about that.
+            // The method has noticed that nobody waits for it, and its outcome may reflect that.
             (Ok(Ok(_)), Some(ending)) if open.has_noticed() => Ran::Stopped(Refusal::Ended(ending)),
-            // It had finished at that very moment: what came of it is known.
+            // The method finished at that very moment: its outcome is known.
             (Ok(Ok(outcome)), Some(ending)) => Ran::Late(Refusal::Ended(ending), outcome),
-            // A method that did not give way cannot be stopped by a timer: its answer comes too late all the same.
+            // A timer cannot stop a method that does not yield: its answer is too late nonetheless.
             (Ok(Ok(outcome)), None) if self.clock.now_ms() >= open.deadline_ms() => {
                 Ran::Late(Refusal::Deadline, outcome)
             }
@@ -712,19 +712,19 @@ impl Inner {
         }
     }
 
-    /// Enters a message into what is under way; a stream with the bytes of its body.
+    /// Registers a message as open; a stream with the size of its body.
     fn register(&self, message: &Message, payer: &Payer, stream: Option<usize>) -> Result<OpenSlot, Refusal> {
-        // Nobody can say anything about what has no answer.
+        // Nobody can control a call that has no answer.
         let is_answered = message.open.request().is_some();
         let key = is_answered.then(|| CallKey { agent: message.caller.agent.clone(), nonce: message.open.nonce() });
         self.open.open(key, payer.subject, &message.open, stream).map_err(|refused| match refused {
-            // The window of the other message with this nonce is over, and its call still runs.
+            // The window of the other message with this nonce is over, but its call is still running.
             Refused::Known => Refusal::Auth(AuthError::Guard(AdmitError::Replayed)),
             Refused::Full => Refusal::Quota(QuotaExceeded { scope: QuotaScope::Streams, retry_after_ms: 1_000 }),
         })
     }
 
-    /// The one entry of a message whose caller takes frames. The answer is returned if no frame was needed.
+    /// Answers the single entry of a message whose caller accepts frames. Returns the answer if no frame was needed.
     async fn answer_with_frames(
         &self,
         entry: Result<Call, Response>,
@@ -733,14 +733,14 @@ impl Inner {
         open: &OpenCall,
         frames: &FrameWriter,
     ) -> Option<Sealed> {
-        // Also when this future is dropped.
+        // Records the end even if this future is dropped.
         let mut end = RecordedEnd { service: self, open, by: "given_up" };
         let response = {
             let mut entry = std::pin::pin!(self.entry(entry, policy, started));
             tokio::select! {
                 biased;
                 response = &mut entry => response,
-                // Its window was closed for too long: the method is told, and ends the call.
+                // The caller's window was closed for too long: the method is told, and ends the call.
                 () = frames.drive() => {
                     open.end(Ending::Stalled);
                     entry.await
@@ -750,14 +750,14 @@ impl Inner {
         let is_late = response.code == Some(crate::rpc::code::TIMEOUT);
         end.by = if is_late { "deadline" } else { "answered" };
         let Written { id, text, .. } = response;
-        // Sending a large response takes as long as its caller likes, but not beyond the deadline.
+        // Sending a large response may take as long as its caller likes, but not beyond the deadline.
         let stop = || async {
             tokio::select! {
                 _ = open.ended() => {}
                 () = open.deadline(&*self.clock) => {}
             }
         };
-        // After an end of its own kind there is nothing left to stop for.
+        // After the call has ended for a reason of its own, there is nothing left to stop for.
         let finished = match open.ending() {
             None => frames.finish(text, stop()).await,
             Some(_) => frames.finish(text, std::future::pending()).await,
@@ -780,13 +780,13 @@ impl Inner {
         }
     }
 
-    /// The public error of a refusal that concerns one entry.
+    /// The public error of a refusal that concerns a single entry.
     fn entry_error(&self, refusal: &Refusal) -> RpcError {
         self.counters.refused(refusal.label());
         refusal.answer(self.clock.now_s()).into_error()
     }
 
-    /// An answer above its limit becomes an error that says so. The call was executed.
+    /// Turns an answer above its limit into an error that says so. The call was executed.
     fn bounded(&self, id: Id, outcome: Outcome, limit: usize, is_stored: bool) -> Written {
         let response = Response::new(id, outcome);
         let written = Written::from(if is_stored { response.of_earlier_run() } else { response });
@@ -818,7 +818,7 @@ impl Inner {
         match (refusal.answer(now_s), route) {
             (Answer::Nothing, _) | (_, ReplyRoute::Nowhere) => None,
             (Answer::Hint(hint), ReplyRoute::Hint(reply)) => self.hints.allow(agent).then(|| hint.to(reply)),
-            // A refusal that is signed wherever the caller is known, met before it was.
+            // A refusal that is normally signed, but occurred before the caller was known.
             (Answer::Error(error), ReplyRoute::Hint(reply)) => {
                 let hint = refusal::hint_for(error.code());
                 self.hints.allow(agent).then(|| hint.to(reply))
@@ -827,7 +827,7 @@ impl Inner {
                 self.hints.allow(agent).then(|| hint.to(binding.into_reply()))
             }
             (Answer::Error(error), ReplyRoute::Signed(binding)) => {
-                // A signature is worth more than what it refuses: nobody gets any number of them for copies.
+                // A signature costs more than the message it refuses: nobody gets unlimited ones for copies.
                 let may_answer = match (cause, agent) {
                     (Cause::Copy, Some(agent)) => self.quotas.may_answer_copy(agent),
                     (Cause::Excess, Some(agent)) => self.quotas.may_refuse(agent),
@@ -839,8 +839,8 @@ impl Inner {
         }
     }
 
-    /// A line for each refusal of a proved caller's own message. Of all others one a second for each label, and for each
-    /// owner if there is one: else whoever may publish could write the log full and roll away what is in it.
+    /// Logs each refusal of a proved caller's own message. All others get one line a second for each label, and for
+    /// each owner if known: otherwise anybody who may publish could fill the log and push out what is in it.
     fn log(&self, refusal: &Refusal, cause: Cause, agent: Option<&Name>) {
         let limited = match cause {
             Cause::Anybody => Some(None),
@@ -872,7 +872,7 @@ impl fmt::Debug for Service {
     }
 }
 
-/// The outer seam: concurrency limits, load shedding and tracing go around this.
+/// The outer seam: concurrency limits, load shedding and tracing wrap this.
 impl tower::Service<Delivery> for Service {
     type Response = Option<Sealed>;
     type Error = Infallible;
@@ -888,7 +888,7 @@ impl tower::Service<Delivery> for Service {
     }
 }
 
-/// A method name from the wire, escaped and cut to 128 bytes: a caller may not write our log.
+/// A method name from the wire, cut to 128 characters and escaped: a caller must not control our log.
 struct Shown<'a>(&'a str);
 
 impl fmt::Display for Shown<'_> {

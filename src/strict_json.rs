@@ -1,4 +1,4 @@
-//! The strict reading of a whole JSON text: valid, shallow and unambiguous before anything is taken from it.
+//! The strict check of a whole JSON text: it must be valid, shallow and unambiguous before anything is taken from it.
 //! Never keeps a value, never recurses, and never interprets a number.
 
 use std::borrow::Cow;
@@ -6,45 +6,45 @@ use std::collections::HashSet;
 
 use serde_json::value::RawValue;
 
-/// How deep objects and arrays may be nested, the outermost one counted as the first level.
+/// How deep objects and arrays may be nested; the outermost one is the first level.
 ///
-/// Half of the 128 levels at which `serde_json` stops, so that no later step can meet that limit.
+/// Half of the 128 levels at which `serde_json` stops, so no later step can reach that limit.
 pub const MAX_DEPTH: usize = 64;
-/// The same for a value that is to be a result, a part or the data of an error: the deepest message has four levels around it, which
-/// are the array of a batch, a response, its error and an object of data.
+/// The same for a value that becomes a result, a part or the data of an error. In the deepest message it is surrounded
+/// by four levels: the array of a batch, a response, its error and an object of data.
 pub const MAX_VALUE_DEPTH: usize = MAX_DEPTH - 4;
 
-/// Why a text is not read at all. Each is said of "the text".
+/// Why a text is refused. Each message continues "the text …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// The bytes are not UTF-8 (RFC 8259 §8.1).
     #[error("is not UTF-8")]
     NotUtf8,
-    /// The text begins with a byte-order mark, which RFC 8259 §8.1 forbids to send.
+    /// The text begins with a byte-order mark, which RFC 8259 §8.1 forbids sending.
     #[error("begins with a byte-order mark")]
     ByteOrderMark,
-    /// The text is not JSON (RFC 8259 §2), or a string in it has an unpaired surrogate and so is no Unicode text.
+    /// The text is not JSON (RFC 8259 §2), or a string in it has an unpaired surrogate and so is not Unicode text.
     #[error("is not valid JSON")]
     Syntax,
     /// Nested deeper than [`MAX_DEPTH`].
     #[error("is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
     /// Two members of one object have the same name once escapes are resolved. RFC 8259 §4 leaves open which of them
-    /// counts, so two readers could see two messages.
+    /// counts, so two readers could see two different messages.
     #[error("has an object in which a member name occurs twice")]
     DuplicateMember,
 }
 
-/// Checks the whole text in one pass and hands it back as text.
+/// Checks the whole text in one pass and returns it as `str`.
 ///
-/// A duplicate name is reported only if nothing else is wrong anywhere in the text. Numbers of any size pass: the grammar
-/// of RFC 8259 §6 has no bound, and whoever decodes one decides what fits.
+/// A duplicate name is reported only if nothing else is wrong anywhere in the text. Numbers of any size pass: the
+/// grammar of RFC 8259 §6 sets no bound, and the code that decodes a number decides what fits.
 pub(crate) fn check(payload: &[u8]) -> Result<&str, Flaw> {
     check_to(MAX_DEPTH, payload)
 }
 
-/// Reads text that somebody else has written and that is to be a result, a part or the data of an error: as strictly as whoever gets
-/// the message reads it, who would refuse a whole batch for one such value.
+/// Reads text written by somebody else that becomes a result, a part or the data of an error. It is as strict as the
+/// receiver, which would refuse a whole batch because of one bad value.
 ///
 /// # Errors
 /// [`Flaw`]; [`Flaw::TooDeep`] above [`MAX_VALUE_DEPTH`].
@@ -52,10 +52,10 @@ pub fn strict_value(text: &str) -> Result<&RawValue, Flaw> {
     serde_json::from_str(strict_text(text.as_bytes())?).map_err(|_| Flaw::Syntax)
 }
 
-/// As [`strict_value`], for who reads the text by other means.
+/// Like [`strict_value`], for callers that parse the text by other means.
 ///
 /// # Errors
-/// As of [`strict_value`], and [`Flaw::NotUtf8`].
+/// As for [`strict_value`], and [`Flaw::NotUtf8`].
 pub fn strict_text(text: &[u8]) -> Result<&str, Flaw> {
     check_to(MAX_VALUE_DEPTH, text)
 }
@@ -78,16 +78,16 @@ struct Scanner<'a> {
     levels: usize,
     /// The objects and arrays around the cursor. INVARIANT: never more than `levels`.
     open: Vec<Scope<'a>>,
-    /// The member names of the objects around the cursor, one object's behind the other's.
+    /// The member names of the objects around the cursor, those of inner objects last.
     names: Vec<Cow<'a, str>>,
     repeated: bool,
 }
 
 enum Scope<'a> {
     Array,
-    /// Its names begin here.
+    /// An object. Its names begin at this index of `names`.
     Object(usize),
-    /// One with more names. Randomly keyed, so that chosen names cannot collide on purpose.
+    /// An object with more names. The hashes are randomly keyed, so that nobody can choose names that collide.
     Large(HashSet<Cow<'a, str>>),
 }
 
@@ -101,7 +101,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Goes down to the next value that has nothing below it, and past it: a scalar or an empty object or array.
+    /// Descends to the next value that has nothing below it, and moves past it: a scalar or an empty object or array.
     fn begin_value(&mut self) -> Result<(), Flaw> {
         loop {
             self.skip_space();
@@ -128,7 +128,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Leaves what is closed here. True at the end of the text, false before the next value.
+    /// Leaves the objects and arrays that close here. True at the end of the text, false before the next value.
     fn end_values(&mut self) -> Result<bool, Flaw> {
         loop {
             self.skip_space();
@@ -188,7 +188,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// RFC 8259 §7. The string with its quotes if it has escapes, and without them if not: see `member_name`.
+    /// RFC 8259 §7. Returns the string with its quotes if it has escapes, otherwise without them: see `member_name`.
     fn string(&mut self) -> Result<&'a str, Flaw> {
         let start = self.at;
         self.expect(b'"')?;
@@ -233,7 +233,7 @@ impl<'a> Scanner<'a> {
         Ok(unit)
     }
 
-    /// RFC 8259 §6: `[ minus ] int [ frac ] [ exp ]`, with no zero before another digit.
+    /// RFC 8259 §6: `[ minus ] int [ frac ] [ exp ]`, with no leading zeros.
     fn number(&mut self) -> Result<(), Flaw> {
         self.skip(b"-");
         if !self.skip(b"0") {
@@ -267,7 +267,7 @@ impl<'a> Scanner<'a> {
         if self.next() == Some(byte) { Ok(()) } else { Err(Flaw::Syntax) }
     }
 
-    /// Steps over one byte if it is one of these.
+    /// Moves past one byte if it is one of these.
     fn skip(&mut self, bytes: &[u8]) -> bool {
         let found = self.peek().is_some_and(|byte| bytes.contains(&byte));
         self.at += usize::from(found);
@@ -285,10 +285,10 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Up to here comparing one by one is cheaper than hashing; nearly every object of a request is smaller.
+/// Up to this many names, comparing one by one is cheaper than hashing; nearly every object of a request is smaller.
 const FEW: usize = 16;
 
-/// How many bytes of a string come before one that is not just text. By sixteen, which the compiler compares at once.
+/// How many bytes of a string precede one that is not plain text. In chunks of sixteen, which the compiler compares at once.
 fn plain(bytes: &[u8]) -> usize {
     let special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0x00..=0x1F);
     let chunks = bytes.chunks_exact(16);

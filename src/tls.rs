@@ -1,5 +1,5 @@
-//! Whom a server's certificate must come from.
-//! Never takes a certificate unchecked, and never falls back to the system's trust anchors where others were named.
+//! Which certificates a TLS server may present.
+//! Never accepts a certificate unchecked, and never falls back to the system's trust anchors if others were configured.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
-/// Trust anchors, or a certificate, cannot be used.
+/// Unusable trust anchors, or an unusable certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFault {
-    /// What rustls says of one of them.
+    /// What rustls says about one of them.
     #[error("{0}")]
     Certificate(String),
-    /// No PEM of a certificate.
+    /// The PEM text contains no certificate.
     #[error("there is no certificate in it")]
     Empty,
-    /// None were named, and the system has none.
+    /// None were configured, and the system has none.
     #[error("the system has no trust anchors: name a file with `tls_ca`")]
     NoneOfSystem,
 }
 
-/// TLS 1.2 and 1.3 under these trust anchors (PEM), or the system's.
+/// TLS 1.2 and 1.3 with these trust anchors (PEM), or the system's.
 ///
 /// # Errors
 /// [`TlsFault`].
@@ -43,7 +43,7 @@ pub fn trusting(anchors: Option<&str>) -> Result<ConfigBuilder<ClientConfig, Wan
             }
         }
     }
-    // Named: rustls would ask for a process-wide choice, which belongs to the program.
+    // Named explicitly: otherwise rustls would use the process-wide default, which is the program's to choose.
     let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
     Ok(config.with_safe_default_protocol_versions().map_err(unusable)?.with_root_certificates(roots))
 }

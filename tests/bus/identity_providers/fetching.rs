@@ -311,7 +311,7 @@ async fn a_discovery_document_is_the_issuers_own_and_leads_to_https() {
         (json!({ "issuer": ISSUER }), "names no jwks_uri"),
         (json!({"issuer": ISSUER, "jwks_uri": ["a"]}), "names no jwks_uri"),
         (json!({"issuer": ISSUER, "jwks_uri": "http://127.0.0.1:1/keys"}), "is not https"),
-        (json!({"issuer": ISSUER, "jwks_uri": "file:///etc/passwd"}), "is no address"),
+        (json!({"issuer": ISSUER, "jwks_uri": "file:///etc/passwd"}), "is not an address"),
         (json!([]), "is not a JSON object"),
     ] {
         provider.page("/doc", &document);
