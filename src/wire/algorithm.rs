@@ -1,4 +1,4 @@
-//! The algorithms of proofs. A closed set: no other one is ever looked up.
+//! The algorithms of proofs. A closed set: no other algorithm is ever looked up.
 
 use std::fmt;
 

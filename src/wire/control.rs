@@ -1,5 +1,5 @@
-//! Control of a call that is under way: its claims, and the shape of the message that carries it (SPEC.md §25).
-//! Never looks at more of a message than its subject before somebody says that the call is there.
+//! Control of an open call: its claims, and the shape of the message that carries it (SPEC.md §25).
+//! Never looks at more of a message than its subject until the call is known to exist.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -13,29 +13,29 @@ use super::subject::is_plain_subject;
 use crate::jose::{integer, optional_integer, unb64};
 use crate::name::Name;
 
-/// The type of the proof of a control message.
+/// The `typ` of a control message's proof.
 pub(crate) const CONTROL_TYP: &str = "nats-rpc-v1-ctl+jwt";
 
-/// What a caller wants of a call that is under way.
+/// What a caller asks of an open call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlOp {
-    /// Frames up to `ack` are taken.
+    /// Acknowledges the frames up to `ack`.
     Ack {
-        /// The last number taken without a gap.
+        /// The last frame number received without a gap.
         ack: u64,
-        /// Another window, 1 to 1,024.
+        /// A new window, 1 to 1,024.
         window: Option<u64>,
-        /// Another deadline, in milliseconds after `iat`, 1 to 600,000.
+        /// A new deadline, in milliseconds after `iat`, 1 to 600,000.
         timeout_ms: Option<u64>,
     },
-    /// The frames after `ack` are wanted once more.
+    /// Asks for the frames after `ack` again.
     Again {
-        /// The last number taken without a gap; `None` if not even the first one was.
+        /// The last frame number received without a gap; `None` if not even the first frame arrived.
         ack: Option<u64>,
     },
-    /// Nobody wants the answer any more.
+    /// Cancels the call: nobody wants the answer any more.
     Cancel,
-    /// The payload is the answer to a question.
+    /// Answers a question; the answer is the payload.
     Answer {
         /// The digest of the proof of the frame that asked.
         ask: String,
@@ -52,7 +52,7 @@ pub struct ControlClaims {
     pub to: String,
     /// When it was signed: whole seconds since the Unix epoch.
     pub iat: u64,
-    /// From when on it is refused: whole seconds since the Unix epoch.
+    /// From when on the message is refused: whole seconds since the Unix epoch.
     pub exp: u64,
     /// base64url(SHA-256(access token)).
     pub ath: String,
@@ -60,13 +60,13 @@ pub struct ControlClaims {
     pub dig: String,
     /// base64url(SHA-256(proof of the request that began the call)).
     pub req: String,
-    /// More than that of every control message before it for this call.
+    /// The counter, greater than in every earlier control message for this call.
     pub ctr: u64,
-    /// `op`, and the members that belong to it.
+    /// `op`, and the claims that belong to it.
     pub op: ControlOp,
 }
 
-/// The claims as they are written.
+/// The claims as they are on the wire.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Claims {
@@ -145,16 +145,16 @@ impl ControlClaims {
     }
 }
 
-/// Which call a control message is about, as its subject says. Nobody has proved anything.
+/// Which call a control message is about, according to its subject. Nothing is proved yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ControlSubject {
     pub(crate) agent: Name,
-    /// The replica that it is for; `None` for all of them.
+    /// The replica that the message is for; `None` for all of them.
     pub(crate) replica: Option<Name>,
     pub(crate) call: Nonce,
 }
 
-/// In place of a replica's id: every replica.
+/// Stands for every replica, in place of a replica's id.
 pub(super) const ALL: &str = "all";
 
 impl ControlSubject {
@@ -175,20 +175,20 @@ impl ControlSubject {
 }
 
 impl Endpoint {
-    /// Under what control of calls lies: the RPC prefix with `-ctl` behind it. Not below the RPC prefix, where a queue group
-    /// would bring it to any replica.
+    /// The prefix of control subjects: the RPC prefix followed by `-ctl`. It is not below the RPC prefix, where a queue
+    /// group would deliver the message to any replica.
     pub(crate) fn control_prefix(&self) -> String {
         format!("{}-ctl", self.prefix())
     }
 
-    /// Where `agent` publishes control of the call whose nonce is `call`, to the replica that runs it or to all.
+    /// Where `agent` publishes control messages for the call with the nonce `call`, to the replica that runs it or to all.
     #[must_use]
     pub fn control_subject(&self, agent: &Name, replica: Option<&Name>, call: &str) -> String {
         let replica = replica.map_or(ALL, Name::as_str);
         format!("{}.{}.{agent}.{replica}.{call}", self.control_prefix(), self.service())
     }
 
-    /// What the replica subscribes to for control of its calls, in no queue group.
+    /// What a replica subscribes to for control of its calls, without a queue group.
     #[must_use]
     pub fn control_subscriptions(&self, replica: &Name) -> [String; 2] {
         let (prefix, service) = (self.control_prefix(), self.service());
@@ -196,7 +196,7 @@ impl Endpoint {
     }
 }
 
-/// A control message whose shape holds. Nothing is authenticated yet.
+/// A control message with a valid shape. Nothing is authenticated yet.
 pub(crate) struct ControlEnvelope {
     pub(crate) subject: String,
     pub(crate) agent: Name,
@@ -206,7 +206,7 @@ pub(crate) struct ControlEnvelope {
 }
 
 impl ControlEnvelope {
-    /// Checks everything that needs no key, of a message whose subject named a call that is there.
+    /// Checks everything that needs no key, for a message whose subject names an existing call.
     pub(crate) fn decode(
         delivery: Delivery,
         subject: &ControlSubject,
@@ -223,7 +223,7 @@ impl ControlEnvelope {
     }
 }
 
-/// Without token, signature and payload.
+/// Omits token, signature and payload.
 impl std::fmt::Debug for ControlEnvelope {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ControlEnvelope").field("subject", &self.subject).finish_non_exhaustive()
@@ -268,7 +268,7 @@ mod tests {
         assert!(overlapping.is_err(), "agents' inboxes may not be where control goes");
     }
 
-    /// SPEC.md §25: each operation has its own members, and no others.
+    /// SPEC.md §25: each operation has its own claims, and no others.
     #[test]
     fn claims_are_exactly_those_of_their_operation() {
         let base = r#""aud":"p/m","to":"t","iat":1,"exp":2,"ath":"","dig":"","req":"""#;

@@ -16,14 +16,14 @@ pub struct Delivery {
     pub(super) reply: Option<Subject>,
     pub(super) headers: HeaderBlock,
     pub(super) payload: Bytes,
-    /// It was larger than this process takes, and nothing of it was kept but where it came from.
+    /// Whether the message exceeded this process's limit, so that only its subjects were kept.
     pub(super) oversized: bool,
     pub(super) received: Instant,
 }
 
 impl Delivery {
-    /// A message built from its parts; an empty `reply` means none. The headers are a whole block in bytes, or an
-    /// async-nats map, which is written out.
+    /// Builds a message from its parts; an empty `reply` means none. The headers are a whole block in bytes, or an
+    /// async-nats map, which is serialized.
     #[must_use]
     pub fn new(subject: &str, reply: &str, headers: impl Into<HeaderBlock>, payload: impl Into<Bytes>) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Delivery {
         self.subject.as_str()
     }
 
-    /// The bytes of all its parts: subject, reply subject, header block and payload.
+    /// The total size of subject, reply subject, header block and payload in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a message has a subject at least")]
     pub fn len(&self) -> usize {
@@ -53,7 +53,7 @@ impl Delivery {
     }
 }
 
-/// Without headers and payload: they hold the access token and the parameters.
+/// Omits headers and payload: they hold the access token and the parameters.
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")
@@ -65,8 +65,8 @@ impl fmt::Debug for Delivery {
     }
 }
 
-/// For programs that subscribe with async-nats. Its connection does not survive every header block; `Service::serve` has
-/// one of its own.
+/// For programs that subscribe with async-nats. Its connection does not survive every header block; `Service::serve`
+/// uses our own connection.
 impl From<Message> for Delivery {
     fn from(message: Message) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! Ed25519 public keys, and the one place where they are made.
-//! Never holds a point for which somebody without a private key can sign.
+//! Ed25519 public keys, and the one place where they are constructed.
+//! Never holds a point for which somebody can sign without a private key.
 
 use std::fmt;
 
@@ -13,17 +13,17 @@ use crate::jose::{b64, unb64};
 pub(crate) struct Ed25519Public([u8; 32]);
 
 impl Ed25519Public {
-    /// The key of these bytes.
+    /// Makes a key of these bytes.
     ///
-    /// A verifier does not look at the order of the point. For one of the eight points of small order, a "signature" that
-    /// holds for a message, or for every message, can be made without any secret: whoever enrols such a key can deny what
-    /// it signed, and whoever pins it takes answers from anybody. An encoding that is not canonical is a second text of
-    /// some key, with another thumbprint.
+    /// A verifier does not check the order of the point. For the eight points of small order, anybody can make a
+    /// "signature" that is valid for some message, or for every message, without a secret: an agent that enrols such a
+    /// key can deny what it signed, and a client that pins it accepts answers from anybody. A non-canonical encoding is
+    /// a second text of some key, with another thumbprint.
     pub(crate) fn new(bytes: [u8; 32]) -> Result<Self, KeyError> {
         if is_canonical(&bytes) && !is_small_order(&bytes) { Ok(Self(bytes)) } else { Err(KeyError::Point) }
     }
 
-    /// The key of an `x` (RFC 8037 §2).
+    /// Decodes the key from an `x` member (RFC 8037 §2).
     pub(crate) fn from_text(x: &str) -> Result<Self, KeyError> {
         let bytes = unb64(x).ok_or(KeyError::Encoding)?;
         Self::new(bytes.try_into().map_err(|_| KeyError::Ed25519)?)
@@ -48,8 +48,8 @@ impl fmt::Debug for Ed25519Public {
     }
 }
 
-/// Whether the y coordinate is below p = 2^255 - 19 (RFC 8032 §5.1.3, step 1). The sign of x may be wrong for x = 0 only,
-/// and those two points are of small order.
+/// Whether the y coordinate is below p = 2^255 - 19 (RFC 8032 §5.1.3, step 1). The sign of x can be wrong only for x =
+/// 0, and those two points are of small order.
 fn is_canonical(bytes: &[u8; 32]) -> bool {
     let [lowest, middle @ .., highest] = bytes;
     *lowest < 0xed || highest & 0x7f != 0x7f || middle.iter().any(|byte| *byte != 0xff)
@@ -61,8 +61,8 @@ fn is_small_order(bytes: &[u8; 32]) -> bool {
     SMALL_ORDER.iter().any(|[weak_head @ .., weak_last]| head == weak_head && last & 0x7f == *weak_last)
 }
 
-/// The y coordinates of the eight points whose order divides 8 (RFC 7748 §6 speaks of their Montgomery twins): order 4,
-/// 1, 2, and twice 8. The sign bit, which tells the others apart, is masked by the caller.
+/// The y coordinates of the eight points whose order divides 8 (RFC 7748 §6 gives their Montgomery counterparts): order
+/// 4, 1, 2, and twice 8. The caller masks the sign bit, which distinguishes the others.
 const SMALL_ORDER: [[u8; 32]; 5] = [
     with_ends(0x00, 0x00, 0x00),
     with_ends(0x01, 0x00, 0x00),
@@ -92,8 +92,8 @@ mod tests {
     use crate::auth::{KeyEntry, KeyRing, KeyRingFile, KeySet, Symmetric};
     use crate::name::Name;
 
-    /// The eight points of small order, and every encoding of a point that RFC 8032 does not allow: y from p to 2^255 - 1
-    /// with either sign, and x = 0 with the sign of a negative number.
+    /// The eight points of small order, and every encoding that RFC 8032 does not allow: y from p to 2^255 - 1 with
+    /// either sign, and x = 0 with a negative sign.
     fn unusable() -> Vec<[u8; 32]> {
         let both_signs = |mut bytes: [u8; 32]| {
             let positive = bytes;
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    /// R = the identity and S = 0 fulfil the equation of RFC 8032 §5.1.7 for the identity as the key, whatever is signed.
+    /// R = the identity and S = 0 satisfy the equation of RFC 8032 §5.1.7 if the key is the identity, whatever is signed.
     #[test]
     fn nobody_signs_without_a_private_key() {
         let (identity, mut forged) = (with_ends(0x01, 0x00, 0x00), [0_u8; 64]);
@@ -141,7 +141,7 @@ mod tests {
             let key = ServiceKey::generate("svc:dev/math:1", &audience).unwrap();
             assert!(ServicePublicKey::new(key.kid(), &key.public().x()).is_ok());
         }
-        // RFC 8037 appendix A.2, and the largest y that is reduced: p - 2, whatever lies on the curve there.
+        // RFC 8037 appendix A.2, and y = p - 2, the largest that is reduced and not of small order, whether or not it is on the curve.
         assert!(Ed25519Public::from_text("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo").is_ok());
         assert!(Ed25519Public::new(with_ends(0xeb, 0xff, 0x7f)).is_ok());
         assert!(Ed25519Public::new([0xff; 32]).is_err());

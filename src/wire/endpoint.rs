@@ -1,4 +1,4 @@
-//! Where a service listens and who it is to its callers. Never changes while a service runs.
+//! Where a service listens, and its identity for callers. Never changes while a service runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -55,17 +55,17 @@ impl fmt::Debug for Audience {
     }
 }
 
-/// Size bounds that hold before any cryptography.
+/// Size limits that apply before any cryptography.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WireLimits {
     /// The largest request payload in bytes; 192 KiB, so that it fits a broker limit of 256 KiB together with its headers.
     pub payload: usize,
     /// The largest `Authorization` value in bytes; 8 KiB.
     pub authorization: usize,
-    /// The most headers of a message; 32. A 1 MB message of 134,000 tiny headers cost a connection over 100 ms (our
-    /// measurement), so the broker's `max_payload` should be small as well.
+    /// The most headers of a message; 32. We measured that a 1 MB message with 134,000 tiny headers occupied a
+    /// connection for over 100 ms, so the broker's `max_payload` should be small as well.
     pub headers: usize,
-    /// The most bytes of all headers together, names and values with their separators; 16 KiB.
+    /// The most bytes of all headers together, names and values including separators; 16 KiB.
     pub header_bytes: usize,
 }
 
@@ -75,7 +75,7 @@ impl Default for WireLimits {
     }
 }
 
-/// One service as it stands on the bus: environment, service, subject prefix, inbox prefix, size limits.
+/// A service's place on the bus: environment, service, subject prefix, inbox prefix, size limits.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     environment: Name,
@@ -92,10 +92,10 @@ pub enum EndpointError {
     /// Not 1 to 8 subject tokens of `[A-Za-z0-9_-]`, separated by dots.
     #[error("the {what} is not a subject prefix: use tokens of A-Z a-z 0-9 _ - separated by dots")]
     Prefix {
-        /// Which of the three. Not its value: it comes from a file that may hold secrets.
+        /// Which of the three. Not its value, which comes from a file that may hold secrets.
         what: &'static str,
     },
-    /// One prefix begins with the other, so that who may publish under the one could publish under the other.
+    /// One prefix begins with the other, so a right to publish under the one would include the other.
     #[error("the {what} overlaps the {other}: choose prefixes of which neither begins with the other")]
     Overlap {
         /// Which of the four.
@@ -110,12 +110,12 @@ impl Endpoint {
     pub const PREFIX: &str = "rpc.v1";
     /// The default inbox prefix.
     pub const INBOX_PREFIX: &str = "_INBOX";
-    /// The prefix of services' own inboxes. Apart from [`INBOX_PREFIX`](Self::INBOX_PREFIX), because every service may
-    /// publish there: it answers agents. Nobody but the broker and the service itself has to publish here. No setting:
-    /// replicas that could be told different ones would not find each other.
+    /// The prefix of services' own inboxes. It is separate from [`INBOX_PREFIX`](Self::INBOX_PREFIX), under which every
+    /// service may publish, since it answers agents. Under this one, only the broker and the service itself need to
+    /// publish. It cannot be configured: replicas with different prefixes would not find each other.
     pub const SERVICE_INBOX_PREFIX: &str = "_SVC";
 
-    /// The endpoint of `service` in `environment` under the default prefixes and limits.
+    /// The endpoint of `service` in `environment`, with the default prefixes and limits.
     #[must_use]
     pub fn new(environment: Name, service: Name) -> Self {
         Self {
@@ -128,10 +128,10 @@ impl Endpoint {
         }
     }
 
-    /// Other prefixes.
+    /// Uses other prefixes.
     ///
     /// # Errors
-    /// [`EndpointError`] when one is not made of subject tokens, begins with `$`, or begins with another one.
+    /// [`EndpointError`] when a prefix is not made of subject tokens, begins with `$`, or overlaps another one.
     pub fn with_prefixes(mut self, prefix: &str, inbox_prefix: &str) -> Result<Self, EndpointError> {
         self.prefix = prefix.into();
         self.inbox_prefix = inbox_prefix.into();
@@ -163,14 +163,14 @@ impl Endpoint {
         Ok(self)
     }
 
-    /// Other size limits.
+    /// Uses other size limits.
     #[must_use]
     pub fn with_limits(mut self, limits: WireLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// The environment, for example `prod`.
+    /// The environment, such as `prod`.
     #[must_use]
     pub fn environment(&self) -> &Name {
         &self.environment
@@ -206,7 +206,7 @@ impl Endpoint {
         &self.inbox_prefix
     }
 
-    /// Under what the service's own inboxes lie: `_SVC.<service>`, without a final dot.
+    /// The prefix of the service's own inboxes: `_SVC.<service>`, without a final dot.
     #[must_use]
     pub fn service_inbox(&self) -> String {
         format!("{}.{}", Self::SERVICE_INBOX_PREFIX, self.service)
@@ -224,24 +224,24 @@ impl Endpoint {
         format!("{}.{}.{agent}", self.prefix, self.service)
     }
 
-    /// Where `agent` publishes one call or notification of `method` only.
+    /// Where `agent` publishes a single call or notification of `method` only.
     #[must_use]
     pub fn method_subject(&self, agent: &Name, method: &MethodName) -> String {
         format!("{}.{}.{agent}.{}", self.prefix, self.service, method.in_subject())
     }
 
-    /// The agent that a subject names, if it follows the grammar. Nobody has proved to be it.
+    /// The agent that a subject names, if it follows the grammar. The claim is not proved.
     pub(crate) fn agent_of(&self, subject: &str) -> Option<Name> {
         SubjectParts::parse(subject, &self.prefix).map(|parts| parts.agent)
     }
 
-    /// No message within the limits has more bytes, subjects included.
+    /// The size of the largest message within the limits, subjects included.
     pub(crate) fn max_message(&self) -> usize {
         let WireLimits { payload, header_bytes, .. } = self.limits;
         payload.saturating_add(header_bytes).saturating_add(2 * MAX_SUBJECT)
     }
 
-    /// Under what the reply subjects of `agent` lie: `<inbox prefix>.<agent>.`, with the final dot.
+    /// The prefix of the reply subjects of `agent`: `<inbox prefix>.<agent>.`, with the final dot.
     #[must_use]
     pub fn inbox(&self, agent: &Name) -> String {
         format!("{}.{agent}.", self.inbox_prefix)
@@ -291,8 +291,8 @@ mod tests {
         }
     }
 
-    /// Every service may publish below the inbox prefix, and every agent below the other: neither may reach a service's
-    /// own inbox.
+    /// Every service may publish below the inbox prefix, and every agent below the RPC prefix: neither may reach a
+    /// service's own inbox.
     /// SPEC.md §18.
     #[test]
     fn services_inboxes_lie_under_no_other_prefix() {

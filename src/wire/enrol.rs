@@ -1,5 +1,5 @@
-//! A request to enrol a public key: an agent made its key itself, and shows that it has it.
-//! Never holds a private key, and never says whether the agent is who it says: that is the operator's to find out.
+//! A request to enrol a public key: an agent generated its own key, and proves that it holds it.
+//! Never holds a private key, and never says whether the agent is who it claims to be: the operator has to find that out.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,40 +10,40 @@ use super::proof::{ProofHeader, is_kid, object};
 use crate::jose::{b64, ed25519_thumbprint, integer, unb64};
 use crate::name::Name;
 
-/// The type of a request's signature: of no use as the proof of a message.
+/// The `typ` of a request's signature, so that it cannot serve as the proof of a message.
 const TYP: &str = "nats-rpc-v1-enrol+jwt";
 /// The longest request in bytes.
 const MAX_LEN: usize = 4_096;
 
-/// A request to enrol an Ed25519 key, as one line of text: a JWS by the key itself.
+/// A request to enrol an Ed25519 key, as one line of text: a JWS signed with the key itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyRequest {
     /// The environment.
     pub environment: Name,
-    /// The agent, as it names itself.
+    /// The agent's name, as it claims.
     pub agent: Name,
     /// The key id.
     pub kid: String,
     /// The public key as base64url.
     pub x: String,
-    /// The public nkey of the agent's user at the broker, which it made itself as well.
+    /// The public nkey of the agent's user at the broker, which the agent generated as well.
     pub nkey: Option<String>,
     /// When the request was made, seconds since the Unix epoch.
     pub made_at: u64,
 }
 
-/// A request cannot be taken.
+/// Why a key request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyRequestError {
     /// Not a request, or one of another version.
     #[error("not a request of `sealwire keys request`")]
     Malformed,
-    /// The signature is not by the key that is to be enrolled.
-    #[error("the request is not signed by the key that it names: whoever made it does not have that key")]
+    /// The signature is not by the key to be enrolled.
+    #[error("the request is not signed by the key that it names: its sender does not hold that key")]
     Signature,
-    /// Key ids are unique in a ring, so each agent has its own, `<agent>.…`: nobody takes one that another will want.
+    /// Key ids are unique in a ring. Each agent has its own namespace, `<agent>.…`, so none can take an id that another will want.
     #[error(
         "the key id does not begin with the agent's name and a dot, as `planner.k1` does: ask for one that does (--kid)"
     )]
@@ -66,7 +66,7 @@ struct Claims {
 }
 
 impl KeyRequest {
-    /// The request for this key, signed by it.
+    /// Makes the request for this key, signed with it.
     ///
     /// # Errors
     /// [`KeyRequestError::Algorithm`] for an HMAC key.
@@ -86,10 +86,10 @@ impl KeyRequest {
         Ok(format!("{input}.{}", b64(&signature)))
     }
 
-    /// Reads a request, and checks that whoever made it has the key.
+    /// Reads a request, and checks that its sender holds the key.
     ///
     /// # Errors
-    /// [`KeyRequestError`]; whoever made the request is to blame.
+    /// [`KeyRequestError`]; the sender is to blame.
     pub fn verify(text: &str) -> Result<Self, KeyRequestError> {
         let text = text.trim_ascii();
         let malformed = KeyRequestError::Malformed;
@@ -104,7 +104,7 @@ impl KeyRequest {
         if header.algorithm != ProofAlgorithm::EdDsa {
             return Err(KeyRequestError::Algorithm);
         }
-        // Key ids of services are theirs.
+        // This namespace of key ids is reserved for services.
         if !is_kid(&header.kid) || header.kid.starts_with("svc:") {
             return Err(malformed);
         }
@@ -114,7 +114,7 @@ impl KeyRequest {
         }
         let name = |text: &str| Name::new(text).map_err(|_| malformed);
         let agent = name(&claims.agent)?;
-        // Names have no dots.
+        // Names contain no dots.
         if header.kid.split_once('.').is_none_or(|(owner, rest)| owner != agent.as_str() || rest.is_empty()) {
             return Err(KeyRequestError::KeyId);
         }
@@ -128,7 +128,7 @@ impl KeyRequest {
         })
     }
 
-    /// The thumbprint of the key (RFC 7638), for people to compare over another way than the request came.
+    /// The thumbprint of the key (RFC 7638), for people to compare over another channel than the request's.
     #[must_use]
     pub fn thumbprint(&self) -> String {
         ed25519_thumbprint(&self.x)

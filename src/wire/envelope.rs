@@ -1,5 +1,5 @@
-//! The shape of a request: sizes, subject grammar, the reply rule, and the one security header, taken apart.
-//! Never touches a key, and never reads a header but `Authorization` for a decision.
+//! Parses the shape of a request: sizes, subject grammar, the reply rule, and the one security header.
+//! Never touches a key, and never bases a decision on any header but `Authorization`.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use super::subject::{ReplyTo, SubjectParts};
 use crate::jose::unb64_in;
 use crate::name::Name;
 
-/// A request whose shape holds. Nothing is authenticated yet.
+/// A request with a valid shape. Nothing is authenticated yet.
 pub struct Envelope {
     pub(crate) subject: String,
     pub(crate) agent: Name,
@@ -28,7 +28,7 @@ pub struct Envelope {
     pub(crate) received: Instant,
 }
 
-/// The proof: its whole text, the part that is signed, and its parsed header.
+/// The proof: its whole text, the signed part, and its parsed header.
 pub(crate) struct ProofText {
     pub(crate) text: Bytes,
     /// How many bytes of `text` the signature covers: header, dot, claims (RFC 7515 §5.2).
@@ -37,7 +37,7 @@ pub(crate) struct ProofText {
     pub(crate) signature: SignatureBytes,
 }
 
-/// Without token, signature and payload.
+/// Omits token, signature and payload.
 impl fmt::Debug for Envelope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Envelope")
@@ -50,7 +50,7 @@ impl fmt::Debug for Envelope {
 }
 
 impl ProofText {
-    /// Of a proof of the type `typ`, which stands in these headers.
+    /// Parses a proof of the type `typ`; `text` is part of these headers.
     pub(super) fn parse(text: &str, headers: &HeaderBlock, typ: &'static str) -> Result<Self, ProofError> {
         let (signing_input, signature) = text.rsplit_once('.').ok_or(ProofError::Parts)?;
         let (header, claims) = signing_input.split_once('.').ok_or(ProofError::Parts)?;
@@ -78,19 +78,19 @@ impl ProofText {
 /// Why a message was refused for its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum EnvelopeError {
-    /// The subject is not `<prefix>.<service>.<agent>[.<method>]`. Dropped: without an agent no reply subject can be judged.
+    /// The subject is not `<prefix>.<service>.<agent>[.<method>]`. Dropped: without an agent, no reply subject can be checked.
     #[error("subject outside the grammar")]
     Subject,
-    /// The reply subject does not lie under the agent's inbox. Dropped: an answer would be published with the service's rights.
+    /// The reply subject is not below the agent's inbox. Dropped: an answer would be published with the service's rights.
     #[error("reply subject outside the agent's inbox")]
     Reply,
     /// The subject names another service.
     #[error("subject of another service")]
     Service,
-    /// More headers than the limit, or more bytes of them.
+    /// More headers than the limit, or more header bytes.
     #[error("headers above their limit")]
     Headers,
-    /// The header block is not `NATS/1.0` and lines of a name, a colon and a value.
+    /// The header block is not `NATS/1.0` followed by lines of a name, a colon and a value.
     #[error("malformed header block")]
     Malformed,
     /// No `Authorization` header.
@@ -102,10 +102,10 @@ pub enum EnvelopeError {
     /// The value is not `NatsRpc <token>~<proof>` of at most 8 KiB.
     #[error("authorization value outside its grammar")]
     Authorization,
-    /// The proof is not three parts of canonical base64url with a proper header.
+    /// The proof is not three parts of canonical base64url with a valid header.
     #[error("proof: {0}")]
     Proof(#[from] ProofError),
-    /// The payload is above its limit.
+    /// The payload exceeds its limit.
     #[error("payload above its limit")]
     TooLarge,
 }
@@ -121,20 +121,20 @@ impl EnvelopeError {
 /// A refused message, and where a hint may go, if anywhere.
 #[derive(Debug)]
 pub struct MalformedMessage {
-    /// Why.
+    /// Why it was refused.
     pub error: EnvelopeError,
-    /// The agent that the subject names, for the log only: nobody has proved to be it.
+    /// The agent that the subject names, for the log only: the claim is not proved.
     pub claimed: Option<Name>,
     pub(crate) reply: Option<ReplyTo>,
 }
 
-/// The request's header, and the answer's (RFC 7615 names it for HTTP).
+/// The header of a request; RFC 7615 defines its counterpart of an answer for HTTP.
 pub(crate) const AUTHORIZATION: &str = "Authorization";
 impl Envelope {
     /// Checks everything that needs no key.
     ///
     /// # Errors
-    /// [`MalformedMessage`] with the first rule that does not hold. The sender is to blame, or somebody on the way.
+    /// [`MalformedMessage`] with the first rule that is violated. The sender is to blame, or somebody on the path.
     pub fn decode(delivery: Delivery, endpoint: &Endpoint) -> Result<Self, MalformedMessage> {
         let Delivery { subject, reply, headers, payload, oversized, received } = delivery;
         let dropped = |error, claimed| MalformedMessage { error, claimed, reply: None };
@@ -177,20 +177,20 @@ impl Envelope {
         }
     }
 
-    /// Gives the message up: the agent that the subject names (nobody has proved to be it), and where a hint may go.
+    /// Gives up the message: returns the agent that the subject names (not proved), and where a hint may go.
     pub(crate) fn into_claimed(self) -> (Name, Option<ReplyTo>) {
         (self.agent, self.reply)
     }
 }
 
-/// Finds the one authorization header and takes it apart.
+/// Finds the one authorization header and splits it.
 pub(super) fn authorization<'h>(
     headers: &'h HeaderBlock,
     endpoint: &Endpoint,
 ) -> Result<(&'h str, &'h str), EnvelopeError> {
     let limits = endpoint.limits();
     let (status, lines) = headers.read().map_err(|_| EnvelopeError::Malformed)?;
-    // Brokers answer with a status; nobody asks with one.
+    // Only brokers send a status, in answers; a request has none.
     if status != Status::None {
         return Err(EnvelopeError::Malformed);
     }

@@ -1,5 +1,5 @@
-//! Frames: the numbered, signed parts of an answer that is sent while its call runs (SPEC.md §25).
-//! Never numbers two frames alike, and never signs one after the end.
+//! Frames: the numbered, signed parts of an answer that are sent while its call runs (SPEC.md §25).
+//! Never gives two frames the same number, and never signs one after the end.
 
 use std::fmt::Write as _;
 
@@ -14,18 +14,18 @@ use super::subject::ReplyTo;
 use crate::jose::{b64, b64_to, integer, sha256, unb64};
 use crate::nats::{PublishError, Session};
 
-/// What a frame takes beside its bytes: its place in a queue that may have grown to twice what it holds, and what the
-/// allocator keeps for two buffers. By our measurement 300 to 400 bytes (`tests/bus/streams/memory.rs`).
+/// The memory that a frame needs besides its bytes: its place in a queue whose capacity may be twice its length, and
+/// the allocator's overhead for two buffers. We measured 300 to 400 bytes (`tests/bus/streams/memory.rs`).
 const BESIDE: usize = 384;
 
-/// The type of a frame's proof.
+/// The `typ` of a frame's proof.
 pub(crate) const FRAME_TYP: &str = "nats-rpc-v1-frame+jwt";
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FrameKind {
-    /// The call has begun. Always the first, number 0; empty.
+    /// The call has begun. Always the first frame, number 0; empty.
     Open,
     /// A part of the result: a JSON-RPC response, or an array of some.
     Item,
@@ -33,11 +33,11 @@ pub enum FrameKind {
     Note,
     /// A JSON-RPC request to the caller.
     Ask,
-    /// Bytes of the text of the response, which is too large for one message.
+    /// Bytes of the text of a response that is too large for one message.
     Piece,
-    /// The call is still running; empty. It repeats the number of the frame before.
+    /// The call is still running; empty. Repeats the number of the frame before it.
     Beat,
-    /// The JSON-RPC response, or its last bytes after pieces. Nothing comes after it.
+    /// The JSON-RPC response, or its last bytes after pieces. Nothing follows it.
     End,
 }
 
@@ -56,20 +56,20 @@ pub struct FrameClaims {
     pub req: String,
     /// base64url(SHA-256(payload)).
     pub dig: String,
-    /// Its number: 0 for [`FrameKind::Open`], then one more each; a [`FrameKind::Beat`] repeats the last.
+    /// The frame's number: 0 for [`FrameKind::Open`], then increasing by one; a [`FrameKind::Beat`] repeats the last number.
     #[serde(deserialize_with = "integer")]
     pub seq: u64,
-    /// What it is.
+    /// The frame's kind.
     pub knd: FrameKind,
     /// The replica that runs the call.
     pub rep: String,
-    /// Of [`FrameKind::End`] only: the digest of everything that was answered.
+    /// Only for [`FrameKind::End`]: the digest of everything that was answered.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_string")]
     pub acc: Option<String>,
 }
 
 impl FrameKind {
-    /// As the claim `knd` has it.
+    /// The value of the claim `knd`.
     fn as_str(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -87,7 +87,7 @@ impl FrameClaims {
     pub(crate) fn parse(part: &str) -> Result<Self, ProofError> {
         let bytes = unb64(part).ok_or(ProofError::Encoding)?;
         let claims: Self = object(&bytes).ok_or(ProofError::Claims)?;
-        // `open` is what has the number 0, and `end` is what has the digest.
+        // Only `open` has the number 0, except for beats, and only `end` has the digest.
         if (claims.knd == FrameKind::Open) != (claims.seq == 0 && claims.knd != FrameKind::Beat) {
             return Err(ProofError::Claim("knd"));
         }
@@ -98,20 +98,20 @@ impl FrameClaims {
     }
 }
 
-/// The digest of everything that a call has answered so far: whoever has the last one knows that nothing is missing.
+/// The digest of everything that a call has answered so far: if the last one matches, nothing is missing.
 ///
-/// It begins with the digest of the request's proof; each frame with content adds
-/// `SHA-256(digest || SHA-256(payload))`.
+/// It starts as the digest of the request's proof; each frame with content changes it to `SHA-256(digest ||
+/// SHA-256(payload))`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunningDigest([u8; 32]);
 
 impl RunningDigest {
-    /// Before the first frame; `request` is the digest of the request's proof.
+    /// The digest before the first frame; `request` is the digest of the request's proof.
     pub(crate) fn of_request(request: [u8; 32]) -> Self {
         Self(request)
     }
 
-    /// The next frame's payload, by its digest.
+    /// Adds the next frame's payload, given its digest.
     pub(crate) fn add(&mut self, payload: &[u8; 32]) {
         let mut both = [0; 64];
         let (before, added) = both.split_at_mut(32);
@@ -125,49 +125,49 @@ impl RunningDigest {
     }
 }
 
-/// Signs the frames of one call, in their order. Made of the call's [`Binding`], so a call that has sent a frame cannot
-/// be answered in the ordinary way any more.
+/// Signs the frames of one call, in order. Made from the call's [`Binding`], so a call that has sent a frame can no
+/// longer be answered in the ordinary way.
 #[derive(Debug)]
 pub(crate) struct FrameSealer {
     reply: ReplyTo,
     key: ReplyKey,
     texts: Texts,
     stem: Option<Stem>,
-    /// The number of the next frame that has one of its own.
+    /// The next frame number to assign.
     next: u64,
     digest: RunningDigest,
     /// When the last frame was signed, seconds since the Unix epoch.
     last_iat: u64,
 }
 
-/// What does not change from frame to frame: the header block up to the claims, and the claims between their values, as JSON.
+/// The parts that are the same in every frame: the header block up to the claims, and the JSON between the claims' values.
 #[derive(Debug)]
 struct Texts {
     head: String,
-    /// Where in it the proof begins.
+    /// The offset of the proof in `head`.
     proof_at: usize,
     before_iat: String,
     after_iat: String,
     replica: String,
 }
 
-/// What the frames of one second begin with, encoded and fed to the MAC: most of each frame's proof.
+/// The beginning of all frames signed in one second, already encoded and fed to the MAC: most of each frame's proof.
 #[derive(Debug)]
 struct Stem {
     iat: u64,
-    /// The header block, down to the last whole group of base64url.
+    /// The header block, up to the last whole group of base64url.
     block: String,
-    /// Up to two bytes of the claims that no whole group was made of.
+    /// Up to two bytes of the claims that do not fill a group yet.
     rest: String,
     signing: Signing,
 }
 
-/// A frame that may be published, as often as the caller asks for it.
+/// A frame that may be published, as often as the caller requests it.
 #[derive(Clone)]
 pub struct SealedFrame {
     seq: u64,
     kind: FrameKind,
-    /// Of [`FrameKind::Ask`] only: the digest of its proof, by which an answer names it.
+    /// Only for [`FrameKind::Ask`]: the digest of its proof, by which an answer refers to it.
     question: Option<Box<str>>,
     to: Subject,
     headers: HeaderBlock,
@@ -182,31 +182,31 @@ impl FrameSealer {
         Self { reply, key, texts, stem: None, next: 0, digest, last_iat: 0 }
     }
 
-    /// How many frames have a number by now: what the next one will be.
+    /// The number that the next frame will get, which is how many numbers are used.
     pub(crate) fn next_seq(&self) -> u64 {
         self.next
     }
 
-    /// Opens the call's stream. Comes first.
+    /// Opens the call's stream. Must come first.
     pub(crate) fn open(&mut self, now_s: u64) -> SealedFrame {
         debug_assert_eq!(self.next, 0, "opened once");
         self.numbered(FrameKind::Open, Bytes::new(), now_s)
     }
 
-    /// A frame with content. Not for [`FrameKind::End`]: see [`FrameSealer::end`].
+    /// Signs a frame with content. Not for [`FrameKind::End`]: see [`FrameSealer::end`].
     pub(crate) fn content(&mut self, kind: FrameKind, payload: Bytes, now_s: u64) -> SealedFrame {
         debug_assert!(matches!(kind, FrameKind::Item | FrameKind::Note | FrameKind::Ask | FrameKind::Piece));
         debug_assert!(self.next > 0, "after `open`");
         self.numbered(kind, payload, now_s)
     }
 
-    /// A sign of life. Its time is later than that of every frame before it, so a repeated one is none.
+    /// Signs a beat. Its `iat` is later than that of every frame before it, so a repeated beat is recognized.
     pub(crate) fn beat(&mut self, now_s: u64) -> SealedFrame {
         let iat = now_s.max(self.last_iat.saturating_add(1));
         self.signed(FrameKind::Beat, self.next.saturating_sub(1), Bytes::new(), iat, false)
     }
 
-    /// The last frame.
+    /// Signs the last frame.
     pub(crate) fn end(mut self, payload: Bytes, now_s: u64) -> SealedFrame {
         self.numbered(FrameKind::End, payload, now_s)
     }
@@ -228,7 +228,7 @@ impl FrameSealer {
             Some(stem) if stem.iat == iat => stem,
             _ => self.texts.stem(iat, &self.key),
         };
-        // The order of the claims is that of `FrameClaims`.
+        // The claims are in the order of `FrameClaims`.
         let mut claims = String::with_capacity(256);
         claims.push_str(&stem.rest);
         b64_to(digest, &mut claims);
@@ -237,7 +237,7 @@ impl FrameSealer {
             let _ = write!(claims, r#","acc":"{}""#, self.digest.to_text());
         }
         claims.push('}');
-        // With the separator, a MAC's text and the two line ends, exactly: frames are kept. That of Ed25519 grows once.
+        // Room for separator, MAC and two line ends, exactly, since frames are kept. An Ed25519 signature makes it grow once.
         let mut block = String::with_capacity(stem.block.len() + (claims.len() * 4).div_ceil(3) + 48);
         block.push_str(&stem.block);
         b64_to(claims, &mut block);
@@ -257,7 +257,7 @@ impl FrameSealer {
 
 impl Texts {
     fn new(reply: &ReplyTo, iss: &str, request: &[u8; 32], key: &ReplyKey, replica: &str) -> Self {
-        // Names and subjects need no escaping; whatever they are, it is JSON.
+        // Names and subjects need no escaping; this makes the result JSON in any case.
         let json = |text: &str| serde_json::to_string(text).unwrap_or_default();
         let (algorithm, kid) = key.algorithm_and_kid();
         let header = ProofHeader { algorithm, kid: kid.to_owned(), typ: FRAME_TYP }.encode();
@@ -283,29 +283,29 @@ impl Texts {
 }
 
 impl SealedFrame {
-    /// Its number.
+    /// The frame's number.
     #[must_use]
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// What it is.
+    /// The frame's kind.
     #[must_use]
     pub fn kind(&self) -> FrameKind {
         self.kind
     }
 
-    /// Of a question: the digest of its proof.
+    /// The digest of a question's proof.
     pub(crate) fn question(&self) -> Option<&str> {
         self.question.as_deref()
     }
 
-    /// How many bytes are kept for it, and for keeping it.
+    /// How many bytes keeping the frame takes, overhead included.
     pub(crate) fn len(&self) -> usize {
         self.headers.len() + self.payload.len() + BESIDE
     }
 
-    /// Where it goes.
+    /// The subject to publish the frame on.
     #[must_use]
     pub fn to(&self) -> &str {
         self.to.as_str()
@@ -323,7 +323,7 @@ impl SealedFrame {
         &self.payload
     }
 
-    /// Publishes it, for the first time or again.
+    /// Publishes the frame, for the first time or again.
     ///
     /// Cancel safety: a dropped future may or may not have queued the message.
     pub(crate) async fn send(&self, session: &Session) -> Result<(), PublishError> {
@@ -331,7 +331,7 @@ impl SealedFrame {
     }
 }
 
-/// Without signature and payload, which holds results.
+/// Omits the signature, and the payload, which holds results.
 impl std::fmt::Debug for SealedFrame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SealedFrame")

@@ -1,5 +1,5 @@
-//! The caller's side of a stream of frames: in order, each once, to the end, or not at all (SPEC.md §25).
-//! Knows no time and no bus: it is told of what arrived, and says what that was.
+//! The caller's side of a stream of frames: in order, each once, up to the end, or not at all (SPEC.md §25).
+//! Knows neither time nor bus: it is given what arrives, and says what that was.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,47 +10,47 @@ use super::frame::{FrameKind, RunningDigest};
 use super::sign::{AcceptedFrame, Expectation};
 use crate::jose::{sha256, unb64_array};
 
-/// Puts the frames of one call in order. For programs that speak to the broker themselves: [`crate::client::Client`] does all
+/// Puts the frames of one call in order. For programs that talk to the broker themselves; [`crate::client::Client`] does all of this.
 /// of this.
 #[derive(Debug)]
 pub struct FrameReceiver {
     digest: RunningDigest,
     replica: Option<String>,
-    /// The number of the next frame that is taken.
+    /// The number of the next frame to accept.
     next: u64,
-    /// The highest number of which anything was heard; `None` before the first frame.
+    /// The highest number seen; `None` before the first frame.
     highest: Option<u64>,
-    /// The highest number that the service may use, but for `end`, which may have one more.
+    /// The highest number that the service may use, except for `end`, which may exceed it by one.
     limit: u64,
-    /// Frames beyond a gap.
+    /// Frames held because one before them is missing.
     held: BTreeMap<u64, Received>,
     held_bytes: usize,
     max_bytes: usize,
-    /// The latest `iat` of all frames, seconds since the Unix epoch.
+    /// The latest `iat` of all frames, in seconds since the Unix epoch.
     latest_iat: u64,
     ended: bool,
-    /// Why nothing more is taken.
+    /// Why no further frame is accepted.
     fault: Option<FrameFault>,
 }
 
-/// A frame whose every condition holds.
+/// A frame that has passed every check.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Received {
-    /// Its number.
+    /// The frame's number.
     pub seq: u64,
-    /// What it is.
+    /// The frame's kind.
     pub kind: FrameKind,
-    /// Its content.
+    /// The frame's content.
     pub payload: Bytes,
-    /// Of [`FrameKind::Ask`] only: by what its answer names it.
+    /// Only for [`FrameKind::Ask`]: how an answer refers to it.
     pub ask: Option<String>,
     acc: Option<String>,
     /// SHA-256 of the payload.
     digest: [u8; 32],
 }
 
-/// Without the payload, which holds results.
+/// Omits the payload, which holds results.
 impl std::fmt::Debug for Received {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Received")
@@ -61,39 +61,39 @@ impl std::fmt::Debug for Received {
     }
 }
 
-/// What a frame was.
+/// What a frame turned out to be.
 #[derive(Debug)]
 pub enum Taken {
-    /// These are next, in this order.
+    /// These frames are next, in this order.
     Next(Vec<Received>),
-    /// It tells of frames that are missing: ask for them again.
+    /// The frame shows that others are missing: ask for them again.
     Gap,
     /// The call is still running.
     Alive,
-    /// It was there before, and is no sign of life: anybody could have repeated it.
+    /// A duplicate, and no sign of life: anybody could have repeated it.
     Repeated,
 }
 
-/// Why a stream cannot go on. Its outcome is unknown.
+/// Why a stream cannot continue. Its outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameFault {
-    /// Signed by this service, and sent by another of its replicas than the first frame.
+    /// The frame is signed by this service, but came from another replica than the first frame.
     #[error("a frame came from another replica than the first one")]
     Replica,
-    /// More frames than the window allows, or more bytes.
+    /// The service sent more frames than the window allows, or more bytes.
     #[error("the service sent more than the window allows")]
     Window,
-    /// Two different frames have one number.
+    /// Two different frames have the same number.
     #[error("two frames have the same number")]
     Conflict,
-    /// The digest of all that was answered is another one than the service's.
+    /// Our digest of everything that was answered differs from the service's.
     #[error("the digest over all frames does not hold")]
     Digest,
 }
 
 impl FrameReceiver {
-    /// For the answer to `expected`, which was sent with this window, and at most `max_bytes` of frames beyond a gap.
+    /// A receiver of the answer to `expected`, which was sent with this window. It holds at most `max_bytes` of frames beyond a gap.
     #[must_use]
     pub fn new(expected: &Expectation, window: u64, max_bytes: usize) -> Self {
         Self {
@@ -111,13 +111,13 @@ impl FrameReceiver {
         }
     }
 
-    /// The replica that answers, once a frame has come.
+    /// The replica that answers, once a frame has arrived.
     #[must_use]
     pub fn replica(&self) -> Option<&str> {
         self.replica.as_deref()
     }
 
-    /// The last number that was taken, without a gap, and handed on.
+    /// The last number that was accepted without a gap, and handed on.
     #[must_use]
     pub fn last(&self) -> Option<u64> {
         self.next.checked_sub(1)
@@ -129,21 +129,21 @@ impl FrameReceiver {
         self.highest.is_some_and(|highest| highest >= self.next)
     }
 
-    /// Whether the last frame was taken.
+    /// Whether the last frame was accepted.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.ended
     }
 
-    /// The service may send up to this number: what was acknowledged, and the window.
+    /// Lets the service send up to this number: the acknowledged frames plus the window.
     pub fn allow(&mut self, limit: u64) {
         self.limit = self.limit.max(limit);
     }
 
-    /// A frame whose signature and binding hold.
+    /// Takes a frame whose signature and binding are valid.
     ///
     /// # Errors
-    /// [`FrameFault`]: the stream is over, and nothing more is taken; the same for whatever comes after it.
+    /// [`FrameFault`]: the stream is over, and nothing more is accepted; every later frame gets the same error.
     pub fn take(&mut self, frame: AcceptedFrame, payload: Bytes) -> Result<Taken, FrameFault> {
         if let Some(fault) = self.fault {
             return Err(fault);
@@ -152,7 +152,7 @@ impl FrameReceiver {
         let taken = self.judge(frame, payload);
         if let Err(fault) = taken {
             self.fault = Some(fault);
-            // What is not handed on was not taken.
+            // Frames that are not handed on do not count as accepted.
             self.next = next;
             self.held.clear();
             self.held_bytes = 0;
@@ -188,7 +188,7 @@ impl FrameReceiver {
         }
         self.latest_iat = self.latest_iat.max(claims.iat);
         self.highest = self.highest.max(Some(seq));
-        // What was signed is the digest of the payload: it need not be made again.
+        // The signature covers the payload's digest, so there is no need to compute it again.
         let digest = unb64_array(&claims.dig).unwrap_or_else(|| sha256(&payload));
         let frame = Received { seq, kind: claims.knd, payload, ask, acc: claims.acc, digest };
         if seq > self.next {

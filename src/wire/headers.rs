@@ -1,32 +1,32 @@
 //! A header block as bytes, and the lines in it.
-//! Never repairs one: what is not exactly of the form is malformed as a whole.
+//! Never repairs a block: any deviation from the form makes all of it malformed.
 
 use bytes::Bytes;
 
-/// The header block of one message, as it is on the wire: `NATS/1.0`, lines `Name: value`, an empty line. Empty if the
+/// The header block of one message, as on the wire: `NATS/1.0`, lines `Name: value`, an empty line. Empty if the
 /// message has no headers. Nothing in it has been checked.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct HeaderBlock(Bytes);
 
-/// The block is not of the form that [`HeaderBlock`] describes.
+/// The error for a block that does not have the form of a [`HeaderBlock`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed header block")]
 pub(crate) struct Malformed;
 
-/// One line: the name, what follows the colon and at most one space, and the length of all of it on the wire.
+/// One line: the name, the value after the colon and at most one space, and the length of the line on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Line<'b> {
     pub(crate) name: &'b str,
     pub(crate) value: &'b str,
-    /// The line end included.
+    /// Including the line end.
     pub(crate) bytes: usize,
 }
 
-/// What is on the version line besides the version.
+/// What the version line contains besides the version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     None,
-    /// Such as 503, from the broker itself.
+    /// A status such as 503, from the broker itself.
     Code(u16),
 }
 
@@ -34,14 +34,14 @@ const VERSION: &[u8] = b"NATS/1.0";
 const END: &[u8] = b"\r\n";
 
 impl HeaderBlock {
-    /// A block of these lines. One in which a line would end is left out: its rest would be another header.
+    /// A block of these lines. A line that contains a line break is left out: the rest of it would be another header.
     #[must_use]
     pub fn of(lines: &[(&str, &str)]) -> Self {
         let bytes: usize = lines.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
         let mut block = Vec::with_capacity(VERSION.len() + 2 * END.len() + bytes);
         block.extend_from_slice(VERSION);
         block.extend_from_slice(END);
-        // To the end even if one is found: so the compiler looks at many of them at once.
+        // Scans to the end even if one is found, so that the compiler can vectorize the loop.
         let is_one_line = |text: &str| !text.bytes().fold(false, |any, byte| any | matches!(byte, b'\r' | b'\n'));
         for (name, value) in lines.iter().filter(|(name, value)| is_one_line(name) && is_one_line(value)) {
             for part in [name.as_bytes(), b": ", value.as_bytes(), END] {
@@ -52,18 +52,18 @@ impl HeaderBlock {
         Self(block.into())
     }
 
-    /// The bytes.
+    /// The bytes of the block.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// A part of it, which shares its bytes.
+    /// Returns a part of the block that shares its bytes.
     pub(crate) fn part(&self, of_it: &str) -> Bytes {
         self.0.slice_ref(of_it.as_bytes())
     }
 
-    /// How many bytes it has.
+    /// The length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
@@ -75,8 +75,8 @@ impl HeaderBlock {
         self.0.is_empty()
     }
 
-    /// Reads the version line, and gives what comes after it line by line. One malformed line makes all of it malformed:
-    /// go through all of them before believing one.
+    /// Reads the version line, and returns an iterator over the lines after it. One malformed line makes the whole
+    /// block malformed: read all lines before relying on any.
     pub(crate) fn read(&self) -> Result<(Status, Lines<'_>), Malformed> {
         if self.0.is_empty() {
             return Ok((Status::None, Lines { rest: END }));
@@ -98,17 +98,17 @@ impl HeaderBlock {
             }
             _ => return Err(Malformed),
         };
-        // At least the empty line follows.
+        // At least the empty line must follow.
         if rest.is_empty() { Err(Malformed) } else { Ok((status, Lines { rest })) }
     }
 
-    /// Whether it is the broker's word that nobody is subscribed. Anybody can write that.
+    /// Whether the block has the broker's status for "no responders". Anybody can write it.
     pub(crate) fn says_no_responders(&self) -> bool {
         matches!(self.read(), Ok((Status::Code(503), _)))
     }
 }
 
-/// The lines of a block, and its end.
+/// The lines of a block, up to its end.
 #[derive(Debug)]
 pub(crate) struct Lines<'b> {
     rest: &'b [u8],
@@ -117,10 +117,10 @@ pub(crate) struct Lines<'b> {
 impl<'b> Iterator for Lines<'b> {
     type Item = Result<Line<'b>, Malformed>;
 
-    /// `None` after the empty line, if nothing follows it.
+    /// Returns `None` after the empty line, if nothing follows it.
     fn next(&mut self) -> Option<Self::Item> {
         let Some((line, rest)) = cut(self.rest) else {
-            // Nothing is left after an error, and everything was read after the end.
+            // After an error nothing is left, and after the end everything has been read.
             return (!std::mem::take(&mut self.rest).is_empty()).then_some(Err(Malformed));
         };
         if line.is_empty() {
@@ -130,16 +130,16 @@ impl<'b> Iterator for Lines<'b> {
         let parsed = parse(line);
         self.rest = if parsed.is_some() { rest } else { &[] };
         if parsed.is_some() && rest.is_empty() {
-            // The empty line is missing.
+            // The empty line at the end is missing.
             return Some(Err(Malformed));
         }
         Some(parsed.ok_or(Malformed))
     }
 }
 
-/// The first line without its end, and what follows. A line feed alone ends nothing.
+/// Splits off the first line, without its line end. A line feed alone does not end a line.
 fn cut(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    // By sixteen, which the compiler compares at once: most of a block is one long value.
+    // In chunks of sixteen, which the compiler compares at once: most of a block is one long value.
     let returns = |chunk: &&[u8]| !chunk.iter().fold(false, |any, byte| any | (*byte == b'\r'));
     let before = 16 * bytes.chunks_exact(16).take_while(returns).count();
     let rest = bytes.get(before..)?;
@@ -148,7 +148,7 @@ fn cut(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((line, rest.get(END.len()..)?))
 }
 
-/// `name:value` or `name: value`. A name is printable ASCII without blanks, so a folded line is none; nothing is trimmed.
+/// Parses `name:value` or `name: value`. A name is printable ASCII without blanks, so a folded line is malformed; nothing is trimmed.
 fn parse(line: &[u8]) -> Option<Line<'_>> {
     let colon = line.iter().position(|byte| *byte == b':')?;
     let (name, value) = (line.get(..colon)?, line.get(colon + 1..)?);
@@ -163,7 +163,7 @@ fn parse(line: &[u8]) -> Option<Line<'_>> {
     Some(Line { name: text(name)?, value: text(value)?, bytes: line.len() + END.len() })
 }
 
-/// No control characters but the tab. A carriage return within a value is one.
+/// Allows no control characters except the tab, so no carriage return within a value.
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= 0x20 && byte != 0x7f)
 }
@@ -180,7 +180,7 @@ impl From<&HeaderBlock> for HeaderBlock {
     }
 }
 
-/// As async-nats would put it on the wire.
+/// The block that async-nats would put on the wire.
 impl From<&async_nats::HeaderMap> for HeaderBlock {
     fn from(headers: &async_nats::HeaderMap) -> Self {
         if headers.is_empty() {
@@ -198,7 +198,7 @@ impl From<async_nats::HeaderMap> for HeaderBlock {
     }
 }
 
-/// Without what it holds: tokens and signatures.
+/// Omits the content: tokens and signatures.
 impl std::fmt::Debug for HeaderBlock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "HeaderBlock({} bytes)", self.0.len())

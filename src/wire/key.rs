@@ -1,4 +1,4 @@
-//! The keys that sign and verify messages. Never prints a secret, and wipes secret bytes when dropped.
+//! The keys that sign and verify messages. Never prints a secret, and wipes secret bytes on drop.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use super::proof::is_kid;
 #[derive(Clone)]
 pub struct HmacKey {
     bytes: Zeroizing<[u8; 32]>,
-    // Keyed once: keying for each message costs 17 % more (our measurement, 512-byte messages).
+    // Keyed once: keying it for each message would cost 17 % more (our measurement, 512-byte messages).
     keyed: Hmac<Sha256>,
 }
 
 impl HmacKey {
-    /// The key of these bytes, as a key ring stores it.
+    /// Makes a key of these bytes, as a key ring stores it.
     #[must_use]
     pub fn new(bytes: [u8; 32]) -> Self {
         let bytes = Zeroizing::new(bytes);
@@ -33,9 +33,9 @@ impl HmacKey {
         Self { bytes, keyed }
     }
 
-    /// HKDF-SHA256 (RFC 5869) from an agent's master secret: empty salt, `info` = `nats-rpc-v1|<audience>|<kid>`.
+    /// Derives the key by HKDF-SHA256 (RFC 5869) from an agent's master secret: empty salt, `info` = `nats-rpc-v1|<audience>|<kid>`.
     ///
-    /// A service holds derived keys only, so a service that is broken into cannot sign as the agent to another one.
+    /// A service holds only derived keys, so a compromised service cannot sign as the agent towards another one.
     #[must_use]
     pub fn derive(master: &[u8], audience: &Audience, kid: &str) -> Self {
         let info = format!("nats-rpc-v1|{audience}|{kid}");
@@ -58,14 +58,14 @@ impl HmacKey {
         mac.finalize().into_bytes().into()
     }
 
-    /// For many messages that all begin so.
+    /// A MAC for many messages with the same beginning.
     pub(super) fn begin(&self, beginning: &[u8]) -> PartialMac {
         let mut mac = self.keyed.clone();
         mac.update(beginning);
         PartialMac(mac)
     }
 
-    /// Compares in constant time; any other length than 32 bytes is refused.
+    /// Compares in constant time; refuses any length other than 32 bytes.
     pub(crate) fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
         let mut mac = self.keyed.clone();
         mac.update(message);
@@ -77,7 +77,7 @@ impl HmacKey {
 pub(super) struct PartialMac(Hmac<Sha256>);
 
 impl PartialMac {
-    /// The MAC over all of it.
+    /// The MAC over the whole message.
     pub(super) fn finish(&self, rest: &[u8]) -> [u8; 32] {
         let mut mac = self.0.clone();
         mac.update(rest);
@@ -91,7 +91,7 @@ impl fmt::Debug for PartialMac {
     }
 }
 
-/// A 32-byte key padded to the hash's block (RFC 2104 §2).
+/// Pads a 32-byte key to the hash's block size (RFC 2104 §2).
 trait IntoBlock {
     fn into_block(self) -> hmac::digest::Key<Hmac<Sha256>>;
 }
@@ -119,7 +119,7 @@ pub(crate) struct SignatureBytes {
 }
 
 impl SignatureBytes {
-    /// None is longer than that of Ed25519. What is longer becomes the empty one, which holds for no message either.
+    /// No signature is longer than an Ed25519 one. A longer one becomes empty, which is valid for no message either.
     pub(super) fn of(signature: &[u8]) -> Self {
         let mut bytes = [0; 64];
         let length = match bytes.get_mut(..signature.len()) {
@@ -139,14 +139,14 @@ impl AsRef<[u8]> for SignatureBytes {
     }
 }
 
-/// `N` bytes from the operating system.
+/// Returns `N` random bytes from the operating system.
 pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], KeyError> {
     let mut bytes = [0_u8; N];
     aws_lc_rs::rand::SecureRandom::fill(&SystemRandom::new(), &mut bytes).map_err(|_| KeyError::Random)?;
     Ok(bytes)
 }
 
-/// An Ed25519 key pair that remembers its seed, for writing it to a file.
+/// An Ed25519 key pair that keeps its seed, so that it can be written to a file.
 pub(super) struct Pair {
     seed: Zeroizing<[u8; 32]>,
     pair: Ed25519KeyPair,
@@ -163,8 +163,8 @@ impl Pair {
         crate::jose::b64(self.pair.public_key().as_ref())
     }
 
-    /// The public half. A seed never makes a point of small order (RFC 8032 §5.1.5: the scalar is clamped), so a failure
-    /// here is one of the library.
+    /// The public half. A seed never yields a point of small order (RFC 8032 §5.1.5: the scalar is clamped), so a
+    /// failure here would be the library's.
     fn public(&self) -> Result<Ed25519Public, KeyError> {
         let bytes = self.pair.public_key().as_ref().try_into().map_err(|_| KeyError::Ed25519)?;
         Ed25519Public::new(bytes)
@@ -202,7 +202,7 @@ impl AgentKey {
         Self::with(kid, AgentSecret::Pair(Box::new(Pair::from_seed(seed)?)))
     }
 
-    /// A new key of random bytes.
+    /// Generates a key from random bytes.
     ///
     /// # Errors
     /// [`KeyError::Kid`], [`KeyError::Random`].
@@ -236,7 +236,7 @@ impl AgentKey {
         }
     }
 
-    /// The secret bytes: the HMAC master secret or the Ed25519 seed. For writing a credentials file.
+    /// The secret bytes, for writing a credentials file: the HMAC master secret or the Ed25519 seed.
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         match &self.secret {
@@ -245,7 +245,7 @@ impl AgentKey {
         }
     }
 
-    /// The key that the service `audience` holds for this agent; `None` for an Ed25519 key, of which a service holds
+    /// The key that the service `audience` holds for this agent; `None` for an Ed25519 key, for which the service holds
     /// [`AgentKey::public`].
     #[must_use]
     pub fn derived(&self, audience: &Audience) -> Option<HmacKey> {
@@ -272,7 +272,7 @@ impl AgentKey {
         }
     }
 
-    /// The signing function towards one service.
+    /// The signing key towards one service.
     pub(super) fn signer(&self, audience: &Audience) -> Result<SignWith, KeyError> {
         Ok(match &self.secret {
             AgentSecret::Master(master) => SignWith::Hmac(Arc::new(HmacKey::derive(master, audience, &self.kid))),
@@ -287,9 +287,9 @@ impl fmt::Debug for AgentKey {
     }
 }
 
-/// A secret bound to one service.
+/// A secret for requests to one service.
 pub(super) enum SignWith {
-    /// Shared with what each answer is judged by.
+    /// Shared with the [`Expectation`](super::Expectation) of each answer.
     Hmac(Arc<HmacKey>),
     Pair(Box<Pair>),
 }
@@ -311,7 +311,7 @@ pub struct ServiceKey {
 }
 
 impl ServiceKey {
-    /// A key pair from its seed.
+    /// Makes a key pair from its seed.
     ///
     /// # Errors
     /// [`KeyError::Kid`] when `kid` does not begin with `svc:<audience>:`, [`KeyError::Ed25519`].
@@ -325,7 +325,7 @@ impl ServiceKey {
         Ok(Self { kid: kid.to_owned(), pair, public })
     }
 
-    /// A new key pair.
+    /// Generates a key pair.
     ///
     /// # Errors
     /// [`KeyError::Kid`], [`KeyError::Random`].
@@ -345,14 +345,14 @@ impl ServiceKey {
         &self.pair.seed
     }
 
-    /// What clients pin.
+    /// The public key, which clients pin.
     #[must_use]
     pub fn public(&self) -> ServicePublicKey {
         ServicePublicKey { kid: self.kid.clone(), key: self.public.clone() }
     }
 
-    /// The key under which replicas prove to each other what they store, by HKDF-SHA256 from the seed. No agent's key is derived
-    /// with this text: a key id has no blanks.
+    /// The key with which replicas authenticate what they store to each other, derived from the seed by HKDF-SHA256. No
+    /// agent's key can be derived with the same text: a key id contains no blanks.
     pub(crate) fn store_key(&self, audience: &Audience) -> HmacKey {
         HmacKey::derive(self.pair.seed.as_slice(), audience, "stored outcomes")
     }
@@ -368,7 +368,7 @@ impl fmt::Debug for ServiceKey {
     }
 }
 
-/// A service's public key, as a client pins it.
+/// A service's public key, as clients pin it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePublicKey {
     kid: String,
@@ -376,10 +376,10 @@ pub struct ServicePublicKey {
 }
 
 impl ServicePublicKey {
-    /// A pinned key: key id and base64url public key.
+    /// A pinned key from its key id and its public key in base64url.
     ///
     /// # Errors
-    /// [`KeyError`] when one of them is not well-formed.
+    /// [`KeyError`] when either is malformed.
     pub fn new(kid: &str, x: &str) -> Result<Self, KeyError> {
         if !is_kid(kid) || !kid.starts_with("svc:") {
             return Err(KeyError::Kid);
@@ -405,8 +405,8 @@ mod tests {
     use super::*;
     use zeroize::ZeroizeOnDrop;
 
-    /// Fails, or does not compile, without the feature `zeroize` of `hmac` and `sha2`: an HMAC is two states of its hash,
-    /// which wipe themselves.
+    /// Fails, or does not compile, without the feature `zeroize` of `hmac` and `sha2`: an HMAC consists of two hash
+    /// states, which wipe themselves.
     #[test]
     fn keyed_states_are_wiped() {
         fn is_wiped<T: ZeroizeOnDrop>() {}

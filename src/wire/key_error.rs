@@ -1,6 +1,6 @@
-//! Why a key cannot be used. Never holds anything of the key.
+//! Why a key cannot be used. Never contains any part of the key.
 
-/// A key cannot be used.
+/// The error for a key that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The key id is not 1 to 128 bytes of `[A-Za-z0-9._:/-]`.
@@ -15,10 +15,10 @@ pub enum KeyError {
     /// Not 32 bytes, or not a key of this curve.
     #[error("not an Ed25519 key of 32 bytes")]
     Ed25519,
-    /// An Ed25519 public key under which somebody without its private key could sign, or a second text of a key.
-    #[error("an Ed25519 key of small order, or not in its canonical encoding: take one that `sealwire keys` has made")]
+    /// An Ed25519 public key for which somebody could sign without the private key, or a second encoding of a key.
+    #[error("an Ed25519 key of small order, or not in its canonical encoding: use one made by `sealwire keys`")]
     Point,
-    /// The operating system gave no random bytes.
-    #[error("the operating system gave no random bytes")]
+    /// The operating system returned no random bytes.
+    #[error("the operating system returned no random bytes")]
     Random,
 }

@@ -1,4 +1,4 @@
-//! The number a message is used once with. Never accepts two spellings of one number.
+//! The random number that a message uses once. Never accepts two encodings of the same number.
 
 use std::fmt;
 use std::ops::Deref;
@@ -7,7 +7,7 @@ use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// Sixteen random bytes that make a message unique among its owner's; the proof's `jti`.
+/// Sixteen random bytes that make a message unique among its owner's messages; the proof's `jti`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Nonce([u8; 16]);
 
@@ -26,13 +26,13 @@ impl Nonce {
 
     /// Reads 22 characters of unpadded base64url; `None` for any other text.
     ///
-    /// The two characters' worth of spare bits must be zero, else four texts would name one nonce.
+    /// The four spare bits of the last character must be zero, otherwise sixteen texts would encode the same nonce.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         if text.len() != TEXT_LEN {
             return None;
         }
-        // The decoder asks for room in whole groups: 18 bytes for 22 characters.
+        // The decoder needs room in whole groups: 18 bytes for 22 characters.
         let mut room = [0; 18];
         let len = URL_SAFE_NO_PAD.decode_slice(text, &mut room).ok()?;
         room.get(..len)?.try_into().ok().map(Self)
@@ -44,7 +44,7 @@ impl Nonce {
         self.text().to_string()
     }
 
-    /// The same without an allocation.
+    /// Like [`to_text`](Self::to_text), without an allocation.
     pub(crate) fn text(self) -> NonceText {
         let mut text = [0; TEXT_LEN];
         let written = URL_SAFE_NO_PAD.encode_slice(self.0, &mut text);
@@ -53,7 +53,7 @@ impl Nonce {
     }
 }
 
-/// A nonce's text. With the agent it names a message in every log line.
+/// A nonce as text. Together with the agent it identifies a message in every log line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NonceText([u8; TEXT_LEN]);
 
@@ -61,7 +61,7 @@ impl Deref for NonceText {
     type Target = str;
 
     fn deref(&self) -> &str {
-        // INVARIANT: it was encoded, which gives ASCII.
+        // INVARIANT: base64url text, which is ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
@@ -78,7 +78,7 @@ impl fmt::Debug for Nonce {
     }
 }
 
-/// 16 bytes in base64 without padding.
+/// The length of 16 bytes in base64 without padding.
 const TEXT_LEN: usize = 22;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! What a replica says about itself, signed by its service and bound to the question: SPEC.md §18.
-//! Never believes a word of an answer before its signature holds, whoever may publish where it arrived.
+//! Never trusts any part of an answer before its signature is verified, whoever may publish to the subject it arrived on.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use super::seal::AUTHENTICATION_INFO;
 use super::sign::{Unverifiable, proof_of};
 use crate::jose::{b64, integer, sha256_b64, unb64};
 
-/// The type of the proof: of no use as an answer to a call, nor the other way round.
+/// The `typ` of the proof, so that it cannot serve as an answer to a call, nor the other way round.
 const TYP: &str = "nats-rpc-v1-srv+jwt";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ struct Claims {
     to: String,
     #[serde(deserialize_with = "integer")]
     iat: u64,
-    /// The asker's, as it came.
+    /// The nonce of the question, unchanged.
     nonce: String,
     /// base64url(SHA-256(answer)).
     dig: String,
@@ -45,7 +45,7 @@ pub(crate) struct Presence<'a> {
 }
 
 impl Presence<'_> {
-    /// The answer's header.
+    /// Signs the answer: returns its header block.
     pub(crate) fn sign(&self, key: &ServiceKey) -> HeaderBlock {
         let header = ProofHeader { algorithm: ProofAlgorithm::EdDsa, kid: key.kid().to_owned(), typ: TYP };
         let claims = Claims {
@@ -62,7 +62,7 @@ impl Presence<'_> {
     }
 }
 
-/// A question to the replicas of a service: its answers are bound to it.
+/// A question to the replicas of a service. Answers are bound to it.
 #[derive(Debug)]
 pub(crate) struct Question {
     audience: Audience,
@@ -70,22 +70,22 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// A new question.
+    /// Makes a new question.
     pub(crate) fn new(audience: Audience) -> Self {
         Self { audience, nonce: Nonce::random() }
     }
 
-    /// What is sent as its payload.
+    /// The payload to send.
     pub(crate) fn payload(&self) -> String {
         self.nonce.to_text()
     }
 
-    /// The nonce of a question in a request's payload; `None` if whoever asks wants no proof.
+    /// The nonce in the payload of a question; `None` if the asker wants no proof.
     pub(crate) fn nonce(payload: &[u8]) -> Option<Nonce> {
         Nonce::from_text(std::str::from_utf8(payload).ok()?)
     }
 
-    /// Checks an answer that arrived on `subject` from a replica that calls itself `instance`, under the service's keys.
+    /// Checks an answer that arrived on `subject` from a replica that calls itself `instance`, with the service's keys.
     pub(crate) fn accept(
         &self,
         subject: &str,
@@ -136,7 +136,7 @@ mod tests {
         ServiceKey::new(&format!("svc:prod/{service}:1"), &audience(service), [seed; 32]).unwrap()
     }
 
-    /// An answer to `question` that is right in everything.
+    /// A valid answer to `question`.
     fn answer<'a>(audience: &'a Audience, question: &Question) -> Presence<'a> {
         Presence { audience, instance: "B", to: TO, nonce: question.nonce, payload: b"{}", now_s: NOW }
     }
@@ -156,7 +156,7 @@ mod tests {
         let (audience, key) = (audience("math"), key("math", 1));
         let question = Question::new(audience.clone());
         assert_eq!(accept(&question, &answer(&audience, &question).sign(&key)), Ok(()));
-        // Whatever the replica's clock says: the nonce is what makes the answer a new one.
+        // Whatever the replica's clock says: the nonce proves that the answer is new.
         let behind = Presence { now_s: 0, ..answer(&audience, &question) };
         assert_eq!(accept(&question, &behind.sign(&key)), Ok(()));
         assert_eq!(Question::nonce(question.payload().as_bytes()), Some(question.nonce));
@@ -182,7 +182,7 @@ mod tests {
         for (wrong, expected) in cases {
             assert_eq!(accept(&question, &wrong.sign(&own)), Err(expected), "{wrong:?}");
         }
-        // Another service's key, and another key under this one's id.
+        // Another service's key, and another key with this one's id.
         assert_eq!(accept(&question, &right().sign(&key("bank", 1))), Err(Unverifiable::Key));
         assert_eq!(accept(&question, &right().sign(&key("math", 2))), Err(Unverifiable::Signature));
         assert_eq!(accept(&question, &HeaderBlock::default()), Err(Unverifiable::Unsigned));
@@ -190,11 +190,11 @@ mod tests {
             accept(&question, &Bytes::from_static(b"NATS/1.0\r\nA: b\rc\r\n\r\n").into()),
             Err(Unverifiable::Headers)
         );
-        // Twice, also in another spelling.
+        // Repeated, also in another case.
         let value = value(&right().sign(&own));
         let twice = HeaderBlock::of(&[(AUTHENTICATION_INFO, &value), ("authentication-info", &value)]);
         assert_eq!(accept(&question, &twice), Err(Unverifiable::Repeated));
-        // Any byte changed.
+        // Any one byte changed.
         for index in 0..value.len() {
             let mut bytes = value.clone().into_bytes();
             bytes[index] = if bytes[index] == b'A' { b'B' } else { b'A' };
@@ -219,11 +219,11 @@ mod tests {
         assert_eq!(accept(&question, &headers), Err(Unverifiable::Malformed));
     }
 
-    /// The published ones: what is good is signed to the byte as it is there.
+    /// The published vectors: the good ones are reproduced byte for byte.
     /// SPEC.md §24.
     #[test]
     fn the_vectors_are_judged_as_they_say() {
-        // Not included: an image is built from `src` without the tests.
+        // Read at run time: an image is built from `src` without the tests.
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/nats-rpc-v1.json");
         let vectors: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
         let key = &vectors["service_keys"][0];

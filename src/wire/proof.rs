@@ -1,5 +1,5 @@
-//! The proof: a JWS over one message, its strict header and its strict claims. Knows no keys.
-//! Never reads a claim before the signature over it has been checked: callers ask for claims only then.
+//! The proof: a JWS over one message, with a strict header and strict claims. Knows no keys.
+//! Never reads a claim before the signature over it has been verified: callers ask for claims only then.
 
 use std::borrow::Cow;
 
@@ -11,16 +11,16 @@ use crate::jose::{b64_to, integer, optional_integer, unb64_in};
 
 /// The authentication scheme of the header.
 pub(crate) const SCHEME: &str = "NatsRpc";
-/// The type of a request's proof; it is also the protocol's version.
+/// The `typ` of a request's proof, which is also the protocol's version.
 pub(crate) const REQUEST_TYP: &str = "nats-rpc-v1+jwt";
-/// The type of an answer's proof.
+/// The `typ` of an answer's proof.
 pub(crate) const REPLY_TYP: &str = "nats-rpc-v1-reply+jwt";
 
-/// What follows the scheme and exactly one space, if every byte of it is of `token68` (RFC 9110 §11.2).
+/// What follows the scheme and exactly one space, if all of it is `token68` (RFC 9110 §11.2).
 pub(super) fn credentials(value: &str) -> Option<&str> {
     let rest = value.strip_prefix(SCHEME)?.strip_prefix(' ')?;
     let token68 = |byte: u8| matches!(byte, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'+' | b'/' | b'=');
-    // To the end even if one is wrong: so the compiler looks at many of them at once.
+    // Scans to the end even if one byte is wrong, so that the compiler can vectorize the loop.
     let all = rest.bytes().fold(true, |all, byte| all & token68(byte));
     (!rest.is_empty() && all).then_some(rest)
 }
@@ -34,17 +34,17 @@ pub enum ProofError {
     /// A part is not canonical, unpadded base64url.
     #[error("not canonical base64url")]
     Encoding,
-    /// The header is not exactly `alg`, `kid` and `typ` of the right kind.
+    /// The header is not exactly `alg`, `kid` and `typ` with allowed values.
     #[error("header outside its grammar")]
     Header,
-    /// The claims are not one JSON object.
-    #[error("claims that are no JSON object")]
+    /// The claims are not a JSON object.
+    #[error("claims that are not a JSON object")]
     Claims,
-    /// A claim is missing, is there twice, is not one of the protocol's, or is outside its grammar; which one.
+    /// A claim is missing, repeated, unknown or outside its grammar; this one.
     #[error("the claim `{0}` is missing, repeated, unknown or outside its grammar")]
     Claim(&'static str),
-    /// The message may live longer than this service's window, or not at all.
-    #[error("the claims `iat` and `exp` are {lifetime_s} s apart, and this service takes 1 to {window_s} s")]
+    /// The message's lifetime exceeds this service's window, or is zero.
+    #[error("the claims `iat` and `exp` are {lifetime_s} s apart, and this service accepts 1 to {window_s} s")]
     Lifetime {
         /// `exp - iat` in seconds; 0 if `exp` comes first.
         lifetime_s: u64,
@@ -61,7 +61,7 @@ pub(crate) struct ProofHeader {
     pub(crate) typ: &'static str,
 }
 
-// `deny_unknown_fields` and the derived duplicate check make the header exact; member names compare after unescaping.
+// `deny_unknown_fields` and the derived duplicate check make the header exact; member names are compared after unescaping.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HeaderText<'t> {
@@ -101,7 +101,7 @@ impl ProofHeader {
     }
 }
 
-/// Algorithm and key id of a header that is written as everybody writes it, and as [`encode_header`] does: others are read as JSON.
+/// Parses a header that is written the usual way, as [`encode_header`] writes it; others are parsed as JSON.
 fn usual_header<'b>(bytes: &'b [u8], typ: &str) -> Option<(ProofAlgorithm, &'b str)> {
     let rest = bytes.strip_prefix(br#"{"alg":""#)?;
     let (algorithm, rest) = match rest.split_at_checked(5)? {
@@ -111,13 +111,13 @@ fn usual_header<'b>(bytes: &'b [u8], typ: &str) -> Option<(ProofAlgorithm, &'b s
     };
     let rest = rest.strip_prefix(br#"","kid":""#)?.strip_suffix(br#""}"#)?.strip_suffix(typ.as_bytes())?;
     let kid = std::str::from_utf8(rest.strip_suffix(br#"","typ":""#)?).ok()?;
-    // No byte of a key id ends a text of JSON or escapes anything in it.
+    // No byte of a key id ends a JSON string or needs escaping.
     is_kid(kid).then_some((algorithm, kid))
 }
 
-/// A header as base64url, at the end of a text.
+/// Appends a header as base64url.
 pub(super) fn encode_header(algorithm: ProofAlgorithm, kid: &str, typ: &str, text: &mut String) {
-    // No byte of a key id ends a text of JSON or escapes anything in it.
+    // No byte of a key id ends a JSON string or needs escaping.
     debug_assert!(is_kid(kid), "a key id");
     let mut room = [0; 256];
     let mut at = 0;
@@ -147,7 +147,7 @@ pub struct ProofClaims<T = String> {
     /// When it was signed: whole seconds since the Unix epoch.
     #[serde(deserialize_with = "integer")]
     pub iat: u64,
-    /// From when on it is refused: whole seconds since the Unix epoch.
+    /// From when on the message is refused: whole seconds since the Unix epoch.
     #[serde(deserialize_with = "integer")]
     pub exp: u64,
     /// The nonce: 16 random bytes as 22 characters of base64url.
@@ -162,30 +162,30 @@ pub struct ProofClaims<T = String> {
     /// The idempotency key: 1 to 128 printable ASCII characters.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_string")]
     pub idk: Option<String>,
-    /// How many frames beyond the acknowledged ones the caller takes, 1 to 1,024. Without it no frame is sent.
+    /// How many frames beyond the acknowledged ones the caller accepts, 1 to 1,024. Without it, no frame is sent.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_integer")]
     pub win: Option<u64>,
-    /// A W3C `traceparent` of version 00. No decision reads it.
+    /// A W3C `traceparent` of version 00. No decision depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_string")]
     pub tp: Option<String>,
 }
 
-/// The largest window of frames.
+/// The largest frame window.
 pub(crate) const MAX_WINDOW: u64 = 1024;
 
 /// The longest deadline in milliseconds.
 pub(crate) const MAX_TIMEOUT_MS: u64 = 600_000;
 
-/// More bytes than most proofs' claims have. Those of others are decoded elsewhere.
+/// More bytes than the claims of most proofs need. Longer ones are decoded into a buffer of their own.
 pub(crate) const USUAL_CLAIMS: usize = 768;
 
 impl<'b> ProofClaims<Cow<'b, str>> {
-    /// Parses claims from base64url, with the nonce. `room` is for their text.
+    /// Parses claims and their nonce from base64url, using `room` for the decoded text.
     pub(crate) fn parse(part: impl AsRef<[u8]>, room: &'b mut [u8; USUAL_CLAIMS]) -> Result<(Self, Nonce), ProofError> {
         let claims = match unb64_in(part, room).ok_or(ProofError::Encoding)? {
             Cow::Borrowed(bytes) => match object::<ProofClaims<&str>>(bytes) {
                 Some(claims) => claims.map(Cow::Borrowed),
-                // A member may be written with escapes, which only an owned text has without.
+                // A string may be written with escapes, which can only be resolved into an owned string.
                 None => Self::owned(bytes)?,
             },
             Cow::Owned(bytes) => Self::owned(&bytes)?,
@@ -196,7 +196,7 @@ impl<'b> ProofClaims<Cow<'b, str>> {
         if !claims.idk.as_deref().is_none_or(is_idempotency_key) {
             return Err(ProofError::Claim("idk"));
         }
-        // Who takes frames says until when: nothing else ends a call that goes on sending.
+        // A caller that accepts frames must set a deadline: nothing else ends a call that keeps sending.
         if !claims.win.is_none_or(|win| (1..=MAX_WINDOW).contains(&win) && claims.tmo.is_some()) {
             return Err(ProofError::Claim("win"));
         }
@@ -264,7 +264,7 @@ pub(crate) fn is_traceparent(text: &str) -> bool {
     }
 }
 
-/// An optional string that may be absent, but not `null`.
+/// Reads an optional string: it may be absent, but not `null`.
 pub(super) fn some_string<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     String::deserialize(deserializer).map(Some)
 }
@@ -282,12 +282,12 @@ pub(crate) struct ReplyClaims<T = String> {
 }
 
 impl<'b> ReplyClaims<Cow<'b, str>> {
-    /// Parses claims from base64url. `room` is for their text.
+    /// Parses claims from base64url, using `room` for the decoded text.
     pub(crate) fn parse(part: &str, room: &'b mut [u8; USUAL_CLAIMS]) -> Result<Self, ProofError> {
         match unb64_in(part, room).ok_or(ProofError::Encoding)? {
             Cow::Borrowed(bytes) => match object::<ReplyClaims<&str>>(bytes) {
                 Some(claims) => Ok(claims.map(Cow::Borrowed)),
-                // A member may be written with escapes, which only an owned text has without.
+                // A string may be written with escapes, which can only be resolved into an owned string.
                 None => Self::owned(bytes),
             },
             Cow::Owned(bytes) => Self::owned(&bytes),
@@ -305,10 +305,10 @@ impl<T> ReplyClaims<T> {
     }
 }
 
-/// The claims of a request's proof, by name.
+/// The names of the claims of a request's proof.
 const CLAIMS: [&str; 12] = ["aud", "to", "rto", "iat", "exp", "jti", "ath", "dig", "tmo", "idk", "win", "tp"];
 
-/// Why `bytes` are no claims. A name that is not the protocol's is not repeated: whoever signed it may be lying.
+/// Why `bytes` are not valid claims. An unknown name is not repeated: the signer may have chosen it to mislead.
 fn fault<'b, T: Deserialize<'b>>(bytes: &'b [u8], claims: &[&'static str]) -> ProofError {
     if !bytes.trim_ascii_start().starts_with(b"{") {
         return ProofError::Claims;
@@ -326,7 +326,7 @@ fn fault<'b, T: Deserialize<'b>>(bytes: &'b [u8], claims: &[&'static str]) -> Pr
     ProofError::Claim(known.copied().unwrap_or("(another)"))
 }
 
-/// One JSON object. A derived struct would also be read from an array of its values: a second text for the same proof.
+/// Parses a JSON object. A derived struct would also accept an array of its values: a second text for the same proof.
 pub(super) fn object<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> Option<T> {
     bytes.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(bytes).ok())?
 }
@@ -351,7 +351,7 @@ mod tests {
             r#"{"aud":"p/m","to":"t","rto":"","iat":1,"exp":2,"jti":"AAECAwQFBgcICQoLDA0ODw","ath":"","dig":""}"#;
         let mut room = [0; USUAL_CLAIMS];
         let plain = ProofClaims::parse(b64(claims.as_bytes()), &mut room).unwrap();
-        // The same claims by other texts: one with an escape, and one that is too long for the room.
+        // The same claims written differently: one with an escape, and one that is too long for the room.
         for (part, other) in [("\"p/m\"", "\"\\u0070/m\""), ("{\"aud\"", &format!("{}{{\"aud\"", " ".repeat(800)))] {
             let written = claims.replace(part, other);
             assert_ne!(written, claims);

@@ -1,5 +1,5 @@
 //! Answers: signed and bound to their request, or one of the fixed hints. Nothing else can be published.
-//! Never publishes outside the inbox that the reply rule allowed.
+//! Never publishes outside the inbox that the reply rule allows.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -16,24 +16,24 @@ use super::subject::ReplyTo;
 use crate::jose::{b64_digest, b64_to, sha256};
 use crate::nats::{PublishError, Session};
 
-/// The answer's header (RFC 7615).
+/// The header of an answer (RFC 7615).
 pub(super) const AUTHENTICATION_INFO: &str = "Authentication-Info";
 
 /// The only unsigned answers: fixed bytes, for messages whose caller is not known.
 ///
-/// A hint ends nothing and proves nothing: a client reports it as its own kind of error, outcome unknown.
+/// A hint ends no call and proves nothing: a client reports it as its own kind of error, outcome unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnsignedHint {
-    /// Anything wrong before the caller is known.
+    /// Anything that is wrong before the caller is known.
     Unauthenticated,
-    /// Shed before the caller was known.
+    /// The message was shed before the caller was known.
     Overloaded,
-    /// The payload is above its limit.
+    /// The payload exceeds its limit.
     TooLarge,
 }
 
 impl UnsignedHint {
-    /// The bytes.
+    /// The payload of the hint.
     #[must_use]
     pub fn payload(self) -> &'static str {
         match self {
@@ -58,13 +58,13 @@ pub struct Sealed {
     to: Subject,
     /// The answer's one header; none for a hint.
     block: HeaderBlock,
-    /// The same as a map, for whoever asks for it.
+    /// The same header as a map, made on demand.
     headers: OnceLock<HeaderMap>,
     payload: Bytes,
 }
 
 impl Sealed {
-    /// Where it goes.
+    /// The subject to publish the answer on.
     #[must_use]
     pub fn to(&self) -> &str {
         self.to.as_str()
@@ -89,18 +89,18 @@ impl Sealed {
         (!self.block.is_empty()).then(|| self.headers.get_or_init(map))
     }
 
-    /// Publishes the answer, if the connection has room for it at once, else gives it back.
+    /// Publishes the answer if the connection has room for it right now, otherwise returns it.
     #[cfg(feature = "service")]
     pub(crate) fn send_now(self, session: &Session) -> Option<Self> {
         let sent = session.publish_now(&self.to, "", self.block.as_bytes(), &self.payload);
         (sent != Ok(true)).then_some(self)
     }
 
-    /// Publishes the answer. It is consumed: an answer is sent once.
+    /// Publishes the answer and consumes it: an answer is sent once.
     ///
     /// # Errors
-    /// [`SendFailed`], with the answer: the connection has ended, or the answer exceeds the broker's limit. Nothing was published,
-    /// and it may be sent through another connection.
+    /// [`SendFailed`], with the answer: the connection has ended, or the answer exceeds the broker's limit. Nothing was
+    /// published, and the answer may be sent through another connection.
     ///
     /// Cancel safety: a dropped future may or may not have queued the message.
     pub async fn send(self, session: &Session) -> Result<(), SendFailed> {
@@ -115,11 +115,11 @@ impl Sealed {
 pub struct SendFailed {
     /// The answer.
     pub answer: Box<Sealed>,
-    /// Why.
+    /// Why it was not published.
     pub error: PublishError,
 }
 
-/// Without signature and payload, which holds results.
+/// Omits the signature, and the payload, which holds results.
 impl fmt::Debug for Sealed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealed")
@@ -130,12 +130,12 @@ impl fmt::Debug for Sealed {
     }
 }
 
-/// With what an answer is signed.
+/// The key that signs an answer.
 #[derive(Debug, Clone)]
 pub(crate) enum ReplyKey {
-    /// An HMAC request is answered under its own key.
+    /// The answer to an HMAC request is signed with the request's key.
     Hmac { kid: Arc<str>, key: Arc<HmacKey> },
-    /// An Ed25519 request is answered under the service's key.
+    /// The answer to an Ed25519 request is signed with the service's key.
     Service(Arc<ServiceKey>),
 }
 
@@ -154,7 +154,7 @@ impl ReplyKey {
         }
     }
 
-    /// For many texts that all begin so.
+    /// Begins signatures over many texts with the same beginning.
     pub(super) fn begin(&self, beginning: &str) -> Signing {
         match self {
             Self::Hmac { key, .. } => Signing::Hmac(key.begin(beginning.as_bytes())),
@@ -163,17 +163,17 @@ impl ReplyKey {
     }
 }
 
-/// A signature that was begun.
+/// A signature whose beginning has been processed.
 #[derive(Debug)]
 pub(super) enum Signing {
-    /// After the text so far.
+    /// The MAC state after the beginning.
     Hmac(PartialMac),
-    /// Ed25519 reads a message twice, so there is nothing to keep.
+    /// Ed25519 reads a message twice, so there is no state to keep.
     Service,
 }
 
 impl Signing {
-    /// Signs the text from `start` on, of which the beginning ends at `begun`.
+    /// Signs the text from `start` on; `begun` is where the processed beginning ends.
     pub(super) fn sign(&self, key: &ReplyKey, text: &str, begun: usize, start: usize) -> SignatureBytes {
         let after = |from: usize| text.as_bytes().get(from..).unwrap_or_default();
         match self {
@@ -183,12 +183,12 @@ impl Signing {
     }
 }
 
-/// Of Ed25519, as base64url with the separator.
+/// The length of an Ed25519 signature as base64url, with the separator.
 const MAX_SIGNATURE: usize = 87;
 /// The version line, the header's name and scheme, and two line ends.
 const BESIDE_THE_PROOF: usize = 48;
 
-/// What ties an answer to its request. Made by the verifier once the request's signature holds.
+/// What ties an answer to its request. The verifier makes it once the request's signature is verified.
 #[derive(Debug)]
 pub(crate) struct Binding {
     reply: ReplyTo,
@@ -203,7 +203,7 @@ impl Binding {
         Self { reply, iss, request: sha256(proof), key }
     }
 
-    /// The digest of the request's proof: what control of this call names it by.
+    /// The digest of the request's proof, by which control messages refer to this call.
     pub(crate) fn request(&self) -> &[u8; 32] {
         &self.request
     }
@@ -212,7 +212,7 @@ impl Binding {
         (self.reply, self.iss, self.request, self.key)
     }
 
-    /// The service's side of a request that was signed under an HMAC key, for tests that need no verifier.
+    /// The service's side of a request signed with an HMAC key, for tests that need no verifier.
     #[cfg(test)]
     pub(crate) fn of_hmac(
         authorization: &str,
@@ -239,11 +239,11 @@ impl Binding {
         let [req, dig] = [&req, &dig].map(|text| std::str::from_utf8(text).unwrap_or_default());
         let (iss, to) = (self.iss.as_str(), self.reply.as_str());
         let mut claims = Vec::with_capacity(160 + iss.len() + to.len());
-        // INVARIANT: writing texts and a number to memory does not fail; nothing is taken that is not all of it.
+        // INVARIANT: writing strings and a number to memory cannot fail; partial output would be discarded.
         if serde_json::to_writer(&mut claims, &ReplyClaims { iss, to, iat: now_s, req, dig }).is_err() {
             claims.clear();
         }
-        // The whole header block, so that it is written once.
+        // The capacity of the whole header block, so that it is allocated once.
         let room = BESIDE_THE_PROOF + 128 + kid.len() * 2 + (claims.len() * 4).div_ceil(3) + MAX_SIGNATURE;
         let mut block = String::with_capacity(room);
         for part in ["NATS/1.0\r\n", AUTHENTICATION_INFO, ": ", SCHEME, " "] {

@@ -1,5 +1,5 @@
-//! The caller's side: signing requests, and accepting answers only if they are bound to them.
-//! Never takes an answer whose every rule does not hold.
+//! The caller's side: signing requests, and accepting only answers that are bound to them.
+//! Never accepts an answer that breaks any rule.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -46,22 +46,22 @@ pub struct Signed<'a> {
     pub payload: &'a [u8],
     /// The access token.
     pub token: &'a str,
-    /// Now, in milliseconds since the Unix epoch, on the service's clock as far as it is known.
+    /// The current time in milliseconds since the Unix epoch, by the service's clock as far as it is known.
     pub now_ms: u64,
-    /// For how long a service may take it, in seconds; at most the service's window.
+    /// For how many seconds a service may accept the request; at most the service's window.
     pub valid_s: u64,
-    /// The deadline in milliseconds from now; `None` means until it expires.
+    /// The deadline in milliseconds from now; `None` means when the request expires.
     pub timeout_ms: Option<u64>,
     /// The idempotency key, handed to the method.
     pub idempotency_key: Option<&'a str>,
-    /// How many frames beyond the acknowledged ones are taken, 1 to 1,024; `None` for an answer in one message. Needs
-    /// `timeout_ms`.
+    /// How many frames beyond the acknowledged ones the caller accepts, 1 to 1,024; `None` for an answer in one
+    /// message. Needs `timeout_ms`.
     pub window: Option<u64>,
     /// A W3C `traceparent` of version 00; any other text is left out.
     pub traceparent: Option<&'a str>,
 }
 
-/// Without token and payload.
+/// Omits token and payload.
 impl fmt::Debug for Signed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Signed")
@@ -80,7 +80,7 @@ pub struct SignedRequest {
     pub expectation: Expectation,
 }
 
-/// Without the header, which holds the access token.
+/// Omits the header, which holds the access token.
 impl fmt::Debug for SignedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SignedRequest").field("expectation", &self.expectation).finish_non_exhaustive()
@@ -88,15 +88,15 @@ impl fmt::Debug for SignedRequest {
 }
 
 impl RequestSigner {
-    /// A signer of `key` towards `audience`. `services` are the service keys that are pinned for it: needed only when
-    /// `key` is an Ed25519 key, since an HMAC request is answered under its own key.
+    /// A signer with `key` for requests to `audience`. `services` are the pinned service keys: only needed for an
+    /// Ed25519 key, since the answer to an HMAC request is signed with the request's key.
     ///
     /// # Errors
     /// [`KeyError`] when the key cannot be used.
     pub fn new(key: &AgentKey, audience: Audience, services: Vec<ServicePublicKey>) -> Result<Self, KeyError> {
         let signer = key.signer(&audience)?;
         let (kid, algorithm) = (key.kid().to_owned(), key.algorithm());
-        // An Ed25519 request is answered under the service's key, of which there may be several.
+        // The answer to an Ed25519 request is signed with the service's key, of which there may be several.
         let known = (algorithm == ProofAlgorithm::Hs256).then(|| {
             let [reply, frame] = [REPLY_TYP, FRAME_TYP].map(|typ| {
                 let header = ProofHeader { algorithm, kid: kid.clone(), typ };
@@ -109,16 +109,16 @@ impl RequestSigner {
         Ok(Self { audience, kid, algorithm, key: signer, services, request_header, known })
     }
 
-    /// Signs `request` under a new nonce.
+    /// Signs `request` with a new nonce.
     #[must_use]
     pub fn sign(&self, request: &Signed<'_>) -> SignedRequest {
         self.sign_with(request, Nonce::random(), &sha256_b64(request.token.as_bytes()))
     }
 
-    /// The same under this nonce, with a token whose digest, as the claim `ath` has it, is known.
+    /// Signs with this nonce, and a token whose digest, as in the claim `ath`, is already known.
     pub(crate) fn sign_with(&self, request: &Signed<'_>, nonce: Nonce, ath: &str) -> SignedRequest {
         let iat = request.now_ms / 1000;
-        // The deadline counts from `iat`, which is truncated: the milliseconds already past it are added.
+        // The deadline counts from `iat`, which is truncated, so the milliseconds since then are added.
         let tmo = request.timeout_ms.map(|ms| ms.saturating_add(request.now_ms % 1000).clamp(1, MAX_TIMEOUT_MS));
         let claims = ProofClaims {
             aud: self.audience.as_str(),
@@ -137,8 +137,8 @@ impl RequestSigner {
         self.signed(&claims, request.token)
     }
 
-    /// Signs exactly these claims, right or wrong. [`RequestSigner::sign`] makes right ones; this is for tests of what
-    /// a service refuses.
+    /// Signs exactly these claims, valid or not, for tests of what a service refuses. [`RequestSigner::sign`] makes
+    /// valid ones.
     #[must_use]
     pub fn sign_claims(&self, claims: &ProofClaims, token: &str) -> SignedRequest {
         self.signed(claims, token)
@@ -160,13 +160,13 @@ impl RequestSigner {
         SignedRequest { authorization, expectation }
     }
 
-    /// Signs control of a call that is under way: the value of the `Authorization` header.
+    /// Signs a control message for an open call: returns the value of the `Authorization` header.
     #[must_use]
     pub fn sign_control(&self, control: &SignedControl<'_>) -> String {
         let iat = control.now_ms / 1000;
         let mut op = control.op.clone();
         if let ControlOp::Ack { timeout_ms: Some(lease), .. } = &mut op {
-            // As the deadline of a request: it counts from `iat`, which is truncated.
+            // Like the deadline of a request: it counts from `iat`, which is truncated.
             *lease = lease.saturating_add(control.now_ms % 1000).clamp(1, MAX_TIMEOUT_MS);
         }
         let claims = ControlClaims {
@@ -183,19 +183,19 @@ impl RequestSigner {
         self.sign_control_claims(&claims, control.token)
     }
 
-    /// Signs exactly these claims, right or wrong; see [`RequestSigner::sign_claims`].
+    /// Signs exactly these claims, valid or not; see [`RequestSigner::sign_claims`].
     #[must_use]
     pub fn sign_control_claims(&self, claims: &ControlClaims, token: &str) -> String {
         let header = ProofHeader { algorithm: self.algorithm, kid: self.kid.to_string(), typ: CONTROL_TYP }.encode();
         self.prove(&header, claims, token).0
     }
 
-    /// The value of the `Authorization` header, and where the proof begins in it.
+    /// Returns the value of the `Authorization` header, and the offset of the proof in it.
     fn prove(&self, header: &str, claims: &impl Serialize, token: &str) -> (String, usize) {
         let mut json = Vec::with_capacity(CLAIMS);
-        // Claims are texts and numbers, of which nothing can fail to be written.
+        // Claims are strings and numbers, so serializing them cannot fail.
         drop(serde_json::to_writer(&mut json, claims));
-        // Of four thirds each, the signature of 32 or 64 bytes and three dots.
+        // The claims as base64url; then an encoded signature of 32 or 64 bytes, and the separators.
         let room = SCHEME.len() + token.len() + header.len() + json.len().div_ceil(3) * 4 + 96;
         let mut text = String::with_capacity(room);
         for part in [SCHEME, " ", token, "~"] {
@@ -212,7 +212,7 @@ impl RequestSigner {
     }
 }
 
-/// As much as the claims of a request have as a rule, in bytes.
+/// The usual size of a request's claims in bytes.
 const CLAIMS: usize = 512;
 
 /// A control message before it is signed.
@@ -220,23 +220,23 @@ const CLAIMS: usize = 512;
 pub struct SignedControl<'a> {
     /// The subject it will be published on.
     pub subject: &'a str,
-    /// The payload, byte for byte: empty, but for the answer to a question.
+    /// The payload, byte for byte: empty, except for the answer to a question.
     pub payload: &'a [u8],
     /// The access token.
     pub token: &'a str,
-    /// Now, in milliseconds since the Unix epoch, on the service's clock as far as it is known.
+    /// The current time in milliseconds since the Unix epoch, by the service's clock as far as it is known.
     pub now_ms: u64,
-    /// For how long a service may take it, in seconds; at most the service's window.
+    /// For how many seconds a service may accept the message; at most the service's window.
     pub valid_s: u64,
     /// The call.
     pub call: &'a Expectation,
-    /// More than that of every control message before it for this call; the first is 1.
+    /// Greater than in every earlier control message for this call; the first is 1.
     pub counter: u64,
-    /// What is to happen. A deadline in it counts from `now_ms`.
+    /// What to do. A deadline in it counts from `now_ms`.
     pub op: &'a ControlOp,
 }
 
-/// Without token and payload.
+/// Omits token and payload.
 impl fmt::Debug for SignedControl<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SignedControl")
@@ -253,7 +253,7 @@ impl fmt::Debug for RequestSigner {
     }
 }
 
-/// What an answer must match to be taken.
+/// What an answer must match to be accepted.
 #[derive(Debug, Clone)]
 pub struct Expectation {
     id: String,
@@ -266,21 +266,21 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// The id of the request's message, under which the service's log has it: the proof's `jti`.
+    /// The id of the request's message, as in the service's log: the proof's `jti`.
     #[must_use]
     pub fn message_id(&self) -> &str {
         &self.id
     }
 }
 
-/// The headers of answers' and frames' proofs.
+/// The proof headers of answers and frames.
 #[derive(Debug)]
 struct KnownHeaders {
     reply: KnownHeader,
     frame: KnownHeader,
 }
 
-/// The header of a proof as services write it, and what it says: it is not read for each one.
+/// A proof header as services write it, with its parsed form, so that it is not parsed for each answer.
 #[derive(Debug)]
 struct KnownHeader {
     text: String,
@@ -293,14 +293,14 @@ enum ExpectedKey {
     Services(Arc<[ServicePublicKey]>),
 }
 
-/// Why an answer was not taken. Such an answer is never a result.
+/// Why an answer was not accepted. Such an answer is never a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unverifiable {
     /// No `Authentication-Info` header: anybody could have sent it.
     #[error("the answer is not signed")]
     Unsigned,
-    /// The header block is not `NATS/1.0` and lines of a name, a colon and a value.
+    /// The header block is not `NATS/1.0` followed by lines of a name, a colon and a value.
     #[error("the answer's header block is malformed")]
     Headers,
     /// More than one such header.
@@ -309,10 +309,10 @@ pub enum Unverifiable {
     /// The header's value or its claims are outside their grammar.
     #[error("the answer's proof is malformed")]
     Malformed,
-    /// Signed under a key id or an algorithm that this request is not answered with.
+    /// Signed with a key id or an algorithm that is not used to answer this request.
     #[error("the answer is signed under another key than this request is answered with")]
     Key,
-    /// The signature does not hold.
+    /// The signature is not valid.
     #[error("the answer's signature does not hold")]
     Signature,
     /// It answers another request.
@@ -331,10 +331,10 @@ pub enum Unverifiable {
 
 impl Expectation {
     /// Checks an answer that arrived on `subject`. Returns when it was signed, in seconds since the Unix epoch by the
-    /// service's clock: after the request was, since it names the request's proof, whose nonce was new.
+    /// service's clock. That was after the request, since the answer names the request's proof, whose nonce was new.
     ///
     /// # Errors
-    /// [`Unverifiable`] with the first rule that does not hold.
+    /// [`Unverifiable`] with the first rule that is violated.
     pub fn accept(&self, subject: &str, headers: impl Into<HeaderBlock>, payload: &[u8]) -> Result<u64, Unverifiable> {
         let headers = headers.into();
         let known = self.known.as_ref().map(|known| &known.reply);
@@ -347,10 +347,10 @@ impl Expectation {
         Ok(*iat)
     }
 
-    /// As [`Expectation::accept`], for what may also be a frame.
+    /// Like [`Expectation::accept`], for messages that may also be frames.
     ///
     /// # Errors
-    /// [`Unverifiable`] with the first rule that does not hold.
+    /// [`Unverifiable`] with the first rule that is violated.
     pub fn accept_any(&self, subject: &str, headers: &HeaderBlock, payload: &[u8]) -> Result<Accepted, Unverifiable> {
         let text = proof_of(headers)?;
         let known = self.known.as_ref().map(|known| &known.frame);
@@ -363,7 +363,7 @@ impl Expectation {
         if matches!(claims.knd, FrameKind::Open | FrameKind::Beat) && !payload.is_empty() {
             return Err(Unverifiable::Malformed);
         }
-        // A replica of that name could not be told from all of them.
+        // A replica with that name could not be distinguished from all of them.
         if Name::new(&claims.rep).is_err() || claims.rep == ALL {
             return Err(Unverifiable::Malformed);
         }
@@ -397,7 +397,7 @@ impl Expectation {
         if holds { Ok(()) } else { Err(Unverifiable::Signature) }
     }
 
-    /// That what was signed, `[iss, to, req, dig]`, is about this request and what arrived.
+    /// Checks that the signed claims, `[iss, to, req, dig]`, match this request and what arrived.
     fn check_binding(&self, claims: [&str; 4], subject: &str, payload: &[u8]) -> Result<(), Unverifiable> {
         let [iss, to, req, dig] = claims;
         if iss != self.iss.as_str() {
@@ -414,7 +414,7 @@ impl Expectation {
     }
 }
 
-/// What arrived for a request that takes frames.
+/// What arrived for a request that accepts frames.
 #[derive(Debug)]
 pub enum Accepted {
     /// The whole answer.
@@ -422,17 +422,17 @@ pub enum Accepted {
         /// When it was signed: whole seconds since the Unix epoch.
         iat: u64,
     },
-    /// A frame. Its order is not judged.
+    /// A frame. Its order has not been checked.
     Frame(AcceptedFrame),
 }
 
-/// A frame whose signature and binding hold.
+/// A frame whose signature and binding are valid.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AcceptedFrame {
-    /// What it says of itself.
+    /// The frame's claims.
     pub claims: FrameClaims,
-    /// Of [`FrameKind::Ask`] only: base64url of the digest of the frame's proof, by which its answer names it.
+    /// Only for [`FrameKind::Ask`]: base64url of the digest of the frame's proof, by which its answer refers to it.
     pub ask: Option<String>,
 }
 
@@ -444,7 +444,7 @@ struct ReplyProof<'t> {
 }
 
 impl<'t> ReplyProof<'t> {
-    /// `known`: a header of that type.
+    /// `known` is a known header of that type.
     fn parse(text: &'t str, typ: &'static str, known: Option<&'t KnownHeader>) -> Result<Self, Unverifiable> {
         let (input, signature) = text.rsplit_once('.').ok_or(Unverifiable::Malformed)?;
         let (header, claims) = input.split_once('.').ok_or(Unverifiable::Malformed)?;
@@ -460,7 +460,7 @@ impl<'t> ReplyProof<'t> {
     }
 }
 
-/// The proof in an answer's one signature header. Line by line as they came: no map has folded them.
+/// The proof in an answer's one signature header. Reads line by line, so that no map has merged repeated headers.
 pub(crate) fn proof_of(headers: &HeaderBlock) -> Result<&str, Unverifiable> {
     let (_, lines) = headers.read().map_err(|_| Unverifiable::Headers)?;
     let mut found = None;

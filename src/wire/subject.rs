@@ -1,14 +1,14 @@
-//! Subjects: their grammar, and the rule that a reply subject lies below its agent's inbox.
-//! Never takes a wildcard.
+//! Subjects: their grammar, and the rule that a reply subject must be below its agent's inbox.
+//! Never accepts a wildcard.
 
 use async_nats::Subject;
 
 use crate::name::{MethodName, Name, is_name};
 
-/// The longest subject or reply subject in bytes (our bound; the grammar's own maximum is below it).
+/// The longest subject or reply subject in bytes (our limit; the grammar's own maximum is lower).
 pub(super) const MAX_SUBJECT: usize = 512;
 
-/// A reply subject that passed the reply rule: it lies under the inbox of the agent that the request's subject names.
+/// A reply subject that passed the reply rule: it is below the inbox of the agent that the request's subject names.
 #[derive(Debug)]
 pub struct ReplyTo(Subject);
 
@@ -21,7 +21,7 @@ impl ReplyTo {
         self.0.clone()
     }
 
-    /// `None` when `reply` is not a plain subject below the agent's inbox, which is `<inbox prefix>.<agent>.`.
+    /// Returns `None` when `reply` is not a plain subject below the agent's inbox, which is `<inbox prefix>.<agent>.`.
     pub(super) fn checked(reply: Subject, inbox_prefix: &str, agent: &Name) -> Option<Self> {
         let below = reply.as_str().strip_prefix(inbox_prefix).and_then(|rest| rest.strip_prefix('.'));
         let below = below.and_then(|rest| rest.strip_prefix(agent.as_str())).and_then(|rest| rest.strip_prefix('.'));
@@ -66,7 +66,7 @@ impl<'s> SubjectParts<'s> {
             Some((agent, method)) => (agent, Some(method)),
             None => (rest, None),
         };
-        // A method token outside the grammar cannot equal any method, so it is no subject of ours.
+        // A method token outside the grammar cannot match any method, so the subject is not one of ours.
         let method = match method {
             Some(method) => Some(MethodName::new(method).ok()?.as_str().to_owned()),
             None => None,

@@ -5,13 +5,13 @@ use super::*;
 use crate::name::Name;
 use crate::wire::{Endpoint, HmacKey, ServiceKey};
 
-/// SPEC.md §25.1: whatever is prepared for the frames of a second, each is the text of its claims, and the signature over it.
+/// SPEC.md §25.1: whatever is prepared for the frames of a second, each has the text of its own claims, and a signature over it.
 #[test]
 fn frames_are_the_text_of_their_claims() {
     let endpoint = Endpoint::new(Name::new("test").unwrap(), Name::new("desk").unwrap());
     let audience = endpoint.audience();
     let service = Arc::new(ServiceKey::new("svc:test/desk:1", audience, [7; 32]).unwrap());
-    // Each length of what comes before the digest: it is encoded in groups of three bytes.
+    // Every length of the text before the digest modulo 3, since it is encoded in groups of three bytes.
     for token in ["Q", "Q1", "Q12", "Q\u{22}\\3"] {
         let hmac = ReplyKey::Hmac { kid: "ann.k1".into(), key: Arc::new(HmacKey::new([9; 32])) };
         for key in [hmac, ReplyKey::Service(Arc::clone(&service))] {
@@ -20,7 +20,7 @@ fn frames_are_the_text_of_their_claims() {
             let Some(reply) = reply else { continue };
             let mut sealer = FrameSealer::new(Binding::new(reply, audience.clone(), b"proof", key.clone()), "r1");
             let mut frames = vec![sealer.open(9)];
-            // Over the turn of a second that has one digit more.
+            // Across a change of second that adds a digit.
             for (now, kind) in [(9, FrameKind::Item), (9, FrameKind::Ask), (10, FrameKind::Piece), (7, FrameKind::Note)]
             {
                 frames.push(sealer.content(kind, Bytes::from(format!("{now}")), now));

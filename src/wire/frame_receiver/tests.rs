@@ -14,7 +14,7 @@ use crate::wire::{AgentKey, Audience, HeaderBlock, HmacKey, RequestSigner, Servi
 const REPLY: &str = "_INBOX.agent-7f3a.Q1";
 const KID: &str = "agent-7f3a.k1";
 
-/// The call V1 of the vectors: what its answer must match, and with what it is answered.
+/// The call V1 of the vectors: what its answer must match, and what it is answered with.
 fn call() -> (Expectation, Binding) {
     let audience = Audience::parse("prod/math").unwrap();
     let master: Vec<u8> = (0x20..0x40).collect();
@@ -57,7 +57,7 @@ fn take(receiver: &mut FrameReceiver, expected: &Expectation, frame: &SealedFram
     receiver.take(opened(expected, frame), frame.payload().clone())
 }
 
-/// SPEC.md §25: as the second implementation signs them, byte for byte.
+/// SPEC.md §25: the same bytes as the second implementation signs.
 #[test]
 fn frames_of_a_call_are_always_the_same_bytes() {
     let (expected, binding) = call();
@@ -76,11 +76,11 @@ fn frames_of_a_call_are_always_the_same_bytes() {
     assert!(receiver.is_ended() && receiver.replica() == Some("r1") && receiver.last() == Some(2));
 }
 
-/// The published streams are what we sign, byte for byte.
+/// Our frames equal the published streams, byte for byte.
 /// SPEC.md §24, SPEC.md §25.
 #[test]
 fn good_frames_are_what_the_vectors_say_they_are() {
-    // Not included: an image is built from `src` without the tests.
+    // Read at run time: an image is built from `src` without the tests.
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/nats-rpc-v1.json");
     let vectors: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     let vectors = vectors["vectors"].as_array().unwrap();
@@ -135,17 +135,17 @@ fn whatever_is_wrong_with_one_frame_ends_or_changes_nothing() {
     let one = item(&mut sealer, "1");
     let two = item(&mut sealer, "2");
 
-    // Changed, moved to another subject, or not signed: not even a frame.
+    // Changed, moved to another subject, or unsigned: not even a frame.
     let changed = expected.accept_any(REPLY, one.headers(), b"2").unwrap_err();
     assert_eq!(changed, Unverifiable::Payload);
     let elsewhere = expected.accept_any("_INBOX.agent-7f3a.Q2", one.headers(), one.payload()).unwrap_err();
     assert_eq!(elsewhere, Unverifiable::Subject);
     assert_eq!(expected.accept_any(REPLY, &HeaderBlock::default(), b"1").unwrap_err(), Unverifiable::Unsigned);
-    // A frame is no ordinary answer: who did not ask for frames takes none.
+    // A frame is not an ordinary answer: a caller that did not ask for frames accepts none.
     assert_eq!(expected.accept(REPLY, open.headers(), open.payload()).unwrap_err(), Unverifiable::Malformed);
 
-    // Another replica, a second frame of one number, a digest over something else, more than the window: the end, even of
-    // what would be right.
+    // Another replica, a second frame with the same number, a wrong digest, more than the window: each ends the stream,
+    // even for frames that would be valid.
     let twin = || {
         let mut sealer = FrameSealer::new(call().1, "r1");
         sealer.open(1);
@@ -179,7 +179,7 @@ fn whatever_is_wrong_with_one_frame_ends_or_changes_nothing() {
     let mut broken = twin();
     item(&mut broken, "other");
     assert_eq!(fault(&[&open, &one], &broken.end("end".into(), 1)), FrameFault::Digest);
-    // What was held behind the gap does not count as taken where it cannot be handed on.
+    // Frames held behind the gap do not count as accepted if they cannot be handed on.
     let mut receiver = FrameReceiver::new(&expected, 3, 10);
     let mut broken = twin();
     item(&mut broken, "other");
@@ -190,7 +190,7 @@ fn whatever_is_wrong_with_one_frame_ends_or_changes_nothing() {
     assert_eq!(receiver.last(), Some(0));
 }
 
-/// SPEC.md §25: else whoever recorded one could make a service that is dead look alive.
+/// SPEC.md §25: otherwise somebody who recorded a beat could make a dead service look alive.
 #[test]
 fn a_beat_is_a_sign_of_life_once() {
     let (expected, binding) = call();
@@ -210,7 +210,7 @@ fn a_beat_is_a_sign_of_life_once() {
 }
 
 proptest! {
-    /// In whatever order and however often frames arrive, each is given out once, in order, and the end holds.
+    /// In whatever order and however often frames arrive, each is returned once, in order, and the end is valid.
     #[test]
     fn any_order_gives_the_same_stream(order in prop::collection::vec(0_usize..12, 0..60)) {
         let (expected, binding) = call();
