@@ -1,21 +1,21 @@
-//! The one text of a JSON value (RFC 8785, JCS), over which a digest or a signature is made.
-//! Never rounds: a number that this text could not hold exactly is refused.
+//! The canonical text of a JSON value (RFC 8785, JCS), over which digests and signatures are made.
+//! Never rounds: a number that the text cannot represent exactly is refused.
 
 use serde_json::{Map, Number, Value};
 
-/// A value has no canonical form.
+/// Why a value has no canonical form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CanonicalError {
     /// RFC 8785 §3.2.2.3: numbers are those of IEEE 754.
-    #[error("the number {0} cannot be held exactly: integers reach to 2^53")]
+    #[error("the number {0} cannot be represented exactly: integers go up to 2^53")]
     Number(String),
 }
 
 /// The canonical text of a value (RFC 8785 §3.2).
 ///
 /// # Errors
-/// [`CanonicalError`]: it has a number that this text could not hold exactly.
+/// [`CanonicalError`]: the value contains a number that the text cannot represent exactly.
 pub fn canonical(value: &Value) -> Result<String, CanonicalError> {
     let mut text = String::new();
     write(value, &mut text)?;
@@ -60,7 +60,7 @@ fn object(members: &Map<String, Value>, text: &mut String) -> Result<(), Canonic
     Ok(())
 }
 
-/// RFC 8785 §3.2.2.2: the short escapes where there are any, which is what `serde_json` writes.
+/// RFC 8785 §3.2.2.2: the short escapes where they exist, as `serde_json` writes them.
 fn string(value: &str, text: &mut String) {
     text.push_str(&Value::from(value).to_string());
 }
@@ -77,9 +77,9 @@ fn number(value: &Number) -> Result<String, CanonicalError> {
     if float == 0.0 {
         return Ok("0".to_owned());
     }
-    // The shortest digits that are read back as the same number, as ECMAScript has them.
+    // The shortest digits that parse back to the same number, as ECMAScript requires.
     let shortest = format!("{:e}", float.abs());
-    // Of two such texts that are as near, the even one, which is what rounding to so many digits gives.
+    // Of two equally close candidates the even one is required, which is what rounding to that many digits gives.
     let digits = shortest.split_once('e').map_or(1, |(mantissa, _)| mantissa.replace('.', "").len());
     let even = format!("{:.*e}", digits.saturating_sub(1), float.abs());
     let text =
@@ -150,7 +150,7 @@ mod tests {
             let value = Value::from(f64::from_bits(*bits));
             assert_eq!(canonical(&value).unwrap(), *text, "{bits:x}");
         }
-        // What 64 bits of a float cannot hold is refused, and not rounded.
+        // A number that a 64-bit float cannot represent is refused, not rounded.
         for beyond in ["9007199254740993", "-9007199254740993", "18446744073709551615"] {
             assert!(canonical(&serde_json::from_str(beyond).unwrap()).is_err(), "{beyond}");
         }

@@ -1,4 +1,4 @@
-//! JSON-RPC error objects: the codes, the public text, and the private cause that only the log sees.
+//! JSON-RPC error objects: the codes, the public text, and the private cause that only the log gets.
 //! Never puts an internal detail into the text that is sent.
 
 use std::borrow::Cow;
@@ -10,7 +10,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// An error object of JSON-RPC 2.0 (§5.1): what the caller of a method gets instead of a result.
+/// An error object of JSON-RPC 2.0 (§5.1), which the caller of a method gets instead of a result.
 ///
 /// `message` and `data` are public: they are sent to the caller. A cause attached with [`RpcError::caused_by`] is
 /// private: it is logged and never sent.
@@ -24,7 +24,7 @@ pub struct RpcError {
 
 /// The codes that Sealwire itself answers with.
 ///
-/// The first five are JSON-RPC 2.0 §5.1; the others lie in its range for implementation-defined server errors.
+/// The first five are from JSON-RPC 2.0 §5.1; the others lie in its range for implementation-defined server errors.
 pub mod code {
     /// Invalid JSON was received.
     pub const PARSE_ERROR: i32 = -32700;
@@ -36,7 +36,7 @@ pub mod code {
     pub const INVALID_PARAMS: i32 = -32602;
     /// The method failed in a way that is not the caller's business.
     pub const INTERNAL_ERROR: i32 = -32603;
-    /// The application refuses well-formed parameters.
+    /// The application rejects well-formed parameters.
     pub const VALIDATION_FAILED: i32 = -32001;
     /// The policy denies the call.
     pub const PERMISSION_DENIED: i32 = -32002;
@@ -44,7 +44,7 @@ pub mod code {
     pub const TIMEOUT: i32 = -32003;
     /// An upstream of the method failed.
     pub const DEPENDENCY_FAILED: i32 = -32004;
-    /// Anything wrong before the caller is known; never more detail, never signed.
+    /// Anything that is wrong before the caller is known; never more detail, never signed.
     pub const UNAUTHENTICATED: i32 = -32010;
     /// Outside the time window; `data.server_time` in seconds since the Unix epoch.
     pub const STALE: i32 = -32011;
@@ -52,23 +52,23 @@ pub mod code {
     pub const REPLAYED: i32 = -32012;
     /// The caller's quota is used up; `data.retry_after_ms` and `data.scope`.
     pub const QUOTA_EXCEEDED: i32 = -32013;
-    /// Shed under load, or the replay store cannot be asked; `data.retry_after_ms`.
+    /// The message was shed under load, or the replay store cannot be reached; `data.retry_after_ms`.
     pub const OVERLOADED: i32 = -32014;
-    /// The request or the response is above its limit.
+    /// The request or the response exceeds its limit.
     pub const TOO_LARGE: i32 = -32015;
     /// The caller cancelled the call.
     pub const CANCELLED: i32 = -32016;
-    /// Reserved: an idempotency key used again with other parameters.
+    /// The idempotency key was used before, and there is no outcome to return; `data.idempotency`.
     pub const CONFLICT: i32 = -32017;
 }
 
 impl RpcError {
     /// An error of the application.
     ///
-    /// Codes outside -32768..=-32000 are the application's to choose; positive ones are recommended (SPEC.md §14: others who
-    /// speak JSON-RPC have given meanings to those inside). For the two shared meanings use [`RpcError::validation`] and [`RpcError::dependency`]. The codes inside
-    /// speak for the protocol or for Sealwire's own checks: an application that asks for one of them gets
-    /// `-32603 Internal error` instead, with the wish kept as the private cause.
+    /// The application may choose any code outside -32768..=-32000, preferably a positive one (SPEC.md §14: other users
+    /// of JSON-RPC have assigned meanings to those inside). For the two shared meanings, use [`RpcError::validation`]
+    /// and [`RpcError::dependency`]. The codes inside are for the protocol and Sealwire's own checks: an application
+    /// that uses one of them gets `-32603 Internal error` instead, with the requested code in the private cause.
     #[must_use]
     pub fn application(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
         if is_application(code) {
@@ -79,7 +79,7 @@ impl RpcError {
         }
     }
 
-    /// `-32001`: the parameters are well-formed, and the application refuses them.
+    /// `-32001`: the application rejects the well-formed parameters.
     #[must_use]
     pub fn validation(message: impl Into<Cow<'static, str>>) -> Self {
         Self::with_code(code::VALIDATION_FAILED, message)
@@ -103,8 +103,8 @@ impl RpcError {
         Self::with_code(code::INTERNAL_ERROR, "Internal error").caused_by(cause)
     }
 
-    /// What a method failed with, as it may be sent: an error that was received from elsewhere and handed on may carry
-    /// a code that speaks for Sealwire's own checks, and would claim here what they did not decide.
+    /// A method's error as it may be sent. An error received from elsewhere and passed on may have a code reserved for
+    /// Sealwire's own checks, and would claim a result of checks that did not make it.
     pub(crate) fn of_application(self) -> Self {
         if is_application(self.code) || matches!(self.code, code::INVALID_PARAMS | code::INTERNAL_ERROR) {
             self
@@ -113,9 +113,9 @@ impl RpcError {
         }
     }
 
-    /// What a layer around the methods failed with, or handed on from one of them, as it may be sent.
+    /// The error of a layer around the methods, or one that it passed on from a method, as it may be sent.
     pub(crate) fn of_layer(self) -> Self {
-        // The methods themselves say so where a policy allows a name that is not registered.
+        // The methods themselves return it if a policy allows a name that is not registered.
         if self.code == code::METHOD_NOT_FOUND { self } else { self.of_application() }
     }
 
@@ -129,7 +129,7 @@ impl RpcError {
         Self { code, message: message.into(), data, source: None }
     }
 
-    /// Attaches `data` (§5.1): public, sent to the caller. A value that cannot be serialised is left out and logged.
+    /// Attaches `data` (§5.1): public, sent to the caller. A value that cannot be serialised is left out, which is logged.
     #[must_use]
     pub fn with_data(mut self, data: &impl Serialize) -> Self {
         match serde_json::value::to_raw_value(data) {
@@ -167,7 +167,7 @@ impl RpcError {
     }
 }
 
-/// As it is sent: `code`, `message`, and `data` if there is any. The private cause is not in it.
+/// Serialized as sent: `code`, `message`, and `data` if there is any, without the private cause.
 impl Serialize for RpcError {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("RpcError", 2 + usize::from(self.data.is_some()))?;
@@ -185,7 +185,7 @@ fn is_application(code: i32) -> bool {
     !(-32768..=-32000).contains(&code) || matches!(code, code::VALIDATION_FAILED | code::DEPENDENCY_FAILED)
 }
 
-/// The most characters of a message that are shown; who wants all of it has [`RpcError::message`].
+/// The most characters of a message that are shown; [`RpcError::message`] returns all of it.
 const MAX_MESSAGE: usize = 1_000;
 
 /// Escapes whatever is not printable, and keeps the first `most` characters.
@@ -199,7 +199,7 @@ pub(crate) fn one_line(text: &str, most: usize) -> String {
 
 impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What another party has sent, wherever it is shown.
+        // Another party wrote the message: it must be safe to show anywhere.
         write!(f, "{} ({})", one_line(&self.message, MAX_MESSAGE), self.code)
     }
 }

@@ -1,5 +1,5 @@
 //! The id that ties a response to its request.
-//! Never turns an id into a number of its own: what came is what goes back, byte for byte.
+//! Never converts an id to a number: it is returned as it came, byte for byte.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,11 +8,11 @@ use std::hash::{Hash, Hasher};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// The `id` of a request or a response: a JSON string, number or null, kept as the text that came.
+/// The `id` of a request or a response: a JSON string, number or null, kept as its original text.
 ///
-/// Large integers, fractions and escapes survive unchanged. Two ids are equal if they are the same JSON *value*, however
-/// it is written: `"\u0061"` equals `"a"`, and `1`, `1.0` and `10e-1` are equal, compared digit by digit and never as
-/// floating point, so that `9007199254740993` differs from `9007199254740992`. The string `"1"` is not the number `1`.
+/// Large integers, fractions and escapes survive unchanged. Two ids are equal if they are the same JSON *value*, however it is
+/// written: `"\u0061"` equals `"a"`, and `1`, `1.0` and `10e-1` are equal. Numbers are compared digit by digit, never as floating
+/// point, so `9007199254740993` differs from `9007199254740992`. The string `"1"` is not the number `1`.
 ///
 /// ```
 /// use sealwire::rpc::Id;
@@ -27,8 +27,8 @@ pub struct Id(Box<RawValue>);
 impl Id {
     /// The id of a response to a request whose own id could not be read.
     ///
-    /// A client that chooses it for a request cannot tell the answer from a refusal of its whole message.
-    // JSON-RPC 2.0 §4: "The value SHOULD normally not be Null": `From` offers integers and strings only.
+    /// A client that uses null for a request cannot tell its answer from a refusal of the whole message.
+    // JSON-RPC 2.0 §4: "The value SHOULD normally not be Null": `From` only accepts integers and strings.
     #[must_use]
     pub fn null() -> Self {
         Self(RawValue::NULL.to_owned())
@@ -40,13 +40,13 @@ impl Id {
         self.as_json() == "null"
     }
 
-    /// The id as JSON text, as it came.
+    /// The id as JSON text, unchanged.
     #[must_use]
     pub fn as_json(&self) -> &str {
         self.0.get()
     }
 
-    /// `None` if the value is a boolean, an array or an object.
+    /// Returns `None` if the value is a boolean, an array or an object.
     // JSON-RPC 2.0 §4: the id "MUST contain a String, Number, or NULL value if included".
     pub(super) fn from_raw(raw: &RawValue) -> Option<Self> {
         let legal = raw.get() == "null" || raw.get().starts_with(['"', '-']) || is_digit_first(raw.get());
@@ -111,7 +111,7 @@ impl Serialize for Id {
     }
 }
 
-/// What an id means, for comparison.
+/// The value of an id, for comparison.
 #[derive(PartialEq, Eq, Hash)]
 enum Value<'a> {
     Null,
@@ -122,7 +122,7 @@ enum Value<'a> {
         digits: String,
         exponent: i64,
     },
-    /// A number whose exponent has no place in an `i64`: equal only to the same text.
+    /// A number whose exponent does not fit an `i64`: equal only to the same text.
     Verbatim(&'a str),
 }
 

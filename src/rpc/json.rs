@@ -1,5 +1,5 @@
-//! The few pieces of JSON that requests and responses share, read and written.
-//! Never sees a text that `strict_json` has not checked.
+//! The few pieces of JSON that requests and responses share, for reading and writing.
+//! Never gets a text that `strict_json` has not checked.
 
 use std::borrow::Cow;
 
@@ -16,12 +16,12 @@ pub(super) fn is_array(text: &str) -> bool {
     text.starts_with('[')
 }
 
-/// Without the white space that RFC 8259 §2 allows around a value (not what Unicode calls white space).
+/// Trims the white space that RFC 8259 §2 allows around a value (not what Unicode calls white space).
 pub(super) fn trimmed(text: &str) -> &str {
     text.trim_matches([' ', '\t', '\n', '\r'])
 }
 
-/// Reads a member so that `null` and an absent member stay two things, which a plain `Option` would confuse.
+/// Reads a member so that `null` and an absent member stay distinct, which a plain `Option` would merge.
 pub(super) fn member<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -35,17 +35,17 @@ pub(super) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     text.strip_prefix('"')?.strip_suffix('"').map(Cow::Borrowed)
 }
 
-/// The array of the items, or `None` if there are none.
+/// Serializes the items as an array, or returns `None` if there are none.
 pub(super) fn array_to_bytes<T: Serialize>(items: &[T]) -> Option<Vec<u8>> {
     if items.is_empty() { None } else { Some(to_bytes(&items)) }
 }
 
-/// Writes one of this module's own messages.
+/// Serializes one of this module's own messages.
 pub(super) fn to_bytes<T: Serialize>(message: &T) -> Vec<u8> {
     to_bytes_of(message, 128)
 }
 
-/// As [`to_bytes`], of a text with about so many bytes.
+/// Like [`to_bytes`], for a text of about this many bytes.
 #[expect(
     clippy::expect_used,
     reason = "messages consist of strings, integers and raw JSON: none of them fails to serialise, and a Vec takes all"

@@ -1,5 +1,5 @@
 //! The parameters of a call: JSON text that a method decodes into its own type.
-//! Never shows their content: not in `Debug`, and to the caller only what the caller sent.
+//! Never reveals their content: not in `Debug`, and to the caller only what the caller sent.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use super::RpcError;
 use super::error::one_line;
 use super::json::{is_array, is_object};
 
-/// The `params` of a request: a JSON object or array, kept as the text that came.
+/// The `params` of a request: a JSON object or array, kept as its original text.
 #[derive(Clone)]
 pub struct Params(Box<RawValue>);
 
-/// A value that a client wants to send cannot be the parameters of a request.
+/// Why a value cannot be the parameters of a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParamsError {
@@ -28,7 +28,7 @@ pub enum ParamsError {
 }
 
 impl Params {
-    /// The parameters of a request to be sent; none if the value is `()`, `None` or anything else that is JSON's null.
+    /// Encodes the parameters of a request; `None` if the value is `()`, `None` or anything else that becomes JSON's null.
     ///
     /// # Errors
     /// [`ParamsError`], always the sender's fault.
@@ -43,9 +43,9 @@ impl Params {
 
     /// Decodes the parameters of a call into a method's own type.
     ///
-    /// A derived struct takes both kinds: an object by its member names and an array by the order of its fields.
-    /// Absent parameters are tried as null, as an empty object and as an empty array, so that `()`, an `Option`, a struct
-    /// whose fields all have defaults and a `Vec` accept them; an empty object or array that does not fit counts as absent.
+    /// A derived struct accepts both kinds: an object by its member names and an array by the order of its fields. Absent
+    /// parameters are tried as null, as an empty object and as an empty array, so that `()`, an `Option`, a struct whose fields
+    /// all have defaults and a `Vec` accept them. An empty object or array that does not fit counts as absent.
     ///
     /// # Errors
     /// `-32602`, the caller's fault, with the reason: one line of at most 200 characters that quotes nothing but the
@@ -68,19 +68,19 @@ impl Params {
         }
     }
 
-    /// Whether they are given by name, as an object. Otherwise they are an array, given by position.
+    /// Whether they are given by name, as an object. Otherwise they are positional, an array.
     #[must_use]
     pub fn is_named(&self) -> bool {
         is_object(self.0.get())
     }
 
-    /// The JSON text as it came.
+    /// The JSON text, unchanged.
     #[must_use]
     pub fn raw(&self) -> &RawValue {
         &self.0
     }
 
-    /// `None` unless the value is an object or an array.
+    /// Returns `None` unless the value is an object or an array.
     // JSON-RPC 2.0 §4.2: "parameters for the rpc call MUST be provided as a Structured value."
     pub(super) fn from_raw(raw: &RawValue) -> Option<Self> {
         (is_object(raw.get()) || is_array(raw.get())).then(|| Self(raw.to_owned()))
@@ -101,28 +101,28 @@ fn refusal_of_absent<P: DeserializeOwned>() -> RpcError {
     let text = "{}";
     match serde_json::from_str::<P>(text) {
         Err(error) => refusal::<P>(text, &error),
-        // `absent` would have taken it.
+        // Unreachable: `absent` would have returned it.
         Ok(_) => RpcError::invalid_params("Invalid params"),
     }
 }
 
-/// Says what is wrong in the caller's words: serde's own speak of the types of the method's author.
+/// Explains what is wrong in the caller's terms: serde's messages name the Rust types of the method.
 fn refusal<P: DeserializeOwned>(text: &str, error: &serde_json::Error) -> RpcError {
-    // Read once more, now with the place. Only what fails pays for it.
+    // Parses once more, now tracking the path. Only failures pay for it.
     let mut reader = serde_json::Deserializer::from_str(text);
     let place = serde_path_to_error::deserialize::<_, P>(&mut reader).err();
     let place = place.map(|error| error.path().to_string()).filter(|path| path != ".").unwrap_or_default();
     let error = error.to_string();
-    // The position is that within the parameters, which the caller never sees as a text of their own.
+    // The position is relative to the parameters, which the caller never sees as a separate text.
     let reason = error.rsplit_once(" at line ").map_or(error.as_str(), |(reason, _)| reason);
     RpcError::invalid_params(one_line(&in_words(&place, reason), MAX_REASON))
 }
 
-/// `place` is where serde was, such as `order.amount` or `[1]`, and `reason` what it says.
+/// `place` is the path where serde failed, such as `order.amount` or `[1]`, and `reason` its message.
 fn in_words(place: &str, reason: &str) -> String {
     let member = |name: &str| match place {
         "" => format!("parameter `{name}`"),
-        // What is unknown or there twice is its own place.
+        // The path of an unknown or repeated member already ends with its name.
         place if place == name || place.ends_with(&format!(".{name}")) => format!("parameter `{place}`"),
         place => format!("parameter `{place}.{name}`"),
     };
@@ -148,7 +148,7 @@ fn in_words(place: &str, reason: &str) -> String {
             if known.contains("and") || known.contains(',') { known } else { known.replace("there are", "there is") };
         format!("{} is unknown: {known}", member(name))
     } else if reason == "trailing characters" {
-        // What serde_json says of an array that goes on after the last field.
+        // serde_json's message for an array that continues after the last field.
         "more values than the method takes".to_owned()
     } else if let Some((length, expected)) = lengths(reason) {
         let values = if length == 1 { "value" } else { "values" };
@@ -174,14 +174,14 @@ fn quoted<'t>(text: &'t str, before: &str) -> Option<&'t str> {
     text.strip_prefix(before)?.strip_prefix('`')?.split('`').next()
 }
 
-/// `invalid length 1, expected struct Add with 2 elements`.
+/// Parses `invalid length 1, expected struct Add with 2 elements`.
 fn lengths(reason: &str) -> Option<(usize, Option<usize>)> {
     let (length, expected) = reason.strip_prefix("invalid length ")?.split_once(", expected ")?;
     let expected = expected.split(' ').find_map(|word| word.parse().ok());
     Some((length.parse().ok()?, expected))
 }
 
-/// A type of Rust as JSON has it.
+/// The JSON name of a Rust type.
 fn kind(expected: &str) -> &str {
     match expected {
         "f32" | "f64" => "a number",
@@ -198,7 +198,7 @@ fn kind(expected: &str) -> &str {
     }
 }
 
-/// A value as serde quotes it: `string "x"`, ``integer `5` ``, `map`.
+/// Names a value in JSON's terms; serde quotes it as `string "x"`, ``integer `5` ``, `map`.
 fn value(found: &str) -> String {
     let plain = |text: &str| text.trim_matches('`').to_owned();
     match found.split_once(' ') {
@@ -212,7 +212,7 @@ fn value(found: &str) -> String {
     }
 }
 
-/// Two lines of a terminal: enough for serde's longest list of expected fields that anybody reads.
+/// Two lines of a terminal: enough for any list of expected fields that somebody would still read.
 const MAX_REASON: usize = "Invalid params: ".len() + 200;
 
 impl fmt::Debug for Params {

@@ -1,4 +1,4 @@
-//! What a client sends: a request, a notification or a batch of them, read from text and written to it.
+//! What a client sends: a request, a notification or a batch of them, parsed and serialized.
 //! Never answers, and never decides whether a method exists or may be called.
 
 use std::borrow::Cow;
@@ -26,13 +26,13 @@ pub struct Request {
     pub method: String,
     /// The parameters, if any.
     pub params: Option<Params>,
-    /// The id of a call; none makes it a notification. An id of null is a call's, as well.
+    /// The id of a call; `None` makes it a notification. A request with the id null is a call as well.
     // JSON-RPC 2.0 §4.1: "A Notification is a Request object without an "id" member."
     pub id: Option<Id>,
 }
 
 impl Request {
-    /// A request to be sent: a call if it has an id, else a notification.
+    /// A request to send: a call if it has an id, otherwise a notification.
     ///
     /// # Errors
     /// [`ParamsError`] if `params` does not serialise to an object, an array or null. Null, as from `()` and `None`, sends
@@ -45,30 +45,30 @@ impl Request {
         Ok(Self { method: method.into(), params: Params::encode(params)?, id })
     }
 
-    /// Whether nobody waits for an answer.
+    /// Whether it is a notification, so that nobody waits for an answer.
     #[must_use]
     pub fn is_notification(&self) -> bool {
         self.id.is_none()
     }
 
-    /// The text to be sent for a single request.
+    /// The text of a single request, to send.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let params = self.params.as_ref().map_or(0, |params| params.raw().get().len());
         json::to_bytes_of(self, self.method.len() + params + AROUND)
     }
 
-    /// The text to be sent for a batch. `None` if it is empty, since an empty batch is an invalid request.
+    /// The text of a batch, to send. `None` if it is empty, since an empty batch is an invalid request.
     // JSON-RPC 2.0 §6: "the Client MAY send an Array filled with Request objects."
     #[must_use]
     pub fn batch_to_bytes(requests: &[Self]) -> Option<Vec<u8>> {
         json::array_to_bytes(requests)
     }
 
-    /// Reads one request object. Whatever is wrong with it becomes the response that it gets.
+    /// Parses one request object. If anything is wrong with it, returns the response that it gets.
     fn read(text: &str) -> Entry {
         let refused = |id: Option<Id>, reason| Err(Response::new(id.unwrap_or_else(Id::null), Err(invalid(reason))));
-        // serde would also take an array for the struct below.
+        // serde would also accept an array for the struct below.
         if !json::is_object(text) {
             return refused(None, "");
         }
@@ -76,7 +76,7 @@ impl Request {
             return refused(None, "");
         };
         // JSON-RPC 2.0 §5: "If there was an error in detecting the id in the Request object (e.g. Parse error/Invalid
-        // Request), it MUST be Null." An id that is there and legal is detected, whatever else is wrong.
+        // Request), it MUST be Null." A present and legal id is detected, whatever else is wrong.
         let id = match members.id {
             None => None,
             Some(raw) => match Id::from_raw(raw) {
@@ -87,7 +87,7 @@ impl Request {
         let Some(method) = members.method.and_then(json::string).map(Cow::into_owned) else {
             return refused(id, "");
         };
-        // JSON-RPC 2.0 §4: `jsonrpc` "MUST be exactly "2.0"." Requests of JSON-RPC 1.0 have none and are refused (§3).
+        // JSON-RPC 2.0 §4: `jsonrpc` "MUST be exactly "2.0"." Requests of JSON-RPC 1.0 lack the member and are refused (§3).
         if members.jsonrpc.and_then(json::string).is_none_or(|version| version != "2.0") {
             return refused(id, "`jsonrpc` must be \"2.0\"");
         }
@@ -118,10 +118,10 @@ impl Serialize for Request {
     }
 }
 
-/// More than most requests have around method and parameters: two braces, four names, the version and a short id.
+/// More than most requests need besides method and parameters: two braces, four names, the version and a short id.
 const AROUND: usize = 64;
 
-/// What a message holds, in the order in which it came.
+/// The content of a message, in the order received.
 #[derive(Debug, Clone)]
 pub enum Body {
     /// One object: it is answered by one object, or not at all.
@@ -134,14 +134,14 @@ pub enum Body {
 pub type Entry = Result<Request, Response>;
 
 impl Body {
-    /// Reads the bytes that a client sent.
+    /// Parses the bytes that a client sent.
     ///
     /// # Errors
-    /// The message is refused as a whole, which is answered by one response object whose id is null:
+    /// The message is refused as a whole. The answer is a single response object with the id null:
     /// - `-32700`: not UTF-8, a byte-order mark, not JSON, or nested deeper than [`MAX_DEPTH`](super::MAX_DEPTH) levels;
     /// - `-32600`: a member name twice in one object, an empty batch, or more entries than allowed.
     ///
-    /// Errors in a single entry are no error here, they are in that [`Entry`].
+    /// An error in a single entry is no error here: it is in that [`Entry`].
     pub fn parse(payload: &[u8], limits: &Limits) -> Result<Self, RpcError> {
         let text = json::trimmed(strict_json::check(payload)?);
         if !json::is_array(text) {
@@ -172,15 +172,15 @@ impl From<Flaw> for RpcError {
     }
 }
 
-/// The text of the specification, and what to do about it where that is not plain to see.
+/// The text of the specification, and how to fix the request where that is not obvious.
 fn invalid(reason: &str) -> RpcError {
     let separator = if reason.is_empty() { "" } else { ": " };
     RpcError::with_code(code::INVALID_REQUEST, format!("Invalid Request{separator}{reason}"))
 }
 
-/// The members of a request object, not yet looked into.
+/// The members of a request object, not parsed further yet.
 ///
-/// Members of other names are ignored: the specification is silent about them, and nothing reads them later.
+/// Members with other names are ignored: the specification does not mention them, and nothing reads them later.
 // JSON-RPC 2.0 §2: member names "should be considered to be case-sensitive".
 #[derive(Deserialize)]
 struct Members<'a> {

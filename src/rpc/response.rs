@@ -1,5 +1,5 @@
-//! What a server answers: a result or an error for each call, written to text and read from it.
-//! Never takes a response apart that could be read in two ways.
+//! What a server answers: a result or an error for each call, serialized and parsed.
+//! Never accepts a response that could be read in two ways.
 
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
@@ -9,13 +9,13 @@ use super::json;
 use super::{Id, Limits, RpcError};
 use crate::strict_json::{self, Flaw};
 
-/// What a call came to: the result as JSON text, or the error.
+/// The outcome of a call: the result as JSON text, or the error.
 pub type Outcome = Result<Box<RawValue>, RpcError>;
 
 /// A response object (§5).
 #[derive(Debug, Clone)]
 pub struct Response {
-    /// The id of the request, or null if that is not known.
+    /// The id of the request, or null if it is not known.
     // JSON-RPC 2.0 §5: the id "MUST be the same as the value of the id member in the Request Object."
     pub id: Id,
     /// The result or the error: one of them, never both.
@@ -24,25 +24,25 @@ pub struct Response {
 }
 
 impl Response {
-    /// The answer to the request of this id.
+    /// The response to the request with this id.
     #[must_use]
     pub fn new(id: Id, outcome: Outcome) -> Self {
         Self { id, outcome, of_earlier_run: false }
     }
 
-    /// Says that the outcome is that of an earlier request with the same idempotency key: member `idempotent_replay`.
+    /// Marks the outcome as that of an earlier request with the same idempotency key: member `idempotent_replay`.
     #[must_use]
     pub fn of_earlier_run(self) -> Self {
         Self { of_earlier_run: true, ..self }
     }
 
-    /// Whether the server said so.
+    /// Whether the server marked the outcome as that of an earlier request.
     #[must_use]
     pub fn is_of_earlier_run(&self) -> bool {
         self.of_earlier_run
     }
 
-    /// The text of a single response. Id, result and `data` are in it as they are, byte for byte.
+    /// The text of a single response. Id, result and `data` are included unchanged, byte for byte.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let result = self.outcome.as_ref().map_or(0, |result| result.get().len());
@@ -58,7 +58,7 @@ impl Response {
     }
 
     fn read(text: &str) -> Result<Self, ResponseError> {
-        // serde would also take an array for the struct.
+        // serde would also accept an array for the struct.
         if !json::is_object(text) {
             return Err(ResponseError::NotAnObject);
         }
@@ -81,7 +81,7 @@ impl Response {
     }
 }
 
-/// More than most responses have around their result: two braces, three names, the version and a short id.
+/// More than most responses need besides their result: two braces, three names, the version and a short id.
 const AROUND: usize = 64;
 
 impl Serialize for Response {
@@ -100,7 +100,7 @@ impl Serialize for Response {
     }
 }
 
-/// What a reply holds.
+/// The content of a reply.
 #[derive(Debug, Clone)]
 pub enum Responses {
     /// The answer to a single call, or the refusal of a whole message (id null).
@@ -112,14 +112,14 @@ pub enum Responses {
 }
 
 impl Responses {
-    /// Reads the bytes that a server answered. `max_batch` bounds the responses in an array, too: there cannot be more of
-    /// them than there were requests.
+    /// Parses the bytes that a server sent. `max_batch` also bounds the responses in an array: there cannot be more
+    /// responses than requests.
     ///
-    /// Members of other names than the specification's are ignored, as they are in requests: an extension of the server
-    /// is not an error of this response, and nothing reads them.
+    /// Members with other names than the specification's are ignored, as in requests: a server's extension is not an
+    /// error, and nothing reads it.
     ///
     /// # Errors
-    /// [`ResponseError`], always the server's fault. Nothing is taken from a reply of which one part is wrong.
+    /// [`ResponseError`], always the server's fault. If any part of a reply is wrong, nothing of it is used.
     pub fn parse(payload: &[u8], limits: &Limits) -> Result<Self, ResponseError> {
         let text = json::trimmed(strict_json::check(payload)?);
         if !json::is_array(text) {
@@ -136,7 +136,7 @@ impl Responses {
     }
 }
 
-/// A reply is not what JSON-RPC 2.0 allows a server to send.
+/// Why a reply is not what JSON-RPC 2.0 allows a server to send.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResponseError {
@@ -149,7 +149,7 @@ pub enum ResponseError {
     /// More responses than a batch may have requests.
     #[error("the reply has more responses than a batch may have requests")]
     LongBatch,
-    /// Something else than an object where a response belongs.
+    /// A response is something other than an object.
     #[error("a response is not an object")]
     NotAnObject,
     /// `jsonrpc` is missing or not "2.0".
@@ -166,7 +166,7 @@ pub enum ResponseError {
     Error,
 }
 
-/// The members of a response object, not yet looked into.
+/// The members of a response object, not parsed further yet.
 #[derive(Deserialize)]
 struct Members<'a> {
     #[serde(borrow, default, deserialize_with = "json::member")]
@@ -191,7 +191,7 @@ struct ErrorMembers<'a> {
     data: Option<&'a RawValue>,
 }
 
-// JSON-RPC 2.0 §5.1: the code "MUST be an integer." One with a fraction or an exponent is not taken for one.
+// JSON-RPC 2.0 §5.1: the code "MUST be an integer." A fraction or an exponent is not accepted.
 fn read_error(text: &str) -> Option<RpcError> {
     let members: ErrorMembers<'_> = json::is_object(text).then(|| serde_json::from_str(text).ok())??;
     let code = members.code.get().parse().ok()?;

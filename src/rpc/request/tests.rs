@@ -110,7 +110,7 @@ fn an_object_in_an_array_is_not_read_as_the_array_form_of_a_struct() {
     assert!(matches!(entries.as_slice(), [Err(_)]));
 }
 
-/// Ids of every legal kind, as text.
+/// Generates ids of every legal kind, as text.
 fn id() -> impl Strategy<Value = String> {
     prop_oneof![
         Just("null".to_owned()),
