@@ -1,5 +1,5 @@
 //! How to reach the broker: addresses, credentials and TLS.
-//! Never prints a secret, and never connects as anybody else than configured.
+//! Never prints a secret, and never logs in as any other user than the configured one.
 
 mod check;
 
@@ -14,9 +14,9 @@ use super::servers::Address;
 use super::tls;
 use crate::files::{Content, FileTrust, SecretFileError, read_trusted};
 
-/// The broker's addresses and how to authenticate there.
+/// The broker's addresses, and how to log in there.
 ///
-/// The broker's own authentication is a second gate, independent of the checks on messages. Leave the credentials out
+/// The broker's own authentication is a second gate, independent of the checks on messages. Leave out the credentials
 /// only for a broker that admits anybody, such as one on a developer's machine.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,45 +41,45 @@ pub struct BusConfig {
     /// A file that holds the nkey seed, readable by its owner alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nkey_seed_file: Option<PathBuf>,
-    /// PEM file of the certificate authorities that sign the broker's certificate.
+    /// A PEM file with the certificate authorities that sign the broker's certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_ca: Option<PathBuf>,
-    /// PEM file of our certificate, for brokers that ask for one.
+    /// A PEM file with our certificate, for brokers that ask for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_cert: Option<PathBuf>,
-    /// PEM file of our certificate's key, readable by its owner alone.
+    /// A PEM file with our certificate's key, readable by its owner alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<PathBuf>,
-    /// Whether a password or token may be sent in clear text to another machine; false. For networks in which nobody else
-    /// can listen.
+    /// Whether a password or token may be sent in clear text to another machine; false. For networks in which nobody
+    /// else can listen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_plaintext: bool,
-    /// Whose files of secrets are believed; no member of the file, but what its `[files]` says.
+    /// Whose secret files are trusted. Not a member of this section: it comes from `[files]` in the same file.
     #[serde(skip)]
     pub files: FileTrust,
 }
 
-/// The broker cannot be reached, or does not let us in.
+/// Why the broker cannot be reached, or refuses us.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BusError {
-    /// No address.
+    /// No address is configured.
     #[error("no broker address: give `urls`, for example [\"nats://127.0.0.1:4222\"]")]
     NoUrl,
-    /// A member cannot be as it is.
+    /// A member has an unusable value.
     #[error("`{member}` {reason}")]
     Member {
-        /// Its name, with the position in an array from 0.
+        /// Its name; for an array, with the position from 0.
         member: String,
-        /// What is wrong with it and what to do.
+        /// What is wrong with it, and what to do.
         reason: &'static str,
     },
-    /// Nobody answers there.
+    /// Nobody answers at the addresses.
     #[error("no broker answers at {urls} ({cause}): is it running, and is the address right?")]
     Unreachable {
         /// The addresses.
         urls: String,
-        /// What the client library says.
+        /// The underlying error.
         cause: String,
     },
     /// The broker refuses the user.
@@ -88,15 +88,15 @@ pub enum BusError {
         /// The addresses.
         urls: String,
     },
-    /// No TLS connection came about.
+    /// The TLS connection could not be established.
     #[error("TLS with {urls} failed ({cause}): check `tls_ca`, and the host name in the broker's certificate")]
     Tls {
         /// The addresses.
         urls: String,
-        /// What the client library says.
+        /// The underlying error.
         cause: String,
     },
-    /// The broker's permissions stand in the way.
+    /// The broker's permissions forbid an operation.
     #[error("the broker forbids this user to {action} `{subject}`: permit it")]
     Forbidden {
         /// `publish to` or `subscribe to`.
@@ -104,19 +104,19 @@ pub enum BusError {
         /// The subject.
         subject: String,
     },
-    /// A file of secrets cannot be used.
+    /// A secret file cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretFileError),
 }
 
 impl BusConfig {
-    /// One broker that admits anybody.
+    /// The configuration for one broker that admits anybody.
     #[must_use]
     pub fn open(url: &str) -> Self {
         Self { urls: vec![url.to_owned()], ..Self::default() }
     }
 
-    /// Takes relative paths as relative to `folder`, where the file stands that names them.
+    /// Makes relative paths relative to `folder`, where the configuration file is.
     #[must_use]
     pub fn relative_to(mut self, folder: &Path) -> Self {
         let files = [
@@ -132,12 +132,12 @@ impl BusConfig {
         self
     }
 
-    /// What the file that `member` names holds.
+    /// Reads the file that `member` names.
     pub(crate) fn secret(&self, member: &'static str, path: &Path) -> Result<Zeroizing<String>, BusError> {
         read_trusted(path, Content::Secret, &self.files).map_err(|error| unreadable(member, error))
     }
 
-    /// Reads every file that a connection begins with.
+    /// Reads every file that a connection needs, to check them.
     pub(crate) fn try_files(&self) -> Result<(), BusError> {
         let login = self.login()?;
         if login.tls.ca.is_some() || login.tls.identity.is_some() {
@@ -146,7 +146,7 @@ impl BusConfig {
         Ok(())
     }
 
-    /// Whether nobody else could have written the TLS files, nor read the key.
+    /// Checks that nobody else could have written the TLS files or read the key.
     fn check_files(&self) -> Result<(), BusError> {
         let files = [
             ("tls_ca", &self.tls_ca, Content::Public),
@@ -163,10 +163,10 @@ impl BusConfig {
 }
 
 impl BusConfig {
-    /// Where to connect, and as whom.
+    /// Where to connect, and how to log in.
     ///
     /// # Errors
-    /// As of [`check`](BusConfig::check), or a file of secrets that cannot be used.
+    /// As for [`check`](BusConfig::check), or a secret file that cannot be used.
     pub(crate) fn door(&self) -> Result<Door, BusError> {
         self.check()?;
         let address = |(position, url): (usize, &String)| {
@@ -200,7 +200,7 @@ impl BusConfig {
         Ok(login)
     }
 
-    /// What came of a try to connect, for the operator.
+    /// Converts a failed attempt to connect into an error for the operator.
     pub(crate) fn failed(&self, error: DialError) -> BusError {
         let urls = self.shown();
         match error {
@@ -211,15 +211,15 @@ impl BusConfig {
     }
 }
 
-/// What a connection of our own begins with.
+/// What our own connection needs to begin.
 pub(crate) struct Door {
     pub(crate) addresses: Vec<Address>,
     pub(crate) login: Login,
-    /// Whether brokers that a broker names may be connected to, too.
+    /// Whether to connect to further brokers that a broker lists.
     pub(crate) follow: bool,
 }
 
-/// Of a file that is not there, not the name: whoever mistook the member wrote the secret itself.
+/// For a missing file, omits the name: a user who mistook the member may have written the secret itself.
 fn unreadable(member: &'static str, error: SecretFileError) -> BusError {
     if error.is_missing() {
         BusError::Member { member: member.to_owned(), reason: "names a file that is not there" }

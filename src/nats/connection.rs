@@ -1,5 +1,5 @@
-//! A connection that stays: one session after the other, over all brokers that are known.
-//! Never has two brokers choose it for longer than a hand-over takes, and leaves none before it has read what it was chosen for.
+//! A connection that stays up: one session after another, over all known brokers.
+//! Never stays subscribed to two brokers for longer than a hand-over takes, and never leaves one before reading what it delivered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,44 +15,44 @@ use super::event::{Event, Handler};
 use super::servers::{Address, Servers, pause};
 use super::session::{Session, Subject};
 
-/// How a connection is.
+/// The options of a connection.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Shows in the broker's lists.
+    /// The client name, as the broker's listings show it.
     pub name: String,
-    /// Subscribed to on every broker.
+    /// What to subscribe to on every broker.
     pub subjects: Vec<Subject>,
-    /// Whether the connection is of no use where the broker forbids a subscription. If not, that is only told.
+    /// Whether the connection is useless if the broker forbids a subscription. If false, the refusal is only reported.
     pub required: bool,
-    /// Larger messages are passed over and told as oversized; bytes, headers included.
+    /// The size limit in bytes, headers included. Larger messages are skipped and reported as oversized.
     pub max_message: usize,
-    /// How often a quiet broker is asked whether it is there. It is left at the fourth time without an answer.
+    /// How often a quiet broker is pinged. It is left if three pings in a row have not been answered when the fourth is due.
     pub ping_every: Duration,
 }
 
 impl Options {
-    /// For these subscriptions, without which it is of no use.
+    /// The default options for these subscriptions, all of which are required.
     #[must_use]
     pub fn new(name: &str, subjects: Vec<Subject>) -> Self {
         Self { name: name.to_owned(), subjects, required: true, max_message: MAX_MESSAGE, ping_every: PING_EVERY }
     }
 }
 
-/// The default of a broker's `max_payload`. What takes more than that is not for messages.
+/// The default of a broker's `max_payload`. Anything larger does not belong in messages.
 const MAX_MESSAGE: usize = 1 << 20;
-/// Three of them without an answer, and a broker whose machine lost its power or its network is left.
+/// After three unanswered pings, a broker whose machine lost power or network is left.
 const PING_EVERY: Duration = Duration::from_secs(2);
 /// How long subscribing may take.
 const SUBSCRIBED_WITHIN: Duration = Duration::from_secs(5);
-/// How long writing out what is left may take in the end.
+/// How long writing the remaining data may take at the end.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
-/// How long to wait before looking again for another broker while this one goes on being about to go.
+/// How long to wait before trying another broker again, while the current one is in lame duck mode.
 const ELSEWHERE_AGAIN: Duration = Duration::from_secs(1);
 
-/// No connection came about.
+/// Why no connection was established.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The broker.
+    /// The broker cannot be reached, or refuses us.
     #[error(transparent)]
     Bus(#[from] BusError),
     /// The broker forbids a subscription.
@@ -70,7 +70,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects and subscribes; each address is tried once. Later ones are tried for as long as the connection lives.
+    /// Connects and subscribes, trying each address once. Later on, it reconnects for as long as the connection lives.
     ///
     /// # Errors
     /// [`OpenError`]; nothing is left behind.
@@ -94,22 +94,22 @@ impl Connection {
         Ok(Self { current, stop, queues_over, supervisor })
     }
 
-    /// The session that is up; `None` while there is none.
+    /// The current session; `None` while there is none.
     #[must_use]
     pub fn session(&self) -> Option<Arc<Session>> {
         self.current.borrow().clone().filter(|session| session.is_up())
     }
 
-    /// Every change of it.
+    /// A receiver of every change of the session.
     #[must_use]
     pub fn sessions(&self) -> watch::Receiver<Option<Arc<Session>>> {
         self.current.clone()
     }
 
-    /// Ends all subscriptions in queue groups, for good, and has every message handed over that the broker had chosen us for.
-    /// The connection and its other subscriptions stay.
+    /// Ends all subscriptions in queue groups for good, and hands over every message that the broker has already routed
+    /// to us. The connection and its other subscriptions stay.
     ///
-    /// Cancel safety: a dropped future may leave messages on the way, which are handed over later.
+    /// Cancel safety: if the future is dropped, messages may still be in transit; they are handed over later.
     pub async fn end_queues(&self) {
         self.queues_over.store(true, Ordering::SeqCst);
         if let Some(session) = self.session() {
@@ -117,27 +117,27 @@ impl Connection {
         }
     }
 
-    /// Ends all subscriptions, has every message handed over that the broker had chosen us for, and leaves.
+    /// Ends all subscriptions, hands over every message that the broker has already routed to us, and disconnects.
     ///
-    /// Cancel safety: a dropped future may leave the end to dropping the connection.
+    /// Cancel safety: if the future is dropped, the connection may stay up until it is dropped as well.
     pub async fn drain(&self) {
         self.stop.send_replace(true);
         let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(supervisor) = supervisor {
-            // It ends by itself, or with this future.
+            // The task ends by itself, or with this future.
             let mut supervisor = Aborting(supervisor);
             drop((&mut supervisor.0).await);
         }
     }
 
-    /// Leaves at once. What was published and not yet written is lost; see [`Session::flush`].
+    /// Disconnects at once. What was published but not yet written is lost; see [`Session::flush`].
     ///
-    /// Cancel safety: it has left when the future is first polled.
+    /// Cancel safety: the connection is closed as soon as the future is first polled.
     pub async fn close(&self) {
         let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(supervisor) = supervisor {
             supervisor.abort();
-            // It was told to end, and that is how it ended.
+            // The task was aborted, so the error is expected.
             drop(supervisor.await);
         }
     }
@@ -159,16 +159,16 @@ impl Drop for Aborting {
     }
 }
 
-/// Makes the sessions and replaces them when they end. They end when it is dropped.
+/// Makes sessions and replaces them when they end. Dropping it ends them.
 struct Supervisor {
     servers: Servers,
     login: Login,
     options: Options,
     handler: Arc<dyn Handler>,
     current: watch::Sender<Option<Arc<Session>>>,
-    /// Nothing is subscribed in a queue group any more.
+    /// Whether subscriptions in queue groups have ended.
     queues_over: Arc<AtomicBool>,
-    /// All that the broker may still choose.
+    /// All sessions to which a broker may still route messages.
     live: Vec<Arc<Session>>,
     tasks: JoinSet<()>,
 }
@@ -189,7 +189,7 @@ impl std::fmt::Display for Failure {
 }
 
 impl Supervisor {
-    /// Tries each address once. Of several failures, the one that the operator can do most about is told.
+    /// Tries each address once. Of several failures, returns the one that the operator can do most about.
     async fn first(&mut self, bus: &BusConfig) -> Result<(), OpenError> {
         let mut told: Option<OpenError> = None;
         for _ in 0..self.servers.len() {
@@ -209,7 +209,7 @@ impl Supervisor {
         Err(told.unwrap_or(OpenError::Bus(BusError::NoUrl)))
     }
 
-    /// A session at this address, with its subscriptions.
+    /// Makes a session at this address, with its subscriptions.
     async fn session(&mut self, address: &Address) -> Result<Arc<Session>, Failure> {
         while self.tasks.try_join_next().is_some() {}
         self.live.retain(|session| session.is_up());
@@ -243,13 +243,13 @@ impl Supervisor {
     async fn run(mut self, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             () = self.supervise() => {}
-            // Its sender is gone only when this task is aborted, too.
+            // The sender is only dropped when this task is aborted as well.
             _ = stop.wait_for(|stop| *stop) => {}
         }
         self.current.send_replace(None);
-        // Half-made ones included: a broker may have chosen them already.
+        // Including unfinished ones: a broker may already be routing messages to them.
         futures_util::future::join_all(self.live.iter().map(leave)).await;
-        // A broker that does not even read ends with this.
+        // This ends a session whose broker does not even read.
         let written = async { while self.tasks.join_next().await.is_some() {} };
         drop(timeout(WRITTEN_WITHIN, written).await);
     }
@@ -289,16 +289,16 @@ impl Supervisor {
         self.handler.event(Event::Disconnected(why));
     }
 
-    /// A session elsewhere, made while this one goes on; `None` if this one ended before there was another.
+    /// Makes a session with another broker while this one continues; `None` if this one ended first.
     async fn elsewhere(&mut self, session: &Arc<Session>) -> Option<Arc<Session>> {
         loop {
             for _ in 0..self.servers.len() {
                 let address = self.servers.next()?;
                 match self.session(&address).await {
-                    // One address may lead to several brokers, or to the one that is about to go.
+                    // An address may lead to several brokers, or back to the one in lame duck mode.
                     Ok(next) if next.server_id() != session.server_id() => return Some(next),
                     Ok(same) => leave(&same).await,
-                    // Nothing is lost yet: not worth a word.
+                    // Nothing is lost yet, so this is not reported.
                     Err(_) => {}
                 }
                 if !session.is_up() {

@@ -1,5 +1,5 @@
-//! One try to connect to one broker: TCP, `INFO`, TLS, `CONNECT`, and its answer.
-//! Never sends a secret before TLS where TLS was asked for, and never prints one.
+//! One attempt to connect to one broker: TCP, `INFO`, TLS, `CONNECT`, and the answer to it.
+//! Never sends a secret before TLS if TLS is required, and never prints one.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::protocol::{Info, Op, Parser};
 use super::servers::Address;
 use super::tls::{self, TlsFiles};
 
-/// As whom we connect.
+/// How we log in.
 #[derive(Clone, Default)]
 pub(crate) struct Login {
     pub(crate) user: Option<(String, Zeroizing<String>)>,
@@ -26,21 +26,21 @@ pub(crate) struct Login {
     pub(crate) tls: TlsFiles,
 }
 
-/// Without secrets.
+/// Omits the secrets.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Login").field("user", &self.user.as_ref().map(|(user, _)| user)).finish_non_exhaustive()
     }
 }
 
-/// What came of a try.
+/// Why an attempt failed.
 #[derive(Debug)]
 pub(crate) enum DialError {
-    /// Nobody is there, or nobody who speaks the protocol.
+    /// Nobody answers there, or something that does not speak the protocol.
     Unreachable(String),
-    /// The broker does not let this user in.
+    /// The broker refuses this user.
     Refused,
-    /// No TLS connection came about.
+    /// The TLS connection could not be established.
     Tls(String),
 }
 
@@ -54,13 +54,13 @@ impl fmt::Display for DialError {
     }
 }
 
-/// A connection whose log-in was accepted, and what was read of it beyond that.
+/// A connection that has logged in, and what was read beyond the answer.
 pub(super) struct Dialed {
     pub(super) stream: Box<dyn Stream>,
     pub(super) buffer: BytesMut,
     pub(super) parser: Parser,
     pub(super) info: Info,
-    /// Whether everything that the broker says went through TLS, or was not to.
+    /// Whether everything the broker said arrived over TLS, or TLS is not required.
     pub(super) encrypted: bool,
 }
 
@@ -68,12 +68,12 @@ pub(super) struct Dialed {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// How long a broker may take to greet us. One that hangs still accepts connections, in its kernel.
+/// How long a broker may take to send `INFO`. If it hangs, its kernel still accepts connections.
 const GREETED_WITHIN: Duration = Duration::from_secs(3);
-/// How long all of it may take; a broker that asks somebody else about its users waits two seconds for them.
+/// How long the whole attempt may take; a broker with an auth callout waits two seconds for it.
 const WITHIN: Duration = Duration::from_secs(8);
 
-/// Tries once. `name` shows in the broker's lists.
+/// Makes one attempt. The broker's listings show `name`.
 pub(super) async fn dial(
     address: &Address,
     login: &Login,
@@ -89,14 +89,14 @@ pub(super) async fn dial(
                 Dialing { stream: Box::new(tcp), buffer: BytesMut::new(), parser: Parser::new(max_message) };
             match dialing.next().await? {
                 Op::Info(info) => Ok((dialing, *info)),
-                _ => Err(DialError::Unreachable("whoever answers there is no NATS server".to_owned())),
+                _ => Err(DialError::Unreachable("something answers there, but it is not a NATS server".to_owned())),
             }
         };
         let (dialing, info) = timeout(GREETED_WITHIN, greeted).await.map_err(|_| late("greeting"))??;
         dialing.log_in(info, address, login, name).await
     })
     .await
-    .map_err(|_| late("answer to our log-in"))?
+    .map_err(|_| late("answer to our login"))?
 }
 
 struct Dialing {
@@ -119,7 +119,7 @@ impl Dialing {
             self = self.encrypt(address, login).await?;
         }
         if !info.headers {
-            return Err(DialError::Unreachable("the broker carries no headers: it is too old".to_owned()));
+            return Err(DialError::Unreachable("the broker does not support headers: it is too old".to_owned()));
         }
         let connect = connect_line(&info, login, name, encrypted)?;
         self.stream.write_all(&connect).await.map_err(failed)?;
@@ -141,7 +141,7 @@ impl Dialing {
     }
 
     async fn encrypt(self, address: &Address, login: &Login) -> Result<Self, DialError> {
-        // What was read before TLS would be taken for what came through it.
+        // Otherwise data read before TLS would be taken for data that arrived over TLS.
         if !self.buffer.is_empty() {
             return Err(DialError::Tls("the broker sends more than its greeting before TLS begins".to_owned()));
         }
@@ -167,7 +167,7 @@ impl Dialing {
     }
 }
 
-/// `CONNECT` with our credentials, and a `PING` that is answered if they are good.
+/// `CONNECT` with our credentials, and a `PING`, which is answered if they are accepted.
 fn connect_line(info: &Info, login: &Login, name: &str, encrypted: bool) -> Result<Zeroizing<Vec<u8>>, DialError> {
     let mut connect = json!({
         "verbose": false,
@@ -191,8 +191,8 @@ fn connect_line(info: &Info, login: &Login, name: &str, encrypted: bool) -> Resu
             put("auth_token", token);
         }
         if let (Some(seed), Some(nonce)) = (&login.nkey_seed, &info.nonce) {
-            // Neither the seed nor what is wrong with it.
-            let unusable = || DialError::Unreachable("the nkey seed is none: it begins with SU".to_owned());
+            // Reveals neither the seed nor what is wrong with it.
+            let unusable = || DialError::Unreachable("the nkey seed is invalid: a user's begins with SU".to_owned());
             let key = NKey::from_seed(seed).ok_or_else(unusable)?;
             put("nkey", &key.public());
             put("sig", &key.sign(nonce));
@@ -205,7 +205,7 @@ fn connect_line(info: &Info, login: &Login, name: &str, encrypted: bool) -> Resu
     Ok(line)
 }
 
-/// What the broker says instead of taking us. Anything else than that we are not whom we claim to be may pass.
+/// The broker's reason for not accepting us. Anything except a refusal of our credentials may be temporary.
 fn refused(text: &str) -> DialError {
     let lower = text.to_ascii_lowercase();
     if lower.contains("authorization") || lower.contains("authentication") {
@@ -219,7 +219,7 @@ fn unreachable(error: std::io::Error) -> DialError {
     DialError::Unreachable(error.to_string())
 }
 
-/// With TLS 1.3 a broker that does not take our certificate says so after the handshake.
+/// With TLS 1.3, a broker reports that it rejects our certificate only after the handshake.
 fn failed(error: std::io::Error) -> DialError {
     if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) {
         DialError::Tls(error.to_string())

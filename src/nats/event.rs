@@ -1,41 +1,41 @@
-//! What a connection tells of: messages, and what happens to it.
-//! Never makes a decision of what a broker says in words, but for the two permissions that it forbids by name.
+//! What a connection reports: messages, and changes of its state.
+//! Never decides anything by a broker's error text, except for the two permission violations that it reports.
 
 use super::protocol::Message;
 use crate::name::shown;
 
-/// What a connection hands over. Both are called from the connection's task: they must not wait.
+/// Receives what a connection reports. Both methods are called on the connection's task: they must not wait.
 pub trait Handler: Send + Sync + 'static {
-    /// A message on one of the subscriptions, in the order in which the broker sent them.
+    /// A message on one of the subscriptions, in the broker's order.
     fn message(&self, message: Message);
 
     /// Something happened to the connection.
     fn event(&self, event: Event);
 }
 
-/// What happens to a connection.
+/// A change of a connection's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// It is up again, subscriptions included. Not told for the first time.
+    /// The connection is up again, subscriptions included. Not reported the first time.
     Connected,
-    /// It is lost, and why. It is being made anew.
+    /// The connection is lost, for this reason. It is being re-established.
     Disconnected(String),
-    /// A try to connect failed, and why. There will be another.
+    /// An attempt to connect failed, for this reason. There will be another.
     Failed(String),
-    /// The broker is about to go: another one was found, and the subscriptions are there.
+    /// The broker is in lame duck mode: another one was found, and the subscriptions are in place.
     Moved,
     /// The broker forbids this user to publish on the subject.
     PublishForbidden(String),
     /// The broker forbids this user to subscribe to the subject.
     SubscribeForbidden(String),
-    /// More came on this subject than is taken, and some of it was lost; see `Subject::a_second`.
+    /// More messages arrived on this subject than are accepted, and some were lost; see `Subject::a_second`.
     Flooded(String),
     /// Another error that the broker reports.
     Error(String),
 }
 
 impl Event {
-    /// Out of the text of the broker's `-ERR`.
+    /// Parses the text of the broker's `-ERR`.
     pub(super) fn from_error(text: &str) -> Self {
         let quoted = |rest: &str| rest.split('"').nth(1).filter(|subject| !subject.is_empty()).map(str::to_owned);
         let violation = strip(text, "permissions violation for ").and_then(|rest| {
@@ -49,7 +49,7 @@ impl Event {
     }
 }
 
-/// Without `prefix`, in whatever case it is written.
+/// Strips `prefix`, whatever its case.
 fn strip<'t>(text: &'t str, prefix: &str) -> Option<&'t str> {
     let (head, rest) = text.split_at_checked(prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then_some(rest)

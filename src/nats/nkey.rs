@@ -1,5 +1,5 @@
-//! Log-in by nkey: an Ed25519 seed as NATS writes it, which signs the broker's nonce.
-//! Never part of an error: neither the seed nor what is wrong with it.
+//! Login by nkey: an Ed25519 seed in NATS's encoding, which signs the broker's nonce.
+//! Never reveals the seed, or what is wrong with it, in an error.
 
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use data_encoding::BASE32_NOPAD;
@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use crate::jose::b64;
 
-/// What the letter `S` of a seed and the letter `U` of a user are as the upper five bits of a byte.
+/// The letter `S` of a seed and the letter `U` of a user, as the upper five bits of a byte.
 const SEED: u8 = 18 << 3;
 const USER: u8 = 20 << 3;
 
@@ -15,12 +15,12 @@ const USER: u8 = 20 << 3;
 pub(super) struct NKey(Ed25519KeyPair);
 
 impl NKey {
-    /// Reads a user's seed, `SU…`: two bytes that say so, the 32 bytes of the seed, and their CRC-16.
+    /// Decodes a user's seed, `SU…`: two bytes for its type, the 32 bytes of the seed, and their CRC-16.
     pub(super) fn from_seed(text: &str) -> Option<Self> {
         let bytes = Zeroizing::new(BASE32_NOPAD.decode(text.as_bytes()).ok()?);
         let (body, checksum) = bytes.split_last_chunk::<2>()?;
         let (kind, seed) = body.split_first_chunk::<2>()?;
-        // A seed's first five bits say that it is one; the next eight, over both bytes, whose.
+        // The first five bits mark a seed; the next eight, across both bytes, whose it is.
         let is_users = *kind == [SEED | USER >> 5, USER << 3];
         if seed.len() != 32 || !is_users || crc16(body) != u16::from_le_bytes(*checksum) {
             return None;
@@ -28,7 +28,7 @@ impl NKey {
         Ed25519KeyPair::from_seed_unchecked(seed).ok().map(Self)
     }
 
-    /// The public half, `U…`, by which the broker knows the user.
+    /// The public key, `U…`, by which the broker knows the user.
     pub(super) fn public(&self) -> String {
         let mut bytes = vec![USER];
         bytes.extend_from_slice(self.0.public_key().as_ref());
@@ -36,7 +36,7 @@ impl NKey {
         BASE32_NOPAD.encode(&bytes)
     }
 
-    /// The broker's nonce, signed, as `CONNECT` has it.
+    /// Signs the broker's nonce, encoded as in `CONNECT`.
     pub(super) fn sign(&self, nonce: &str) -> String {
         b64(self.0.sign(nonce.as_bytes()).as_ref())
     }
@@ -54,7 +54,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
 
-    /// The library that other clients and the server's own tools are held against.
+    /// Compared with the library that other clients and the server's own tools follow.
     #[test]
     fn an_nkey_is_read_and_signs_as_nats_own_library_does() {
         for _ in 0..200 {
@@ -75,7 +75,7 @@ mod tests {
             letters[position] = if letters[position] == b'A' { b'B' } else { b'A' };
             String::from_utf8(letters).unwrap()
         };
-        // Each letter counts.
+        // Every letter matters.
         for position in 0..seed.len() {
             assert!(NKey::from_seed(&other(position)).is_none(), "{position}");
         }

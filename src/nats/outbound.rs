@@ -1,4 +1,4 @@
-//! What waits to be written to one connection, and who waits for its answers.
+//! What is waiting to be written to one connection, and who is waiting for its answers.
 //! Never outlives the connection: what was not written when it ended is never sent.
 
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ pub enum PublishError {
     /// The connection has ended.
     #[error("the connection to the broker is lost")]
     Gone,
-    /// Larger than the broker takes.
+    /// The message is larger than the broker accepts.
     #[error("the message is larger than the broker's max_payload of {limit} bytes")]
     TooLarge {
         /// The broker's `max_payload` in bytes.
@@ -23,39 +23,39 @@ pub enum PublishError {
     Subject,
 }
 
-/// Frames, one after the other. Publishers wait for room; what keeps the connection alive does not.
+/// A queue of whole frames. Publishers wait for room; what keeps the connection alive does not.
 #[derive(Debug, Default)]
 pub(super) struct Outbound {
     queue: Mutex<Queue>,
-    /// There is something to write, or nothing ever again.
+    /// Notified when there is something to write, or when there never will be again.
     filled: Notify,
-    /// There may be room.
+    /// Notified when there may be room.
     emptied: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     bytes: Vec<u8>,
-    /// For each `PING` that was not answered yet: who waits for it, if anybody.
+    /// One entry for each unanswered `PING`: who waits for its answer, if anybody.
     pings: VecDeque<Option<oneshot::Sender<()>>>,
-    /// Nothing is taken any more; what is there is still written.
+    /// Nothing more is accepted; what is queued is still written.
     finishing: bool,
     closed: bool,
 }
 
-/// The most bytes that wait. A message finds room if it fits, or if nothing else waits.
+/// The most bytes that wait. A message is accepted if it fits, or if nothing else is waiting.
 const MOST_BYTES: usize = 4 << 20;
-/// The most pings without an answer. A silent broker is left long before.
+/// The most unanswered pings. A silent broker is left long before that.
 const MOST_PINGS: usize = 64 << 10;
-/// What keeps the connection alive may exceed the bound by this.
+/// By how much control lines, which keep the connection alive, may exceed the limit.
 const SLACK: usize = 64 << 10;
 
 impl Outbound {
-    /// Adds a message, once there is room. Frames are whole: dropping the future adds all of it or nothing.
+    /// Adds a message once there is room. Frames are whole: dropping the future adds all of it or nothing.
     pub(super) async fn publish(&self, frame: &[&[u8]]) -> Result<(), PublishError> {
         while !self.publish_now(frame)? {
             let mut emptied = std::pin::pin!(self.emptied.notified());
-            // Registered before looking again, so that room which is made right after it is not missed.
+            // Registered before checking again, so that room made right afterwards is not missed.
             emptied.as_mut().enable();
             if self.publish_now(frame)? {
                 break;
@@ -73,7 +73,7 @@ impl Outbound {
             return Err(PublishError::Gone);
         }
         let fits = queue.bytes.is_empty() || queue.bytes.len() + size <= MOST_BYTES;
-        // What was there before is being waited for already.
+        // If the queue was not empty, the writer has already been notified.
         let is_first = queue.bytes.is_empty();
         if fits {
             queue.bytes.reserve(size);
@@ -86,7 +86,7 @@ impl Outbound {
         Ok(fits)
     }
 
-    /// Adds a control line; `false` if the connection has ended, or a broker makes us write more than it reads.
+    /// Adds a control line; `false` if the connection has ended, or if a broker makes us write more than it reads.
     pub(super) fn control(&self, line: &str) -> bool {
         let mut queue = self.lock();
         let taken = !queue.closed && queue.bytes.len() < MOST_BYTES + SLACK;
@@ -98,7 +98,7 @@ impl Outbound {
         taken
     }
 
-    /// Adds a `PING`. The answer to it is the answer to all that was added before.
+    /// Adds a `PING`. Its answer means that everything added before has been handled.
     pub(super) fn ping(&self, waiter: Option<oneshot::Sender<()>>) {
         let mut queue = self.lock();
         if !queue.closed && queue.pings.len() < MOST_PINGS {
@@ -112,12 +112,12 @@ impl Outbound {
     /// The broker has answered the oldest `PING`.
     pub(super) fn pong(&self) {
         if let Some(Some(waiter)) = self.lock().pings.pop_front() {
-            // Whoever waited may have stopped.
+            // The waiter may have given up.
             let _ = waiter.send(());
         }
     }
 
-    /// Waits for something to write and exchanges it for the empty `written`. `None` once there will be nothing.
+    /// Waits for something to write and swaps it with the empty `written`. `None` once there will be nothing more.
     ///
     /// Cancel safety: nothing is lost.
     pub(super) async fn next(&self, written: &mut Vec<u8>) -> Option<()> {
@@ -142,14 +142,14 @@ impl Outbound {
         }
     }
 
-    /// Takes nothing more, and ends when what is there has been written.
+    /// Accepts nothing more, and ends when the queue has been written.
     pub(super) fn finish(&self) {
         self.lock().finishing = true;
         self.filled.notify_one();
         self.emptied.notify_waiters();
     }
 
-    /// The connection has ended: nothing is written any more, and nobody is answered.
+    /// The connection has ended: nothing more is written, and nobody gets an answer.
     pub(super) fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;

@@ -1,44 +1,44 @@
 //! The NATS client protocol, as a client reads it: bytes in, operations out. No socket, no clock.
-//! Never looks into headers or payloads, and never holds more than one message of the permitted size.
+//! Never looks into headers or payloads, and never holds more than one message of the allowed size.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use serde::Deserialize;
 
-/// One operation of the broker.
+/// One operation sent by the broker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
-    /// What the broker says of itself: first of all, and when something about it changes.
+    /// The broker's description of itself: sent first, and again whenever it changes.
     Info(Box<Info>),
     /// A message.
     Message(Message),
-    /// Are you there?
+    /// The broker asks whether we are there.
     Ping,
-    /// The answer to a `PING` of ours: everything sent before it was handled.
+    /// The answer to one of our `PING`s: everything sent before it has been handled.
     Pong,
-    /// Something was accepted; only in verbose mode.
+    /// An operation was accepted; only in verbose mode.
     Ok,
     /// The text of an error.
     Error(String),
 }
 
-/// A message. Nothing in it was looked at.
+/// A message. Nothing in it has been checked.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Number of the subscription on this connection.
+    /// The number of its subscription on this connection.
     pub sid: u64,
-    /// The subject; bytes that are not UTF-8 are replaced, so that no rule on subjects takes it.
+    /// The subject. Bytes that are not UTF-8 are replaced, so no rule for subjects accepts it.
     pub subject: String,
     /// The reply subject, likewise.
     pub reply: Option<String>,
-    /// The header block as it is on the wire, version line and closing empty line included; empty if there is none.
+    /// The header block as on the wire, including version line and closing empty line; empty if there is none.
     pub headers: Bytes,
     /// The payload.
     pub payload: Bytes,
-    /// The message was larger than this end takes. Its headers and payload were passed over, so both are empty here.
+    /// The message exceeded our limit. Its headers and payload were skipped, so both are empty here.
     pub oversized: bool,
 }
 
-/// Without headers and payload: they hold tokens, parameters and results.
+/// Omits headers and payload: they hold tokens, parameters and results.
 impl std::fmt::Debug for Message {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Message")
@@ -52,51 +52,51 @@ impl std::fmt::Debug for Message {
     }
 }
 
-/// What a broker says of itself, as far as it matters here.
+/// A broker's description of itself, as far as we use it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Info {
-    /// The broker's id, new with each start.
+    /// The broker's id, new after each start.
     pub server_id: String,
     /// The largest message, headers included, in bytes.
     pub max_payload: usize,
-    /// What is to be signed with an nkey.
+    /// The challenge to sign with an nkey.
     pub nonce: Option<String>,
-    /// Whether it only talks TLS.
+    /// Whether the broker only accepts TLS.
     pub tls_required: bool,
-    /// Whether it carries headers.
+    /// Whether the broker supports headers.
     pub headers: bool,
-    /// `host:port` of brokers of the same cluster.
+    /// `host:port` of brokers in the same cluster.
     pub connect_urls: Vec<String>,
-    /// Whether it is about to go.
+    /// Whether the broker is in lame duck mode.
     pub ldm: bool,
 }
 
-/// The other end does not speak the protocol. Only the broker can be to blame: what peers send is inside its frames.
+/// The other end does not follow the protocol. Only the broker can be to blame: what peers send is inside its frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// A line without an end.
+    /// A line does not end.
     #[error("a line of the broker is longer than {MAX_LINE} bytes")]
     Line,
     /// Neither of the operations above.
-    #[error("the broker sends what is no operation of the NATS client protocol")]
+    #[error("the broker sends something that is not an operation of the NATS client protocol")]
     Operation,
-    /// `MSG` or `HMSG` with other than its fields.
-    #[error("a message of the broker is framed wrongly")]
+    /// `MSG` or `HMSG` with invalid fields.
+    #[error("a message of the broker has invalid framing")]
     Frame,
-    /// `INFO` with other than its JSON.
+    /// `INFO` with invalid JSON.
     #[error("the broker's INFO cannot be read")]
     Info,
 }
 
-/// The longest line. Brokers take control lines of 4,096 bytes from clients and write a few bytes more for the
+/// The longest line. Brokers accept control lines of 4,096 bytes from clients and add a few bytes for the
 /// subscription's number; their own `INFO` lists a cluster's addresses.
 pub(super) const MAX_LINE: usize = 64 * 1024;
 
-/// Reads operations from a buffer that the caller fills.
+/// Parses operations from a buffer that the caller fills.
 ///
-/// It needs more than `max_message` bytes, or the longest line if that is more, in the buffer for no operation: a message that
-/// is larger is passed over piece by piece and told as [oversized](Message::oversized).
+/// It never needs more than `max_message` bytes in the buffer, or the longest line if that is more: larger messages are
+/// skipped piece by piece and reported as [oversized](Message::oversized).
 #[derive(Debug)]
 pub struct Parser {
     max_message: usize,
@@ -105,11 +105,11 @@ pub struct Parser {
 
 #[derive(Debug)]
 enum State {
-    /// A line is next; so many bytes of it have no line end.
+    /// A line is next; this many bytes of it contain no line end.
     Line(usize),
-    /// Headers and payload of this message are next, and a line end.
+    /// Headers and payload of this message are next, then a line end.
     Body(Head),
-    /// As many bytes of an oversized message are to be passed over, and a line end.
+    /// This many bytes of an oversized message are to be skipped, then a line end.
     Skip(Head, usize),
 }
 
@@ -123,16 +123,16 @@ struct Head {
 }
 
 impl Parser {
-    /// Takes messages of up to `max_message` bytes, headers included.
+    /// Accepts messages of up to `max_message` bytes, headers included.
     #[must_use]
     pub fn new(max_message: usize) -> Self {
         Self { max_message, state: State::Line(0) }
     }
 
-    /// Takes the next operation out of the buffer. `None`: more bytes are needed.
+    /// Takes the next operation out of the buffer. `None` means that more bytes are needed.
     ///
     /// # Errors
-    /// [`ProtocolError`]: nothing that follows can be read.
+    /// [`ProtocolError`]: nothing that follows can be parsed.
     pub fn next(&mut self, input: &mut BytesMut) -> Result<Option<Op>, ProtocolError> {
         loop {
             match &mut self.state {
@@ -166,7 +166,7 @@ impl Parser {
                         [] | [b'\r'] => return Ok(None),
                         _ => return Err(ProtocolError::Frame),
                     }
-                    // Copied: a slice of the buffer would keep all of the buffer alive for as long as it waits.
+                    // Copied: a slice would keep the whole buffer alive for as long as the message waits.
                     let body = Bytes::copy_from_slice(body);
                     let message = head.message(body.slice(..head.headers), body.slice(head.headers..), false);
                     input.advance(head.total + 2);
@@ -229,7 +229,7 @@ fn parse_line(line: &[u8]) -> Result<Line, ProtocolError> {
     Ok(Line::Op(op))
 }
 
-/// `MSG <subject> <sid> [reply] <bytes>` or `HMSG <subject> <sid> [reply] <header bytes> <total bytes>`.
+/// Parses `MSG <subject> <sid> [reply] <bytes>` or `HMSG <subject> <sid> [reply] <header bytes> <total bytes>`.
 fn head(rest: &[u8], with_headers: bool) -> Option<Head> {
     let mut fields = rest.split(|byte| is_blank(*byte)).filter(|field| !field.is_empty());
     let (subject, sid) = (fields.next()?, fields.next()?);
@@ -249,12 +249,12 @@ fn head(rest: &[u8], with_headers: bool) -> Option<Head> {
     })
 }
 
-/// What separates fields. Other white space may stand in a subject.
+/// Field separators. Other white space may be part of a subject.
 fn is_blank(byte: u8) -> bool {
     byte == b' ' || byte == b'\t'
 }
 
-/// A number of at most ten digits. Brokers' sizes fit 32 bits.
+/// A number of at most ten digits. Brokers use 32-bit sizes.
 fn number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 10 {
         return None;

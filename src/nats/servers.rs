@@ -1,5 +1,5 @@
-//! The brokers that are known, and which is tried next.
-//! Never replaces what the operator configured: what a broker tells of others is only added to a single address.
+//! The known brokers, and which one to try next.
+//! Never replaces the configured addresses: brokers that a broker lists are only added to a single configured address.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use super::Info;
 pub(crate) struct Address {
     pub(super) host: String,
     pub(super) port: u16,
-    /// TLS, whatever the broker says.
+    /// Whether TLS is required, whatever the broker says.
     pub(super) tls: bool,
-    /// The name that its certificate must have.
+    /// The name that the broker's certificate must have.
     pub(super) tls_name: String,
 }
 
@@ -34,18 +34,18 @@ impl Address {
     }
 }
 
-/// All of them, in turn.
+/// All known brokers, tried in turn.
 #[derive(Debug)]
 pub(super) struct Servers {
     configured: Vec<Address>,
     told: Vec<Address>,
-    /// Whether others than the configured ones may be connected to.
+    /// Whether to connect to others than the configured ones.
     follow: bool,
-    /// The one that was tried last.
+    /// The one tried last.
     last: Option<Address>,
 }
 
-/// The most brokers that one of them may tell of.
+/// The most other brokers that a broker may list.
 const MOST_TOLD: usize = 64;
 
 impl Servers {
@@ -57,8 +57,8 @@ impl Servers {
         self.configured.len() + self.told.len()
     }
 
-    /// The one after the one that was tried last. So the one that was just lost is tried last: if its machine is gone, a
-    /// try takes seconds.
+    /// Returns the one after the one tried last. So a broker that was just lost is tried last: if its machine is gone,
+    /// an attempt takes seconds.
     pub(super) fn next(&mut self) -> Option<Address> {
         let all = || self.configured.iter().chain(&self.told);
         let after = self.last.as_ref().and_then(|last| all().position(|address| address == last));
@@ -67,10 +67,10 @@ impl Servers {
         next
     }
 
-    /// Hears what a broker tells of others. Where several are configured, other names of the same brokers would make the
-    /// one that was lost come up again too soon.
+    /// Takes note of other brokers that a broker lists. If several are configured, the list is ignored: with other
+    /// names for the same brokers, the lost one would be tried again too soon.
     ///
-    /// What was said before TLS began anybody on the way can have said; the caller leaves that out.
+    /// Anybody on the path can have written what arrived before TLS began; the caller leaves that out.
     pub(super) fn told(&mut self, info: &Info) {
         let [configured] = self.configured.as_slice() else { return };
         if info.connect_urls.is_empty() || !self.follow {
@@ -81,7 +81,7 @@ impl Servers {
         let told = told.filter_map(|url| Address::parse(&format!("{scheme}://{url}")));
         self.told = told
             .filter(|address| (&address.host, address.port) != (&configured.host, configured.port))
-            // Brokers mostly tell numbers; their certificates have names.
+            // Brokers mostly list IP addresses, but their certificates contain names.
             .map(|address| match address.host.parse::<IpAddr>() {
                 Ok(_) => Address { tls_name: configured.tls_name.clone(), ..address },
                 Err(_) => address,
@@ -90,16 +90,16 @@ impl Servers {
     }
 }
 
-/// How long to wait before the `attempt`-th try to reconnect, if each of `servers` is tried at once first: then 50 ms
-/// doubling up to 2 s, plus up to a quarter of it, so that the clients of a broker that comes back do not all come at the
-/// same moment.
+/// How long to wait before attempt number `attempt` to reconnect: no time until each of `servers` has been tried once,
+/// then 50 ms doubling up to 2 s. Up to a quarter is added, so that the clients of a restarted broker do not all
+/// reconnect at once.
 pub(crate) fn pause(attempt: usize, servers: usize) -> Duration {
     let Some(exponent) = attempt.checked_sub(servers.max(1)).and_then(|late| late.checked_sub(1)) else {
         return Duration::ZERO;
     };
     let base = (50_u64 << exponent.min(6)).min(2_000);
     let mut random = [0; 2];
-    // Without randomness no connection comes about anyway.
+    // Without randomness no connection can be made anyway.
     rand::fill(&mut random).unwrap_or_default();
     Duration::from_millis(base + u64::from(u16::from_be_bytes(random)) % (base / 4 + 1))
 }
@@ -137,7 +137,7 @@ mod tests {
         let next = servers.next().unwrap();
         assert_eq!((next.host.as_str(), next.tls_name.as_str(), next.tls), ("10.0.0.2", "a", true));
         assert_eq!(hosts(&mut servers, 3), ["::1", "b", "a"]);
-        // Connected to the second of those told, and told anew: of it still, and then no more.
+        // Connected to the second broker listed, then a new list: the old entry for it is still used once, and then no more.
         assert_eq!(hosts(&mut servers, 2), ["10.0.0.2", "::1"]);
         servers.told(&info(&["b:1", "[::1]:4223", "c:1"]));
         assert_eq!(hosts(&mut servers, 5), ["c", "a", "b", "::1", "c"]);

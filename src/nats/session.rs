@@ -1,5 +1,5 @@
 //! One connection to one broker, from the first `PING` to its end.
-//! Never waits for whoever is told of messages, and never comes back once it has ended.
+//! Never waits for the handler of its messages, and never comes back once it has ended.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,40 +21,40 @@ use super::protocol::{Info, Message, Op, Parser};
 pub struct Subject {
     /// The subject, wildcards allowed.
     pub subject: String,
-    /// The queue group, if the messages are to be shared with others.
+    /// The queue group, if the messages are shared with others.
     pub queue: Option<String>,
-    /// About how many messages a second are taken, at least 2. The broker keeps what is above to itself: it costs this
+    /// About how many messages a second are accepted, at least 2. The broker does not send more: the rest costs this
     /// connection nothing, and is lost.
     pub a_second: Option<u64>,
 }
 
-/// A connection that is up, or was.
+/// A connection that is up, or has been.
 #[derive(Debug)]
 pub struct Session {
     outbound: Outbound,
     subscriptions: Vec<Subscribed>,
-    /// Whether the connection is of no use without its subscriptions.
+    /// Whether the connection is useless without its subscriptions.
     required: bool,
     server_id: String,
     max_payload: AtomicUsize,
-    /// Something was read since the last look.
+    /// Whether something was read since the last check.
     heard: AtomicBool,
     arrived: Notify,
-    /// It ends its subscriptions.
+    /// Whether it is ending its subscriptions.
     leaving: AtomicBool,
     refused: Mutex<Option<String>>,
-    /// What the broker said of itself last. What it said before TLS is not in here.
+    /// The latest `INFO` from the broker. Anything it said before TLS is not included.
     info: watch::Sender<Info>,
-    /// `Some` with the reason once it has ended.
+    /// The reason, once the connection has ended.
     ended: watch::Sender<Option<String>>,
 }
 
 #[derive(Debug)]
 struct Subscribed {
     subject: Subject,
-    /// Messages read, since it was subscribed to last.
+    /// Messages read since the last time it was subscribed.
     seen: AtomicU64,
-    /// The broker was asked to stop after so many.
+    /// The broker was asked to stop after this many messages.
     limit: AtomicU64,
 }
 
@@ -81,12 +81,12 @@ impl Session {
         }
     }
 
-    /// Publishes. `headers` is a whole header block, or nothing; an empty `reply` means none.
+    /// Publishes a message. `headers` is a whole header block, or empty; an empty `reply` means none.
     ///
     /// # Errors
-    /// [`PublishError`]; then nothing is sent.
+    /// [`PublishError`]; nothing is sent in that case.
     ///
-    /// Cancel safety: a dropped future may or may not have queued the message; never a part of it.
+    /// Cancel safety: a dropped future may or may not have queued the message; never part of it.
     pub async fn publish(
         &self,
         subject: &str,
@@ -98,7 +98,7 @@ impl Session {
         self.outbound.publish(&[line.as_bytes(), headers, payload, b"\r\n"]).await
     }
 
-    /// Publishes as [`Session::publish`] does, if there is room for the message; `false` if not.
+    /// Publishes as [`Session::publish`] does if there is room for the message; returns `false` if not.
     pub(crate) fn publish_now(
         &self,
         subject: &str,
@@ -110,7 +110,7 @@ impl Session {
         self.outbound.publish_now(&[line.as_bytes(), headers, payload, b"\r\n"])
     }
 
-    /// The control line of a message.
+    /// Makes the control line of a message.
     fn line(&self, subject: &str, reply: &str, headers: &[u8], payload: &[u8]) -> Result<String, PublishError> {
         if !is_subject(subject) || !(reply.is_empty() || is_subject(reply)) {
             return Err(PublishError::Subject);
@@ -120,9 +120,9 @@ impl Session {
             return Err(PublishError::TooLarge { limit });
         }
         let space = if reply.is_empty() { "" } else { " " };
-        // With two numbers of twenty digits at most.
+        // Includes two numbers of at most twenty digits.
         let mut line = String::with_capacity(subject.len() + reply.len() + 56);
-        // A text takes whatever is written.
+        // Writing to a string cannot fail.
         let _ = match headers.len() {
             0 => write!(line, "PUB {subject} {reply}{space}{total}\r\n"),
             head => write!(line, "HPUB {subject} {reply}{space}{head} {total}\r\n"),
@@ -139,65 +139,66 @@ impl Session {
         answered.await.is_ok()
     }
 
-    /// The largest message that the broker takes, in bytes, headers included.
+    /// The largest message that the broker accepts, in bytes, headers included.
     #[must_use]
     pub fn max_payload(&self) -> usize {
         self.max_payload.load(Ordering::Relaxed)
     }
 
-    /// Whether it has not ended, as far as is known.
+    /// Whether the connection is up, as far as is known.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.ended.borrow().is_none()
     }
 
-    /// The broker's id; another one after each of its starts.
+    /// The broker's id, new after each of its starts.
     pub(super) fn server_id(&self) -> &str {
         &self.server_id
     }
 
-    /// Subscribes, and waits until that is in force. The subject that the broker refused, or the reason of the end.
+    /// Subscribes, and waits until that is in force. Returns the broker's error if it refused a subject, or fails with
+    /// the reason if the connection ends.
     pub(super) async fn subscribe(&self) -> Result<Option<String>, String> {
         for (sid, subscribed) in (1_u64..).zip(&self.subscriptions) {
             self.outbound.control(&subscribed.lines(sid));
         }
         let up = self.flush().await;
-        // The broker complains before it answers.
+        // The broker reports the error before it answers the ping.
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if up || refused.is_some() { Ok(refused) } else { Err(self.ended().await) }
     }
 
-    /// Waits for the end, and says why.
+    /// Waits until the connection ends, and returns the reason.
     pub(super) async fn ended(&self) -> String {
         let mut ended = self.ended.subscribe();
         let why = ended.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
         why.unwrap_or_default()
     }
 
-    /// Waits until the broker is about to go.
+    /// Waits until the broker enters lame duck mode.
     pub(super) async fn lame(&self) {
-        // The sender is ours.
+        // We own the sender, so this cannot fail.
         drop(self.info.subscribe().wait_for(|info| info.ldm).await);
     }
 
-    /// What the broker said of itself last.
+    /// The latest `INFO` from the broker.
     pub(super) fn info(&self) -> Info {
         self.info.borrow().clone()
     }
 
-    /// Has the broker stop choosing us, and reads everything that it has chosen us for until then.
+    /// Makes the broker stop routing messages to us, and reads everything that it has routed until then.
     ///
-    /// Asked to stop after an exact number that is not reached yet, the broker ends a subscription itself, so that
-    /// nothing is on the way when it has ended. Under load the number is reached at once; on a quiet subject it is
-    /// lowered until a pause shows that nothing comes.
+    /// If the broker is asked to stop after an exact number of messages that is not reached yet, it ends the
+    /// subscription itself, so nothing is in transit when it has ended. Under load the number is reached at once; on a
+    /// quiet subject it is lowered until a pause shows that nothing is coming.
     pub(super) async fn drain(&self) {
         self.leaving.store(true, Ordering::SeqCst);
         self.end(|_| true).await;
-        // Nothing has come for half a second, or everything has ended: what is still on the way comes before the answer.
+        // Nothing arrived for half a second, or everything has ended: anything still in transit arrives before the answer.
         drop(timeout(LAST_ANSWER, self.unsubscribe()).await);
     }
 
-    /// The same of what is shared with others, in a queue group. The other subscriptions stay.
+    /// The same for subscriptions in a queue group. The other subscriptions stay.
     pub(super) async fn end_queues(&self) {
         self.end(|subject| subject.queue.is_some()).await;
         for (sid, subscribed) in (1_u64..).zip(&self.subscriptions) {
@@ -219,7 +220,7 @@ impl Session {
                     self.outbound.control(&format!("UNSUB {sid} {limit}\r\n"));
                 }
             }
-            // Or a trickle that never pauses and never reaches the number.
+            // The time limit is for a trickle that never pauses and never reaches the number.
             while self.is_up()
                 && !ending().all(|(_, subscribed)| subscribed.is_over())
                 && started.elapsed() < LONGEST_DRAIN
@@ -231,8 +232,8 @@ impl Session {
         }
     }
 
-    /// Waits until the broker has handled everything that was sent before, and ended all subscriptions after it; `false` if
-    /// the connection ends instead. What was on the way has been handed over by then.
+    /// Waits until the broker has handled everything sent before, and then ended all subscriptions; `false` if the
+    /// connection ends instead. Messages in transit have been handed over by then.
     ///
     /// Cancel safety: a dropped future may or may not have ended the subscriptions.
     pub async fn unsubscribe(&self) -> bool {
@@ -243,16 +244,16 @@ impl Session {
         self.flush().await
     }
 
-    /// Writes what is there, and ends.
+    /// Writes what is queued, and ends.
     pub(super) fn finish(&self) {
         self.outbound.finish();
     }
 
-    /// Reads and writes until the end.
+    /// Reads and writes until the connection ends.
     pub(super) async fn run(self: Arc<Self>, dialed: Dialed, handler: Arc<dyn Handler>, ping_every: Duration) {
         let Dialed { stream, buffer, parser, .. } = dialed;
         let (read, write) = tokio::io::split(stream);
-        // Also when this is aborted: nobody shall wait for a connection that nobody keeps.
+        // Also set on abort: nobody must wait for a connection that no task keeps up.
         let mut end = End { session: &self, why: "closed".to_owned() };
         end.why = tokio::select! {
             why = self.read(read, buffer, parser, &*handler) => why,
@@ -270,7 +271,7 @@ impl Session {
         handler: &dyn Handler,
     ) -> String {
         let mut said = None;
-        // Messages since the others had their turn, and what is left in the buffer when they have it next.
+        // How many messages were read since other tasks had their turn, and how little must be left in the buffer for their next.
         let (mut taken, mut half) = (0, None);
         loop {
             loop {
@@ -283,7 +284,7 @@ impl Session {
                     Ok(None) => break,
                     Err(error) => return error.to_string(),
                 }
-                // Under a flood the socket is never empty, and the other tasks want to run as well.
+                // Under a flood the socket is never empty, but other tasks must run as well.
                 taken += 1;
                 if taken >= FAIR_SHARE || taken >= WORTH_A_TURN && half.is_some_and(|half| buffer.len() <= half) {
                     (taken, half) = (0, None);
@@ -300,8 +301,8 @@ impl Session {
                 Ok(0) => return said.unwrap_or_else(|| "the broker closed the connection".to_owned()),
                 Ok(_) => {
                     self.heard.store(true, Ordering::Relaxed);
-                    // All that there was: handed over at once, it would be worked on and answered at once as well, and whoever is at
-                    // the other end have nothing to do until then.
+                    // Everything that had arrived. If all of it were handed over at once, it would be processed and
+                    // answered at once, and the other end would be idle until then.
                     half = (buffer.len() < buffer.capacity()).then_some(buffer.len() / 2);
                 }
                 Err(error) => return said.unwrap_or_else(|| error.to_string()),
@@ -309,13 +310,13 @@ impl Session {
         }
     }
 
-    /// Does what an operation asks for; an error is the end.
+    /// Executes an operation; an error ends the connection.
     fn take(&self, op: Op, handler: &dyn Handler, said: &mut Option<String>) -> Result<(), String> {
         match op {
             Op::Message(message) => self.arrived(message, handler),
             Op::Ping => {
                 if !self.outbound.control("PONG\r\n") {
-                    return Err("the broker does not read".to_owned());
+                    return Err("the broker does not read what we send".to_owned());
                 }
             }
             Op::Pong => self.outbound.pong(),
@@ -332,7 +333,7 @@ impl Session {
                     Event::SubscribeForbidden(subject) => {
                         self.subscriptions.iter().any(|subscribed| subscribed.subject.subject == *subject)
                     }
-                    // Why the connection ends, if it does: the broker closes it after what is fatal.
+                    // Kept as the reason if the connection ends: the broker closes it after a fatal error.
                     Event::Error(text) => {
                         *said = Some(text.clone());
                         false
@@ -340,7 +341,7 @@ impl Session {
                     _ => false,
                 };
                 if ours {
-                    // With room for the subject, which is ours.
+                    // Long enough for the subject, which is ours.
                     let said = text.chars().take(FORBIDDEN).flat_map(char::escape_default).collect();
                     *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(said);
                 }
@@ -355,7 +356,7 @@ impl Session {
 
     fn arrived(&self, message: Message, handler: &dyn Handler) {
         let number = usize::try_from(message.sid).ok().and_then(|sid| sid.checked_sub(1));
-        // One that we do not have: the broker's mistake, and no reason to lose the others.
+        // If we have no such subscription, the broker is wrong, which is no reason to lose the others.
         let Some(subscribed) = number.and_then(|number| self.subscriptions.get(number)) else { return };
         subscribed.seen.fetch_add(1, Ordering::Relaxed);
         handler.message(message);
@@ -376,16 +377,16 @@ impl Session {
                 bytes = Vec::new();
             }
         }
-        // The broker sees an orderly end; if it does not wait for it, nothing is lost either.
+        // Gives the broker an orderly end; nothing is lost if it does not wait for it.
         drop(timeout(LAST_WRITE, write.shutdown()).await);
         "closed".to_owned()
     }
 
-    /// Asks a quiet broker for a sign of life: a machine that lost its power or its network does not close connections.
+    /// Pings a quiet broker: a machine that lost power or network does not close its connections.
     async fn ping(&self, every: Duration) -> String {
         let mut unanswered = 0;
         let mut ticks = tokio::time::interval(every);
-        // After a pause of this process the broker gets its time as well.
+        // After a pause of this process, the broker still gets its full time.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -400,8 +401,8 @@ impl Session {
         }
     }
 
-    /// Subscribes anew, once a second, to what the broker sends only so many messages of. Below half of them nothing is done:
-    /// what is sent between the end of a subscription and the next one is lost.
+    /// Renews, once a second, the subscriptions for which the broker sends only a limited number of messages. Below
+    /// half of that number nothing is done: messages between the end of a subscription and the next are lost.
     async fn renew(&self, handler: &dyn Handler) -> String {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -437,7 +438,7 @@ impl Drop for End<'_> {
 }
 
 impl Subscribed {
-    /// What asks the broker for it.
+    /// The control lines that subscribe.
     fn lines(&self, sid: u64) -> String {
         let Subject { subject, queue, a_second } = &self.subject;
         let queue = queue.as_ref().map(|queue| format!("{queue} ")).unwrap_or_default();
@@ -450,28 +451,28 @@ impl Subscribed {
     }
 }
 
-/// Whether it fits a control line. Wildcards are the broker's matter.
+/// Whether `subject` fits a control line. The broker checks wildcards.
 fn is_subject(subject: &str) -> bool {
     (1..=2_000).contains(&subject.len()) && subject.bytes().all(|byte| (0x21..=0x7e).contains(&byte))
 }
 
-/// How much of it is told when the broker forbids a subscription, in characters.
+/// How many characters of the broker's error are kept when it forbids a subscription.
 const FORBIDDEN: usize = 512;
 /// How much is read at a time.
 const CHUNK: usize = 64 << 10;
-/// The largest buffer that is kept when it is empty.
+/// The largest buffer that is kept when empty.
 const KEPT: usize = 4 * CHUNK;
-/// After how many messages other tasks get their turn.
+/// After this many messages, other tasks get their turn.
 const FAIR_SHARE: u32 = 256;
-/// Fewer are not worth a turn in the middle of what was read. With one, 64 calls under way by a door over HTTP/2 become a tenth more a
-/// second (`sealwire-compare --in-flight 64`).
+/// Fewer messages are not worth a turn in the middle of what was read. With such a turn, 64 calls in flight through a
+/// door over HTTP/2 become a tenth more per second (`sealwire-compare --in-flight 64`).
 const WORTH_A_TURN: u32 = 16;
-/// After so many pings without a word the broker is given up.
+/// After this many unanswered pings, the broker is given up.
 const UNANSWERED: u32 = 3;
-/// How long the broker may take to end subscriptions that never fall quiet.
+/// How long ending subscriptions that never fall quiet may take.
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
-/// How long the broker may take to say that nothing more is on the way. One that says nothing at all is given up before that,
-/// by its pings: what a slow one has chosen us for still comes, and whoever sent it waits for an answer.
+/// How long the broker may take to confirm that nothing more is in transit. A broker that says nothing at all is given
+/// up before that, by its pings. A slow one still delivers what it has routed to us, and the senders wait for answers.
 const LAST_ANSWER: Duration = Duration::from_secs(10);
 /// How long an orderly end of the connection may take.
 const LAST_WRITE: Duration = Duration::from_secs(1);
@@ -484,7 +485,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts messages, and wakes who waits for the first.
+    /// Counts messages, and wakes the task that waits for the first.
     #[derive(Default)]
     struct Counting {
         seen: AtomicU64,
@@ -501,7 +502,7 @@ mod tests {
         fn event(&self, _: Event) {}
     }
 
-    /// How many of so many messages that come at once are there when whoever waited for the first can look.
+    /// Of `messages` that arrive at once, how many were handed over by the time that the waiter for the first one runs.
     async fn seen_at_first(messages: usize, payload: usize) -> usize {
         let (here, mut broker) = duplex(1 << 20);
         let parser = Parser::new(1 << 20);
@@ -525,9 +526,9 @@ mod tests {
     #[tokio::test]
     async fn half_of_what_has_come_is_handed_over_before_others_have_their_turn() {
         assert!((30..=33).contains(&seen_at_first(64, 400).await));
-        // Too few to be divided.
+        // Too few to split.
         assert_eq!(seen_at_first(12, 400).await, 12);
-        // More than is read at a time, so that it comes in parts anyway.
+        // More than one read returns, so they arrive in parts anyway.
         let large = seen_at_first(500, 400).await;
         assert!((64..=FAIR_SHARE as usize).contains(&large), "{large}");
     }

@@ -1,5 +1,5 @@
-//! TLS to the broker: whom we trust, and who we are. The files are read for each connection, so renewed ones count.
-//! Never falls back to the system's trust anchors where the operator named others.
+//! TLS to the broker: whom we trust, and who we are. The files are read for each connection, so renewed ones take effect.
+//! Never falls back to the system's trust anchors if the operator configured others.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use crate::files::{Content, FileTrust, read_trusted};
 use crate::tls;
 
-/// PEM files. Either of them asks for TLS, whatever the broker says.
+/// PEM files. If any is set, TLS is required, whatever the broker says.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TlsFiles {
-    /// Who may have written them.
+    /// Whose files are trusted.
     pub(crate) trust: FileTrust,
     /// Certificate authorities, instead of the system's.
     pub(crate) ca: Option<PathBuf>,
@@ -35,7 +35,7 @@ pub(super) fn connector(files: &TlsFiles) -> Result<TlsConnector, String> {
         Some((certificate, key)) => {
             let chain = certificates(certificate, &files.trust)?;
             let pem = read_trusted(key, Content::Secret, &files.trust).map_err(|error| error.to_string())?;
-            // rustls' errors on PEM say what is missing, and nothing of what is there.
+            // rustls' errors about PEM say what is missing, and quote nothing.
             let private = PrivateKeyDer::from_pem_slice(pem.as_bytes());
             let private = private.map_err(|error| format!("`{}`: {error}", key.display()))?;
             config.with_client_auth_cert(chain, private).map_err(|error| error.to_string())?
@@ -44,14 +44,14 @@ pub(super) fn connector(files: &TlsFiles) -> Result<TlsConnector, String> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Reads the files for nothing but to see whether they can be used. Blocks.
+/// Reads the files only to check whether they can be used. Blocks.
 pub(crate) fn try_files(files: &TlsFiles) -> Result<(), String> {
     connector(files).map(drop)
 }
 
 /// The name that the broker's certificate must have.
 pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, String> {
-    ServerName::try_from(host.to_owned()).map_err(|_| format!("`{}` is no host name", crate::name::shown(host)))
+    ServerName::try_from(host.to_owned()).map_err(|_| format!("`{}` is not a host name", crate::name::shown(host)))
 }
 
 fn certificates(path: &Path, trust: &FileTrust) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -1,11 +1,11 @@
-//! What is wrong with the settings of a broker, found before anything is sent anywhere.
-//! Never quotes a value: each of them may be a secret that stands in the wrong place.
+//! Finds what is wrong with a broker's settings before anything is sent.
+//! Never quotes a value: each may be a secret in the wrong place.
 
 use super::{BusConfig, BusError};
 
 impl BusConfig {
-    /// Whether these settings can be used: addresses of brokers and nothing else in `urls`, one way to log in and all that
-    /// belongs to it, and no password that would travel in clear text.
+    /// Checks these settings: only broker addresses in `urls`, one complete way to log in, and no password that would
+    /// be sent in clear text.
     ///
     /// # Errors
     /// [`BusError::NoUrl`] and [`BusError::Member`].
@@ -47,26 +47,26 @@ impl BusConfig {
         }
     }
 
-    /// Whether whoever listens on the way learns what lets one log in. An nkey only signs what the broker makes up.
+    /// Whether an eavesdropper would learn the login secret. An nkey only signs the broker's challenge.
     fn shows_its_secret_to(&self, address: &Address<'_>) -> bool {
         let secret = self.password.is_some() || self.password_file.is_some() || self.token.is_some();
         secret && !address.tls && self.tls_ca.is_none() && self.tls_cert.is_none() && !address.is_loopback()
     }
 
-    /// Whether the connection is made by TLS or not at all, whichever broker of the cluster it goes to.
+    /// Whether every connection requires TLS, whichever broker of the cluster it goes to.
     pub(crate) fn demands_tls(&self) -> bool {
         let mut addresses = self.urls.iter().map(|url| Address::of(url));
         self.tls_ca.is_some() || self.tls_cert.is_some() || addresses.all(|address| address.is_ok_and(|it| it.tls))
     }
 
-    /// Whether brokers that a broker names may be connected to, beside those in `urls`: not where they would be sent a
-    /// password that only a connection within this machine may carry.
+    /// Whether to connect to further brokers that a broker lists. Not if they would be sent a password that may only be
+    /// used within this machine.
     pub(crate) fn may_follow(&self) -> bool {
         let secret = self.password.is_some() || self.password_file.is_some() || self.token.is_some();
         !secret || self.allow_plaintext || self.demands_tls()
     }
 
-    /// The addresses, for messages: none that is not one.
+    /// The addresses, for messages; anything that is not an address is hidden.
     pub(crate) fn shown(&self) -> String {
         let shown = |url| Address::of(url).map_or("(no address)", |address| address.url);
         self.urls.iter().map(|url| shown(url)).collect::<Vec<_>>().join(", ")
@@ -112,7 +112,7 @@ impl<'a> Address<'a> {
         if port_holds { Ok(Self { url, tls, host }) } else { Err(NO_ADDRESS) }
     }
 
-    /// Whether what is sent there stays within this machine.
+    /// Whether data sent there stays within this machine.
     fn is_loopback(&self) -> bool {
         let address = self.host.parse::<std::net::IpAddr>();
         self.host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
@@ -205,7 +205,7 @@ mod tests {
         assert!(nkey.check().is_ok(), "an nkey is not sent");
     }
 
-    /// The broker's own list of its cluster must not lead a password off this machine, or around TLS.
+    /// The broker's list of its cluster must not lead a password off this machine, or around TLS.
     #[test]
     fn what_a_broker_names_is_followed_only_where_nothing_shows() {
         assert!(!with_password("nats://localhost").may_follow());

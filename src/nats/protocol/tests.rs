@@ -5,7 +5,7 @@ use super::*;
 
 const MAX: usize = 1024;
 
-/// All operations in `bytes`, offered in pieces of these sizes (and then of one), and how it ended.
+/// All operations in `bytes`, offered in pieces of these sizes (and then of one byte), and how parsing ended.
 fn parse(bytes: &[u8], pieces: &[usize]) -> (Vec<Op>, Result<(), ProtocolError>) {
     let (mut parser, mut buffer, mut ops) = (Parser::new(MAX), BytesMut::new(), Vec::new());
     let mut rest = bytes;
@@ -59,7 +59,7 @@ fn messages_are_taken_apart_and_not_looked_into() {
     assert_eq!(full.reply.as_deref(), Some("r"));
     assert_eq!((full.headers.as_ref(), full.payload.as_ref()), (&b"\xff\r\n\0"[..], &b"ok"[..]));
     assert_eq!(message(b"HMSG a 7 0 0\r\n\r\n").payload.len(), 0);
-    // No rule on subjects takes it, and it does no harm either.
+    // No rule for subjects accepts it, and it does no harm either.
     assert_eq!(message(b"MSG a.\xff 7 0\r\n\r\n").subject, "a.\u{fffd}");
 }
 
