@@ -1,21 +1,21 @@
-//! Why a file was not read or written. Never holds anything of what is in it.
+//! Why a file was not read or written. Never holds any of its content.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-/// A file of secrets cannot be used.
+/// Why a secret file, or one that decides something, cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretFileError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("`{}`: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// Others than its owner may read or write it.
+    /// Others than the owner may read or write the file.
     #[error("`{}` is open to others (mode {mode:04o}): run `chmod 600 {}`", path.display(), path.display())]
     Open {
         /// The file.
@@ -23,7 +23,7 @@ pub enum SecretFileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Others than its owner may write it, or the folder that it lies in.
+    /// Others than the owner may write the file or a folder on the path to it.
     #[error("`{}` can be written by others (mode {mode:04o}): run `chmod go-w {}`", path.display(), path.display())]
     Writable {
         /// The file or folder.
@@ -31,7 +31,7 @@ pub enum SecretFileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// It belongs to somebody who is not trusted.
+    /// The file belongs to a user who is not trusted.
     #[error(
         "`{}` belongs to user {owner}: what decides or is secret must belong to the user that runs this, or to root (run \
          `chown`; services: or name the user in `[files] trust_users`)",
@@ -43,19 +43,19 @@ pub enum SecretFileError {
         /// The user id.
         owner: u32,
     },
-    /// A pipe, a socket or a device under a name of its own: nobody could tell how long reading it takes.
+    /// A pipe, a socket or a device with a name in the file system: reading it could take forever.
     #[error("`{}` is no regular file", path.display())]
     NoFile {
-        /// What is there.
+        /// Its path.
         path: PathBuf,
     },
-    /// A symbolic link to a file that is not there, in the place of a file that is to be written.
+    /// A symbolic link to a missing file, where a file is to be written.
     #[error("`{}` is a symbolic link that leads nowhere: name the file itself, or remove the link", path.display())]
     Nowhere {
         /// The link.
         path: PathBuf,
     },
-    /// The group that reads it would lose it.
+    /// Replacing the file would take it away from the group that reads it.
     #[error(
         "`{}` stays as it is: it is read by the group {group}, to which we cannot give a new file: run this as a member of that \
          group, or as root",
@@ -67,13 +67,13 @@ pub enum SecretFileError {
         /// The group id.
         group: u32,
     },
-    /// Larger than any file of its kind.
+    /// The file is larger than any of its kind.
     #[error("`{}` is larger than {MAX_BYTES} bytes", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// It exists already.
+    /// The file already exists.
     #[error("`{}` exists already: remove it first, or choose another name", path.display())]
     Exists {
         /// The file.
@@ -82,13 +82,13 @@ pub enum SecretFileError {
 }
 
 impl SecretFileError {
-    /// Whether there is no such file, nor could there be.
+    /// Whether the file does not exist, and cannot.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self, Self::Io { error, .. } if is_missing(error))
     }
 }
 
-/// Whether the operating system says that there is no such file, nor could there be.
+/// Whether the operating system says that the file does not exist, and cannot.
 pub(crate) fn is_missing(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
@@ -96,5 +96,5 @@ pub(crate) fn is_missing(error: &std::io::Error) -> bool {
     )
 }
 
-/// The largest file of secrets in bytes: a full key ring of 100,000 records.
+/// The largest file that is read, in bytes: enough for a full key ring of 100,000 records.
 pub(super) const MAX_BYTES: u64 = 64 * 1024 * 1024;

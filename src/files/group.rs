@@ -1,10 +1,10 @@
-//! Whether a group is its owner's alone, as systems make one for each user: then what the group may write is his.
-//! Never says so of a group whose members this machine's own files may not know all.
+//! Whether a group is private to its owner, as many systems create one per user: then its write permission is the owner's.
+//! Never says so if this machine's own files may not know all members.
 
 use std::path::Path;
 
-/// Whether nobody but `owner` is in the group `gid`, as far as the files of the system tell; they tell all of it if users
-/// and groups come from nowhere else.
+/// Whether nobody but `owner` is in the group `gid`, according to the system's files. They are complete only if users
+/// and groups come from no other source.
 pub(super) fn is_private(owner: u32, gid: u32) -> bool {
     let read = |name: &str| std::fs::read_to_string(Path::new("/etc").join(name));
     let switch = match read("nsswitch.conf") {
@@ -17,7 +17,7 @@ pub(super) fn is_private(owner: u32, gid: u32) -> bool {
     only_files(&switch) && alone(&passwd, &group, owner, gid)
 }
 
-/// Whether users and groups come from the machine's files; `systemd` adds users of its own, with groups of their own.
+/// Whether users and groups come from this machine's files. `systemd` only adds users of its own, with groups of their own.
 fn only_files(switch: &str) -> bool {
     let lines = switch.lines().map(|line| line.split('#').next().unwrap_or_default());
     let sources = lines.filter_map(|line| line.trim().split_once(':'));
@@ -25,7 +25,7 @@ fn only_files(switch: &str) -> bool {
     relevant.into_iter().all(|(_, from)| from.split_whitespace().all(|source| ["files", "systemd"].contains(&source)))
 }
 
-/// Group 0 is never private: containers are given it beside any user.
+/// Group 0 is never private: containers often add it to other users.
 fn alone(passwd: &str, group: &str, owner: u32, gid: u32) -> bool {
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
     let users: Vec<(&str, Option<u32>, Option<u32>)> = passwd

@@ -1,5 +1,5 @@
-//! Files and folders by their names, where the system tells neither owners nor modes.
-//! Never the whole way: there is nothing to judge on it.
+//! Files and folders by name, on systems that have neither owners nor modes.
+//! Never checks the path to them: there is nothing to judge.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -25,7 +25,7 @@ pub(crate) struct Folder<'t> {
     trust: PhantomData<&'t FileTrust>,
 }
 
-/// What a folder holds under a name.
+/// An entry of a folder.
 #[derive(Debug)]
 pub(crate) enum Entry<'t> {
     Folder(Folder<'t>),

@@ -1,5 +1,5 @@
-//! Opening what may be believed: a file, or a folder with all that is in it.
-//! Never hands out what was not judged.
+//! Opens what can be trusted: a file, or a folder with everything in it.
+//! Never returns anything that was not judged.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,27 +11,27 @@ use super::secret::read_trusted;
 use super::trust::{Content, FileTrust};
 use super::walk::{self, Entry, Folder};
 
-/// Deep and many enough for any folder of policies; the loader has narrower bounds of its own.
+/// Deep enough for any folder of policies; the loader has narrower limits of its own.
 const MAX_DEPTH: usize = 16;
 
 impl FileTrust {
-    /// Opens a file that may be believed.
+    /// Opens a file if it can be trusted.
     pub(crate) fn open(&self, path: &Path, content: Content) -> Result<File, SecretFileError> {
         walk::file(self, path, content)
     }
 
-    /// As [`read_secret`](super::read_secret), under these rules.
+    /// Like [`read_secret`](super::read_secret), with these rules.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`read_secret`](super::read_secret).
     pub fn read_secret(&self, path: &Path) -> Result<Zeroizing<String>, SecretFileError> {
         read_trusted(path, Content::Secret, self)
     }
 
-    /// As [`read_public`](super::read_public), under these rules.
+    /// Like [`read_public`](super::read_public), with these rules.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`read_public`](super::read_public).
     pub fn read_public(&self, path: &Path) -> Result<String, SecretFileError> {
         read_trusted(path, Content::Public, self).map(|mut text| std::mem::take(&mut *text))
     }
@@ -41,8 +41,8 @@ impl FileTrust {
         self.open(path, content).map(drop)
     }
 
-    /// Judges a folder of policies with everything in it but names that begin with a dot, which its loader passes over. A
-    /// folder that is not there is the loader's matter.
+    /// Judges a folder of policies and everything in it, except names that begin with a dot, which the loader skips. A
+    /// missing folder is left to the loader.
     pub(crate) fn check_folder(&self, path: &Path) -> Result<(), SecretFileError> {
         match Folder::open(path, Some(self)) {
             Ok(folder) => descend(&folder, 0),
@@ -59,7 +59,7 @@ fn descend(folder: &Folder<'_>, depth: usize) -> Result<(), SecretFileError> {
         }
         match folder.entry(&name) {
             Ok(Entry::Folder(inner)) if depth < MAX_DEPTH => descend(&inner, depth + 1)?,
-            // A link that leads nowhere is the loader's matter, too.
+            // A dangling link is left to the loader, too.
             Ok(_) | Err(SecretFileError::Io { .. }) => {}
             Err(error) => return Err(error),
         }

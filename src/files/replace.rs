@@ -1,5 +1,5 @@
-//! Files that are replaced in one step, where they lie: whoever reads one sees the old text or the new one.
-//! Never puts a file in the place of a symbolic link: those who read what it leads to would see nothing of the change.
+//! Replaces files atomically, in place: a reader sees either the old text or the new one.
+//! Never replaces a symbolic link by a file: readers of the link's target would not see the change.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -9,13 +9,13 @@ use super::error::SecretFileError;
 use super::trust::{Content, FileTrust};
 use super::walk;
 
-/// Where a file lies, or would: from the root, with all symbolic links followed. Two names are of one file if this is the
-/// same for both. A link in the file's own place is judged with the way that it leads, as for reading: see [`FileTrust`].
+/// Returns the real path of a file, existing or not: from the root, with all symbolic links resolved. Two names with the same result mean
+/// the same file. A link as the last component is judged, and so is the path it leads along, as for reading: see [`FileTrust`].
 ///
 /// # Errors
-/// [`SecretFileError::Nowhere`] for a link to a file that is not there, [`SecretFileError::NoFile`] for a folder, pipe or
-/// device, [`SecretFileError::Foreign`] and [`SecretFileError::Writable`] for a link that somebody else could have put
-/// there, and [`SecretFileError::Io`], also if there is no such folder.
+/// [`SecretFileError::Nowhere`] for a dangling link, [`SecretFileError::NoFile`] for a folder, pipe or device,
+/// [`SecretFileError::Foreign`] and [`SecretFileError::Writable`] for a link that somebody else could have placed
+/// there, and [`SecretFileError::Io`], also if the folder does not exist.
 pub fn locate_file(path: &Path) -> Result<PathBuf, SecretFileError> {
     let io = |error| SecretFileError::Io { path: path.to_owned(), error };
     let no_file = || SecretFileError::NoFile { path: path.to_owned() };
@@ -37,16 +37,16 @@ pub fn locate_file(path: &Path) -> Result<PathBuf, SecretFileError> {
     Ok(folder.canonicalize().map_err(io)?.join(name))
 }
 
-/// Writes a text that is no secret. A new file has mode 0600; an existing one is replaced in one step, and who could read
-/// it can read the new one. Of a symbolic link, what it leads to is replaced: see [`locate_file`].
+/// Writes a text that is not secret. A new file has mode 0600. An existing file is replaced atomically, and stays
+/// readable for everybody who could read it. For a symbolic link, its target is replaced: see [`locate_file`].
 ///
 /// # Errors
-/// As of [`locate_file`], [`SecretFileError::Group`] and [`SecretFileError::Io`], after which nothing has changed.
+/// As for [`locate_file`], [`SecretFileError::Group`] and [`SecretFileError::Io`]. Nothing has changed in these cases.
 pub fn write_public(path: &Path, text: &str) -> Result<(), SecretFileError> {
     replace(path, text, Content::Public)
 }
 
-/// Puts a file with this text in the place of another, or where there is none.
+/// Writes a file with this text, atomically replacing an existing one.
 pub(super) fn replace(path: &Path, text: &str, content: Content) -> Result<(), SecretFileError> {
     let at = locate_file(path)?;
     let io = |error| SecretFileError::Io { path: path.to_owned(), error };
@@ -59,13 +59,13 @@ pub(super) fn replace(path: &Path, text: &str, content: Content) -> Result<(), S
         file.sync_all().and_then(|()| std::fs::rename(&beside, &at)).map_err(io)
     });
     written.inspect_err(|_| {
-        // What could not be moved into place must not stay behind: it may hold secrets.
+        // A file that could not be moved into place must not stay behind: it may hold secrets.
         drop(std::fs::remove_file(&beside));
     })
 }
 
-/// A new file beside this one, and its name. A process that was killed has left its own behind, and in a container the next one has
-/// the same number.
+/// Creates a new file next to this one, and returns it with its path. A killed process leaves its file behind, and in a
+/// container the next process may have the same id.
 fn create_beside(at: &Path) -> std::io::Result<(File, PathBuf)> {
     let mut attempt = 0_u32;
     loop {
@@ -82,10 +82,10 @@ fn create_beside(at: &Path) -> std::io::Result<(File, PathBuf)> {
     }
 }
 
-/// More than anybody has killed.
+/// More leftover files than anybody will ever have.
 const ATTEMPTS: u32 = 1_000;
 
-/// A file of its owner alone that was not there.
+/// Creates a file that only its owner may access; fails if it exists.
 pub(super) fn create_new(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -97,8 +97,8 @@ pub(super) fn create_new(path: &Path) -> std::io::Result<File> {
     options.open(path)
 }
 
-/// Whoever could read the file that is about to be replaced can read the new one; nobody else may write it. The owner is
-/// not kept: what decides is believed only of us and root, and neither loses it.
+/// Lets everybody who could read the old file read the new one; nobody else may write it. The owner is not kept: such
+/// files are only trusted if they are ours or root's, and neither of us loses access.
 #[cfg(unix)]
 fn keep_readers(path: &Path, replaced: &Path, file: &File) -> Result<(), SecretFileError> {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -111,7 +111,7 @@ fn keep_readers(path: &Path, replaced: &Path, file: &File) -> Result<(), SecretF
     let (mode, group) = ((old.mode() & 0o644) | 0o600, old.gid());
     if group != file.metadata().map_err(io)?.gid() {
         let given = std::os::unix::fs::fchown(file, None, Some(group));
-        // A group that may do as much as everybody loses nothing.
+        // If the group has no more rights than everybody, it loses nothing.
         let matters = matches!(mode & 0o044, 0o040 | 0o004);
         if given.is_err() && matters {
             return Err(SecretFileError::Group { path: path.to_owned(), group });

@@ -1,5 +1,5 @@
-//! Files that hold secrets: read only when nobody else can read them, written for their owner alone.
-//! Never prints what is in them.
+//! Files that hold secrets: read only if nobody else can read them, and written for their owner alone.
+//! Never prints their content.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -12,33 +12,33 @@ use super::error::{MAX_BYTES, SecretFileError};
 use super::replace::{self, create_new};
 use super::trust::{Content, FileTrust};
 
-/// Reads a text that only its owner may read, and only we or root could have written: see [`FileTrust`].
+/// Reads a text that only its owner may read, and that only we or root could have written: see [`FileTrust`].
 ///
 /// # Errors
-/// [`SecretFileError::Open`] when group or others have any right, [`SecretFileError::Foreign`] and
-/// [`SecretFileError::Writable`] when somebody else could have put it there, [`SecretFileError::TooLarge`] above 64 MiB,
-/// and [`SecretFileError::Io`].
+/// [`SecretFileError::Open`] when group or others have any permission, [`SecretFileError::Foreign`] and
+/// [`SecretFileError::Writable`] when somebody else could have put it there, [`SecretFileError::TooLarge`] above 64
+/// MiB, and [`SecretFileError::Io`].
 pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretFileError> {
     FileTrust::default().read_secret(path)
 }
 
-/// Reads a text that is no secret, and that only we or root could have written: see [`FileTrust`].
+/// Reads a text that is not secret, and that only we or root could have written: see [`FileTrust`].
 ///
 /// # Errors
-/// As of [`read_secret`], but for [`SecretFileError::Open`].
+/// As for [`read_secret`], except [`SecretFileError::Open`].
 pub fn read_public(path: &Path) -> Result<String, SecretFileError> {
     FileTrust::default().read_public(path)
 }
 
-/// As [`read_public`], for what is no text, or not read here.
+/// Opens a file as [`read_public`] does, for content that is not text or is not read here.
 ///
 /// # Errors
-/// As of [`read_public`].
+/// As for [`read_public`].
 pub fn open_public(path: &Path) -> Result<File, SecretFileError> {
     FileTrust::default().open(path, Content::Public)
 }
 
-/// Whether nobody but us and root could have put anything into this folder: see [`FileTrust`].
+/// Checks that only we or root could have put anything into this folder: see [`FileTrust`].
 ///
 /// # Errors
 /// [`SecretFileError::Foreign`] and [`SecretFileError::Writable`] if somebody could, and [`SecretFileError::Io`].
@@ -46,7 +46,7 @@ pub fn check_folder(path: &Path) -> Result<(), SecretFileError> {
     Folder::open(path, Some(&FileTrust::default())).map(drop)
 }
 
-/// Reads a text that nobody but those in `trust` could have written, and of a secret, nobody else read.
+/// Reads a text that only users in `trust` could have written, and if it is secret, that nobody else could read.
 pub(crate) fn read_trusted(
     path: &Path,
     content: Content,
@@ -55,7 +55,7 @@ pub(crate) fn read_trusted(
     read_open(path, &trust.open(path, content)?)
 }
 
-/// Reads the text of a file that was opened, and judged.
+/// Reads the text of a file that has been opened and judged.
 pub(crate) fn read_open(path: &Path, file: &File) -> Result<Zeroizing<String>, SecretFileError> {
     let io = |error| SecretFileError::Io { path: path.to_owned(), error };
     let metadata = file.metadata().map_err(io)?;
@@ -64,7 +64,7 @@ pub(crate) fn read_open(path: &Path, file: &File) -> Result<Zeroizing<String>, S
     }
     let mut text =
         Zeroizing::new(String::with_capacity(usize::try_from(metadata.len()).unwrap_or(0).saturating_add(1)));
-    // Of a pipe that we were given nobody knows the length.
+    // A pipe that we were given has no known length.
     file.take(MAX_BYTES.saturating_add(1)).read_to_string(&mut text).map_err(io)?;
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_BYTES {
         return Err(SecretFileError::TooLarge { path: path.to_owned() });
@@ -72,13 +72,13 @@ pub(crate) fn read_open(path: &Path, file: &File) -> Result<Zeroizing<String>, S
     Ok(text)
 }
 
-/// Writes a text with mode 0600. With `replace`, an existing file is replaced in one step and keeps being readable
-/// until then, of a symbolic link what it leads to (see [`locate_file`](super::locate_file)); without, an existing file is an
-/// error.
+/// Writes a text with mode 0600. With `replace`, an existing file is replaced atomically and stays readable until then;
+/// for a symbolic link, that is its target (see [`locate_file`](super::locate_file)). Without it, an existing file is
+/// an error.
 ///
 /// # Errors
 /// [`SecretFileError::Exists`], those of [`locate_file`](super::locate_file), and [`SecretFileError::Io`], after which
-/// nothing is left of the file.
+/// nothing is left of the new file.
 pub fn write_secret(path: &Path, text: &str, replace: bool) -> Result<(), SecretFileError> {
     if !replace {
         let io = |error| SecretFileError::Io { path: path.to_owned(), error };
@@ -87,7 +87,7 @@ pub fn write_secret(path: &Path, text: &str, replace: bool) -> Result<(), Secret
             _ => io(error),
         })?;
         return file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| {
-            // Half a file would be in the way of the next try, and is ours.
+            // A partial file would block the next attempt, and it is ours.
             drop(std::fs::remove_file(path));
             io(error)
         });

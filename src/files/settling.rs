@@ -1,26 +1,26 @@
-//! When what may still be written is taken: once it has settled, or has gone on changing for too long.
+//! Decides when to accept something that may still be changing: once it has settled, or has kept changing for too long.
 //! Knows nothing of what it is.
 
 use std::time::Duration;
 
-/// What was seen of something that is not taken yet. Times are those of any clock, from its beginning.
+/// The state of a change that has not been accepted yet. Times are those of any clock, as a duration since its start.
 #[derive(Debug)]
 pub(crate) struct Settling<T>(Option<Changed<T>>);
 
 #[derive(Debug)]
 struct Changed<T> {
     seen: T,
-    /// When it was first seen so.
+    /// When this state was first seen.
     since: Duration,
-    /// When it was first seen to be another one than what was taken, however.
+    /// When any difference from the accepted state was first seen.
     restless: Duration,
 }
 
-/// How long something must look the same: longer than an editor or a deployment tool takes from one file to the next, shorter than an
-/// operator waits.
+/// How long something must stay the same: longer than an editor or a deployment tool needs between two files, shorter
+/// than an operator waits.
 const SETTLE: Duration = Duration::from_millis(300);
-/// How long something may look different each time before it is taken all the same: what it takes away must not stay in force for ever,
-/// only because somebody touches it again and again. What is half written is refused by what reads it.
+/// After this time, something that keeps changing is accepted anyway: permissions that it withdraws must not stay in
+/// force forever only because somebody keeps touching it. Half-written content is refused by whatever reads it.
 const RESTLESS: Duration = Duration::from_secs(5);
 
 impl<T> Default for Settling<T> {
@@ -30,7 +30,7 @@ impl<T> Default for Settling<T> {
 }
 
 impl<T: PartialEq> Settling<T> {
-    /// Whether to take what is seen now, which is another one than what was taken before.
+    /// Whether to accept the state seen now, which differs from the one accepted before.
     pub(crate) fn takes(&mut self, seen: T, now: Duration) -> bool {
         let (since, restless) = match self.0.take() {
             Some(changed) if changed.seen == seen => (changed.since, changed.restless),
@@ -42,7 +42,7 @@ impl<T: PartialEq> Settling<T> {
         takes
     }
 
-    /// What is seen now is what was taken.
+    /// Notes that the state seen now is the accepted one.
     pub(crate) fn rests(&mut self) {
         self.0 = None;
     }

@@ -1,4 +1,4 @@
-//! Files and folders as they must be, and every way in which one of them is not.
+//! Files and folders as they must be, and every way in which they can be wrong.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -12,7 +12,7 @@ fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A folder of ours, mode 0755, with a file in it, mode 0600.
+/// A folder of ours with mode 0755, containing a file with mode 0600.
 fn place() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     set_mode(folder.path(), 0o755);
@@ -35,7 +35,7 @@ fn a_file_or_folder_that_others_can_write_is_not_believed() {
         assert!(trust.check(&path, Content::Public).is_ok(), "{mode:o}");
     }
     let metadata = std::fs::metadata(&path).unwrap();
-    // On a machine that gives each user a group, this one is ours alone.
+    // On a machine that gives each user a private group, this group is ours alone.
     let private = group::is_private(metadata.uid(), metadata.gid());
     for mode in [0o666, 0o664, 0o646, 0o602] {
         set_mode(&path, mode);
@@ -84,7 +84,7 @@ fn a_group_that_is_named_counts_as_the_owner() {
     assert!(private || refused(&other, &path, Content::Public).contains("chmod go-w"));
 }
 
-/// Only root can give a file to somebody else, so the rest of the rule is shown by itself, too.
+/// Only root can give a file to another user, so the rest of the rule is tested separately, too.
 #[test]
 fn the_owner_is_us_or_root_or_named() {
     let (_folder, path) = place();
@@ -126,7 +126,7 @@ fn links_are_followed_to_where_the_file_lies() {
     }
 }
 
-/// In a container every process may have the same number.
+/// In a container every process may have the same id.
 #[test]
 fn what_a_killed_process_has_left_behind_is_in_nobodys_way() {
     let (folder, path) = place();
@@ -136,7 +136,7 @@ fn what_a_killed_process_has_left_behind_is_in_nobodys_way() {
     write_secret(&path, "two", true).unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
-    // Which may be that of a process that is writing.
+    // It may belong to a process that is still writing.
     assert_eq!(std::fs::read_to_string(&left).unwrap(), "left behind");
 }
 
@@ -153,7 +153,7 @@ fn what_a_link_leads_to_is_replaced_and_not_the_link() {
     assert_eq!(locate_file(&link).unwrap(), locate_file(&path).unwrap());
     assert_eq!(locate_file(&folder.path().join("./new")).unwrap(), folder.path().canonicalize().unwrap().join("new"));
 
-    // A link of somebody else could lead anywhere.
+    // Somebody else's link could lead anywhere.
     set_mode(folder.path(), 0o777);
     assert!(write_public(&link, "x").unwrap_err().to_string().contains("chmod go-w"));
     set_mode(folder.path(), 0o755);
@@ -169,7 +169,7 @@ fn what_a_link_leads_to_is_replaced_and_not_the_link() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing was left behind");
 }
 
-/// A tree of folders of ours, each 0755, with a file at the end; and the way to it.
+/// A tree of our folders, each with mode 0755, with a file at the end; and the path to it.
 fn tree() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("one/two/three/file");
@@ -215,7 +215,7 @@ fn what_was_judged_is_what_is_read_whatever_is_exchanged_meanwhile() {
     let trust = FileTrust::default();
     let (file, opened) =
         (trust.open(&path, Content::Secret).unwrap(), Folder::open(path.parent().unwrap(), Some(&trust)).unwrap());
-    // A folder further up gives way to another one, with a file of the same name.
+    // A folder further up is replaced by another one, with a file of the same name.
     std::fs::rename(folder.path().join("one"), folder.path().join("away")).unwrap();
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, "forged").unwrap();
@@ -280,7 +280,7 @@ fn make_pipe(path: &Path) {
     assert!(std::process::Command::new("mkfifo").args(["-m", "600"]).arg(path).status().unwrap().success());
 }
 
-/// What is refused, within a time in which nobody has written to any pipe.
+/// The error, within a time in which nobody has written to any pipe.
 fn refused_at_once(path: &Path, content: Content) -> String {
     let (tell, told) = std::sync::mpsc::channel();
     let path = path.to_owned();

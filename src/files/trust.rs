@@ -1,5 +1,5 @@
-//! Who could have written a file that decides something, and who else can read one that holds a secret.
-//! Never trusts a file that somebody else than us or root could have put there, unless the operator names him.
+//! Who could have written a file that decides something, and who else can read a file that holds a secret.
+//! Never trusts a file that anybody but us or root could have put there, unless the operator names that user.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,29 +10,29 @@ use super::error::SecretFileError;
 #[cfg(unix)]
 use super::group;
 
-/// Whose files are believed beside our own and root's. `[files]` of the configuration.
+/// Whose files are trusted besides our own and root's. `[files]` of the configuration.
 ///
-/// What says who may do what (configuration, key rings, token keys, denylists, policies, credentials) is as good as
-/// whoever may write it. So a file, and every folder on the way to it from the root of the file system, must belong to
-/// the user that runs this, or to root, and nobody else may write them, as with ssh. The way is gone step by step, each
-/// folder opened and judged before the next one, symbolic links included: what was judged is what is read. A folder with
-/// the sticky bit (`/tmp`) is taken on the way: others can neither replace nor rename there what is ours. A group that only
-/// the owner is in may write, as it may wherever the umask is 002. On a read-only
-/// mount, such as a container's, nobody here can write anything, so there only the right to read secrets counts.
+/// A file that says who may do what (configuration, key rings, token keys, denylists, policies, credentials) can be trusted only
+/// as far as everybody who may write it. So a file, and every folder on the path to it from the root of the file system, must
+/// belong to the user that runs this or to root, and must not be writable by anybody else, as with ssh. The path is walked step
+/// by step: each folder is opened and judged before the next one, symbolic links included, so what was judged is what is read. A
+/// folder on the path may have the sticky bit (`/tmp`), since others can neither replace nor rename our files there. A group with
+/// no member but the owner may have write permission, as it has wherever the umask is 002. On a read-only mount, such as a
+/// container's, nobody here can write anything, so only the permission to read secrets counts.
 ///
-/// Secrets are for their owner alone: no right for group or others.
+/// Secrets are for their owner alone: group and others must have no permission.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct FileTrust {
-    /// User ids, beside our own and root's, to whom files may belong: those who deploy policies, for example.
+    /// User ids, besides our own and root's, to whom files may belong, for example of users who deploy policies.
     pub trust_users: Vec<u32>,
-    /// Group ids whose members may write files and read secrets that belong to the group: a Kubernetes `fsGroup`, for
-    /// example.
+    /// Group ids whose members may write files and read secrets that belong to the group, for example a Kubernetes
+    /// `fsGroup`.
     pub trust_groups: Vec<u32>,
 }
 
-/// What a file is for.
+/// The purpose of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     /// It decides something.
@@ -41,19 +41,19 @@ pub(crate) enum Content {
     Secret,
 }
 
-/// How much of a folder matters.
+/// Which entries of a folder matter.
 #[cfg(unix)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Matters {
-    /// One entry, which the sticky bit protects.
+    /// A single entry, which the sticky bit protects.
     One,
-    /// Whatever is in it, so nobody may add anything.
+    /// All of them, so nobody else may add any.
     All,
 }
 
 #[cfg(unix)]
 impl FileTrust {
-    /// Judges the owner and mode of an open file. `path` is for the message.
+    /// Judges owner and mode of an open file. `path` is for the error.
     pub(crate) fn judge(&self, path: &Path, file: &File, content: Content) -> Result<(), SecretFileError> {
         self.judge_as(path, file, content, Matters::All)
     }
@@ -68,7 +68,7 @@ impl FileTrust {
         use std::os::unix::fs::MetadataExt as _;
         let metadata = file.metadata().map_err(|error| SecretFileError::Io { path: path.to_owned(), error })?;
         let (path, mode, owner) = (path.to_owned(), metadata.mode() & 0o7777, metadata.uid());
-        // A member of such a group counts as the owner does.
+        // A member of a trusted group counts like the owner.
         let foreign = if self.trust_groups.contains(&metadata.gid()) { mode & 0o007 } else { mode & 0o077 };
         if content == Content::Secret && foreign != 0 {
             return Err(SecretFileError::Open { path, mode });
@@ -82,7 +82,7 @@ impl FileTrust {
         self.judge_owner(&path, owner, file)
     }
 
-    /// `at` is on the file system in question.
+    /// `at` must be on the same file system.
     pub(super) fn judge_owner(&self, path: &Path, owner: u32, at: &File) -> Result<(), SecretFileError> {
         if self.believes(owner) || is_read_only(at) {
             return Ok(());
@@ -97,13 +97,13 @@ impl FileTrust {
 
 #[cfg(not(unix))]
 impl FileTrust {
-    /// Where files have neither mode nor owner, there is nothing to compare.
+    /// Without modes and owners there is nothing to check.
     pub(crate) fn judge(&self, _: &Path, _: &File, _: Content) -> Result<(), SecretFileError> {
         Ok(())
     }
 }
 
-/// Whether the mount of an open file or folder is read-only, for everybody who sees it there.
+/// Whether an open file or folder is on a mount that is read-only for everybody.
 #[cfg(unix)]
 fn is_read_only(file: &File) -> bool {
     rustix::fs::fstatvfs(file).is_ok_and(|mount| mount.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))

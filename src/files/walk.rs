@@ -1,5 +1,5 @@
-//! The way to a file from the root of the file system: each folder is opened and judged before the next step is taken.
-//! Never looks up a name twice, so nothing can be exchanged between the judgement and the reading.
+//! Walks the path to a file from the root of the file system: each folder is opened and judged before the next step.
+//! Never looks up a name twice, so nothing can be swapped between judging and reading.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,14 +14,14 @@ use rustix::io::Errno;
 use super::error::SecretFileError;
 use super::trust::{Content, FileTrust, Matters};
 
-/// Opens a file that may be believed.
+/// Opens a file if it can be trusted.
 pub(super) fn file(trust: &FileTrust, path: &Path, content: Content) -> Result<File, SecretFileError> {
     let io = |error| SecretFileError::Io { path: path.to_owned(), error };
     let found = Walk::new(trust, path)?.run()?;
-    // As reading it would say.
+    // The same error as reading it would return.
     let Found::File { file, at, is_handle } = found else { return Err(io(io::ErrorKind::IsADirectory.into())) };
     if is_handle {
-        // Whoever gave it to us means it, a pipe included, and that what comes late is waited for.
+        // We were given this handle on purpose, even if it is a pipe, and must wait for its data.
         let flags = fcntl_getfl(&file).map_err(|error| io(error.into()))?;
         fcntl_setfl(&file, flags.difference(LOOK)).map_err(|error| io(error.into()))?;
     } else if !file.metadata().map_err(io)?.is_file() {
@@ -31,7 +31,7 @@ pub(super) fn file(trust: &FileTrust, path: &Path, content: Content) -> Result<F
     Ok(file)
 }
 
-/// Where a file lies, by a way that may be believed. What is there is not judged.
+/// Returns where a file is, by a path that can be trusted. The file itself is not judged.
 pub(super) fn locate(trust: &FileTrust, path: &Path) -> Result<PathBuf, SecretFileError> {
     match Walk::new(trust, path)?.run()? {
         Found::File { at, is_handle: false, .. } => Ok(at),
@@ -39,23 +39,23 @@ pub(super) fn locate(trust: &FileTrust, path: &Path) -> Result<PathBuf, SecretFi
     }
 }
 
-/// A folder of files that decide something, opened.
+/// An open folder of files that decide something.
 #[derive(Debug)]
 pub(crate) struct Folder<'t> {
     place: Arc<Place>,
     trust: Option<&'t FileTrust>,
 }
 
-/// What a folder holds under a name.
+/// An entry of a folder.
 #[derive(Debug)]
 pub(crate) enum Entry<'t> {
     Folder(Folder<'t>),
-    /// It may be no regular file; if it is a pipe, reading does not wait.
+    /// Possibly not a regular file; if it is a pipe, reading does not wait.
     File(File),
 }
 
 impl<'t> Folder<'t> {
-    /// Opens a folder. With `trust`, it and whatever is opened in it are judged.
+    /// Opens a folder. With `trust`, the folder and everything opened in it are judged.
     pub(crate) fn open(path: &Path, trust: Option<&'t FileTrust>) -> Result<Self, SecretFileError> {
         let io = |error| SecretFileError::Io { path: path.to_owned(), error };
         let Some(judge) = trust else {
@@ -68,7 +68,7 @@ impl<'t> Folder<'t> {
         }
     }
 
-    /// Anything in such a folder counts.
+    /// Every entry of such a folder matters.
     fn judged(self) -> Result<Self, SecretFileError> {
         if let Some(trust) = self.trust {
             trust.judge_as(&self.place.path, &self.place.folder, Content::Public, Matters::All)?;
@@ -80,9 +80,9 @@ impl<'t> Folder<'t> {
         &self.place.path
     }
 
-    /// What is in it.
+    /// The names of its entries.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        // What the way was gone with may be no more than a handle.
+        // The folder's own handle may be good only for passing through it.
         let folder = openat(&self.place.folder, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let mut names = Vec::new();
         for entry in Dir::new(folder)? {
@@ -94,7 +94,7 @@ impl<'t> Folder<'t> {
         Ok(names)
     }
 
-    /// Opens what is under a name.
+    /// Opens the entry with this name.
     pub(crate) fn entry(&self, name: &OsStr) -> Result<Entry<'t>, SecretFileError> {
         let path = self.place.path.join(name);
         let Some(trust) = self.trust else {
@@ -126,11 +126,11 @@ impl<'t> Folder<'t> {
     }
 }
 
-/// A folder on the way.
+/// A folder on the path.
 #[derive(Debug)]
 struct Place {
     folder: File,
-    /// Without links.
+    /// Without symbolic links.
     path: PathBuf,
     /// `None` for the root.
     above: Option<Arc<Place>>,
@@ -144,8 +144,8 @@ enum Step {
 
 enum Found {
     Folder(Arc<Place>),
-    /// Not yet judged, what it is called in messages, and whether it was open before. It may be no regular file; reading a
-    /// pipe does not wait.
+    /// Not judged yet; its path for messages, and whether it is a handle that was already open. Possibly not a regular
+    /// file; reading a pipe does not wait.
     File {
         file: File,
         at: PathBuf,
@@ -155,20 +155,20 @@ enum Found {
 
 struct Walk<'a> {
     trust: &'a FileTrust,
-    /// The path as it was given.
+    /// The path as given.
     given: &'a Path,
     here: Arc<Place>,
-    /// The next step comes last.
+    /// The remaining steps, the next one last.
     rest: Vec<Step>,
     links: u32,
 }
 
-/// The bound of the kernel's own walk (path_resolution(7)).
+/// The kernel's own limit (path_resolution(7)).
 const MAX_LINKS: u32 = 40;
 const READ: OFlags = OFlags::CLOEXEC.union(OFlags::NOCTTY);
-/// A pipe would be waited for.
+/// Otherwise opening a pipe would wait.
 const LOOK: OFlags = OFlags::NONBLOCK;
-/// A folder may be passed without a right to list it.
+/// Passing through a folder needs no permission to list it.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 const PASS: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::PATH);
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
@@ -212,7 +212,7 @@ impl<'a> Walk<'a> {
         Ok(Found::Folder(self.here))
     }
 
-    /// Into a folder, or along a link; or to the end.
+    /// Enters a folder, follows a link, or opens the file at the end.
     fn down(&mut self, name: &OsStr) -> Result<Option<Found>, SecretFileError> {
         let io = |error: Errno| SecretFileError::Io { path: self.given.to_owned(), error: error.into() };
         let from = &self.here.folder;
@@ -234,7 +234,7 @@ impl<'a> Walk<'a> {
             if self.links > MAX_LINKS {
                 return Err(io(Errno::LOOP));
             }
-            // In a folder with the sticky bit, a link that is ours is not exchanged before it is read.
+            // In a folder with the sticky bit, nobody else can replace a link of ours before it is read.
             self.trust.judge_owner(&self.here.path.join(name), status.st_uid, from)?;
             let target = readlinkat(from, name, Vec::new()).map_err(io)?;
             self.rest.extend(steps(Path::new(&OsString::from_vec(target.into_bytes()))));
@@ -243,7 +243,7 @@ impl<'a> Walk<'a> {
         if !is_last {
             return Err(io(no_folder));
         }
-        // A link here is a handle that we were given, `/dev/stdin`: there is no other way to it.
+        // A link here is a handle that we were given, such as `/dev/stdin`: there is no other path to it.
         let follow = if is_link { OFlags::empty() } else { OFlags::NOFOLLOW };
         let file = openat(from, name, READ | LOOK | follow, Mode::empty()).map_err(io)?.into();
         let at = if self.links == 0 { self.given.to_owned() } else { self.here.path.join(name) };
@@ -251,7 +251,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The steps of a path, the first one last.
+/// The steps of a path, in reverse order.
 fn steps(path: &Path) -> Vec<Step> {
     let step = |component| match component {
         Component::RootDir => Some(Step::Root),
@@ -262,13 +262,13 @@ fn steps(path: &Path) -> Vec<Step> {
     path.components().rev().filter_map(step).collect()
 }
 
-/// Whether the links in a folder are open files of a process: they lead there whatever they say (proc(5)).
+/// Whether a folder's links are the open files of a process, to which they lead whatever their text says (proc(5)).
 #[cfg(target_os = "linux")]
 fn holds_handles(place: &Place) -> bool {
     rustix::fs::fstatfs(&place.folder).is_ok_and(|system| system.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
 
-/// Whether what is in a folder are our own open files.
+/// Whether a folder's entries are our own open files.
 #[cfg(not(target_os = "linux"))]
 fn holds_handles(place: &Place) -> bool {
     place.path == Path::new("/dev/fd")
