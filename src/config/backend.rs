@@ -1,5 +1,5 @@
 //! `[[backend]]`: programs whose tools the command `sealwire serve` puts behind the bus.
-//! Never says what a backend does with it: this is what can be written, and `sealwire-backend` judges and runs it.
+//! Never says what a backend does with its settings: this is only their format; `sealwire-backend` checks and runs them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::policy::{Param, ParamType};
 
 /// `[[backend]]`
 ///
-/// Which keys a kind takes is in docs/backends.md; a key of another kind is an error.
+/// docs/backends.md says which keys each kind accepts; any other key is an error.
 ///
 /// ```toml
 /// [[backend]]
@@ -28,32 +28,32 @@ use crate::policy::{Param, ParamType};
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct BackendConfig {
-    /// What it is called in the log.
+    /// Its name in the log.
     pub name: Name,
     /// What it speaks.
     pub kind: BackendKind,
-    /// The program and its arguments; each is handed over as it is, and no shell reads it. Of `exec`, the beginning of each
+    /// The program and its arguments, passed on unchanged: no shell reads them. For `exec`, the beginning of each
     /// method's command.
     #[serde(default)]
     pub command: Vec<String>,
     /// What the names of all methods of an `mcp` server begin with, before a `/`; nothing.
     pub prefix: Option<String>,
-    /// Where a server is that is asked over HTTP: `https://…`, or `http://…` of this machine. For kinds that take it.
+    /// The address of a server that is called over HTTP: `https://…`, or `http://…` on this machine. For kinds that accept it.
     pub url: Option<String>,
-    /// Whether `url` may be `http://…` of another machine: whoever is on the way can read and change everything; false.
+    /// Whether `url` may be `http://…` on another machine, where anybody on the path can read and change everything; false.
     #[serde(default)]
     pub allow_plaintext: bool,
-    /// Trust anchors of the server at `url`, a PEM file; those of the system.
+    /// A PEM file with the trust anchors for the server at `url`; the system's.
     pub tls_ca: Option<PathBuf>,
     /// Header fields of every request to `url`. No secrets.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Header fields of every request to `url` that are secret.
+    /// Header fields with secrets, added to every request to `url`.
     #[serde(default)]
     pub credential: Vec<BackendCredentialConfig>,
     /// The folder that its processes run in; that of the configuration file.
     pub dir: Option<PathBuf>,
-    /// Its environment beside `PATH`, `HOME` and `LANG`.
+    /// Its environment besides `PATH`, `HOME` and `LANG`.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Variables of the service's own environment that it gets as well.
@@ -61,41 +61,41 @@ pub struct BackendConfig {
     pub pass_env: Vec<String>,
     /// How many processes of a `stdio` program share the calls, 1 to 64; 1.
     pub processes: Option<usize>,
-    /// The most calls under way at a time, 1 to 1,024; 64. Further ones wait; agents take turns, and one alone gets half.
+    /// The most calls in flight, 1 to 1,024; 64. Further calls wait; agents take turns, and a single agent gets at most half.
     pub in_flight: Option<usize>,
-    /// How long a call may take in seconds, 1 to 3600; 60. A caller's own deadline may be nearer.
+    /// How long a call may take in seconds, 1 to 3600; 60. A caller's own deadline may be earlier.
     pub timeout_s: Option<u64>,
     /// The memory of each process in MiB, 64 to 1048576; 1,024.
     pub memory_mib: Option<u64>,
     /// The open files of each process, 32 to 65536; 256.
     pub open_files: Option<u64>,
-    /// Whether requests say who calls, `{"agent": …, "subject": …}`: those of `stdio` as the member `caller`, those of `mcp` in
-    /// `_meta` as `dev.sealwire/caller`; false. Never the token.
+    /// Whether requests name the caller, `{"agent": …, "subject": …}`: for `stdio` in the member `caller`, for `mcp` in
+    /// `_meta` as `dev.sealwire/caller`; false. The token is never sent.
     pub send_caller: Option<bool>,
-    /// Of `http`: whether calls of one caller that come at the same time go to the server in one `POST`, as a batch of JSON-RPC;
-    /// false.
+    /// For `http`: whether calls of one caller that arrive at the same time go to the server in one `POST`, as a
+    /// JSON-RPC batch; false.
     #[serde(default)]
     pub batch: bool,
-    /// Of `http`: a path at `url`'s origin that answers with a status of success while the server is there.
+    /// For `http`: a path at `url`'s origin that returns a success status while the server is available.
     pub health: Option<String>,
-    /// What it offers.
+    /// The methods that it offers.
     #[serde(default)]
     pub method: Vec<BackendMethodConfig>,
-    /// Whose files are believed: `[files]` of the configuration.
+    /// Whose files are trusted: `[files]` of the configuration.
     #[serde(skip)]
     pub files: FileTrust,
 }
 
 /// `[[backend.credential]]`: a header field with a secret.
 ///
-/// Exactly one of `file`, `folder` and `command` says where it comes from.
+/// Exactly one of `file`, `folder` and `command` says where the secret comes from.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct BackendCredentialConfig {
     /// The name of the field; `Authorization`.
     pub header: Option<String>,
-    /// What stands before the secret, and a blank: `Bearer`; nothing.
+    /// What precedes the secret and a blank, such as `Bearer`; nothing.
     pub scheme: Option<String>,
     /// A file with the secret on one line. Read again when it changes.
     pub file: Option<PathBuf>,
@@ -104,14 +104,14 @@ pub struct BackendCredentialConfig {
     /// A command that prints the secret on one line. No shell runs it.
     #[serde(default)]
     pub command: Vec<String>,
-    /// Whose it is; the service's.
+    /// Whose secret it is; the service's.
     #[serde(default)]
     pub owner: CredentialOwner,
-    /// How long what a command has printed is used, in seconds, 1 to 86400; 300.
+    /// How long a secret that a command printed is used, in seconds, 1 to 86400; 300.
     pub keep_s: Option<u64>,
 }
 
-/// Whose a credential is.
+/// To whom a credential belongs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -126,22 +126,22 @@ pub enum CredentialOwner {
 }
 
 impl BackendCredentialConfig {
-    /// See [`keep_s`](Self::keep_s).
+    /// The default of [`keep_s`](Self::keep_s).
     pub const KEEP_S: u64 = 300;
 }
 
-/// What a backend speaks.
+/// The protocol of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum BackendKind {
-    /// A JSON-RPC object a line, in both directions.
+    /// One JSON-RPC object per line, in both directions.
     Stdio,
     /// The Model Context Protocol, over standard input and output or over HTTP.
     Mcp,
     /// A command for each call.
     Exec,
-    /// A request over HTTP for each call.
+    /// An HTTP request for each call.
     Http,
 }
 
@@ -154,26 +154,26 @@ pub struct BackendMethodConfig {
     pub name: String,
     /// What the backend itself calls it; the same name.
     pub tool: Option<String>,
-    /// A line about it.
+    /// A one-line description.
     pub description: Option<String>,
     /// Its parameters, in the order of their positions, for rules on arguments.
     pub params: Option<Vec<BackendParamConfig>>,
-    /// Whether it is something to listen to: notifications of this name that the program sends, with no call under way.
+    /// Whether callers can subscribe to it: to notifications with this name that the program sends outside of any call.
     #[serde(default)]
     pub push: bool,
-    /// Of `exec`: what follows on the backend's `command`; `{name}` stands for a declared parameter.
+    /// For `exec`: the arguments after the backend's `command`; `{name}` stands for a declared parameter.
     pub args: Option<Vec<String>>,
-    /// Of `exec` and of `http` requests: what the answer is; `json`.
+    /// For `exec` and plain `http` requests: whether the answer is JSON or text; `json`.
     pub output: Option<BackendOutput>,
-    /// Of `http`: the path of a GET that has the JSON-RPC request in its query, and is answered by a stream of events.
+    /// For `http`: the path of a GET with the JSON-RPC request in its query, which a stream of events answers.
     pub stream: Option<String>,
-    /// Of `http`: a plain request in place of JSON-RPC.
+    /// For `http`: a plain request instead of JSON-RPC.
     pub http: Option<BackendHttpConfig>,
 }
 
-/// `method.http`: a request.
+/// `method.http`: a plain request.
 ///
-/// `{name}` stands for a declared parameter; a brace is written twice, except in `body`.
+/// `{name}` stands for a declared parameter; write a literal brace twice, except in `body`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -183,10 +183,10 @@ pub struct BackendHttpConfig {
     pub verb: BackendVerb,
     /// The whole path at `url`'s origin, `/weather/{city}`.
     pub path: String,
-    /// The query: values by names.
+    /// The query: values by name.
     #[serde(default)]
     pub query: BTreeMap<String, String>,
-    /// Header fields: values by names.
+    /// Header fields: values by name.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// The body, a JSON text in which a parameter stands for a whole value: `{"city": {city}}`.
@@ -211,18 +211,18 @@ pub enum BackendVerb {
     Delete,
 }
 
-/// What an answer is.
+/// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum BackendOutput {
     /// JSON, which is the result.
     Json,
-    /// A text, which is the result without a line's end behind it.
+    /// Text, which is the result, without a final line break.
     Text,
 }
 
-/// A parameter, as policy files declare one.
+/// A parameter, as policy files declare it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -241,7 +241,7 @@ pub struct BackendParamConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub enum BackendParamType {
-    /// A text.
+    /// A string.
     #[serde(rename = "string")]
     String,
     /// A whole number.
@@ -256,27 +256,27 @@ pub enum BackendParamType {
     /// Anything.
     #[serde(rename = "any")]
     Any,
-    /// A list of texts.
+    /// A list of strings.
     #[serde(rename = "string[]")]
     Strings,
     /// A list of whole numbers.
     #[serde(rename = "integer[]")]
     Integers,
-    /// A list of truth values.
+    /// A list of booleans.
     #[serde(rename = "boolean[]")]
     Booleans,
 }
 
 impl BackendConfig {
-    /// See [`processes`](Self::processes).
+    /// The default of [`processes`](Self::processes).
     pub const PROCESSES: usize = 1;
-    /// See [`in_flight`](Self::in_flight).
+    /// The default of [`in_flight`](Self::in_flight).
     pub const IN_FLIGHT: usize = 64;
-    /// See [`timeout_s`](Self::timeout_s).
+    /// The default of [`timeout_s`](Self::timeout_s).
     pub const TIMEOUT_S: u64 = 60;
-    /// See [`memory_mib`](Self::memory_mib).
+    /// The default of [`memory_mib`](Self::memory_mib).
     pub const MEMORY_MIB: u64 = 1024;
-    /// See [`open_files`](Self::open_files).
+    /// The default of [`open_files`](Self::open_files).
     pub const OPEN_FILES: u64 = 256;
 
     pub(super) fn relative_to(&mut self, folder: &Path) {
@@ -289,7 +289,7 @@ impl BackendConfig {
 }
 
 impl BackendParamConfig {
-    /// As the router takes it.
+    /// The declaration in the router's form.
     #[must_use]
     pub fn declared(&self) -> Param {
         use crate::policy::ScalarType;

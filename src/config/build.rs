@@ -1,5 +1,5 @@
 //! From a configuration to the service that it describes.
-//! Never starts with a file that has an error, and reads nothing before it watches it for changes.
+//! Never starts with an invalid file, and never reads a file before it is watched for changes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,23 +35,23 @@ impl Config {
         self.tokens.keys(&self.files)
     }
 
-    /// Where keys are fetched from, for issuers whose keys are no file.
+    /// Where keys are fetched from, for issuers whose keys are not in a file.
     fn key_sources(&self) -> Result<Vec<KeySource>, ConfigError> {
         self.tokens.key_sources(&self.files)
     }
 
     fn denylist(&self) -> Result<Denylist, ConfigError> {
         match &self.keys.denylist {
-            // A file that is configured and missing is an error: it may have been deleted to lift a revocation.
+            // A configured file that is missing is an error: somebody may have deleted it to lift a revocation.
             Some(path) => Ok(Denylist::from_trusted_file(path, &self.files)?),
             None => Ok(Denylist::default()),
         }
     }
 
-    /// Reads everything that this names but the policies, and connects to nothing.
+    /// Reads every file that the configuration names, except the policies, and connects to nothing.
     ///
     /// # Errors
-    /// As of [`Config::builder`], for files.
+    /// As for [`Config::builder`], for files.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_files()?;
         let endpoint = self.endpoint()?;
@@ -66,7 +66,7 @@ impl Config {
         Ok(LocalGuard::check(window, self.nonce_limits(), &self.floor())?)
     }
 
-    /// What the connections to the broker begin with.
+    /// Checks the files that connections to the broker need.
     fn check_bus(&self) -> Result<(), ConfigError> {
         let guard = self.replay.nats.iter().map(|nats| ("replay.nats", nats));
         for (section, nats) in [("nats", &self.nats)].into_iter().chain(guard) {
@@ -75,7 +75,7 @@ impl Config {
         Ok(())
     }
 
-    /// Whether the files that are named are there, and the policies could not have been written by anybody.
+    /// Checks that the configured files exist, and that nobody unauthorized could have written the policies.
     fn check_files(&self) -> Result<(), ConfigError> {
         if !self.backend.is_empty() {
             return Err(ConfigError::Backends);
@@ -98,7 +98,7 @@ impl Config {
         Ok(self.files.check_folder(&self.policy.folder)?)
     }
 
-    /// Whoever could write the guard's state could reopen the past. What is missing or damaged is the guard's matter.
+    /// Anybody who could write the guard's state could make old messages acceptable again. A missing or damaged file is left to the guard.
     fn check_state(&self) -> Result<(), ConfigError> {
         let Some(path) = self.replay.state.as_ref().filter(|_| self.replay.guard == GuardKind::Local) else {
             return Ok(());
@@ -126,7 +126,7 @@ impl Config {
         Ok(path.map(|path| read_trusted_service_key(path, audience, &self.files)).transpose()?)
     }
 
-    /// The public keys under which replicas of the service sign what they say about themselves; none if it has no key.
+    /// The public keys for what replicas of the service sign about themselves; empty if the service has no key.
     ///
     /// # Errors
     /// [`ConfigError::Endpoint`] and [`ConfigError::ServiceKey`].
@@ -145,7 +145,7 @@ impl Config {
         Ok((ring, service_key))
     }
 
-    /// The key ring, which the replay guard must have room for.
+    /// The key ring. The replay guard must have room for its agents.
     fn ring(&self, audience: &Audience) -> Result<KeyRing, ConfigError> {
         let ring = KeyRing::load_trusted(&self.keys.ring, audience, &self.files)?;
         let (agents, room) = (ring.owners(), self.replay.agents);
@@ -163,10 +163,10 @@ impl Config {
         }
     }
 
-    /// The bounds of either guard.
+    /// The nonce limits, for either guard.
     fn nonce_limits(&self) -> NonceLimits {
         let ReplayConfig { per_agent: owner, total, agents: owners, .. } = self.replay;
-        // The reserves of all agents together take half of the room at most; the other half is for whoever needs more.
+        // The reserves of all agents together take at most half of the room; the other half is for agents that need more.
         let reserve = NonceLimits::default().reserve.min(owner).min(total / (2 * owners.max(1))).max(1);
         NonceLimits { owner, total, owners, reserve }
     }
@@ -203,17 +203,17 @@ impl Config {
         }
     }
 
-    /// The service that this describes, but for its methods, and how it runs. With the shared replay guard, this
-    /// connects to the broker and verifies the guard's stream.
+    /// The service that this configuration describes, except for its methods, and how to run it. With the shared replay
+    /// guard, this connects to the broker and verifies the guard's stream.
     ///
     /// # Errors
     /// [`ConfigError`]; the operator is to blame, and the message says what to do.
     ///
-    /// Cancel safety: dropping the future leaves nothing behind but, perhaps, the guard's stream.
+    /// Cancel safety: dropping the future leaves nothing behind except, perhaps, the guard's stream.
     pub async fn builder(&self) -> Result<(Builder<WantsMethods>, ServeOptions), ConfigError> {
         self.check_files()?;
         let endpoint = self.endpoint()?;
-        // Before anything is read: a change while it is read is seen later.
+        // Watched before anything is read, so that a change during the reading is noticed later.
         let watched = self.watched();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let verifier = self.verifier(&endpoint, &clock).await?;
@@ -250,7 +250,7 @@ impl Config {
         Ok((builder.believing(self.files.clone()).limits(limits), options))
     }
 
-    /// What is read again when it changes.
+    /// The files that are read again when they change.
     fn watched(&self) -> Vec<Watched> {
         let mut watched = Vec::new();
         let bound = self.reload.fail_closed_after_s.map(|seconds| Duration::from_secs(seconds.get()));

@@ -1,4 +1,4 @@
-//! Why there is no configuration, or nothing can be built of it. Never quotes the file.
+//! Why a configuration cannot be loaded, or no service can be built from it. Never quotes the file.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::files::SecretFileError;
 use crate::nats::BusError;
 use crate::wire::EndpointError;
 
-/// A configuration that cannot be used.
+/// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -21,10 +21,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// The file is not what it should be.
+    /// The file does not have the right format.
     #[error("`{}`, line {line}, column {column}: {reason}", path.display())]
     Format {
         /// The file.
@@ -33,13 +33,13 @@ pub enum ConfigError {
         line: usize,
         /// From 1.
         column: usize,
-        /// Which member, and what was expected. Nothing of the file: it may hold a password.
+        /// Which member, and what was expected. Quotes nothing of the file, which may hold a password.
         reason: String,
     },
     /// Others could have written a file, or could read a secret.
     #[error(transparent)]
     Trust(#[from] SecretFileError),
-    /// A number is out of its range.
+    /// A number is out of range.
     #[error("`{}`: {error}", path.display())]
     Range {
         /// The file.
@@ -47,13 +47,13 @@ pub enum ConfigError {
         /// Which number, and what its range is.
         error: OutOfRange,
     },
-    /// A member names a file that is not there. Not the name: whoever mistook the member wrote the secret itself.
+    /// A configured file does not exist. Its name is omitted: a user who mistook the member may have written the secret itself.
     #[error("`{member}` names a file that is not there{}", made_by(member))]
     Missing {
         /// The member.
         member: String,
     },
-    /// The broker's settings.
+    /// The broker's settings are wrong.
     #[error("`[{section}]`: {error}")]
     Bus {
         /// `nats` or `replay.nats`.
@@ -61,57 +61,57 @@ pub enum ConfigError {
         /// What is wrong.
         error: BusError,
     },
-    /// The prefixes.
+    /// The prefixes are wrong.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// The time window.
+    /// The time window is wrong.
     #[error(transparent)]
     Window(#[from] WindowError),
-    /// The nonce bounds.
+    /// The nonce limits are wrong.
     #[error(transparent)]
     NonceLimits(#[from] NonceLimitsError),
-    /// The replay guard.
+    /// The replay guard cannot be opened.
     #[error(transparent)]
     Guard(#[from] OpenError),
-    /// The shared replay guard.
+    /// The shared replay guard cannot be opened.
     #[error(transparent)]
     SharedGuard(#[from] SharedOpenError),
-    /// The key ring.
+    /// The key ring cannot be used.
     #[error(transparent)]
     Ring(#[from] KeyRingError),
-    /// The key ring has more agents than the replay guard has room for: some would be refused for no fault of theirs.
+    /// The key ring has more agents than the replay guard has room for: some would be refused through no fault of theirs.
     #[error(
         "the key ring has {agents} agents and the replay guard room for {room}: raise `agents` in `[replay]`, and `total` \
          with it"
     )]
     Agents {
-        /// In the ring.
+        /// How many the ring has.
         agents: usize,
         /// [`ReplayConfig::agents`](crate::ReplayConfig::agents).
         room: usize,
     },
-    /// The service key.
+    /// The service key cannot be used.
     #[error(transparent)]
     ServiceKey(#[from] ServiceKeyError),
     /// The service key is missing.
     #[error(transparent)]
     ServiceKeyMissing(#[from] ServiceKeyMissing),
-    /// The shared guard without a service key: what another replica says about its guard could not be believed.
+    /// The shared guard has no service key: replicas could not trust what others say about their guards.
     #[error(
         "`[replay] guard = \"shared\"` needs `service_key` in `[keys]`, with which replicas sign what they tell each other: \
          make one with `sealwire keys new-service {0}`"
     )]
     UnsignedReplicas(String),
-    /// The token keys.
+    /// The token keys cannot be used.
     #[error(transparent)]
     TokenKeys(#[from] KeySetError),
-    /// The denylist.
+    /// The denylist cannot be used.
     #[error(transparent)]
     Denylist(#[from] DenylistError),
-    /// What is said about an issuer cannot be used.
+    /// An issuer's settings cannot be used.
     #[error(transparent)]
     Issuer(#[from] IssuerFault),
-    /// There are backends, and whoever builds a service of this does not run them.
+    /// There are backends, but a program that builds a service from the configuration does not run them.
     #[error(
         "the configuration has `[[backend]]`, which only `sealwire serve` runs: take it out for a program of your own"
     )]
@@ -121,7 +121,7 @@ pub enum ConfigError {
     NoIssuer,
 }
 
-/// What makes the file that a member names.
+/// How to make the file that a member names.
 fn made_by(member: &str) -> &'static str {
     match member {
         "keys.ring" => "; `sealwire keys new-agent` makes it",

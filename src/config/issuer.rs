@@ -1,5 +1,5 @@
-//! `[[tokens.issuer]]`: where an issuer's keys are, what its tokens look like, for whom it may speak.
-//! Never lets one issuer be described twice, and never lets one of several speak for everybody unasked.
+//! `[[tokens.issuer]]`: where an issuer's keys are, what its tokens look like, and for whom it may speak.
+//! Never accepts two descriptions of one issuer, and never lets one of several speak for everybody by default.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use crate::name::shown;
 
 /// `[[tokens.issuer]]`
 ///
-/// Exactly one of `jwks`, `jwks_url`, `discovery` and `openid_configuration` says where the keys are. Keys that are
-/// fetched come over TLS, are fetched again when they get old or a caller's token names an unknown one, and are kept for
-/// `keep_s` if that fails.
+/// Exactly one of `jwks`, `jwks_url`, `discovery` and `openid_configuration` says where the keys are. Fetched keys come
+/// over TLS. They are fetched again when they get old or a caller's token names an unknown one, and if that fails, they
+/// are kept for `keep_s`.
 ///
 /// ```toml
 /// [[tokens.issuer]]
@@ -40,35 +40,35 @@ pub struct IssuerConfig {
     pub jwks: Option<PathBuf>,
     /// The issuer's public keys, the `https` address of a JWKS.
     pub jwks_url: Option<String>,
-    /// Whether the keys are found by OpenID Connect discovery: below the issuer, `/.well-known/openid-configuration`; false.
+    /// Whether the keys are found by OpenID Connect discovery, at `/.well-known/openid-configuration` below the issuer; false.
     #[serde(default)]
     pub discovery: bool,
-    /// The discovery document, if it is elsewhere. Its `issuer` must be this one.
+    /// The `https` address of the discovery document, if it is elsewhere. Its `issuer` must be this one.
     pub openid_configuration: Option<String>,
-    /// Trust anchors for fetching, a PEM file; those of the system.
+    /// A PEM file with the trust anchors for fetching; the system's.
     pub tls_ca: Option<PathBuf>,
-    /// Whether addresses may be `http` to a loopback address, for development; false.
+    /// Whether addresses may be `http` if they are loopback addresses, for development; false.
     #[serde(default)]
     pub http_on_loopback: bool,
-    /// How old fetched keys get before they are fetched again if the issuer does not say, in seconds, 60 to 86400; 600.
+    /// How old fetched keys get before they are fetched again, if the issuer does not say, in seconds, 60 to 86400; 600.
     pub refresh_s: Option<u64>,
-    /// How long fetched keys are used that can not be fetched again, in seconds, 60 to 604800; 86400. After that the
+    /// How long fetched keys are used if they cannot be fetched again, in seconds, 60 to 604800; 86400. After that the
     /// issuer's tokens are refused.
     pub keep_s: Option<u64>,
-    /// The algorithm of keys without `alg`; needed for RSA keys. With it, keys with another `alg` are left out.
+    /// The algorithm of keys without `alg`; needed for RSA keys. If set, keys with another `alg` are ignored.
     pub algorithm: Option<TokenAlgorithm>,
-    /// What `use` of a key must be if it is there; `sig`.
+    /// What a key's `use` must be if present; `sig`.
     pub key_use: Option<String>,
     /// Which `typ` the tokens may have, of `at+jwt`, `JWT`, `JOSE` and `absent`; `at+jwt`.
     pub typ: Option<Vec<TokenType>>,
-    /// Which further members the tokens' header may have, of `x5t` and `x5t#S256`; they are not used.
+    /// Which additional members the tokens' header may have, of `x5t` and `x5t#S256`; they are ignored.
     #[serde(default)]
     pub header: Vec<HeaderMember>,
-    /// What `aud` must name; that of `[tokens]`. `{environment}` and `{service}` stand for the names of this service.
+    /// What `aud` must name; as in `[tokens]`. `{environment}` and `{service}` stand for the names of this service.
     pub audience: Option<String>,
-    /// The longest life of a token in seconds; that of `[tokens]`.
+    /// The longest lifetime of a token in seconds; as in `[tokens]`.
     pub max_lifetime_s: Option<u64>,
-    /// The claim that tells tokens apart, or `digest` to number them by their digest; `jti`.
+    /// The claim that identifies a token, or `digest` to identify each token by its digest; `jti`.
     #[serde(default)]
     pub id: TokenId,
     /// Claims that must have exactly this text, `{ idtyp = "app" }`.
@@ -79,7 +79,7 @@ pub struct IssuerConfig {
     pub roles: RoleRules,
     /// Where the agent's name comes from, see [`AgentRules`]; `act.sub`, or `sub`.
     pub agent: Option<AgentRules>,
-    /// For whom the issuer may speak, see [`Bounds`]. Everybody if it is the only issuer; with several, each must say.
+    /// For whom the issuer may speak, see [`Bounds`]. Everybody, if it is the only issuer; with several issuers, it is required.
     pub may: Option<Bounds>,
 }
 
@@ -104,17 +104,17 @@ impl IssuerConfig {
         IssuerFault { issuer: self.issuer.clone(), fault: fault.into() }
     }
 
-    /// What is taken from the issuer's key set.
+    /// Which keys of the issuer's key set are used.
     pub(super) fn key_rules(&self, symmetric: Symmetric) -> KeyRules {
         let mut rules = KeyRules::new(&self.issuer);
-        // A secret has no business on a web page, whatever the operator allows in files.
+        // A symmetric secret must not be on a web page, whatever the operator allows in files.
         rules.symmetric = if self.jwks.is_some() { symmetric } else { Symmetric::Refused };
         rules.algorithm = self.algorithm;
         rules.key_use = self.key_use.clone().unwrap_or(rules.key_use);
         rules
     }
 
-    /// What is different about its tokens. `audience` puts the service's names into a template.
+    /// The rules for its tokens that differ from the default. `audience` fills in the service's names in a template.
     pub(super) fn rules(&self, audience: impl Fn(&str) -> String) -> IssuerRules {
         let mut rules = IssuerRules::default();
         rules.typ.clone_from(&self.typ);
@@ -129,7 +129,7 @@ impl IssuerConfig {
         rules
     }
 
-    /// Where its keys are fetched from, if they are.
+    /// Where its keys are fetched from, unless they are in a file.
     pub(super) fn key_source(&self, symmetric: Symmetric, files: &FileTrust) -> Result<Option<KeySource>, IssuerFault> {
         let rules = self.key_rules(symmetric);
         let anchors = self.tls_ca.as_ref().map(|path| {
@@ -177,11 +177,11 @@ impl IssuerConfig {
     }
 }
 
-/// Checks what is said about all issuers together.
+/// Checks the descriptions of all issuers against each other.
 pub(super) fn check_all(issuers: &[IssuerConfig]) -> Result<(), IssuerFault> {
     for (position, issuer) in issuers.iter().enumerate() {
         if issuers.iter().take(position).any(|earlier| earlier.issuer == issuer.issuer) {
-            return Err(issuer.wrong("stands there twice: put everything about it in one `[[tokens.issuer]]`"));
+            return Err(issuer.wrong("is described twice: put everything about it in one `[[tokens.issuer]]`"));
         }
         issuer.check()?;
     }

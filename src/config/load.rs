@@ -1,5 +1,5 @@
-//! Reading the file: who could have written it, whether it is TOML of the right shape, and where its paths lie.
-//! Never believes a file that holds secrets and is open to others.
+//! Reads the file: who could have written it, whether it is TOML of the right shape, and what its paths are relative to.
+//! Never trusts a file that holds secrets and is open to others.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::files::{Content, FileTrust, SecretFileError, read_open};
 use crate::nats::BusConfig;
 
 impl Config {
-    /// Reads a configuration file. Relative paths in it are taken as relative to its folder.
+    /// Reads a configuration file. Relative paths in it are relative to its folder.
     ///
     /// # Errors
     /// [`ConfigError::Read`], [`ConfigError::Format`] with line and column, [`ConfigError::Range`], [`ConfigError::Trust`] and
@@ -38,7 +38,7 @@ impl Config {
         Ok(config.relative_to(folder))
     }
 
-    /// Whether a secret stands in the file itself.
+    /// Whether the file itself contains a secret.
     fn holds_secrets(&self) -> bool {
         let holds = |bus: &BusConfig| bus.password.is_some() || bus.token.is_some() || bus.nkey_seed.is_some();
         holds(&self.nats) || self.replay.nats.as_ref().is_some_and(holds)

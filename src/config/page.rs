@@ -1,4 +1,4 @@
-//! docs/configuration.md, made from the table of keys.
+//! docs/configuration.md, generated from the table of keys.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,14 @@ const HEAD: &str = "\
 # The configuration file
 
 Every key of `sealwire.toml`, which `sealwire serve`, `sealwire ping` and `Config::load` read. This page is what
-`sealwire config reference` prints. A key that does not stand here is an error, and so is a value out of its range. Relative
-paths are relative to the file. `sealwire serve --config FILE --check` reads a file, and everything that it names, as the
-service would, and connects to nothing; policies are judged by the methods of the backends or, without one, by those that they
-declare, as `sealwire policy` does.
+`sealwire config reference` prints. A key that is not listed here is an error, and so is a value out of its range. Relative
+paths are relative to the file. `sealwire serve --config FILE --check` reads the file, and everything that it names, as the
+service would, without connecting to anything. It checks policies against the methods of the backends or, if there are none,
+against those that the policies declare, as `sealwire policy` does.
 
-Editors that know JSON Schema complete and check the file as you type, with [sealwire.schema.json](sealwire.schema.json), which
-is what `sealwire config schema` prints. With Taplo, or Even Better TOML in VS Code, the first line of the file says where it is:
+Editors that support JSON Schema complete and check the file as you type, with [sealwire.schema.json](sealwire.schema.json),
+which is what `sealwire config schema` prints. With Taplo, or Even Better TOML in VS Code, the first line of the file says where
+it is:
 
 ```toml
 #:schema ./sealwire.schema.json
@@ -23,7 +24,7 @@ is what `sealwire config schema` prints. With Taplo, or Even Better TOML in VS C
 ";
 
 impl Config {
-    /// Every key of the configuration file with type, unit, range and default, in Markdown: docs/configuration.md.
+    /// docs/configuration.md: every key of the configuration file with type, unit, range and default, in Markdown.
     #[must_use]
     pub fn reference() -> String {
         let mut page = HEAD.to_owned();
@@ -41,7 +42,7 @@ fn section(page: &mut String, table: &Table, path: &str, left_out: &str) {
     // Writing to a string cannot fail.
     let _ = write!(page, "\n## {heading}\n\n{}{left_out}\n", table.about);
     let plain = |kind: &Kind| !matches!(kind, Kind::Table(_) | Kind::Tables(_));
-    // The guard's own connection has the keys of the service's.
+    // The guard's own connection has the same keys as the service's.
     if path == "replay.nats" {
         page.push_str("\nThe keys are those of `[nats]`.\n");
         return;
@@ -80,8 +81,8 @@ fn value(kind: &Kind) -> String {
         Kind::Number(unit, least, None) => format!("{unit}, from {least}"),
         Kind::Number(unit, least, Some(most)) => format!("{unit}, {least} to {most}"),
         Kind::Choice(of) => format!("one of {}", choices(of)),
-        Kind::Claim => "a claim: `\"azp\"`, `\"a.b\"` for one in another, `[\"https://a.example/b\"]`".to_owned(),
-        Kind::Pattern => "text, `*` at its end stands for any".to_owned(),
+        Kind::Claim => "a claim: `\"azp\"`, `\"a.b\"` for a nested one, `[\"https://a.example/b\"]`".to_owned(),
+        Kind::Pattern => "text; a final `*` stands for anything".to_owned(),
         Kind::Claims => "table of texts by claim".to_owned(),
         Kind::Texts => "table of texts by text".to_owned(),
         Kind::List(item, fewest) => {

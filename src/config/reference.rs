@@ -1,6 +1,6 @@
-//! Every key of the configuration file: its type, unit, range, default and meaning. The JSON Schema, docs/configuration.md
-//! and the check of ranges are made from this one table.
-//! Never states a default of its own: it asks the code that has it.
+//! Every key of the configuration file: its type, unit, range, default and meaning. The JSON Schema,
+//! docs/configuration.md and the range checks are generated from this one table.
+//! Never states a default of its own: it gets each one from the code that defines it.
 
 mod backend;
 mod bounds;
@@ -27,7 +27,7 @@ pub(super) fn file() -> Table {
     let required = |name, about, keys| Key::required(name, Kind::Table(Table { about, keys }), "");
     let optional = |name, about, keys| Key::table(name, "the defaults below", about, keys);
     Table {
-        about: "The service, and the subjects that it is found at.",
+        about: "The service, and the subjects that it uses.",
         keys: vec![
             Key::required(
                 "environment",
@@ -50,39 +50,39 @@ pub(super) fn file() -> Table {
                 )],
             ),
             optional("replay", "How replays are recognized.", replay()),
-            optional("limits", "Bounds of sizes, rates and queues.", limits()),
+            optional("limits", "Limits on sizes, rates and queues.", limits()),
             optional(
                 "reload",
-                "What happens when files cannot be read again.",
+                "What happens when a file cannot be read again.",
                 vec![Key::none(
                     "fail_closed_after_s",
                     Number("seconds", 1, None),
-                    "what was read last stays in force",
-                    "For how long the key ring or the denylist may be missing, unreadable or wrong, before everything is refused (`-32014`) until it can be read.",
+                    "the last version read stays in force",
+                    "For how long the key ring or the denylist may be missing, unreadable or invalid before everything is refused (`-32014`) until it can be read.",
                 )],
             ),
             optional(
                 "files",
-                "Whose files are believed beside one's own and root's (docs/files.md). The configuration itself must be one's own or root's.",
+                "Whose files are trusted besides root's and those of the user who runs the service (docs/files.md). The configuration file itself must belong to one of these two.",
                 vec![
                     Key::value(
                         "trust_users",
                         List(Box::new(Number("user ids", 0, Some(u32::MAX.into()))), 0),
                         json!([]),
-                        "To whom files may belong, too: those who deploy policies, for example.",
+                        "Further users to whom files may belong, for example those who deploy policies.",
                     ),
                     Key::value(
                         "trust_groups",
                         List(Box::new(Number("group ids", 0, Some(u32::MAX.into()))), 0),
                         json!([]),
-                        "Groups whose members may write files, and read secrets, that belong to the group: a Kubernetes `fsGroup`, for example.",
+                        "Groups whose members may write files and read secrets that belong to the group, for example a Kubernetes `fsGroup`.",
                     ),
                 ],
             ),
             Key::new(
                 "backend",
                 Tables(Table {
-                    about: "A program whose tools `sealwire serve` puts behind the bus; several may be described (docs/backends.md). A program of your own that reads this file refuses it.",
+                    about: "A program whose tools `sealwire serve` puts behind the bus; there may be several (docs/backends.md). A program of your own that builds its service from this file refuses it.",
                     keys: backend(),
                 }),
                 LeftOut::Means("there is none"),
@@ -99,12 +99,12 @@ fn keys() -> Vec<Key> {
             "service_key",
             Path,
             "Ed25519 requests and the shared guard are refused",
-            "The key that Ed25519 requests are answered with, and that replicas sign with what they say about themselves; made by `sealwire keys new-service`. Read again when it changes.",
+            "The key that signs answers to Ed25519 requests, and what replicas say about themselves; made by `sealwire keys new-service`. Read again when it changes.",
         ),
         Key::none(
             "denylist",
             Path,
-            "nothing is revoked but keys",
+            "nothing but keys can be revoked",
             "Revoked tokens, subjects and keys, written by `sealwire token revoke`. Read again when it changes.",
         ),
     ]

@@ -1,5 +1,5 @@
 //! The JSON Schema of the configuration file, draft 2020-12, for editors.
-//! Never the judge of a file: `Config::load` knows more than a schema can say.
+//! Never decides whether a file is valid: `Config::load` checks more than a schema can express.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ impl Config {
     pub fn json_schema() -> Value {
         let definitions = json!({
             "claim": {
-                "description": "The way to a claim: `azp`, `realm_access.roles`, or [\"https://example.com/roles\"].",
+                "description": "The path to a claim: `azp`, `realm_access.roles`, or [\"https://example.com/roles\"].",
                 "anyOf": [
                     { "type": "string", "pattern": "^[A-Za-z0-9_:-]{1,128}(\\.[A-Za-z0-9_:-]{1,128}){0,7}$" },
                     { "type": "array", "minItems": 1, "maxItems": 8,

@@ -1,5 +1,5 @@
-//! `[tokens]`: whose access tokens are accepted, and the verifier that this describes.
-//! Never takes tokens of an issuer that is not described in full.
+//! `[tokens]`: whose access tokens are accepted, and the verifier that this section describes.
+//! Never accepts tokens of an issuer that is not fully described.
 
 use std::path::Path;
 
@@ -10,18 +10,18 @@ use crate::auth::{KeySet, KeySource, Symmetric, TokenRules, TokenVerifier};
 use crate::files::FileTrust;
 
 impl TokensConfig {
-    /// Takes relative paths as relative to this folder.
+    /// Makes relative paths relative to this folder.
     pub fn relative_to(&mut self, folder: &Path) {
         for issuer in &mut self.issuer {
             issuer.relative_to(folder);
         }
     }
 
-    /// A verifier of tokens for `audience`, unless another one is configured, with nothing revoked: for programs that take tokens and
-    /// are no service. Keys that are no file are fetched, as [`TokenVerifier::fetch`] says.
+    /// A token verifier for `audience`, unless another one is configured, with nothing revoked, for programs that accept tokens
+    /// but are no service. Keys that are not in a file are fetched, as described at [`TokenVerifier::fetch`].
     ///
     /// # Errors
-    /// [`ConfigError::NoIssuer`], [`ConfigError::Issuer`], and what is wrong with files of keys.
+    /// [`ConfigError::NoIssuer`], [`ConfigError::Issuer`], and errors in key files.
     ///
     /// Cancel safety: dropping the future ends every fetch.
     pub async fn verifier(&self, audience: &str, files: &FileTrust) -> Result<TokenVerifier, ConfigError> {
@@ -30,10 +30,10 @@ impl TokensConfig {
         Ok(TokenVerifier::new(rules, self.keys(files)?).fetch(sources).await)
     }
 
-    /// The keys of issuers whose keys are a file, as they are there now.
+    /// The keys of issuers that have a key file, as the file is now.
     ///
     /// # Errors
-    /// As of [`TokensConfig::verifier`].
+    /// As for [`TokensConfig::verifier`].
     pub fn keys(&self, files: &FileTrust) -> Result<KeySet, ConfigError> {
         if self.issuer.is_empty() {
             return Err(ConfigError::NoIssuer);
@@ -57,14 +57,14 @@ impl TokensConfig {
         if sets.is_empty() { Ok(KeySet::default()) } else { Ok(KeySet::merge(sets)?) }
     }
 
-    /// Where keys are fetched from, for issuers whose keys are no file.
+    /// Where keys are fetched from, for issuers whose keys are not in a file.
     pub(super) fn key_sources(&self, files: &FileTrust) -> Result<Vec<KeySource>, ConfigError> {
         issuer::check_all(&self.issuer)?;
         let sources = self.issuer.iter().filter_map(|issuer| issuer.key_source(self.symmetric(), files).transpose());
         Ok(sources.collect::<Result<_, IssuerFault>>()?)
     }
 
-    /// What tokens must satisfy; `audience` is what `aud` must name if nothing is said, `template` makes one of what is.
+    /// The rules for tokens. `audience` is what `aud` must name by default; `template` fills in a configured audience.
     pub(super) fn rules(&self, audience: &str, template: impl Fn(&str) -> String) -> TokenRules {
         let mut rules = TokenRules::new(self.audience.as_deref().unwrap_or(audience));
         rules.leeway_s = self.leeway_s.unwrap_or(rules.leeway_s);

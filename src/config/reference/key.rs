@@ -1,4 +1,4 @@
-//! What is said of a key of the configuration file.
+//! The description of a key of the configuration file.
 
 use serde_json::Value;
 
@@ -10,41 +10,41 @@ pub(in crate::config) struct Key {
     pub(in crate::config) about: &'static str,
 }
 
-/// What a file without the key means.
+/// What it means if the key is left out.
 pub(in crate::config) enum LeftOut {
-    /// It does not load.
+    /// The file does not load.
     Required,
-    /// The same as with this value.
+    /// The same as this value.
     Value(Value),
     /// What these words say.
     Means(&'static str),
 }
 
-/// What a key's value is.
+/// The kind of a key's value.
 pub(in crate::config) enum Kind {
     Text,
     /// 1 to 64 of `A-Z a-z 0-9 _ -`.
     Name,
     /// 1 to 8 subject tokens with dots in between.
     Prefix,
-    /// Relative to the configuration file.
+    /// A path, relative to the configuration file.
     Path,
     Flag,
-    /// Unit, least, most.
+    /// Unit, minimum, maximum.
     Number(&'static str, u64, Option<u64>),
     Choice(&'static [&'static str]),
-    /// The way to a claim.
+    /// The path to a claim.
     Claim,
-    /// A text, or the beginning of one.
+    /// A string, or the beginning of one.
     Pattern,
-    /// Texts by claim.
+    /// Strings by claim.
     Claims,
-    /// Texts by text.
+    /// Strings by string.
     Texts,
-    /// A list, and the fewest entries.
+    /// A list, and its minimum length.
     List(Box<Kind>, u64),
     Table(Table),
-    /// `[[…]]`, one at least.
+    /// `[[…]]`, at least one.
     Tables(Table),
 }
 

@@ -1,5 +1,5 @@
-//! Whether every number of a file is in its range.
-//! Never keeps a text of the file: it may be a password.
+//! Checks that every number of a file is within its range.
+//! Never keeps a string from the file: it may be a password.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,11 +9,11 @@ use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::{Kind, Table, file};
 
-/// A number out of its range.
+/// A number that is out of range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{member}` is {value}: write {range}. {about}")]
 pub struct OutOfRange {
-    /// Where it stands.
+    /// Where it is in the file.
     member: String,
     value: u64,
     range: String,
@@ -21,7 +21,7 @@ pub struct OutOfRange {
     about: &'static str,
 }
 
-/// The first number of a file that is out of its range. What else may be wrong with the file is not looked at.
+/// Reports the first number of a file that is out of range. Ignores anything else that may be wrong with the file.
 pub(in crate::config) fn check_ranges(text: &str) -> Result<(), OutOfRange> {
     match toml::from_str::<Found>(text) {
         Ok(found) => check(&file(), &found, ""),
@@ -53,7 +53,7 @@ fn check(table: &Table, found: &Found, path: &str) -> Result<(), OutOfRange> {
     Ok(())
 }
 
-/// The numbers of a file, and where they stand.
+/// The numbers of a file, in its structure.
 enum Found {
     Table(BTreeMap<String, Self>),
     List(Vec<Self>),
@@ -92,7 +92,7 @@ impl<'de> Deserialize<'de> for Found {
             }
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<Found, E> {
-                // A negative one is none of the file's numbers: it did not load.
+                // A negative number cannot be in a file that loaded.
                 Ok(u64::try_from(value).map_or(Found::Other, Found::Number))
             }
 
