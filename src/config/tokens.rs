@@ -18,7 +18,7 @@ impl TokensConfig {
     }
 
     /// A token verifier for `audience`, unless another one is configured, with nothing revoked, for programs that accept tokens
-    /// but are no service. Keys that are not in a file are fetched, as described at [`TokenVerifier::fetch`].
+    /// but are not services. Keys that are not in a file are fetched, as described at [`TokenVerifier::fetch`].
     ///
     /// # Errors
     /// [`ConfigError::NoIssuer`], [`ConfigError::Issuer`], and errors in key files.

@@ -141,7 +141,7 @@ impl Body {
     /// - `-32700`: not UTF-8, a byte-order mark, not JSON, or nested deeper than [`MAX_DEPTH`](super::MAX_DEPTH) levels;
     /// - `-32600`: a member name twice in one object, an empty batch, or more entries than allowed.
     ///
-    /// An error in a single entry is no error here: it is in that [`Entry`].
+    /// Errors in a single entry are not reported here: they are in that [`Entry`].
     pub fn parse(payload: &[u8], limits: &Limits) -> Result<Self, RpcError> {
         let text = json::trimmed(strict_json::check(payload)?);
         if !json::is_array(text) {
