@@ -38,8 +38,11 @@ pub enum NotReady {
         /// What went wrong.
         why: String,
     },
-    /// It answers that it is not ready: its broker cannot be reached, or it is stopping.
-    #[error("the door at {0} accepts no requests: its broker cannot be reached, or it is being stopped")]
+    /// It answers that it is not ready: its broker cannot be reached, the memory that replicas share is not open yet, or it is stopping.
+    #[error(
+        "the door at {0} accepts no requests: its broker cannot be reached, the memory of all replicas is not open yet, or it is \
+         being stopped"
+    )]
     Unready(SocketAddr),
 }
 

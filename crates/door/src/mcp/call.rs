@@ -416,7 +416,7 @@ const RECEIPT: &str = "dev.sealwire/receipt";
 fn digest(tool: &Tool, arguments: &str) -> String {
     let mut digest = Sha256::new();
     for part in [tool.service.as_str(), &tool.method.name, arguments] {
-        digest.update(part.len().to_be_bytes());
+        digest.update((part.len() as u64).to_be_bytes());
         digest.update(part);
     }
     digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()

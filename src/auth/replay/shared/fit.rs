@@ -127,10 +127,10 @@ fn metadata_differences(is: &Value, should: &Value) -> Vec<String> {
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "absent".to_owned(),
-        // JSON has escaped the control characters below U+0020; what is not ASCII is replaced here.
+        // JSON has escaped the control characters below U+0020; DEL and what is not ASCII are replaced here.
         value => {
             let text = value.to_string();
-            let mut shown: String = text.chars().map(|c| if c.is_ascii() { c } else { '?' }).take(SHOWN).collect();
+            let mut shown: String = text.chars().map(|c| if c.is_ascii() && !c.is_control() { c } else { '?' }).take(SHOWN).collect();
             if text.chars().count() > SHOWN {
                 shown.push('…');
             }
