@@ -1,5 +1,5 @@
-//! One service: from a delivery to a sealed answer, through every check, in a fixed order.
-//! Never answers a sender whose message did not pass, beyond the fixed hints.
+//! One service: from a delivery to a sealed answer, through every check, in one order.
+//! Never answers an unauthenticated caller beyond the fixed hints.
 
 mod answers;
 mod attachment;
@@ -76,10 +76,10 @@ pub use streams::{Ending, FrameError, Outlet, StreamLimits};
 pub use topic::{Topic, WhenFull};
 pub use turns::{NoRoom, Turn, Turns};
 
-/// A service: a verifier, a policy and methods, in one pipeline.
+/// A service: a verifier, a policy and methods, behind one pipeline.
 ///
-/// Cloning shares everything. A service has no socket: [`Service::handle`] takes a delivery and returns the answer, and
-/// `serve` puts the service on a bus.
+/// Clones share everything. A service has no socket: [`Service::handle`] takes a delivery and returns the answer, and
+/// `serve` puts it on a bus.
 #[derive(Clone)]
 pub struct Service(Arc<Inner>);
 
@@ -92,41 +92,40 @@ struct Inner {
     idempotency: Option<Idempotency>,
     catalogue: Catalogue,
     limits: ServiceLimits,
-    /// The largest answer that the broker has room for; see [`Service::fit`].
+    /// The largest answer that the broker has room for, in bytes; see [`Service::fit`].
     room: AtomicUsize,
     quotas: Quotas,
     hints: HintRate,
-    /// The calls in flight.
+    /// The calls under way.
     open: Arc<OpenCalls>,
-    /// Memory for what callers attach to their messages.
+    /// Memory for attachments: large arguments that methods fetch from their callers.
     attachments: Arc<AttachmentMemory>,
     counters: Counters,
-    /// Limits log lines about refusals that anyone but a proved caller can cause.
+    /// Limits the log lines of refusals that others than a proved caller can cause.
     lines: KeyedLogLimiter<(&'static str, Option<Name>)>,
     decisions: Option<DecisionSink>,
     clock: Arc<dyn Clock>,
 }
 
-/// Receives decisions. It must not block.
+/// Receives the records of decisions. It must not block.
 type DecisionSink = Box<dyn Fn(DecisionRecord) + Send + Sync>;
 
-/// The limits of a service.
+/// The bounds of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceLimits {
     /// The most entries of a batch; 50.
     pub batch: usize,
     /// How many entries of one batch run at a time; 8.
     pub batch_concurrency: usize,
-    /// The largest answer in bytes; 192 KiB. If the broker's `max_payload` leaves less room than that, the room it
-    /// leaves is the limit.
+    /// The largest answer in bytes; 192 KiB, or what the broker's `max_payload` leaves room for, if that is less.
     pub response: usize,
-    /// Rates and limits per agent.
+    /// Rates and bounds per agent.
     pub quota: QuotaLimits,
-    /// Unsigned hints per second to all callers together; 100. Beyond that, the service stays silent.
+    /// Unsigned hints per second, all callers together; 100. Beyond it, silence.
     pub hints_per_second: u32,
-    /// Limits for calls that may be answered with frames.
+    /// Bounds of calls that may be answered with frames.
     pub streams: StreamLimits,
-    /// Limits for what methods fetch from their callers.
+    /// Bounds of what methods fetch from their callers.
     pub attachments: AttachmentLimits,
 }
 
@@ -145,18 +144,19 @@ impl Default for ServiceLimits {
 }
 
 impl Service {
-    /// Runs the whole pipeline for one message. `None` means that nothing is published.
+    /// The whole pipeline for one message. `None` means that nothing is published.
     ///
-    /// Cancellation undoes nothing: if the future is dropped, the message may already have burnt its nonce and started its
-    /// methods, which are then cancelled. An idempotency key that was claimed for a method that had not begun is released.
+    /// Dropping the future undoes nothing: the message may already have burnt its nonce and started its methods, which
+    /// are then cancelled. An idempotency key claimed for a method that has not begun is given back.
     pub async fn handle(&self, delivery: Delivery) -> Option<Sealed> {
         self.answer(delivery, None).await
     }
 
-    /// Like [`Service::handle`], with frames for callers that accept them: `outlet` gets them, including the last one,
-    /// and nothing is returned then. Meanwhile [`Service::control`] takes the caller's control messages.
+    /// Like [`Service::handle`], but a caller that accepts frames may get them: `outlet` then receives every frame,
+    /// including the last, and nothing is returned. Meanwhile, [`Service::control`] takes the caller's control
+    /// messages.
     ///
-    /// Cancellation is as for [`Service::handle`].
+    /// Cancellation: as with [`Service::handle`].
     pub async fn handle_with_frames(&self, delivery: Delivery, outlet: &Arc<dyn Outlet>) -> Option<Sealed> {
         self.answer(delivery, Some(Frames { outlet, opened: &|| {} })).await
     }
@@ -168,8 +168,8 @@ impl Service {
         }
     }
 
-    /// The first half, steps 1 to 3: nothing is stored, and nothing waits for anyone but this caller. A refusal may be
-    /// answered.
+    /// The first half, steps 1 to 3: nothing is stored, and no message waits for those of another caller. A refused
+    /// message may be answered.
     async fn prove(&self, delivery: Delivery) -> Result<Proved, Option<Sealed>> {
         let this = &*self.0;
         let started = Instant::now();
@@ -197,8 +197,9 @@ impl Service {
             }
         };
         drop(permit);
-        // 3. The caller's own rate, before anything is stored: otherwise a caller could fill the memory of all replicas with calls
-        //    that it may not even make. A message seen before is not charged, or copies would use up their owner's rate.
+        // 3. The caller's own rate, before anything is stored: otherwise it could fill the memory of all replicas with
+        //    calls that it may not even make. A message seen before is not charged, or copies would use up its owner's
+        //    rate.
         let seen = this.verifier.has_seen(&authentic);
         if !seen && let Err(quota) = this.quotas.charge_first(&this.quotas.payer(authentic.caller())) {
             let agent = authentic.agent().clone();
@@ -211,17 +212,17 @@ impl Service {
     async fn execute(&self, proved: Proved, frames: Option<Frames<'_>>) -> Option<Sealed> {
         let this = &*self.0;
         let Proved { authentic, seen, started } = proved;
-        // 4. The nonce is burnt. The later checks may decide differently tomorrow, so no copy may get this far again.
+        // 4. The nonce is burnt. The next steps may decide differently tomorrow, so no copy may get this far again.
         let verified = match this.verifier.admit(authentic).await {
             Ok(verified) => verified,
             Err(bad) => {
                 let refusal = Refusal::Auth(bad.error);
-                // A message that was not charged to its owner is a copy, whatever keeps the guard from saying so.
+                // A message that was not charged to its owner is a copy, even if the guard cannot say so.
                 let cause = if seen { Cause::Copy } else { refusal.cause() };
                 return this.refuse_for(refusal, cause, Some(&bad.claimed), ReplyRoute::of(bad.binding, bad.reply));
             }
         };
-        // 5. The caller's own limit of work in flight.
+        // 5. The caller's own bound on work under way.
         let agent = verified.caller.agent.clone();
         let payer = this.quotas.payer(&verified.caller);
         let in_flight = match this.quotas.acquire(&payer) {
@@ -242,7 +243,7 @@ impl Service {
         if let Err(quota) = this.quotas.charge_further(&payer, further) {
             return this.refuse(Refusal::Quota(quota), Some(&agent), ReplyRoute::from(calls.binding));
         }
-        // From here on the call is open: its caller may stop it, and ask for more time or frames.
+        // Under way from here on: the caller may stop the call, and ask for more time or frames.
         let Calls { entries, binding, window, bytes, message } = calls;
         let frames = frames.filter(|_| window.is_some());
         let _open = match this.register(&message, &payer, frames.as_ref().map(|_| bytes)) {
@@ -250,7 +251,8 @@ impl Service {
             Err(refusal) => return this.refuse(refusal, Some(&agent), ReplyRoute::from(binding)),
         };
         if let Some(frames) = &frames {
-            // A stream may last for hours and do nothing. It holds a place among the streams, so it gives back its place as a call.
+            // The call may last for hours and do nothing: it has a place among the streams, and gives back its place
+            // among the calls.
             drop(in_flight);
             (frames.opened)();
         }
@@ -269,7 +271,8 @@ impl Service {
                         window,
                     };
                     let frames = message.open.answer_with(FrameWriter::new(binding?, start));
-                    // Boxed, like everything that few messages need: a waiting future is as large as its largest branch.
+                    // Boxed, since few messages need it: the future of a waiting message is as large as its largest
+                    // branch.
                     return Box::pin(this.answer_with_frames(entry, &policy, started, &message.open, frames)).await;
                 }
                 let text = this.entry(entry, &policy, started).await?.text;
@@ -281,8 +284,8 @@ impl Service {
         Some(this.seal(answer, binding?))
     }
 
-    /// Answers a message for which there is no room: with a hint, if the rate of hints allows, or not at all. Only the
-    /// shape is checked, and only the subject if there will be no answer, so this costs a fraction of
+    /// Answers a message for which there is no room: with a hint, if their rate allows, or not at all. Checks nothing
+    /// beyond the shape, and nothing beyond the subject if it will say nothing, so this costs a fraction of
     /// [`Service::handle`].
     #[must_use]
     pub fn shed(&self, delivery: Delivery) -> Option<Sealed> {
@@ -311,7 +314,7 @@ impl Service {
         &self.0.endpoint
     }
 
-    /// Keys, tokens and the replay guard, which can be replaced while messages are judged.
+    /// Keys, tokens and the replay guard. They can be replaced while messages are judged.
     #[must_use]
     pub fn verifier(&self) -> &Verifier {
         &self.0.verifier
@@ -323,15 +326,15 @@ impl Service {
         self.0.policy.load_full()
     }
 
-    /// Replaces the policy. A message in progress continues under the revision it began with, except calls that may be
-    /// answered with frames: they are decided again, and end if they are no longer allowed.
+    /// Replaces the policy. A message that is being handled keeps the revision it began with, except for calls that may
+    /// be answered with frames: they are decided again, and end if they are no longer allowed.
     pub fn replace_policy(&self, policy: impl Into<Arc<PolicySet>>) {
         self.0.policy.store(policy.into());
         self.review();
     }
 
-    /// Fits answers to a broker's `max_payload` (bytes, headers included). Nothing larger can be published, so the
-    /// caller would wait in vain: it gets an error instead.
+    /// Fits answers to a broker's `max_payload` (bytes, headers included). The NATS client library refuses to publish
+    /// anything larger, and the caller would wait in vain: it gets an error instead.
     fn fit(&self, max_payload: usize) {
         let room = max_payload.saturating_sub(REPLY_HEADER);
         self.0.room.store(room, Ordering::Relaxed);
@@ -345,7 +348,7 @@ impl Service {
         }
     }
 
-    /// Forgets state of agents that have been quiet.
+    /// Forgets what it keeps about agents that have been quiet.
     fn tidy(&self) {
         self.0.quotas.tidy();
         self.0.verifier.tidy();
@@ -355,7 +358,7 @@ impl Service {
         }
     }
 
-    /// What has happened so far.
+    /// Counters of what has happened so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.0.counters
@@ -371,9 +374,9 @@ impl Service {
 /// How a method's run ended.
 enum Ran {
     InTime(Outcome),
-    /// The method returned, but not in time: after its deadline, or just as its call was being ended.
+    /// It ended by itself, but late: after its deadline, or just as its call was being ended.
     Late(Refusal, Outcome),
-    /// Stopped by its deadline, or by whatever else ended its call.
+    /// It was stopped by its deadline, or by whatever else ended its call.
     Stopped(Refusal),
     Panicked,
 }
@@ -391,10 +394,10 @@ impl From<Outcome> for Answered {
     }
 }
 
-/// The response to an entry as it is sent.
+/// The response to an entry, as sent.
 struct Written {
     id: Id,
-    /// Set for an error.
+    /// The error's code, if it is an error.
     code: Option<i32>,
     text: Vec<u8>,
 }
@@ -410,7 +413,7 @@ impl From<Response> for Written {
 #[derive(Debug)]
 struct Proved {
     authentic: Authentic,
-    /// Whether this replica has seen the message before, so that its owner was not charged.
+    /// Whether this replica has already seen the message, which is then not charged to its owner.
     seen: bool,
     started: Instant,
 }
@@ -418,15 +421,15 @@ struct Proved {
 /// How to answer calls whose callers accept frames.
 struct Frames<'a> {
     outlet: &'a Arc<dyn Outlet>,
-    /// Called when the call has a stream place of its own.
+    /// Called once the call has a place of its own.
     opened: &'a (dyn Fn() + Sync),
 }
 
-/// Records the end of a call that may be answered with frames among the decisions.
+/// Records the end of a call that may be answered with frames.
 struct RecordedEnd<'a> {
     service: &'a Inner,
     open: &'a OpenCall,
-    /// What ended it, unless the call has an [`Ending`] of its own.
+    /// What ended it, unless the call has an [`Ending`].
     by: &'static str,
 }
 
@@ -442,16 +445,16 @@ impl Drop for RecordedEnd<'_> {
     }
 }
 
-/// The size of a page of `rpc.discover` for callers that accept frames, in bytes.
+/// The size of an `rpc.discover` page for callers that accept frames, in bytes.
 const PAGE: usize = 1 << 20;
 
 /// The most characters of an error's cause that are logged.
 const MAX_CAUSE: usize = 1_000;
 
-/// How long a method that asked for notice may continue after its call was ended.
+/// How long a method that watches for the end of its call may go on after that end.
 const NOTICE: Duration = Duration::from_secs(1);
 
-/// More than an answer's header needs: with the longest key id, reply subject and audience, its proof is 1.6 KB.
+/// More than an answer's header takes: with the longest key id, reply subject and audience, its proof is 1.6 KB.
 const REPLY_HEADER: usize = 2_048;
 
 /// Where a refusal goes: signed, as a hint, or nowhere.
@@ -492,7 +495,7 @@ impl Inner {
         crate::rpc::Limits { max_batch: self.limits.batch }
     }
 
-    /// Runs the entries of a batch. `None` if all are notifications.
+    /// The answers to a batch's entries. `None` if all are notifications.
     async fn batch(
         &self,
         entries: Vec<calls::Entry>,
@@ -502,7 +505,7 @@ impl Inner {
         let mut answers = Answers::new(self.response_limit());
         let entries = stream::iter(entries.into_iter().enumerate())
             .map(|(position, entry)| self.entry(entry, policy, started).map(move |answer| (position, answer)))
-            // Unordered, so that a slow entry occupies only its own place and does not hold up the entries behind it.
+            // Unordered, so that a slow entry holds only its own place, and not those of the entries behind it.
             .buffer_unordered(self.limits.batch_concurrency.max(1));
         let mut entries = std::pin::pin!(entries);
         while let Some((position, answer)) = entries.next().await {
@@ -513,7 +516,7 @@ impl Inner {
         answers.text()
     }
 
-    /// Runs one entry of a message. `None` for a notification: JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a
+    /// Handles one entry of a message. `None` for a notification; JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a
     /// Notification, including those that are within a batch request."
     async fn entry(&self, entry: Result<Call, Response>, policy: &PolicySet, started: Instant) -> Option<Written> {
         let call = match entry {
@@ -528,7 +531,7 @@ impl Inner {
         let message = Arc::clone(&call.message);
         let now_ms = self.clock.now_ms();
         let recorded = self.decisions.as_ref().map(|sink| (sink, call.params.clone()));
-        // A call that may go on for long is decided again when the policy changes.
+        // A call that may run for long is decided again when the policy changes.
         let asked = message.open.frames().map(|_| Asked { method: Arc::clone(&method), params: call.params.clone() });
         let (authorized, decision) = policy.authorize(call, now_ms);
         if let Some(asked) = asked {
@@ -553,7 +556,7 @@ impl Inner {
             Err(_) => {
                 let refusal = match &decision.reason {
                     Reason::UnknownMethod { would_allow: true } => Refusal::UnknownMethod,
-                    // Told only to callers who may call the method with other parameters.
+                    // Only callers who may call the method with other parameters are told this.
                     reason if reason.is_about_params() => Refusal::Params(reason.to_string()),
                     _ => Refusal::Denied,
                 };
@@ -571,7 +574,7 @@ impl Inner {
         };
         self.counters.served(&method, &outcome, decision.reason.label(), started.elapsed());
         let error = outcome.as_ref().err();
-        // The fields are evaluated only if a subscriber is listening.
+        // tracing evaluates the fields only if somebody listens.
         tracing::info!(
             target: "sealwire::call",
             agent = %message.caller.agent,
@@ -583,7 +586,7 @@ impl Inner {
             message_id = %&*message.id,
             code = error.map(RpcError::code),
             stored = is_stored,
-            // The cause may quote the caller's answer to a question.
+            // The cause may quote what the caller answered to a question.
             error = error.and_then(std::error::Error::source).map(|cause| one_line(&cause.to_string(), MAX_CAUSE)),
             frames = message.open.frames().map(FrameWriter::frames).filter(|frames| *frames > 0),
             duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
@@ -596,11 +599,11 @@ impl Inner {
         id.map(|id| self.bounded(id, outcome, limit, is_stored))
     }
 
-    /// Answers a built-in method.
+    /// The answer of a built-in method.
     async fn builtin(&self, permitted: &Permitted, message: &Message, policy: &PolicySet, now_ms: u64) -> Outcome {
         let payer = &self.quotas.payer(&message.caller);
         let refused = |quota| self.entry_error(&Refusal::Quota(quota));
-        // It takes a decision for each method, so listing a large service costs its caller as much as that many calls.
+        // Listing takes one decision per method, so for a large service it is charged as several calls.
         let is_listing = permitted.call().method() == builtin::DISCOVER;
         let decisions = if is_listing { self.catalogue.len() / METHODS_PER_CALL } else { 0 };
         if let Err(quota) = self.quotas.charge_further(payer, decisions) {
@@ -619,13 +622,14 @@ impl Inner {
         builtin::answer(permitted, policy, about, now_ms, charge).await
     }
 
-    /// Whether the method must run only once for its caller's key, and where such outcomes are kept.
+    /// The attempt to run the method once for its caller's key, and where outcomes are kept, if the call is such an
+    /// attempt.
     fn attempt(&self, permitted: &Permitted) -> Option<(&Idempotency, Attempt)> {
         let kept = self.idempotency.as_ref()?;
         Some((kept, kept.attempt(permitted.call())?))
     }
 
-    /// Runs the method, unless it has already run under the same key.
+    /// Runs the method, unless it already ran under the same key.
     async fn run_once(
         &self,
         permitted: Permitted,
@@ -635,7 +639,7 @@ impl Inner {
         now_ms: u64,
     ) -> Answered {
         let refused = |refusal| Err(self.entry_error(&refusal)).into();
-        // Which entry a key belonged to would depend on how the caller assembles its next batch.
+        // Which entry a key belongs to would depend on how the caller composes the next batch.
         if message.in_batch {
             return refused(Refusal::KeyOfBatch);
         }
@@ -645,13 +649,13 @@ impl Inner {
             Begun::Conflict(conflict) => return refused(Refusal::Conflict(conflict)),
             Begun::Refused(error) => return refused(Refusal::OutcomeStore(error)),
         };
-        // The claim took time.
+        // The claim may have taken a while.
         if self.clock.now_ms() >= message.start_before_ms {
             kept.give_back(ticket, &self.verifier).await;
             return refused(Refusal::Deadline);
         }
         let ran = self.run(permitted, &message.open).await;
-        // Stored before the caller is answered: a caller that has the answer and asks again must find it.
+        // Stored before the caller is told: a caller that has the answer and asks again must find it.
         let ended = match &ran {
             Ran::InTime(outcome) | Ran::Late(_, outcome) => Ended::With(outcome),
             Ran::Stopped(_) | Ran::Panicked => Ended::Unknown,
@@ -664,19 +668,19 @@ impl Inner {
     fn told(&self, ran: Ran) -> Outcome {
         match ran {
             Ran::InTime(outcome) => outcome,
-            // The end of a subscription is not a failure: the caller can subscribe again.
+            // The end of a subscription is no failure: a caller that wants more subscribes again.
             Ran::Stopped(Refusal::Ended(Ending::Draining)) | Ran::Late(Refusal::Ended(Ending::Draining), _) => {
                 subscription_end("draining")
             }
             Ran::Stopped(refusal) | Ran::Late(refusal, _) => Err(self.entry_error(&refusal)),
-            // The panic's own message may contain parameters: it goes only to the panic hook.
+            // The panic's message may contain parameters: only the panic hook gets it.
             Ran::Panicked => Err(RpcError::internal("the method panicked")),
         }
     }
 
     async fn run(&self, permitted: Permitted, open: &OpenCall) -> Ran {
-        // The method is dropped, and so cancelled, when its deadline passes, when its call is ended, or when the future
-        // of its message is dropped.
+        // The method is dropped, and so cancelled, when its deadline passes, when its call is ended, or when its message's
+        // future is dropped.
         let begun = std::panic::catch_unwind(AssertUnwindSafe(|| self.methods.run(permitted)));
         let mut run = begun.unwrap_or_else(|panic| Box::pin(async move { std::panic::resume_unwind(panic) }));
         let finished = tokio::select! {
@@ -688,10 +692,10 @@ impl Inner {
         if let Err(Refusal::Ended(_)) = finished
             && open.is_watched()
         {
-            // The method gets time to clean up; what it returns then is not sent.
+            // The method gets time to clean up; what it returns is no longer sent.
             drop(Box::pin(tokio::time::timeout(NOTICE, AssertUnwindSafe(&mut run).catch_unwind())).await);
         }
-        // A cancelled method's cleanup may panic as well.
+        // The clean-up of a cancelled method may panic, too.
         let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(run)));
         if dropped.is_err() {
             tracing::error!(target: "sealwire::call", "a method panicked while it was dropped");
@@ -700,11 +704,11 @@ impl Inner {
             (Err(refusal), None) => Ran::Stopped(refusal),
             (Ok(Err(_panic)), None) => Ran::Panicked,
             (Err(_) | Ok(Err(_)), Some(ending)) => Ran::Stopped(Refusal::Ended(ending)),
-            // The method has noticed that nobody waits for it, and its outcome may reflect that.
+            // The method noticed that nobody waits for it, and its result may reflect that.
             (Ok(Ok(_)), Some(ending)) if open.has_noticed() => Ran::Stopped(Refusal::Ended(ending)),
-            // The method finished at that very moment: its outcome is known.
+            // It finished at that very moment, so its outcome is known.
             (Ok(Ok(outcome)), Some(ending)) => Ran::Late(Refusal::Ended(ending), outcome),
-            // A timer cannot stop a method that does not yield: its answer is too late nonetheless.
+            // A method that never yielded cannot be stopped by a timer, but its answer is late all the same.
             (Ok(Ok(outcome)), None) if self.clock.now_ms() >= open.deadline_ms() => {
                 Ran::Late(Refusal::Deadline, outcome)
             }
@@ -712,19 +716,19 @@ impl Inner {
         }
     }
 
-    /// Registers a message as open; a stream with the size of its body.
+    /// Registers a message as under way; a stream, with the bytes of its body.
     fn register(&self, message: &Message, payer: &Payer, stream: Option<usize>) -> Result<OpenSlot, Refusal> {
-        // Nobody can control a call that has no answer.
+        // A message without an answer cannot be controlled.
         let is_answered = message.open.request().is_some();
         let key = is_answered.then(|| CallKey { agent: message.caller.agent.clone(), nonce: message.open.nonce() });
         self.open.open(key, payer.subject, &message.open, stream).map_err(|refused| match refused {
-            // The window of the other message with this nonce is over, but its call is still running.
+            // The window of the other message with this nonce is over, but its call still runs.
             Refused::Known => Refusal::Auth(AuthError::Guard(AdmitError::Replayed)),
             Refused::Full => Refusal::Quota(QuotaExceeded { scope: QuotaScope::Streams, retry_after_ms: 1_000 }),
         })
     }
 
-    /// Answers the single entry of a message whose caller accepts frames. Returns the answer if no frame was needed.
+    /// Handles the one entry of a message whose caller accepts frames. Returns the answer if no frame was needed.
     async fn answer_with_frames(
         &self,
         entry: Result<Call, Response>,
@@ -750,14 +754,14 @@ impl Inner {
         let is_late = response.code == Some(crate::rpc::code::TIMEOUT);
         end.by = if is_late { "deadline" } else { "answered" };
         let Written { id, text, .. } = response;
-        // Sending a large response may take as long as its caller likes, but not beyond the deadline.
+        // Sending a large response may take as long as the caller likes, but not beyond the deadline.
         let stop = || async {
             tokio::select! {
                 _ = open.ended() => {}
                 () = open.deadline(&*self.clock) => {}
             }
         };
-        // After the call has ended for a reason of its own, there is nothing left to stop for.
+        // If the call has been ended already, nothing may stop its final response.
         let finished = match open.ending() {
             None => frames.finish(text, stop()).await,
             Some(_) => frames.finish(text, std::future::pending()).await,
@@ -780,13 +784,13 @@ impl Inner {
         }
     }
 
-    /// The public error of a refusal that concerns a single entry.
+    /// The public error for a refusal of one entry.
     fn entry_error(&self, refusal: &Refusal) -> RpcError {
         self.counters.refused(refusal.label());
         refusal.answer(self.clock.now_s()).into_error()
     }
 
-    /// Turns an answer above its limit into an error that says so. The call was executed.
+    /// Replaces an answer above its limit by an error that says so. The call was executed.
     fn bounded(&self, id: Id, outcome: Outcome, limit: usize, is_stored: bool) -> Written {
         let response = Response::new(id, outcome);
         let written = Written::from(if is_stored { response.of_earlier_run() } else { response });
@@ -818,7 +822,7 @@ impl Inner {
         match (refusal.answer(now_s), route) {
             (Answer::Nothing, _) | (_, ReplyRoute::Nowhere) => None,
             (Answer::Hint(hint), ReplyRoute::Hint(reply)) => self.hints.allow(agent).then(|| hint.to(reply)),
-            // A refusal that is normally signed, but occurred before the caller was known.
+            // This refusal is signed once the caller is known, which it is not yet.
             (Answer::Error(error), ReplyRoute::Hint(reply)) => {
                 let hint = refusal::hint_for(error.code());
                 self.hints.allow(agent).then(|| hint.to(reply))
@@ -827,7 +831,7 @@ impl Inner {
                 self.hints.allow(agent).then(|| hint.to(binding.into_reply()))
             }
             (Answer::Error(error), ReplyRoute::Signed(binding)) => {
-                // A signature costs more than the message it refuses: nobody gets unlimited ones for copies.
+                // A signature costs more than the message it refuses: copies do not get an unlimited number of them.
                 let may_answer = match (cause, agent) {
                     (Cause::Copy, Some(agent)) => self.quotas.may_answer_copy(agent),
                     (Cause::Excess, Some(agent)) => self.quotas.may_refuse(agent),
@@ -839,8 +843,8 @@ impl Inner {
         }
     }
 
-    /// Logs each refusal of a proved caller's own message. All others get one line a second for each label, and for
-    /// each owner if known: otherwise anybody who may publish could fill the log and push out what is in it.
+    /// Logs every refusal of a proved caller's own message. Of all others, it logs one a second per label, and per owner
+    /// if there is one: otherwise anyone who may publish could flood the log and rotate its contents away.
     fn log(&self, refusal: &Refusal, cause: Cause, agent: Option<&Name>) {
         let limited = match cause {
             Cause::Anybody => Some(None),
@@ -888,7 +892,7 @@ impl tower::Service<Delivery> for Service {
     }
 }
 
-/// A method name from the wire, cut to 128 characters and escaped: a caller must not control our log.
+/// A method name from the wire, cut to 128 characters and escaped: a caller must not be able to forge log lines.
 struct Shown<'a>(&'a str);
 
 impl fmt::Display for Shown<'_> {

@@ -1,13 +1,14 @@
-//! The answers to the entries of a batch, put together.
-//! Never holds more than one answer may have: what does not fit together is let go of, and the message gets one error.
+//! Assembles the answers to the entries of a batch.
+//! Never holds more than one answer may have: if they do not fit together, they are dropped, and the message gets one
+//! error.
 
-/// What has been answered so far.
+/// The answers so far.
 #[derive(Debug)]
 pub(super) struct Answers {
     limit: usize,
-    /// Bytes of the whole, once it is put together.
+    /// Bytes of the whole, once it is assembled.
     total: usize,
-    /// With each entry's position in the message. Empty once it is too much.
+    /// Each with its entry's position in the message. Empty once the total is above the limit.
     texts: Vec<(usize, Vec<u8>)>,
 }
 
@@ -16,13 +17,13 @@ pub(super) struct Answers {
 pub(super) struct TooLarge;
 
 impl Answers {
-    /// For up to `limit` bytes.
+    /// For an answer of up to `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
-        // A batch has a bracket more than it has commas and brackets behind its entries.
+        // For the opening bracket; each entry adds the comma or bracket behind it.
         Self { limit, total: 1, texts: Vec::new() }
     }
 
-    /// The answer to the entry at `position`.
+    /// Adds the answer to the entry at `position`.
     pub(super) fn add(&mut self, position: usize, text: Vec<u8>) {
         self.total = self.total.saturating_add(text.len() + 1);
         if self.total <= self.limit {
@@ -32,14 +33,14 @@ impl Answers {
         }
     }
 
-    /// The text that is sent; `None` if there is none.
+    /// The text to send; `None` if there is none.
     // JSON-RPC 2.0 §6: "If there are no Response objects contained within the Response array as it is to be sent to the client,
     // the server MUST NOT return an empty Array and should return nothing at all."
     pub(super) fn text(mut self) -> Option<Result<Vec<u8>, TooLarge>> {
         if self.total > self.limit {
             return Some(Err(TooLarge));
         }
-        // JSON-RPC 2.0 §6 allows any order; the requests' own is the one that is easiest to read.
+        // JSON-RPC 2.0 §6 allows any order; that of the requests is the easiest to read.
         self.texts.sort_by_key(|(position, _)| *position);
         if self.texts.is_empty() {
             return None;
@@ -68,7 +69,7 @@ mod tests {
 
     fn batch(answers: &[Response], limit: usize) -> Answers {
         let mut whole = Answers::new(limit);
-        // As they are finished, which is any order.
+        // In order of completion, which may be any.
         for (position, answer) in answers.iter().enumerate().rev() {
             whole.add(position, answer.to_bytes());
         }

@@ -1,6 +1,6 @@
-//! Arguments that are larger than a message: a call names them by digest, size and type in its params, where policies can decide
-//! about them, and its method fetches the bytes from the caller (SPEC.md §25.6).
-//! Never takes a byte of one that is larger than its bound, and never hands any on before size and digest of all of it hold.
+//! Arguments that are larger than a message: a call names them by digest, size and type in its params, where policies can judge them, and
+//! its method fetches the bytes from the caller (SPEC.md §25.6).
+//! Never takes a byte of an attachment above its limit, and never hands any on before its whole size and digest are verified.
 
 mod fetch;
 
@@ -17,8 +17,8 @@ use crate::rpc::{RpcError, code};
 
 pub(super) use fetch::{AttachmentMemory, CallAttachments};
 
-/// What a call says of an argument that is larger than a message: `{"sha256": …, "size": …, "type": …}` in its params. The bytes
-/// are at the caller; [`Ctx::attachment`](super::Ctx::attachment) fetches them.
+/// An argument that is larger than a message, as a call names it in its params: `{"sha256": …, "size": …, "type": …}`. The caller has the
+/// bytes; [`Ctx::attachment`](super::Ctx::attachment) fetches them.
 ///
 /// ```
 /// use sealwire::rpc::RpcError;
@@ -65,14 +65,15 @@ impl Attachment {
         self.size
     }
 
-    /// What its caller calls it, such as `application/pdf`. Nobody looks whether the bytes are that.
+    /// Its media type according to the caller, such as `application/pdf`. Nothing checks whether the bytes match it.
     #[must_use]
     pub fn media_type(&self) -> &str {
         &self.media_type
     }
 }
 
-/// By name only: an array with the same values would be another text for the same, which policies do not know.
+/// By name only: an array of the same values would be a second text for the same attachment, one that policies do not
+/// recognize.
 impl<'de> Deserialize<'de> for Attachment {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(ByName)
@@ -112,7 +113,7 @@ impl<'de> Visitor<'de> for ByName {
     }
 }
 
-/// RFC 6838 §4.2, in lower case, so that there is one text for each; 127 bytes at most.
+/// RFC 6838 §4.2, in lower case, so that there is one text for each type; 127 bytes at most.
 fn is_media_type(text: &str) -> bool {
     let is_name = |name: &str| {
         name.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit())
@@ -124,10 +125,10 @@ fn is_media_type(text: &str) -> bool {
 /// The bounds of attachments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachmentLimits {
-    /// The largest, in bytes; 16 MiB.
+    /// The largest attachment, in bytes; 16 MiB.
     pub each: usize,
-    /// The bytes of all attachments of this replica that are being fetched or that methods hold; 64 MiB. An agent may have more
-    /// only if it then has no more than what is left free.
+    /// The bytes of all attachments that this replica fetches or its methods hold; 64 MiB. An agent may take more only if it then holds no
+    /// more than what is left free.
     pub in_all: usize,
 }
 
@@ -137,40 +138,40 @@ impl Default for AttachmentLimits {
     }
 }
 
-/// An attachment cannot be handed on. As an [`RpcError`], it says to the caller what can be done about it.
+/// An attachment cannot be delivered to the method. As an [`RpcError`], it tells the caller what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachmentError {
-    /// The caller cannot be asked for it: its call has no window for frames.
+    /// The caller cannot be asked: its call has no window for frames.
     #[error("the attachment cannot be fetched: the call takes no frames (claim `win`)")]
     NoFrames,
-    /// It is larger than the service takes.
+    /// It is larger than the service accepts.
     #[error("the attachment has {size} bytes, and the limit is {limit}")]
     TooLarge {
-        /// Its size in bytes, as the caller says.
+        /// Its size in bytes, according to the caller.
         size: u64,
-        /// The largest.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// There is no room for it: the caller's other attachments, or everybody's, fill the memory. It was waited for.
+    /// There is no room for it, even after a wait: the caller's other attachments, or everybody's, fill the memory.
     #[error("no room for an attachment of {size} bytes: call again when others are done")]
     NoRoom {
-        /// Its size in bytes, as the caller says.
+        /// Its size in bytes, according to the caller.
         size: u64,
     },
-    /// The caller refused to give it.
+    /// The caller refused to provide it.
     #[error("the caller did not give the attachment: {0}")]
     Refused(RpcError),
-    /// The caller gave no answer for 45 s, asked three times.
+    /// The caller did not answer for 45 s, although asked three times.
     #[error("the caller gave no part of the attachment for 45 s")]
     NotAnswered,
-    /// A part that the caller gave is not as long as was asked for, or no base64url.
+    /// A part that the caller gave does not have the requested length, or is not base64url.
     #[error("the attachment is not what was announced: a part of another size")]
     OtherSize,
-    /// What the caller gave has another digest.
+    /// The bytes that the caller gave have another digest.
     #[error("the attachment is not what was announced: another digest")]
     OtherDigest,
-    /// The caller could not be asked: the call has ended, or its method asks too many other things.
+    /// The caller could not be asked: the call has ended, or its method asks too many other questions.
     #[error(transparent)]
     Ask(AskError),
 }
@@ -189,7 +190,7 @@ impl From<AskError> for AttachmentError {
 impl From<AttachmentError> for RpcError {
     fn from(error: AttachmentError) -> Self {
         match &error {
-            // What comes later may succeed.
+            // A later call may succeed.
             AttachmentError::NoRoom { .. } | AttachmentError::NotAnswered => {
                 Self::with_code(code::DEPENDENCY_FAILED, error.to_string())
             }

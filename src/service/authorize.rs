@@ -1,12 +1,12 @@
-//! The step from a call to a permitted call. The only place that makes a [`Permit`].
-//! Never lets a call through that the policy did not allow, and never one permit through twice.
+//! The step from a call to a permitted call: the only place that makes a [`Permit`].
+//! Never lets through a call that the policy did not allow, or uses one permit twice.
 
 use super::Call;
 use crate::policy::{Decision, PolicySet, Question, Reason, Revision, RuleId};
 
 /// The proof that a policy allowed one call, and by which rule.
 ///
-/// It cannot be cloned or made elsewhere, so each dispatch was decided by a policy, for this very call.
+/// It cannot be cloned or made elsewhere, so every dispatch was decided by a policy, for this very call.
 #[derive(Debug)]
 pub struct Permit {
     rule: Option<RuleId>,
@@ -27,7 +27,7 @@ impl Permit {
     }
 }
 
-/// A call that a policy allowed: what a method's implementation and the layers around it get to see.
+/// A call that a policy allowed: what a method's implementation and the layers around it see.
 #[derive(Debug)]
 pub struct Permitted {
     call: Call,
@@ -47,7 +47,7 @@ impl Permitted {
         &self.permit
     }
 
-    /// Takes both out, for dispatch.
+    /// Splits it into call and permit, for dispatch.
     pub(crate) fn into_parts(self) -> (Call, Permit) {
         (self.call, self.permit)
     }

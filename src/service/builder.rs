@@ -1,5 +1,5 @@
 //! Puts a service together in an order that leaves nothing out: verifier, then policy, then methods.
-//! Never builds a service that lacks one of them: the methods that would do so do not exist.
+//! Never builds a service that lacks one of them: only the last stage has `build`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ impl Service {
     }
 }
 
-/// A service being put together. See [`Service::builder`].
+/// A service under construction. See [`Service::builder`].
 #[derive(Debug)]
 pub struct Builder<Stage> {
     stage: Stage,
@@ -94,18 +94,18 @@ pub enum BuildError {
     /// Methods that cannot be registered.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Methods(Vec<RouterError>),
-    /// A method is declared idempotent, and the replay guard has no place for outcomes.
+    /// A method is declared idempotent, but the replay guard cannot keep outcomes.
     #[error(
         "method `{0}` is declared idempotent, and the replay guard keeps no outcomes: use `LocalGuard` or `SharedGuard`"
     )]
     NoOutcomes(String),
-    /// A method is declared idempotent, and replicas have no key in common by which to know their outcomes.
+    /// A method is declared idempotent, but the replicas have no common key by which to verify each other's outcomes.
     #[error(
         "method `{0}` is declared idempotent, and with a shared replay guard that needs a service key: make one with `sealwire \
          keys new-service`"
     )]
     NoKeyForOutcomes(String),
-    /// The operating system gives no random numbers.
+    /// The operating system provides no random numbers.
     #[error(transparent)]
     Random(#[from] KeyError),
     /// The policy files are wrong.
@@ -118,7 +118,7 @@ impl Builder<WantsVerifier> {
         Self { stage: WantsVerifier(()) }
     }
 
-    /// Who is let in: the verifier of `endpoint`.
+    /// Who is let in: the verifier for `endpoint`.
     #[must_use]
     pub fn verifier(self, endpoint: Endpoint, verifier: Verifier) -> Builder<WantsPolicy> {
         Builder { stage: WantsPolicy { endpoint, verifier } }
@@ -126,8 +126,9 @@ impl Builder<WantsVerifier> {
 }
 
 impl Builder<WantsPolicy> {
-    /// Who may do what: a folder of policy files, loaded against the methods when the service is built. They are ours or
-    /// root's, see [`FileTrust`]: what others could have written is not read, and everything denied.
+    /// Who may do what: a folder of policy files, loaded against the methods when the service is built. The files must
+    /// be ours or root's, see [`FileTrust`]: files that others could have written are not read, and everything is
+    /// denied.
     #[must_use]
     pub fn policies(self, folder: impl Into<PathBuf>) -> Builder<WantsMethods> {
         Builder {
@@ -153,7 +154,7 @@ impl Builder<WantsPolicy> {
 }
 
 impl Builder<WantsMethods> {
-    /// Whose policy files are believed beside ours and root's.
+    /// Whose policy files are trusted besides our own and root's.
     #[must_use]
     pub fn believing(mut self, files: FileTrust) -> Self {
         if let Source::Folder(_, trust) = &mut self.stage.policy {
@@ -162,7 +163,7 @@ impl Builder<WantsMethods> {
         self
     }
 
-    /// Other bounds than the defaults.
+    /// Replaces the default limits.
     #[must_use]
     pub fn limits(mut self, limits: ServiceLimits) -> Self {
         self.stage.limits = limits;
@@ -222,7 +223,7 @@ impl Builder<Ready> {
         self
     }
 
-    /// Another clock than the system's.
+    /// Uses another clock than the system's.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.stage.clock = clock;
@@ -232,9 +233,9 @@ impl Builder<Ready> {
     /// The service.
     ///
     /// # Errors
-    /// [`BuildError::Methods`] for names that cannot be registered (the author is to blame), [`BuildError::NoOutcomes`] and
-    /// [`BuildError::NoKeyForOutcomes`] for idempotent methods where outcomes have no place, [`BuildError::Policy`] for
-    /// policy files with errors (the operator is). An empty or missing folder is no error: it denies everything and
+    /// [`BuildError::Methods`] for names that cannot be registered (the author's mistake), [`BuildError::NoOutcomes`] and
+    /// [`BuildError::NoKeyForOutcomes`] for idempotent methods without a place for outcomes, [`BuildError::Policy`] for
+    /// policy files with errors (the operator's mistake). An empty or missing folder is no error: it denies everything and
     /// says so.
     pub fn build(self) -> Result<Service, BuildError> {
         let Ready { before, methods, registered, idempotent, catalogue, wrong, names, decisions, clock } = self.stage;

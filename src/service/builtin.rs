@@ -1,6 +1,6 @@
-//! The methods that every service has: `rpc.can`, `rpc.discover` and `rpc.explain`. They pass the policy like any other, but that
+//! The methods that every service has: `rpc.can`, `rpc.discover` and `rpc.explain`. They pass the policy like any other method, except that
 //! `rpc.discover` needs no rule.
-//! Never tells a caller about anybody but itself, unless the policy lets it ask.
+//! Never tells a caller about anybody else, unless the policy lets it ask.
 
 use std::collections::BTreeMap;
 
@@ -20,15 +20,15 @@ use crate::wire::ProofAlgorithm;
 pub(super) const CAN: &str = "rpc.can";
 /// Which methods may I call? `{"cursor": …?}` → an OpenRPC document; see `service::catalogue`.
 pub(super) const DISCOVER: &str = crate::policy::OPEN_TO_ALL;
-/// What is decided about a call of some agent, and why? `{"agent": …, "method": …, "params": …?, "at": …?}`, and what its
+/// How would a call of some agent be decided, and why? `{"agent": …, "method": …, "params": …?, "at": …?}`, and what its
 /// token and proof say: `subject`, `roles`, `claims`, `issuer`, `token_age`, `key` and `algorithm`. The answer says what
-/// was assumed of those.
+/// was assumed for those.
 pub(super) const EXPLAIN: &str = "rpc.explain";
 
-/// The methods that every service has beside its own: policy files may speak of them.
+/// The methods that every service has besides its own: policy files may name them.
 pub const BUILTIN_METHODS: [&str; 3] = [CAN, DISCOVER, EXPLAIN];
 
-/// The names, for the registry that policies are checked against.
+/// Their names, for the registry that policies are checked against.
 pub(super) fn names() -> impl Iterator<Item = MethodName> {
     BUILTIN_METHODS.into_iter().filter_map(|name| MethodName::new(name).ok())
 }
@@ -50,7 +50,7 @@ struct Answer {
 #[serde(deny_unknown_fields)]
 struct Explain {
     agent: Name,
-    /// The call is on behalf of this subject, also if that is the agent itself.
+    /// The subject that the call is on behalf of, even if that is the agent itself.
     #[serde(default)]
     subject: Option<String>,
     #[serde(default)]
@@ -75,7 +75,7 @@ struct Explain {
     at: Option<u64>,
 }
 
-/// An explanation, and the caller that it is about.
+/// An explanation, and the caller it is about.
 #[derive(Serialize)]
 struct Explained<'a> {
     #[serde(flatten)]
@@ -94,17 +94,17 @@ struct Assumed<'a> {
     token_age: u64,
 }
 
-/// What the methods are about, beside the policy.
+/// What the methods need besides the policy.
 pub(super) struct About<'a> {
     pub(super) verifier: &'a Verifier,
     pub(super) catalogue: &'a Catalogue,
     /// The service's audience.
     pub(super) title: &'a str,
-    /// How many bytes a page may have.
+    /// The most bytes of a page.
     pub(super) room: usize,
 }
 
-/// The answer to a permitted call of one of [`BUILTIN_METHODS`]. `charge` is told how many bytes will be written, where these are many.
+/// The answer to a permitted call of one of [`BUILTIN_METHODS`]. `charge` is told how many bytes will be written, if they are many.
 pub(super) async fn answer(
     permitted: &Permitted,
     policy: &PolicySet,
@@ -173,9 +173,9 @@ fn explain(
     to_raw_value(&explained).map_err(RpcError::internal)
 }
 
-/// The key and algorithm of the call that is asked about: as asked, else as the key ring has them.
+/// The key and algorithm of the call in question: as given, otherwise from the key ring.
 ///
-/// An agent with keys of both algorithms could call with either, so the question has to say with which.
+/// An agent with keys of both algorithms could call with either, so the question must say which.
 fn proof(
     ring: &BTreeMap<String, ProofAlgorithm>,
     agent: &Name,

@@ -13,7 +13,7 @@ use crate::wire::{Binding, NonceText};
 #[derive(Debug)]
 pub struct Message {
     pub(super) caller: Arc<Caller>,
-    /// What can end it, and until when it runs.
+    /// What can end the message, and until when it runs.
     pub(super) open: Arc<OpenCall>,
     /// Milliseconds since the Unix epoch: nothing starts from then on.
     pub(super) start_before_ms: u64,
@@ -22,7 +22,7 @@ pub struct Message {
     pub(super) attachments: CallAttachments,
     /// The nonce, as text.
     pub(super) id: NonceText,
-    /// Whether it is one of several: an idempotency key covers one call.
+    /// Whether the message is a batch: an idempotency key covers one call.
     pub(super) in_batch: bool,
 }
 
@@ -57,10 +57,10 @@ impl Call {
     }
 }
 
-/// One of the calls of a message, or the answer to what is none.
+/// One call of a message, or the answer to an invalid entry.
 pub(super) type Entry = Result<Call, Response>;
 
-/// What a message has.
+/// The entries of a message.
 #[derive(Debug)]
 pub(super) enum Entries {
     Single(Entry),
@@ -72,9 +72,9 @@ pub(super) enum Entries {
 pub(super) struct Calls {
     pub(super) entries: Entries,
     pub(super) binding: Option<Binding>,
-    /// How many frames beyond the acknowledged ones the caller takes; `None` if it takes none.
+    /// How many frames beyond the acknowledged ones the caller accepts; `None` if it accepts none.
     pub(super) window: Option<u64>,
-    /// Of the body.
+    /// Bytes of the body.
     pub(super) bytes: usize,
     pub(super) message: Arc<Message>,
 }
@@ -146,7 +146,7 @@ impl Calls {
         };
         let is_batch = matches!(body, Body::Batch(_));
         if let Some(subject_method) = subject_method {
-            // Else a caller publishes a forbidden body on a permitted subject.
+            // Otherwise a caller could publish a forbidden body on a permitted subject.
             let differs = |request: &Request| {
                 MethodName::new(&request.method).map_or(true, |method| method.in_subject() != subject_method)
             };

@@ -1,5 +1,5 @@
 //! `rpc.discover`: the methods that a caller may call, as an OpenRPC document.
-//! Never tells of a method that the caller never may call, not even by what it leaves out.
+//! Never reveals a method that the caller may never call, not even by what it leaves out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::name::MethodName;
 use crate::policy::{Param, PolicySet, Reach, narrow};
 use crate::rpc::{Params, RpcError};
 
-/// All methods of a service, with what their author says of them.
+/// All methods of a service, with their authors' descriptions.
 #[derive(Debug, Default)]
 pub(super) struct Catalogue(BTreeMap<String, Entry>);
 
@@ -25,14 +25,14 @@ pub(super) struct Entry {
     pub(super) described: Option<Described>,
     pub(super) answers: Answers,
     pub(super) is_idempotent: bool,
-    /// How long what was said of it last was.
+    /// The length of its latest text in an answer.
     pub(super) bytes: AtomicUsize,
 }
 
-/// How a method answers callers that take frames.
+/// How a method answers callers that accept frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Answers {
-    /// With a result, perhaps with parts of it on the way.
+    /// With a result, perhaps with parts of it before.
     #[default]
     Result,
     /// With a result that comes in parts.
@@ -41,7 +41,7 @@ pub(super) enum Answers {
     Subscription,
 }
 
-/// Who asks what.
+/// Who asks for what.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     /// The service's audience.
@@ -49,14 +49,14 @@ pub(super) struct Asked<'a> {
     pub(super) caller: &'a Caller,
     pub(super) params: Option<&'a Params>,
     pub(super) now_ms: u64,
-    /// How many bytes a page may have, unless it has a single method.
+    /// The most bytes of a page, unless it holds a single method.
     pub(super) room: usize,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Discover {
-    /// `x-next` of the page before.
+    /// The previous page's `x-next`.
     #[serde(default)]
     cursor: Option<String>,
 }
@@ -86,8 +86,7 @@ impl Catalogue {
         self.0.len()
     }
 
-    /// One page. `charge` is told how many bytes it may have before they are
-    /// written.
+    /// One page. `charge` is told how many bytes it may have before they are written.
     pub(super) async fn page(
         &self,
         asked: Asked<'_>,
@@ -99,12 +98,12 @@ impl Catalogue {
         if cursor.as_deref().is_some_and(|cursor| MethodName::new(cursor).is_err()) {
             return Err(RpcError::invalid_params("`cursor` is what `x-next` of the page before says"));
         }
-        // The name of a method that was told: nothing is said of those that were left out.
+        // The cursor is the name of a listed method: it reveals nothing about those left out.
         let rest = self.0.iter().skip_while(|(name, _)| cursor.as_ref().is_some_and(|cursor| *name <= cursor));
         let (mut reached, mut expected) = (Vec::new(), 0_usize);
         for (position, (name, entry)) in rest.enumerate() {
             if position % METHODS_PER_CALL == METHODS_PER_CALL - 1 {
-                // Others have waited for as long as a call takes.
+                // Other tasks have waited for as long as a call takes.
                 tokio::task::yield_now().await;
             }
             if let Some(reach) = policy.reach(caller, name, now_ms) {
@@ -136,7 +135,7 @@ impl Catalogue {
 }
 
 impl Entry {
-    /// `None` while it is not to be told of. What is longer than `room` is told in short.
+    /// `None` while the method must not be listed. A text longer than `room` is shortened.
     fn told(
         &self,
         name: &str,
@@ -226,7 +225,7 @@ fn example((position, (params, result)): (usize, &(Value, Value))) -> Value {
     })
 }
 
-/// Narrows a member of an object, as far as the schema has it.
+/// Narrows a property in an object's schema, adding the property if it is missing.
 fn narrow_member(schema: &mut Value, name: &str, keywords: &Map<String, Value>) {
     let properties = schema.as_object_mut().map(|schema| schema.entry("properties").or_insert_with(|| json!({})));
     if let Some(properties) = properties.and_then(Value::as_object_mut) {
@@ -241,16 +240,17 @@ fn narrow_all(schema: &mut Value, keywords: &Map<String, Value>) {
                 narrow(schema, keyword, argument.clone());
             }
         }
-        // Anything goes.
+        // `true` accepts anything.
         Value::Bool(true) => *schema = Value::Object(keywords.clone()),
         _ => {}
     }
 }
 
-/// As many decisions cost about as much as a call ...
+/// This many decisions cost about as much as a call ...
 pub(super) const METHODS_PER_CALL: usize = 16;
-/// ... and as many bytes that are written.
+/// ... and so do this many written bytes.
 pub(super) const BYTES_PER_CALL: usize = 16 * 1024;
 
-/// More than a document takes without its methods: title and cursor have 130 bytes at most, each, and the response its id.
+/// More than a document takes without its methods: title and cursor have at most 130 bytes each, and there is the
+/// response's id.
 const FRAME: usize = 1_024;

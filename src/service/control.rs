@@ -1,5 +1,5 @@
 //! Control of calls under way, and whether they may go on (SPEC.md §25).
-//! Never answers control, and never reads more than the subject of what names no call of this replica.
+//! Never answers a control message, and never reads more than the subject of one that names no call of this replica.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::policy::{DecisionRecord, Question, StreamRecord};
 use crate::rpc::Params;
 use crate::wire::{ControlEnvelope, ControlSubject, Delivery, EnvelopeError};
 
-/// A control message whose subject names a call that is under way here. Nothing else of it has been looked at.
+/// A control message whose subject names a call under way here. Nothing else of it has been read.
 #[derive(Debug)]
 pub(super) struct Wanted {
     subject: ControlSubject,
@@ -38,17 +38,17 @@ enum Ineffective {
 }
 
 impl Service {
-    /// Takes control of a call that is under way: acknowledgements, wishes for frames, cancellation, answers to questions.
-    /// Whatever is wrong with it, nothing is answered; see [`Counters::refusals`](super::Counters::refusals).
+    /// Handles a control message for a call under way: acknowledgements, requests for frames, cancellation, answers to
+    /// questions. Whatever is wrong with it, nothing is answered; see [`Counters::refusals`](super::Counters::refusals).
     ///
-    /// Cancel safety: a dropped future may or may not have had the effect.
+    /// Cancel safety: a dropped future may or may not have had its effect.
     pub async fn control(&self, delivery: Delivery) {
         if let Some(wanted) = self.wanted(&delivery) {
             self.controlled(wanted, delivery).await;
         }
     }
 
-    /// The call that a control message is about, by its subject.
+    /// The call that a control message is about, according to its subject.
     pub(super) fn wanted(&self, delivery: &Delivery) -> Option<Wanted> {
         let subject = ControlSubject::parse(delivery.subject(), self.endpoint());
         let wanted = subject.and_then(|subject| {
@@ -67,7 +67,7 @@ impl Service {
         wanted
     }
 
-    /// Judges it, and does what it says.
+    /// Judges the message, and does what it says.
     pub(super) async fn controlled(&self, wanted: Wanted, delivery: Delivery) {
         let Wanted { subject, call } = wanted;
         if let Err(ineffective) = self.judge_control(&subject, &call, delivery).await {
@@ -112,13 +112,13 @@ impl Service {
             let (caller, ..) = call.shown();
             self.decide_again(call, &caller);
         }
-        // Of a call that has ended, nobody else sends frames.
+        // Nobody else sends frames for a call that has ended.
         this.open.send_tail(call);
         Ok(())
     }
 
-    /// Looks whether the calls that may be answered with frames may go on: their keys and tokens, who was revoked, and, if
-    /// there is a new policy, whether it allows them. Lets go of what nobody can ask for any more. To be called four times a
+    /// Checks whether the calls that may be answered with frames may go on: their keys and tokens, revocations, and, if
+    /// there is a new policy, whether it allows them. Drops what nobody can ask for any more. To be called four times a
     /// second; `serve` does.
     pub fn review(&self) {
         let this = &*self.0;
@@ -148,11 +148,11 @@ impl Service {
     /// Ends the call if the policy in force does not allow it.
     fn decide_again(&self, call: &OpenCall, caller: &Caller) {
         let this = &*self.0;
-        // What has an end already is not denied as well.
+        // A call that already has an ending is not denied as well.
         if call.is_over() {
             return;
         }
-        // Not decided for the first time yet: that will be under a policy that is in force by then.
+        // Not decided for the first time yet: that will be under a policy in force by then.
         let Some(asked) = call.asked() else { return };
         let policy = this.policy.load();
         let question = Question {
@@ -185,7 +185,7 @@ impl Service {
         call.end(Ending::Denied);
     }
 
-    /// Frames may have been lost with a connection. Their callers hear at once up to where there are some, and need not wait for
+    /// Frames may have been lost with a connection. Tells their callers at once how many frames there are, so that they need not wait for
     /// the next sign of life.
     pub(super) fn remind_callers(&self) {
         for call in self.0.open.streams() {
@@ -195,7 +195,7 @@ impl Service {
         }
     }
 
-    /// Ends subscriptions, those under way and those to come; everything else goes on.
+    /// Ends subscriptions, now and whenever new ones begin; everything else goes on.
     pub(super) fn end_subscriptions(&self) {
         self.0.open.drain();
         for call in self.0.open.streams() {

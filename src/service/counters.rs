@@ -1,4 +1,4 @@
-//! What happened: per method and per refusal. Labels come from closed sets and registered names only.
+//! What happened, per method and per refusal. Labels come only from closed sets and registered names.
 //! Never grows with what callers send.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub struct ShadowCounters {
     pub would_allow: u64,
 }
 
-/// The most shadow rules that are counted one by one; more are counted under `other`.
+/// The most shadow rules that are counted one by one; the rest are counted under `other`.
 const MAX_SHADOW: usize = 1_000;
 
 /// The counters of one method.
@@ -111,7 +111,7 @@ impl Counters {
         self.methods.iter().map(|(name, counters)| (name.as_str(), counters))
     }
 
-    /// Calls of names that are not registered.
+    /// Calls to names that are not registered.
     #[must_use]
     pub fn unregistered(&self) -> &MethodCounters {
         &self.unregistered

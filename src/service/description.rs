@@ -1,5 +1,5 @@
-//! What the author of a method says of it to those who may call it.
-//! Never decides anything: the policy does, whatever is said here.
+//! What a method's author tells those who may call it.
+//! Never decides anything: that is up to the policy, whatever is said here.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What callers are told of a method by `rpc.discover`: what it does, its parameters and result as JSON Schemas (2020-12), examples.
+/// What `rpc.discover` tells callers about a method: what it does, its parameters and result as JSON Schemas (2020-12), examples.
 ///
 /// ```
 /// use sealwire::rpc::RpcError;
@@ -21,7 +21,8 @@ use serde_json::{Map, Value};
 /// let methods = Router::new(()).method("math/add", add).describe("math/add", about);
 /// ```
 ///
-/// A schema of the crate `schemars` can be given as it is: `Description::default().result(schemars::schema_for!(Sum))`.
+/// A schema from the crate `schemars` can be passed as it is:
+/// `Description::default().result(schemars::schema_for!(Sum))`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Description {
     pub(super) text: Option<String>,
@@ -32,7 +33,7 @@ pub struct Description {
 }
 
 impl Description {
-    /// The longest description with everything in it, in bytes of JSON: 256 KiB.
+    /// The largest description with everything in it, in bytes of JSON: 256 KiB.
     pub const MAX_BYTES: usize = 256 * 1024;
 
     /// What the method does, in a sentence or a few.
@@ -41,7 +42,7 @@ impl Description {
         Self { text: Some(text.into()), ..Self::default() }
     }
 
-    /// The parameters by name, as the JSON Schema of an object; without it, declared parameters say the same in less detail.
+    /// The parameters by name, as the JSON Schema of an object. Without it, declared parameters say the same in less detail.
     #[must_use]
     pub fn params(mut self, schema: impl Into<Value>) -> Self {
         self.params = Some(schema.into());
@@ -55,14 +56,14 @@ impl Description {
         self
     }
 
-    /// A call, with its parameters by name, and what comes of it.
+    /// An example call, with its parameters by name and its result.
     #[must_use]
     pub fn example(mut self, params: impl Into<Value>, result: impl Into<Value>) -> Self {
         self.examples.push((params.into(), result.into()));
         self
     }
 
-    /// A member of your own; its name begins with `x-`.
+    /// A member of your own; its name must begin with `x-`.
     #[must_use]
     pub fn extension(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.extensions.insert(name.into(), value.into());
@@ -112,7 +113,7 @@ fn length(value: &impl Serialize) -> usize {
 #[derive(Clone)]
 pub(super) enum Described {
     Once(Arc<Description>),
-    /// Asked each time; `None` while the method is not to be told of.
+    /// Requested each time; `None` while the method must not be listed.
     Now(Arc<dyn Fn() -> Option<Arc<Description>> + Send + Sync>),
 }
 

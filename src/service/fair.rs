@@ -1,19 +1,20 @@
-//! Who is served next: a line for each agent, in turn. Counts only: knows nothing of tasks, time or the bus.
+//! Decides which agent is served next: a queue for each agent, in turn. Only counts: knows nothing of tasks, time or
+//! the bus.
 //! Never lets one agent take the last place, whatever it sends and however slow its calls are.
 //!
 //! All bounds are shared by *dynamic thresholds* (Choudhury and Hahne, 1998): an agent may take one more only while it
-//! holds less than what is still free. So one agent alone gets half of the room; any number of greedy ones settle at equal
-//! shares and leave one such share free for the next. Nothing is kept for agents that hold nothing.
+//! holds less than what is still free. So an agent alone gets half of the room; any number of greedy agents settle at
+//! equal shares and leave one such share free for the next. Nothing is kept for agents that hold nothing.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::name::Name;
 
-/// Items that wait or are being worked on, by agent.
+/// Items that wait or are being processed, by agent.
 #[derive(Debug)]
 pub(in crate::service) struct FairQueue<T> {
     bounds: Bounds,
-    /// INVARIANT: only agents that hold something, so no more than items.
+    /// INVARIANT: only agents that hold something, so no more agents than items.
     agents: HashMap<Name, Line<T>>,
     /// INVARIANT: the agents with waiting items, each once, in the order in which they are served.
     turns: VecDeque<Name>,
@@ -22,12 +23,12 @@ pub(in crate::service) struct FairQueue<T> {
     bytes: usize,
 }
 
-/// What there is room for. An agent may take one more only while it holds less than what is still free, so one alone gets half.
+/// The bounds of a queue. An agent may take one more only while it holds less than what is still free, so one alone gets half.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// What waits.
+    /// Items that wait.
     pub waiting: usize,
-    /// What is worked on.
+    /// Items being processed.
     pub running: usize,
     /// Bytes of both.
     pub bytes: usize,
@@ -40,7 +41,7 @@ struct Line<T> {
     bytes: usize,
 }
 
-/// An item whose turn it is. It counts as worked on until [`FairQueue::done`].
+/// An item whose turn it is. It counts as being processed until [`FairQueue::done`].
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::service) struct Next<T> {
     pub(in crate::service) agent: Name,
@@ -53,7 +54,7 @@ impl<T> FairQueue<T> {
         Self { bounds, agents: HashMap::new(), turns: VecDeque::new(), waiting: 0, running: 0, bytes: 0 }
     }
 
-    /// Puts an item of `bytes` at the end of its agent's line, or gives it back.
+    /// Puts an item of `bytes` at the end of its agent's queue, or returns it if there is no room.
     pub(in crate::service) fn push(&mut self, agent: Name, item: T, bytes: usize) -> Result<(), T> {
         let (held, held_bytes) = self.agents.get(&agent).map_or((0, 0), |line| (line.waiting.len(), line.bytes));
         let free = self.bounds.waiting.saturating_sub(self.waiting);
@@ -73,10 +74,10 @@ impl<T> FairQueue<T> {
         Ok(())
     }
 
-    /// The first item of the next agent that may have one more worked on.
+    /// The first item of the next agent that may have one more processed.
     pub(in crate::service) fn next(&mut self) -> Option<Next<T>> {
         let free = self.bounds.running.saturating_sub(self.running);
-        // An agent that has its share under way keeps its turn. There are never more of these than items under way.
+        // An agent that has its share under way keeps its turn. There are never more such agents than items under way.
         let may = |agent| self.agents.get(agent).is_some_and(|line: &Line<T>| line.running < free);
         let position = self.turns.iter().position(may)?;
         let agent = self.turns.remove(position)?;
@@ -91,7 +92,7 @@ impl<T> FairQueue<T> {
         Some(Next { agent, bytes, item })
     }
 
-    /// Takes a waiting item out of its agent's line; `None` if none of them is meant.
+    /// Takes a waiting item out of its agent's queue; `None` if none matches.
     pub(in crate::service) fn remove(&mut self, agent: &Name, mut is_meant: impl FnMut(&T) -> bool) -> Option<T> {
         let line = self.agents.get_mut(agent)?;
         let position = line.waiting.iter().position(|(item, _)| is_meant(item))?;
@@ -123,7 +124,7 @@ impl<T> FairQueue<T> {
         self.shrink();
     }
 
-    /// Gives back the room of agents that are gone.
+    /// Releases the memory of agents that are gone.
     fn shrink(&mut self) {
         if self.agents.is_empty() && self.agents.capacity() > KEPT_ROOM {
             self.agents.shrink_to(KEPT_ROOM);
@@ -136,13 +137,13 @@ impl<T> FairQueue<T> {
         self.waiting
     }
 
-    /// How many are worked on.
+    /// How many are being processed.
     pub(in crate::service) fn running(&self) -> usize {
         self.running
     }
 }
 
-/// Room for this many agents is not given back.
+/// Memory for this many agents is kept.
 const KEPT_ROOM: usize = 256;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Calls with an idempotency key: run once, and answered from what was kept when they come again. Decides and words; where
-//! entries are kept is `auth`'s matter.
+//! Calls with an idempotency key: run once, and answered from the stored outcome when they come again. Decides, and writes
+//! the entries; where they are kept is up to `auth`.
 //! Never shows an outcome to anybody but the caller, the subject and the method that it belongs to, nor before the policy has
 //! allowed the call that asks for it.
 //!
-//! The entry is claimed before the method runs ("running, until then") and replaced by the outcome afterwards. A replica that
-//! dies in between leaves the claim. Nobody can tell whether that call had an effect, so it is not run again unless the method
-//! is declared so.
+//! The entry is claimed before the method runs ("running, until then") and replaced by the outcome afterwards. A replica that dies in
+//! between leaves the claim behind. Nobody can tell whether that call had an effect, so it is not run again unless the method is declared
+//! to permit that.
 //!
-//! What a shared store returns may come from another replica, or from a broker that lies: each entry has a MAC under a key of
-//! the service's own, over the entry and what it is found by. One that does not hold counts as a call whose outcome is unknown.
+//! What a shared store returns may come from another replica, or from a broker that lies: each entry has a MAC under a key of the service's
+//! own, over the entry and its look-up key. An entry with a wrong MAC counts as a call whose outcome is unknown.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use crate::auth::{Claimed, OutcomeKey, OutcomeStore, OutcomeStoreError, Verifier
 use crate::rpc::{Id, Limits, Outcome, Params, Response, Responses};
 use crate::wire::{Audience, HmacKey};
 
-/// That a method is run once for each idempotency key, and for how long its outcome is kept.
+/// Declares that a method runs once for each idempotency key, and for how long its outcome is kept.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,17 +38,17 @@ pub struct Idempotent {
 }
 
 impl Idempotent {
-    /// The longest time that an outcome is kept: a week.
+    /// The longest time for which an outcome is kept: a week.
     pub const MOST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-    /// Keeps outcomes for so long after they are there, 1 s to a week. Then the key is as good as new.
+    /// Keeps outcomes for this long after the run has ended, 1 s to a week. After that, the key counts as new.
     #[must_use]
     pub const fn keep(keep: Duration) -> Self {
         Self { keep, rerun_if_lost: false }
     }
 
-    /// Runs the method again under the same key if nobody knows how the last run ended: its replica died, or its deadline passed.
-    /// Without this the caller is told so, and nothing runs.
+    /// Runs the method again under the same key if nobody knows how the last run ended: its replica died, or its deadline passed. Without
+    /// this, the caller is told that the outcome is unknown, and nothing runs.
     #[must_use]
     pub const fn rerun_if_lost(mut self) -> Self {
         self.rerun_if_lost = true;
@@ -66,7 +66,7 @@ impl From<Duration> for Idempotent {
     }
 }
 
-/// Why a call with an idempotency key is not run, and has no outcome to be shown.
+/// Why a call with an idempotency key is not run, and gets no stored outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
     /// The key was used with other parameters.
@@ -75,13 +75,13 @@ pub enum Conflict {
     /// A call with this key is running.
     #[error("the call with this idempotency key is still running")]
     Running {
-        /// When asking again may be worth it, in milliseconds.
+        /// After how long it may be worth asking again, in milliseconds.
         retry_after_ms: u64,
     },
     /// A call with this key was begun, and nobody knows how it ended.
     #[error("the call with this idempotency key was begun, its outcome is unknown, and it is not run again")]
     Unknown,
-    /// It was executed, and what came of it was too large to be kept, or found no room.
+    /// It was executed, but its outcome was too large to be kept, or found no room.
     #[error("the call with this idempotency key was executed, and its outcome was not kept")]
     NotKept,
 }
@@ -99,20 +99,21 @@ impl Conflict {
     }
 }
 
-/// The methods that are declared idempotent, and where their outcomes are.
+/// The methods that are declared idempotent, and where their outcomes are kept.
 pub(super) struct Idempotency {
     store: Arc<dyn OutcomeStore>,
     methods: BTreeMap<String, Idempotent>,
     audience: Audience,
-    /// For entries that nobody else reads.
+    /// For entries that no other process reads.
     own: HmacKey,
     running: RunningHere,
 }
 
-/// The keys whose calls run in this process. Their claims say until when, and a clock that leaps is past that while they run.
+/// The keys whose calls run in this process. Their claims say until when, but a clock that jumps may be past that while they
+/// run.
 type RunningHere = Arc<Mutex<HashSet<OutcomeKey>>>;
 
-/// A call that is run once.
+/// A call that is to run only once.
 #[derive(Debug)]
 pub(super) struct Attempt {
     key: OutcomeKey,
@@ -122,15 +123,15 @@ pub(super) struct Attempt {
     deadline_ms: u64,
 }
 
-/// What is to be done with it.
+/// What to do with an attempt.
 #[derive(Debug)]
 pub(super) enum Begun {
-    /// It is this call that runs.
+    /// This call runs.
     Run(Ticket),
-    /// It ran before, and this came of it.
+    /// The call ran before, with this outcome.
     Stored(Outcome),
     Conflict(Conflict),
-    /// The store cannot be asked, or has no room: not run.
+    /// The store cannot be asked, or has no room: the call does not run.
     Refused(OutcomeStoreError),
 }
 
@@ -140,41 +141,41 @@ pub(super) struct Ticket {
     attempt: Attempt,
     revision: u64,
     claim: Bytes,
-    /// What was there before it.
+    /// What was stored before the claim.
     before: Option<Bytes>,
     here: Here,
 }
 
-/// A claim that is being made, or given back, for a call that has not begun. Dropped before the store has said what became of it, it
-/// is withdrawn.
+/// A claim that is being made, or given back, for a call that has not begun. If it is dropped before the store has said what became of it,
+/// it is withdrawn.
 ///
-/// INVARIANT: its call never begins after that. Whoever runs it has the claim's [`Ticket`], which there is only once this is settled
-/// or which was used up to make this.
+/// INVARIANT: its call never begins after that. Running it takes the claim's [`Ticket`], which either exists only once this is settled, or
+/// was consumed to make this.
 struct Claiming<'a> {
     store: &'a dyn OutcomeStore,
     attempt: &'a Attempt,
     mac: &'a HmacKey,
-    /// The revision that it replaces; 0 if there is none.
+    /// The revision that the claim replaces; 0 if there is none.
     revision: u64,
     claim: &'a Bytes,
-    /// What was there before it.
+    /// What was stored before the claim.
     before: Option<&'a Bytes>,
     keep: Duration,
     is_settled: bool,
 }
 
 impl Claiming<'_> {
-    /// What takes the place of the claim of a call that does not run.
+    /// What replaces the claim of a call that does not run.
     fn instead(&self) -> Bytes {
         self.before.cloned().unwrap_or_else(|| self.attempt.entry(self.mac, State::NotStarted, None))
     }
 
-    /// The store has answered: nothing is left to be withdrawn.
+    /// The store has answered: nothing is left to withdraw.
     fn settle(mut self) {
         self.is_settled = true;
     }
 
-    /// The call ends here. A claim of it that is stored all the same, or will be, must not keep its key from others.
+    /// The call ends here. If its claim is stored all the same, or will be, it must not keep the key from others.
     fn refuse(self, error: OutcomeStoreError) -> Begun {
         if error != OutcomeStoreError::Unanswered {
             self.settle();
@@ -193,7 +194,7 @@ impl Drop for Claiming<'_> {
     }
 }
 
-/// That a key's call runs here, until this is dropped.
+/// Marks a key's call as running here, until this is dropped.
 #[derive(Debug)]
 struct Here(RunningHere, OutcomeKey);
 
@@ -213,13 +214,13 @@ impl Drop for Here {
 /// How a run ended.
 #[derive(Debug)]
 pub(super) enum Ended<'a> {
-    /// By itself.
+    /// It ended by itself.
     With(&'a Outcome),
     /// It was stopped, or panicked.
     Unknown,
 }
 
-/// What an entry says beside the outcome.
+/// What an entry says besides the outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {
@@ -228,7 +229,7 @@ struct Head {
     params: String,
     /// The message that wrote it.
     message: String,
-    /// When it is stopped if it still runs, in milliseconds since the Unix epoch.
+    /// When the run is stopped if it still goes on, in milliseconds since the Unix epoch.
     until_ms: u64,
 }
 
@@ -261,36 +262,37 @@ impl Idempotency {
         Self { store, methods, audience, own: HmacKey::new(own), running: RunningHere::default() }
     }
 
-    /// The attempt of a permitted call; `None` if its method is not declared idempotent, or it has no key.
+    /// The attempt of a permitted call; `None` if its method is not declared idempotent, or the call has no key.
     pub(super) fn attempt(&self, call: &Call) -> Option<Attempt> {
         let declared = *self.methods.get(call.method())?;
         let key = call.message.idempotency_key.as_deref()?;
         let caller = call.caller();
-        // Who speaks for somebody else is told apart by whose word that is: two issuers may know another `user-42` each.
+        // Delegated calls are also told apart by issuer: two issuers may each know another `user-42`.
         let issuer = if caller.delegated { caller.token.issuer.as_str() } else { "" };
         let subject = if caller.delegated { caller.subject.as_str() } else { "" };
         let parts = [self.audience.as_str(), call.method(), caller.agent.as_str(), issuer, subject, key];
         let scope = parts.iter().fold(Vec::new(), |mut scope, part| {
-            // With their lengths, so that no two rows of parts are one text.
+            // With their lengths, so that no two lists of parts give the same bytes.
             scope.extend_from_slice(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
             scope.extend_from_slice(part.as_bytes());
             scope
         });
-        // Byte for byte: whatever reads JSON more loosely would take two different numbers for one sooner or later.
+        // Compared byte for byte: a looser reading of JSON would sooner or later take two different numbers for the
+        // same.
         let params = call.params().map_or("", |params: &Params| params.raw().get());
         Some(Attempt {
             key: OutcomeKey::new(caller.agent.clone(), &scope),
             declared,
             params: OutcomeKey::new(caller.agent.clone(), params.as_bytes()).digest().to_owned(),
             message: call.message.id.to_string(),
-            // The claim lasts until then. A lease beyond it would have the call run beside the next one.
+            // The claim lasts until then. With a lease beyond it, the call would run beside the next one.
             deadline_ms: call.message.open.freeze_deadline(),
         })
     }
 
-    /// Claims the key, or finds out why not.
+    /// Claims the key, or finds out why that is not possible.
     ///
-    /// Cancel safety: what a dropped future has claimed is withdrawn.
+    /// Cancel safety: a dropped future withdraws its claim.
     pub(super) async fn begin(&self, attempt: Attempt, verifier: &Verifier, now_ms: u64) -> Begun {
         let Some(mac) = self.mac(verifier) else { return Begun::Refused(OutcomeStoreError::Unavailable) };
         let claim = attempt.entry(&mac, State::Running, None);
@@ -319,7 +321,7 @@ impl Idempotency {
                 claiming.settle();
                 self.run(attempt, revision, claim, Some(content))
             }
-            // Another one was quicker.
+            // Another call was quicker.
             Err(OutcomeStoreError::Taken) => {
                 claiming.settle();
                 Begun::Conflict(RUNNING)
@@ -347,7 +349,7 @@ impl Idempotency {
 
     /// Gives back the key of a call that is not run after all.
     ///
-    /// Cancel safety: what a dropped future has not given back is withdrawn.
+    /// Cancel safety: a dropped future withdraws the claim that it has not given back.
     pub(super) async fn give_back(&self, ticket: Ticket, verifier: &Verifier) {
         let Ticket { attempt, revision, claim, before, here: _here } = ticket;
         let Some(mac) = self.mac(verifier) else { return };
@@ -367,9 +369,9 @@ impl Idempotency {
         }
     }
 
-    /// Writes down how the run ended. If that fails the claim stays, and says later that nobody knows.
+    /// Records how the run ended. If that fails, the claim stays, and later says that nobody knows.
     pub(super) async fn end(&self, ticket: Ticket, ended: Ended<'_>, verifier: &Verifier) {
-        // It counts as running until what came of it is written.
+        // The call counts as running until its outcome is stored.
         let Ticket { attempt, revision, here: _here, .. } = ticket;
         let Some(mac) = self.mac(verifier) else { return };
         let keep = attempt.declared.keep;
@@ -396,7 +398,7 @@ impl Idempotency {
         }
     }
 
-    /// The key of the entries' MACs; `None` if replicas have none in common.
+    /// The key of the entries' MACs; `None` if the replicas have none in common.
     fn mac(&self, verifier: &Verifier) -> Option<HmacKey> {
         if self.store.is_shared() {
             verifier.service_key().map(|key| key.store_key(&self.audience))
@@ -407,7 +409,7 @@ impl Idempotency {
 }
 
 impl Attempt {
-    /// What the broker or this process keeps: the MAC, what is said of the call, and its outcome.
+    /// What the broker or this process keeps: the MAC, what the entry says about the call, and the call's outcome.
     fn entry(&self, mac: &HmacKey, state: State, outcome: Option<&[u8]>) -> Bytes {
         let head =
             Head { state, params: self.params.clone(), message: self.message.clone(), until_ms: self.deadline_ms };
@@ -417,14 +419,14 @@ impl Attempt {
         let proof = mac.sign(&self.bound(&signed));
         let mut entry = proof.to_vec();
         entry.extend_from_slice(&signed);
-        // The claim has room for each state that may follow it without an outcome.
+        // The claim leaves room for each state that may replace it without an outcome.
         if outcome.is_none() {
             entry.resize(entry.len().max(CLAIM), b' ');
         }
         entry.into()
     }
 
-    /// What is signed: an entry under one key is none under another.
+    /// What is signed: an entry under one key is not valid under another.
     fn bound(&self, signed: &[u8]) -> Vec<u8> {
         [self.key.digest().as_bytes(), b"\n", signed].concat()
     }
@@ -434,7 +436,7 @@ impl Attempt {
         let (proof, signed) = entry.split_at_checked(MAC)?;
         let mut lines = signed.splitn(2, |byte| *byte == b'\n');
         let (head, body) = (lines.next()?, lines.next()?);
-        // What fills up a claim is not signed and means nothing.
+        // The padding of a claim is not signed and means nothing.
         let padded = body.iter().all(|byte| *byte == b' ');
         let signed = if padded { signed.get(..=head.len())? } else { signed };
         if !mac.verify(&self.bound(signed), proof) {
@@ -454,7 +456,7 @@ impl Attempt {
             );
             return Meaning::Conflict(Conflict::Unknown);
         };
-        // Nothing was executed under the key, with whatever parameters.
+        // Nothing was executed under the key, whatever its parameters.
         if head.state == State::NotStarted {
             return Meaning::Free;
         }
@@ -474,23 +476,23 @@ impl Attempt {
         }
     }
 
-    /// A claim outlives the run that it is for, and what is said of it afterwards.
+    /// A claim is kept for longer than its run takes, and than what is recorded of the run afterwards.
     fn claim_lasts(&self, now_ms: u64) -> Duration {
         self.declared.keep + Duration::from_millis(self.deadline_ms.saturating_sub(now_ms) + GRACE_MS)
     }
 }
 
-/// Bytes of HMAC-SHA256.
+/// Bytes of an HMAC-SHA256.
 const MAC: usize = 32;
 
-/// The least bytes of an entry without an outcome: MAC, digest, message id, time and names are some 150.
+/// The fewest bytes of an entry without an outcome: MAC, digest, message id, time and names take about 150.
 const CLAIM: usize = 256;
 
-/// For how long after its deadline a run counts as running: replicas' clocks differ by the skew at most, twice 5 s here, and a
-/// run that is stopped writes that down.
+/// For how long after its deadline a run counts as running: replicas' clocks differ by at most twice the skew, here twice 5 s, and a run
+/// that is stopped still has to be recorded.
 const GRACE_MS: u64 = 10_000;
 
-/// With when asking again may be worth it.
+/// With the time after which it may be worth asking again.
 const RUNNING: Conflict = Conflict::Running { retry_after_ms: 250 };
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,4 +1,4 @@
-//! Where replicas ask each other, and what they say of themselves there and on `$SRV`.
+//! Where replicas ask about each other, and what they say about themselves there and on `$SRV`.
 
 use crate::wire::Endpoint;
 
@@ -19,7 +19,7 @@ pub(super) const STATE: &str = "sealwire.state";
 /// Metadata: the policy's revision.
 pub(super) const POLICY: &str = "sealwire.policy";
 
-/// The subject on which replicas ask each other. Only the service's own user may publish there or listen.
+/// The subject on which replicas ask each other. Only the service's own user may publish or listen there.
 pub(super) fn peers(endpoint: &Endpoint) -> String {
     format!("{}.replica.peers", endpoint.service_inbox())
 }

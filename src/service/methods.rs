@@ -1,5 +1,5 @@
 //! The methods of a service behind one type, whatever layers are around them.
-//! Never takes anything but a permitted call.
+//! Never accepts anything but a permitted call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use tower::ServiceExt as _;
 use super::authorize::Permitted;
 use crate::rpc::RpcError;
 
-/// What runs permitted calls: the router, with the layers that were put around it so far.
+/// Runs permitted calls: the router, with the layers that were put around it so far.
 ///
-/// Cloning shares it.
+/// Clones share it.
 #[derive(Clone)]
 pub struct MethodService(Arc<dyn Run>);
 
-/// A method's run.
+/// The future of a method that runs.
 pub(super) type MethodFuture = BoxFuture<'static, Result<Box<RawValue>, RpcError>>;
 
-/// Not tower's own trait, which would have it cloned for each call and its future put into a box once more.
+/// Not tower's own trait, which would require a clone for each call and box its future once more.
 pub(super) trait Run: Send + Sync {
     fn run(&self, permitted: Permitted) -> MethodFuture;
 }
 
-/// What a layer made.
+/// What a layer returned.
 struct Layered<S>(S);
 
 impl MethodService {
@@ -34,7 +34,7 @@ impl MethodService {
         Self(Arc::new(methods))
     }
 
-    /// With a layer around it.
+    /// Wraps the service that a layer returned.
     pub(super) fn layered<S>(service: S) -> Self
     where
         S: tower::Service<Permitted, Response = Box<RawValue>> + Clone + Send + Sync + 'static,
@@ -44,7 +44,7 @@ impl MethodService {
         Self::new(Layered(service))
     }
 
-    /// Begins to run it. What panics in here is the method's, as in the future.
+    /// Starts the method. A panic in here counts as the method's, like one in the future.
     pub(super) fn run(&self, permitted: Permitted) -> MethodFuture {
         self.0.run(permitted)
     }

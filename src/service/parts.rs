@@ -1,5 +1,5 @@
 //! What a method sends while it runs: parts of its result, notifications, questions.
-//! Never sends anything to a caller that did not say that it takes frames.
+//! Never sends anything to a caller that did not say that it accepts frames.
 
 use std::fmt;
 use std::future::Future;
@@ -17,28 +17,28 @@ use super::streams::{FrameError, OpenCall, Together};
 use crate::rpc::{Id, Limits, Request, Response, Responses, RpcError};
 use crate::wire::FrameKind;
 
-/// The way from a method to its caller while it runs.
+/// The way from a running method to its caller.
 #[derive(Clone)]
 pub(super) struct Parts {
     open: Arc<OpenCall>,
     id: Id,
 }
 
-/// Parts of a result, on their way while the method runs; see
-/// [`Router::method_with_sink`](super::Router::method_with_sink). Cloning shares it.
+/// Sends parts of a result while the method runs; see
+/// [`Router::method_with_sink`](super::Router::method_with_sink). Clones share it.
 pub struct Sink<T> {
     parts: Parts,
     items: PhantomData<fn(T)>,
 }
 
-/// A question to the caller has no answer.
+/// A question to the caller got no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// The caller takes no questions: its call has no window for frames.
+    /// The caller accepts no questions: its call has no window for frames.
     #[error("the caller cannot be asked: its call takes no frames")]
     NoFrames,
-    /// As many questions of this call are open as may be.
+    /// This call already has as many open questions as it may.
     #[error("too many questions of one call are open")]
     TooMany,
     /// The question was not sent.
@@ -47,7 +47,7 @@ pub enum AskError {
     /// The caller refused, or does not know the question.
     #[error("the caller refused: {0}")]
     Refused(RpcError),
-    /// The caller's answer is no JSON-RPC response to the question, or its result is of another type.
+    /// The caller's answer is not a JSON-RPC response to the question, or its result is of another type.
     #[error("the caller's answer cannot be read: {0}")]
     Malformed(String),
 }
@@ -85,7 +85,7 @@ impl Parts {
     }
 
     async fn send(&self, kind: FrameKind, mut payload: Vec<u8>) -> Result<(), FrameError> {
-        // It is kept until it is acknowledged, and counted by its length.
+        // The payload is kept until it is acknowledged, but counted by its length.
         payload.shrink_to_fit();
         let sent = match self.open.frames() {
             Some(_) if self.open.is_over() => Err(FrameError::Ended),
@@ -98,7 +98,7 @@ impl Parts {
         sent
     }
 
-    /// Whether the caller takes questions.
+    /// Whether the caller accepts questions.
     pub(super) fn can_ask(&self) -> bool {
         self.open.frames().is_some()
     }
@@ -110,7 +110,7 @@ impl Parts {
         }
     }
 
-    /// The text is made before anything waits, so `params` need not live on.
+    /// Serializes before anything waits, so `params` need not live on.
     pub(super) fn notify<T: Serialize + ?Sized>(
         self,
         method: &str,
@@ -132,7 +132,7 @@ impl Parts {
     ) -> Result<R, AskError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let Some(frames) = self.open.frames() else { return Err(AskError::NoFrames) };
-        // Also while it waits for room: what was asked too much must not be asked.
+        // Held while waiting for room, too: a question too many must not be asked.
         let _place = self.open.may_ask().ok_or(AskError::TooMany)?;
         let id = Id::from(NEXT.fetch_add(1, Ordering::Relaxed));
         let question = Request::new(method, params, Some(id.clone()));
@@ -153,7 +153,8 @@ impl Parts {
         }
     }
 
-    /// Sends all items, or puts them into one array for a caller that takes no frames. The result of the call.
+    /// Sends all items, or puts them into one array for a caller that accepts no frames. Returns the result of the
+    /// call.
     pub(super) async fn all<T: Serialize + Send>(
         self,
         items: impl Stream<Item = Result<T, RpcError>> + Send,
@@ -178,8 +179,8 @@ impl Parts {
         self.send_joined(FrameKind::Note, notes).await
     }
 
-    /// Sends these texts up to the first error. What has come meanwhile goes together: a writer under pressure has fewer frames
-    /// to sign, and no more to hold than one frame and the text behind it.
+    /// Sends these texts up to the first error. Texts that arrive meanwhile go together: a writer under pressure has fewer frames to sign,
+    /// and holds no more than one frame and the text behind it.
     async fn send_joined(
         &self,
         kind: FrameKind,
@@ -225,7 +226,7 @@ impl Parts {
                 all.push(',');
             }
             all.push_str(text.get());
-            // More would be refused as this is: an answer above the limit becomes an error that says so.
+            // More would be refused just as this is: an answer above the limit becomes an error that says so.
             if all.len() > self.open.answer_limit() {
                 break;
             }
@@ -246,10 +247,10 @@ impl<T: Serialize> Sink<T> {
         Self { parts, items: PhantomData }
     }
 
-    /// Sends a part of the result. Waits while the caller has no room. Does nothing where the caller takes no frames.
+    /// Sends a part of the result. Waits while the caller has no room. Does nothing if the caller accepts no frames.
     ///
     /// # Errors
-    /// [`FrameError`]; nothing is sent. [`FrameError::Ended`] is no fault of the method.
+    /// [`FrameError`]; nothing is sent. [`FrameError::Ended`] is not the method's fault.
     ///
     /// Cancel safety: a dropped future has sent nothing.
     pub fn send<'a>(&'a self, item: &T) -> impl Future<Output = Result<(), FrameError>> + Send + use<'a, T> {

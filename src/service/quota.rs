@@ -1,4 +1,4 @@
-//! What one agent may use of a replica: a rate and a bound on work under way. Only proved agents are counted; those that they act
+//! What one agent may use of a replica: a rate and a bound on work under way. Only proved agents are counted; the subjects that they act
 //! for have shares of it.
 //! Never keyed by anything that an unproved message says.
 
@@ -18,8 +18,8 @@ use crate::name::Name;
 /// The bounds per agent, in this replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaLimits {
-    /// Calls per second, sustained; each entry of a batch counts. 1,000, as the replay guard's cap allows. Refusals for
-    /// going beyond it are answered at the same rate at most.
+    /// Calls per second, sustained; each entry of a batch counts. 1,000, as the replay guard's cap allows. Refusals of
+    /// calls above it are answered at no more than the same rate.
     pub per_second: u32,
     /// How many calls may come at once; 2,000. A batch of more uses all of it.
     pub burst: u32,
@@ -33,7 +33,7 @@ impl Default for QuotaLimits {
     }
 }
 
-/// Which of an agent's quotas is used up. Each holds in one replica only, and its name says so.
+/// Which of an agent's quotas is used up. Each applies to one replica only, as its name says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QuotaScope {
     /// Calls per second, charged before the replay guard: nothing was stored.
@@ -81,16 +81,16 @@ pub struct QuotaExceeded {
 pub(super) struct Quotas {
     rate: DefaultKeyedRateLimiter<Name>,
     per_second: NonZeroU32,
-    /// INVARIANT: agents that act for others, and did so lately.
+    /// INVARIANT: only agents that act for others, and did so recently.
     backlogs: Mutex<HashMap<Name, Backlog>>,
     hasher: RandomState,
-    /// Answers to what is above the rate.
+    /// Limits answers to messages above the rate.
     refusals: DefaultKeyedRateLimiter<Name>,
-    /// Answers to what anybody can send who has seen a message of the agent.
+    /// Limits answers to what anybody can send who has seen a message of the agent.
     copies: DefaultKeyedRateLimiter<Name>,
     clock: DefaultClock,
     burst: NonZeroU32,
-    /// In which a call becomes free.
+    /// The time after which one more call becomes free.
     interval: Duration,
     in_flight: Arc<InFlight>,
     bound: usize,
@@ -99,7 +99,7 @@ pub(super) struct Quotas {
 #[derive(Debug, Default)]
 struct InFlight(Mutex<HashMap<Name, Taken>>);
 
-/// A message under way; its end gives the slot back.
+/// A message under way; dropping it gives the slot back.
 #[derive(Debug)]
 pub(super) struct InFlightSlot {
     in_flight: Arc<InFlight>,
@@ -137,7 +137,7 @@ impl Quotas {
         self.charge(payer, NonZeroU32::MIN, QuotaScope::Rate)
     }
 
-    /// Takes one of the agent's slots for work under way, which is given back when it is dropped.
+    /// Takes one of the agent's slots for work under way; dropping it gives it back.
     pub(super) fn acquire(&self, payer: &Payer) -> Result<InFlightSlot, QuotaExceeded> {
         // INVARIANT: keyed by proved agents only, and an agent without work under way has no entry.
         let mut counts = self.in_flight.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,25 +147,25 @@ impl Quotas {
         Ok(InFlightSlot { in_flight: Arc::clone(&self.in_flight), payer: payer.clone() })
     }
 
-    /// Whether one more message of this agent that is above its rate is answered.
+    /// Whether one more message of this agent above its rate is answered.
     pub(super) fn may_refuse(&self, agent: &Name) -> bool {
         self.refusals.check_key(agent).is_ok()
     }
 
-    /// Whether one more message of this agent that is stale or replayed is answered.
+    /// Whether one more stale or replayed message of this agent is answered.
     pub(super) fn may_answer_copy(&self, agent: &Name) -> bool {
         self.copies.check_key(agent).is_ok()
     }
 
-    /// Charges the further calls of a message whose first one is charged; all of them or none.
+    /// Charges the further calls of a message whose first one is already charged; all of them or none.
     pub(super) fn charge_further(&self, payer: &Payer, calls: usize) -> Result<(), QuotaExceeded> {
         self.charge_after(payer, 0, calls)
     }
 
-    /// The same, for one of which `charged` further ones are charged as well. Who comes again is charged for all of them again: that
-    /// is what a refusal has him wait for.
+    /// The same, for a message that was already charged `charged` further calls. A caller that tries again is charged for all of them
+    /// again, so the refusal makes it wait for them, too.
     pub(super) fn charge_after(&self, payer: &Payer, charged: usize, calls: usize) -> Result<(), QuotaExceeded> {
-        // Together with those that are charged already no more than the burst, else the message could never pass.
+        // Together with those already charged, no more than the burst: otherwise the message could never pass.
         let most = self.burst.get() - 1;
         let charged = u32::try_from(charged).unwrap_or(u32::MAX).min(most);
         let calls = u32::try_from(calls).unwrap_or(u32::MAX).min(most - charged);
@@ -178,16 +178,16 @@ impl Quotas {
         })
     }
 
-    /// Charges at most as many calls as the burst.
+    /// Charges `calls`, which are no more than the burst.
     fn charge(&self, payer: &Payer, calls: NonZeroU32, scope: QuotaScope) -> Result<(), QuotaExceeded> {
         let exceeded = |retry_after_ms| QuotaExceeded { scope, retry_after_ms };
         let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        // Before the agent's own: what one subject is refused is not taken from all the others.
+        // Before the agent's own rate: what one subject is refused must not be taken from all the others.
         self.charge_share(payer, calls.get()).map_err(|wait| exceeded(millis(wait).saturating_add(1)))?;
         let charged = match self.rate.check_key_n(&payer.agent, calls) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(until)) => Err(exceeded(millis(until.wait_time_from(self.clock.now())).max(1))),
-            // More at once than the burst: no caller asks for that.
+            // More at once than the burst: nothing in here asks for that.
             Err(_) => Err(exceeded(1_000)),
         };
         if charged.is_err() {
@@ -196,7 +196,7 @@ impl Quotas {
         charged
     }
 
-    /// The same of the subject's share, if the agent acts for one.
+    /// The same for the subject's share, if the agent acts for one.
     fn charge_share(&self, payer: &Payer, calls: u32) -> Result<(), Duration> {
         let Some(subject) = payer.subject else { return Ok(()) };
         let (now, rate) = (Instant::now(), (self.per_second.get(), self.burst.get()));
@@ -205,7 +205,7 @@ impl Quotas {
         backlog.charge(subject, calls, rate, now)
     }
 
-    /// The agent has nothing left, which its subject does not pay for.
+    /// The agent has nothing left, so its subject is not charged.
     fn undo_share(&self, payer: &Payer, calls: u32) {
         let Some(subject) = payer.subject else { return };
         let mut backlogs = self.backlogs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -214,7 +214,8 @@ impl Quotas {
         }
     }
 
-    /// Forgets the rates of agents that have been quiet. Called now and then; the key ring bounds how many there are.
+    /// Forgets the rates of agents that have been quiet. Called now and then; the key ring bounds how many agents there
+    /// are.
     pub(super) fn tidy(&self) {
         self.rate.retain_recent();
         self.refusals.retain_recent();
@@ -225,8 +226,8 @@ impl Quotas {
     }
 }
 
-/// How many copies a second of one agent's messages are answered, that is signed for. A copy that is not answered costs
-/// nobody anything: a client that hears `stale` or `replayed` waits on as if it had heard nothing.
+/// How many copies of one agent's messages are answered, and so signed for, per second. An unanswered copy harms
+/// nobody: a client that hears `stale` or `replayed` waits on as if it had heard nothing.
 const COPIES_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(99);
 
 impl Drop for InFlightSlot {
@@ -241,9 +242,9 @@ impl Drop for InFlightSlot {
     }
 }
 
-/// The rate of unsigned hints: for all callers together, and a share of it for each agent that a subject names.
+/// The rate of unsigned hints: one for all callers together, and a share of it for each agent that a subject names.
 ///
-/// Nobody has proved to be that agent, so nothing is kept by its name: agents fall into a fixed number of buckets.
+/// Nobody has proved to be that agent, so nothing is stored under its name: agents fall into a fixed number of buckets.
 #[derive(Debug)]
 pub(super) struct HintRate {
     all: DefaultDirectRateLimiter,
@@ -251,9 +252,9 @@ pub(super) struct HintRate {
     hasher: RandomState,
 }
 
-/// Two agents of a hundred share one of these at times; one that floods silences few others.
+/// Of a hundred agents, two may share a bucket; one that floods silences few others.
 const BUCKETS: usize = 1_024;
-/// One agent's share of the hints: a quarter, but for rates that are too small to be divided.
+/// One agent's share of the hints: a quarter, except for rates too small to be divided.
 fn share(per_second: u32) -> u32 {
     (per_second / 4).max(10)
 }
@@ -315,7 +316,7 @@ mod tests {
         let quotas = Quotas::new(&QuotaLimits { per_second: 1, burst: 100, in_flight: 8 });
         let of = |subject| Payer { subject: Some(subject), ..payer("door") };
         let used = |payer: &Payer| (0..1_000).filter(|_| quotas.charge_first(payer).is_ok()).count();
-        // As many as are free, and what the rate gives back meanwhile. Refusals cost the agent nothing.
+        // As many as are free, plus what the rate gives back meanwhile. Refusals cost the agent nothing.
         let (first, second) = (used(&of(1)), used(&of(2)));
         assert!((50..=55).contains(&first) && (20..=30).contains(&second), "{first} {second}");
         assert!(quotas.charge_first(&of(3)).is_ok() && quotas.charge_further(&of(1), 1).is_err());

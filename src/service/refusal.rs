@@ -29,19 +29,19 @@ pub enum Refusal {
     /// The policy.
     #[error("denied by the policy")]
     Denied,
-    /// The policy would allow the name, and there is no such method.
+    /// The policy would allow the name, but there is no such method.
     #[error("no such method")]
     UnknownMethod,
     /// Parameters that a policy with conditions cannot judge: undeclared, missing, repeated, of another type.
     #[error("{0}")]
     Params(String),
-    /// The idempotency key was used before, and there is no outcome to be shown.
+    /// The idempotency key was used before, but there is no outcome to return.
     #[error("{0}")]
     Conflict(Conflict),
-    /// Outcomes cannot be kept now.
+    /// Outcomes cannot be stored now.
     #[error("{0}")]
     OutcomeStore(OutcomeStoreError),
-    /// An idempotency key, and several calls.
+    /// An idempotency key with a batch.
     #[error("an idempotency key covers one call, and this is a batch")]
     KeyOfBatch,
     /// The deadline.
@@ -91,7 +91,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The error object; a hint's own text where there is none.
+    /// The error object; an internal error if there is none.
     pub(super) fn into_error(self) -> RpcError {
         match self {
             Self::Error(error) => error,
@@ -100,16 +100,16 @@ impl Answer {
     }
 }
 
-/// Who can have caused a refusal. It bounds how often it is logged and answered.
+/// Who can have caused a refusal. This bounds how often it is logged and answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Whoever may publish: nothing is proved.
+    /// Anyone who may publish: nothing is proved.
     Anybody,
-    /// Whoever has seen a message of the caller: it is genuine, and may be a copy.
+    /// Anyone who has seen a message of the caller: it is genuine, but may be a copy.
     Copy,
-    /// The caller, or whoever has copies of messages that were not stored: more than its rate.
+    /// The caller, or anyone who has copies of messages that were not stored: above its rate.
     Excess,
-    /// The caller: what it sent was fresh. There are no more of these than its rate.
+    /// The caller: what it sent was fresh. There are no more of these than its rate allows.
     Caller,
 }
 
@@ -117,7 +117,7 @@ pub(super) enum Cause {
 const RETRY_AFTER_MS: u64 = 1_000;
 
 impl Refusal {
-    /// The label of an entry of a batch, or a single body, that is no valid request.
+    /// The label of an entry of a batch, or a single body, that is not a valid request.
     pub(super) const ENTRY_LABEL: &'static str = "invalid_request";
 
     /// What the caller is told at `now_s` (seconds since the Unix epoch).
@@ -171,7 +171,7 @@ impl Refusal {
             Self::Ended(ending) => match ending {
                 Ending::Cancelled => error(code::CANCELLED, "cancelled"),
                 Ending::Unauthenticated => error(code::UNAUTHENTICATED, "unauthenticated"),
-                // Else it would say that nothing was executed.
+                // Without this, the code would say that nothing was executed.
                 Ending::Denied => Answer::Error(
                     RpcError::with_code(code::PERMISSION_DENIED, "permission denied: no longer, and it had begun")
                         .with_data(&json!({ "outcome": "unknown" })),
@@ -271,7 +271,7 @@ impl Refusal {
     }
 }
 
-/// What is said to a caller who proved who he is; the hint for one who did not. The one place that tells them apart.
+/// What a proved caller is told, or the hint for an unproved one. The only place that tells them apart.
 fn proved(auth: &AuthError) -> Result<AdmitError, UnsignedHint> {
     match auth {
         AuthError::Key
@@ -292,7 +292,7 @@ fn proved(auth: &AuthError) -> Result<AdmitError, UnsignedHint> {
     }
 }
 
-/// The hint that stands for an error whose caller turned out to be unknown.
+/// The hint that replaces an error whose caller turned out to be unknown.
 pub(super) fn hint_for(code: i32) -> UnsignedHint {
     match code {
         code::OVERLOADED => UnsignedHint::Overloaded,

@@ -1,5 +1,5 @@
-//! Who serves a service at the moment: asks on the bus and lists who answers, and whether the service signed the answer.
-//! Never a ground for any decision on messages.
+//! Who serves a service at the moment: asks on the bus, and lists who answers and whether the service signed the answer.
+//! Never a basis for decisions about messages.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,9 +20,9 @@ use crate::wire::{Endpoint, HeaderBlock, Nonce, Question, ServicePublicKey, Unve
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Replica {
-    /// Its id on the bus, which is [`Running::instance`](super::Running::instance) there.
+    /// Its id on the bus: what [`Running::instance`](super::Running::instance) returns there.
     pub instance: String,
-    /// Its state, as [`State::as_str`](super::State::as_str) says it: `ready` if it takes messages.
+    /// Its state, in the words of [`State::as_str`](super::State::as_str): `ready` if it takes messages.
     pub state: String,
     /// Its replay guard.
     pub guard: String,
@@ -30,19 +30,20 @@ pub struct Replica {
     pub policy: String,
     /// How long it took to answer.
     pub after: Duration,
-    /// Whether the answer is signed by the service, for this question. If not, anybody could have sent it who may publish
-    /// where it arrived.
+    /// Whether the answer is signed by the service, for this question. If not, anyone who may publish where it arrived
+    /// could have sent it.
     pub verified: bool,
 }
 
-/// Asks all replicas of a service whether they are there, and lists them, or only the one whose id is `instance`.
+/// Asks all replicas of a service whether they are there, and lists those that answer, or only the one whose id is
+/// `instance`.
 ///
-/// Answers are verified under `keys`, the service's public keys. Listens for `within`, or until `enough` says so of those
-/// that are listed; to at most 1,024 answers. The connection is as the service's own: nobody else may ask, nor listen, see
+/// Answers are verified with `keys`, the service's public keys. Listens for `within`, or until `enough` is true of those
+/// listed so far; to at most 1,024 answers. The connection must be the service's own: nobody else may ask or listen, see
 /// the table of permissions in the specification.
 ///
 /// # Errors
-/// [`BusError`]: the broker cannot be reached, does not let us in, or forbids to ask.
+/// [`BusError`]: the broker cannot be reached, does not let us in, or does not permit the question.
 ///
 /// Cancel safe: nothing is left behind.
 pub async fn replicas(
@@ -85,7 +86,7 @@ pub async fn replicas(
             });
             enough(&found)
         });
-        // A question that could not be asked is answered by nobody.
+        // Nobody answers a question that could not be asked.
         let _ = asked.await;
     }
     connection.close().await;
@@ -95,12 +96,12 @@ pub async fn replicas(
     }
 }
 
-/// The most answers that are listened to.
+/// The most answers that are taken for one question.
 pub(super) const MOST: usize = 1_024;
-/// The largest answer that is read; one has some 800 bytes.
+/// The largest answer that is read, in bytes; a usual one has about 800.
 pub(super) const MAX_ANSWER: usize = 16 * 1024;
 
-/// What a connection that only asks hears.
+/// Handles what a connection that only asks receives.
 #[derive(Debug, Default)]
 struct Listener {
     mailbox: Mailbox,
@@ -125,20 +126,20 @@ impl Handler for Listener {
     }
 }
 
-/// Where the answers to one question at a time arrive. Whoever puts them in does not wait: what is not read in time, beyond
-/// 1,024 of them, is dropped.
+/// Where the answers to one question at a time arrive. Putting one in never waits: answers that are not read in time,
+/// beyond 1,024 of them, are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox(Mutex<Option<(String, mpsc::Sender<Message>)>>);
 
 impl Mailbox {
-    /// For the answers on this subject, and no others from now on.
+    /// Takes the answers on this subject, and no others from now on.
     fn open(&self, subject: &str) -> mpsc::Receiver<Message> {
         let (sender, answers) = mpsc::channel(MOST);
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((subject.to_owned(), sender));
         answers
     }
 
-    /// An answer, perhaps to a question that was asked before.
+    /// Puts in an answer, perhaps to an earlier question.
     pub(super) fn offer(&self, message: Message) {
         if let Some((subject, answers)) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner)
             && *subject == message.subject
@@ -149,14 +150,14 @@ impl Mailbox {
     }
 }
 
-/// Who is asking, and what is believed.
+/// Who is asking, and whose signatures count.
 #[derive(Debug)]
 pub(super) struct Asking<'a> {
     pub(super) session: &'a Session,
     pub(super) mailbox: &'a Mailbox,
     pub(super) endpoint: &'a Endpoint,
     pub(super) keys: &'a [ServicePublicKey],
-    /// Below which the answers arrive.
+    /// The prefix of the subjects where answers arrive.
     pub(super) inbox: &'a str,
 }
 
@@ -174,8 +175,8 @@ pub(super) struct Said {
 pub(super) struct NotAsked;
 
 impl Asking<'_> {
-    /// Asks all replicas once and listens for `within`, or until `each` has heard enough. Whether nothing that came in that time
-    /// can have been missed, for there being too much.
+    /// Asks all replicas once and listens for `within`, or until `each` has heard enough. Returns whether there were too few answers for
+    /// any to have been missed.
     pub(super) async fn round(&self, within: Duration, mut each: impl FnMut(Said) -> bool) -> Result<bool, NotAsked> {
         #[derive(Deserialize)]
         struct Answer {
@@ -183,7 +184,7 @@ impl Asking<'_> {
             metadata: BTreeMap<String, String>,
         }
         let question = Question::new(self.endpoint.audience().clone());
-        // One inbox for each question: what comes late is not taken for a wrong answer to the next one.
+        // A new inbox for each question: a late answer is not taken for a wrong answer to the next one.
         let inbox = format!("{}.{}", self.inbox, Nonce::random().to_text());
         let asked = Instant::now();
         let mut answers = self.mailbox.open(&inbox);
@@ -194,7 +195,7 @@ impl Asking<'_> {
             while let Some(message) = answers.recv().await {
                 heard += 1;
                 let headers = HeaderBlock::from(message.headers);
-                // Nobody listens there.
+                // No replica listens.
                 if headers.says_no_responders() {
                     return;
                 }
@@ -205,7 +206,7 @@ impl Asking<'_> {
                 }
             }
         };
-        // Silence is an answer, too: whoever has not answered by then is not there.
+        // Silence is an answer, too: a replica that has not answered by then is not there.
         drop(tokio::time::timeout(within, listen).await);
         Ok(heard + answers.len() < MOST)
     }
@@ -233,7 +234,7 @@ impl Said {
         self.text(GUARD)
     }
 
-    /// `None` where the replica does not tell, being of an older version.
+    /// `None` if the replica does not say, being of an older version.
     pub(super) fn identity(&self) -> Option<GuardIdentity> {
         serde_json::from_str(self.text(GUARD_IDENTITY)).ok()
     }

@@ -1,5 +1,5 @@
-//! The bytes of one attachment, part by part, from whoever called.
-//! Never asks before there is room for all of it, and never gives the room back while somebody holds the bytes.
+//! Fetches the bytes of one attachment, part by part, from the caller.
+//! Never asks before there is room for all of it, and never gives back the room while somebody holds the bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use crate::service::parts::Parts;
 use crate::service::streams::FrameMemory;
 use crate::wire::WireLimits;
 
-/// The bytes of all attachments of a replica.
+/// The memory for all attachments of a replica.
 #[derive(Debug)]
 pub(in crate::service) struct AttachmentMemory {
     limits: AttachmentLimits,
-    /// Shared by agent as the memory of frames is.
+    /// Shared between agents like the memory for frames.
     memory: Arc<FrameMemory>,
 }
 
@@ -31,13 +31,13 @@ pub(in crate::service) struct AttachmentMemory {
 #[derive(Debug)]
 pub(in crate::service) struct CallAttachments {
     all: Arc<AttachmentMemory>,
-    /// The bytes of one part.
+    /// Bytes of one part.
     part: usize,
-    /// Questions under way, of all attachments of the call.
+    /// Bounds the questions under way for all attachments of the call.
     turns: Semaphore,
 }
 
-/// Room that was taken.
+/// Room taken from the memory.
 struct Room {
     memory: Arc<FrameMemory>,
     agent: Name,
@@ -50,7 +50,7 @@ impl Drop for Room {
     }
 }
 
-/// The bytes, which count for as long as somebody has them.
+/// The bytes, which count as used for as long as somebody holds them.
 struct Held {
     bytes: Vec<u8>,
     _room: Room,
@@ -62,7 +62,7 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Which bytes are asked for.
+/// The question for one part of the bytes.
 #[derive(Serialize)]
 struct Question<'a> {
     sha256: &'a str,
@@ -70,17 +70,17 @@ struct Question<'a> {
     length: usize,
 }
 
-/// The most bytes of one part: in base64url 128 KiB, which fits a request payload of 192 KiB, and 256 KiB with its headers.
+/// The most bytes of one part: 128 KiB in base64url, which fits a request payload of 192 KiB, and 256 KiB with its headers.
 const PART: usize = 96 * 1024;
-/// The fewest, however small messages are.
+/// The fewest bytes of one part, however small messages are.
 const LEAST_PART: usize = 768;
-/// More than an answer has beside the bytes.
+/// More than an answer has besides the bytes.
 const AROUND: usize = 256;
-/// Questions of one call under way; with all their repetitions fewer than a call may have.
+/// Questions under way per call; even with all repetitions, fewer than a call may have.
 const UNDER_WAY: usize = 4;
-/// How long an answer is waited for before the same is asked once more: it may be lost with a connection, and nobody says so.
+/// How long to wait for an answer before asking again: the answer may be lost with a connection, and nobody says so.
 const PATIENCE: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(30)];
-/// How long room is waited for.
+/// How long to wait for room.
 const ROOM_WITHIN: Duration = Duration::from_secs(30);
 
 impl AttachmentMemory {
@@ -88,7 +88,7 @@ impl AttachmentMemory {
         Self { memory: Arc::new(FrameMemory::new(limits.in_all)), limits }
     }
 
-    /// Takes room for all of an attachment, as soon as `agent` may have it.
+    /// Takes room for a whole attachment, as soon as `agent` may have it.
     async fn room(&self, agent: &Name, bytes: usize) -> Room {
         loop {
             let freed = self.memory.freed().notified();
@@ -103,16 +103,16 @@ impl AttachmentMemory {
 }
 
 impl CallAttachments {
-    /// `room` is what a broker's message has room for beside the headers of an answer.
+    /// `room` is what the broker's message limit leaves beside the headers of an answer.
     pub(in crate::service) fn new(all: &Arc<AttachmentMemory>, limits: &WireLimits, room: usize) -> Self {
         let payload = limits.payload.min(room.saturating_sub(limits.authorization)).saturating_sub(AROUND);
         let part = (payload / 4 * 3).clamp(LEAST_PART, PART);
         Self { all: Arc::clone(all), part, turns: Semaphore::new(UNDER_WAY) }
     }
 
-    /// All bytes of an attachment, once size and digest hold.
+    /// All bytes of an attachment, once its size and digest are verified.
     ///
-    /// Cancel safety: a dropped future gives its room back; answers that are under way are ignored.
+    /// Cancel safety: a dropped future gives its room back; answers under way are ignored.
     pub(in crate::service) async fn fetch(
         &self,
         agent: &Name,
@@ -123,7 +123,7 @@ impl CallAttachments {
             return Err(AttachmentError::NoFrames);
         }
         let AttachmentLimits { each, in_all } = self.all.limits;
-        // An agent that is alone has half.
+        // An agent that is alone may have half.
         let limit = each.min(in_all / 2);
         let size = usize::try_from(wanted.size).ok().filter(|size| *size <= limit);
         let size = size.ok_or(AttachmentError::TooLarge { size: wanted.size, limit })?;
@@ -133,7 +133,7 @@ impl CallAttachments {
         bytes.try_reserve_exact(size).map_err(|_| no_room())?;
         let mut digest = Sha256::new();
         let offsets = (0..size).step_by(self.part);
-        // Boxed, since what borrows over an await in a stream is more than the compiler follows.
+        // Boxed, since the compiler cannot follow what the stream borrows across an await.
         let asked = stream::iter(offsets).map(|offset| {
             let length = self.part.min(size - offset);
             self.part(parts, Question { sha256: &wanted.sha256, offset, length }).boxed()
@@ -150,9 +150,9 @@ impl CallAttachments {
         Ok(Bytes::from_owner(Held { bytes, _room: room }))
     }
 
-    /// One part. What is not answered is asked again, and an answer to an earlier question is as good.
+    /// Fetches one part. Asks again if there is no answer; an answer to an earlier question is just as good.
     async fn part(&self, parts: &Parts, question: Question<'_>) -> Result<Vec<u8>, AttachmentError> {
-        // Never closed.
+        // The semaphore is never closed.
         let _turn = self.turns.acquire().await;
         let mut answers = FuturesUnordered::new();
         for patience in PATIENCE {

@@ -9,12 +9,12 @@ fn agent(number: usize) -> Name {
     Name::new(&format!("a{number}")).unwrap()
 }
 
-/// Offers until there is no room: how many were taken.
+/// Offers items until there is no room, and returns how many were taken.
 fn fill(queue: &mut FairQueue<usize>, number: usize, bytes: usize) -> usize {
     (0..100_000).take_while(|item| queue.push(agent(number), *item, bytes).is_ok()).count()
 }
 
-/// Takes out all there is as if no work ever took time: who was served, in order.
+/// Takes out all items as if no work ever took time, and returns who was served, in order.
 fn served(queue: &mut FairQueue<usize>) -> Vec<String> {
     std::iter::from_fn(|| {
         let next = queue.next()?;
@@ -33,7 +33,7 @@ fn agent_with_one_message_is_served_within_one_round_whatever_others_have_waitin
     queue.push(agent(9), 0, 1).unwrap();
     let order = served(&mut queue);
     assert!(order[..6].contains(&"a9".to_owned()), "{:?}", &order[..10]);
-    // And all others once in each round, as long as they have something.
+    // And all others are served once in each round, as long as they have something.
     assert_eq!(order[..5].iter().collect::<std::collections::BTreeSet<_>>().len(), 5, "{:?}", &order[..10]);
 }
 
@@ -43,7 +43,7 @@ fn greedy_agents_leave_room_for_the_next_in_places_and_in_bytes() {
         let mut queue = FairQueue::new(Bounds { waiting, running: 10, bytes });
         let mut took = Vec::new();
         for number in 0..30 {
-            // Each of them tries again and again, also after the others have come.
+            // Each of them tries again and again, even after the others have come.
             took.push(fill(&mut queue, number % 8, size));
         }
         assert_eq!(took[0], 500, "one alone has half");
@@ -63,11 +63,11 @@ fn agents_with_slow_work_leave_places_for_work_of_others() {
         under_way.push(next);
     }
     assert!(under_way.len() < 100 && under_way.len() >= 75, "{}", under_way.len());
-    // Nobody gives anything back, and a fifth is served at once.
+    // Nobody gives anything back, and yet a fifth agent is served at once.
     queue.push(agent(5), 7, 1).unwrap();
     let next = queue.next().unwrap();
     assert_eq!((next.agent, next.item), (agent(5), 7));
-    // One alone gets half of the places.
+    // An agent alone gets half of the places.
     let mut queue = FairQueue::new(ROOMY);
     fill(&mut queue, 0, 1);
     assert_eq!(std::iter::from_fn(|| queue.next()).count(), 50);
