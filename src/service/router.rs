@@ -57,13 +57,13 @@ pub struct Router<S = ()> {
 
 type Method<S> = Arc<dyn Fn(Ctx<S>, Option<Params>) -> MethodFuture + Send + Sync>;
 
-/// How many notifications a subscriber was too slow for.
+/// How many notifications a subscriber missed because it was too slow.
 #[derive(Serialize)]
 struct Missed {
     n: u64,
 }
 
-/// An error of the application's own.
+/// Marks an error as the application's own.
 fn of_application(error: impl Into<RpcError>) -> RpcError {
     error.into().of_application()
 }
@@ -74,16 +74,16 @@ pub enum RouterError {
     /// The name is outside the grammar.
     #[error(transparent)]
     Name(#[from] crate::name::NameError),
-    /// A first token `rpc` belongs to JSON-RPC itself (JSON-RPC 2.0 §4.1).
+    /// Names whose first token is `rpc` belong to JSON-RPC itself (JSON-RPC 2.0 §4.1).
     #[error("method `{0}`: names that begin with `rpc` are reserved")]
     Reserved(String),
-    /// Parameters of a method that is not registered.
+    /// Parameters are declared for a method that is not registered.
     #[error("parameters are declared for `{0}`, which is not registered: register the method first")]
     Undeclared(String),
     /// A description of a method that is not registered.
     #[error("`{0}` is described, and not registered: register the method first")]
     NothingDescribed(String),
-    /// A description that cannot be given.
+    /// A description that cannot be given to callers.
     #[error("the description of `{0}` cannot be given: {1}")]
     Description(String, &'static str),
     /// An idempotent method that is not registered.
@@ -95,7 +95,7 @@ pub enum RouterError {
     /// Outcomes would be kept for less than a second or more than a week.
     #[error("outcomes of `{0}` are kept for 1 s to 7 days: declare a time in that range")]
     Keep(String),
-    /// Two names that are one in a subject, where `/` is written as `.`.
+    /// Two names that are the same in a subject, where `/` is written as `.`.
     #[error("methods `{0}` and `{1}` are the same in a subject: rename one")]
     Ambiguous(String, String),
 }
@@ -141,12 +141,12 @@ impl<S: Send + Sync + 'static> Router<S> {
     /// Registers `async fn(Ctx<S>, P) -> Result<impl Stream<Item = Result<T, E>>, E>` under a name: a result that comes in
     /// parts.
     ///
-    /// A caller that takes frames gets each part as soon as it is there, several of them together when they come faster than
-    /// they leave, and null as the result in the end. It is asked for the next one only when there is room for it at the
-    /// caller, so nothing piles up. Any other caller gets all parts at once, as an array; above
+    /// A caller that accepts frames gets each part as soon as it is there, several of them together if they come faster than
+    /// they leave, and finally null as the result. The stream is polled for the next part only when the caller has room for
+    /// it, so nothing piles up. Any other caller gets all parts at once, as an array; above
     /// [`ServiceLimits::response`](super::ServiceLimits::response) that is `-32015`. The first error ends the stream.
     ///
-    /// The stream is dropped when its call ends before it does; see [`Ctx::cancelled`].
+    /// The stream is dropped if its call ends first; see [`Ctx::cancelled`].
     ///
     /// ```
     /// use futures_util::stream;
@@ -180,10 +180,10 @@ impl<S: Send + Sync + 'static> Router<S> {
         })
     }
 
-    /// Registers `async fn(Ctx<S>, P, Sink<T>) -> Result<R, E>` under a name: a method with a result of its own that shows
+    /// Registers `async fn(Ctx<S>, P, Sink<T>) -> Result<R, E>` under a name: a method with a result of its own that sends
     /// parts of it on the way.
     ///
-    /// A caller that takes no frames gets the result alone, so it should be complete.
+    /// A caller that accepts no frames gets only the result, so that should be complete.
     #[must_use]
     pub fn method_with_sink<P, T, R, E, F, Fut>(self, name: &str, function: F) -> Self
     where
@@ -201,13 +201,13 @@ impl<S: Send + Sync + 'static> Router<S> {
         })
     }
 
-    /// Registers `async fn(Ctx<S>, P) -> Result<impl Stream<Item = Result<T, E>>, E>` under a name: something to listen to
-    /// that has no result. Each item is sent as a JSON-RPC notification of the subscription's own name with the item, an
-    /// object or an array, as its parameters.
+    /// Registers `async fn(Ctx<S>, P) -> Result<impl Stream<Item = Result<T, E>>, E>` under a name: a subscription, which
+    /// has no result of its own. Each item, an object or an array, is sent as the parameters of a JSON-RPC notification
+    /// with the subscription's own name.
     ///
-    /// It goes on until the caller cancels it or its lease runs out, and ends with `{"closed":"draining"}` when the service
-    /// stops, and with null when the stream does. The next item is asked for only when there is room for it at the caller. A
-    /// caller that takes no frames gets `-32600`.
+    /// It goes on until the caller cancels it or its lease runs out. It ends with `{"closed":"draining"}` when the service
+    /// stops, and with null when the stream ends. The stream is polled for the next item only when the caller has room for
+    /// it. A caller that accepts no frames gets `-32600`.
     #[must_use]
     pub fn subscription<P, T, E, St, F, Fut>(mut self, name: &str, function: F) -> Self
     where
@@ -232,8 +232,8 @@ impl<S: Send + Sync + 'static> Router<S> {
         })
     }
 
-    /// Registers a topic under a name: a subscription, as [`Router::subscription`] makes one, to everything that is published
-    /// from then on. For each subscriber at most `room` notifications wait; `when_full` says what happens then.
+    /// Registers a topic under a name: a subscription, as made by [`Router::subscription`], to everything published from then
+    /// on. At most `room` notifications wait for each subscriber; `when_full` says what happens then.
     ///
     /// ```
     /// use sealwire::service::{Router, Topic, WhenFull};
@@ -287,7 +287,7 @@ impl<S: Send + Sync + 'static> Router<S> {
     }
 
     /// Declares the parameters of a registered method, in the order of their positions, for rules on arguments. Policy
-    /// files may declare them as well; both must agree.
+    /// files may declare them, too; both must agree.
     ///
     /// A method that is not registered is reported when the service is built.
     #[must_use]
@@ -300,13 +300,12 @@ impl<S: Send + Sync + 'static> Router<S> {
         self
     }
 
-    /// Declares a registered method idempotent: a call with an idempotency key is run once, in all replicas together, and answered
-    /// from what was kept when it comes again within the declared time; a [`Duration`], or an [`Idempotent`]. Calls without a key
-    /// run as ever.
+    /// Declares a registered method idempotent: a call with an idempotency key runs once, in all replicas together, and gets the stored
+    /// outcome if it comes again within the declared time; a [`Duration`], or an [`Idempotent`]. Calls without a key run as usual.
     ///
-    /// The same call is one of the same agent, on behalf of the same subject, of this method, with the same key and, byte for
-    /// byte, the same params. What is kept is the result or the method's own error, and no part or notification on the way. Streams and
-    /// subscriptions cannot be declared so. See SPEC.md §6 for what others are told.
+    /// The same call is one by the same agent, on behalf of the same subject, of this method, with the same key and, byte for byte, the
+    /// same params. The result or the method's own error is stored, but no parts or notifications on the way. Streams and subscriptions
+    /// cannot be declared idempotent. See SPEC.md §6 for what other calls with the key are told.
     ///
     /// A method that is not registered is reported when the service is built.
     ///
@@ -333,7 +332,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         self
     }
 
-    /// Says to callers what a registered method does; see [`Description`].
+    /// Tells callers what a registered method does; see [`Description`].
     ///
     /// A method that is not registered is reported when the service is built, and so is a description above
     /// [`Description::MAX_BYTES`].
@@ -346,8 +345,8 @@ impl<S: Send + Sync + 'static> Router<S> {
         self
     }
 
-    /// As [`Router::describe`], for what changes while the service runs: `describe` is called for each caller that asks, and must
-    /// not wait. With `None` nobody is told of the method; one that cannot be given is left out.
+    /// Like [`Router::describe`], for descriptions that change while the service runs: `describe` is called for each caller that asks, and
+    /// must not wait. While it returns `None`, the method is not listed; an invalid description is left out.
     #[must_use]
     pub fn describe_with(
         self,
@@ -366,7 +365,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         self
     }
 
-    /// All methods, as callers are told of them.
+    /// All methods, as described to callers.
     pub(super) fn catalogue(&self) -> Catalogue {
         Catalogue::new(self.methods.keys().map(|name| {
             let entry = Entry {
@@ -439,7 +438,7 @@ impl<S: Send + Sync + 'static> Run for Dispatch<S> {
     fn run(&self, permitted: Permitted) -> MethodFuture {
         let (call, permit) = permitted.into_parts();
         let Some(method) = self.0.methods.get(&*call.method) else {
-            // The policy knows the registered methods, so this is a method that a layer or a policy made up.
+            // The policy knows the registered methods, so a layer or a policy made this one up.
             let unknown = RpcError::with_code(code::METHOD_NOT_FOUND, "Method not found");
             return Box::pin(std::future::ready(Err(unknown)));
         };
@@ -456,7 +455,7 @@ impl<S: Send + Sync + 'static> Run for Dispatch<S> {
 
 /// What a method knows about the call it serves.
 ///
-/// Cloning shares everything; it does not make a second permit, and nothing can be dispatched with it.
+/// Clones share everything; a clone is not a second permit, and nothing can be dispatched with it.
 pub struct Ctx<S = ()> {
     state: Arc<S>,
     message: Arc<Message>,
@@ -472,7 +471,7 @@ impl<S> Ctx<S> {
         &self.state
     }
 
-    /// Who calls: the agent, on whose behalf, with which roles of the token.
+    /// Who calls: the agent, on whose behalf, and with which roles of the token.
     #[must_use]
     pub fn caller(&self) -> &Caller {
         &self.message.caller
@@ -490,8 +489,8 @@ impl<S> Ctx<S> {
         &self.permit
     }
 
-    /// When the caller stops waiting, in milliseconds since the Unix epoch. The method is cancelled then. A caller that takes
-    /// frames may move it while the method runs.
+    /// When the caller stops waiting, in milliseconds since the Unix epoch. The method is cancelled then. A caller that
+    /// accepts frames may move the deadline while the method runs.
     #[must_use]
     pub fn deadline_ms(&self) -> u64 {
         self.message.open.deadline_ms()
@@ -503,7 +502,7 @@ impl<S> Ctx<S> {
         Duration::from_millis(self.deadline_ms().saturating_sub(now_ms))
     }
 
-    /// The caller's idempotency key, if it sent one. The library deduplicates by it for methods that are declared so
+    /// The caller's idempotency key, if it sent one. The library deduplicates by it for methods declared idempotent
     /// ([`Router::idempotent`]), and for no others.
     #[must_use]
     pub fn idempotency_key(&self) -> Option<&str> {
@@ -516,12 +515,13 @@ impl<S> Ctx<S> {
         self.message.traceparent.as_deref()
     }
 
-    /// Waits until nobody waits for the method any more: its caller cancels the call, a new policy forbids it, its token or
-    /// key is revoked, its frames are not acknowledged, or, for a subscription, the service stops. Also when the message is
-    /// answered or given up, so that a task which the method has left behind ends with it.
+    /// Waits until nobody waits for the method any more: the caller cancels the call, a new policy forbids it, its token or
+    /// key is revoked, its frames are not acknowledged, or, for a subscription, the service stops. Also completes when the
+    /// message is answered or given up, so that a task that the method left behind can end with it.
     ///
-    /// A method that uses this, or has asked [`Ctx::is_cancelled`], gets one more second to clean up; what it returns is not
-    /// sent. Then, and at once for any other method and when the deadline passes, its future is dropped wherever it waits.
+    /// A method that uses this, or has called [`Ctx::is_cancelled`], gets one more second to clean up; what it returns is
+    /// not sent. After that second, its future is dropped wherever it waits. The future of any other method is dropped at
+    /// once, and so is every future when the deadline passes.
     ///
     /// Cancel safe.
     pub async fn cancelled(&self) {
@@ -530,7 +530,7 @@ impl<S> Ctx<S> {
         self.message.open.notice();
     }
 
-    /// Whether nobody waits for the method any more; see [`Ctx::cancelled`]. For methods that compute for long and do not wait.
+    /// Whether nobody waits for the method any more; see [`Ctx::cancelled`]. For methods that compute for long without awaiting.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         let open = &self.message.open;
@@ -541,24 +541,24 @@ impl<S> Ctx<S> {
         open.is_over()
     }
 
-    /// Whether the caller takes notifications and questions while its call runs.
+    /// Whether the caller accepts notifications and questions while its call runs.
     #[must_use]
     pub fn takes_frames(&self) -> bool {
         self.message.open.frames().is_some()
     }
 
     /// Tells the caller how far the method is: `done`, of `total` if that is known, and a few words. Sent as the
-    /// notification `rpc.progress`; nothing where the caller takes no frames. Where it has no room, up to 50 wait and leave
-    /// together; then the oldest is left out, since the next one says more.
+    /// notification `rpc.progress`; does nothing if the caller accepts no frames. While the caller has no room, up to 50
+    /// wait and leave together; beyond that the oldest is dropped, since the next one says more.
     pub fn progress(&self, done: f64, total: Option<f64>, message: Option<&str>) {
         self.parts().progress(done, total, message);
     }
 
     /// Sends a notification to the caller; `params` is an object or an array. Waits while the caller has no room. Does
-    /// nothing where the caller takes no frames.
+    /// nothing if the caller accepts no frames.
     ///
     /// # Errors
-    /// [`FrameError`]; nothing is sent. [`FrameError::Ended`] is no fault of the method.
+    /// [`FrameError`]; nothing is sent. [`FrameError::Ended`] is not the method's fault.
     ///
     /// Cancel safety: a dropped future has sent nothing.
     pub fn notify<T: Serialize + ?Sized>(
@@ -569,8 +569,8 @@ impl<S> Ctx<S> {
         self.parts().notify(method, params)
     }
 
-    /// Asks the caller something, and waits for its answer; `params` is an object or an array. The program that calls has to
-    /// be ready for it.
+    /// Asks the caller a question, and waits for its answer; `params` is an object or an array. The calling program must be
+    /// prepared for it.
     ///
     /// # Errors
     /// [`AskError`].
@@ -584,25 +584,24 @@ impl<S> Ctx<S> {
         self.parts().ask(method, params).await
     }
 
-    /// Fetches an argument that the call names by its digest: the bytes, once all of them are there and size and digest hold.
-    /// It waits for room, 30 s at most; see [`AttachmentLimits`](super::AttachmentLimits). They count until the last clone of them
-    /// is dropped.
+    /// Fetches an argument that the call names by its digest: the bytes, once they are complete and their size and digest are verified.
+    /// Waits for room, 30 s at most; see [`AttachmentLimits`](super::AttachmentLimits). The bytes count until their last clone is dropped.
     ///
     /// # Errors
-    /// [`AttachmentError`]. `?` makes an answer of it that says to the caller what is wrong.
+    /// [`AttachmentError`]. `?` turns it into an answer that tells the caller what is wrong.
     ///
-    /// Cancel safety: a dropped future gives the room back.
+    /// Cancel safety: a dropped future gives its room back.
     pub async fn attachment(&self, attachment: &Attachment) -> Result<Bytes, AttachmentError> {
         let message = &*self.message;
         message.attachments.fetch(&message.caller.agent, &self.parts(), attachment).await
     }
 
-    /// The call is a subscription.
+    /// Marks the call as a subscription, for which the caller must accept frames.
     fn listen(&self) -> Result<(), RpcError> {
         let open = &self.message.open;
         open.is_a_subscription();
         if open.frames().is_none() {
-            // The call may be one of a batch: the others go on.
+            // The call may be part of a batch: the other calls go on.
             return Err(RpcError::with_code(
                 code::INVALID_REQUEST,
                 "invalid request: this method is a subscription: call it with a window for frames (`win`)",
@@ -615,7 +614,7 @@ impl<S> Ctx<S> {
         Parts::new(Arc::clone(&self.message.open), self.id.clone())
     }
 
-    /// The message's nonce as text. Together with the agent it names this message in every log line.
+    /// The message's nonce as text. Together with the agent, it identifies this message in every log line.
     #[must_use]
     pub fn message_id(&self) -> &str {
         &self.message.id
@@ -650,7 +649,7 @@ impl From<Infallible> for RpcError {
     }
 }
 
-/// What a layer around the methods failed with. An [`RpcError`] inside is handed on; anything else is internal.
+/// An error from a layer around the methods. An [`RpcError`] inside is passed on; anything else is internal.
 impl From<Box<dyn std::error::Error + Send + Sync>> for RpcError {
     fn from(error: Box<dyn std::error::Error + Send + Sync>) -> Self {
         match error.downcast::<Self>() {

@@ -38,7 +38,7 @@ use shared::{EndedWithUs, Shared};
 pub use state::{Health, RefusedReload, State};
 pub use watched::Watched;
 
-/// A service on a bus. Dropping it does not stop the service; the future of [`Service::serve`] does.
+/// A service on a bus. Dropping this does not stop the service; dropping the future of [`Service::serve`] does.
 #[derive(Debug, Clone)]
 pub struct Running(Arc<Shared>);
 
@@ -55,13 +55,13 @@ impl Running {
         &self.0.instance
     }
 
-    /// What happened to the connections, and the files that cannot be read.
+    /// What happened to the connections, and which files cannot be read.
     #[must_use]
     pub fn health(&self) -> &Health {
         &self.0.health
     }
 
-    /// How the fetching of token keys goes, by issuer.
+    /// The state of fetching token keys, by issuer.
     #[must_use]
     pub fn token_keys(&self) -> Vec<KeySourceStatus> {
         self.0.service.verifier().tokens().key_sources()
@@ -69,18 +69,18 @@ impl Running {
 }
 
 impl Service {
-    /// Serves until `shutdown` completes, then drains: takes no new message, finishes what was accepted, sends the
+    /// Serves until `shutdown` completes, then drains: takes no new messages, finishes what was accepted, sends the
     /// answers, and leaves.
     ///
-    /// `started` is called once, with a handle to watch the state by; the service takes messages when it is
+    /// `started` is called once, with a handle for watching the state; the service takes messages once that is
     /// [`State::Ready`].
     ///
-    /// Once `shutdown` has completed this ends within [`ServeOptions::drain`] and [`Service::LEAVING`], whether the broker
-    /// answers or not; what a method still does then goes on without an answer.
+    /// Once `shutdown` has completed, this ends within [`ServeOptions::drain`] plus [`Service::LEAVING`], whether the
+    /// broker answers or not; methods that still run then go on without an answer.
     ///
     /// # Errors
-    /// [`ServeError`]: at the start, when the broker or another replica stands in the way; at the end, when accepted
-    /// work did not finish in time. A broker that goes away in between is no error: the service waits for it.
+    /// [`ServeError`]: at the start, if the broker or another replica prevents it; at the end, if accepted work did not
+    /// finish in time. A broker that goes away in between is no error: the service waits for it.
     ///
     /// Cancel safety: dropping the future stops the service at once, without draining.
     pub async fn serve(
@@ -113,7 +113,7 @@ impl Service {
         );
         let mut shutdown = std::pin::pin!(shutdown);
 
-        // Answers and discovery have their own connection: a message that breaks the agents' one delays neither.
+        // Answers and discovery have their own connection: a message that breaks the agents' connection delays neither.
         let control = tokio::select! {
             biased;
             () = &mut shutdown => {
@@ -141,7 +141,7 @@ impl Service {
                 };
                 if let Some(error) = &lost {
                     tracing::error!(target: "sealwire::serve", %error, "stopping");
-                    // Nothing more is admitted, and no probe vouches for this replica any more.
+                    // Nothing more is admitted, and no further probe vouches for this replica.
                     drop(tokio::time::timeout(CLOSE, self.verifier().guard().close()).await);
                 }
                 shared.state.send_replace(State::Draining);
@@ -157,8 +157,8 @@ impl Service {
         outcome
     }
 
-    /// How long leaving takes at most once [`ServeOptions::drain`] is over or was not needed, whatever the broker does: the
-    /// confirmation of the last answers, the end of the connections, and the guard's last state.
+    /// The longest that leaving takes once [`ServeOptions::drain`] is over or was not needed, whatever the broker does:
+    /// confirming the last answers, closing the connections, and writing the guard's last state.
     pub const LEAVING: Duration = Duration::from_secs(8);
 }
 
@@ -176,7 +176,7 @@ impl Shared {
         tracing::info!(target: "sealwire::serve", instance = %self.instance, "stopped");
     }
 
-    /// Gets ready and starts to take messages.
+    /// Gets ready and starts taking messages.
     async fn run(self: &Arc<Self>, control: &Control) -> Result<Ingress, ServeError> {
         let mut agreement = control.agreement();
         agreement.reach().await?;
@@ -189,11 +189,11 @@ impl Shared {
 
     /// Waits for the guard, and subscribes.
     async fn open(self: &Arc<Self>, control: &Control) -> Result<Ingress, ServeError> {
-        // What arrives before the guard can vouch for it would be refused as stale. Without a subscription its sender
-        // hears "no responders" at once, which is better.
+        // Messages that arrive before the guard can vouch for them would be refused as stale. Without a subscription,
+        // their senders hear "no responders" at once, which is better.
         let mut said = String::new();
         while let Some(reason) = self.service.verifier().guard().not_ready() {
-            // The rest of the time is in the state; in the log, once is enough.
+            // The state shows the time left; in the log, once is enough.
             let kind: String = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
             if *self.state.borrow() != State::Starting(reason.clone()) {
                 self.state.send_replace(State::Starting(reason.clone()));

@@ -1,8 +1,9 @@
-//! What the subjects that one agent acts for have of what the agent may use: a rate, and places. Counts only.
-//! Never lets one of them take the last of it, but for a batch that is more than what is left, and never more of all of them than of the agent.
+//! How the subjects that one agent acts for share what the agent may use: a rate, and places. Only counts.
+//! Never lets one of them take the last of it, except for a batch larger than what is left, and never grants all of them more than the
+//! agent has.
 //!
-//! As elsewhere (`fair.rs`), one may have one more only while it has less than what is still free. Of a rate, what is counted is its
-//! backlog: what was used beyond what the rate has given back since, which goes to all subjects with a backlog alike.
+//! As elsewhere (`fair.rs`), a subject may have one more only while it has less than what is still free. Of a rate, a subject's backlog
+//! counts: what it used beyond what the rate has given back since. The rate gives back to all subjects with a backlog alike.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,44 +12,45 @@ use std::time::{Duration, Instant};
 use crate::auth::Caller;
 use crate::name::Name;
 
-/// Who uses something: an agent, and the subject that it acts for, if it does for one.
+/// Who uses something: an agent, and the subject that it acts for, if any.
 ///
-/// Subjects are known by a digest that nobody else can compute: what is kept of one does not depend on how long its name is.
+/// Subjects are identified by a digest that nobody else can compute: what is kept of one does not depend on how long its
+/// name is.
 #[derive(Debug, Clone)]
 pub(in crate::service) struct Payer {
     pub(in crate::service) agent: Name,
     pub(in crate::service) subject: Option<u64>,
 }
 
-/// Places that are taken, of which an agent has so many.
+/// The taken places, out of those that an agent has.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Taken {
     count: usize,
-    /// INVARIANT: only subjects that have some.
+    /// INVARIANT: only subjects that have taken some.
     subjects: HashMap<u64, usize>,
 }
 
-/// What the subjects of one agent have used and its rate has not given back.
+/// What the subjects of one agent have used and the rate has not given back.
 #[derive(Debug)]
 pub(in crate::service) struct Backlog {
     at: Instant,
-    /// How much each that is here since the beginning was given back, in parts of a call.
+    /// How much each subject that was here from the beginning was given back, in parts of a call.
     given: u64,
-    /// At how much of it each has no backlog any more, the first one first; and the same by subject.
+    /// The value of `given` at which each subject's backlog ends, the earliest first; and the same by subject.
     ends: BTreeSet<(u64, u64)>,
     subjects: HashMap<u64, u64>,
-    /// Of all of them.
+    /// The backlog of all of them.
     total: u64,
-    /// Too little to be divided yet.
+    /// A remainder too small to be divided yet.
     rest: u64,
 }
 
-/// The parts of a call: what a call each second gives back in a nanosecond.
+/// The parts of a call: one part is what a rate of one call per second gives back in a nanosecond.
 const CALL: u64 = 1_000_000_000;
 
 impl Payer {
     pub(in crate::service) fn of(caller: &Caller, hasher: &RandomState) -> Self {
-        // Two issuers may have two people of one name.
+        // Two issuers may each have a subject of the same name.
         let subject = caller.delegated.then(|| hasher.hash_one((&caller.token.issuer, &caller.subject)));
         Self { agent: caller.agent.clone(), subject }
     }
@@ -95,7 +97,8 @@ impl Backlog {
         Self { at: now, given: 0, ends: BTreeSet::new(), subjects: HashMap::new(), total: 0, rest: 0 }
     }
 
-    /// Charges `calls`, of `burst` that may be used beyond `per_second`; else how long it takes until that may be had.
+    /// Charges `calls`, of `burst` that may be used beyond `per_second`; otherwise returns how long it takes until they
+    /// are available.
     pub(in crate::service) fn charge(
         &mut self,
         subject: u64,
@@ -108,7 +111,7 @@ impl Backlog {
         let end = self.subjects.get(&subject).copied();
         let own = end.map_or(0, |end| end - self.given);
         let free = room.saturating_sub(self.total);
-        // By how much there is too much: of its own, of all together, or of those who have some.
+        // By how much it is too much: for its own share, for all together, or for the number of subjects.
         let mut excess = (own + CALL).saturating_sub(free).max((self.total + cost).saturating_sub(room));
         if own < free && self.total + cost <= room {
             excess = 0;
@@ -117,7 +120,7 @@ impl Backlog {
             excess = excess.max(CALL);
         }
         if excess > 0 {
-            // And what cannot be divided among them.
+            // Plus what cannot be divided among them.
             excess += self.subjects.len() as u64;
             return Err(Duration::from_nanos(excess / u64::from(per_second.max(1)) + 1));
         }
@@ -131,7 +134,7 @@ impl Backlog {
         Ok(())
     }
 
-    /// Gives back what was charged just now, and not used.
+    /// Gives back what was just charged and not used.
     pub(in crate::service) fn undo(&mut self, subject: u64, calls: u32) {
         let Some(end) = self.subjects.get(&subject).copied() else { return };
         self.ends.remove(&(end, subject));
@@ -145,7 +148,7 @@ impl Backlog {
         }
     }
 
-    /// Gives back what the rate has brought until now, to all alike.
+    /// Gives back what the rate has brought until now, to all subjects alike.
     fn give(&mut self, per_second: u32, now: Instant) {
         let past = u64::try_from(now.saturating_duration_since(self.at).as_nanos()).unwrap_or(u64::MAX);
         self.at = self.at.max(now);
@@ -181,10 +184,10 @@ impl Backlog {
     }
 }
 
-/// Where it is counted from zero again: a backlog that never ends would else end the numbers.
+/// Where counting starts from zero again: otherwise a backlog that never ends would overflow the numbers.
 const MOST_GIVEN: u64 = 1 << 62;
 
-/// Room for this many subjects is not given back while their agent is busy.
+/// Memory for this many subjects is kept while their agent is busy.
 const KEPT_ROOM: usize = 256;
 
 #[cfg(test)]
@@ -194,7 +197,8 @@ mod tests {
 
     const RATE: (u32, u32) = (100, 200);
 
-    /// Calls that come evenly for ten seconds, so many a second of each subject; how many of each pass in the last five.
+    /// Calls that come evenly for ten seconds, so many a second of each subject; returns how many of each pass in the
+    /// last five.
     fn passed(offered: &[(u64, u32)], rate: (u32, u32)) -> Vec<u32> {
         let start = Instant::now();
         let mut backlog = Backlog::new(start);
@@ -219,7 +223,7 @@ mod tests {
         let both = passed(&[(1, 1_000), (2, 40)], RATE);
         assert_eq!(both[1], 200, "{both:?}");
         assert!((295..=305).contains(&both[0]), "{both:?}");
-        // Two that are loud cannot take it from a third either.
+        // Two loud subjects cannot take it from a third, either.
         let three = passed(&[(1, 1_000), (2, 1_000), (3, 30)], RATE);
         assert_eq!(three[2], 150, "{three:?}");
         assert!(three[0].abs_diff(three[1]) < 20 && three.iter().sum::<u32>() <= 505, "{three:?}");
@@ -278,7 +282,7 @@ mod tests {
         let mut now = Instant::now();
         let mut backlog = Backlog::new(now);
         assert!(backlog.charge(1, 1, RATE, now).is_ok());
-        // As it is after years of it.
+        // As after years of use.
         let years = MOST_GIVEN + 1;
         backlog.given = years;
         backlog.ends = [(years + CALL, 1)].into();

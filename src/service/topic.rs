@@ -1,4 +1,4 @@
-//! One source of notifications for many subscribers, each as fast as it can.
+//! One source of notifications for many subscribers, each at its own pace.
 //! Never waits for a subscriber, and never holds more for one than its ring has room for.
 
 use std::collections::VecDeque;
@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 
 use super::streams::FrameError;
 
-/// A source of notifications: what is published goes to all that subscribe at that moment. Cloning shares it. Register it
-/// with [`Router::topic`](super::Router::topic).
+/// A source of notifications: what is published goes to all who are subscribed at that moment. Clones share it. Register
+/// it with [`Router::topic`](super::Router::topic).
 pub struct Topic<T>(Arc<Shared<T>>);
 
-/// Which items take each other's place.
+/// Which items replace each other.
 type Key<T> = Box<dyn Fn(&T) -> String + Send + Sync>;
 
 struct Shared<T> {
@@ -28,8 +28,8 @@ struct Shared<T> {
 /// What happens when a subscriber takes its notifications more slowly than they come, and its ring is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenFull {
-    /// The oldest is dropped, and the subscriber is told how many are missing: `rpc.missed {"n": 12}`. In a
-    /// [`Topic::by_key`] a newer item takes the place of one that waits under the same key, whether the ring is full or not.
+    /// The oldest is dropped, and the subscriber is told how many it missed: `rpc.missed {"n": 12}`. In a [`Topic::by_key`],
+    /// a newer item replaces a waiting one with the same key, whether the ring is full or not.
     DropOldest,
     /// The subscription ends with `{"closed":"full"}`.
     End,
@@ -60,23 +60,23 @@ pub(super) struct Subscriber(Arc<Ring>);
 #[derive(Debug)]
 pub(super) enum Next {
     Item(Arc<RawValue>),
-    /// So many were dropped before the next one.
+    /// This many were dropped before the next one.
     Missed(u64),
-    /// The ring was full, and that ends it.
+    /// The ring was full, which ends the subscription.
     Full,
 }
 
-/// The most that waits for one subscriber, in bytes, whatever its number.
+/// The most bytes that wait for one subscriber, however many items they are.
 const MAX_BYTES: usize = 1 << 20;
 
 impl<T: Serialize> Topic<T> {
-    /// A topic each item of which counts.
+    /// A topic of which every item counts.
     #[must_use]
     pub fn new() -> Self {
         Self::with(None)
     }
 
-    /// A topic of which only the latest item of each key matters: it takes the place of one that waits.
+    /// A topic of which only the latest item per key matters: it replaces one that waits.
     #[must_use]
     pub fn by_key(key: impl Fn(&T) -> String + Send + Sync + 'static) -> Self {
         Self::with(Some(Box::new(key)))
@@ -86,10 +86,10 @@ impl<T: Serialize> Topic<T> {
         Self(Arc::new(Shared { subscribers: Mutex::default(), key, items: PhantomData }))
     }
 
-    /// Publishes `item`, an object or an array, to all subscribers. Waits for none.
+    /// Publishes `item`, an object or an array, to all subscribers. Waits for none of them.
     ///
     /// # Errors
-    /// [`FrameError::Json`] for what cannot be the parameters of a notification, [`FrameError::TooLarge`] above 64 KiB.
+    /// [`FrameError::Json`] if it cannot be the parameters of a notification, [`FrameError::TooLarge`] above 64 KiB.
     pub fn publish(&self, item: &T) -> Result<(), FrameError> {
         let text = to_raw_value(item).map_err(|error| FrameError::Json(error.to_string()))?;
         if !text.get().starts_with(['{', '[']) {
@@ -113,12 +113,12 @@ impl<T: Serialize> Topic<T> {
         lock(&self.0.subscribers).iter().filter(|ring| ring.strong_count() > 0).count()
     }
 
-    /// For whom at most `room` items, at least 1, wait.
+    /// Adds a subscriber, for whom at most `room` items, at least 1, wait.
     pub(super) fn subscribe(&self, room: usize, when_full: WhenFull) -> Subscriber {
         let ring = Ring { state: Mutex::default(), more: Notify::new(), room: room.max(1), when_full };
         let ring = Arc::new(ring);
         let mut subscribers = lock(&self.0.subscribers);
-        // Whoever left is let go of here as well: perhaps nothing is ever published.
+        // Subscribers that left are dropped here as well: perhaps nothing is ever published.
         subscribers.retain(|ring| ring.strong_count() > 0);
         subscribers.push(Arc::downgrade(&ring));
         drop(subscribers);
@@ -216,7 +216,7 @@ mod tests {
         items
     }
 
-    /// SPEC.md §25: what a slow subscriber misses it is told, and it ends or catches up as was chosen.
+    /// SPEC.md §25: a slow subscriber is told what it missed, and ends or catches up as was chosen.
     #[tokio::test]
     async fn a_slow_subscriber_holds_up_nobody_and_learns_what_it_missed() {
         let topic = Topic::new();

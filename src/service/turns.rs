@@ -1,4 +1,4 @@
-//! Places for work on something scarce, such as a program behind a service: given out to agents in turn.
+//! Places for work on something scarce, such as a program behind a service, given to agents in turn.
 //! Never gives one agent the last place, however much it asks for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 use super::fair::{Bounds, FairQueue};
 use crate::name::Name;
 
-/// Places that agents take in turn: who asks for a thousand waits behind its own, and not in front of everybody else.
+/// Places that agents take in turn: one that asks for a thousand waits behind itself, and not in front of everybody
+/// else.
 ///
 /// ```
 /// use sealwire::Name;
@@ -45,24 +46,24 @@ pub struct Turn {
     number: u64,
 }
 
-/// There is no room to wait, for this agent at least.
+/// There is no room to wait, at least for this agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too much is waiting already")]
 pub struct NoRoom;
 
 impl Turns {
-    /// So many places and so much room to wait, shared between all agents.
+    /// This many places and this much room to wait, shared between all agents.
     #[must_use]
     pub fn new(bounds: Bounds) -> Arc<Self> {
         Arc::new(Self { queue: Mutex::new(FairQueue::new(bounds)), next: AtomicU64::new(0) })
     }
 
-    /// Waits for this agent's turn. `bytes` is what is kept until the place is given back.
+    /// Waits for this agent's turn. `bytes` are held until the place is given back.
     ///
     /// # Errors
-    /// [`NoRoom`], at once: the agent waits for more than its share already, or everybody together for too much.
+    /// [`NoRoom`], at once: the agent already waits for more than its share, or all agents together for too much.
     ///
-    /// Cancel safe: who is dropped waits no longer.
+    /// Cancel safe: a dropped future no longer waits.
     pub async fn take(self: &Arc<Self>, agent: &Name, bytes: usize) -> Result<Turn, NoRoom> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (begin, begun) = oneshot::channel();
@@ -72,7 +73,7 @@ impl Turns {
             call(&mut queue);
             Turn { turns: Arc::clone(self), agent: agent.clone(), bytes, number }
         };
-        // The sender is in the line, or has sent: `turn` alone takes it out.
+        // The sender is in the queue, or has sent: only `turn` takes it out.
         begun.await.map_err(|_| NoRoom)?;
         Ok(turn)
     }
@@ -83,7 +84,7 @@ impl Turns {
     }
 }
 
-/// Tells everybody whose turn it is. Who is not there any more gives the place back itself.
+/// Tells everybody whose turn it is. A waiter that is gone gives its place back itself.
 fn call(queue: &mut FairQueue<Waiting>) {
     while let Some(next) = queue.next() {
         let _ = next.item.begin.send(());
@@ -122,7 +123,7 @@ mod tests {
         let under_way: Vec<Turn> = asked.iter_mut().filter_map(|asked| asked.now_or_never()?.ok()).collect();
         assert_eq!(under_way.len(), 2, "one alone gets half of the places");
         let turn = turns.take(&quiet, 1).now_or_never().unwrap().unwrap();
-        // Its next one waits for its own turn, and comes before the hundreds.
+        // Its next request waits for its own turn, and comes before the hundreds.
         let mut next = Box::pin(turns.take(&quiet, 1));
         drop(turn);
         drop(next.as_mut().now_or_never().unwrap().unwrap());
@@ -144,7 +145,7 @@ mod tests {
         let mut waits = Box::pin(turns.take(&other, 10));
         assert!(waits.as_mut().now_or_never().is_none());
         drop(held);
-        // It has its place, and is dropped before it knows.
+        // It has its place, but is dropped before it knows.
         drop(waits);
         assert!(turns.take(&one, 10).now_or_never().unwrap().is_ok());
         let queue = turns.queue();

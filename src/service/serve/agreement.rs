@@ -1,14 +1,16 @@
-//! Whether all replicas of this service remember in one place: asked at the start, and every second while it serves.
-//! Never takes an answer that is not proved for a reason to serve.
+//! Whether all replicas of this service remember nonces in one place: asked at the start, and every second while it
+//! serves.
+//! Never takes an unproved answer for a reason to serve.
 //!
 //! A captured message runs once in each memory that never saw it. So replicas whose guards differ in anything (kind, stream,
-//! its creation, window, skew) do not serve beside each other: one that starts refuses to, and of two that run, the one
-//! that started later stops. Both say so.
+//! its creation, window, skew) do not serve beside each other: one that starts refuses to, and of two that run, the one that
+//! started later stops. Both say so.
 //!
-//! An answer is proved if the service's key signed it; without a key nothing is, and what arrives is believed, since nobody
-//! but the service's own user may publish there. To a service with a key, an answer without a proof comes from whoever has
-//! that user: a replica without the key, or with the next one. What it says can keep this replica from starting, and has its
-//! guard doubt while it serves; it cannot end a replica that serves, nor show that this one was heard.
+//! An answer is proved if the service's key signed it. Without a key, nothing is proved, and everything that arrives is
+//! believed, since nobody but the service's own user may publish there. To a service with a key, an answer without a proof
+//! comes from somebody with that user: a replica without the key, or with the next one. Such an answer can keep this replica
+//! from starting, and makes its guard doubt while it serves; it cannot stop a replica that serves, nor show that this one
+//! was heard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,11 +35,11 @@ pub(super) struct Agreement {
     handler: Arc<ControlHandler>,
     shared: Arc<Shared>,
     sessions: watch::Receiver<Option<Arc<Session>>>,
-    /// For how many rounds in a row each other replica has differed in what may differ for a moment.
+    /// For how many rounds in a row each other replica has differed in something that may differ for a moment.
     lasting: Streaks,
-    /// For how many rounds in a row each one that names our stream has left no trace there.
+    /// For how many rounds in a row each replica that names our stream has left no probe there.
     traceless: Streaks,
-    /// What was told, and of whom.
+    /// What was logged, and about whom.
     told: BTreeSet<(String, &'static str)>,
 }
 
@@ -50,9 +52,9 @@ struct Conflict {
     started_ms: u64,
     /// It takes messages, or finishes some.
     serves: bool,
-    /// It cannot be otherwise a moment later.
+    /// The conflict cannot go away by itself.
     for_good: bool,
-    /// The service's key signed that, or there is none.
+    /// The service's key signed the answer, or there is no key.
     is_proved: bool,
 }
 
@@ -66,16 +68,17 @@ struct Round {
 
 /// How long replicas have to answer.
 const LISTEN: Duration = Duration::from_millis(250);
-/// How often they are asked while this one serves. Less than any guard waits before it executes anything, so that two which
-/// came up unseen find each other before.
+/// How often they are asked while this one serves. Shorter than any guard waits before it executes anything, so that two
+/// replicas that came up unseen find each other first.
 const EVERY: Duration = Duration::from_secs(1);
-/// A replica that was not heard for so long may have been missed by one that started meanwhile.
+/// A replica that was not heard for this long may have been missed by one that started meanwhile.
 const UNHEARD: Duration = Duration::from_millis(2_500);
-/// Rounds for which streams may differ: after one was removed, each replica finds the next one within a second or two.
+/// Rounds for which the streams may differ: after one was removed, each replica finds the next one within a second or
+/// two.
 const ROUNDS: u32 = 4;
-/// Rounds after which a replica of the same stream must have left a probe there: one each second, more after a disturbance.
+/// Rounds after which a replica on the same stream must have left a probe there: one each second, more after a disturbance.
 const TRACELESS_ROUNDS: u32 = 15;
-/// A probe that is older is of no use.
+/// An older probe proves nothing.
 const TRACE: Duration = Duration::from_secs(10);
 
 impl Agreement {
@@ -84,7 +87,7 @@ impl Agreement {
         Self { shared: Arc::clone(&handler.shared), handler, sessions, lasting, traceless, told }
     }
 
-    /// Asks who else serves this audience before this replica does.
+    /// Asks who else serves this audience, before this replica does.
     ///
     /// This instance answers as well, which proves that the question got through. Two that start at the same moment see
     /// each other and both refuse: a second try finds one of them.
@@ -111,13 +114,13 @@ impl Agreement {
         };
         let error = self.refusal(&refused);
         tracing::error!(target: "sealwire::serve", %error, "not starting");
-        // So that the others hear of this one for as long as they need to say so, too.
+        // Stays so that the others hear of this one for as long as they need to say so, too.
         let rounds = if refused.for_good { 1 } else { ROUNDS };
         tokio::time::sleep((EVERY + LISTEN) * rounds).await;
         Err(error)
     }
 
-    /// Asks again and again. Ends when this replica has to stop; the guard is told whatever makes it doubt.
+    /// Asks again and again. Ends when this replica has to stop; the guard is told about anything that makes it doubt.
     pub(super) async fn lost(&mut self) -> ServeError {
         let guard = Arc::clone(self.shared.service.verifier().guard());
         let mut ticks = tokio::time::interval(EVERY);
@@ -129,7 +132,7 @@ impl Agreement {
             let round = self.round().await.unwrap_or_default();
             let unheard = heard_at.elapsed();
             if unheard > UNHEARD {
-                // Not heard by anybody who may have started since, with whatever guard.
+                // A replica that started since, with whatever guard, may not have heard this one.
                 guard.outsider();
                 if !std::mem::replace(&mut is_deaf, true) {
                     tracing::error!(
@@ -166,7 +169,7 @@ impl Agreement {
         }
     }
 
-    /// Says so, once for each other replica.
+    /// Logs the conflict, once for each other replica.
     fn tell(&mut self, conflict: &Conflict, message: &'static str) {
         if self.told.len() < MOST && self.told.insert((conflict.instance.clone(), message)) {
             let Conflict { instance, guard, reason, .. } = conflict;
@@ -174,7 +177,7 @@ impl Agreement {
         }
     }
 
-    /// Says so for as long as it lasts, once a second.
+    /// Logs the conflict once a second, for as long as it lasts.
     fn deplore(&self, conflict: &Conflict) {
         if let Some(suppressed) = self.shared.lines.check(&(Link::Control, "unproved")) {
             let Conflict { instance, guard, reason, .. } = conflict;
@@ -213,7 +216,7 @@ impl Agreement {
             false
         };
         let heard_all = asking.round(LISTEN, each).await?;
-        // Whoever hears too much may have missed what mattered.
+        // A replica that hears too much may have missed what mattered.
         round.heard_own &= heard_all;
         let differs: BTreeSet<&str> = round.conflicts.iter().map(|conflict| conflict.instance.as_str()).collect();
         self.lasting.0.retain(|instance, _| differs.contains(instance.as_str()));
@@ -261,7 +264,8 @@ impl Agreement {
         })
     }
 
-    /// A replica that says it shares our stream, and for long has left no probe there, shares another one of that name.
+    /// A replica that claims to share our stream, but has left no probe there for long, uses another stream of that
+    /// name.
     fn traceless(&mut self, other: &Said, stream: &str) -> Option<String> {
         let guard = self.shared.service.verifier().guard();
         let seen = guard.peers_seen().get(&other.instance).is_some_and(|ago| *ago < TRACE);
@@ -286,12 +290,12 @@ impl Agreement {
     }
 }
 
-/// For how many rounds in a row something was so, by instance; of those that one round hears.
+/// For how many rounds in a row something was true, by instance; only of those that the last round heard.
 #[derive(Debug, Default)]
 struct Streaks(BTreeMap<String, u32>);
 
 impl Streaks {
-    /// One more round.
+    /// Counts one more round.
     fn one_more(&mut self, instance: &str) -> u32 {
         let rounds = self.0.entry(instance.to_owned()).or_default();
         *rounds = rounds.saturating_add(1);

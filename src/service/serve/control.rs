@@ -1,5 +1,6 @@
-//! The connection that agents cannot reach: answers go out on it, and replicas and `$SRV` (ADR-32) are answered on it.
-//! Never carries agents' messages in, and never waits where it is read.
+//! The connection that agents cannot reach: it carries the answers, and replicas and `$SRV` (ADR-32) are answered on
+//! it.
+//! Never carries agents' messages in, and never blocks its reader.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ use crate::service::replicas::{MAX_ANSWER, Mailbox};
 use crate::service::{Outlet, metadata};
 use crate::wire::{Sealed, SendFailed};
 
-/// The control connection, and the task that answers what is asked on it.
+/// The control connection, and the task that answers the questions on it.
 #[derive(Debug)]
 pub(super) struct Control {
     handler: Arc<ControlHandler>,
@@ -29,31 +30,31 @@ pub(super) struct Control {
     responder: EndedWithUs,
 }
 
-/// Where answers are handed in.
+/// Publishes answers.
 #[derive(Debug, Clone)]
 pub(super) struct Answers {
     shared: Arc<Shared>,
     sessions: Sessions,
 }
 
-/// How many questions a second the broker lets through on each subject of `$SRV`, of which there are nine.
+/// How many questions per second the broker lets through on each of the nine subjects of `$SRV`.
 const ASKED_A_SECOND: u64 = 256;
 /// How long an answer waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the broker has to confirm the last answers.
+/// How long the broker may take to confirm the last answers.
 pub(super) const CONFIRM: Duration = Duration::from_secs(4);
 
 impl Control {
-    /// Connects; replicas and `$SRV` are answered from now on.
+    /// Connects; from now on, replicas and `$SRV` are answered.
     pub(super) async fn start(shared: Arc<Shared>) -> Result<Self, ServeError> {
         let inbox = format!("{}.*", shared.inbox());
         let of_replicas = [inbox, metadata::peers(shared.service.endpoint())].map(|subject| (subject, None));
-        // What replicas say, and answers, go over this connection, too.
+        // This connection also carries answers, and what replicas say.
         let of_others = discovery::subjects(&shared).into_iter().map(|subject| (subject, Some(ASKED_A_SECOND)));
         let asked = of_replicas.into_iter().chain(of_others);
         let subjects = asked.map(|(subject, a_second)| Subject { subject, queue: None, a_second }).collect();
         let options = Options {
-            // Without `$SRV` a service serves all the same, and without the others it says what is missing.
+            // A service can serve without `$SRV`, and without the others it says what is missing.
             required: false,
             max_message: MAX_ANSWER,
             ..Options::new(&format!("{} control {}", shared.service.endpoint().audience(), shared.instance), subjects)
@@ -76,7 +77,7 @@ impl Control {
         Answers { shared: Arc::clone(&self.handler.shared), sessions: self.connection.sessions() }
     }
 
-    /// Where frames leave.
+    /// Where frames are published.
     pub(super) fn outlet(&self) -> Arc<dyn Outlet> {
         let replica = self.handler.shared.replica.clone();
         Arc::new(BusOutlet { replica, sessions: self.connection.sessions(), lines: LogLimiter::default() })
@@ -87,7 +88,7 @@ impl Control {
         Agreement::new(Arc::clone(&self.handler), self.connection.sessions())
     }
 
-    /// Waits until the broker has everything that was sent, and then takes no more questions, at most for [`CONFIRM`]; leaves.
+    /// Waits until the broker has everything that was sent and delivers no more questions, at most for [`CONFIRM`]; then leaves.
     pub(super) async fn finish(self) {
         let confirmed = async {
             match self.connection.session() {
@@ -103,9 +104,9 @@ impl Control {
 }
 
 impl Answers {
-    /// Publishes an answer; if the connection has just ended, through the next one.
+    /// Publishes an answer, through the next connection if this one has just ended.
     pub(super) async fn send(&self, sealed: Sealed) {
-        // Nearly always there is a connection, and it takes the answer at once.
+        // There is nearly always a connection, and it takes the answer at once.
         let session = self.sessions.borrow().clone();
         let left = match session {
             Some(session) => sealed.send_now(&session),

@@ -1,5 +1,5 @@
-//! What is asked on the control connection, by replicas and on `$SRV`, and the answers to it.
-//! Never waits where it is read.
+//! The questions on the control connection, from replicas and on `$SRV`, and the answers to them.
+//! Never blocks the reader of that connection.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::shared::{Link, Shared};
 use crate::nats::{Event, Handler, Message, Session};
 use crate::service::replicas::Mailbox;
 
-/// The session that is up, and every change of it.
+/// The current session, and every change of it.
 pub(super) type Sessions = watch::Receiver<Option<Arc<Session>>>;
 
-/// What the connection hands its messages to.
+/// Receives the connection's messages.
 #[derive(Debug)]
 pub(super) struct ControlHandler {
     pub(super) shared: Arc<Shared>,
@@ -24,7 +24,7 @@ pub(super) struct ControlHandler {
     pub(super) questions: Questions,
 }
 
-/// Nothing in here waits: the connection's own task calls it.
+/// Nothing in here waits: it runs in the connection's own task.
 impl Handler for ControlHandler {
     fn message(&self, message: Message) {
         let inbox = message.subject.strip_prefix(&self.shared.inbox());
@@ -59,10 +59,10 @@ impl ControlHandler {
                     }
                 }
                 request = self.questions.next() => {
-                    // Whoever asked has given up by the time there is another connection.
+                    // The asker will have given up by the time there is another connection.
                     let Some(session) = sessions.borrow().clone() else { continue };
                     let Answer { to, headers, payload } = discovery::answer(&self.shared, request, &mut signatures);
-                    // A question that came over a connection which has ended is not asked any more.
+                    // Nobody waits for the answer to a question from a connection that has ended.
                     let _ = session.publish(&to, "", headers.as_bytes(), &payload).await;
                 }
             }

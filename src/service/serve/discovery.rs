@@ -1,6 +1,6 @@
-//! What a replica says of itself: `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS` as ADR-32 (NATS micro services) defines them, and
-//! the same as `PING` to other replicas. Never answers outside the asker's inboxes, and never shows more than names, counts
-//! and states.
+//! What a replica says about itself: `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS` as ADR-32 (NATS micro services) defines them,
+//! and the same as `PING` to other replicas. Never answers outside the asker's inboxes, and never shows more than names,
+//! counts and states.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,12 +28,12 @@ pub(super) fn subjects(shared: &Shared) -> Vec<String> {
         .collect()
 }
 
-/// Who asks, as far as the subject tells.
+/// Who asks, as far as the subject shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asker {
     /// A replica of this service, or its operator: nobody else may.
     Replica,
-    /// Whoever may ask on `$SRV`.
+    /// Anyone who may ask on `$SRV`.
     Anybody,
 }
 
@@ -44,7 +44,7 @@ enum Verb {
     Stats,
 }
 
-/// A question: as much of a message as its answer takes.
+/// A question: as much of a message as its answer needs.
 #[derive(Debug)]
 pub(super) struct Request {
     asker: Asker,
@@ -54,8 +54,8 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// `None` if there is nothing to answer. Whoever asks chooses the reply subject, and it is published with our rights: so
-    /// replicas are answered where replicas listen, and everybody else in inboxes.
+    /// `None` if there is nothing to answer. The asker chooses the reply subject, but the answer is published with our
+    /// permissions: so replicas are answered where replicas listen, and everybody else in inboxes.
     pub(super) fn read(endpoint: &Endpoint, message: &Message) -> Option<Self> {
         let (asker, verb, inboxes) = if message.subject == peers(endpoint) {
             (Asker::Replica, Verb::Ping, format!("{}.replica", endpoint.service_inbox()))
@@ -86,7 +86,7 @@ pub(super) struct Answer {
     pub(super) payload: Vec<u8>,
 }
 
-/// The answer to a request, signed if whoever asks sent a nonce.
+/// The answer to a request, signed if the asker sent a nonce.
 pub(super) fn answer(shared: &Shared, request: Request, signatures: &mut Signatures) -> Answer {
     let Request { asker, verb, reply, nonce } = request;
     let said = match verb {
@@ -107,9 +107,9 @@ pub(super) fn answer(shared: &Shared, request: Request, signatures: &mut Signatu
     Answer { to: reply, headers, payload }
 }
 
-/// How many answers may still be signed: whoever may ask could keep a core busy. What is above gets an answer all the
-/// same, as the tools of NATS do, which proves nothing. Replicas have signatures of their own, so that nobody else uses
-/// theirs up.
+/// How many more answers may be signed: otherwise anyone who may ask could keep a core busy. Above that, answers are
+/// unsigned, like those to the NATS tools, and prove nothing. Replicas have signatures of their own, so that nobody
+/// else can use them up.
 #[derive(Debug)]
 pub(super) struct Signatures {
     replicas: u32,
@@ -117,9 +117,9 @@ pub(super) struct Signatures {
     since: Instant,
 }
 
-/// Signatures for replicas in a second. Each asks once in a second, and so may its health check; more than 500 are beyond this.
+/// Signatures for replicas per second. Each replica asks once a second, and so may its health check: enough for 500 of them.
 const FOR_REPLICAS: u32 = 1_000;
-/// Signatures for everybody else in a second: some 1 % of a core.
+/// Signatures for everybody else per second: about 1 % of a core.
 const FOR_OTHERS: u32 = 250;
 
 impl Signatures {
@@ -239,7 +239,7 @@ fn stats(shared: &Shared) -> Value {
     with(common(shared, "stats_response"), json!({ "started": started, "endpoints": endpoints }))
 }
 
-/// Files that are not in force as they are, and since when.
+/// Files whose present state is not in force, and since when.
 fn reloads_refused(shared: &Shared) -> Vec<Value> {
     let time = |time| time::OffsetDateTime::from(time).format(&Rfc3339).unwrap_or_default();
     let refused = shared.health.refused_reloads();
@@ -247,7 +247,7 @@ fn reloads_refused(shared: &Shared) -> Vec<Value> {
     refused.into_iter().map(shown).collect()
 }
 
-/// How the fetching of token keys goes, without the texts of errors: whoever asks needs no rights at the service.
+/// The state of fetching token keys, without the texts of errors: asking takes no rights at the service.
 fn token_keys(shared: &Shared) -> Vec<Value> {
     let sources = shared.service.verifier().tokens().key_sources();
     let one = |source: crate::auth::KeySourceStatus| {
@@ -264,7 +264,7 @@ fn token_keys(shared: &Shared) -> Vec<Value> {
     sources.into_iter().map(one).collect()
 }
 
-/// A method's name as an endpoint's, which may have no `/` or `.` (ADR-32).
+/// A method's name as an endpoint's, which may not contain `/` or `.` (ADR-32).
 fn endpoint_name(method: &str) -> String {
     method.replace(['/', '.'], "_")
 }

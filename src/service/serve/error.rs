@@ -9,8 +9,8 @@ pub enum ServeError {
     /// The broker.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// Another replica answers on the bus, and the two do not remember in one place: a captured message would run once in
-    /// each. This one does not start; or it serves, started later than the other, and stops.
+    /// Another replica answers on the bus, and the two do not remember nonces in one place: a captured message would run
+    /// once in each. This replica does not start; or, if it already serves and started later than the other, it stops.
     #[error(
         "another replica of `{audience}` (instance {instance}, replay guard `{guard}`) answers on the bus, and this one's \
          guard is `{own}`, and they cannot serve beside each other: {why}; stop the other one first, or give all replicas \
@@ -28,7 +28,7 @@ pub enum ServeError {
         /// What differs.
         why: String,
     },
-    /// Whether there is another replica cannot be found out.
+    /// Whether there is another replica cannot be determined.
     #[error(
         "cannot look for other replicas of `{audience}`: the broker does not carry `{subject}` from this user and back. \
          Permit it to publish and subscribe `{below}.>`, and nobody else"
@@ -38,16 +38,16 @@ pub enum ServeError {
         audience: String,
         /// Where replicas ask each other.
         subject: String,
-        /// Below which all of it lies.
+        /// The prefix of all those subjects.
         below: String,
     },
-    /// The replay guard's name for this replica has no place in a subject.
+    /// The replay guard's name for this replica cannot be part of a subject.
     #[error("the replay guard names this instance so that callers cannot address it: {0}")]
     Instance(String),
     /// The broker does not let this user subscribe.
     #[error("the broker forbids this user to subscribe to `{0}`: permit it")]
     Subscribe(String),
-    /// Work that was accepted did not end within the time for draining.
+    /// Accepted work did not end within the time for draining.
     #[error("{0} accepted messages were not finished within the time for draining")]
     Drain(usize),
 }

@@ -1,5 +1,5 @@
-//! Whether something about files is another than it was.
-//! Never judges them: that is for whoever reads them.
+//! Whether anything about files has changed.
+//! Never judges the files: that is up to whoever reads them.
 
 use std::fs::{File, Metadata};
 use std::io::Read as _;
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-/// What files looked like: enough to see that something about them is another now.
+/// What files looked like: enough to see whether anything about them has changed.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone)]
 pub(super) struct Fingerprint(Vec<(PathBuf, Option<FileStat>)>);
 
@@ -19,7 +19,7 @@ struct FileStat {
     modified: Option<SystemTime>,
     /// Device, inode, mode, owner, group, and the time of the last change of any of these.
     status: [i64; 7],
-    /// Of small files, their content: where times are coarse, two changes in a second look alike.
+    /// The digest of a small file's content: where times are coarse, two changes in a second look alike.
     content: Option<[u8; 32]>,
 }
 
@@ -41,7 +41,7 @@ impl Fingerprint {
 }
 
 fn collect(path: &Path, depth: usize, files: &mut Vec<(PathBuf, Option<FileStat>)>) {
-    // Follows symbolic links, so the target's change counts; the depth ends a loop of them.
+    // Follows symbolic links, so that a change of the target counts; the depth ends a loop of them.
     let metadata = std::fs::metadata(path).ok();
     if let Some(metadata) = &metadata
         && metadata.is_dir()
@@ -56,7 +56,7 @@ fn collect(path: &Path, depth: usize, files: &mut Vec<(PathBuf, Option<FileStat>
 
 impl FileStat {
     fn of(path: &Path, metadata: &Metadata) -> Self {
-        // A pipe would be waited for.
+        // Reading a pipe would block.
         let small = metadata.is_file() && metadata.len() <= SMALL;
         Self {
             length: metadata.len(),
@@ -67,21 +67,21 @@ impl FileStat {
     }
 }
 
-/// The largest file in bytes that is compared by its content. Longer ones take long to write anew, too.
+/// The largest file, in bytes, whose content is compared. Longer ones also take long to rewrite.
 const SMALL: u64 = 256 * 1024;
 
 fn digest(path: &Path) -> Option<[u8; 32]> {
     let file = open(path).ok()?;
-    // What it grows by while it is read is seen by its length the next time. A pipe has none.
+    // If the file grows while it is read, its length shows that the next time. A pipe has none.
     let length = file.metadata().ok()?.len().min(SMALL);
-    // One allocation, so that no copy of a secret is left behind by a growing buffer; and no larger than it must be, since all
-    // of it is wiped, at every look.
+    // One allocation, so that a growing buffer leaves no copy of a secret behind; and no larger than it must be, since all of it is wiped,
+    // at every look.
     let mut content = Zeroizing::new(Vec::with_capacity(usize::try_from(length).ok()?.saturating_add(1)));
     file.take(length).read_to_end(&mut content).ok()?;
     Some(Sha256::digest(&*content).into())
 }
 
-/// Without waiting: what was a file a moment ago may be a pipe by now, and nobody would look at the files again.
+/// Opens without blocking: what was a file a moment ago may be a pipe by now, and nobody would look at the files again.
 #[cfg(unix)]
 fn open(path: &Path) -> std::io::Result<File> {
     use rustix::fs::{Mode, OFlags};
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
 
-    /// Its kind was looked at before: by now it may be another one.
+    /// Its kind was checked before: by now it may be another.
     #[test]
     fn a_pipe_that_takes_the_place_of_a_file_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();

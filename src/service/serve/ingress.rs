@@ -1,5 +1,5 @@
 //! The connection that agents reach: read eagerly, handed on at once.
-//! Never publishes anything on that connection, and never waits where it is read.
+//! Never publishes anything on that connection, and never blocks its reader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::nats::{Connection, Event, Handler, Message, OpenError, Options, Subje
 use crate::service::Outlet;
 use crate::wire::Delivery;
 
-/// The connection, and the work on what it has read.
+/// The connection, and the work on the messages that it has read.
 #[derive(Debug)]
 pub(super) struct Ingress {
     connection: Connection,
@@ -28,11 +28,11 @@ pub(super) struct Ingress {
     tidy: JoinSet<()>,
 }
 
-/// The queue group of every service: ADR-32's default, so that replicas written in another language join it.
+/// The queue group of every service: ADR-32's default, so that replicas written in other languages join it.
 const QUEUE_GROUP: &str = "q";
-/// How often what is no longer needed is let go of.
+/// How often outdated state is dropped.
 const TIDY: Duration = Duration::from_secs(60);
-/// How often calls under way are looked at: whether they may go on.
+/// How often calls under way are reviewed: whether they may go on.
 const LOOK: Duration = Duration::from_millis(250);
 
 impl Ingress {
@@ -66,9 +66,10 @@ impl Ingress {
         let Self { connection, mut work, reader, control: _control, tidy: _tidy } = self;
         let deadline = Instant::now() + limit;
         let finished = async {
-            // What callers say of their calls is heard until the last one has ended.
+            // Callers' control messages are heard until the last call has ended.
             connection.end_queues().await;
-            // Whoever hears of it subscribes again, and would come back here as long as the broker still chooses us.
+            // A caller whose subscription ends subscribes again, and would come back here as long as the broker still
+            // chose us.
             reader.shared.service.end_subscriptions();
             reader.intake.close();
             work.finished().await;
@@ -78,20 +79,20 @@ impl Ingress {
             return Ok(());
         }
         match work.give_up() {
-            // Only the broker was waited for, which did not say that nothing more is on the way.
+            // Only the broker's confirmation was missing that nothing more is on the way.
             0 => Ok(()),
             unfinished => Err(ServeError::Drain(unfinished)),
         }
     }
 }
 
-/// What the agents' connection hands its messages to. Nothing in here waits: the connection's own task calls it.
+/// Receives the messages of the agents' connection. Nothing in here waits: it runs in the connection's own task.
 #[derive(Debug)]
 struct Reader {
     shared: Arc<Shared>,
     intake: Intake,
     line: ControlLine,
-    /// Below which control lies.
+    /// The prefix of control subjects.
     prefix: String,
 }
 
@@ -110,17 +111,17 @@ impl Handler for Reader {
     }
 }
 
-/// The agents' connection. A header block that nobody can read is a message that is refused like any other.
+/// Opens the agents' connection. A message with an unreadable header block is refused like any other.
 async fn connect(shared: &Arc<Shared>, reader: Arc<Reader>) -> Result<Connection, ServeError> {
     let endpoint = shared.service.endpoint();
     let requests = Subject { subject: endpoint.subscription(), queue: Some(QUEUE_GROUP.to_owned()), a_second: None };
-    // Each replica for itself: only the one that runs a call can do what its caller says.
+    // Each replica subscribes for itself: only the one that runs a call can act on its control messages.
     let control = endpoint.control_subscriptions(&shared.replica);
     let control = control.into_iter().map(|subject| Subject { subject, queue: None, a_second: None });
     let subjects: Vec<Subject> = std::iter::once(requests).chain(control).collect();
     let names: Vec<String> = subjects.iter().map(|subject| subject.subject.clone()).collect();
     let options = Options {
-        // What is larger need not be held to be refused.
+        // A larger message need not be held in order to be refused.
         max_message: endpoint.max_message(),
         ..Options::new(&format!("{} {}", endpoint.audience(), shared.instance), subjects)
     };

@@ -1,4 +1,4 @@
-//! The frames of streams, out on the connection that agents cannot reach.
+//! Publishes the frames of streams on the connection that agents cannot reach.
 //! Never lets frames of one call overtake each other on a connection.
 
 use futures_util::FutureExt as _;
@@ -11,7 +11,7 @@ use crate::nats::PublishError;
 use crate::service::Outlet;
 use crate::wire::SealedFrame;
 
-/// Where frames leave for the bus.
+/// Publishes frames on the bus.
 #[derive(Debug)]
 pub(super) struct BusOutlet {
     pub(super) replica: Name,
@@ -24,10 +24,10 @@ impl Outlet for BusOutlet {
         &self.replica
     }
 
-    /// Waits for a connection for as long as it takes: the call ends before that, if nobody extends it.
+    /// Waits for a connection for as long as it takes: the call ends before that, unless somebody extends it.
     fn send<'a>(&'a self, frame: &'a SealedFrame) -> BoxFuture<'a, ()> {
         async move {
-            // Nearly always there is one, and it takes the frame at once.
+            // There is nearly always one, and it takes the frame at once.
             let session = self.sessions.borrow().clone();
             if let Some(session) = session
                 && frame.send(&session).await.is_ok()
@@ -46,7 +46,7 @@ impl Outlet for BusOutlet {
                     Err(PublishError::Gone) => {}
                     Ok(()) => return,
                     Err(error) => {
-                        // A caller can have a frame that is too large for another broker sent again.
+                        // A caller can ask again and again for a frame that is too large for another broker.
                         if let Some(suppressed) = self.lines.check() {
                             tracing::warn!(target: "sealwire::serve", %error, suppressed, "a frame was not sent");
                         }

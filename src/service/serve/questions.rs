@@ -1,5 +1,5 @@
-//! What this replica was asked and has not answered yet: other replicas' questions first, then `$SRV`.
-//! Never holds more than a few hundred kilobytes, whoever asks how often.
+//! The questions to this replica that are not answered yet: those of other replicas first, then `$SRV`.
+//! Never holds more than a few hundred kilobytes, no matter who asks how often.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::discovery::{Asker, Request};
 use crate::service::replicas::MOST;
 
-/// The questions, in two lines.
+/// The questions, in two queues.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     lines: Mutex<Lines>,
@@ -22,11 +22,11 @@ struct Lines {
     others: VecDeque<Request>,
 }
 
-/// How many questions on `$SRV` may wait. One has some 500 bytes at most, since its reply subject is bounded.
+/// How many questions on `$SRV` may wait. Each has at most about 500 bytes, since its reply subject is bounded.
 const OTHERS: usize = 256;
 
 impl Questions {
-    /// Into its line; `false` if there is no room.
+    /// Puts a question into its queue; `false` if there is no room.
     pub(super) fn push(&self, request: Request) -> bool {
         let mut lines = self.lines();
         let (line, most) = match request.asker() {
@@ -42,7 +42,7 @@ impl Questions {
         has_room
     }
 
-    /// Waits for the next one.
+    /// Waits for the next question.
     ///
     /// Cancel safety: nothing is lost.
     pub(super) async fn next(&self) -> Request {
@@ -100,7 +100,7 @@ mod tests {
         assert!(questions.push(other()) && questions.next().now_or_never().is_some());
     }
 
-    /// Whoever asks chooses where the answer is published, with the service's rights.
+    /// The asker chooses where the answer is published, with the service's permissions.
     #[test]
     fn each_asker_is_answered_where_it_may_listen_and_nowhere_else() {
         let tools = ["_INBOX.tools.1", "_INBOX.x"];

@@ -1,4 +1,4 @@
-//! Looks at the watched files for as long as a service is on the bus. The last good state stays in force.
+//! Polls the watched files for as long as a service is on the bus. The last good state stays in force.
 //! Never stays silent about a file that was refused.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::shared::{Interruption, Shared};
 use super::state::RefusedReload;
 use super::watched::{Polled, Watched};
 
-/// Looks at the watched files until it is aborted.
+/// Polls the watched files until it is aborted.
 pub(super) fn start(shared: Arc<Shared>) -> JoinHandle<()> {
     let watches = (0..shared.options.watched.len()).map(|position| watch(Arc::clone(&shared), position));
     let watches = futures_util::future::join_all(watches);
@@ -34,7 +34,7 @@ async fn watch(shared: Arc<Shared>, position: usize) {
         let polled = loop {
             tokio::select! {
                 polled = &mut poll => break polled,
-                // A file system that hangs is not one that can be read.
+                // A file system that hangs counts as one that cannot be read.
                 _ = ticks.tick() => outcome.close_if_due(&shared, watched),
             }
         };
@@ -53,12 +53,12 @@ async fn watch(shared: Arc<Shared>, position: usize) {
     }
 }
 
-/// What became of the polls of one [`Watched`].
+/// The results of polling one [`Watched`].
 struct Outcome {
     position: usize,
-    /// When what is in force was last seen to be what there is.
+    /// When the state in force was last seen to match the files.
     good: Instant,
-    /// What was logged last, and when.
+    /// What was last logged, and when.
     said: Option<(String, Instant)>,
 }
 
@@ -72,7 +72,7 @@ impl Outcome {
 
     fn refused(&mut self, shared: &Shared, watched: &Watched, reason: String) {
         self.enter(shared, watched, false);
-        // Tried every two seconds, said when it is new, and once a minute.
+        // Tried every two seconds; logged when it is new, and then once a minute.
         if self.said.as_ref().is_some_and(|(said, at)| *said == reason && at.elapsed() < Duration::from_secs(60)) {
             return;
         }
@@ -107,7 +107,7 @@ impl Outcome {
         });
     }
 
-    /// Changes what is refused, and lets the service refuse everything, or not, by what comes of it.
+    /// Changes the set of refused files, and makes the service refuse everything, or not, accordingly.
     fn update(&self, shared: &Shared, change: impl FnOnce(&mut BTreeMap<usize, RefusedReload>, usize)) {
         let mut refusals = shared.health.reloads.0.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut refusals, self.position);
@@ -117,5 +117,5 @@ impl Outcome {
     }
 }
 
-/// Why a service is interrupted that refuses everything.
+/// Why a service that refuses everything is interrupted.
 const CLOSED: &str = "a file that takes rights away could not be read for too long";

@@ -1,4 +1,4 @@
-//! What a service's tasks share, and what the connections tell it.
+//! What a service's tasks share, and what they learn from the connections.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -20,19 +20,19 @@ pub(super) struct Shared {
     pub(super) service: Service,
     pub(super) bus: BusConfig,
     pub(super) instance: String,
-    /// The instance, as callers address it.
+    /// The instance's name, by which callers address it.
     pub(super) replica: Name,
     pub(super) options: ServeOptions,
     pub(super) state: watch::Sender<State>,
     pub(super) started: time::OffsetDateTime,
     pub(super) health: Health,
-    /// Of what others can bring about at the connections.
+    /// Limits log lines about what others can cause at the connections.
     pub(super) lines: KeyedLogLimiter<(Link, &'static str)>,
     /// What would interrupt the service, whether it has started or not.
     pub(super) interruptions: Mutex<BTreeMap<Interruption, String>>,
 }
 
-/// The connections of a service, but its guard's.
+/// The connections of a service, except its guard's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Link {
     /// The one that agents reach.
@@ -50,7 +50,7 @@ impl Link {
     }
 }
 
-/// A task that is aborted with whoever holds this.
+/// A task that is aborted when this is dropped.
 #[derive(Debug)]
 pub(super) struct EndedWithUs(pub(super) JoinHandle<()>);
 
@@ -66,12 +66,12 @@ impl Shared {
         u64::try_from(self.started.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
     }
 
-    /// Where answers to this instance itself go: nobody else may publish there, nor hear what its guard is told.
+    /// Where answers to this instance go: nobody else may publish there, or hear what its guard is told.
     pub(super) fn inbox(&self) -> String {
         format!("{}.replica.{}", self.service.endpoint().service_inbox(), self.instance)
     }
 
-    /// A question is not answered, or more than one.
+    /// Records that a question, or more than one, is not answered.
     pub(super) fn unasked(&self) {
         self.health.unasked.fetch_add(1, Ordering::Relaxed);
         if let Some(suppressed) = self.lines.check(&(Link::Control, "questions")) {
@@ -79,7 +79,8 @@ impl Shared {
         }
     }
 
-    /// Why messages would be of no use at the moment, or that this is over. The state follows, once the service has started.
+    /// Sets why messages would be of no use at the moment, or that this is over. The state follows once the service has
+    /// started.
     pub(super) fn interrupt(&self, by: Interruption, reason: Option<String>) {
         let mut interruptions = self.interruptions.lock().unwrap_or_else(PoisonError::into_inner);
         match reason {
@@ -87,7 +88,7 @@ impl Shared {
             None => drop(interruptions.remove(&by)),
         }
         let now = in_force(&interruptions);
-        // Under the lock: two that change something must not overtake each other.
+        // Under the lock: two changes must not overtake each other.
         self.state.send_if_modified(|state| {
             let changes = matches!(state, State::Ready | State::Interrupted(_)) && *state != now;
             if changes {
@@ -103,7 +104,7 @@ impl Shared {
         self.state.send_replace(in_force(&interruptions));
     }
 
-    /// What happens to a connection.
+    /// Handles an event of a connection.
     pub(super) fn heard(&self, link: Link, event: nats::Event) {
         let name = link.as_str();
         match event {
@@ -128,7 +129,7 @@ impl Shared {
                     tracing::warn!(target: "sealwire::bus", connection = name, reason, suppressed, "not connected");
                 }
             }
-            // As many as the broker likes, and it may be others that bring it to.
+            // The broker can send any number of these, and others may cause it to.
             nats::Event::PublishForbidden(subject) | nats::Event::SubscribeForbidden(subject) => {
                 if let Some(suppressed) = self.lines.check(&(link, "forbidden")) {
                     let subject = crate::name::shown(&subject);
@@ -151,7 +152,7 @@ impl Shared {
     }
 }
 
-/// Hands on what the application tells of itself.
+/// Passes on what the application says about itself.
 pub(super) async fn follow(shared: Arc<Shared>) {
     let Some(mut told) = shared.options.interrupted.clone() else { return };
     loop {
@@ -163,7 +164,7 @@ pub(super) async fn follow(shared: Arc<Shared>) {
     }
 }
 
-/// What can interrupt a service. The first one is told.
+/// What can interrupt a service. Of several, the first is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Interruption {
     /// The connection that takes messages is lost.
@@ -178,5 +179,5 @@ fn in_force(interruptions: &BTreeMap<Interruption, String>) -> State {
     interruptions.values().next().map_or(State::Ready, |reason| State::Interrupted(reason.clone()))
 }
 
-/// Why a service is interrupted that connects anew.
+/// Why a service that reconnects is interrupted.
 const LOST: &str = "the connection to the broker is lost";

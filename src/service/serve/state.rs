@@ -1,4 +1,4 @@
-//! What can be seen of a service on a bus. Never a secret, and no text of a file.
+//! What can be observed of a service on a bus. Never a secret, and no text of a file.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -8,16 +8,16 @@ use std::time::SystemTime;
 #[cfg(doc)]
 use super::watched::Watched;
 
-/// In what state a service on a bus is.
+/// The state of a service on a bus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// Not yet taking messages, and why.
     Starting(String),
     /// Taking messages.
     Ready,
-    /// For the moment not taking messages, and why.
+    /// Of no use for the moment, and why: the connection is lost, everything is refused, or the application says so.
     Interrupted(String),
-    /// Finishing what was accepted.
+    /// Finishing accepted work.
     Draining,
     /// Done.
     Stopped,
@@ -37,15 +37,16 @@ impl State {
     }
 }
 
-/// What happened to the connections, all of which only grow, and the files that cannot be read.
+/// What happened to the connections, in counts that only grow, and which files cannot be read.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// How often a connection to the broker was made again after it was lost.
+    /// How often a lost connection to the broker was re-established.
     pub reconnected: AtomicU64,
-    /// Questions of other replicas and on `$SRV` that were not answered, because too many waited. Of those that the
-    /// broker kept to itself, one is counted for each subject and second.
+    /// Questions from other replicas and on `$SRV` that were not answered because too many waited. Of those that the
+    /// broker held back, one is counted for each subject and second.
     pub unasked: AtomicU64,
-    /// Messages for which the queue had no room, or not for this agent; as far as hints go, they were answered with one.
+    /// Messages for which the queue had no room, or not for this agent; as far as the rate of hints allows, they were
+    /// answered with one.
     pub shed: AtomicU64,
     /// Answers that could not be published.
     pub unsent: AtomicU64,
@@ -54,8 +55,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// The watched files whose present state is refused. What was read of them before is in force, unless they have
-    /// closed the service.
+    /// The watched files whose present state is refused. Their previous state is in force, unless they have closed the
+    /// service.
     #[must_use]
     pub fn refused_reloads(&self) -> Vec<RefusedReload> {
         self.reloads.list()
@@ -66,9 +67,10 @@ impl Health {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RefusedReload {
-    /// Which: `key ring`, `denylist`, `token keys`, `service key` or `policy`, or an application's own.
+    /// Which files: `key ring`, `denylist`, `token keys`, `service key` or `policy`, or a name of the application's
+    /// own.
     pub what: &'static str,
-    /// When they were refused for the first time since they were last in force.
+    /// When they were first refused since they were last in force.
     pub since: SystemTime,
     /// Whether the service refuses everything until they can be read.
     pub closed: bool,

@@ -1,5 +1,6 @@
-//! Control of calls under way, from its arrival to its effect: it waits in its agent's line, and is judged in turn.
-//! Never keeps what names no call of this replica, and never judges two messages of one agent at a time.
+//! Control of calls under way, from arrival to effect: a control message waits in its agent's queue, and is judged in
+//! turn.
+//! Never keeps a message that names no call of this replica, and never judges two messages of one agent at a time.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,7 @@ use crate::service::control::Wanted;
 use crate::service::fair::{Bounds, FairQueue, Next};
 use crate::wire::Delivery;
 
-/// The tasks that judge control. They end with this.
+/// The tasks that judge control messages. They end with this.
 #[derive(Debug)]
 pub(super) struct StreamControl {
     line: ControlLine,
@@ -22,7 +23,7 @@ pub(super) struct StreamControl {
     workers: JoinSet<()>,
 }
 
-/// Where control is handed in.
+/// Takes control messages in.
 #[derive(Debug, Clone)]
 pub(super) struct ControlLine(Arc<Line>);
 
@@ -36,13 +37,14 @@ struct Line {
 #[derive(Debug)]
 struct Waiting<T> {
     queue: Mutex<FairQueue<T>>,
-    /// Something may be taken out of the queue.
+    /// Notified when something may be taken out of the queue.
     wake: Notify,
 }
 
-/// With two, an agent has one judged at a time, see [`FairQueue::next`], so that what belongs together stays in order.
+/// With two workers, an agent has one message judged at a time, see [`FairQueue::next`], so that its messages stay in
+/// order.
 const WORKERS: usize = 2;
-/// How many may wait, and their bytes: a message for each stream of a replica many times over.
+/// How many messages may wait, and their bytes: one for each stream of a replica many times over.
 const WAITING: usize = 8_192;
 const BYTES: usize = 16 << 20;
 
@@ -63,7 +65,7 @@ impl StreamControl {
 }
 
 impl ControlLine {
-    /// Into the line of its agent, if it is about a call that is under way and there is room.
+    /// Puts a message into its agent's queue, if it is about a call under way and there is room.
     pub(super) fn offer(&self, delivery: Delivery) {
         let Self(line) = self;
         let Some(wanted) = line.service.wanted(&delivery) else { return };
@@ -101,7 +103,7 @@ impl<T> Waiting<T> {
             {
                 let mut queue = self.queue();
                 if let Some(next) = queue.next() {
-                    // Two that came at once wake one worker.
+                    // Two items that came at once may have woken one worker only.
                     if queue.waiting() > 0 {
                         self.wake.notify_one();
                     }
@@ -116,7 +118,7 @@ impl<T> Waiting<T> {
     fn done(&self, agent: &Name, bytes: usize) {
         let mut queue = self.queue();
         queue.done(agent, bytes);
-        // Others of this agent may go on.
+        // Other messages of this agent may go on.
         if queue.waiting() > 0 {
             self.wake.notify_one();
         }
@@ -129,7 +131,7 @@ impl<T> Waiting<T> {
 }
 
 impl Line {
-    /// One worker.
+    /// The loop of one worker.
     async fn work(self: Arc<Self>) {
         loop {
             let Next { agent, bytes, item: (wanted, delivery) } = self.waiting.next().await;
@@ -140,7 +142,7 @@ impl Line {
                 tracing::error!(target: "sealwire::serve", "control was given up because of a panic: report it");
             }
             self.waiting.done(&agent, bytes);
-            // Judging seldom waits for anything.
+            // Judging seldom waits, so other tasks would not get a turn.
             tokio::task::yield_now().await;
         }
     }
@@ -151,12 +153,12 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
 
-    /// SPEC.md §25: one that takes long holds up nobody else.
+    /// SPEC.md §25: a message that takes long holds up nobody else.
     #[tokio::test]
     async fn control_that_came_at_once_wakes_both_workers() {
         let waiting = Waiting::new(Bounds { waiting: 8, running: WORKERS, bytes: 1_000 });
         let name = |text| Name::new(text).unwrap();
-        // Neither worker sleeps yet: both have just seen that there is nothing.
+        // Neither worker sleeps yet: both have just seen that the queue is empty.
         assert!(waiting.push(name("ann"), 1, 1) && waiting.push(name("bob"), 2, 1));
         // The first one goes to sleep, is woken, and takes what it finds; the second one goes to sleep.
         waiting.wake.notified().await;

@@ -14,12 +14,12 @@ use crate::policy::{Finding, PolicyStore, Reload};
 
 /// Files or folders, and what to do when they change.
 ///
-/// They are looked at, not subscribed to: notifications miss changes on network file systems and behind the symbolic
-/// links that container platforms swap. Each is looked at by itself on a thread for blocking work: one that takes long, or
-/// hangs, holds up neither messages nor the others.
+/// They are polled, not subscribed to: notifications miss changes on network file systems and behind the symbolic links
+/// that container platforms swap. Each is polled by itself on a thread for blocking work: one that takes long, or hangs,
+/// holds up neither messages nor the others.
 ///
-/// What is refused is tried again as soon as anything about the files changes, their modes and owners included, and every
-/// two seconds: a network file system may have failed for a moment. [`Health::refused_reloads`](super::Health) names it.
+/// Refused files are tried again as soon as anything about them changes, modes and owners included, and every two
+/// seconds: a network file system may have failed for a moment. [`Health::refused_reloads`](super::Health) names them.
 /// Files that look different each time are tried after five seconds.
 pub struct Watched {
     pub(super) name: &'static str,
@@ -33,11 +33,11 @@ pub(super) type Poll = dyn Fn(&Service) -> Polled + Send + Sync;
 
 /// What a poll found.
 pub(super) enum Polled {
-    /// The files that are in force.
+    /// The files are the ones in force.
     InForce,
-    /// Something else, which is not tried now: it may still be written, or was refused a moment ago.
+    /// The files differ, but are not tried now: they may still be being written, or were refused a moment ago.
     Waiting,
-    /// They are in force since now; a line for the log.
+    /// They are in force as of now; a line for the log.
     Applied(String),
     /// They cannot be used, and why.
     Refused(String),
@@ -47,9 +47,9 @@ pub(super) enum Polled {
 const RETRY: Duration = Duration::from_secs(2);
 
 impl Watched {
-    /// Watches `paths` (folders with everything in them). Make it before the files are read for the first time: a change
-    /// from now on is seen. `apply` reads them and exchanges what it makes of them in the
-    /// service; it returns one line for the log, or why it refused, in which case it has changed nothing.
+    /// Watches `paths` (folders with everything in them). Create this before the files are read for the first time: a
+    /// change from now on is seen. `apply` reads them and puts the result in force in the service; it returns one line
+    /// for the log, or why it refused, in which case it has changed nothing.
     pub fn new(
         name: &'static str,
         paths: Vec<PathBuf>,
@@ -80,17 +80,17 @@ impl Watched {
         Self { name, paths, poll: Box::new(poll), closes_after: None }
     }
 
-    /// If the files could not be read for this long, the service refuses everything until they can. For files that take
-    /// rights away: whoever keeps them from being read must not thereby keep a right.
+    /// If the files cannot be read for this long, the service refuses everything until they can. For files that take
+    /// rights away: nobody must be able to keep a right by keeping them from being read.
     #[must_use]
     pub fn closes_after(mut self, bound: Option<Duration>) -> Self {
         self.closes_after = bound;
         self
     }
 
-    /// Watches the folder of policies that the service has been built with, as [`PolicyStore`] does: by its content, so
-    /// that no change is missed and what is put in force is what has settled. What others than `trust` says could have
-    /// written is refused.
+    /// Watches the folder of policies that the service was built with, as [`PolicyStore`] does: by its content, so that
+    /// no change is missed and only a settled state is put in force. Files that others than `trust` permits could have
+    /// written are refused.
     pub fn policy(folder: PathBuf, trust: FileTrust) -> Self {
         let store = OnceLock::new();
         let (paths, started) = (vec![folder.clone()], Instant::now());
@@ -98,7 +98,7 @@ impl Watched {
         let poll = move |service: &Service| {
             let store = store.get_or_init(|| PolicyStore::resume(&folder, service.policy()).believing(trust.clone()));
             match store.poll(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)) {
-                // The store compares what it reads, errors included, and what is refused depends on nothing else.
+                // The store compares what it reads, errors included, and a refusal depends on nothing else.
                 Reload::Unchanged if refused.load(Ordering::Relaxed) => Polled::Waiting,
                 Reload::Unchanged => Polled::InForce,
                 Reload::Waiting => Polled::Waiting,
@@ -130,15 +130,15 @@ impl fmt::Debug for Watched {
 
 /// What was seen of the files.
 struct Seen {
-    /// When they were put in force.
+    /// What they looked like when they were put in force.
     applied: Fingerprint,
-    /// When they were refused, if that is the last thing that happened to them.
+    /// What they looked like when they were refused, and when, if that is the last thing that happened to them.
     refused: Option<(Fingerprint, Duration)>,
-    /// Since then, if they differ.
+    /// What they look like since then, if they differ.
     changed: Settling<Fingerprint>,
 }
 
-/// What to do about what is seen now.
+/// What to do about the files as they look now.
 #[derive(Debug, PartialEq, Eq)]
 enum Judged {
     InForce,

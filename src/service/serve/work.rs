@@ -1,5 +1,5 @@
-//! From a message that has arrived to its answer: it waits in its agent's line, is proved in turn, and then handled.
-//! Never works on more unproved messages at a time than there are processors: a flood of them costs its sender's turn.
+//! From a message's arrival to its answer: it waits in its agent's queue, is proved in turn, and then handled.
+//! Never proves more messages at a time than there are processors, or two: a flood of them costs its sender's turn.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,26 +17,26 @@ use crate::service::fair::{Bounds, FairQueue, Next};
 use crate::service::{Frames, Outlet, Proved};
 use crate::wire::{Delivery, Sealed};
 
-/// The tasks that prove messages, and what is under way.
+/// The tasks that prove messages, and the work under way.
 #[derive(Debug)]
 pub(super) struct Work {
     state: Arc<WorkState>,
     workers: Vec<JoinHandle<()>>,
 }
 
-/// Where arrived messages are handed in. Once it is dropped, what waits is worked off and nothing new is taken.
+/// Takes arrived messages in. Once it is dropped, waiting messages are worked off and no new ones are accepted.
 #[derive(Debug)]
 pub(super) struct Intake(Arc<WorkState>);
 
-/// Where all work happens.
+/// What all of this work shares.
 struct WorkState {
     shared: Arc<Shared>,
     answers: Answers,
     outlet: Arc<dyn Outlet>,
     queue: Mutex<Queue>,
-    /// Something may be taken out of the queue.
+    /// Notified when something may be taken out of the queue.
     wake: Notify,
-    /// Nothing is under way.
+    /// Notified when nothing is under way.
     idle: Notify,
 }
 
@@ -48,8 +48,8 @@ struct Queue {
     is_closed: bool,
 }
 
-/// How long messages are proved before other tasks get their turn: some twenty with HMAC proofs, and a few milliseconds at most, for one of
-/// the largest size.
+/// How long messages are proved before other tasks get their turn: about twenty with HMAC proofs, or one of the largest size, which takes a
+/// few milliseconds at most.
 const TURN: Duration = Duration::from_micros(100);
 
 impl Queue {
@@ -59,7 +59,7 @@ impl Queue {
     }
 }
 
-/// A message's place among the work under way; its end gives it back.
+/// A message's place among the work under way; dropping it gives the place back.
 struct WorkPermit {
     state: Arc<WorkState>,
     agent: Name,
@@ -68,8 +68,8 @@ struct WorkPermit {
 }
 
 impl WorkPermit {
-    /// The call goes on as a stream, of which there is a bound of its own: others may be handled in its place. It is still
-    /// waited for.
+    /// The call goes on as a stream, and streams have a bound of their own: others may be handled in its place. Draining
+    /// still waits for it.
     fn leave(&self) {
         let mut queue = self.state.queue();
         if !self.is_stream.swap(true, Ordering::Relaxed) {
@@ -100,7 +100,8 @@ impl Work {
         (Self { state: Arc::clone(&state), workers }, Intake(state))
     }
 
-    /// Waits until nothing waits and nothing is under way. Never, unless the [`Intake`] is dropped.
+    /// Waits until nothing waits and nothing is under way. Does not complete before the [`Intake`] is closed or
+    /// dropped.
     pub(super) async fn finished(&mut self) {
         for worker in &mut self.workers {
             drop(worker.await);
@@ -114,7 +115,7 @@ impl Work {
         }
     }
 
-    /// Gives up what is not finished: how many messages that is.
+    /// Gives up what is not finished, and returns how many messages that is.
     pub(super) fn give_up(self) -> usize {
         for worker in &self.workers {
             worker.abort();
@@ -124,22 +125,21 @@ impl Work {
     }
 }
 
-/// How many messages are proved at a time. That is computing and hardly any waiting, so more tasks than processors would
-/// only let more of a flood in before the next turn; two, so that one that waits for its turn at an Ed25519 check does not
-/// hold up everybody.
+/// How many messages are proved at a time. Proving is computing and hardly any waiting, so more tasks than processors
+/// would only let in more of a flood before the next turn. At least two, so that one that waits for its turn at an Ed25519
+/// check does not hold up everybody.
 fn provers() -> usize {
     std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2))
 }
 
 impl Intake {
-    /// Into the line of its agent, or, if there is no room, a hint back. The lines are the only place where a message
-    /// waits.
+    /// Puts a message into its agent's queue, or answers with a hint if there is no room. Messages wait nowhere else.
     pub(super) fn offer(&self, delivery: Delivery) {
         let Self(state) = self;
         let service = &state.shared.service;
         let endpoint = service.endpoint();
         let bytes = delivery.len();
-        // What is nobody's, or above some limit of size, does not wait for being refused.
+        // A message of no agent, or above a limit of size, does not wait in order to be refused.
         let agent = endpoint.agent_of(delivery.subject()).filter(|_| bytes <= endpoint.max_message());
         let refused = match agent {
             None => delivery,
@@ -154,7 +154,7 @@ impl Intake {
             }
         };
         if let Some(hint) = service.shed(refused) {
-            // The rate of hints bounds how many of these there are.
+            // The rate of hints bounds how many of these tasks there are.
             let answers = state.answers.clone();
             tokio::spawn(async move { answers.send(hint).await });
         }
@@ -162,7 +162,7 @@ impl Intake {
 }
 
 impl Intake {
-    /// Takes nothing more; what waits is worked off.
+    /// Accepts nothing more; what waits is worked off.
     pub(super) fn close(&self) {
         self.0.queue().is_closed = true;
         self.0.wake.notify_waiters();
@@ -187,19 +187,19 @@ impl WorkState {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One worker: the next message, until there is none and none will come.
+    /// One worker: takes message after message, until there is none and none will come.
     async fn prove(self: Arc<Self>) {
         let mut since = Instant::now();
         while let Some((delivery, permit)) = self.next().await {
             let service = &self.shared.service;
             match AssertUnwindSafe(service.prove(delivery)).catch_unwind().await {
                 Ok(Err(None)) => drop(permit),
-                // Whatever may wait, for the guard, a method or the broker, does so in a task of its own.
+                // Anything that may wait, for the guard, a method or the broker, does so in a task of its own.
                 Ok(outcome) => drop(tokio::spawn(Arc::clone(&self).finish(outcome, permit))),
                 Err(_panic) => self.report_panic(),
             }
-            // Proving seldom waits for anything, so the runtime would not get to do anything else. Not after each message: what is
-            // proved in a row is answered in a row, and then written at once.
+            // Proving seldom waits for anything, so the runtime would not get to do anything else. Not after each message: messages proved
+            // in a row are answered in a row, and then written at once.
             if since.elapsed() >= TURN {
                 tokio::task::yield_now().await;
                 since = Instant::now();
@@ -222,7 +222,7 @@ impl WorkState {
                     ));
                 }
                 if queue.is_closed && queue.fair.waiting() == 0 {
-                    // The others may sleep over messages that were just taken out.
+                    // The other workers may be waiting for messages that were just taken out.
                     self.wake.notify_waiters();
                     return None;
                 }
@@ -234,7 +234,7 @@ impl WorkState {
     async fn finish(self: Arc<Self>, proved: Result<Proved, Option<Sealed>>, permit: WorkPermit) {
         let answer = match proved {
             Err(answer) => answer,
-            // A panic in a method is answered where it happens. One in our own code must at least not pass in silence.
+            // A panic in a method is answered where it happens. One in our own code must at least be reported.
             Ok(proved) => {
                 let opened = || permit.leave();
                 let frames = Frames { outlet: &self.outlet, opened: &opened };

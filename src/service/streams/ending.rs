@@ -1,4 +1,4 @@
-//! Why a call ends before its method does, and with what a subscription ends then.
+//! Why a call ends before its method does, and what a subscription then ends with.
 
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -14,25 +14,25 @@ pub enum Ending {
     /// The key, the token or the subject was revoked, or the token has expired.
     #[error("the key or the token of the call is no longer valid")]
     Unauthenticated,
-    /// A newer policy, or the roles of a newer token, do not allow it.
+    /// A newer policy, or the roles of a newer token, do not allow it any more.
     #[error("no longer allowed by the policy")]
     Denied,
     /// Frames were not acknowledged for too long.
     #[error("frames were not acknowledged for too long")]
     Stalled,
-    /// What may have been revoked cannot be known at the moment.
+    /// What may have been revoked is not known at the moment.
     #[error("nothing is admitted: a key ring or denylist could not be read for too long")]
     Suspended,
     /// There is no room to hold a large result while it is sent.
     #[error("no room to hold the result while it is sent")]
     NoRoom,
-    /// The service stops. Only subscriptions end for it.
+    /// The service stops. Only subscriptions end because of that.
     #[error("the service stops")]
     Draining,
 }
 
 impl Ending {
-    /// What a record of decisions calls it.
+    /// Its name in a record of decisions.
     pub(in crate::service) fn label(self) -> &'static str {
         match self {
             Self::Cancelled => "cancelled",

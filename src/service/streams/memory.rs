@@ -1,5 +1,6 @@
-//! How much all streams of a replica hold together, by agent; and all attachments, in an account of their own. Counts only.
-//! Never lets one agent take the last of it: one may have more only if it then holds no more than what is left free.
+//! How much all streams of a replica hold together, by agent; and, in an account of their own, all attachments. Only
+//! counts.
+//! Never lets one agent take the last of it: an agent may take more only if it then holds no more than what is left free.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,12 +9,12 @@ use tokio::sync::Notify;
 
 use crate::name::Name;
 
-/// The bytes that are kept for frames nobody has acknowledged, or for attachments.
+/// The bytes kept for unacknowledged frames, or for attachments.
 #[derive(Debug)]
 pub(in crate::service) struct FrameMemory {
     bound: usize,
     held: Mutex<Held>,
-    /// Something was given back.
+    /// Notified when something was given back.
     freed: Notify,
 }
 
@@ -29,11 +30,11 @@ impl FrameMemory {
         Self { bound, held: Mutex::default(), freed: Notify::new() }
     }
 
-    /// Takes `bytes` for `agent`, if it may have as much.
+    /// Takes `bytes` for `agent`, if it may have that much.
     pub(in crate::service) fn try_take(&self, agent: &Name, bytes: usize) -> bool {
         let mut held = self.held();
         let own = held.agents.get(agent).copied().unwrap_or(0);
-        // Measured with it taken: else one that is large takes all that is left.
+        // Measured as if they were taken: otherwise one large request could take all that is left.
         let (own, total) = (own.saturating_add(bytes), held.total.saturating_add(bytes));
         let may = own <= self.bound.saturating_sub(total);
         if may {
@@ -56,14 +57,14 @@ impl FrameMemory {
         held.agents.get(agent).is_some_and(|own| *own > self.bound.saturating_sub(held.total))
     }
 
-    /// What was taken as `before` bytes turned out to be `after`. More than there is, for what a stream cannot end without.
+    /// Replaces `before` bytes that were taken with `after`. May exceed the bound, for what a stream cannot end without.
     pub(super) fn correct(&self, agent: &Name, before: usize, after: usize) {
         let mut held = self.held();
         held.remove(agent, before);
         held.add(agent, after);
     }
 
-    /// Is told when there is more room.
+    /// Notified when there is more room.
     pub(in crate::service) fn freed(&self) -> &Notify {
         &self.freed
     }

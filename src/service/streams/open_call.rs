@@ -1,5 +1,5 @@
 //! One call under way: what can end it, until when it runs, and what its caller has shown since.
-//! Never takes control that is not newer than all before it.
+//! Never accepts a control message that is not newer than all before it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,32 +21,32 @@ use crate::wire::{ControlOp, Nonce};
 /// One call under way, or one whose last frames may still be asked for.
 #[derive(Debug)]
 pub(in crate::service) struct OpenCall {
-    /// With the agent it names the message.
+    /// Identifies the message, together with the agent.
     nonce: Nonce,
-    /// The digest of the request's proof; `None` for what nobody can control, since it has no answer.
+    /// The digest of the request's proof; `None` for a message that has no answer, and so cannot be controlled.
     request: Option<[u8; 32]>,
     shown: Mutex<Shown>,
     deadline_ms: AtomicU64,
-    /// No lease reaches beyond this.
+    /// No lease extends beyond this.
     latest_ms: AtomicU64,
     deadline_moved: Notify,
     ending: OnceLock<Ending>,
-    /// Its message is answered, or given up.
+    /// Its message has been answered, or given up.
     is_over: AtomicBool,
-    /// It has an ending, or is over.
+    /// Notified when it has an ending, or is over.
     ended: Notify,
-    /// The method has asked whether the call was cancelled.
+    /// The method has asked whether the call is cancelled.
     is_watched: AtomicBool,
-    /// The method was told that nobody waits for it: what it says from then on may be for that reason.
+    /// The method was told that nobody waits for it: what it returns after that may reflect it.
     has_noticed: AtomicBool,
     is_subscription: AtomicBool,
     asks: Mutex<Option<Arc<Asked>>>,
     judged: Mutex<Option<Revision>>,
-    /// The last decision about it that was recorded, if its end is to be recorded, too.
+    /// The last recorded decision about it, if its end is to be recorded, too.
     recorded: Mutex<Option<Box<DecisionRecord>>>,
-    /// Apart: few calls have some, and they are most of what there is.
+    /// Boxed: few calls have frames, and they are most of its size.
     frames: OnceLock<Box<FrameWriter>>,
-    /// Control messages that wait.
+    /// Waiting control messages.
     waiting: AtomicUsize,
     /// Questions that wait for room or for their answer.
     asking: AtomicUsize,
@@ -55,7 +55,7 @@ pub(in crate::service) struct OpenCall {
     answer_limit: usize,
 }
 
-/// What the call asked for, for deciding it again.
+/// What the call asked for, to decide it again.
 #[derive(Debug)]
 pub(in crate::service) struct Asked {
     pub(in crate::service) method: Arc<str>,
@@ -74,9 +74,9 @@ struct Shown {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::service) enum Controlled {
     Done,
-    /// Its counter is not above all before it.
+    /// Its counter is not above those of all before it.
     Old,
-    /// It speaks of frames or questions that there never were, or comes too often.
+    /// It refers to frames or questions that never existed, or comes too often.
     Void,
 }
 
@@ -84,7 +84,7 @@ pub(in crate::service) enum Controlled {
 const MAX_WAITING: usize = 32;
 /// How many questions to the caller may be open at a time.
 const MAX_ASKED: usize = 16;
-/// The furthest that a lease reaches, in milliseconds.
+/// The furthest that a lease extends, in milliseconds.
 const MAX_LEASE_MS: u64 = 600_000;
 
 impl OpenCall {
@@ -134,33 +134,33 @@ impl OpenCall {
         self.answer_limit
     }
 
-    /// From now on it answers with frames, if it needs any.
+    /// From now on, the call answers with frames if it needs any.
     pub(in crate::service) fn answer_with(&self, writer: FrameWriter) -> &FrameWriter {
         self.frames.get_or_init(|| Box::new(writer))
     }
 
-    /// Its frames, if its caller takes any.
+    /// Its frames, if its caller accepts any.
     pub(in crate::service) fn frames(&self) -> Option<&FrameWriter> {
         self.frames.get().map(|frames| &**frames)
     }
 
-    /// What was decided about it, and under which revision of the policy.
+    /// Keeps what the call asked for, and the policy revision under which that was decided.
     pub(in crate::service) fn asks_for(&self, asked: Asked, revision: &Revision) {
         *lock(&self.asks) = Some(Arc::new(asked));
         self.judged_under(revision);
     }
 
-    /// `None` before it was decided for the first time, and once it is over.
+    /// `None` before it is decided for the first time, and once it is over.
     pub(in crate::service) fn asked(&self) -> Option<Arc<Asked>> {
         lock(&self.asks).clone()
     }
 
-    /// A decision about it was recorded, and its end will be.
+    /// Keeps a recorded decision about it, so that its end will be recorded, too.
     pub(in crate::service) fn records_end_of(&self, record: DecisionRecord) {
         *lock(&self.recorded) = Some(Box::new(record));
     }
 
-    /// The last decision that was recorded, once.
+    /// Takes the last recorded decision, once.
     pub(in crate::service) fn take_recorded(&self) -> Option<Box<DecisionRecord>> {
         lock(&self.recorded).take()
     }
@@ -174,7 +174,7 @@ impl OpenCall {
         lock(&self.judged).as_ref() == Some(revision)
     }
 
-    /// The caller and the token, as they were shown last, and the highest counter.
+    /// The caller and the token, as last shown, and the highest counter.
     pub(in crate::service) fn shown(&self) -> (Arc<Caller>, ShownToken, u64) {
         let shown = lock(&self.shown);
         (Arc::clone(&shown.caller), shown.token.clone(), shown.counter)
@@ -185,7 +185,7 @@ impl OpenCall {
         self.deadline_ms.load(Ordering::Relaxed).min(self.latest_ms.load(Ordering::Relaxed))
     }
 
-    /// The deadline, which can only be moved to earlier times from now on.
+    /// The deadline, which from now on can only be moved to earlier times.
     pub(in crate::service) fn freeze_deadline(&self) -> u64 {
         let deadline_ms = self.deadline_ms();
         self.latest_ms.fetch_min(deadline_ms, Ordering::Relaxed);
@@ -214,7 +214,7 @@ impl OpenCall {
     pub(in crate::service) fn end(&self, ending: Ending) {
         if self.ending.set(ending).is_ok() {
             self.ended.notify_waiters();
-            // Nobody waits for them any more.
+            // Nobody waits for the answers any more.
             lock(&self.asked).clear();
         }
     }
@@ -223,7 +223,7 @@ impl OpenCall {
         self.ending.get().copied()
     }
 
-    /// Its message is answered, or given up. What the application keeps of it holds nothing any more but its caller and itself.
+    /// Its message has been answered, or given up. What the application keeps of it then holds nothing but its caller and itself.
     pub(super) fn close(&self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.ended.notify_waiters();
@@ -236,7 +236,7 @@ impl OpenCall {
         self.ending().is_some() || self.is_over.load(Ordering::SeqCst)
     }
 
-    /// Whether it may be answered with frames, and has neither ended nor said its last word.
+    /// Whether it may be answered with frames, and has neither ended nor sent its last frame.
     pub(super) fn is_running_stream(&self) -> bool {
         !self.is_over() && self.frames().is_some_and(|frames| !frames.is_ended())
     }
@@ -267,7 +267,7 @@ impl OpenCall {
         }
     }
 
-    /// The method wants to know when the call is ended: it gets the time to.
+    /// The method wants to know when the call is ended, and gets time to react.
     pub(in crate::service) fn watch(&self) {
         self.is_watched.store(true, Ordering::Relaxed);
     }
@@ -285,7 +285,7 @@ impl OpenCall {
         self.has_noticed.load(Ordering::SeqCst)
     }
 
-    /// It goes on until somebody ends it.
+    /// Marks it as one that goes on until somebody ends it.
     pub(in crate::service) fn is_a_subscription(&self) {
         self.is_subscription.store(true, Ordering::Relaxed);
     }
@@ -294,7 +294,7 @@ impl OpenCall {
         self.is_subscription.load(Ordering::Relaxed)
     }
 
-    /// A place for a control message that waits; `false` if there is none.
+    /// Takes a place for a waiting control message; `false` if there is none.
     pub(in crate::service) fn may_wait(&self) -> bool {
         let more = |waiting| (waiting < MAX_WAITING).then_some(waiting + 1);
         self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
@@ -306,7 +306,7 @@ impl OpenCall {
         let _ = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// A place for one more question, which may wait for room before it is asked; `None` if as many are open as may.
+    /// A place for one more question, which may wait for room before it is asked; `None` if no more may be open.
     pub(in crate::service) fn may_ask(&self) -> Option<Asking<'_>> {
         let more = |asking| (asking < MAX_ASKED).then_some(asking + 1);
         self.asking.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok().map(|_| Asking(self))
@@ -316,7 +316,7 @@ impl OpenCall {
     pub(in crate::service) fn ask(&self, question: String) -> Option<oneshot::Receiver<Bytes>> {
         let mut asked = lock(&self.asked);
         asked.retain(|_, answer| !answer.is_closed());
-        // INVARIANT: whoever asks has a place, so what is left is bounded by these.
+        // INVARIANT: whoever asks has a place, so the places bound what is left.
         if self.is_over() {
             return None;
         }
@@ -325,7 +325,7 @@ impl OpenCall {
         Some(receiver)
     }
 
-    /// Does what its caller asks for. `issued_at` is when that was signed, in seconds since the Unix epoch.
+    /// Does what its caller asks for. `issued_at` is when the caller signed that, in seconds since the Unix epoch.
     pub(in crate::service) fn control(
         &self,
         (caller, token): (Arc<Caller>, ShownToken),
@@ -369,7 +369,7 @@ impl OpenCall {
     }
 }
 
-/// The place of a question; its end gives it back.
+/// The place of a question; dropping it gives it back.
 #[derive(Debug)]
 pub(in crate::service) struct Asking<'c>(&'c OpenCall);
 

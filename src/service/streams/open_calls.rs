@@ -1,5 +1,5 @@
-//! Which calls are under way, by their caller and the nonce of their message.
-//! Never holds more than the bounds of work under way, and the ended ones only for as long as their frames may be wanted.
+//! The calls under way, by their caller and the nonce of their message.
+//! Never holds more than the bounds of work under way, and ended calls only for as long as their frames may be wanted.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,13 +19,14 @@ use crate::wire::Nonce;
 /// The bounds of calls that may be answered with frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamLimits {
-    /// How many of one agent's are under way at a time; 64. Of one that it acts for, fewer than it has free.
+    /// How many of one agent's streams are under way at a time; 64. A subject that it acts for may have one more only
+    /// while it has fewer than the agent has free.
     pub per_agent: usize,
-    /// How many are under way in this replica; 1,024. An agent may have one more only while it has fewer than are free. They
-    /// count here and nowhere else: an idle subscription takes the place of no other call.
+    /// How many are under way in this replica; 1,024. An agent may have one more only while it has fewer than are free.
+    /// Streams count here and nowhere else: an idle subscription takes no other call's place.
     pub in_all: usize,
-    /// The bytes of their requests, and of frames which nobody has acknowledged, of all streams together; 64 MiB. An agent may
-    /// have more kept only if it then has no more than what is left free. One stream has at most 1 MiB of frames.
+    /// Bytes of their requests, and of unacknowledged frames, of all streams together; 64 MiB. An agent may have more kept only if it then
+    /// has no more than what is left free. One stream has at most 1 MiB of frames.
     pub bytes: usize,
     /// The largest response that is sent in pieces, in bytes; 16 MiB.
     pub response: usize,
@@ -37,7 +38,7 @@ impl Default for StreamLimits {
     }
 }
 
-/// Which call.
+/// Identifies a call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::service) struct CallKey {
     pub(in crate::service) agent: Name,
@@ -51,15 +52,16 @@ pub(in crate::service) struct OpenCalls {
     memory: Arc<FrameMemory>,
     resends: Arc<Resends>,
     state: Mutex<State>,
-    /// Frames of ended calls on their way once more; they end with this. At most five of each: see `FrameWriter::again`.
+    /// Tasks that send frames of ended calls again; they end with this. At most five for each call: see
+    /// `FrameWriter::again`.
     tails: Mutex<JoinSet<()>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// INVARIANT: work under way, and `tails`.
+    /// INVARIANT: the work under way, and `tails`.
     calls: HashMap<CallKey, Arc<OpenCall>>,
-    /// INVARIANT: only agents that have some of either.
+    /// INVARIANT: only agents that have streams or tails.
     agents: HashMap<Name, Own>,
     all_streams: usize,
     /// Ended streams, oldest first, and until when they are kept.
@@ -74,26 +76,26 @@ struct Own {
     tails: usize,
 }
 
-/// Why a call is not taken.
+/// Why a call is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::service) enum Refused {
     /// A call with this nonce is still under way.
     Known,
-    /// As many streams as may, or as many bytes of requests and frames.
+    /// There are as many streams as allowed, or as many bytes of requests and frames.
     Full,
 }
 
-/// The place of a call under way. When it is dropped the call is over, whether it was answered or given up.
+/// The place of a call under way. Once this is dropped, the call is over, whether it was answered or given up.
 #[derive(Debug)]
 pub(in crate::service) struct OpenSlot {
     calls: Arc<OpenCalls>,
     call: Arc<OpenCall>,
-    /// `None` for what has no answer: nobody can say anything about it.
+    /// `None` for a message that has no answer, and so cannot be controlled.
     key: Option<CallKey>,
     is_stream: bool,
-    /// Whom its agent acts for.
+    /// The subject that its agent acts for.
     subject: Option<u64>,
-    /// Taken out of the memory for streams.
+    /// Bytes taken from the memory for streams.
     bytes: usize,
 }
 
@@ -119,8 +121,8 @@ impl OpenCalls {
         &self.resends
     }
 
-    /// Takes a call, until the slot is dropped. Nobody can say anything about one without a key. A stream is handed in with the
-    /// `bytes` of its request, which it may hold for as long as it lasts.
+    /// Registers a call, until the slot is dropped. A call without a key cannot be controlled. A stream comes with the `bytes` of its
+    /// request, which it may hold for as long as it lasts.
     pub(in crate::service) fn open(
         self: &Arc<Self>,
         key: Option<CallKey>,
@@ -167,8 +169,8 @@ impl OpenCalls {
         state.calls.values().filter(|call| call.is_running_stream()).cloned().collect()
     }
 
-    /// Has frames of a call that has ended sent once more, if they were asked for. Whoever judges control does not wait for
-    /// that: an outlet that is slow holds up its own call alone.
+    /// Sends frames of an ended call again, if they were asked for. Judging control messages does not wait for that: a slow
+    /// outlet holds up its own call alone.
     pub(in crate::service) fn send_tail(&self, call: &Arc<OpenCall>) {
         if !call.frames().is_some_and(FrameWriter::take_tail_due) {
             return;
@@ -183,7 +185,7 @@ impl OpenCalls {
         });
     }
 
-    /// No subscription begins any more.
+    /// No subscription begins from now on.
     pub(in crate::service) fn drain(&self) {
         self.state().is_draining = true;
     }
@@ -192,7 +194,7 @@ impl OpenCalls {
         self.state().is_draining
     }
 
-    /// Lets go of ended streams whose time is over, or of which everything is acknowledged.
+    /// Drops ended streams whose time is over, or whose frames are all acknowledged.
     pub(in crate::service) fn tidy(&self) {
         let now = Instant::now();
         let mut state = self.state();
@@ -209,7 +211,7 @@ impl OpenCalls {
         self.resends.tidy();
     }
 
-    /// Lets go of what is kept of the agent's first stream that ended; `false` if there is none.
+    /// Drops what is kept of the agent's stream that ended first; `false` if there is none.
     fn drop_oldest_tail(&self, agent: &Name) -> bool {
         let gone = self.state().take_oldest_tail(agent);
         let is_gone = gone.is_some();
@@ -233,7 +235,7 @@ impl State {
         changed
     }
 
-    /// What was kept of an ended stream that is no longer in `tails`.
+    /// Removes what was kept of an ended stream that is no longer in `tails`.
     fn forget_tail(&mut self, key: &CallKey) -> Option<Arc<OpenCall>> {
         self.change(&key.agent, |own| own.tails = own.tails.saturating_sub(1));
         self.calls.remove(key)
@@ -256,11 +258,11 @@ impl Drop for OpenSlot {
             state.all_streams = state.all_streams.saturating_sub(1);
             state.change(&key.agent, |own| own.streams.give_back(self.subject));
         }
-        // Of a call that was given up, nothing more is sent: there is no end that its caller could ask for.
+        // For a call that was given up, nothing more is sent: there is no end that its caller could ask for.
         let gone = if self.call.frames().is_some_and(FrameWriter::has_tail) {
             state.tails.push_back((Instant::now() + KEPT_FOR, key.clone()));
             state.change(&key.agent, |own| own.tails += 1);
-            // One that ends many makes room for itself, and not at the cost of others.
+            // An agent that ends many streams makes room for itself, and not at the cost of others.
             let free = self.calls.limits.in_all.saturating_sub(state.tails.len());
             if state.agents.get(&key.agent).is_some_and(|own| own.tails > free) {
                 state.take_oldest_tail(&key.agent)
@@ -272,12 +274,14 @@ impl Drop for OpenSlot {
         };
         drop(state);
         let_go(gone);
-        // An end goes beyond every bound. What its caller does not acknowledge may not keep the room from others.
+        // The last frame may exceed every bound. If its caller does not acknowledge it, it may not keep the room from
+        // others.
         while self.calls.memory.is_beyond_its_share(&key.agent) && self.calls.drop_oldest_tail(&key.agent) {}
     }
 }
 
-/// Nobody can ask for their frames any more, even if the application still holds them. Outside of the lock.
+/// Drops their frames: nobody can ask for them any more, even if the application still holds the calls. Outside of the
+/// lock.
 fn let_go(gone: impl IntoIterator<Item = Arc<OpenCall>>) {
     for call in gone {
         if let Some(frames) = call.frames() {

@@ -1,4 +1,4 @@
-//! How many bytes of frames an agent may have sent once more, over all of its calls. Counts only.
+//! How many bytes of frames an agent may have sent again, over all of its calls. Only counts.
 //! Never lets one agent spend what another one may have.
 
 use std::collections::HashMap;
@@ -10,9 +10,9 @@ use crate::name::Name;
 
 /// What agents have had sent again, and how much of that still counts.
 ///
-/// As much as one agent alone may have kept is sent at once, so that all its streams recover together when a node of the broker
-/// is lost; from then on 1/[`RECOVERED_AFTER_S`] of it a second. Without a bound, an agent that acknowledges nothing would have
-/// the same frames sent for as long as its calls last.
+/// As much as may be kept for one agent alone is sent again at once, so that all its streams recover together when a node of the broker is
+/// lost; after that, 1/[`RECOVERED_AFTER_S`] of it per second. Without a bound, an agent that acknowledges nothing would have the same
+/// frames sent for as long as its calls last.
 #[derive(Debug)]
 pub(in crate::service) struct Resends {
     bound: usize,
@@ -26,17 +26,18 @@ struct Spent {
     at: Instant,
 }
 
-/// In how many seconds all of it is there again; with the default bounds that is 1 MiB a second, a whole stream's frames.
+/// In how many seconds all of it is available again; with the default bounds that is 1 MiB a second, a whole stream's
+/// frames.
 const RECOVERED_AFTER_S: u128 = 32;
 
 impl Resends {
-    /// `kept` is the bound of what is kept for all streams together, of which one agent has half at most.
+    /// `kept` bounds what is kept for all streams together, of which one agent has half at most.
     pub(in crate::service) fn new(kept: usize) -> Self {
         Self { bound: kept / 2, spent: Mutex::default() }
     }
 
     /// Whether `agent` may have `bytes` sent again, which are then counted. The last time may exceed the bound by what one
-    /// stream has kept: the next one waits for longer.
+    /// stream has kept: the next one then waits longer.
     pub(super) fn try_spend(&self, agent: &Name, bytes: usize) -> bool {
         let now = Instant::now();
         let mut spent = self.spent();
@@ -48,7 +49,7 @@ impl Resends {
         may
     }
 
-    /// Forgets agents of whom nothing counts any more.
+    /// Forgets agents for whom nothing counts any more.
     pub(super) fn tidy(&self) {
         let now = Instant::now();
         self.spent().retain(|_, spent| self.left_of(spent, now) > 0);

@@ -1,15 +1,15 @@
 //! Results or notifications that leave in one frame, so that a writer under pressure signs fewer of them.
-//! Never puts more together than a receiver takes, and never waits for more.
+//! Never puts more together than a receiver accepts, and never waits for more.
 
-/// One JSON text, or an array of some.
+/// One JSON text, or an array of several.
 #[derive(Debug)]
 pub(in crate::service) struct Together {
-    /// Begins with the bracket, should there be more than one.
+    /// Begins with the bracket, in case there is more than one.
     text: Vec<u8>,
     count: usize,
 }
 
-/// How many one frame may hold.
+/// How many texts one frame may hold.
 pub(super) const MAX_PARTS: usize = 50;
 /// A frame with several has about this many bytes at most.
 pub(super) const FULL_FRAME: usize = 32 * 1024;
@@ -25,7 +25,7 @@ impl Together {
         self.count >= MAX_PARTS || self.text.len() >= FULL_FRAME
     }
 
-    /// Whether this one may be added.
+    /// Whether this text may be added.
     pub(in crate::service) fn has_room_for(&self, text: &[u8]) -> bool {
         !self.is_full() && self.text.len() + text.len() <= FULL_FRAME
     }

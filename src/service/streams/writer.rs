@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::name::Name;
 use crate::wire::{Binding, FrameKind, FrameSealer, Sealed, SealedFrame};
 
-/// The frames of one call. Nothing of them exists before the first one is due.
+/// The frames of one call. None exist before the first one is due.
 pub(in crate::service) struct FrameWriter {
     outlet: Arc<dyn Outlet>,
     clock: Arc<dyn Clock>,
@@ -31,13 +31,13 @@ pub(in crate::service) struct FrameWriter {
     started: Instant,
     sent: AtomicU64,
     state: Mutex<State>,
-    /// The window has moved, or the stream has ended.
+    /// Notified when the window has moved, or the stream has ended.
     room: Notify,
-    /// There is something to send.
+    /// Notified when there is something to send.
     work: Notify,
-    /// The window has closed in somebody's face.
+    /// Notified when somebody begins to wait for room.
     closed: Notify,
-    /// One frame after the other.
+    /// Frames are sent one after the other.
     sending: tokio::sync::Mutex<()>,
 }
 
@@ -67,17 +67,17 @@ struct State {
     next_to_send: u64,
     beat: Option<SealedFrame>,
     last_sent: Instant,
-    /// Frames were asked for again when nobody drove the stream any more.
+    /// Frames were asked for again after the stream's driver had ended.
     is_tail_due: bool,
     last_again: Option<Instant>,
-    /// The least time between `last_again` and the next one.
+    /// The least time between `last_again` and the next such request.
     again_after: Duration,
     /// Since when somebody has waited for room.
     closed_since: Option<Instant>,
 }
 
 enum Phase {
-    /// No frame was sent: the call may still be answered in the ordinary way.
+    /// No frame was sent: the call may still get an ordinary answer.
     Quiet(Binding),
     Open(Box<FrameSealer>),
     Ended,
@@ -95,10 +95,10 @@ pub enum FrameError {
     TooLarge {
         /// Its size in bytes.
         bytes: usize,
-        /// The largest.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// It has no JSON text, or parameters that are neither an object nor an array.
+    /// It cannot be written as JSON, or its parameters are neither an object nor an array.
     #[error("{0}")]
     Json(String),
 }
@@ -107,15 +107,15 @@ pub enum FrameError {
 pub(in crate::service) enum Finished {
     /// No frame was sent, and none is needed.
     Ordinary(Sealed),
-    /// With frames; the last one is sent.
+    /// With frames, including the last one.
     Frames,
-    /// With frames, and without the rest of the text: it had to stop, or the window stayed closed.
+    /// With frames, but without the rest of the text: it had to stop, or the window stayed closed.
     Cut,
     /// Not at all: there is no room to hold the text while its pieces are sent.
     NoRoom,
 }
 
-/// The text of a large response, until its last piece is sent.
+/// Room for the text of a large response, until its last piece is sent.
 struct Reserved<'w> {
     writer: &'w FrameWriter,
     bytes: usize,
@@ -134,21 +134,22 @@ enum NoRoom {
     Ended,
 }
 
-/// The most that is kept of one stream, in bytes, `end` not counted.
+/// The most bytes kept of one stream, not counting `end`.
 pub(super) const MAX_KEPT: usize = 1 << 20;
 /// More than a frame's header takes: see `REPLY_HEADER`.
 const HEADER: usize = 2_048;
-/// The bytes of a piece; small enough for many of them to be kept while some are acknowledged.
+/// The bytes of a piece; small enough that many can be kept while some are acknowledged.
 const PIECE: usize = 32 * 1024;
-/// A call that is answered within this time costs no frame.
+/// A call answered within this time costs no frame.
 const OPEN_AFTER: Duration = Duration::from_millis(250);
-/// After so long without a frame a beat is sent.
+/// After this long without a frame, a beat is sent.
 const BEAT_AFTER: Duration = Duration::from_secs(5);
-/// So long a window may be closed.
+/// How long a window may be closed.
 const CLOSED_FOR: Duration = Duration::from_secs(30);
-/// The least time between two wishes for frames that are granted, where the caller acknowledges between them.
+/// The least time between two granted requests for frames, if the caller acknowledges between them.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// The most that it grows to, by doubling, while nothing is acknowledged: some more tries in the 20 s after which a caller gives up.
+/// The most that it grows to, by doubling, while nothing is acknowledged: this leaves some more tries in the 20 s after which a caller
+/// gives up.
 const AGAIN_AFTER_MOST: Duration = Duration::from_millis(3_200);
 /// How long frames that are asked for again wait for a connection.
 const TAIL: Duration = Duration::from_secs(2);
@@ -165,7 +166,7 @@ impl FrameWriter {
             memory,
             resends,
             agent,
-            // Half of what may be kept, so that one waits for another at most.
+            // Half of what may be kept, so that a frame waits for one other at most.
             largest: largest.min(MAX_KEPT / 2),
             started: now,
             sent: AtomicU64::new(0),
@@ -206,13 +207,13 @@ impl FrameWriter {
         matches!(self.state().phase, Phase::Ended)
     }
 
-    /// Whether the last word is said, and some of it not acknowledged.
+    /// Whether the last word is said, but not all of it acknowledged.
     pub(super) fn has_tail(&self) -> bool {
         let state = self.state();
         matches!(state.phase, Phase::Ended) && !state.kept.is_empty()
     }
 
-    /// Forgets what is kept: nobody can ask for it any more. Nothing is sent from now on.
+    /// Forgets the kept frames: nobody can ask for them any more. Nothing is sent from now on.
     pub(super) fn let_go(&self) {
         let mut state = self.state();
         state.phase = Phase::Ended;
@@ -225,14 +226,14 @@ impl FrameWriter {
         self.room.notify_waiters();
     }
 
-    /// Sends a frame as soon as the window, and the bounds of memory, have room for it.
+    /// Sends a frame as soon as the window and the bounds of memory have room for it.
     ///
     /// Cancel safety: a dropped future has sent nothing.
     pub(in crate::service) async fn send(&self, kind: FrameKind, payload: Bytes) -> Result<(), FrameError> {
         self.send_and(kind, payload, &mut |_| {}).await
     }
 
-    /// As [`FrameWriter::send`]; of a question, `remember` gets the digest of its proof.
+    /// Like [`FrameWriter::send`]; for a question, `remember` gets the digest of its proof.
     async fn send_and(
         &self,
         kind: FrameKind,
@@ -243,7 +244,7 @@ impl FrameWriter {
             return Err(FrameError::TooLarge { bytes: payload.len(), limit: self.largest });
         }
         loop {
-            // Most find room at once, and then nothing is registered that would have to be taken back.
+            // Most find room at once, and then no waiter is registered that would have to be withdrawn.
             match self.try_send(kind, &payload, remember) {
                 Ok(()) => return Ok(()),
                 Err(NoRoom::Ended) => return Err(FrameError::Ended),
@@ -282,8 +283,8 @@ impl FrameWriter {
         remembered.ok_or(FrameError::Ended)
     }
 
-    /// Sends a notification. Without room for it now it waits for that, and leaves with others in one frame; the oldest is left
-    /// out where more wait than such a frame holds.
+    /// Sends a notification. If there is no room now, it waits, and leaves with others in one frame; if more wait than such a frame holds,
+    /// the oldest is dropped.
     pub(in crate::service) fn offer(&self, note: Vec<u8>) {
         let mut state = self.state();
         if matches!(state.phase, Phase::Ended) || note.len() > FULL_FRAME.min(self.largest) {
@@ -299,7 +300,7 @@ impl FrameWriter {
         if self.memory.try_take(&self.agent, note.len()) {
             state.note_bytes = state.note_bytes.saturating_add(note.len());
             state.notes.push_back(note);
-            // Whatever room there is.
+            // If there is no room, they go on waiting.
             let _ = self.send_notes(&mut state, now_s);
         }
     }
@@ -335,7 +336,7 @@ impl FrameWriter {
             return Err(NoRoom::Ended);
         }
         self.open(&mut state, now_s);
-        // What was said before leaves before.
+        // Earlier notifications leave first.
         let sent =
             self.send_notes(&mut state, now_s).and_then(|()| self.seal(&mut state, kind, payload, 0, now_s, remember));
         match &sent {
@@ -349,8 +350,7 @@ impl FrameWriter {
         sent
     }
 
-    /// Numbers, signs and keeps a frame, if the window and the bounds of memory have room for it; `held` bytes of it are taken
-    /// already.
+    /// Numbers, signs and keeps a frame, if the window and the bounds of memory have room for it; `held` of its bytes are already taken.
     fn seal(
         &self,
         state: &mut State,
@@ -388,7 +388,7 @@ impl FrameWriter {
         }
     }
 
-    /// Opens the stream, if it is not.
+    /// Opens the stream, if it is not open.
     fn open(&self, state: &mut State, now_s: u64) {
         if let Phase::Quiet(_) = state.phase
             && let Phase::Quiet(binding) = std::mem::replace(&mut state.phase, Phase::Ended)
@@ -400,7 +400,7 @@ impl FrameWriter {
         }
     }
 
-    /// `taken` bytes were taken for it.
+    /// Keeps a frame, for which `taken` bytes were taken.
     fn keep(&self, state: &mut State, frame: SealedFrame, taken: usize) {
         self.memory.correct(&self.agent, taken, frame.len());
         state.kept_bytes = state.kept_bytes.saturating_add(frame.len());
@@ -409,7 +409,7 @@ impl FrameWriter {
         self.work.notify_one();
     }
 
-    /// Frames up to `number` have been taken; `false` if they were never sent.
+    /// The caller has the frames up to `number`; `false` if they were never sent.
     pub(super) fn acknowledge(&self, number: u64, window: Option<u64>) -> bool {
         let mut state = self.state();
         if number >= state.next_number() {
@@ -436,11 +436,11 @@ impl FrameWriter {
         true
     }
 
-    /// The frames after `last` are wanted once more; `false` if that was asked for too often, or too much of it. While nothing
-    /// is acknowledged, each wish that is granted doubles the time until the next one.
+    /// Sends the frames after `last` again; `false` if that was requested too often, or too much of it. While nothing is acknowledged, each
+    /// granted request doubles the time until the next one.
     pub(super) fn again(&self, last: Option<u64>) -> bool {
         let mut state = self.state();
-        // What was acknowledged is gone, and what was not sent yet leaves anyway.
+        // Acknowledged frames are gone, and unsent ones leave anyway.
         let first = state.kept.front().map_or(state.next_to_send, SealedFrame::seq);
         let from = last.map_or(0, |last| last.saturating_add(1)).max(first);
         let wanted = state.kept.iter().filter(|frame| (from..state.next_to_send).contains(&frame.seq()));
@@ -466,7 +466,7 @@ impl FrameWriter {
         true
     }
 
-    /// Keeps the stream going for as long as its method runs: opens it, sends what is there, and beats. Ends when the
+    /// Keeps the stream going while its method runs: opens it, sends what is there, and sends beats. Ends when the
     /// window was closed for too long.
     ///
     /// Cancel safety: nothing is lost.
@@ -524,19 +524,19 @@ impl FrameWriter {
         }
     }
 
-    /// Whether frames are to be sent again and nobody else will; `true` once for each wish that is granted.
+    /// Whether frames are to be sent again that nobody else will send; `true` once for each granted request.
     pub(super) fn take_tail_due(&self) -> bool {
         std::mem::take(&mut self.state().is_tail_due)
     }
 
-    /// Sends what was asked for again, when nobody drives the stream any more.
+    /// Sends the frames that were asked for again, once nobody drives the stream any more.
     pub(super) async fn send_tail(&self) {
         drop(timeout(TAIL, self.pump()).await);
     }
 
     /// Sends what is to be sent, in order.
     ///
-    /// Cancel safety: a frame that was about to leave leaves once more.
+    /// Cancel safety: a frame that was about to leave is sent again.
     pub(super) async fn pump(&self) {
         let _turn = self.sending.lock().await;
         loop {
@@ -553,16 +553,16 @@ impl FrameWriter {
             self.outlet.send(&frame).await;
             let mut state = self.state();
             state.last_sent = Instant::now();
-            // Unless the caller has meanwhile asked for earlier ones.
+            // Unless the caller has meanwhile asked for earlier frames.
             if !is_beat && state.next_to_send == frame.seq() {
                 state.next_to_send = frame.seq().saturating_add(1);
             }
         }
     }
 
-    /// Ends the call with the text of its response: in the ordinary way if no frame was sent and the text fits, else with
-    /// frames. When `stop` is ready, or the window stays closed, before all pieces are sent, the stream ends without the
-    /// rest: its text is no response then, and the caller takes the outcome for unknown.
+    /// Ends the call with the text of its response: as an ordinary answer if no frame was sent and the text fits,
+    /// otherwise with frames. If `stop` is ready, or the window stays closed, before all pieces are sent, the stream ends
+    /// without the rest: its text is no response then, and the caller takes the outcome for unknown.
     pub(in crate::service) async fn finish(&self, text: Vec<u8>, stop: impl Future<Output = ()>) -> Finished {
         let mut is_cut = false;
         if text.len() <= self.largest {
@@ -593,11 +593,11 @@ impl FrameWriter {
         if is_cut { Finished::Cut } else { Finished::Frames }
     }
 
-    /// Sends all pieces but the last.
+    /// Sends all pieces but the last, which it returns.
     async fn pieces(&self, mut text: Bytes) -> Bytes {
         let size = PIECE.min(self.largest).max(1);
         while text.len() > size {
-            // A copy: a part of the text would hold all of it until it is acknowledged.
+            // A copy: a slice would keep the whole text until it is acknowledged.
             let piece = Bytes::copy_from_slice(&text.split_to(size));
             if self.send(FrameKind::Piece, piece).await.is_err() {
                 return Bytes::new();
@@ -611,7 +611,7 @@ impl FrameWriter {
         let now_s = self.clock.now_s();
         let mut state = self.state();
         self.open(&mut state, now_s);
-        // What finds no room by now is left out: nothing comes after the end.
+        // Notifications that find no room by now are dropped: nothing comes after the end.
         let _ = self.send_notes(&mut state, now_s);
         self.forget_notes(&mut state);
         if let Phase::Open(sealer) = std::mem::replace(&mut state.phase, Phase::Ended) {
@@ -630,7 +630,7 @@ impl FrameWriter {
 }
 
 impl State {
-    /// The number after the last one that was given.
+    /// The number after the last one assigned.
     fn next_number(&self) -> u64 {
         match &self.phase {
             Phase::Quiet(_) => 0,
