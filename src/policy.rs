@@ -1,15 +1,15 @@
-//! Who may call which method with which arguments, according to policy files.
-//! Never guesses: whatever no rule allows, and whatever cannot be read or evaluated, is denied.
+//! Who may call which method with which arguments, as declared in files.
+//! Never guesses: what no rule allows, what cannot be read and what cannot be evaluated is denied.
 //!
 //! A [`PolicySet`] is one revision of a folder of policy files, checked as a whole when it is loaded and immutable
 //! afterwards. Its answer to a [`Question`] is a pure function of caller, method, arguments and time:
 //!
-//! - nothing is allowed unless a rule allows it;
+//! - nothing is allowed that no rule allows;
 //! - a matching deny rule wins over every allow rule;
-//! - an error while evaluating any rule of the method denies the call;
-//! - an empty, missing or unreadable folder denies everything and reports it.
+//! - an error while evaluating any rule of the method denies;
+//! - an empty, missing or unreadable folder denies everything and says so.
 //!
-//! From file to decision there are five modules, each of which uses only those before it:
+//! The way from a file to a decision goes through five modules, each of which uses only those before it:
 //!
 //! | module | holds |
 //! |---|---|
@@ -19,9 +19,9 @@
 //! | `engine` | from checked rules to a [`PolicySet`], and from a call to its [`Decision`] |
 //! | `explain` | why a decision came out as it did |
 //!
-//! `tools` is separate, for reviewers. Nothing here knows of services, which turn decisions into permits.
+//! and `tools` stands beside them, for reviewers. Nothing here knows about services: they turn decisions into permits.
 //!
-//! All rules of all files compile into one Cedar policy set. When it is loaded, it is split by method, and then into
+//! All rules of all files compile into one Cedar policy set, which is split by method when it is loaded, and then into
 //! groups of rules about the same callers. So the cost of a decision grows neither with the rules of other methods nor
 //! with those about other callers.
 

@@ -1,6 +1,5 @@
-//! Rules in Cedar's terms: `names` of entities, `expr` to build conditions (`time` for hours of the week),
-//! `references` for what one looks at, `compile` from a rule to a policy, and the `schema` that policies are checked
-//! against.
+//! Rules in Cedar's terms: `names` of entities, `expr` to build conditions (`time` for hours of the week), `references`
+//! for what conditions read, `compile` from a rule to a policy, and the `schema` that policies are checked against.
 //! Never pastes text into a policy, and never evaluates one.
 
 pub(crate) mod compile;

@@ -1,10 +1,10 @@
 //! From checked rules to decisions.
 //!
-//! When it is loaded, a `set` compiles its rules into the policies of each `method`, which holds them by their callers
-//! (`caller_index`); what all of them stand on is the checked policy itself. The `store` exchanges whole sets. For
-//! each call, `arguments` reads the declared parameters out of its bytes, `context` puts what the rules look at into
-//! Cedar's context, the method asks Cedar for each party, and the answers become one `decision`. A `record` is that
-//! decision with its question, for a log.
+//! When it is loaded, a `set` compiles its rules into the policies of each `method`, which groups them by their callers
+//! (`caller_index`); all of them rest on the checked policy itself. The `store` replaces whole sets. For each call,
+//! `arguments` reads the declared parameters from its bytes, `context` puts what the rules read into Cedar's context,
+//! the method asks Cedar for each party, and the answers become one `decision`. A `record` is that decision with its
+//! question, for a log.
 //!
 //! Never uses `explain` or `tools`: a decision needs neither.
 

@@ -14,7 +14,7 @@ use crate::policy::engine::{
 use crate::policy::model::{Condition, Effect, Mode, Revision, Rule, RuleId};
 use observed::observed_value;
 
-/// A decision with its grounds.
+/// A decision with its reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     /// The answer, the same as [`PolicySet::decide`] gives.
@@ -34,8 +34,7 @@ pub struct PartyExplanation {
     pub name: String,
     /// What the rules say for this party alone.
     pub decision: Decision,
-    /// Every rule of the method, those that decided first. Where none allows the call, those that would come next, by how
-    /// little they lack.
+    /// Every rule of the method, those that decided first. If none allows the call, those follow that lack least.
     pub rules: Vec<RuleExplanation>,
 }
 
@@ -68,7 +67,7 @@ pub enum Outcome {
     Failed(String),
     /// It did not hold.
     Not,
-    /// It was not evaluated: it can be only where a part before it holds, and that part did not.
+    /// It was not evaluated: it can be only if a part before it holds, and that part did not.
     Skipped,
 }
 
@@ -86,7 +85,7 @@ pub struct ConditionExplanation {
 }
 
 impl PolicySet {
-    /// Answers a question and tells of every rule of the method whether it matched, and if not, why not.
+    /// Answers a question and says of every rule of the method whether it matched, and if not, why not.
     #[must_use]
     pub fn explain(&self, question: &Question<'_>) -> Explanation {
         let parties = match self.policies_for(question.method) {
@@ -154,7 +153,7 @@ impl View<'_> {
             })
             .collect();
         // Cedar evaluates the parts in order and stops at the first that does not hold. For a method that does not exist,
-        // conditions on parameters are left out, and deny rules that have any with them.
+        // conditions on parameters are left out, and so are deny rules that have any.
         let judged = |part: &ConditionExplanation| {
             !(self.policies.unregistered && part.outcome == Outcome::Failed(NOTHING_KNOWN.into()))
         };
@@ -172,7 +171,7 @@ impl View<'_> {
         }
     }
 
-    /// Why a part cannot be judged, if it looks at something of the call that is not as declared.
+    /// Why a part cannot be judged, if it reads something of the call that is not as declared.
     fn fault(&self, part: &Condition) -> Option<String> {
         if compile::reads_params(part) {
             if self.policies.unregistered {
@@ -193,7 +192,7 @@ const NOT_EVALUATED: &str = "conditions were not evaluated: the call has a value
 const NOTHING_KNOWN: &str = "nothing is known about the parameters of a method that does not exist";
 
 impl PartyExplanation {
-    /// The rule that would allow the call if a little more held, where none does.
+    /// The rule that would allow the call if a little more held, if no rule does.
     fn nearest(&self) -> Option<&RuleExplanation> {
         let lacking = |rule: &&RuleExplanation| rule.could_allow() && (1..=2).contains(&rule.lacks().count());
         self.rules.first().filter(|_| self.decision.reason == Reason::NoRule).filter(lacking)

@@ -1,15 +1,15 @@
 //! From the bytes of a folder to checked rules: `resolve::check` is the only way in.
 //!
 //! 1. `folder` reads every file, bounded.
-//! 2. `toml_file` reads roles, agents, methods, claims and attributes, through `table`, which knows lines and forgets
+//! 2. `toml_file` reads roles, agents, methods, claims and attributes, through `table`, which knows lines and overlooks
 //!    no key.
-//! 3. `resolve` puts the files together, and checks across them: what comes of it is `checked`.
-//! 4. `rule_table` reads `[rule.NAME]` when the methods are known; its `when` and `unless` go through `when` and
-//!    `condition`. `cedar_file` reads Cedar. Both refuse what no call can have: `constraint` (nothing is left that a
-//!    condition admits), `comparable` (values that cannot be compared), `literals` (names that cannot be).
+//! 3. `resolve` puts the files together, and checks across them: the result is `checked`.
+//! 4. `rule_table` reads `[rule.NAME]` once the methods are known; its `when` and `unless` go through `when` and
+//!    `condition`. `cedar_file` reads Cedar. Both refuse what no call can satisfy: `constraint` (conditions that leave
+//!    nothing), `comparable` (values that cannot be compared), `literals` (names that cannot exist).
 //! 5. `lint` compares the rules with each other, and lets Cedar check their types.
 //!
-//! Never decides a call, and never lets a part of a folder through.
+//! Never decides a call, and never accepts only a part of a folder.
 
 mod cedar_file;
 mod checked;

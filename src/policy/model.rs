@@ -1,7 +1,7 @@
-//! What the rest of `policy` speaks of. A `rule` is the one form that both languages come down to; it is about
-//! `pattern`s of `methods`, its conditions about declared `params` and the claims, attributes and roles of the
-//! `declarations`. A `value` is of a declared type, wherever it came from; `hours` are minutes of the week. A
-//! `finding` says what is wrong at a `location`, and a `revision` which files decided.
+//! The vocabulary of the rest of `policy`. A `rule` is the one form that both languages are reduced to; it is about
+//! `pattern`s of `methods`, and its conditions are about declared `params` and the claims, attributes and roles of the
+//! `declarations`. A `value` has a declared type, wherever it came from; `hours` are minutes of the week. A `finding`
+//! says what is wrong at a `location`, and a `revision` says which files decided.
 //! Never reads a file, and never evaluates anything.
 
 mod declarations;

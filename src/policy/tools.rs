@@ -1,10 +1,9 @@
-//! What reviewers use, and no decision needs: nothing else in this crate uses it but the command.
+//! What reviewers use and no decision needs: nothing else in this crate uses it, only the command does.
 //!
 //! - Who can call what: `caller_group` by `access`, where `partial` says what is certain when only a part of the caller is
-//!   known; `html` is the same as a page.
-//! - What changes: `diff` for callers, `structure` for rules as they are written; `replay` for calls that were
-//!   recorded.
-//! - Tests: a `test_suite` is what files expect, a `test_report` what came of it.
+//!   known; `html` shows the same as a page.
+//! - What changes: `diff` for callers, `structure` for rules as written; `replay` for recorded calls.
+//! - Tests: a `test_suite` is what files expect, a `test_report` how that turned out.
 //! - Files: `format` lays them out, `json_schema` is for editors, `export` writes the compiled policy as Cedar,
 //!   `unknown_names` are about names in a question.
 //!

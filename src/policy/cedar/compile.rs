@@ -10,7 +10,7 @@ use super::names::{ACTION, AGENT, ROLE};
 use super::references::References;
 use crate::policy::model::{CallerMatch, Condition, Delegation, Effect, ExprRef, Rule};
 
-/// A Cedar policy could not be built from a rule. A defect of ours, reported as an error of the file.
+/// A Cedar policy could not be built from a rule: a defect of ours, reported as an error of the file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BuildError {
     #[error(transparent)]
@@ -24,13 +24,13 @@ pub(crate) enum BuildError {
 pub(crate) enum Scope {
     /// Everything: for the whole set.
     Full,
-    /// All but the methods: for one method, where they are known to match.
+    /// Everything but the methods: for one method, which the rule is known to match.
     Sliced,
-    /// As `Sliced`, and without the conditions on parameters: for what can be said without looking at them.
+    /// Like `Sliced`, but without the conditions on parameters: for what can be said without reading them.
     WithoutArgs,
 }
 
-/// The rule as a Cedar policy of the same name; `None` for a rule of which nothing certain is left without arguments.
+/// The rule as a Cedar policy of the same name; `None` for a rule that says nothing certain without arguments.
 pub(crate) fn policy(rule: &Rule, scope: Scope) -> Result<Option<cedar_policy::Policy>, BuildError> {
     let action = match scope {
         Scope::Sliced | Scope::WithoutArgs => pst::ActionConstraint::Any,
@@ -50,7 +50,7 @@ pub(crate) fn policy(rule: &Rule, scope: Scope) -> Result<Option<cedar_policy::P
     };
     for part in conditions(rule) {
         if scope == Scope::WithoutArgs && reads_params(&part) {
-            // Without its condition a deny rule would deny too much to say anything; an allow rule may allow more.
+            // Without its condition, a deny rule would deny too much to say anything; an allow rule may allow more.
             if rule.effect == Effect::Deny {
                 return Ok(None);
             }
@@ -75,7 +75,7 @@ fn finished(template: pst::Template) -> Result<cedar_policy::Policy, BuildError>
     Ok(cedar_policy::Policy::from_pst(pst::Policy::Static(policy))?)
 }
 
-/// A policy that holds exactly when one condition does: for finding out which part of a rule failed.
+/// A policy that holds exactly when one condition does: to find out which part of a rule failed.
 pub(crate) fn probe(id: &str, condition: ExprRef) -> Result<cedar_policy::Policy, BuildError> {
     let (principal, resource) = (pst::PrincipalConstraint::Any, pst::ResourceConstraint::Any);
     let template = pst::Template::new(id, pst::Effect::Permit, principal, pst::ActionConstraint::Any, resource);
@@ -88,7 +88,7 @@ pub(crate) fn parts(rule: &Rule) -> Vec<Condition> {
     [callers_condition(rule)].into_iter().chain(conditions(rule)).collect()
 }
 
-/// What a rule asks for beside its callers, in the order of evaluation.
+/// What a rule requires besides its callers, in the order of evaluation.
 pub(crate) fn conditions(rule: &Rule) -> impl Iterator<Item = Condition> + '_ {
     delegation(rule).into_iter().chain(rule.conditions.iter().cloned())
 }
@@ -99,7 +99,7 @@ pub(crate) fn callers_condition(rule: &Rule) -> Condition {
     Condition::new(words.join(" or "), who(&rule.callers), &rule.id.at)
 }
 
-/// What a rule demands of calls on behalf of others.
+/// What a rule requires of calls on behalf of others.
 pub(crate) fn delegation(rule: &Rule) -> Option<Condition> {
     let delegated = expr::path(pst::Var::Context, &["delegated".into()]);
     let (words, condition) = match rule.delegation {
@@ -128,8 +128,8 @@ fn who(who: &[CallerMatch]) -> ExprRef {
     expr::any(any)
 }
 
-/// The types of what rules name. Parsed once: Cedar makes a lexer for each name that it parses, and every rule is compiled
-/// for each of its methods.
+/// The types of the entities that rules name. Parsed once: Cedar makes a lexer for each name that it parses, and every
+/// rule is compiled once for each of its methods.
 static AGENTS: LazyLock<pst::EntityType> = LazyLock::new(|| parsed(AGENT));
 static ROLES: LazyLock<pst::EntityType> = LazyLock::new(|| parsed(ROLE));
 static ACTIONS: LazyLock<pst::EntityType> = LazyLock::new(|| parsed(ACTION));

@@ -1,4 +1,4 @@
-//! Small pieces of Cedar expressions, and what an expression looks at.
+//! Builds small pieces of Cedar expressions, and takes conjunctions apart.
 //! Never evaluates one.
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) fn any(parts: impl IntoIterator<Item = ExprRef>) -> ExprRef {
     balanced(&parts.into_iter().collect::<Vec<_>>(), BinaryOp::Or).unwrap_or_else(|| boolean(false))
 }
 
-/// A tree as flat as can be. Whoever walks through an expression does so recursively, and a list in a file can be long.
+/// A tree as flat as possible. Code that walks through an expression is recursive, and a list in a file can be long.
 fn balanced(parts: &[ExprRef], operator: BinaryOp) -> Option<ExprRef> {
     match parts {
         [] => None,

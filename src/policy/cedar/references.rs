@@ -1,4 +1,4 @@
-//! What an expression looks at, and whether it can fail.
+//! What an expression reads, and whether it can fail.
 //! Never evaluates one.
 
 use std::collections::BTreeSet;
@@ -8,14 +8,14 @@ use cedar_policy::pst::{BinaryOp, Expr, Literal, SmolStr, UnaryOp, Var};
 use super::names::{AGENT, ROLE};
 use crate::policy::model::ExprRef;
 
-/// What expressions look at.
+/// What expressions read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct References {
     /// Paths below `context`, as far as they are spelled out.
     pub(crate) context: BTreeSet<Vec<SmolStr>>,
-    /// Paths below `principal`, as far as they are spelled out. `principal in …` is none.
+    /// Paths below `principal`, as far as they are spelled out. `principal in …` does not count.
     pub(crate) principal: BTreeSet<Vec<SmolStr>>,
-    /// Whether the hierarchy of methods is asked.
+    /// Whether the hierarchy of methods is consulted.
     pub(crate) action: bool,
     /// The roles that are named, and the agents.
     pub(crate) roles: BTreeSet<String>,
@@ -31,12 +31,12 @@ impl References {
         reads
     }
 
-    /// Whether `context.<path>` or something above or below it is looked at.
+    /// Whether `context.<path>`, or something above or below it, is read.
     pub(crate) fn context(&self, path: &[&str]) -> bool {
         touches(&self.context, path)
     }
 
-    /// Whether `principal.<path>` or something above or below it is looked at.
+    /// Whether `principal.<path>`, or something above or below it, is read.
     pub(crate) fn principal(&self, path: &[&str]) -> bool {
         touches(&self.principal, path)
     }
@@ -64,7 +64,7 @@ impl References {
                 None => self.expression(inner),
             },
             Expr::BinaryOp { op, left, right } => {
-                // Membership asks the hierarchy, and equality the name of the entity, not the attributes.
+                // Membership consults the hierarchy, and equality the name of the entity, but neither the attributes.
                 for side in [left, right] {
                     match (op, side.as_ref()) {
                         (BinaryOp::In | BinaryOp::Eq | BinaryOp::NotEq, Expr::Var(Var::Principal | Var::Resource)) => {}
@@ -77,7 +77,7 @@ impl References {
             }
             other => match children(other) {
                 Some(children) => children.into_iter().for_each(|child| self.expression(child)),
-                // Whatever a later version of Cedar adds may look at anything.
+                // Anything that a later version of Cedar adds may read anything.
                 None => {
                     self.read(&Var::Context, Vec::new());
                     self.read(&Var::Principal, Vec::new());
@@ -97,7 +97,7 @@ impl References {
     }
 }
 
-/// Whether one path is another, or above or below it.
+/// Whether one of the paths is this one, or above or below it.
 fn touches(paths: &BTreeSet<Vec<SmolStr>>, path: &[&str]) -> bool {
     paths.iter().any(|read| read.iter().zip(path).all(|(left, right)| left == right))
 }
@@ -115,7 +115,7 @@ fn root(expr: &Expr) -> Option<(&Var, Vec<SmolStr>)> {
     }
 }
 
-/// The variables and paths whose values `expr` uses as a whole: what is only asked to be there is none of them.
+/// The variables and paths whose values `expr` uses as a whole, not those whose presence alone it tests.
 pub(crate) fn values(expr: &Expr) -> Vec<(Var, Vec<SmolStr>)> {
     match expr {
         Expr::HasAttr { expr: inner, .. } if root(inner).is_some() => Vec::new(),
@@ -126,7 +126,7 @@ pub(crate) fn values(expr: &Expr) -> Vec<(Var, Vec<SmolStr>)> {
     }
 }
 
-/// The expressions that `expr` is made of; `None` for what is not known here.
+/// The expressions that `expr` is made of; `None` for a kind that is not known here.
 pub(crate) fn children(expr: &Expr) -> Option<Vec<&ExprRef>> {
     Some(match expr {
         Expr::Literal(_) | Expr::Var(_) => Vec::new(),
@@ -148,7 +148,7 @@ pub(crate) fn is_principal(expr: &Expr) -> bool {
     matches!(expr, Expr::Var(Var::Principal))
 }
 
-/// Whether an expression holds for everything but something.
+/// Whether an expression holds for everything except something.
 pub(crate) fn is_negation(expr: &Expr) -> bool {
     matches!(expr, Expr::UnaryOp { op: UnaryOp::Not, .. } | Expr::BinaryOp { op: BinaryOp::NotEq, .. })
 }
@@ -158,7 +158,7 @@ pub(crate) fn is_path(expr: &Expr) -> bool {
     root(expr).is_some_and(|(_, path)| !path.is_empty())
 }
 
-/// The first operation in `expr` that can fail although the types are right, in words.
+/// The first operation in `expr` that can fail although the types are correct, in words.
 pub(crate) fn can_fail(expr: &Expr) -> Option<String> {
     let own = match expr {
         Expr::BinaryOp { op: BinaryOp::Add, .. } => "an addition can overflow",

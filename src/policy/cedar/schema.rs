@@ -1,5 +1,5 @@
 //! The schema that policies are checked against, made from the registered methods and the declarations.
-//! Never says more of a value than its declaration does.
+//! Never says more about a value than its declaration does.
 
 use serde_json::{Map, Value, json};
 
@@ -46,7 +46,7 @@ pub(crate) fn schema_json<'m>(
     }})
 }
 
-/// The attributes of the context beside `token`, claims and parameters, by their types.
+/// The attributes of the context besides `token`, claims and parameters, by their types.
 pub(crate) const CONTEXT: [(&str, &[&str]); 5] = [
     ("Boolean", &["delegated"]),
     ("String", &["agent", "subject"]),
@@ -99,7 +99,7 @@ fn type_json(kind: &ParamType) -> Value {
     match kind {
         ParamType::String => json!({ "type": "String" }),
         ParamType::Integer => json!({ "type": "Long" }),
-        // What no condition can look at is only known to be there.
+        // Of a value that no condition can compare, only the presence is known.
         ParamType::Boolean | ParamType::Number | ParamType::Any => json!({ "type": "Boolean" }),
         ParamType::List(scalar) => json!({ "type": "Record", "attributes": {
             "items": { "type": "Set", "element": type_json(&scalar.as_param()) },

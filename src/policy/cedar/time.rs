@@ -1,5 +1,5 @@
 //! Hours of the week as a condition.
-//! Never longer than need be: what is alike on every day is asked of the day.
+//! Never longer than necessary: if all days are alike, the condition is on the time of day.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use cedar_policy::pst::{BinaryOp, Var};
 use super::expr::{all, any, binary, integer, path};
 use crate::policy::model::{DAY, ExprRef, WEEK};
 
-/// `intervals` as a condition on `context.minute_of_week`, or on `context.minute_of_day` where every day is alike.
+/// `intervals` as a condition on `context.minute_of_week`, or on `context.minute_of_day` if all days are alike.
 pub(crate) fn condition(intervals: &[Range<u32>]) -> ExprRef {
     let of_day = |day: u32| -> Vec<Range<u32>> {
         let (from, until) = (day * DAY, (day + 1) * DAY);

@@ -1,6 +1,6 @@
 //! From the bytes of `params` to the declared parameters, or the first reason why that is not possible.
-//! Never converts: a value that is not spelled as its type demands is refused, so that the handler cannot read
-//! another value out of the same bytes.
+//! Never converts: a value that is not spelled as its type demands is refused, so that the handler cannot read another
+//! value from the same bytes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::decision::Reason;
 use crate::policy::model::{MAX_LIST, Param, ParamType, Params, TypedValue};
 
-/// Reads the parameters of a call. Without `params` a call has none.
+/// Reads the parameters of a call. A call without `params` has none.
 pub(crate) fn bind(params: Option<&RawValue>, declared: &[Param]) -> Result<Params, Reason> {
     let text = params.map_or("", RawValue::get);
     match text.as_bytes().first() {
@@ -43,7 +43,7 @@ fn members(text: &str, declared: &[Param], prefix: &str) -> Result<Params, Reaso
     for (key, value) in parse::<Members<'_>>(text, outer)?.0 {
         let place = declared.iter().zip(&mut found).zip(&mut seen).find(|((param, _), _)| param.name() == key.0);
         let Some(((param, slot), seen)) = place else {
-            // The caller chose it: at most 80 characters go into a reason.
+            // The caller chose this name: at most 80 characters go into a reason.
             return Err(Reason::ParamUndeclared(prefix.chars().chain(key.0.chars()).take(80).collect()));
         };
         if std::mem::replace(seen, true) {
@@ -109,7 +109,7 @@ fn scalar(text: &str, kind: &ParamType) -> Option<TypedValue> {
     }
 }
 
-/// An integer as JSON spells it without fraction and exponent. `-0` is none: some readers make a fraction of it.
+/// An integer as JSON spells it without fraction and exponent. `-0` is not one: some readers make a fraction of it.
 pub(crate) fn integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,5 +1,5 @@
 //! The plain bounds that rules put on single parameters, as keywords of JSON Schema.
-//! Never says less than a decision would allow: where a rule is not plain, nothing is narrowed.
+//! Never excludes a value that a decision would allow: where a rule is not plain, nothing is narrowed.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::policy::cedar::expr;
 use crate::policy::language::{Constraint, understood};
 use crate::policy::model::Rule;
 
-/// What a rule asks of single parameters, by their names.
+/// What a rule requires of single parameters, by their names.
 pub(super) type Bounds = BTreeMap<String, Vec<Constraint>>;
 
 pub(super) fn bounds(rule: &Rule) -> Bounds {
@@ -19,12 +19,12 @@ pub(super) fn bounds(rule: &Rule) -> Bounds {
         let Some(path) = path.strip_prefix("context.params.") else { continue };
         let (name, constraint) = match (path.split_once('.'), constraint) {
             (None, constraint) => (path, constraint),
-            // Lists are kept as a set and a size.
+            // Lists are represented by a set and a size.
             (Some((name, "size")), Constraint::Min(bound)) => (name, Constraint::MinSize(bound)),
             (Some((name, "size")), Constraint::Max(bound)) => (name, Constraint::MaxSize(bound)),
             _ => continue,
         };
-        // Anything else is not a name as it stands.
+        // Anything else is not a plain name.
         if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
             bounds.entry(name.to_owned()).or_default().push(constraint);
         }
@@ -32,7 +32,7 @@ pub(super) fn bounds(rule: &Rule) -> Bounds {
     bounds
 }
 
-/// What any of several rules leaves of each parameter.
+/// What several rules, any of which may apply, leave of each parameter.
 pub(super) fn union(rules: &[&Bounds]) -> Vec<(String, Map<String, Value>)> {
     let Some((first, others)) = rules.split_first() else { return Vec::new() };
     let named = first.keys().filter(|name| others.iter().all(|rule| rule.contains_key(*name)));
@@ -49,7 +49,7 @@ pub(super) fn union(rules: &[&Bounds]) -> Vec<(String, Map<String, Value>)> {
         .collect()
 }
 
-/// What fits one of these, and perhaps more; `None` for anything.
+/// Admits what fits one of these, and perhaps more; `None` for anything.
 fn either(mut ways: Vec<Map<String, Value>>) -> Option<Map<String, Value>> {
     if ways.iter().any(Map::is_empty) || ways.len() > MOST_WAYS {
         return None;
@@ -78,7 +78,7 @@ fn either(mut ways: Vec<Map<String, Value>>) -> Option<Map<String, Value>> {
     Some(Map::from_iter([("anyOf".to_owned(), ways.into_iter().map(Value::Object).collect())]))
 }
 
-/// All of them at once. What JSON Schema cannot say is left out.
+/// The keywords of all of them at once. What JSON Schema cannot say is left out.
 fn keywords(constraints: &[Constraint]) -> Map<String, Value> {
     let mut all = Map::new();
     for constraint in constraints {
@@ -100,7 +100,7 @@ fn keywords(constraints: &[Constraint]) -> Map<String, Value> {
     all
 }
 
-/// Adds a keyword to those of a schema, so that both what was there and this hold.
+/// Adds a keyword to those of a schema, so that both the old ones and this one hold.
 pub(crate) fn narrow(schema: &mut Map<String, Value>, keyword: &str, argument: Value) {
     match schema.get(keyword) {
         None => drop(schema.insert(keyword.to_owned(), argument)),
@@ -115,7 +115,7 @@ pub(crate) fn narrow(schema: &mut Map<String, Value>, keyword: &str, argument: V
     }
 }
 
-/// A glob as a regular expression of ECMA 262, as JSON Schema has them.
+/// A glob as an ECMA 262 regular expression, which JSON Schema uses.
 fn pattern(glob: &str) -> String {
     let mut pattern = "^".to_owned();
     for character in glob.chars() {
@@ -131,6 +131,6 @@ fn pattern(glob: &str) -> String {
     pattern
 }
 
-/// More ways or values than anybody reads are no help to whoever writes a call.
+/// More alternatives or values than anybody reads are no help to the author of a call.
 const MOST_WAYS: usize = 16;
 const MOST_VALUES: usize = 256;

@@ -1,5 +1,6 @@
-//! The rules of one method by whom they are about, so that a decision evaluates those that can be about its caller.
-//! Never leaves out a rule that could match: what does not name its callers one by one is evaluated for everybody.
+//! The rules of one method by the callers they are about, so that a decision evaluates only those that can be about its
+//! caller.
+//! Never leaves out a rule that could match: one that does not name its callers one by one is evaluated for everybody.
 
 use std::collections::HashMap;
 
@@ -14,19 +15,19 @@ use crate::policy::model::{CallerMatch, Delegation, Effect, Rule};
 #[derive(Debug, Default)]
 pub(crate) struct RuleGroup {
     pub(crate) enforced: PolicySet,
-    /// The enforced rules without their conditions on parameters; empty where no enforced rule of the method has any.
+    /// The enforced rules without their conditions on parameters; empty if no enforced rule of the method has any.
     pub(crate) without_args: PolicySet,
-    /// Shadow rules that allow and shadow rules that deny: apart, because within one set a matching deny rule would
+    /// Shadow rules that allow, and shadow rules that deny: apart, because within one set a matching deny rule would
     /// hide the matching allow rules.
     pub(crate) shadows: [PolicySet; 2],
-    /// Those of the enforced rules that ask for nothing but their callers.
+    /// The enforced rules that require nothing but their callers.
     pub(crate) plain: Vec<PlainRule>,
 }
 
-/// A rule that matches every call of the callers its group is about, but for whether they call for another.
+/// A rule that matches every call of the callers its group is about, subject only to whether they call for another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlainRule {
-    /// Its place in the whole set.
+    /// Its position in the whole set.
     pub(crate) position: usize,
     pub(crate) effect: Effect,
     delegation: Delegation,
@@ -40,7 +41,7 @@ impl PlainRule {
         is_plain.then_some(Self { position, effect: rule.effect, delegation: rule.delegation })
     }
 
-    /// Whether it matches a call of this caller, whom its group is about.
+    /// Whether it matches a call of this caller, which its group is about.
     pub(crate) fn matches(&self, caller: &Caller) -> bool {
         match self.delegation {
             Delegation::Also => true,
@@ -55,7 +56,7 @@ impl PlainRule {
 pub(crate) struct CallerIndex {
     groups: Vec<RuleGroup>,
     by_callers: HashMap<Vec<CallerMatch>, usize>,
-    /// The group of the rules that are not only about roles and agents which they name.
+    /// The group of the rules that are about others than the roles and agents that they name.
     everybody: Option<usize>,
     by_role: HashMap<String, Vec<usize>>,
     by_agent: HashMap<String, Vec<usize>>,
@@ -86,7 +87,7 @@ impl CallerIndex {
         self.groups.get_mut(place)
     }
 
-    /// Takes an enforced rule, and what is left of it without its conditions on parameters.
+    /// Adds an enforced rule, and what is left of it without its conditions on parameters.
     pub(crate) fn add_enforced(
         &mut self,
         who: &[CallerMatch],
@@ -100,7 +101,7 @@ impl CallerIndex {
         without_args.map_or(Ok(()), |policy| Ok(group.without_args.add(policy).map_err(Box::new)?))
     }
 
-    /// Takes a shadow rule.
+    /// Adds a shadow rule.
     pub(crate) fn add_shadow(&mut self, who: &[CallerMatch], effect: Effect, policy: Policy) -> Result<(), BuildError> {
         let Some(group) = self.about(who) else { return Ok(()) };
         let [allowing, denying] = &mut group.shadows;
@@ -108,15 +109,15 @@ impl CallerIndex {
         Ok(shadows.add(policy).map_err(Box::new)?)
     }
 
-    /// No enforced rule looks at a parameter, so none is ever evaluated without.
+    /// For a method without enforced rules that read a parameter: none is ever evaluated without.
     pub(crate) fn drop_without_args(&mut self) {
         for group in &mut self.groups {
             group.without_args = PolicySet::new();
         }
     }
 
-    /// The groups of all rules that can match a call of this party. Every other rule asks for a role that the party
-    /// has not, or for another name, before it asks for anything that could fail.
+    /// The groups of all rules that can match a call of this party. Every other rule requires a role that the party
+    /// does not have, or another name, before it requires anything that could fail.
     pub(crate) fn of(&self, party: &Party<'_>) -> Vec<&RuleGroup> {
         let roles = party.roles.iter().filter_map(|role| self.by_role.get(*role)).flatten();
         let agents = self.by_agent.get(party.name).into_iter().flatten();

@@ -1,5 +1,5 @@
-//! A question in Cedar's terms: principal, hierarchy and context, as far as a method's rules look at them.
-//! Never hands on a value that is not of its declared type.
+//! A question in Cedar's terms: principal, hierarchy and context, as far as a method's rules read them.
+//! Never passes on a value that is not of its declared type.
 
 use cedar_policy::{Context, RestrictedExpression};
 use serde_json::Value;
@@ -10,13 +10,13 @@ use crate::policy::model::{DAY, Declarations, Param, ParamType, Params, TypedVal
 
 type Pairs = Vec<(String, RestrictedExpression)>;
 
-/// The attributes of the context, of the claims and of the parameters that some rules look at.
+/// The attributes of the context, the claims and the parameters that some rules read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ContextShape {
     attributes: Vec<&'static str>,
     claims: Option<Vec<(String, ParamType)>>,
     params: Option<Vec<String>>,
-    /// Whether the caller's name or attributes are looked at.
+    /// Whether the caller's name or attributes are read.
     pub(crate) principal: bool,
 }
 
@@ -41,12 +41,12 @@ impl ContextShape {
         }
     }
 
-    /// Whether a parameter is looked at, so that the parameters must be as declared.
+    /// Whether a parameter is read, so that the parameters must be as declared.
     pub(crate) fn params(&self) -> bool {
         self.params.is_some()
     }
 
-    /// The first claim that is looked at and is not of its declared type.
+    /// The first claim that is read and is not of its declared type.
     pub(crate) fn claim_fault(&self, question: &Question<'_>) -> Option<Reason> {
         let claims = &question.caller.token.claims;
         self.claims
@@ -56,7 +56,7 @@ impl ContextShape {
             .map(|(name, _)| Reason::ClaimType(name.clone()))
     }
 
-    /// The context, without what these rules do not look at. `None` where Cedar cannot represent a value.
+    /// The context, without what these rules do not read. `None` if Cedar cannot represent a value.
     pub(crate) fn context(&self, question: &Question<'_>, params: Option<&Params>) -> Option<Context> {
         let attribute = |name: &&str| Some(((*name).to_owned(), value(name, question)?));
         let mut pairs = self.attributes.iter().map(attribute).collect::<Option<Pairs>>()?;
@@ -74,7 +74,7 @@ impl ContextShape {
     }
 }
 
-/// The value of an attribute beside claims and parameters.
+/// The value of an attribute other than claims and parameters.
 fn value(attribute: &str, question: &Question<'_>) -> Option<RestrictedExpression> {
     let caller = question.caller;
     let minutes = || i64::try_from(question.now_ms / 60_000).ok();
@@ -113,7 +113,7 @@ fn value(attribute: &str, question: &Question<'_>) -> Option<RestrictedExpressio
     }
 }
 
-/// `2026-09-21T14:13:20.000Z`, the one form that Cedar reads.
+/// `2026-09-21T14:13:20.000Z`, the only form that Cedar reads.
 pub(crate) fn datetime(now_ms: u64) -> Option<String> {
     let seconds = i64::try_from(now_ms / 1000).ok()?;
     let time = time::OffsetDateTime::from_unix_timestamp(seconds).ok()?;
@@ -123,7 +123,7 @@ pub(crate) fn datetime(now_ms: u64) -> Option<String> {
     Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", now_ms % 1000))
 }
 
-/// A claim as its declared type; `None` if it is of another. Claims are of a token that was already parsed, so an
+/// A claim as its declared type; `None` if it is of another. Claims come from a token that was already parsed, so an
 /// integer is one that JSON spelled without fraction and exponent.
 fn claim(value: &Value, kind: &ParamType) -> Option<TypedValue> {
     match kind {
@@ -141,7 +141,7 @@ fn claim(value: &Value, kind: &ParamType) -> Option<TypedValue> {
     }
 }
 
-/// A value as Cedar has it.
+/// A value in Cedar's terms.
 pub(crate) fn expression(value: &TypedValue) -> Option<RestrictedExpression> {
     Some(match value {
         TypedValue::String(text) => RestrictedExpression::new_string(text.clone()),
@@ -161,7 +161,7 @@ pub(crate) fn expression(value: &TypedValue) -> Option<RestrictedExpression> {
     })
 }
 
-/// `None` where Cedar cannot represent a member.
+/// `None` if Cedar cannot represent a member.
 fn record<'a>(members: impl Iterator<Item = Option<(&'a str, RestrictedExpression)>>) -> Option<RestrictedExpression> {
     let pairs = members.map(|member| member.map(|(name, value)| (name.to_owned(), value)));
     RestrictedExpression::new_record(pairs.collect::<Option<Pairs>>()?).ok()

@@ -17,7 +17,7 @@ use crate::policy::model::RuleId;
 pub struct Question<'a> {
     /// Who calls.
     pub caller: &'a Caller,
-    /// The method's name as the call has it. It need not exist, nor even be a well-formed name.
+    /// The method's name as in the call. It need not exist, nor even be a well-formed name.
     pub method: &'a str,
     /// The `params` member of the call as received, if it has one.
     pub params: Option<&'a RawValue>,
@@ -49,8 +49,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Why the verdict is what it is. In JSON, `reason` is what [`Reason::label`] gives, as in records, and `about` the name of the
-/// parameter or claim, if it is about one.
+/// Why the verdict is what it is. In JSON, `reason` is the [`Reason::label`], as in records, and `about` is the name of the parameter or
+/// claim, if it is about one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     /// The rule in [`Decision::rule`] allows it and no rule forbids it.
@@ -72,7 +72,7 @@ pub enum Reason {
     ParamType(String),
     /// The method has conditions on its arguments, and this parameter occurs twice.
     ParamRepeated(String),
-    /// A rule asks for this claim of the token, and its value there is not of the declared type.
+    /// A rule requires this claim of the token, and its value there is not of the declared type.
     ClaimType(String),
     /// There is no such method.
     UnknownMethod {
@@ -84,13 +84,13 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Whether the parameters are at fault: the caller may call the method, but not spelled like this.
+    /// Whether the parameters are at fault: the caller may call the method, but not with parameters like these.
     #[must_use]
     pub fn is_about_params(&self) -> bool {
         matches!(self, Self::ParamUndeclared(_) | Self::ParamMissing(_) | Self::ParamType(_) | Self::ParamRepeated(_))
     }
 
-    /// What [`Reason::label`] gives.
+    /// All that [`Reason::label`] can return.
     pub(crate) const LABELS: [&'static str; 12] = [
         "allowed_by",
         "open",
@@ -169,7 +169,7 @@ impl fmt::Display for Reason {
 pub struct Decision {
     /// Whether the call may run.
     pub verdict: Verdict,
-    /// The rule that decided, if one did. Where several did, the first by file and line.
+    /// The rule that decided, if one did. If several did, the first by file and line.
     pub rule: Option<RuleId>,
     /// Why.
     #[serde(flatten)]
@@ -209,6 +209,6 @@ impl fmt::Display for Decision {
 pub struct Shadow {
     /// The rule.
     pub rule: RuleId,
-    /// The verdict if this rule alone had been enforced beside the others.
+    /// The verdict if this rule alone had been enforced besides the others.
     pub would: Verdict,
 }

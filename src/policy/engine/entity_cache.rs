@@ -1,17 +1,17 @@
-//! What Cedar is told of callers, kept for their next calls: building it is a third of a decision.
-//! Never hands out what was built for another caller, other roles, another method or another revision of the policy.
+//! What Cedar is told about callers, kept for their next calls: building it takes a third of a decision.
+//! Never returns what was built for another caller, other roles, another method or another revision of the policy.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cedar_policy::{Entities, EntityUid};
 
-/// Everything that a method's entities are made of, beside the policy that the cache belongs to.
+/// Everything that a method's entities are made of, besides the policy that the cache belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key<'a> {
     pub(super) action: &'a EntityUid,
     pub(super) name: &'a str,
-    /// Those of the caller's roles that rules of the method ask for, in the order in which the caller has them.
+    /// The caller's roles that rules of the method ask for, in the caller's order.
     pub(super) roles: &'a [&'a str],
 }
 
@@ -29,17 +29,18 @@ impl Kept {
     }
 }
 
-/// A place for each of so many digests of keys, and in each what was built last. One for a whole policy.
+/// A fixed number of places, chosen by a digest of the key; each holds what was built last. One cache for a whole
+/// policy.
 #[derive(Debug)]
 pub(super) struct EntityCache {
     places: Box<[Mutex<Option<Kept>>]>,
-    /// Keyed: whoever chooses names cannot choose whose place they take.
+    /// Keyed: somebody who chooses names cannot choose whose place they take.
     hasher: RandomState,
 }
 
-/// A few megabytes, when all are taken by callers with some ten roles. In tests they change hands all the time.
+/// A few megabytes, if all are taken by callers with about ten roles. In tests, they change hands all the time.
 const PLACES: usize = if cfg!(test) { 3 } else { 2_048 };
-/// Of those with more roles and longer names nothing is kept: these are words of callers. Attributes are the operator's own.
+/// Nothing is kept for more roles or longer names: these are the caller's words. Attributes are the operator's own.
 const MOST_ROLES: usize = 32;
 const LONGEST_NAME: usize = 256;
 
@@ -50,7 +51,7 @@ impl Default for EntityCache {
 }
 
 impl EntityCache {
-    /// What was built for this key, or what `build` makes of it.
+    /// What was built for this key, otherwise what `build` makes of it.
     pub(super) fn get_or(&self, key: &Key<'_>, build: impl FnOnce() -> Option<Entities>) -> Option<Arc<Entities>> {
         let place = usize::try_from(self.hasher.hash_one(key) % (self.places.len() as u64)).unwrap_or_default();
         let place = self.places.get(place)?;

@@ -17,46 +17,46 @@ use crate::policy::cedar::{BuildError, References, Scope, compile, expr};
 use crate::policy::language::{CheckedPolicy, contradiction};
 use crate::policy::model::{CallerMatch, Effect, ExprRef, Location, Mode, OPEN_TO_ALL, Param, Params, Rule, pattern};
 
-/// The part of a policy set that speaks about one method.
+/// The part of a policy set that is about one method.
 #[derive(Debug)]
 pub(crate) struct MethodPolicies {
     action: EntityUid,
     /// The method and its groups, if a condition asks for them.
     hierarchy: Option<Entity>,
     pub(crate) by_caller: CallerIndex,
-    /// No rule asks for anything but its callers, so that a decision evaluates none.
+    /// No rule requires anything but its callers, so that a decision evaluates none.
     is_plain: bool,
-    /// What the enforced rules look at, those about other callers included: whether a call must follow the declarations
-    /// never depends on who calls.
+    /// What the enforced rules read, those about other callers included: whether a call must follow the declarations
+    /// never depends on the caller.
     shape: ContextShape,
-    /// What the shadow rules look at: one by one, and together with the enforced ones.
+    /// What the shadow rules read: one by one, and together with the enforced ones.
     shadow_shapes: Vec<(usize, ContextShape)>,
     full_shape: ContextShape,
     /// The position of each policy's rule in the whole set.
     index: HashMap<PolicyId, usize>,
     /// The roles that these rules ask for; a caller's other roles cannot matter here.
     roles: HashMap<String, EntityUid>,
-    /// Declared parameters, if they are.
+    /// The parameters, if they are declared.
     params: Option<Arc<[Param]>>,
-    /// What no rule denies is allowed.
+    /// Anything that no rule denies is allowed.
     pub(crate) open: bool,
-    /// Nothing is known about parameters, because no method has the name.
+    /// Nothing is known about parameters, because no method has this name.
     pub(crate) unregistered: bool,
     pub(crate) rules: Vec<usize>,
-    /// Of the whole set that it is a part of.
+    /// Shared by the whole set that this is a part of.
     entities: Arc<EntityCache>,
-    /// Which rules deny all that which others allow: worked out when somebody asks.
+    /// Which rules deny everything that others allow; computed when needed.
     taken: Mutex<HashMap<(usize, usize), bool>>,
 }
 
-/// How many pairs of rules are compared for one method, once each: it takes some microseconds.
+/// How many pairs of rules are compared for one method, once each: a comparison takes some microseconds.
 const MOST_PAIRS: usize = 1_024;
 
-/// What every party of one call has in common, worked out once.
+/// What all parties of one call have in common, computed once.
 #[derive(Debug)]
 pub(crate) struct CallFacts<'a> {
     pub(crate) question: &'a Question<'a>,
-    /// The declared parameters, if any rule looks at them.
+    /// The declared parameters, if any rule reads them.
     pub(crate) params: Option<Result<Params, Reason>>,
 }
 
@@ -65,7 +65,7 @@ impl CallFacts<'_> {
         self.params.as_ref()?.as_ref().ok()
     }
 
-    /// How the call does not follow the declarations.
+    /// How the call violates the declarations.
     pub(crate) fn fault(&self) -> Option<&Reason> {
         self.params.as_ref()?.as_ref().err()
     }
@@ -73,7 +73,7 @@ impl CallFacts<'_> {
 
 impl MethodPolicies {
     /// The policies of `action` from the rules at these positions, in ascending order. For a name that no method has,
-    /// `unregistered`: nothing is known about its parameters. A rule that cannot be built is told by where it stands.
+    /// `unregistered`: nothing is known about its parameters. A rule that cannot be built is reported by its location.
     pub(super) fn new(
         action: &str,
         params: Option<Arc<[Param]>>,
@@ -139,7 +139,7 @@ impl MethodPolicies {
         CallFacts { question, params }
     }
 
-    /// Whether an enforced rule looks at a parameter, so that calls must follow the declarations.
+    /// Whether an enforced rule reads a parameter, so that calls must follow the declarations.
     pub(crate) fn looks_at_params(&self) -> bool {
         self.shape.params()
     }
@@ -153,7 +153,7 @@ impl MethodPolicies {
         self.decide_by(&groups, facts, party)
     }
 
-    /// What Cedar would say: each rule of these groups matches, but for whether the call is for another.
+    /// What Cedar would say: each rule of these groups matches, subject only to whether the call is for another.
     fn decide_plainly(&self, groups: &[&RuleGroup], question: &Question<'_>, checked: &CheckedPolicy) -> Decision {
         let first = |effect| {
             let rules = groups.iter().flat_map(|group| &group.plain);
@@ -167,7 +167,7 @@ impl MethodPolicies {
         }
     }
 
-    /// As [`MethodPolicies::decide`], by the rules of these groups, all of which Cedar evaluates.
+    /// Like [`MethodPolicies::decide`], but by the rules of these groups, all of which Cedar evaluates.
     pub(crate) fn decide_by(&self, groups: &[&RuleGroup], facts: &CallFacts<'_>, party: &Party<'_>) -> Decision {
         let Some(entities) = self.entities(party) else { return Decision::deny(Reason::EvaluationError) };
         let mut decision = self.decide_enforced(groups, facts, party, &entities);
@@ -192,7 +192,7 @@ impl MethodPolicies {
         let Some(request) = request else { return Decision::deny(Reason::EvaluationError) };
         let sets = groups.iter().map(|group| if fault.is_some() { &group.without_args } else { &group.enforced });
         let decision = self.judge(sets, &request, entities, party.checked);
-        // Only those who might call the method with other parameters are told what is wrong with these.
+        // Only callers who might call the method with other parameters are told what is wrong with these.
         match fault {
             Some(fault) if decision.is_allow() => Decision::deny(fault.clone()),
             _ => decision,
@@ -209,7 +209,7 @@ impl MethodPolicies {
         decision: &Decision,
     ) -> Vec<Shadow> {
         let mut would: Vec<(usize, Effect)> = Vec::new();
-        // A rule that looks at parameters makes them subject to their declaration, and so does one with claims.
+        // A rule that reads parameters makes them subject to their declaration, and so does one that reads claims.
         for (position, shape) in &self.shadow_shapes {
             let refused = shape.params() && facts.fault().is_some();
             if refused || shape.claim_fault(facts.question).is_some() {
@@ -219,11 +219,11 @@ impl MethodPolicies {
         if let Some(request) = self.request(&self.full_shape, facts, party) {
             let shadows = groups.iter().flat_map(|group| &group.shadows);
             let Matched { failed, denying, allowing } = self.matched(shadows, &request, entities);
-            // A rule that fails would deny, were it enforced.
+            // A rule that fails would deny if it were enforced.
             would.extend(failed.into_iter().chain(denying).flatten().map(|position| (*position, Effect::Deny)));
             would.extend(allowing.into_iter().flatten().map(|position| (*position, Effect::Allow)));
         }
-        // What makes the call refused comes before what the rule would do if it were not.
+        // What makes the rule refuse the call comes before what the rule would do otherwise.
         would.sort_unstable_by_key(|(position, effect)| (*position, std::cmp::Reverse(*effect)));
         would.dedup_by_key(|(position, _)| *position);
         let faulty = self.shape.params() && facts.fault().is_some();
@@ -240,8 +240,8 @@ impl MethodPolicies {
             .collect()
     }
 
-    /// Which of these conditions hold for one party, and which failed with what, by the names that they have here. Nothing is
-    /// said of one that does not hold, nor of one that Cedar cannot represent.
+    /// Which of these conditions hold for one party, and which failed with what, by the names given here. Says nothing about
+    /// a condition that does not hold, or that Cedar cannot represent.
     pub(crate) fn probe(
         &self,
         facts: &CallFacts<'_>,
@@ -279,7 +279,7 @@ impl MethodPolicies {
         self.entities.get_or(&key, || self.build_entities(&key, party.checked))
     }
 
-    /// Of nothing but the key and the policy.
+    /// Builds them from the key and the policy alone.
     fn build_entities(&self, key: &Key<'_>, checked: &CheckedPolicy) -> Option<Entities> {
         let principal = uid(&AGENTS, key.name);
         let parents = key.roles.iter().filter_map(|role| self.roles.get(*role)).cloned().collect();
@@ -296,7 +296,7 @@ impl MethodPolicies {
         Entities::from_entities([principal].into_iter().chain(self.hierarchy.clone()), None).ok()
     }
 
-    /// What these sets say together, as if they were one.
+    /// What these sets decide together, as if they were one.
     fn judge<'a>(
         &self,
         sets: impl Iterator<Item = &'a cedar_policy::PolicySet>,
@@ -364,7 +364,7 @@ impl MethodPolicies {
         let denying: Vec<_> = others
             .filter(|policy| policy.effect() == cedar_policy::Effect::Forbid)
             .filter_map(|policy| rule(self.index.get(policy.id())?))
-            // Of these alone it is certain that they are about this party.
+            // Only these are certain to be about this party.
             .filter(|(_, deny)| !deny.callers.iter().any(|whom| matches!(whom, CallerMatch::Agents(_))))
             .collect();
         let allowing = allowing.into_iter().flatten().filter_map(rule);
@@ -373,8 +373,8 @@ impl MethodPolicies {
         (!reached.is_empty()).then_some(reached)
     }
 
-    /// Whether a rule denies all that another allows, as far as their conditions are comparisons with literals; false where they are too
-    /// many to be compared.
+    /// Whether a rule denies all that another allows, as far as their conditions are comparisons with literals; false if there are too many
+    /// pairs to compare.
     fn takes_all(&self, (denying, deny): (usize, &Rule), (allowing, allow): (usize, &Rule)) -> bool {
         let mut known = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let pair = (denying, allowing);
@@ -392,7 +392,7 @@ impl MethodPolicies {
     }
 }
 
-/// The rules that match, by what follows from that.
+/// The rules that match, by what follows from it.
 #[derive(Default)]
 struct Matched<'a> {
     failed: Vec<Option<&'a usize>>,

@@ -8,10 +8,11 @@ use crate::policy::model::RoleSource;
 /// One of the names for which a call is judged: the agent, or the subject it acts for.
 #[derive(Debug)]
 pub(crate) struct Party<'a> {
-    /// The policy by which it is judged.
+    /// The policy that judges it.
     pub(crate) checked: &'a CheckedPolicy,
     pub(crate) name: &'a str,
-    /// Those of the token that are believed, those that files grant, and what they include. One may be there twice.
+    /// The roles of the token that are believed, those that files grant, and those that these include. One may occur
+    /// twice.
     pub(crate) roles: Vec<&'a str>,
 }
 

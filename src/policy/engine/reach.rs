@@ -1,4 +1,4 @@
-//! What one caller may call at all, and which values of parameters its rules leave it: for telling it beforehand.
+//! What one caller may call at all, and which parameter values its rules leave it: to tell it beforehand.
 //! Never decides a call.
 
 use serde_json::{Map, Value};
@@ -9,23 +9,24 @@ use super::party::{Party, parties};
 use super::set::PolicySet;
 use crate::auth::Caller;
 
-/// What is left of the parameters of a method that a caller may call, as JSON Schemas: each holds for every value with which some
-/// call is allowed, and one that is not here may have any.
+/// What a caller may pass to a method, as JSON Schemas: each admits every value with which some call is allowed, and a parameter without
+/// one may have any value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reach {
     params: Vec<(String, Map<String, Value>)>,
 }
 
 impl Reach {
-    /// The parameters with bounds, and the keywords of JSON Schema that state these. One may be there twice: then both hold.
+    /// The parameters with bounds, and the JSON Schema keywords that state these. A parameter may occur twice: then both
+    /// hold.
     pub fn params(&self) -> impl Iterator<Item = (&str, &Map<String, Value>)> {
         self.params.iter().map(|(name, keywords)| (name.as_str(), keywords))
     }
 }
 
 impl PolicySet {
-    /// What `caller` may call of `method` at `now_ms` (milliseconds since the Unix epoch), with whatever parameters; `None` if
-    /// there is no call of it that would be allowed.
+    /// What `caller` may call of `method` at `now_ms` (milliseconds since the Unix epoch), with whatever parameters; `None` if no call of
+    /// it would be allowed.
     #[must_use]
     pub fn reach(&self, caller: &Caller, method: &str, now_ms: u64) -> Option<Reach> {
         let policies = self.by_method.get(method)?;

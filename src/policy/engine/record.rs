@@ -14,8 +14,8 @@ use crate::policy::model::{Param, to_json};
 
 /// One decision with the question it answers: a line of `decisions.jsonl`.
 ///
-/// Of the arguments it has those that are declared, of the claims those that are declared, of the token its id, its times,
-/// its issuer and the issuer's key id. What was declared is in it, too: a policy with other declarations asks for more.
+/// It contains the declared arguments, the declared claims, and the token's id, times, issuer and the issuer's key id. It
+/// also says what was declared: a policy with other declarations asks for more.
 ///
 /// A call that may be answered with frames has one more line when it ends, and one if it is denied in between: see
 /// [`StreamRecord`].
@@ -24,11 +24,11 @@ use crate::policy::model::{Param, to_json};
 pub struct DecisionRecord {
     /// When it was decided, or when the stream ended, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The nonce of the message that asked (its `jti`), as the log has it; together with the agent it names the call. All entries
-    /// of a batch have the same.
+    /// The nonce of the message that asked (its `jti`), as in the log; together with the agent, it identifies the call. All entries of a
+    /// batch have the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
-    /// Of a call that may be answered with frames, what happened to it.
+    /// What happened to the call, if it may be answered with frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<StreamRecord>,
     /// The revision of the policy that decided.
@@ -72,7 +72,7 @@ pub struct DecisionRecord {
     /// The declared parameters by name, if the method has declarations and the call followed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Map<String, Value>>,
-    /// How the call did not follow the declarations: the label of a [`Reason`](crate::policy::Reason).
+    /// How the call violated the declarations: the label of a [`Reason`](crate::policy::Reason).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
     /// Whether the call was allowed.
@@ -96,7 +96,7 @@ pub enum StreamRecord {
     Began {},
     /// While it ran, a newer policy, or the roles of a newer token, no longer allowed it.
     Denied {},
-    /// It ended. The decision in this record is the last one that was recorded of it, not a new one.
+    /// It ended. The decision in this record is the last one recorded for it, not a new one.
     Ended {
         /// By what: `answered` (the method's result or error was sent), `cancelled`, `deadline`, `unauthenticated` (key, token or
         /// subject), `denied`, `stalled` (frames were not acknowledged), `suspended`, `no_room`, `draining`, or `given_up` (the
@@ -170,7 +170,7 @@ impl DecisionRecord {
         }
     }
 
-    /// The declarations of parameters, each as a record has it.
+    /// The declarations of parameters, each as in a record.
     pub(crate) fn declarations(params: &[Param]) -> Vec<String> {
         params.iter().map(ToString::to_string).collect()
     }

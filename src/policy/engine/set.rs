@@ -18,11 +18,11 @@ use crate::policy::model::{
     Declarations, Finding, Location, Methods, Pattern, PolicyErrors, Report, Revision, Rule, Severity, pattern,
 };
 
-/// For reading policies, in bytes; reserved, and used only as far as needed. A policy at the bounds of `cedar_file` takes
-/// a tenth of it in an unoptimized build.
+/// Stack for reading policies, in bytes; reserved, and used only as far as needed. A policy at the bounds of `cedar_file`
+/// takes a tenth of it in an unoptimized build.
 const STACK: usize = 64 << 20;
 
-/// A policy with what is doubtful in it, or all that is wrong.
+/// A policy with its warnings, or everything that is wrong.
 type Loaded = Result<(PolicySet, Vec<Finding>), PolicyErrors>;
 
 /// A checked and compiled policy folder.
@@ -34,24 +34,24 @@ pub struct PolicySet {
     pub(crate) by_method: HashMap<MethodName, MethodPolicies>,
     /// What the rules say about names that no method has, by the narrowest pattern with a star that matches the name.
     unregistered: BTreeMap<Pattern, MethodPolicies>,
-    /// What each rule asks of single parameters, worked out when it is first asked for.
+    /// What each rule requires of single parameters, computed when it is first asked for.
     pub(super) bounds: Vec<OnceLock<Bounds>>,
 }
 
 impl PolicySet {
     /// Reads, checks and compiles a folder as a whole: every `*.toml` and `*.cedar` file in it and in its folders.
-    /// Files that end in `.test.toml` (expected decisions) or `.md`, and names that begin with a dot, are passed over.
+    /// Files that end in `.test.toml` (expected decisions) or `.md`, and names that begin with a dot, are skipped.
     ///
     /// A folder without policy files gives the set that denies everything, with a warning.
     ///
     /// # Errors
-    /// Everything that is wrong in the folder, with file, line and what to write instead. The operator who wrote the
-    /// files is to blame, or the one who mounted them.
+    /// Everything that is wrong in the folder, with file, line and what to write instead. The mistake is that of the
+    /// operator who wrote the files, or who mounted them.
     pub fn load(dir: &Path, methods: &Methods) -> Loaded {
         Self::load_with(dir, [], methods)
     }
 
-    /// As [`PolicySet::load`], with these texts beside the files, by file name: for trying out what may become one.
+    /// Like [`PolicySet::load`], with these texts besides the files, by file name: for trying out what may become one.
     ///
     /// # Errors
     /// As [`PolicySet::load`].
@@ -65,8 +65,8 @@ impl PolicySet {
         Self::from_folder(&folder, methods, report, &dir.display().to_string())
     }
 
-    /// As [`PolicySet::load`] for a service that starts: a folder that is missing or cannot be read gives the set that
-    /// denies everything, with its errors as the warnings. A running service keeps the set it has instead.
+    /// Like [`PolicySet::load`], for a service that starts: a folder that is missing or cannot be read gives the set
+    /// that denies everything, with its errors as the warnings. A running service keeps the set it has instead.
     ///
     /// # Errors
     /// Everything that is wrong in the files, as [`PolicySet::load`].
@@ -74,7 +74,7 @@ impl PolicySet {
         Self::open_trusted(dir, None, methods)
     }
 
-    /// As [`PolicySet::open`]. With `trust`, what others could have written cannot be read.
+    /// Like [`PolicySet::open`]. With `trust`, files that others could have written cannot be read.
     pub(crate) fn open_trusted(dir: &Path, trust: Option<&FileTrust>, methods: &Methods) -> Loaded {
         let report = Report::default();
         let folder = Folder::read(dir, trust, &report);
@@ -86,7 +86,7 @@ impl PolicySet {
         Self::from_folder(&folder, methods, report, &dir.display().to_string())
     }
 
-    /// As [`PolicySet::load`], from texts by file name: for trying out policies that are not on disk.
+    /// Like [`PolicySet::load`], from texts by file name: for trying out policies that are not on disk.
     ///
     /// # Errors
     /// As [`PolicySet::load`].
@@ -110,7 +110,7 @@ impl PolicySet {
         }
         let load = move || {
             let loaded = resolve::check(folder, methods, &report);
-            // What has errors is not used, and compiling it would only tell of them again.
+            // A folder with errors is not used, and compiling it would only report them again.
             if report.errors() > 0 {
                 return Err(report.into_errors());
             }
@@ -189,8 +189,8 @@ impl PolicySet {
         answer.unwrap_or_else(|| Decision::deny(Reason::NoRule))
     }
 
-    /// A name that no method has. It is denied in any case; whether it would have been allowed tells the service
-    /// whether it may say that the method does not exist.
+    /// Decides a name that no method has. It is denied in any case; whether it would have been allowed tells the
+    /// service whether it may say that the method does not exist.
     fn decide_unknown(&self, question: &Question<'_>) -> Decision {
         let would_allow = MethodName::new(question.method).is_ok()
             && self
@@ -240,7 +240,8 @@ impl PolicySet {
         let stars: BTreeSet<&Pattern> = patterns.filter(|pattern| !pattern.is_exact()).collect();
         let mut unregistered = BTreeMap::new();
         for star in stars {
-            // A pattern with a star that matches a name matches all of a narrower star around it too: stars nest.
+            // Stars nest: a pattern with a star that matches a name also matches everything that a narrower star around
+            // the name matches.
             let covers = |rule: &Rule| rule.methods.iter().any(|pattern| pattern.value.covers(star));
             let rules = (0..).zip(&checked.rules).filter(|(_, rule)| covers(rule)).map(|(at, _)| at).collect();
             let policies = MethodPolicies::new(&star.to_string(), None, true, &checked, rules, Arc::clone(&entities));
@@ -251,11 +252,12 @@ impl PolicySet {
     }
 }
 
-/// A delegated call is allowed when the agent and its subject both are. The first refusal is the answer, but one for the
-/// parameters only if both could call the method with others; among two allowing rules the agent's is named.
+/// A delegated call is allowed if both the agent and its subject are. The first refusal is the answer, except that one
+/// for the parameters counts only if both could call the method with others; of two allowing rules, the agent's is
+/// named.
 fn combine_delegated(agent: Decision, subject: Decision) -> Decision {
     let verdict = if agent.is_allow() { subject.verdict } else { Verdict::Deny };
-    // A shadow rule matters if the call as a whole would come out differently with it.
+    // A shadow rule matters if it would change the outcome of the call as a whole.
     let with =
         |party: &Decision, hit: &Shadow| party.shadow.iter().find(|own| own.rule == hit.rule).map(|own| own.would);
     let mut shadow: Vec<Shadow> = Vec::new();

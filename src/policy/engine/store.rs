@@ -1,5 +1,5 @@
-//! The policy in force, and its exchange when the folder changes.
-//! Never puts in force what is still changing, unless it goes on for too long, and never gives up a good policy for a bad one.
+//! The policy in force, and its replacement when the folder changes.
+//! Never puts content in force that is still changing, unless that goes on for too long, and never gives up a good policy for a bad one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use crate::policy::model::{Finding, Methods, PolicyErrors, Report, Revision};
 /// The policy of a folder that may change while it is in use.
 ///
 /// Readers take the set with [`PolicyStore::current`] and keep it for a whole message: a set never changes, so no
-/// message sees two revisions. Whoever owns the store calls [`PolicyStore::poll`] now and then.
+/// message sees two revisions. The owner of the store calls [`PolicyStore::poll`] now and then.
 #[derive(Debug)]
 pub struct PolicyStore {
     dir: PathBuf,
@@ -31,7 +31,7 @@ pub struct PolicyStore {
 struct Watch {
     /// What was last tried, whether it could be used or not.
     tried: Snapshot,
-    /// What it looks like, if it differs.
+    /// What it looks like now, if it differs.
     changed: Settling<Snapshot>,
 }
 
@@ -42,18 +42,18 @@ struct Snapshot {
     readable: bool,
 }
 
-/// What became of an attempt to exchange the policy.
+/// What became of an attempt to replace the policy.
 #[derive(Debug)]
 pub enum Reload {
     /// The folder has the content that was last tried.
     Unchanged,
-    /// The folder has another content, which is not tried now: it may still be written.
+    /// The folder has another content, which is not tried now: it may still be being written.
     Waiting,
     /// The folder's content is in force.
     Loaded {
         /// Its revision.
         revision: Revision,
-        /// What is doubtful in it.
+        /// Its warnings.
         warnings: Vec<Finding>,
     },
     /// The folder's content cannot be used; the policy that was in force stays.
@@ -81,10 +81,11 @@ impl PolicyStore {
         Ok((Self::new(dir, methods, Arc::new(set), tried), warnings))
     }
 
-    /// Watches the folder for whoever has loaded it already: `current` is in force until the folder's content is another.
+    /// Watches the folder for a caller that has already loaded it: `current` is in force until the folder's content
+    /// changes.
     #[must_use]
     pub fn resume(dir: &Path, current: Arc<PolicySet>) -> Self {
-        // If it denies everything because there was nothing to load, what is there now is tried.
+        // If it denies everything because there was nothing to load, the present content is tried.
         let tried = Snapshot { content: current.revision().clone(), readable: true };
         Self::new(dir, current.methods().without_files(), current, tried)
     }
@@ -94,7 +95,7 @@ impl PolicyStore {
         Self { dir: dir.to_owned(), trust: None, methods, current: ArcSwap::new(current), watch }
     }
 
-    /// Refuses from now on what others than these could have written.
+    /// From now on, refuses files that others than these could have written.
     #[must_use]
     pub fn believing(mut self, trust: FileTrust) -> Self {
         self.trust = Some(trust);
@@ -107,8 +108,8 @@ impl PolicyStore {
         self.current.load_full()
     }
 
-    /// Looks at the folder, and puts its content in force once it is another and has settled: two looks at least 300 ms
-    /// apart (by `now_ms`, milliseconds of any clock) saw the same. Content that never settles is tried every five seconds.
+    /// Looks at the folder, and puts its content in force once it has changed and settled: two looks at least 300 ms apart
+    /// (by `now_ms`, milliseconds of any clock) saw the same. Content that never settles is tried every five seconds.
     pub fn poll(&self, now_ms: u64) -> Reload {
         let report = Report::default();
         let folder = Folder::read(&self.dir, self.trust.as_ref(), &report);

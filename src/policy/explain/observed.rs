@@ -1,4 +1,4 @@
-//! What a call had where a condition looked, as the operator would say it.
+//! What a call had where a condition looked, in the words of an operator.
 //! Never shows how a condition is evaluated: no minute of the week, no set in place of a list.
 
 use cedar_policy::pst::SmolStr;
@@ -9,7 +9,7 @@ use crate::policy::engine::{CallFacts, Party, datetime};
 use crate::policy::language::CheckedPolicy;
 use crate::policy::model::{Condition, DAY, TypedValue, hours};
 
-/// `amount = 25000`, or `it is mon 20:30 UTC`. Nothing for what the words tell already.
+/// `amount = 25000`, or `it is mon 20:30 UTC`. Nothing for what the condition's own words already say.
 pub(crate) fn observed_value(part: &Condition, facts: &CallFacts<'_>, party: &Party<'_>) -> Option<String> {
     let checked = party.checked;
     let reads = References::of([&part.expr]);
@@ -31,7 +31,7 @@ pub(crate) fn observed_value(part: &Condition, facts: &CallFacts<'_>, party: &Pa
 /// What has been found for one condition.
 #[derive(Default)]
 struct Observations {
-    /// Names and what they have; `None` for what is absent.
+    /// Names and their values; `None` for what is absent.
     values: Vec<(String, Option<String>)>,
     time_of_day: bool,
     weekday: bool,
@@ -69,7 +69,7 @@ impl Observations {
             ["subject"] => self.text("subject", &question.caller.subject),
             ["algorithm"] => self.text("algorithm", question.caller.algorithm.as_str()),
             ["key"] => self.text("key", &question.caller.key),
-            // `delegated` stands in the words, and a whole record would be more than anybody reads.
+            // The words already say `delegated`, and a whole record would be more than anybody reads.
             _ => {}
         }
     }
@@ -88,7 +88,7 @@ impl Observations {
         let inner = |outer: &str| {
             self.values.iter().any(|(label, _)| label.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.')))
         };
-        // `order.amount` tells more than the `order` that was looked for first.
+        // `order.amount` says more than the `order` that was looked for first.
         let values = self.values.iter().filter(|(label, _)| !inner(label));
         let mut said: Vec<String> = values
             .map(|(label, value)| {
@@ -110,7 +110,7 @@ impl Observations {
 /// The characters of a value that are shown: an argument can be as long as a message.
 const SHOWN: usize = 80;
 
-/// The member of a parameter that `path` leads to. What a list is made of inside is no member of it.
+/// The member of a parameter that `path` leads to. What represents a list is not a member of it.
 fn member<'a>(name: &str, value: Option<&'a TypedValue>, path: &[&str]) -> (String, Option<&'a TypedValue>) {
     let mut found = (name.to_owned(), value);
     for step in path {

@@ -1,5 +1,5 @@
 //! What a Cedar policy file says: each policy becomes a rule like any other.
-//! Never lets a policy apply to delegated calls that does not say so.
+//! Never lets a policy apply to delegated calls unless it says so.
 
 use cedar_policy::ffi::DetailedError;
 use cedar_policy::{PolicyId, pst};
@@ -12,12 +12,12 @@ use crate::policy::model::{
     did_you_mean, shown,
 };
 
-/// The annotations that mean something here.
+/// The annotations with a meaning here.
 const ANNOTATIONS: [&str; 4] = ["id", "description", "mode", "delegated"];
 
-/// Reads one file. What is wrong in it is reported, and what is right in it is still there.
+/// Reads one file. Reports what is wrong in it, and still returns what is right.
 pub(crate) fn read(file: &str, text: &str, report: &Report) -> Vec<Rule> {
-    // As TOML files do, these may begin with a mark that some editors write.
+    // Like TOML files, these may begin with the byte order mark that some editors write.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let source = Source::new(file, text, report);
     let mut rules = Vec::new();
@@ -46,7 +46,7 @@ pub(crate) fn read(file: &str, text: &str, report: &Report) -> Vec<Rule> {
     rules
 }
 
-/// What a text has outside of strings and comments, and where; of a string the quotes are left.
+/// What a text has outside of strings and comments, and where; of a string, only the quotes.
 fn code(text: &str) -> impl Iterator<Item = (usize, char)> {
     let mut characters = text.char_indices().peekable();
     let mut in_string = false;
@@ -85,8 +85,8 @@ fn pieces(text: &str) -> Vec<std::ops::Range<usize>> {
     pieces
 }
 
-/// Parser, type checker and evaluator walk through a policy recursively: one that is nested without bound would end the
-/// process by its stack. What makes it so deep, if it is too deep.
+/// Parser, type checker and evaluator are recursive: a policy nested without bound would overflow the stack and end the
+/// process. Says what makes it too deep, if it is.
 fn excess(body: &str) -> Option<String> {
     let (mut depth, mut operators) = (0_usize, 0_usize);
     let (mut word, mut sign) = (String::new(), false);
@@ -113,9 +113,9 @@ fn excess(body: &str) -> Option<String> {
     (operators > MAX_OPERATORS).then(|| format!("has more than {MAX_OPERATORS} operators"))
 }
 
-/// Brackets in brackets; no policy that somebody can read has half as many.
+/// Brackets in brackets; no readable policy has half as many.
 const MAX_DEPTH: usize = 32;
-/// Each may be one level more for whoever walks through the policy.
+/// Each may be one more level for code that walks through the policy.
 const MAX_OPERATORS: usize = 300;
 /// The operators that are words.
 const OPERATORS: [&str; 5] = ["if", "in", "like", "has", "is"];
@@ -201,7 +201,7 @@ fn check_annotations(body: &pst::Template, at: &Location, report: &Report) {
     }
 }
 
-/// Conditions that Cedar accepts and that can only be a mistake here.
+/// Conditions that Cedar accepts but that can only be a mistake here.
 fn check_condition(condition: &ExprRef, at: &Location, report: &Report) {
     if let Some(entity) = literals::stray_entity(condition, false) {
         let help = "compare it with `principal`: `principal == Agent::\"planner\"`, `principal in Role::\"teller\"`";

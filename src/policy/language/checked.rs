@@ -1,5 +1,5 @@
 //! What a folder says, once it is checked.
-//! Never holds a part of a folder.
+//! Never holds only a part of a folder.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +8,7 @@ use crate::policy::model::{Attributes, Declarations, Methods, Revision, Rule};
 /// The roles that files grant, by the name of the agent or subject.
 pub(crate) type Granted = HashMap<String, BTreeSet<String>>;
 
-/// Everything that a folder says, checked: what all decisions stand on.
+/// Everything that a folder says, checked: all decisions rest on it.
 #[derive(Debug)]
 pub(crate) struct CheckedPolicy {
     pub(crate) revision: Revision,

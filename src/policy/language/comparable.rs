@@ -1,8 +1,8 @@
-//! Which values conditions may compare: not those that Cedar is only told to be there, nor lists, whose order and
+//! Which values conditions may compare: not those of which Cedar knows only the presence, nor lists, whose order and
 //! repetitions it does not know. Never looks at calls: what is found here is wrong for every call.
 //!
-//! The context stands in for such a value with one that is the same for all. Compared, two of them would always be
-//! equal: a limit on them would let everything pass, and a deny rule with it under `unless` would never deny.
+//! The context represents such a value by one that is the same for all. If two of them were compared, they would always
+//! be equal: a limit on them would let everything pass, and a deny rule with it under `unless` would never deny.
 
 use cedar_policy::pst::{SmolStr, Var};
 
@@ -21,7 +21,7 @@ pub(crate) fn instead(kind: &ParamType) -> Option<&'static str> {
     }
 }
 
-/// Reports every value that a rule uses as a whole, other than to ask whether it is there, and that cannot be compared.
+/// Reports every value that a rule uses as a whole, other than to test its presence, and that cannot be compared.
 pub(crate) fn check(CheckedPolicy { rules, methods, declarations, .. }: &CheckedPolicy, report: &Report) {
     let mut declared = Vec::new();
     declarations.claims.iter().for_each(|(name, kind)| add(&["context", "claims"], name, kind, &mut declared));
@@ -59,10 +59,10 @@ pub(crate) fn check(CheckedPolicy { rules, methods, declarations, .. }: &Checked
     }
 }
 
-/// Where a value stands that cannot be compared, its type, and what to write instead.
+/// Where a value is that cannot be compared, its type, and what to write instead.
 type Incomparable<'a> = (Vec<&'a str>, &'a ParamType, &'static str);
 
-/// Adds what cannot be compared of the value of this name below a path.
+/// Adds what cannot be compared in the value of this name below a path.
 fn add<'a>(path: &[&'a str], name: &'a str, kind: &'a ParamType, known: &mut Vec<Incomparable<'a>>) {
     let path = || [path, &[name]].concat();
     if let ParamType::Object(members) = kind {

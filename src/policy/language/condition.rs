@@ -1,4 +1,4 @@
-//! What a TOML rule asks of one parameter, claim or attribute: `{ min = 1, max = 100 }`.
+//! What a TOML rule requires of one parameter, claim or attribute: `{ min = 1, max = 100 }`.
 //! Never accepts a constraint that cannot be met or that the type cannot have.
 
 use cedar_policy::pst::{BinaryOp, SmolStr, Var};
@@ -9,19 +9,19 @@ use super::{comparable, literals};
 use crate::policy::cedar::expr;
 use crate::policy::model::{Condition, ExprRef, Location, MAX_LIST, Param, ParamType, did_you_mean, shown};
 
-/// What conditions can be about, by the names that policy files use: `params.amount`, `claims.tenant`, `agent`. Of what only
-/// some methods of the rule have, why it cannot be asked.
+/// What conditions can be about, by the names that policy files use: `params.amount`, `claims.tenant`, `agent`. For what
+/// only some methods of the rule have, the reason why it cannot be used.
 pub(crate) type Fields = std::collections::BTreeMap<String, Result<Field, String>>;
 
 /// Something that a condition can be about.
 #[derive(Debug, Clone)]
 pub(crate) struct Field {
-    /// How sentences call it: `` `amount` ``.
+    /// What sentences call it: `` `amount` ``.
     pub(crate) label: String,
     pub(crate) kind: ParamType,
     var: Var,
     path: Vec<SmolStr>,
-    /// What must be there before the value may be looked at.
+    /// What must be present before the value may be read.
     guards: Vec<ExprRef>,
 }
 
@@ -61,7 +61,7 @@ impl Field {
         expr::path(self.var.clone(), &self.path)
     }
 
-    /// The name of an attribute of the call itself, as the agent is and a parameter is not.
+    /// The name of an attribute of the call itself: the agent is one, a parameter is not.
     fn attribute(&self) -> Option<&str> {
         match (&self.var, self.path.as_slice()) {
             (Var::Context, [attribute]) => Some(attribute.as_str()),
@@ -140,11 +140,11 @@ fn read_members(field: &Field, at: &Location, members: &[Param], value: Raw<'_>,
     parts
 }
 
-/// What is asked of values that can be compared, and of lists.
+/// The keys for values that can be compared, and for lists.
 const COMPARISONS: [&str; 8] = ["is", "not", "in", "not_in", "min", "max", "glob", "not_glob"];
 const OF_LISTS: [&str; 5] = ["min_size", "max_size", "contains", "contains_any", "each_in"];
 
-/// The constraints in a table, and where each stands.
+/// The constraints in a table, and where each one is.
 fn read_constraints(field: &Field, table: &mut Table<'_>) -> Vec<(Location, Constraint)> {
     let mut found = Vec::new();
     if let Some(raw) = table.raw("present") {
@@ -221,7 +221,7 @@ fn constraint(field: &Field, key: &str, raw: Raw<'_>) -> Option<Constraint> {
 fn size(field: &Field, key: &str, raw: Raw<'_>) -> Option<i64> {
     let wrong = match raw.integer() {
         Some(..0) => format!("`{key}` is {}, and a size is never negative", raw.shown()),
-        // An agent's attributes are not of a call, and may be longer.
+        // An agent's attributes are not part of a call, and may be longer.
         Some(bound) if usize::try_from(bound).is_ok_and(|bound| bound > MAX_LIST) && field.var == Var::Context => {
             format!("a list of more than {MAX_LIST} values is refused before")
         }
@@ -232,7 +232,7 @@ fn size(field: &Field, key: &str, raw: Raw<'_>) -> Option<i64> {
     None
 }
 
-/// Nothing can be asked of such a value but whether it is there.
+/// Such a value can only be tested for its presence.
 fn incomparable(field: &Field, raw: Raw<'_>) {
     let (why, help) = match &field.kind {
         kind @ ParamType::List(_) => {
@@ -259,7 +259,7 @@ fn read_same(field: &Field, table: &mut Table<'_>, others: &Fields) -> Option<Co
         let known = others.iter().filter(|(_, other)| other.as_ref().is_ok_and(|other| alike(&other)));
         let names: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
         let listed = format!("of type {} are {}", field.kind, listed(&names, "and"));
-        // A name that exists is not mistyped.
+        // A name that exists is not a typing mistake.
         let (why, help) = match named {
             Some(other) => (format!(", which is of type {}", other.kind), listed),
             None => (String::new(), did_you_mean(name, names).unwrap_or(listed)),
@@ -272,7 +272,7 @@ fn read_same(field: &Field, table: &mut Table<'_>, others: &Fields) -> Option<Co
     Some(field.part(&raw.at(), format!("{} is the same as {}", field.label, other.label), condition))
 }
 
-/// The values of a list that is not empty.
+/// The values of a non-empty list.
 fn literals(field: &Field, key: &str, raw: Raw<'_>) -> Option<Vec<Literal>> {
     match raw.list() {
         None => {

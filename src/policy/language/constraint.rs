@@ -1,4 +1,4 @@
-//! What a rule asks of one value, and whether anything can meet all of it.
+//! What a rule requires of one value, and whether anything can meet all of it.
 //! Never looks at a call.
 
 use std::collections::HashSet;
@@ -47,7 +47,7 @@ impl Literal {
     }
 }
 
-/// One thing that a rule asks of a value.
+/// One requirement of a rule on a value.
 #[derive(Debug, Clone)]
 pub(crate) enum Constraint {
     Present,
@@ -68,7 +68,7 @@ pub(crate) enum Constraint {
 }
 
 impl Constraint {
-    /// As a sentence about what is called `label`.
+    /// As a sentence about the thing called `label`.
     pub(crate) fn words(&self, label: &str) -> String {
         let any = |values: &[Literal]| values.iter().map(Literal::words).collect::<Vec<_>>().join(", ");
         match self {
@@ -90,8 +90,8 @@ impl Constraint {
         }
     }
 
-    /// As a condition on `value`, which is known to be there: `None` for those that ask just that. Lists are kept as a set
-    /// and a size, because sets forget repetitions.
+    /// As a condition on `value`, which is known to be present: `None` for those that require just that. Lists are
+    /// represented by a set and a size, because sets forget repetitions.
     pub(crate) fn condition(&self, value: ExprRef) -> Option<ExprRef> {
         let set = |values: &[Literal]| expr::set(values.iter().map(Literal::expr));
         let within = |values: &[Literal], value| expr::binary(BinaryOp::Contains, set(values), value);
@@ -115,7 +115,7 @@ impl Constraint {
         })
     }
 
-    /// Whether one value, which is no list, meets it.
+    /// Whether a value that is not a list meets it.
     fn admits(&self, value: &Literal) -> bool {
         match (self, value) {
             (Self::Is(other), _) => value == other,
@@ -131,12 +131,12 @@ impl Constraint {
     }
 }
 
-/// The constraints on one value, for finding those that exclude each other.
+/// The constraints on one value, to find those that exclude each other.
 #[derive(Debug, Default)]
 pub(crate) struct Constraints(Vec<Constraint>);
 
 impl Constraints {
-    /// What `context.<attribute>` can be at all.
+    /// The values that `context.<attribute>` can have at all.
     pub(crate) fn on(attribute: &str) -> Self {
         let texts = |values: &[&str]| {
             vec![Constraint::In(values.iter().map(|value| Literal::String((*value).to_owned())).collect())]
@@ -153,7 +153,7 @@ impl Constraints {
         })
     }
 
-    /// As [`Constraints::on`], for a path as a policy spells it.
+    /// Like [`Constraints::on`], for a path as a policy spells it.
     fn on_path(path: &str) -> Self {
         path.strip_prefix("context.").map(Self::on).unwrap_or_default()
     }
@@ -167,7 +167,7 @@ impl Constraints {
         let (mut min, mut max, mut min_size, mut max_size) = (None, None, None, None);
         let (mut globs, mut excluded_globs) = (Vec::new(), Vec::new());
         let (mut allowed, mut excluded) = (None, Vec::new());
-        // Of each of these lists, one value at least has to be in the list; and the values that a list may have.
+        // Lists of which at least one value each must be in the value; and the values that a list may have.
         let (mut contained, mut each_in) = (Vec::new(), None);
         for constraint in &self.0 {
             match constraint {
@@ -190,7 +190,7 @@ impl Constraints {
         let absent = |constraint: &Constraint| matches!(constraint, Constraint::Absent);
         let crossed = |min: Option<i64>, max| min.zip(max).is_some_and(|(min, max)| min > max);
         let left_out = |values: &&[Literal]| each_in.is_some_and(|each| !values.iter().any(|one| each.contains(one)));
-        // A star of the one can stand only where a star of the other does, so this is never too strict.
+        // A star of the one glob can stand only where a star of the other does, so this is never too strict.
         let covered = |wide: &&String| {
             wide.bytes().all(|byte| byte == b'*') && !wide.is_empty()
                 || globs.iter().any(|glob| matches_glob(wide, glob))
@@ -215,9 +215,9 @@ impl Constraints {
     }
 }
 
-/// The first thing of which these conditions together ask what it cannot be, and why.
+/// The first thing of which these conditions together require what it cannot be, and why.
 ///
-/// Comparisons of one attribute with literals are understood, conditions that are taken away again as they stand, and
+/// Understands comparisons of one attribute with literals, and conditions that are negated again as they stand, but
 /// nothing else: what is not found here may still never hold.
 pub(crate) fn contradiction<'a>(conditions: impl IntoIterator<Item = &'a ExprRef>) -> Option<(String, &'static str)> {
     let parts: Vec<ExprRef> = conditions.into_iter().flat_map(expr::conjuncts).collect();
@@ -238,7 +238,7 @@ pub(crate) fn contradiction<'a>(conditions: impl IntoIterator<Item = &'a ExprRef
     parts.iter().enumerate().find_map(|(position, part)| {
         let Expr::UnaryOp { op: UnaryOp::Not, expr: inner } = part.as_ref() else { return None };
         let taken = expr::conjuncts(inner);
-        // What the others imply and what is not left when they hold come to the same.
+        // A condition is implied if its opposite is impossible when the others hold.
         let implied = |condition: &ExprRef| {
             let excluded = |(subject, ask): (String, Constraint)| {
                 let mut constraints = asked_of(&subject, Some(position));
@@ -261,7 +261,7 @@ fn is_true(expr: &Expr) -> bool {
     matches!(expr, Expr::Literal(pst::Literal::Bool(true)))
 }
 
-/// What one condition asks of which attribute; what its opposite asks, unless `holds`.
+/// What one condition requires of which attribute; what its opposite requires, unless `holds`.
 pub(crate) fn understood(part: &Expr, holds: bool) -> Option<(String, Constraint)> {
     let subject = |expr: &Expr| references::is_path(expr).then(|| expr.to_string());
     let among = |values| if holds { Constraint::In(values) } else { Constraint::NotIn(values) };
@@ -270,7 +270,7 @@ pub(crate) fn understood(part: &Expr, holds: bool) -> Option<(String, Constraint
         Expr::UnaryOp { op: UnaryOp::Not, expr: inner } => understood(inner, !holds),
         Expr::Like { expr: inner, pattern } => {
             let glob = pattern.iter().map(|element| match element {
-                // It could not be told from a wildcard in this notation.
+                // It could not be told apart from a wildcard in this notation.
                 PatternElem::Char('*') => None,
                 PatternElem::Char(character) => Some(*character),
                 PatternElem::Wildcard => Some('*'),

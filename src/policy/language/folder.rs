@@ -1,5 +1,5 @@
 //! The bytes of a policy folder, read as a whole.
-//! Never understands them, and never leaves out a file without saying so.
+//! Never interprets them, and never leaves out a file without saying so.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,16 +9,16 @@ use std::path::Path;
 use crate::files::{self, Entry, FileTrust, SecretFileError};
 use crate::policy::model::{Location, Report, Revision};
 
-/// A policy file of more than 1 MiB is a mistake, and a bound on what a reload can cost.
+/// A policy file of more than 1 MiB is a mistake; this also bounds what a reload can cost.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// As many files as anyone reviews, with room to spare.
 const MAX_FILES: usize = 1000;
-/// Folders below the policy folder.
+/// How deep folders may be nested below the policy folder.
 const MAX_DEPTH: usize = 8;
-/// The ending of the tables of expected decisions, which lie beside the policies and are none.
+/// The suffix of tables of expected decisions, which lie beside the policies but are not policies.
 const TEST_ENDING: &str = ".test.toml";
 
-/// The content of a policy folder, read in one go and not yet understood.
+/// The content of a policy folder, read in one go and not yet interpreted.
 #[derive(Debug, Default)]
 pub(crate) struct Folder {
     /// Content by name relative to the folder, with `/` as separator.
@@ -26,8 +26,8 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Reads every policy file below `dir`. Names that begin with a dot are passed over. With `trust`, what others could
-    /// have written is an error.
+    /// Reads every policy file below `dir`. Names that begin with a dot are skipped. With `trust`, a file that others
+    /// could have written is an error.
     pub(crate) fn read(dir: &Path, trust: Option<&FileTrust>, report: &Report) -> Self {
         Self::read_where(dir, trust, false, report)
     }
@@ -98,7 +98,7 @@ impl Folder {
             report.error(at, format!("there are more than {MAX_FILES} policy files"), "put rules together");
             return;
         }
-        // A device may never end.
+        // Reading a device may never end.
         if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             return report.error(at, "is not a regular file", "remove it, or give it another ending");
         }

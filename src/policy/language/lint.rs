@@ -24,7 +24,7 @@ pub(crate) fn check(checked: &CheckedPolicy, report: &Report) {
     negations_of_optional(rules, report);
     open_below(rules, report);
     unreachable_roles(checked, report);
-    // The type checker repeats what was found so far in other words, so it speaks only when nothing was.
+    // The type checker repeats in other words what was found so far, so it speaks only if nothing was.
     if report.errors() == 0 {
         contradictions(rules, report);
         types(&checked_together(rules, &checked.methods), &checked.declarations, report);
@@ -57,8 +57,8 @@ fn contradictions(rules: &[Rule], report: &Report) {
     }
 }
 
-/// A rule that fails denies the call. For a deny rule that is right but never meant; for an allow rule it turns one
-/// caller's odd argument into a refusal by every rule.
+/// A rule that fails denies the call. For a deny rule, that is right but never meant; for an allow rule, it turns one
+/// caller's odd argument into a refusal, whatever other rules allow.
 fn failures(rules: &[Rule], report: &Report) {
     for rule in rules {
         for why in rule.conditions.iter().filter_map(|part| references::can_fail(&part.expr)) {
@@ -107,7 +107,7 @@ fn open_below(rules: &[Rule], report: &Report) {
                 };
                 let Expr::Literal(Literal::Long(0..)) = right.as_ref() else { continue };
                 let value = left.to_string();
-                // How many entries a list has is never negative.
+                // The size of a list is never negative.
                 let name = value.strip_prefix("context.params.").filter(|name| !name.ends_with(".size"));
                 if let Some(name) = name.filter(|_| !closed(left)) {
                     let message = format!("`{}` allows every negative `{}`", rule.id.name(), shown(name));
@@ -139,8 +139,8 @@ fn unreachable_roles(checked: &CheckedPolicy, report: &Report) {
 
 /// Cedar's own strict check of the rules against the schema.
 fn types(groups: &[Together<'_>], declarations: &Declarations, report: &Report) {
-    // What a Cedar file says is checked as it is written, so that Cedar's remarks are about that text. Then everything
-    // is checked as it is evaluated.
+    // A Cedar file is checked as it is written, so that Cedar's remarks are about that text. Then everything is checked
+    // as it is evaluated.
     for as_written in [true, false] {
         if report.errors() > 0 {
             return;
@@ -159,11 +159,11 @@ struct Together<'a> {
 }
 
 /// Cedar tries each policy for each action of a schema, though a rule cannot hold for a method that it is not about. So rules
-/// are checked against the methods of few others beside their own: 1,000 rules of as many methods in a tenth of the time.
+/// are checked against few methods besides their own: 1,000 rules about as many methods take a tenth of the time.
 fn checked_together<'a>(rules: &'a [Rule], methods: &'a Methods) -> Vec<Together<'a>> {
-    /// Few enough for tries to cost little, and many enough for making a schema not to.
+    /// Few enough that tries cost little, and many enough that making a schema does, too.
     const METHODS: usize = 32;
-    // What names methods in its conditions, or is about none that is registered, is about all for Cedar.
+    // For Cedar, a rule that names methods in its conditions, or is about none that is registered, is about all.
     let (mut some, all): (Vec<_>, Vec<_>) =
         rules.iter().map(|rule| (methods.matching_any(&rule.methods), rule)).partition(|(about, rule)| {
             !about.is_empty() && !References::of(rule.conditions.iter().map(|part| &part.expr)).action
@@ -175,7 +175,7 @@ fn checked_together<'a>(rules: &'a [Rule], methods: &'a Methods) -> Vec<Together
             methods: methods.iter().collect(),
         });
     }
-    // Those about many methods last, so that no other is checked against these.
+    // Rules about many methods last, so that no other is checked against these.
     some.sort_by_key(|(about, _)| about.len());
     let mut group = Together::default();
     for (about, rule) in some {
@@ -234,13 +234,13 @@ fn types_of(group: &Together<'_>, as_written: bool, declarations: &Declarations,
     }
 }
 
-/// Cedar's remark without the name of the policy, which the finding's place already tells.
+/// Cedar's remark without the name of the policy, which the finding's location already shows.
 fn remark(text: &str, rule: &Rule) -> String {
     let prefix = format!("for policy `{}`, ", rule.id.name());
     text.strip_prefix(&prefix).unwrap_or(text).to_owned()
 }
 
-/// Rules that change nothing because another one covers them.
+/// Reports rules that change nothing because another one covers them.
 fn coverage(rules: &[Rule], methods: &Methods, report: &Report) {
     // Rules are compared with many others, so what each is about is looked up once.
     let reach = |(position, rule)| Reach {
@@ -258,7 +258,7 @@ fn coverage(rules: &[Rule], methods: &Methods, report: &Report) {
     }
     let all: Vec<&Reach<'_>> = rules.iter().collect();
     for narrow in &rules {
-        // What covers it is about each of its methods, so also about the one that the fewest rules are about.
+        // A rule that covers it is about each of its methods, so also about the one that the fewest rules are about.
         let candidates =
             narrow.methods.iter().filter_map(|method| by_method.get(method)).min_by_key(|about| about.len());
         let cover = candidates.unwrap_or(&all).iter().find(|wide| {
@@ -284,13 +284,13 @@ struct Reach<'a> {
     position: usize,
     rule: &'a Rule,
     methods: Vec<&'a MethodName>,
-    /// Everything that it asks beside who calls what.
+    /// Everything that it requires besides who calls what.
     conditions: Vec<ExprRef>,
 }
 
 impl Reach<'_> {
     /// Whether calls of some method must follow the declarations of something because of this rule only. Then it refuses
-    /// calls that no other rule does, whatever it says about them.
+    /// calls that no other rule refuses, whatever it says about them.
     fn alone_looks(&self, by_method: &HashMap<&MethodName, Vec<&Reach<'_>>>) -> bool {
         let looks = |reach: &Reach<'_>| -> BTreeSet<Vec<String>> {
             let reads = References::of(&reach.conditions);
@@ -314,7 +314,7 @@ impl Reach<'_> {
         let (wide, rule) = (self.rule, other.rule);
         let effects = wide.effect == rule.effect || (wide.effect == Effect::Deny && self.conditions.is_empty());
         effects
-            // A shadow rule tells something as long as no enforced one does the same.
+            // A shadow rule is informative as long as no enforced one does the same.
             && wide.mode == Mode::Enforce
             && rule.callers.iter().all(|whom| wide.callers.iter().any(|wider| wider.covers(whom)))
             && other.methods.iter().all(|method| self.methods.binary_search(method).is_ok())
@@ -335,7 +335,7 @@ mod tests {
     use crate::policy::language::cedar_file;
     use crate::policy::model::{Finding, Param};
 
-    /// In groups below each other; two in three have parameters, of two types.
+    /// In nested groups; two in three have parameters, of two types.
     fn methods() -> Methods {
         let names = (0..70).map(|n| match n % 7 {
             0..3 => format!("a/m{n}"),

@@ -13,7 +13,7 @@ pub(crate) const ALGORITHMS: [&str; 2] = [ProofAlgorithm::Hs256.as_str(), ProofA
 
 /// Why `context.<attribute>` is never `text`, and what to write instead.
 ///
-/// A rule that denies what cannot be never denies, so this is asked wherever such a value stands.
+/// A rule that denies the impossible never denies, so this is checked wherever such a value occurs.
 pub(crate) fn impossible(attribute: &str, text: &str) -> Option<(String, String)> {
     let shown = shown(text);
     match attribute {
@@ -60,10 +60,10 @@ fn context_attribute(expr: &Expr) -> Option<&str> {
 
 /// The first agent or role in `expr` that is not compared with the principal.
 ///
-/// A decision knows the roles and attributes of its caller only. Any other agent has none, so what is asked of it is
-/// always false, and fails where an attribute is read.
+/// A decision knows only the roles and attributes of its caller. Any other agent has none, so a condition on it is
+/// always false, and fails where it reads an attribute.
 ///
-/// `beside` the principal, where it is compared, the names of agents and roles have their place.
+/// `beside` the principal, where it is compared, the names of agents and roles are in their place.
 pub(crate) fn stray_entity(expr: &Expr, beside: bool) -> Option<String> {
     match expr {
         Expr::Literal(Literal::EntityUID(uid)) => {

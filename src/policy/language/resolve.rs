@@ -1,5 +1,5 @@
 //! From the content of a folder to a checked set of rules: merging, and everything that is checked across files.
-//! Never loads a part: one error anywhere and the folder is refused as a whole.
+//! Never loads only a part: after one error anywhere, the folder is refused as a whole.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,7 +14,7 @@ use crate::policy::model::{
     RoleSource, Roles, Types, described, did_you_mean, shown,
 };
 
-/// The claims that the protocol itself gives a meaning to, and what to ask instead.
+/// The claims to which the protocol itself gives a meaning, and what to use instead.
 const KNOWN_CLAIMS: [(&str, &str); 10] = [
     ("sub", "ask `subject`"),
     ("iss", "ask `issuer`"),
@@ -172,8 +172,8 @@ fn declare_roles(all: &Statements<'_>, report: &Report) -> Roles {
     roles
 }
 
-/// INVARIANT: a role of one source is included only by roles of that source, else these would be a way around it. That
-/// each single step obeys this is enough: no longer way leads from one source to the other.
+/// INVARIANT: a role of one source is included only by roles of that source; otherwise these would be a way around it.
+/// It is enough that each single step obeys this: no longer path leads from one source to the other.
 fn check_sources(whole: &RoleTable, part: &Located<String>, source: RoleSource, report: &Report) {
     let (whence, from) = match source {
         RoleSource::Files if whole.source != source => ("files", "files"),
@@ -247,7 +247,8 @@ fn check_patterns(CheckedPolicy { rules, methods, .. }: &CheckedPolicy, report: 
     }
 }
 
-/// The roles that Cedar files name; where TOML files name one, its line is known while they are read.
+/// Checks the roles that Cedar files name. Those in TOML files are checked while they are read, when their lines are
+/// known.
 fn check_roles(CheckedPolicy { rules, declarations, .. }: &CheckedPolicy, report: &Report) {
     for rule in rules.iter().filter(|rule| rule.written.is_some()) {
         let named = rule.callers.iter().filter_map(|whom| match whom {

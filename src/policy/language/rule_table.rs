@@ -1,5 +1,5 @@
 //! `[rule.NAME]`: who, which methods, on what conditions, and with what effect.
-//! Never fills in a missing part by guessing: a rule says whom it is about.
+//! Never guesses a missing part: a rule says whom it is about.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::policy::model::{
     RuleId, described, shown,
 };
 
-/// Reads one rule; `None` when it does not say whom it is about or what it does.
+/// Reads one rule; `None` if it does not say whom it is about or what it does.
 pub(crate) fn read(
     name: &Located<String>,
     mut table: Table<'_>,
@@ -65,7 +65,7 @@ pub(crate) fn read(
     })
 }
 
-/// Names of rules stand in logs, metrics and permits: a word.
+/// Names of rules appear in logs, metrics and permits: each is a plain word.
 pub(crate) fn check_name(name: &Located<String>, report: &Report) {
     let plain = name.value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte));
     if !(1..=64).contains(&name.value.len()) || !plain {
@@ -102,7 +102,8 @@ fn who(table: &mut Table<'_>, at: &Location, declarations: &Declarations) -> Vec
     who
 }
 
-/// The parameters of the methods of the patterns: what all of them have in common, and why others cannot be asked.
+/// The parameters of the methods that the patterns match: those that all of them have in common, and why others cannot
+/// be used.
 fn params(patterns: &[Located<Pattern>], methods: &Methods) -> BTreeMap<String, Result<Param, String>> {
     let matching = methods.matching_any(patterns);
     let mut params = BTreeMap::new();

@@ -1,5 +1,5 @@
 //! Typed access to TOML tables that keeps line numbers and reports every mistake.
-//! Never ignores a key: what nobody asked for is an error.
+//! Never ignores a key: one that nobody asked for is an error.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::policy::model::{Located, Location, Report, did_you_mean, shown};
 
-/// A TOML file that is being read.
+/// A TOML file being read.
 #[derive(Debug)]
 pub(crate) struct Source<'a> {
     file: Arc<str>,
@@ -44,17 +44,17 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A table, of which every key must be asked for before [`Table::finish`].
+/// A table. Every key of it must be asked for before [`Table::finish`].
 #[derive(Debug)]
 pub(crate) struct Table<'a> {
     source: &'a Source<'a>,
     entries: &'a DeTable<'a>,
     /// Where the table begins.
     pub(crate) at: Location,
-    /// How messages call it: `` `[role.calc]` ``.
+    /// What messages call it: `` `[role.calc]` ``.
     name: String,
     asked: Vec<&'static str>,
-    /// Keys that have their own message where they stand, and are never offered.
+    /// Keys that have their own message where they occur, and are never suggested.
     refused: Vec<&'static str>,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Table<'a> {
         self.entries.get(key).map(|value| Raw { source: self.source, value })
     }
 
-    /// A value of one type. What is of another is an error, with what to write instead.
+    /// A value of one type. A value of another type is an error, with what to write instead.
     pub(crate) fn typed<T>(
         &mut self,
         key: &'static str,
@@ -92,13 +92,13 @@ impl<'a> Table<'a> {
         value.map(|value| Located { value, at: raw.at() })
     }
 
-    /// The value of a key that has no place here although it has one elsewhere: whoever asks reports it.
+    /// The value of a key that does not belong here although it does elsewhere: the caller reports it.
     pub(crate) fn refused(&mut self, key: &'static str) -> Option<Raw<'a>> {
         self.refused.push(key);
         self.entries.get(key).map(|value| Raw { source: self.source, value })
     }
 
-    /// Every entry, in the order of the file. Who takes them all need not call [`Table::finish`].
+    /// Every entry, in the order of the file. A caller that takes them all need not call [`Table::finish`].
     pub(crate) fn entries(&self) -> Vec<(Located<String>, Raw<'a>)> {
         let mut entries: Vec<_> = self
             .entries
@@ -123,7 +123,7 @@ impl<'a> Table<'a> {
         self.typed(key, Raw::boolean, format!("write `{key} = true` or leave it out"))
     }
 
-    /// Where a key stands; the table if it is not there.
+    /// Where a key is; the table's own location if the key is absent.
     pub(crate) fn line_of(&self, key: &str) -> Location {
         self.entries
             .iter()
@@ -136,7 +136,7 @@ impl<'a> Table<'a> {
         self.typed(key, read, format!("write `{key} = \"…\"`"))
     }
 
-    /// A string that must be one of these; nothing when the key is absent or the value is another.
+    /// A string that must be one of these; nothing if the key is absent or the value is another.
     pub(crate) fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Option<T> {
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
         let help = format!("write {}", listed(&names, "or"));
@@ -149,7 +149,7 @@ impl<'a> Table<'a> {
         found.map(|(_, value)| *value)
     }
 
-    /// A list of strings; empty when the key is absent.
+    /// A list of strings; empty if the key is absent.
     pub(crate) fn strings(&mut self, key: &'static str) -> Vec<Located<String>> {
         let help = format!("write `{key} = [\"…\"]`");
         let items = self.typed(key, Raw::list, help.clone()).map(|items| items.value).unwrap_or_default();
@@ -257,7 +257,7 @@ impl<'a> Raw<'a> {
         Some(self.value.get_ref().as_array()?.iter().map(|value| Raw { source, value }).collect())
     }
 
-    /// As a table; `name` is how messages call it.
+    /// As a table; `name` is what messages call it.
     pub(crate) fn table(&self, name: String) -> Option<Table<'a>> {
         let entries = self.value.get_ref().as_table()?;
         Some(Table::new(self.source, entries, self.at(), name))
@@ -267,7 +267,7 @@ impl<'a> Raw<'a> {
         self.value.get_ref()
     }
 
-    /// As it stands in the file, for a message.
+    /// As written in the file, for a message.
     pub(crate) fn shown(&self) -> String {
         shown(self.source.text.get(self.value.span()).unwrap_or_default())
     }

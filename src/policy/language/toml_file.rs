@@ -1,4 +1,4 @@
-//! What a TOML policy file declares: roles, agents, methods, claims and attributes. Its rules are handed on unread.
+//! What a TOML policy file declares: roles, agents, methods, claims and attributes. Its rules are passed on unread.
 //! Never checks one file against another: that is `resolve`'s work.
 
 use std::str::FromStr;
@@ -21,7 +21,7 @@ pub(crate) struct Statements<'a> {
     pub(crate) methods: Vec<MethodTable>,
     pub(crate) claims: Vec<(Located<String>, ParamType)>,
     pub(crate) attributes: Vec<(Located<String>, ParamType)>,
-    /// The rules that the lists of roles and agents are.
+    /// The rules that the lists of roles and agents amount to.
     pub(crate) lists: Vec<Rule>,
     /// `[rule.NAME]`, unread: what they mean depends on the methods.
     pub(crate) rules: Vec<(Located<String>, Table<'a>)>,
@@ -32,7 +32,7 @@ pub(crate) struct Statements<'a> {
 pub(crate) struct RoleTable {
     pub(crate) name: Located<String>,
     pub(crate) source: RoleSource,
-    /// The roles that whoever has this one has too.
+    /// The roles that every holder of this one has, too.
     pub(crate) includes: Vec<Located<String>>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct MethodTable {
     pub(crate) params: Option<Located<Vec<Param>>>,
 }
 
-/// Reads one file. What is wrong in it is reported, and what is right in it is still there.
+/// Reads one file. Reports what is wrong in it, and still adds what is right.
 pub(crate) fn read<'a>(source: &'a Source<'a>, document: &'a Spanned<DeTable<'a>>, statements: &mut Statements<'a>) {
     let mut root = Table::root(source, document.get_ref());
     root.tables("role").into_iter().for_each(|(name, table)| role(name, table, statements));
@@ -195,7 +195,7 @@ fn lists(kind: &str, name: &Located<String>, whom: &CallerMatch, table: &mut Tab
         if methods.is_empty() {
             continue;
         }
-        // A deny list that left out delegated calls would be a way around it.
+        // A deny list that left out delegated calls could be evaded by them.
         let delegation = if effect == Effect::Deny { Delegation::Also } else { delegation };
         rules.push(Rule {
             id: RuleId::new(&format!("{kind}.{}.{key}", name.value), &at),

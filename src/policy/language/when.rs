@@ -1,5 +1,5 @@
 //! The conditions of a TOML rule: `[rule.NAME.when]` and `[rule.NAME.unless]`.
-//! Never knows which rule it is reading for; what the conditions may be about is handed in.
+//! Never knows which rule it is reading for; what the conditions may be about is passed in.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::table::{Table, listed};
 use crate::policy::cedar::{expr, time};
 use crate::policy::model::{Condition, Declarations, Located, Location, Param, ParamType, Report, hours, shown};
 
-/// The texts about a call that conditions can ask, their path below `context`, and how sentences call them.
+/// The texts about a call that conditions can test, their path below `context`, and what sentences call them.
 const TEXTS: [(&str, &[&str], &str); 5] = [
     ("agent", &["agent"], "the agent"),
     ("subject", &["subject"], "the subject"),
@@ -22,8 +22,8 @@ const TEXTS: [(&str, &[&str], &str); 5] = [
 
 /// Everything that a condition of a rule can be about.
 ///
-/// `params` are the parameters that all methods of the rule have in common, each optional when it is in any of them, and why
-/// others cannot be asked.
+/// `params` are the parameters that all methods of the rule have in common, each optional if it is optional in any of them,
+/// and why others cannot be used.
 pub(crate) fn fields(params: BTreeMap<String, Result<Param, String>>, declarations: &Declarations) -> Fields {
     let mut fields = Fields::new();
     for (name, path, label) in TEXTS {
@@ -69,14 +69,14 @@ pub(crate) fn read(mut table: Table<'_>, fields: &Fields) -> Vec<Condition> {
     parts.extend(read_hours(&mut table));
     let at = table.at.clone();
     table.finish();
-    // INVARIANT: without a condition there is an error, else a rule would hold more often than it says.
+    // INVARIANT: without a condition there is an error; otherwise a rule would hold more often than it says.
     if parts.is_empty() && report.errors() == errors_before {
         report.error(&at, "there is no condition in it", "leave it out, or say what has to hold");
     }
     parts
 }
 
-/// `unless` as one condition: not all of its parts. `None` only where [`read`] reported why there are none.
+/// `unless` as one condition: not all of its parts. `None` only if [`read`] reported why there are none.
 pub(crate) fn negated(parts: Vec<Condition>, at: &Location) -> Option<Condition> {
     if parts.is_empty() {
         return None;
@@ -221,7 +221,7 @@ fn read_hours(table: &mut Table<'_>) -> Option<Condition> {
     Some(Condition::new(format!("it is {}", words.join(" ")), time::condition(&intervals), &at))
 }
 
-/// What `read` makes of a text; an error if that is nothing.
+/// What `read` makes of a text; reports an error if that is nothing.
 pub(crate) fn parsed<T>(
     text: &Located<String>,
     read: impl FnOnce(&str) -> Option<T>,

@@ -1,4 +1,4 @@
-//! What rules may speak of beside methods and parameters: claims, attributes of agents, and roles.
+//! What rules may name besides methods and parameters: claims, attributes of agents, and roles.
 //! Never holds a word that no file declares.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,7 +8,7 @@ use super::location::Location;
 use super::params::ParamType;
 use super::value::TypedValue;
 
-/// The words that rules may use beside methods and parameters.
+/// The words that rules may use besides methods and parameters.
 #[derive(Debug, Default)]
 pub(crate) struct Declarations {
     pub(crate) claims: Types,
@@ -26,9 +26,9 @@ pub(crate) type Roles = BTreeMap<String, Role>;
 #[derive(Debug)]
 pub(crate) struct Role {
     pub(crate) source: RoleSource,
-    /// The roles of which it is a part, directly or not.
+    /// The roles that include it, directly or not.
     pub(crate) included_in: BTreeSet<String>,
-    /// The roles that are parts of it, directly or not.
+    /// The roles that it includes, directly or not.
     pub(crate) includes: BTreeSet<String>,
     pub(crate) at: Location,
 }
@@ -47,7 +47,7 @@ pub(crate) enum RoleSource {
 /// The attributes of agents that files state, by the agent's name.
 pub(crate) type Attributes = HashMap<String, Vec<(String, TypedValue)>>;
 
-/// A role that files describe. A rule about one that nobody described is a rule with a typing error in it.
+/// The role that files describe by this name. A rule about a role that nobody described contains a typing mistake.
 pub(crate) fn described<'a>(roles: &'a Roles, at: &Location, name: &str, report: &Report) -> Option<&'a Role> {
     let found = roles.get(name);
     if found.is_none() {

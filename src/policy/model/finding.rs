@@ -1,5 +1,5 @@
 //! What is wrong or doubtful in a policy folder, and what to write instead.
-//! Never stops at the first: an operator gets everything in one go.
+//! Never stops at the first finding: an operator gets everything in one go.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -14,16 +14,16 @@ use super::location::Location;
 pub enum Severity {
     /// The folder is not loaded.
     Error,
-    /// The folder is loaded, and something in it is probably not what was meant.
+    /// The folder is loaded, but something in it is probably not what was meant.
     Warning,
 }
 
 /// One thing that is wrong or doubtful in a policy folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
-    /// The file, relative to the policy folder; empty when the finding is about the folder.
+    /// The file, relative to the policy folder; empty if the finding is about the folder.
     pub file: String,
-    /// The line, counted from 1; 0 when the finding is about the whole file.
+    /// The line, counted from 1; 0 if the finding is about the whole file.
     pub line: u32,
     /// Whether it keeps the folder from being loaded.
     pub severity: Severity,
@@ -51,7 +51,7 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    /// Logs it as what it is. A folder that cannot be read is an error, though the service starts with it and denies everything.
+    /// Logs it at its severity. A folder that cannot be read is an error, though the service starts with it and denies everything.
     pub(crate) fn log(&self) {
         match self.severity {
             Severity::Error => tracing::error!(target: "sealwire::policy", finding = %self, "policy"),
@@ -89,7 +89,7 @@ impl fmt::Display for PolicyErrors {
 
 impl std::error::Error for PolicyErrors {}
 
-/// Collects findings while a folder is read: shared by all who read a part of it.
+/// Collects findings while a folder is read: shared by everything that reads a part of it.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     findings: RefCell<Vec<Finding>>,
@@ -105,7 +105,7 @@ impl Report {
         self.push(Severity::Warning, at, message.into(), help.into());
     }
 
-    /// A name that is none of `known`: with the nearest of them, else with `help`.
+    /// Reports a name that is not one of `known`: with the nearest of them, otherwise with `help`.
     pub(crate) fn unknown<'a>(
         &self,
         at: &Location,

@@ -35,7 +35,7 @@ fn time_of_day(text: &str) -> Option<u32> {
     (minute < 60 && minutes <= DAY).then_some(minutes)
 }
 
-/// `mon` or `mon-fri` as positions in [`DAYS`]. `sat-mon` goes over the end of the week.
+/// `mon` or `mon-fri` as positions in [`DAYS`]. `sat-mon` wraps around the end of the week.
 pub(crate) fn days(text: &str) -> Option<Vec<usize>> {
     let day = |text: &str| DAYS.iter().position(|day| *day == text.trim());
     let (first, last) = match text.split_once('-') {

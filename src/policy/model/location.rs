@@ -1,4 +1,4 @@
-//! Where something stands in the files.
+//! Where something is in the files.
 //! Never a path of this machine: files are named relative to the policy folder.
 
 use std::fmt;

@@ -9,11 +9,11 @@ use super::params::Param;
 use super::pattern::Pattern;
 use crate::name::MethodName;
 
-/// The registered methods: what a policy may speak about.
+/// The registered methods: what a policy may name.
 ///
-/// A service takes them from its router ([`Methods::new`] and [`Methods::with`]): then a policy that names another
-/// method does not load. A tool that has no router starts from [`Methods::from_files`]: then the methods are those
-/// that the policy files themselves declare with `[method."…"]`.
+/// A service takes them from its router ([`Methods::new`] and [`Methods::with`]): a policy that names another method
+/// then does not load. A tool that has no router starts from [`Methods::from_files`]: the methods are then those that
+/// the policy files themselves declare with `[method."…"]`.
 ///
 /// ```
 /// use sealwire::MethodName;
@@ -34,7 +34,8 @@ pub struct Methods {
     pub(crate) open: bool,
 }
 
-/// The one method that needs no rule, since it tells each caller only what the rules say of it. Rules may deny it.
+/// The one method that needs no rule, since it tells each caller only what the rules say about that caller. Rules may
+/// deny it.
 pub(crate) const OPEN_TO_ALL: &str = "rpc.discover";
 
 /// One method, as far as it is known.
@@ -55,7 +56,7 @@ impl Method {
         self.coded.as_deref().or(self.filed.as_deref())
     }
 
-    /// Takes the parameters from a file. `false` if the author declared others.
+    /// Takes over the parameters from a file. `false` if the author declared others.
     pub(crate) fn declare(&mut self, params: Vec<Param>) -> bool {
         let agrees = self.coded.as_ref().is_none_or(|known| *known == params);
         self.filed = Some(params);
@@ -108,7 +109,7 @@ impl Methods {
         self.known.get(name)?.params()
     }
 
-    /// What is known without any policy file: what a folder is checked against, however often it is read.
+    /// What is known without any policy file: every folder is checked against this, however often it is read.
     pub(crate) fn without_files(&self) -> Self {
         let known = self.known.iter().filter(|(_, method)| !method.from_file);
         let known = known.map(|(name, method)| {
@@ -122,7 +123,7 @@ impl Methods {
         self.known.iter()
     }
 
-    /// The methods that a pattern matches, in the order of their names; takes no longer the more others there are.
+    /// The methods that a pattern matches, in the order of their names; the number of other methods does not matter.
     pub(crate) fn matching<'m>(&'m self, pattern: &'m Pattern) -> impl Iterator<Item = (&'m MethodName, &'m Method)> {
         let from = match pattern {
             Pattern::All => Bound::Unbounded,

@@ -76,7 +76,7 @@ impl Param {
         params.iter().map(Self::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// These as the members of one object, as a JSON Schema. `closed`: there are no others.
+    /// These as the members of one object, as a JSON Schema. `closed`: it has no others.
     #[must_use]
     pub fn object_schema(params: &[Self], closed: bool) -> Value {
         let properties: Map<String, Value> =
@@ -108,18 +108,18 @@ impl fmt::Display for Param {
 pub enum ParamType {
     /// A JSON string.
     String,
-    /// A JSON number without fraction and exponent that fits 64 bits with sign.
+    /// A JSON number without fraction and exponent that fits a signed 64-bit integer.
     Integer,
     /// `true` or `false`.
     Boolean,
-    /// Any JSON number. Rules cannot put a condition on it, because fractions have no exact comparison: count in a
+    /// Any JSON number. Rules cannot put a condition on it, because fractions cannot be compared exactly: count in a
     /// smaller unit and declare an integer.
     Number,
     /// Any JSON value. Rules cannot put a condition on it.
     Any,
     /// A JSON array of at most [`MAX_LIST`] values of one type.
     List(ScalarType),
-    /// A JSON object with exactly these members; their order means nothing.
+    /// A JSON object with exactly these members, in any order.
     Object(Vec<Param>),
 }
 
@@ -134,8 +134,8 @@ pub enum ScalarType {
     Boolean,
 }
 
-/// The most values that a list parameter may hold where a policy looks at it. A rule about a longer list is a rule
-/// about a document, and comparing it would cost more than the call.
+/// The most values that a list parameter may hold if a policy reads it. A rule about a longer list is a rule about a
+/// document, and comparing it would cost more than the call.
 pub const MAX_LIST: usize = 1024;
 
 impl ParamType {

@@ -17,8 +17,8 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// The digest over names and contents, in the order of the names. Lengths go in too, so that no two folders share
-    /// one text.
+    /// The digest over names and contents, in the order of the names. Lengths go in too, so that no two folders give
+    /// the same bytes.
     pub(crate) fn of<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
         let mut hash = Sha256::new();
         for (name, content) in files {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::location::{Located, Location};
 use super::pattern::{Pattern, matches_glob};
 
-/// The name of a rule and where it stands.
+/// The name of a rule and where it is.
 ///
 /// Cloning is cheap: the texts are shared.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize)]
@@ -80,11 +80,11 @@ pub enum Mode {
     /// It does.
     #[default]
     Enforce,
-    /// It is only evaluated and reported: for trying a rule out on real calls.
+    /// It is only evaluated and reported: to try a rule out on real calls.
     Shadow,
 }
 
-/// A rule. It matches a call when it is about the caller and the method and all of its parts hold.
+/// A rule. It matches a call if it is about the caller and the method, and all of its parts hold.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
     pub(crate) id: RuleId,
@@ -95,11 +95,11 @@ pub(crate) struct Rule {
     pub(crate) callers: Vec<CallerMatch>,
     /// Methods; any of them.
     pub(crate) methods: Vec<Located<Pattern>>,
-    /// Whether calls on behalf of others are meant.
+    /// Whether it applies to calls on behalf of others.
     pub(crate) delegation: Delegation,
-    /// The conditions beside who calls what and for whom; all of them, evaluated in this order.
+    /// The conditions besides who calls what and for whom; all of them, evaluated in this order.
     pub(crate) conditions: Vec<Condition>,
-    /// The policy as a Cedar file has it, so that Cedar's own complaints point into that text.
+    /// The policy as written in a Cedar file, so that Cedar's own complaints refer to that text.
     pub(crate) written: Option<cedar_policy::Policy>,
 }
 
@@ -137,15 +137,15 @@ impl fmt::Display for CallerMatch {
 /// How a rule applies to calls that an agent makes on behalf of another subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delegation {
-    /// Only to calls in the agent's own name: what an allow rule says when it says nothing.
+    /// Only to calls in the agent's own name: the default of an allow rule.
     Never,
-    /// To both: what a deny rule says when it says nothing.
+    /// To both: the default of a deny rule.
     Also,
     /// Only to calls on behalf of another.
     Only,
 }
 
-/// A condition as Cedar has it.
+/// A condition in Cedar's terms.
 pub(crate) type ExprRef = Arc<Expr>;
 
 /// One condition of a rule.

@@ -1,5 +1,5 @@
 //! A value of a declared type, whatever it was read from: an argument, a claim, or an attribute in a file.
-//! Never more than its declaration says: what has no type is only known to be there.
+//! Never more than its declaration says: of a value without a type, only the presence is known.
 
 use std::collections::BTreeMap;
 
@@ -13,20 +13,20 @@ pub(crate) enum TypedValue {
     Boolean(bool),
     List(Vec<TypedValue>),
     Object(BTreeMap<String, TypedValue>),
-    /// As the call spells it; rules cannot look at it.
+    /// As the call spells it; rules cannot compare it.
     Number(String),
-    /// There, and not looked at.
+    /// Present, but not read.
     Any,
 }
 
 impl TypedValue {
-    /// The value for a record of the call. What is of type `any` is left out of it: only that it was there is told.
+    /// The value for a record of the call. A value of type `any` is left out: the record only says that it was there.
     pub(crate) fn to_json(&self) -> Value {
         match self {
             Self::String(text) => text.as_str().into(),
             Self::Integer(value) => (*value).into(),
             Self::Boolean(value) => (*value).into(),
-            // Beyond what a number can hold here, its text says what the call had.
+            // If it is beyond what a number can hold here, its text says what the call had.
             Self::Number(text) => serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into()),
             Self::Any => "…".into(),
             Self::List(values) => values.iter().map(Self::to_json).collect(),

@@ -1,4 +1,4 @@
-//! Who can call what, worked out from the rules without any call: for reviewers.
+//! Who can call what, derived from the rules without any call: for reviewers.
 //! Never replaces a decision: what depends on the call stays a condition, in words.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::policy::model::{Condition, Delegation, Effect, Mode, Revision, Rule, 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// Never by what is known of them: another role or name of the same caller may allow it.
+    /// Never, by what is known about them: another role or name of the same caller may allow it.
     Denied,
     /// It depends on the call, or on what else the caller is.
     Conditional,
@@ -27,7 +27,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// As tables have it.
+    /// As shown in tables.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Allowed => "yes",
@@ -152,7 +152,8 @@ impl PolicySet {
         let closed_world = known.closed_world();
         let rules = policies.rules.iter().filter_map(|position| checked.rules.get(*position));
         let rules: Vec<&Rule> = rules.filter(|rule| rule.mode == Mode::Enforce).collect();
-        // In calls on behalf of others deny rules for calls in the own name do not apply, if anything allows those.
+        // Deny rules for calls in the agent's own name do not apply to calls on behalf of others, if anything allows
+        // those.
         let for_others = |rule: &&Rule| rule.effect == Effect::Allow && rule.delegation != Delegation::Never;
         let own_name_only = !rules.iter().any(for_others);
         for rule in rules {
@@ -162,8 +163,8 @@ impl PolicySet {
                 continue;
             }
             let fails = parts().any(|part| references::can_fail(&part.expr).is_some());
-            // What a rule allows to other roles and names is told in their columns; what it denies them is told here,
-            // because these callers may be those, too. So is a rule that can fail, which denies.
+            // What a rule allows to other roles and names is shown in their columns; what it denies them is shown here,
+            // because these callers may be those, too. So is a rule that can fail, because failing denies.
             let told_elsewhere = parts().any(|part| closed_world.evaluate(&part.expr) == Some(false))
                 && !parts().any(|part| known.is_named_in(&part.expr));
             if rule.effect == Effect::Allow && told_elsewhere && !fails {
@@ -193,7 +194,7 @@ pub(crate) struct EffectiveRules<'a> {
     pub(crate) held: Vec<Residual<'a>>,
     /// Some rule may fail, which denies.
     fails: bool,
-    /// What no rule denies is allowed.
+    /// Anything that no rule denies is allowed.
     open: bool,
 }
 
@@ -216,7 +217,7 @@ impl Residual<'_> {
         self.who.iter().chain(&self.delegation).chain(&self.parts)
     }
 
-    /// What is left, but for whom the call is made.
+    /// What is left, except on whose behalf the call is made.
     pub(crate) fn conditions(&self) -> impl Iterator<Item = &Condition> {
         self.who.iter().chain(&self.parts)
     }
@@ -245,7 +246,7 @@ impl EffectiveRules<'_> {
 /// The width of a terminal, which tables keep to.
 const LINE: usize = 80;
 
-/// What the words of the matrix mean. A caller in several columns must not take one `-` for the last word.
+/// What the words of the matrix mean. A caller in several columns must not take one `-` for the final answer.
 const LEGEND: &str = "\
 yes: all calls in the caller's own name, parameters and claims of their types
 if:  under the conditions below, told once for callers who have the same

@@ -1,5 +1,5 @@
-//! The groups of callers that the rules tell apart.
-//! Never one caller alone: who has several roles is in several groups.
+//! The groups of callers that the rules distinguish.
+//! Never one caller alone: a caller with several roles is in several groups.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,11 +10,11 @@ use crate::policy::cedar::References;
 use crate::policy::engine::PolicySet;
 use crate::policy::model::CallerMatch;
 
-/// Callers that are looked at together.
+/// Callers that are considered together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CallerGroup {
-    /// Callers of whom nothing is known.
+    /// Callers about whom nothing is known.
     Anyone,
     /// Callers that have this role, whatever else they have.
     Role(String),

@@ -24,9 +24,9 @@ pub struct Diff {
     pub new: Revision,
     /// Everything that changes for callers, by method.
     pub changes: Vec<Change>,
-    /// Rules that are different and of which `changes` does not tell.
+    /// Rules that differ and that `changes` does not mention.
     pub rules: Vec<RuleChange>,
-    /// What is different beside the rules, in sentences: methods, parameters, claims, roles and what files grant.
+    /// What differs besides the rules, in sentences: methods, parameters, claims, roles and what files grant.
     pub surroundings: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ pub enum Direction {
     More,
     /// They can do less.
     Less,
-    /// It cannot be told: perhaps both.
+    /// It cannot be determined: perhaps both.
     Unclear,
 }
 
@@ -80,7 +80,7 @@ impl Diff {
             for callers in &callers {
                 let (before, after) = (old.effective_rules(callers, method), new.effective_rules(callers, method));
                 let (was, is) = (before.access(), after.access());
-                // What denies those to whom nothing is allowed makes no difference to them.
+                // What is denied to callers who are allowed nothing makes no difference to them.
                 if (was, is) == (Access::Denied, Access::Denied) {
                     continue;
                 }
@@ -121,7 +121,7 @@ struct ChangeBuilder {
 }
 
 impl ChangeBuilder {
-    /// Where a rule stands and what it is called does not matter, only what it does.
+    /// Only what a rule does matters, not where it is or what it is called.
     fn between(before: &EffectiveRules<'_>, after: &EffectiveRules<'_>) -> Self {
         let mut found = Self::default();
         let alone = |held: &&Residual<'_>, others: &[Residual<'_>]| !others.iter().any(|other| same(held, other));
@@ -155,7 +155,7 @@ impl ChangeBuilder {
         let (rule, effect) = (after.rule.id.name(), after.rule.effect);
         let gone = conditions_missing(before, after);
         let added = conditions_missing(after, before);
-        // Words are cut and unquoted: where they are the same, the conditions themselves tell the difference.
+        // Words are cut and unquoted: if they are the same, the conditions themselves show the difference.
         let alike = |part: &Condition, others: &[&Condition]| others.iter().any(|other| other.text == part.text);
         let told = |part: &Condition, others: &[&Condition]| match part.text.strip_prefix("unless ") {
             _ if alike(part, others) => part.expr.to_string(),
@@ -206,7 +206,7 @@ impl ChangeBuilder {
     }
 }
 
-/// How a limit has moved, where only the number at the end of a condition is another one.
+/// How a limit has moved, if only the number at the end of a condition differs.
 fn moved(old: &Condition, new: &Condition) -> Option<String> {
     let [(asked, was), (same, is)] = [old, new].map(|part| part.text.rsplit_once(' ').unwrap_or_default());
     let (before, after): (i64, i64) = (was.parse().ok()?, is.parse().ok()?);
@@ -216,7 +216,7 @@ fn moved(old: &Condition, new: &Condition) -> Option<String> {
         .then(|| format!("{word}: {asked} {before} -> {after}"))
 }
 
-/// What it means to callers that a rule applies to more or to fewer calls.
+/// What it means for callers that a rule applies to more or to fewer calls.
 fn widening(effect: Effect, more: bool) -> Direction {
     if (effect == Effect::Allow) == more { Direction::More } else { Direction::Less }
 }
@@ -232,7 +232,7 @@ fn conditions_missing<'a>(one: &'a Residual<'_>, other: &Residual<'_>) -> Vec<&'
     one.conditions().filter(|part| !other.conditions().any(|twin| twin.expr == part.expr)).collect()
 }
 
-/// Whether a condition holds more often than another one, where they differ in one number or list.
+/// Whether a condition holds more often than another one, if they differ in one number or list.
 fn wider(before: &Condition, after: &Condition) -> Option<bool> {
     let (old, new) = (expr::conjuncts(&before.expr), expr::conjuncts(&after.expr));
     let mut different = old.iter().zip(&new).filter(|(old, new)| old != new);

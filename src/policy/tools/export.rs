@@ -1,5 +1,5 @@
 //! The compiled policy as Cedar text and its schema, for those who want to see or analyse exactly what is evaluated.
-//! Never the other way round: what is evaluated is not made from this text.
+//! Never the other way round: evaluation does not use this text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use crate::policy::model::{Mode, Rule};
 impl PolicySet {
     /// Every rule as a Cedar policy, with its name, description and mode as annotations.
     ///
-    /// The text can be loaded again as a policy file: `@delegated("also")` says that what a rule demands of delegated
+    /// The text can be loaded again as a policy file: `@delegated("also")` says that what a rule requires of delegated
     /// calls is already among its conditions.
     #[must_use]
     pub fn to_cedar(&self) -> String {

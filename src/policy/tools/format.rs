@@ -1,4 +1,4 @@
-//! One way to lay out policy files, so that reviews are about rules.
+//! A single layout for policy files, so that reviews are about rules.
 //! Never changes what a file says: the result must parse to the same values, or the text stays as it is.
 
 use cedar_policy::ffi::{FormattingAnswer, FormattingCall};
@@ -11,7 +11,7 @@ pub enum FormatError {
     /// It does not parse, so nothing is known about its layout.
     #[error("cannot be laid out: {0}")]
     Syntax(String),
-    /// The result would have said something else. A defect of ours; the file is fine.
+    /// The result would have said something else: a defect of ours; the file is fine.
     #[error("cannot be laid out without changing what it says")]
     Changed,
 }
@@ -40,7 +40,7 @@ fn format_cedar(text: &str) -> Result<String, FormatError> {
     }
 }
 
-/// What does not parse, and its line where that is known.
+/// What does not parse, and its line if that is known.
 fn syntax(text: &str, start: Option<usize>, message: &str) -> FormatError {
     let line = start.and_then(|start| text.get(..start)).map(|before| before.matches('\n').count() + 1);
     FormatError::Syntax(line.map(|line| format!("line {line}: ")).unwrap_or_default() + message)
@@ -68,7 +68,7 @@ fn format_toml(text: &str) -> Result<String, FormatError> {
 #[derive(Debug, Default)]
 struct Layout {
     text: String,
-    /// The line in the making, without its indentation.
+    /// The line being built, without its indentation.
     line: String,
     /// Open brackets that began a value.
     open: usize,
@@ -78,9 +78,9 @@ struct Layout {
     heading: bool,
     /// After the `=` of the line at depth 0.
     value: bool,
-    /// The last token but blanks was a bare word or number.
+    /// The last token other than blanks was a bare word or number.
     after_atom: bool,
-    /// Blank lines that the text has here.
+    /// Blank lines in the text at this point.
     blank: usize,
     /// Comment lines that wait for what they are about.
     comments: String,
@@ -117,7 +117,7 @@ impl Layout {
             TokenKind::RightSquareBracket => self.closing(']'),
             TokenKind::RightCurlyBracket => self.closing('}'),
             _ => {
-                // The blank between a date and its time.
+                // The space between a date and its time.
                 if self.after_atom && !self.line.ends_with('.') {
                     self.space();
                 }
@@ -177,7 +177,7 @@ impl Layout {
         self.value &= self.open > 0;
     }
 
-    /// Comments wait until it is known what follows: a heading is set off together with its comments.
+    /// Comments wait until it is known what follows: a heading is set apart together with its comments.
     fn comment(&mut self, line: &str) {
         if self.blank > 0 {
             // A blank line within comments ends a block that is about nothing in particular.

@@ -1,5 +1,5 @@
 //! JSON Schemas of policy files and of tables of expected decisions, for editors.
-//! Never the judge of a file: that is `PolicySet::load`, which knows more than a schema can say.
+//! Never the judge of a file: that is `PolicySet::load`, which knows more than a schema can express.
 
 use serde_json::{Map, Value, json};
 
@@ -160,7 +160,7 @@ fn choice(values: &[&str], description: &str) -> Value {
 }
 
 fn reference(name: &str, description: &str) -> Value {
-    // A `$ref` hides what stands beside it, so the description goes around it.
+    // A `$ref` hides the keywords beside it, so the description goes around it.
     json!({ "description": description, "allOf": [{ "$ref": format!("#/definitions/{name}") }] })
 }
 
@@ -177,7 +177,7 @@ fn with(mut schema: Value, keywords: Value) -> Value {
     schema
 }
 
-/// Not empty: what holds no condition does not load.
+/// Not empty: a file with no condition there does not load.
 fn filled(object: Value) -> Value {
     with(object, json!({ "minProperties": 1 }))
 }
@@ -253,7 +253,7 @@ fn condition() -> Value {
 }
 
 /// A condition, or conditions on the members of an object. A schema does not know which parameters are objects, so here
-/// a mistyped demand looks like a member; claims and attributes are never objects.
+/// a mistyped constraint looks like a member; claims and attributes are never objects.
 fn param_condition() -> Value {
     json!({
         "anyOf": [

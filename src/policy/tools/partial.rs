@@ -1,5 +1,5 @@
 //! What is certain about a condition when only a part of the caller is known.
-//! Never takes a role or a name that is not known for one that is not there: such a condition stays open.
+//! Never takes an unknown role or name for an absent one: such a condition stays open.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +13,12 @@ use crate::policy::engine::{MethodPolicies, Party, Question};
 use crate::policy::language::CheckedPolicy;
 use crate::policy::model::{ExprRef, RoleSource};
 
-/// Some callers of one method, and what is known of them.
+/// Some callers of one method, and what is known about them.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownCaller<'a> {
     checked: &'a CheckedPolicy,
     policies: &'a MethodPolicies,
-    /// The name, if they all have one.
+    /// Their name, if they all have the same.
     name: Option<&'a str>,
     /// The roles that they all have.
     roles: BTreeSet<&'a str>,
@@ -31,7 +31,7 @@ impl<'a> KnownCaller<'a> {
         let mut roles = BTreeSet::new();
         let (name, given): (_, Vec<&str>) = match callers {
             CallerGroup::Anyone => (None, Vec::new()),
-            // However they came by it: what only files grant is held by those to whom they grant it.
+            // However they came by it: a role that only files grant is held by those to whom files grant it.
             CallerGroup::Role(role) => (None, vec![role]),
             CallerGroup::Agent(name) => {
                 (Some(name.as_str()), checked.granted.get(name).into_iter().flatten().map(String::as_str).collect())
@@ -121,13 +121,13 @@ impl<'a> KnownCaller<'a> {
         }
         let roles = &self.checked.declarations.roles;
         let from_token = |name: &str| roles.get(name).is_none_or(|role| role.source != RoleSource::Files);
-        // What files grant to a name is known, what its token carries is not.
+        // What files grant to a name is known; what its token carries is not.
         let may_have =
             || from_token(role) || roles.get(role).is_some_and(|role| role.included_in.iter().any(|by| from_token(by)));
         if self.closed_world || (self.name.is_some() && !may_have()) { Some(false) } else { None }
     }
 
-    /// What has no roles and names to be looked at is put to Cedar, if it asks nothing that is not known.
+    /// Puts an expression without roles and names to Cedar, if it reads nothing that is unknown.
     fn eval_leaf(&self, expr: &Expr) -> Option<bool> {
         let expr = ExprRef::new(expr.clone());
         let reads = References::of([&expr]);
@@ -135,9 +135,9 @@ impl<'a> KnownCaller<'a> {
         if !known || !reads.context.is_empty() || !reads.roles.is_empty() {
             return None;
         }
-        // The opposite is asked, too: what cannot be evaluated is neither.
+        // The opposite is asked, too: of what cannot be evaluated, neither holds.
         let asked = [("holds".to_owned(), expr.clone()), ("fails".to_owned(), expr::not(expr))];
-        // Nothing depends on it.
+        // Nothing depends on this caller.
         let caller = Caller::new(Name::new("nobody").ok()?, []);
         let question = Question { caller: &caller, method: "", params: None, now_ms: 0 };
         let (checked, name) = (self.checked, self.name.unwrap_or_default());
@@ -152,7 +152,7 @@ impl<'a> KnownCaller<'a> {
     }
 }
 
-/// Whether any of these is so; `None` if one that is not known decides.
+/// Whether any of these is true; `None` if that depends on an unknown one.
 fn any(values: impl IntoIterator<Item = Option<bool>>) -> Option<bool> {
     let values: Vec<Option<bool>> = values.into_iter().collect();
     if values.contains(&Some(true)) {

@@ -1,5 +1,5 @@
 //! What another policy would have decided about recorded calls.
-//! Never guesses: where the record lacks what the policy asks, the answer is that it cannot be told.
+//! Never guesses: if the record lacks what the policy reads, the answer is that it cannot be told.
 
 use std::fmt;
 
@@ -21,9 +21,9 @@ pub struct Replay {
     pub calls: usize,
     /// The calls that would come out differently: the first ones, as [`totals`](Self::totals) says.
     pub different: Vec<Replayed>,
-    /// The first calls of which that cannot be told, because the record lacks something that the policy asks.
+    /// The first calls for which that cannot be told, because the record lacks something that the policy reads.
     pub unknown: Vec<Replayed>,
-    /// The first lines that are no records, with what is wrong.
+    /// The first lines that are not records, with what is wrong.
     pub unreadable: Vec<(usize, String)>,
     /// How many there are of each.
     pub totals: ReplayTotals,
@@ -32,19 +32,19 @@ pub struct Replay {
     listed: usize,
 }
 
-/// How many lines of a recording are of which kind. A [`Replay`] lists the first 1,000 of each, as far as these have no more than 4 MiB
-/// together: a recording may have millions.
+/// How many lines of a recording are of which kind. A [`Replay`] lists the first 1,000 of each, as long as all of these have no more than 4
+/// MiB together: a recording may have millions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ReplayTotals {
     /// Calls that would come out differently.
     pub different: usize,
-    /// Calls of which that cannot be told.
+    /// Calls for which that cannot be told.
     pub unknown: usize,
-    /// Lines that are no records.
+    /// Lines that are not records.
     pub unreadable: usize,
 }
 
-/// One recorded decision and what became of it.
+/// One recorded decision, and what the policy decides.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Replayed {
     /// The line of the recording, counted from 1.
@@ -53,20 +53,20 @@ pub struct Replayed {
     pub record: DecisionRecord,
     /// What the policy decides.
     pub now: Decision,
-    /// Why it cannot be told whether the call itself would be decided so.
+    /// Why it cannot be told whether the call itself would be decided this way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// The most lines of a kind that are listed, and the most bytes that all of them have.
+/// The most lines of a kind that are listed, and the most bytes of all of them together.
 const LISTED: usize = 1_000;
 const LISTED_BYTES: usize = 4 << 20;
 
 impl Replay {
-    /// The longest line that is read, in bytes: no message is larger than 1 MiB, so no record of one is.
+    /// The longest line that is read, in bytes: no message is larger than 1 MiB, so no record of one is longer.
     pub const MAX_LINE: usize = 1 << 20;
 
-    /// Of no calls yet.
+    /// Without any calls yet.
     #[must_use]
     pub fn new(set: &PolicySet) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Replay {
                 return;
             }
         };
-        // No decision: it says how the call went on that one was made about.
+        // Not a decision: it says how a call that was already decided went on.
         if matches!(record.stream, Some(StreamRecord::Ended { .. })) {
             return;
         }
@@ -124,12 +124,12 @@ impl Replay {
         }
     }
 
-    /// Whether the one that is the `total`-th of its kind is listed.
+    /// Whether the `total`-th line of its kind is listed.
     fn lists(&mut self, total: usize, bytes: usize) -> bool {
         if total > LISTED {
             return false;
         }
-        // Once there is no room, nothing is listed any more: those that are, are the first.
+        // Once there is no room, nothing more is listed: the listed ones are the first.
         self.listed = self.listed.saturating_add(bytes);
         self.listed <= LISTED_BYTES
     }
@@ -150,7 +150,7 @@ fn read(text: &[u8]) -> Result<DecisionRecord, String> {
 
 impl DecisionRecord {
     /// What `set` decides about the recorded call, and, if that cannot be told, why: the record may lack something that the
-    /// policy asks for.
+    /// policy reads.
     #[must_use]
     pub fn again(&self, set: &PolicySet) -> (Decision, Option<String>) {
         let caller = caller(self);
@@ -161,7 +161,7 @@ impl DecisionRecord {
         let question =
             Question { caller: &caller, method: &self.method, params: params.as_deref(), now_ms: self.at_ms };
         let decision = match &self.fault {
-            // Which parameter was wrong is not recorded; that one was, decides.
+            // Which parameter was wrong is not recorded, but that one was is what decides.
             Some(fault) => decide_faulty(set, &question, Reason::ParamType(fault.clone())),
             None => set.decide(&question),
         };
@@ -189,7 +189,7 @@ fn caller(record: &DecisionRecord) -> Caller {
     }
 }
 
-/// As [`PolicySet::decide`], for parameters of which only the fault is known.
+/// Like [`PolicySet::decide`], for parameters of which only the fault is known.
 fn decide_faulty(set: &PolicySet, question: &Question<'_>, fault: Reason) -> Decision {
     match set.policies_for(question.method).filter(|policies| !policies.unregistered) {
         Some(policies) => {
@@ -201,7 +201,7 @@ fn decide_faulty(set: &PolicySet, question: &Question<'_>, fault: Reason) -> Dec
     }
 }
 
-/// What the rules of the method ask for and the record does not have.
+/// What the rules of the method read and the record does not have.
 fn lacks(set: &PolicySet, record: &DecisionRecord) -> Option<String> {
     let policies = set.policies_for(&record.method)?;
     let checked = set.checked();
@@ -221,8 +221,8 @@ fn lacks(set: &PolicySet, record: &DecisionRecord) -> Option<String> {
     if set.looks_at_params(&record.method) {
         let now = set.methods().params(&record.method).unwrap_or_default();
         let before = record.declared.as_deref().unwrap_or_default();
-        // What was declared decides what a fault is, what was recorded and how positions were read. A call without
-        // fault had nothing else, so what else is optional now was not there.
+        // The declarations determine what a fault is, what was recorded and how positions were read. A call without
+        // fault had nothing else, so further parameters that are optional now were absent.
         let (same, more) = now.split_at_checked(before.len()).unwrap_or_default();
         let fits = record.fault.is_none() && more.iter().all(Param::is_optional);
         if record.declared.is_none() || DecisionRecord::declarations(same) != before || !(more.is_empty() || fits) {
@@ -233,7 +233,7 @@ fn lacks(set: &PolicySet, record: &DecisionRecord) -> Option<String> {
 }
 
 /// The recorded parameters as a call would spell them. A number that is recorded as text is beyond what a number can hold
-/// here; no rule looks at it, so any other will do.
+/// here; no rule reads it, so any other will do.
 fn spelled(params: &Map<String, Value>, declared: &[Param]) -> Map<String, Value> {
     let kind = |name: &String| declared.iter().find(|param| param.name() == name).map(Param::kind);
     let value = |name: &String, value: &Value| match (kind(name), value) {

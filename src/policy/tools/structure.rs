@@ -1,4 +1,4 @@
-//! What differs between two policies as they are written down: rules by their content, and what rules stand on.
+//! What differs between two policies as written: rules by their content, and what the rules rest on.
 //! Never judges what a difference means, so that none is lost that a summary cannot show.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ pub struct RuleChange {
     pub parts: Vec<&'static str>,
 }
 
-/// The rules that are not in both policies with the same content, whatever their names. A rule whose name is the same in
+/// The rules that are not in both policies with the same content, whatever their names. A rule with the same name in
 /// both is one change.
 pub(crate) fn rules(old: &PolicySet, new: &PolicySet) -> Vec<RuleChange> {
     let (old, new) = (&old.checked().rules, &new.checked().rules);
@@ -71,7 +71,7 @@ pub(crate) fn ask_the_same<'a>(
         })
 }
 
-/// What is different beside the rules, in sentences.
+/// What differs besides the rules, in sentences.
 pub(crate) fn surroundings(old: &PolicySet, new: &PolicySet) -> Vec<String> {
     let mut words = methods(old, new);
     let (old, new) = (old.checked(), new.checked());

@@ -1,4 +1,4 @@
-//! Puts expected decisions to a policy: what fails and how, and which rules no case exercises.
+//! Puts expected decisions to a policy: which fail and how, and which rules no case exercises.
 //! Never decides by itself: every answer is `PolicySet::explain`'s.
 
 use std::collections::BTreeSet;
@@ -18,9 +18,9 @@ pub struct TestReport {
     pub revision: Revision,
     /// How many cases there are.
     pub cases: usize,
-    /// Those that came out otherwise than expected.
+    /// Those that did not come out as expected.
     pub failures: Vec<Failure>,
-    /// Expectations that name a rule which does not exist.
+    /// Expectations that name a rule that does not exist.
     pub unknown_rules: Vec<String>,
     /// Methods, roles and claims in the tables that the policy does not have.
     pub mistakes: Vec<Finding>,
@@ -30,7 +30,7 @@ pub struct TestReport {
     pub uncovered: Vec<RuleId>,
 }
 
-/// A case that came out otherwise than expected.
+/// A case that did not come out as expected.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Failure {
     /// The case's name.
@@ -45,12 +45,12 @@ pub struct Failure {
     pub expected: String,
     /// What was decided.
     pub decision: Decision,
-    /// The rules that speak for the difference, with the conditions that failed.
+    /// The rules that explain the difference, with the conditions that failed.
     pub grounds: Vec<RuleExplanation>,
 }
 
 impl TestReport {
-    /// Asks `set` every case.
+    /// Puts every case to `set`.
     #[must_use]
     pub fn run(set: &PolicySet, expectations: &TestSuite) -> Self {
         let mut matched: BTreeSet<String> = BTreeSet::new();
@@ -86,7 +86,7 @@ impl TestReport {
         }
     }
 
-    /// Whether every case came out as expected, and the tables name only what there is.
+    /// Whether every case came out as expected, and the tables name only what exists.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.failures.is_empty() && self.unknown_rules.is_empty() && self.mistakes.is_empty()
@@ -110,7 +110,8 @@ fn failure(case: &Case, explanation: Explanation) -> Failure {
     }
     let wanted_allow = case.expect == Verdict::Allow;
     let rules = explanation.parties.into_iter().flat_map(|party| party.rules);
-    // The rule that should have decided; else those that stood between what was expected and what was decided.
+    // The rule that should have decided; if none is named, those that stood between what was expected and what was
+    // decided.
     let grounds = rules.filter(|rule| match &case.rule {
         Some(expected) => rule.rule.name() == expected,
         None => {

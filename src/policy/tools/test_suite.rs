@@ -38,7 +38,7 @@ pub(crate) struct Case {
     pub(crate) reason: Option<String>,
 }
 
-/// When a case happens that says nothing else: Monday, 2026-01-05 12:00 UTC.
+/// When a case happens unless it says otherwise: Monday, 2026-01-05 12:00 UTC.
 const DEFAULT_TIME_MS: u64 = 1_767_614_400_000;
 /// Monday, 2026-01-05 00:00 UTC: the week of times like `"fri 14:00"`.
 const WEEK_MS: u64 = 1_767_571_200_000;
@@ -56,7 +56,7 @@ impl TestSuite {
         Self::read(texts.iter().map(|(name, text)| (*name, text.as_ref())), report)
     }
 
-    /// As [`TestSuite::load`], from texts by file name.
+    /// Like [`TestSuite::load`], from texts by file name.
     ///
     /// # Errors
     /// As [`TestSuite::load`].
@@ -76,8 +76,8 @@ impl TestSuite {
         self.cases.is_empty()
     }
 
-    /// The methods, roles and claims in the tables that `set` does not have. With a name that is mistyped a call is
-    /// denied whatever the rules say, and that tells nothing about them.
+    /// The methods, roles and claims in the tables that `set` does not have. A call with a mistyped name is denied
+    /// whatever the rules say, which shows nothing about them.
     pub(crate) fn validate(&self, set: &PolicySet) -> Vec<Finding> {
         let report = Report::default();
         let declarations = &set.checked().declarations;
@@ -127,7 +127,7 @@ impl TestSuite {
     }
 }
 
-/// A caller and the age of its token in seconds, which becomes a time when the case has one.
+/// A caller and the age of its token in seconds, which becomes a time once the case has one.
 #[derive(Debug, Clone)]
 struct Template {
     caller: Caller,
@@ -295,7 +295,7 @@ fn json(raw: Raw<'_>) -> Option<Value> {
     let found = match raw.value() {
         DeValue::String(text) => Some(text.as_ref().into()),
         DeValue::Integer(_) => raw.integer().map(Value::from),
-        // JSON has no infinity; what is too large for a float becomes one.
+        // JSON has no infinity, which a number too large for a float becomes.
         DeValue::Float(number) => {
             number.as_str().parse().ok().and_then(serde_json::Number::from_f64).map(Value::Number)
         }

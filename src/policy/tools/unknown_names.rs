@@ -1,12 +1,13 @@
-//! What in a question is probably mistyped: names that the policy does not know.
-//! Never changes what is decided: an unknown name is denied like any other that nothing is allowed to.
+//! What is probably mistyped in a question: names that the policy does not know.
+//! Never changes a decision: an unknown name is denied like any other that has no permission.
 
 use crate::policy::engine::{PolicySet, Question};
 use crate::policy::model::{did_you_mean, shown};
 
 impl PolicySet {
-    /// Names in a question that the files do not know, each in a sentence with the nearest one that they do: the method,
-    /// roles, and an agent whose name is nearly one of theirs. Files need not name agents, so others are no doubt.
+    /// Names in a question that the files do not know, each in a sentence with the nearest one that they do know: the
+    /// method, roles, and an agent whose name is nearly one of theirs. Files need not name agents, so others are not
+    /// reported.
     #[must_use]
     pub fn unknown_names(&self, question: &Question<'_>) -> Vec<String> {
         let (roles, agents) = (&self.checked().declarations.roles, self.agents());

@@ -47,7 +47,7 @@ fn policies<'a>(set: &'a PolicySet, method: &str) -> &'a MethodPolicies {
     set.policies_for(method).unwrap()
 }
 
-/// What is decided for each party by the groups that are about it, and what by all groups.
+/// What the groups about each party decide for it, and what all groups decide.
 fn both_ways(set: &PolicySet, question: &Question<'_>) -> Vec<(Decision, Decision)> {
     let Some(policies) = set.policies_for(question.method) else { return Vec::new() };
     let (checked, facts) = (set.checked(), policies.facts(question));
@@ -68,7 +68,7 @@ fn caller(agent: &str, roles: &[&str]) -> Caller {
     Caller::new(Name::new(agent).unwrap(), roles.iter().map(ToString::to_string))
 }
 
-/// Rules in TOML, and in Cedar those that fail for large amounts.
+/// Rules in TOML, and rules in Cedar that fail for large amounts.
 fn any_policies() -> impl Strategy<Value = (String, String)> {
     let roles = || subsequence(vec!["r0", "r1", "r2", "r3", "files"], 0..3);
     let agents = || subsequence(vec!["a0", "a1", "alice", "a*", "*e"], 0..3);
@@ -158,7 +158,7 @@ proptest! {
         for caller in &callers {
             for params in [Some("[1]"), Some("[100]"), Some("[1e2]"), None] {
                 let raw = params.map(|text| RawValue::from_string(text.to_owned()).unwrap());
-                // Noon, and a time that Cedar has no date for.
+                // Noon, and a time for which Cedar has no date.
                 for now_ms in [1_789_992_000_000, u64::MAX] {
                     let question = Question { caller, method, params: raw.as_deref(), now_ms };
                     for (selected, all) in both_ways(&set, &question) {
@@ -247,7 +247,7 @@ fn a_rule_is_in_one_group_however_many_it_names() {
     assert_eq!(evaluated(&set, "m", &caller("x", &[])), 1, "a `*` in a name is for Cedar to match");
 }
 
-/// Whether calls must follow the declarations is a matter of the method, whoever calls.
+/// Whether calls must follow the declarations depends on the method, whoever calls.
 #[test]
 fn rules_about_others_still_make_parameters_and_claims_strict() {
     let text = "[rule.open]\nroles = [\"r0\"]\nallow = [\"m\"]\n\
@@ -265,7 +265,7 @@ fn rules_about_others_still_make_parameters_and_claims_strict() {
     assert_eq!(ask(&caller, "[100]").reason, Reason::ClaimType("tenant".into()));
 }
 
-/// A rule that fails denies those whom it is about, and nobody else: for the others it does not match.
+/// A rule that fails denies the callers it is about, and nobody else: for the others it does not match.
 #[test]
 fn a_failing_rule_denies_whom_it_is_about() {
     let failing = "@id(\"sum\") permit(principal in Role::\"r1\", action == Action::\"m\", resource)\n\
@@ -281,7 +281,7 @@ fn a_failing_rule_denies_whom_it_is_about() {
     assert_eq!((without.reason, without.rule.unwrap().name().to_owned()), (Reason::AllowedBy, "open".to_owned()));
 }
 
-/// Over several groups, the first rule by file and line is the one that decided.
+/// Across several groups, the first rule by file and line is the one that decided.
 #[test]
 fn the_first_matching_rule_is_named_whichever_group_it_is_in() {
     let text = "[rule.a]\nroles = [\"r1\"]\nallow = [\"m\", \"n\"]\n[rule.b]\neveryone = true\nallow = [\"m\"]\n\
