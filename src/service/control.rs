@@ -31,9 +31,9 @@ enum Ineffective {
     Shape(EnvelopeError),
     #[error("{0}")]
     Auth(AuthError),
-    #[error("an older counter than of a message before")]
+    #[error("its counter is not above that of an earlier message")]
     Old,
-    #[error("about frames or a question that there are not, or too often")]
+    #[error("it is about frames or a question that do not exist, or comes too often")]
     Void,
 }
 

@@ -393,7 +393,7 @@ impl Idempotency {
                 agent = %attempt.key.agent(),
                 message_id = attempt.message,
                 %reason,
-                "an outcome was not kept: a repetition is told that it is unknown"
+                "an outcome was not kept: a repeated call is told that it is unknown"
             );
         }
     }

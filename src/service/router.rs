@@ -81,16 +81,16 @@ pub enum RouterError {
     #[error("parameters are declared for `{0}`, which is not registered: register the method first")]
     Undeclared(String),
     /// A description of a method that is not registered.
-    #[error("`{0}` is described, and not registered: register the method first")]
+    #[error("`{0}` is described, but not registered: register the method first")]
     NothingDescribed(String),
     /// A description that cannot be given to callers.
     #[error("the description of `{0}` cannot be given: {1}")]
     Description(String, &'static str),
     /// An idempotent method that is not registered.
-    #[error("`{0}` is declared idempotent, and not registered: register the method first")]
+    #[error("`{0}` is declared idempotent, but not registered: register the method first")]
     Unregistered(String),
     /// An idempotent method that is a stream or a subscription.
-    #[error("`{0}` answers in parts, of which none is kept: only a method with one result can be declared idempotent")]
+    #[error("`{0}` answers in parts, and parts are not kept: only a method with one result can be declared idempotent")]
     InParts(String),
     /// Outcomes would be kept for less than a second or more than a week.
     #[error("outcomes of `{0}` are kept for 1 s to 7 days: declare a time in that range")]

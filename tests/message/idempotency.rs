@@ -228,7 +228,7 @@ fn what_cannot_be_declared_is_told_when_the_service_is_built() {
     let build = |router| Desk::try_open(router).map(drop);
     let told = |result: Result<(), BuildError>| result.unwrap_err().to_string();
     let unknown = told(build(router().idempotent("desk/ecko", HOUR)));
-    assert_eq!(unknown, "`desk/ecko` is declared idempotent, and not registered: register the method first");
+    assert_eq!(unknown, "`desk/ecko` is declared idempotent, but not registered: register the method first");
     let parts = router().stream("desk/parts", |_, (): ()| async {
         Ok::<_, RpcError>(futures_util::stream::iter([Ok::<_, RpcError>(1)]))
     });

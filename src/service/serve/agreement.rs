@@ -229,7 +229,7 @@ impl Agreement {
         if self.told.len() < MOST && self.told.insert((instance.clone(), "disbelieved")) {
             tracing::warn!(
                 target: "sealwire::serve", %instance, %reason,
-                "who calls itself another replica of this service does not sign with the service's key"
+                "something that calls itself another replica of this service does not sign with the service's key"
             );
         }
     }

@@ -139,7 +139,7 @@ impl Line {
             let judged = AssertUnwindSafe(self.service.controlled(wanted, delivery)).catch_unwind().await;
             if judged.is_err() {
                 self.service.counters().refused("panic");
-                tracing::error!(target: "sealwire::serve", "control was given up because of a panic: report it");
+                tracing::error!(target: "sealwire::serve", "a control message was given up because of a panic: report it");
             }
             self.waiting.done(&agent, bytes);
             // Judging seldom waits, so other tasks would not get a turn.
