@@ -109,7 +109,7 @@ impl CallerIndex {
         Ok(shadows.add(policy).map_err(Box::new)?)
     }
 
-    /// For a method without enforced rules that read a parameter: none is ever evaluated without.
+    /// Called if no enforced rule reads a parameter, so that none is ever evaluated without its conditions.
     pub(crate) fn drop_without_args(&mut self) {
         for group in &mut self.groups {
             group.without_args = PolicySet::new();
