@@ -1,5 +1,5 @@
-//! What a call gives for the parameters that a method declares, and texts with such parameters in them.
-//! Never takes a parameter that is not declared, nor a value of another type.
+//! The arguments of a call for a method's declared parameters, and texts that contain such parameters.
+//! Never accepts a parameter that is not declared, nor a value of another type.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use sealwire::policy::{Param, ParamType, ScalarType};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
 
-/// A part of a text.
+/// One piece of a text.
 #[derive(Debug)]
 pub(crate) enum Piece {
     Text(String),
@@ -15,10 +15,10 @@ pub(crate) enum Piece {
     Param(usize),
 }
 
-/// The longest value that becomes part of a text, in bytes.
+/// The longest value that may become part of a text, in bytes.
 pub(crate) const LONGEST: usize = 4096;
 
-/// What the call gives for each declared parameter, as it came; `None` for an optional one that is left out or null.
+/// The argument for each declared parameter, unchanged; `None` for an optional one that is left out or null.
 pub(crate) fn given(declared: &[Param], params: Option<&RawValue>) -> Result<Vec<Option<Box<RawValue>>>, String> {
     let text = params.map_or("{}", RawValue::get);
     let mut named: BTreeMap<String, Box<RawValue>> = if text.starts_with('[') {
@@ -64,7 +64,7 @@ fn is_of(kind: &ParamType, value: &RawValue) -> bool {
     }
 }
 
-/// A value as a part of a text: a string, an integer or a boolean.
+/// A value as part of a text; it must be a string, an integer or a boolean.
 pub(crate) fn text(param: &Param, value: &RawValue) -> Result<String, String> {
     let text = match param.kind() {
         ParamType::String => serde_json::from_str(value.get()).map_err(|_| "a string is none")?,
@@ -76,7 +76,7 @@ pub(crate) fn text(param: &Param, value: &RawValue) -> Result<String, String> {
     Ok(text)
 }
 
-/// Reads `--zone={zone}`; a brace is written twice.
+/// Parses a text such as `--zone={zone}`. Literal braces are doubled.
 pub(crate) fn pieces(source: &str, params: &[Param]) -> Result<Vec<Piece>, String> {
     let (mut pieces, mut text, mut rest) = (Vec::new(), String::new(), source.chars().peekable());
     while let Some(c) = rest.next() {

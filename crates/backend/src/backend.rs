@@ -1,4 +1,4 @@
-//! What every kind of backend has in common: it takes permitted calls, and says whether it is there.
+//! What all kinds of backend have in common: they take permitted calls and report whether they are available.
 //! Never hands a backend a call that the service did not permit.
 
 use std::error::Error as _;
@@ -18,20 +18,20 @@ use tokio::time::Instant;
 use crate::child::brief;
 use crate::tool::Tool;
 
-/// What takes the calls of its tools.
+/// Takes the calls of its tools.
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// Makes one call, to its end. A dropped future has given the call up: the backend is told, if it can be.
+    /// Makes one call, to its end. Dropping the future gives the call up; the backend is told if possible.
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Box<RawValue>, RpcError>>;
 
-    /// Whether calls have a chance. While they have none, each is refused at once with `-32004`.
+    /// Whether the backend is available. While it is not, every call is refused at once with `-32004`.
     fn health(&self) -> watch::Receiver<Health>;
 
-    /// What callers are told of a tool; `None` while it is off.
+    /// What callers are told about a tool; `None` while the tool is off.
     fn description(&self, tool: &Tool) -> Option<Arc<Description>> {
         Some(Arc::new(tool.description.as_deref().map(Description::new).unwrap_or_default()))
     }
 
-    /// Ends it, and whatever it has started.
+    /// Ends the backend and everything that it has started.
     fn stop(&self) -> BoxFuture<'_, ()>;
 }
 
@@ -39,44 +39,44 @@ pub trait Backend: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Call {
-    /// Who calls, until when; notifications and questions to the caller.
+    /// Who calls and until when; also takes notifications and questions to the caller.
     pub ctx: Ctx,
-    /// Parts of the result, on their way.
+    /// Takes parts of the result before it is complete.
     pub sink: Sink<Box<RawValue>>,
-    /// What is called.
+    /// The tool that is called.
     pub tool: Arc<Tool>,
-    /// A JSON object or array, as it came; `None` if there are no parameters.
+    /// A JSON object or array, unchanged; `None` if there are no parameters.
     pub params: Option<Box<RawValue>>,
-    /// Its place among the calls of the backend, for as long as anybody who works on it has this.
+    /// Its place among the calls of the backend, kept for as long as anything that works on the call holds this.
     pub turn: Arc<Turn>,
-    /// When the backend's patience ends.
+    /// The backend's deadline for the call.
     pub until: Instant,
 }
 
-/// How many calls a backend gets at a time, and how long each may take, waiting for its turn included.
+/// How many calls a backend gets at a time, and how long each may take, including the wait for its turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
     pub(crate) in_flight: usize,
     pub(crate) timeout: Duration,
 }
 
-/// How long a call keeps its place that was given up, where nothing tells when the backend has stopped to work on it: long enough
-/// for one that does stop, since whoever gives calls up again and again is not to have more of them there than its share; and no
-/// longer, since many servers never say that they have stopped, as MCP has it, and the place is missed by others.
+/// How long a call that was given up keeps its place, if nothing tells us when the backend stops working on it. Long enough for a backend
+/// that does stop: a caller that keeps giving calls up must not have more of them running than its share. No longer, because many servers
+/// never say that they have stopped (MCP does not require it), and others need the place.
 pub(crate) const GIVEN_UP: Duration = Duration::from_secs(10);
 
-/// How many calls may wait for their turns ...
+/// The most calls that may wait for their turns ...
 const WAITING: usize = 4_096;
-/// ... with so many bytes of parameters, those under way included; as the service itself bounds what waits for it.
+/// ... and the most bytes of parameters, including those of running calls; the same bounds as for what waits for the service.
 const BYTES: usize = 64 << 20;
 
-/// Whether a backend takes calls.
+/// Whether a backend is available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
-    /// It does.
+    /// It takes calls.
     Up,
-    /// It does not; why not, for the log and the operator, never for callers.
+    /// It takes no calls. The reason is for the log and the operator, never for callers.
     Down(String),
 }
 
@@ -121,8 +121,8 @@ pub(crate) fn routed(
     router
 }
 
-/// The outcome, if whoever gets it will read it; else it would cost the other calls of a batch their answers. What is logged of it may
-/// be a backend's own words.
+/// Passes an outcome on if its reader can parse it strictly; otherwise it would cost the other calls of a batch their answers. The cause is
+/// shortened for the log, since it may be the backend's own words.
 fn strict(outcome: Outcome) -> Outcome {
     let outcome = outcome.map_err(|error| match error.source().map(|cause| brief(&cause.to_string())) {
         Some(cause) => error.caused_by(cause),
@@ -138,13 +138,13 @@ fn strict(outcome: Outcome) -> Outcome {
     }
 }
 
-/// Whether a name is reserved (JSON-RPC 2.0 §4), also where it need not be one of a method: what has it is taken for the service's own
-/// word, and `rpc.attachment` is answered by clients themselves.
+/// Whether a name is reserved (JSON-RPC 2.0 §4). Checked for more than method names: anything with such a name is taken for the service's
+/// own, and clients answer `rpc.attachment` themselves.
 pub(crate) fn is_reserved(name: &str) -> bool {
     name.split(['/', '.']).next() == Some("rpc")
 }
 
-/// JSON that a backend has written.
+/// JSON that a backend has written, parsed strictly.
 pub(crate) fn value(text: &str) -> Result<Box<RawValue>, RpcError> {
     strict_value(text).map(ToOwned::to_owned).map_err(unreadable)
 }
@@ -156,8 +156,8 @@ fn unreadable(flaw: Flaw) -> RpcError {
     })
 }
 
-/// The request that a text answers which is no response as one should be: it has a member twice, for example. Half of it is worth
-/// nothing, but whoever waits for it need not wait any longer.
+/// The id of the request that a text answers, even if the text is no valid response (it has a duplicate member, for example). Half a
+/// response is useless, but whoever waits for it need not wait any longer.
 pub(crate) fn answers(text: &[u8]) -> Option<u64> {
     #[derive(serde::Deserialize)]
     struct Answer {

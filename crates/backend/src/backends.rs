@@ -1,5 +1,5 @@
-//! All backends of a service: judged together, started together, and ended together.
-//! Never starts one while another is described wrongly.
+//! All backends of a service: validated together, started together and ended together.
+//! Never starts one while the description of another is wrong.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,10 +21,10 @@ use crate::pins::{Lock, LockError, Pins};
 use crate::stdio::{Pushes, Stdio, Use};
 use crate::tool::Tool;
 
-/// What a configuration offers, before anything is started: of servers of MCP, what the lock file has of them.
+/// What a configuration offers before anything is started; for MCP servers, what the lock file says.
 ///
 /// # Errors
-/// [`BackendFault`]: the operator's.
+/// [`BackendFault`]: the operator's mistake.
 pub fn offered(configs: &[BackendConfig], lock: &Lock) -> Result<Vec<Tool>, BackendFault> {
     let (all, names) = named(configs, lock)?;
     let mut offered = Vec::new();
@@ -43,7 +43,7 @@ pub fn offered(configs: &[BackendConfig], lock: &Lock) -> Result<Vec<Tool>, Back
     Ok(offered)
 }
 
-/// What is described, and whose its names are: what was approved comes before what servers list.
+/// Validates the descriptions and claims their names; approved tools have precedence over what servers list.
 fn named(configs: &[BackendConfig], lock: &Lock) -> Result<(Vec<Judged>, Arc<Names>), BackendFault> {
     let (judged, names) = judge(configs)?;
     let names = Arc::new(names);
@@ -58,7 +58,7 @@ fn named(configs: &[BackendConfig], lock: &Lock) -> Result<(Vec<Judged>, Arc<Nam
     Ok((judged, names))
 }
 
-/// What subscribers hear of tools that are approved, or change.
+/// The topic on which subscribers hear of tools that are approved or change.
 const CHANGES: &str = "tools/changes";
 
 fn changes() -> Option<Tool> {
@@ -67,8 +67,8 @@ fn changes() -> Option<Tool> {
     Some(tool)
 }
 
-/// Starts the servers of MCP side by side, and waits until each has said what it can do: in the order of the file, in which they
-/// offer it then. If one cannot be served, none is left running.
+/// Starts the MCP servers concurrently, and waits until each has said what it can do. Returns them in the order of the file, in which they
+/// then offer their tools. If one of them cannot be used, none is left running.
 async fn servers(judged: &[Judged], pins: &Arc<Pins>, names: &Arc<Names>) -> Result<Vec<Mcp>, BackendFault> {
     let described = judged.iter().filter_map(Judged::server);
     let started = described.map(|it| Mcp::start(&it.place, mcp::Use::new(it, Arc::clone(pins), names)));
@@ -82,11 +82,10 @@ async fn servers(judged: &[Judged], pins: &Arc<Pins>, names: &Arc<Names>) -> Res
     }
 }
 
-/// How the servers of MCP of a configuration describe their tools now, by the names of their backends. Each is started, asked, and
-/// ended.
+/// How a configuration's MCP servers describe their tools now, by backend name. Starts each server, asks it and ends it.
 ///
 /// # Errors
-/// [`BackendFault`]: the operator's, or the server's.
+/// [`BackendFault`]: the operator's or the server's mistake.
 pub async fn described(
     configs: &[BackendConfig],
     lock: &Lock,
@@ -99,15 +98,15 @@ pub async fn described(
     });
     let mut described: BTreeMap<String, Vec<Definition>> = described.collect();
     end(&servers).await;
-    // What cannot be used is not to be approved.
+    // What cannot be used must not be approved.
     described.values_mut().flatten().for_each(Definition::try_out);
     Ok(described)
 }
 
-/// What each backend offers now, as a service would: its name, and its methods. Servers of MCP are started, asked, and ended.
+/// What each backend offers now, as a service would offer it: its name and its methods. MCP servers are started, asked and ended.
 ///
 /// # Errors
-/// [`BackendFault`]: the operator's, or the server's.
+/// [`BackendFault`]: the operator's or the server's mistake.
 pub async fn catalogue(configs: &[BackendConfig], lock: &Lock) -> Result<Vec<(String, Vec<Tool>)>, BackendFault> {
     let (judged, names) = named(configs, lock)?;
     let mut servers = servers(&judged, &Arc::new(Pins::none()), &names).await?;
@@ -117,7 +116,7 @@ pub async fn catalogue(configs: &[BackendConfig], lock: &Lock) -> Result<Vec<(St
             Judged::Stdio(StdioConfig { tools, pushes, .. }) => tools.into_iter().chain(pushes).collect(),
             Judged::Exec(ExecConfig { tools, .. }) | Judged::Http(HttpConfig { tools, .. }) => tools,
             Judged::Mcp(_) => {
-                // What is told of them is one method for all servers.
+                // All servers together have one method for news of their tools.
                 asked.next().map(Mcp::offer).into_iter().flatten().chain(changes.take()).collect()
             }
         };
@@ -127,7 +126,7 @@ pub async fn catalogue(configs: &[BackendConfig], lock: &Lock) -> Result<Vec<(St
     Ok(all)
 }
 
-/// The backends of a service, which run.
+/// The running backends of a service.
 #[derive(Debug)]
 pub struct Backends {
     router: Router,
@@ -137,15 +136,15 @@ pub struct Backends {
 }
 
 impl Backends {
-    /// Starts them all, and keeps them running. `lock` is the file of approved definitions of tools.
+    /// Starts all backends and keeps them running. `lock` is the file of approved tool definitions.
     ///
     /// # Errors
-    /// [`BackendFault`]: the operator's, or that of a server of MCP of which nothing is approved and that does not say what it can do;
-    /// nothing is left running.
+    /// [`BackendFault`]: the operator's mistake, or an MCP server without approved tools does not say what it can do. Nothing is left
+    /// running.
     pub async fn start(configs: &[BackendConfig], lock: &Path) -> Result<Self, BackendFault> {
         let mut router = Router::new(());
         let (mut running, mut names) = (Vec::<Arc<dyn Backend>>::new(), Vec::new());
-        // Those of a service without servers are of no interest.
+        // A service without MCP servers needs no approvals.
         let pins = match configs.iter().find(|config| config.kind == BackendKind::Mcp) {
             Some(config) => {
                 let wrong =
@@ -186,7 +185,7 @@ impl Backends {
         self.router.clone()
     }
 
-    /// Which of them is not there, if any; for [`ServeOptions::interrupted`](sealwire::service::ServeOptions::interrupted).
+    /// Which backend is unavailable, if any, for [`ServeOptions::interrupted`](sealwire::service::ServeOptions::interrupted).
     #[must_use]
     pub fn down(&self) -> watch::Receiver<Option<String>> {
         self.down.clone()
@@ -195,7 +194,7 @@ impl Backends {
     /// How long [`Backends::stop`] takes at most.
     pub const STOPPING: Duration = Duration::from_secs(12);
 
-    /// Ends them all, at the same time.
+    /// Ends them all concurrently.
     pub async fn stop(self) {
         self.watching.iter().for_each(JoinHandle::abort);
         end(self.running.iter().map(AsRef::as_ref)).await;
@@ -238,15 +237,15 @@ fn stdio(mut router: Router, config: StdioConfig) -> (Router, Arc<dyn Backend>) 
     (routed(router, &backend, Share { in_flight, timeout }, tools), backend)
 }
 
-/// How many notifications wait for a slow subscriber.
+/// How many notifications may wait for a slow subscriber.
 const PUSHED: usize = 256;
 
-/// Says which backend is down, and when all are there again.
+/// Tells which backend is down, and when all are available again.
 async fn watch_all(mut names: Vec<(String, watch::Receiver<Health>)>, tell: watch::Sender<Option<String>>) {
     loop {
         let down = names.iter_mut().find_map(|(name, health)| match &*health.borrow_and_update() {
             Health::Up => None,
-            // The reason is for the log, which has it.
+            // The log has the reason already.
             Health::Down(_) => Some(format!("backend `{name}` is not there")),
         });
         tell.send_if_modified(|known| {
@@ -257,7 +256,7 @@ async fn watch_all(mut names: Vec<(String, watch::Receiver<Health>)>, tell: watc
         let changes = names.iter_mut().map(|(_, health)| Box::pin(health.changed()));
         let (changed, ..) = futures_util::future::select_all(changes).await;
         if changed.is_err() {
-            // It has been stopped.
+            // The backend has been stopped.
             return;
         }
     }

@@ -1,5 +1,5 @@
-//! From `[[backend]]` to what can be started.
-//! Never guesses: a key that its kind does not have is an error, and so is a method that nobody could call.
+//! Turns `[[backend]]` tables into what can be started.
+//! Never guesses: a key that does not belong to the kind is an error, and so is a method that nobody could call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -19,17 +19,17 @@ use crate::names::Names;
 use crate::tool::Tool;
 use crate::web::Web;
 
-/// A backend that cannot be as it is described.
+/// A backend cannot be used as it is described.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("backend `{backend}`: {fault}")]
 pub struct BackendFault {
-    /// Its name.
+    /// The backend's name.
     pub backend: String,
-    /// What is wrong, and what to do.
+    /// What is wrong, and what to do about it.
     pub fault: String,
 }
 
-/// What is there to be started.
+/// A validated backend, ready to be started.
 #[derive(Debug)]
 pub(crate) enum Judged {
     Stdio(StdioConfig),
@@ -39,7 +39,7 @@ pub(crate) enum Judged {
 }
 
 impl Judged {
-    /// If it is a server of MCP.
+    /// Its configuration, if it is an MCP server.
     pub(crate) fn server(&self) -> Option<&McpConfig> {
         if let Self::Mcp(server) = self { Some(server) } else { None }
     }
@@ -68,25 +68,25 @@ pub(crate) struct McpConfig {
     pub(crate) name: String,
     pub(crate) place: Place,
     pub(crate) prefix: Option<String>,
-    /// Names of methods by those of tools.
+    /// Method names by tool name.
     pub(crate) aliases: BTreeMap<String, String>,
     pub(crate) in_flight: usize,
     pub(crate) timeout: Duration,
     pub(crate) send_caller: bool,
 }
 
-/// Where a server of MCP is.
+/// Where an MCP server is.
 #[derive(Debug)]
 pub(crate) enum Place {
     Process(Launch),
     Address(Address),
 }
 
-/// A server that is asked over HTTP.
+/// A server that is reached over HTTP.
 #[derive(Debug, Clone)]
 pub(crate) struct Address {
     pub(crate) web: Arc<Web>,
-    /// Callers have credentials of their own there.
+    /// Whether callers have credentials of their own there.
     pub(crate) of_callers: bool,
 }
 
@@ -99,11 +99,11 @@ pub(crate) struct StdioConfig {
     pub(crate) timeout: Duration,
     pub(crate) send_caller: bool,
     pub(crate) tools: Vec<Tool>,
-    /// Methods to listen to.
+    /// Methods that only push.
     pub(crate) pushes: Vec<Tool>,
 }
 
-/// Judges all of them together; the names that they give are theirs.
+/// Validates all backends together, and claims the method names that they give.
 pub(crate) fn judge(configs: &[BackendConfig]) -> Result<(Vec<Judged>, Names), BackendFault> {
     let (mut names, methods) = (BTreeSet::new(), Names::default());
     let mut judged = Vec::new();
@@ -150,7 +150,7 @@ pub(crate) fn judge(configs: &[BackendConfig]) -> Result<(Vec<Judged>, Names), B
     Ok((judged, methods))
 }
 
-/// The method that a configuration names so.
+/// The method of this name, below the prefix if there is one.
 fn named(config: &BackendConfig, name: &str) -> Result<MethodName, String> {
     let whole = match &config.prefix {
         Some(prefix) => MethodName::new(&format!("{prefix}/{name}")),
@@ -255,7 +255,7 @@ fn exec(config: &BackendConfig) -> Result<ExecConfig, String> {
             return Err(format!("`{}` has `tool`, which a command has not: `args` are what it runs with", method.name));
         }
         let mut tool = tool(method)?;
-        // Nothing but what is declared becomes part of a command.
+        // Only what is declared becomes part of a command.
         let params = tool.declared.get_or_insert_default();
         let args = Template::read(&config.command, method.args.as_deref().unwrap_or_default(), params)
             .map_err(|why| format!("`{}`: {why}", method.name.escape_debug()))?;
@@ -295,7 +295,7 @@ fn requests(config: &BackendConfig) -> Result<HttpConfig, String> {
                 return Err(wrong("`tool` is for JSON-RPC: a request of its own has `http.path`".to_owned()));
             }
             (None, Some(request)) => {
-                // Nothing but what is declared becomes part of a request.
+                // Only what is declared becomes part of a request.
                 let params = tool.declared.get_or_insert_default();
                 let text = method.output == Some(BackendOutput::Text);
                 Way::Rest(Box::new(Rest::read(request, params, text).map_err(wrong)?))
@@ -335,7 +335,7 @@ pub(crate) fn limited(config: &BackendConfig, command: &[String]) -> Result<Laun
         return Err("`command` cannot hold a NUL".to_owned());
     }
     let mut launch = Launch::new(config.name.as_str(), command.iter().map(OsString::from));
-    // Where the configuration file is in our own folder, its folder has no name.
+    // A configuration file in the working directory has the empty path as its folder.
     launch.dir = config.dir.clone().filter(|dir| !dir.as_os_str().is_empty());
     launch.env = environment(config)?;
     launch.memory = config.memory_mib.unwrap_or(BackendConfig::MEMORY_MIB) << 20;
@@ -343,7 +343,7 @@ pub(crate) fn limited(config: &BackendConfig, command: &[String]) -> Result<Laun
     Ok(launch)
 }
 
-/// What the programs of a backend find in their environment.
+/// The environment variables for the programs of a backend.
 fn environment(config: &BackendConfig) -> Result<Vec<(OsString, OsString)>, String> {
     let variable = |name: &String| name.is_empty() || name.contains(['=', '\0']);
     if config.env.values().any(|text| text.contains('\0')) {

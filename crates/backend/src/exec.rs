@@ -1,5 +1,5 @@
-//! A command for each call: the parameters on its standard input, the result on its standard output.
-//! Never runs a shell, and never lets a parameter become an option or the code of the command.
+//! Runs a command for each call: the parameters on its standard input, the result on its standard output.
+//! Never runs a shell, and never lets a parameter become an option or code of the command.
 
 mod script;
 mod template;
@@ -22,14 +22,14 @@ use crate::backend::{Backend, Call, Health, value};
 use crate::child::{Child, Launch};
 use crate::lines::MAX_LINE;
 
-/// Commands of one backend.
+/// The commands of one backend.
 #[derive(Debug)]
 pub(crate) struct Exec {
     launch: Launch,
     commands: Vec<ExecCommand>,
     timeout: Duration,
     health: watch::Sender<Health>,
-    /// Commands that nobody waits for any more, on their way to their end.
+    /// Commands that nobody waits for any more and that are being ended.
     ending: Mutex<JoinSet<()>>,
 }
 
@@ -38,11 +38,11 @@ pub(crate) struct Exec {
 pub(crate) struct ExecCommand {
     pub(crate) method: String,
     pub(crate) args: Template,
-    /// Whether it prints a text instead of JSON.
+    /// Whether the command prints text instead of JSON.
     pub(crate) text: bool,
 }
 
-/// The most that a command may print, in bytes; as a line of a program.
+/// The most that a command may print, in bytes; the same as a line of a program.
 const MAX_OUTPUT: usize = MAX_LINE;
 
 impl Exec {
@@ -68,11 +68,11 @@ impl Exec {
         let mut running = Running { exec: self, command: None };
         let (child, _) = running.command.insert((launch.start().map_err(RpcError::dependency)?, call.turn));
         let (printed, status) = converse(child, call.params.as_deref()).await.map_err(RpcError::dependency)?;
-        // It has ended by itself.
+        // The command has ended by itself.
         running.command = None;
         match status.code() {
             Some(0) => {}
-            // What could not be started, and what a signal has ended, did not say so itself.
+            // Not the command's own code: it could not be started, or a signal ended it.
             Some(code @ 1..=125) => return Err(RpcError::application(code, format!("exit code {code}"))),
             _ => return Err(RpcError::dependency(format!("the command has failed: {status}"))),
         }
@@ -85,7 +85,7 @@ impl Exec {
     }
 }
 
-/// A command, with its place among the others: dropped, it keeps that until it is gone.
+/// A command and its place among the calls. When dropped, the command is ended, and keeps its place until it is gone.
 struct Running<'a> {
     exec: &'a Exec,
     command: Option<(Child, Arc<Turn>)>,
@@ -93,7 +93,7 @@ struct Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // Without a runtime all is over, and the guard sees that.
+        // Without a runtime, the service is ending, and the guard notices that.
         if let Some((child, turn)) = self.command.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -108,12 +108,12 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Hands it the parameters, and takes all that it prints, until it ends.
+/// Writes the parameters to the command and reads all that it prints, until it ends.
 pub(crate) async fn converse(child: &mut Child, params: Option<&RawValue>) -> std::io::Result<(Vec<u8>, ExitStatus)> {
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let write = async {
         if let Some(mut stdin) = stdin {
-            // A command that does not read them has no need of them.
+            // A command may ignore its parameters.
             let _ = stdin.write_all(params.map_or("", RawValue::get).as_bytes()).await;
         }
     };
@@ -145,7 +145,7 @@ impl Backend for Exec {
         self.health.subscribe()
     }
 
-    /// Each command ends with its call, and with the service.
+    /// Each command ends with its call, or with the service.
     fn stop(&self) -> BoxFuture<'_, ()> {
         async move {
             let mut ending = std::mem::take(&mut *self.ending.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,4 @@
-//! Backends: programs that know nothing of Sealwire, each of whose tools is a method of a service.
+//! Backends: programs that know nothing of Sealwire. Each of their tools is a method of a service.
 //! Never decides who may call what: calls come from the library's router, after every check.
 
 mod arguments;

@@ -1,38 +1,38 @@
-//! Lines of a program's output, one at a time.
-//! Never holds more than one line, nor a longer one than is allowed.
+//! Reads the lines of a program's output, one at a time.
+//! Never holds more than one line, nor a line longer than allowed.
 
 use std::io;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 
-/// The longest line in bytes, without its end; 1 MiB.
+/// The longest line in bytes, without its line break: 1 MiB.
 pub const MAX_LINE: usize = 1 << 20;
 
-/// Lines as they come.
+/// The lines of a reader.
 #[derive(Debug)]
 pub struct Lines<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
-    /// The line was handed out.
+    /// Whether the line was handed out.
     whole: bool,
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    /// The lines of this.
+    /// Reads lines from `reader`.
     #[must_use]
     pub fn new(reader: R) -> Self {
         Self { reader: BufReader::with_capacity(64 * 1024, reader), line: Vec::new(), whole: false }
     }
 
-    /// The next line, without its end; `None` at the end. What stands behind the last end of a line is a line, too.
+    /// The next line, without its line break; `None` at the end. Text after the last line break is a line, too.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] for a line above [`MAX_LINE`], from which there is no way on; whatever reading gives.
+    /// [`io::ErrorKind::InvalidData`] for a line above [`MAX_LINE`], after which reading cannot go on; any error of the reader.
     ///
     /// Cancel safe.
     pub async fn next(&mut self) -> io::Result<Option<&[u8]>> {
         if std::mem::take(&mut self.whole) {
-            // A single long line is no reason to keep so much.
+            // One long line is no reason to keep that much memory.
             if self.line.capacity() > 64 * 1024 {
                 self.line = Vec::new();
             }

@@ -1,12 +1,12 @@
-//! Which method is whose: what the configuration names, what was approved, and what servers list, in this order.
-//! Never gives a name to two, so that nothing which a server lists takes the place of what was there before.
+//! Which backend owns which method. Names go first to what the configuration says, then to approved tools, then to what servers list.
+//! Never gives one name to two owners, so that nothing a server lists replaces what was there before.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sealwire::MethodName;
 
-/// All methods of the backends of a service. It is settled when the service starts.
+/// All methods of a service's backends, settled when the service starts.
 #[derive(Debug, Default)]
 pub(crate) struct Names(Mutex<BTreeMap<String, String>>);
 
@@ -25,15 +25,15 @@ impl Names {
         Some(format!("`{method}` is taken by {other}"))
     }
 
-    /// Gives it to `owner`.
+    /// Gives the method to `owner`.
     ///
     /// # Errors
-    /// It cannot be; why.
+    /// Why that is impossible.
     pub(crate) fn claim(&self, method: &MethodName, owner: &str) -> Result<(), String> {
         match self.fault(method, owner) {
             Some(fault) => Err(fault),
             None => {
-                // As in a subject, where `/` is written as `.`.
+                // As in subjects, where `/` is written as `.`.
                 self.taken().insert(method.in_subject(), owner.to_owned());
                 Ok(())
             }

@@ -1,5 +1,5 @@
-//! Programs that speak JSON-RPC 2.0 over their standard input and output, one object a line, in both directions.
-//! Never hands a program more calls at a time than the configuration says, and never the caller's token.
+//! Programs that speak JSON-RPC 2.0 on their standard input and output, one object per line, in both directions.
+//! Never gives a program more calls at a time than the configuration says, and never the caller's token.
 
 mod call;
 mod session;
@@ -21,10 +21,10 @@ use self::session::Session;
 use crate::backend::{Backend, Call, Health};
 use crate::child::{Launch, Supervisor};
 
-/// Notifications of a program that belong to no call, by their name there.
+/// Where to publish a program's notifications that belong to no call, by the program's name for them.
 pub(crate) type Pushes = BTreeMap<String, Topic<Box<RawValue>>>;
 
-/// One or several processes of one program.
+/// One or more processes of one program.
 #[derive(Debug)]
 pub(crate) struct Stdio {
     shared: Arc<Shared>,
@@ -33,18 +33,18 @@ pub(crate) struct Stdio {
     stop: watch::Sender<bool>,
 }
 
-/// What the processes have in common.
+/// What the processes share.
 #[derive(Debug)]
 struct Shared {
     name: String,
-    /// Of each process: the one that runs, if any.
+    /// The running session of each process, if any.
     sessions: Mutex<Vec<Option<Arc<Session>>>>,
     health: watch::Sender<Health>,
-    /// Where the last call went.
+    /// Whose turn it is among processes with equally few calls.
     turn: AtomicUsize,
 }
 
-/// How long a program that has ended before must run to count as there.
+/// How long a restarted program must run to count as available.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// How a program is used.
@@ -52,7 +52,7 @@ const SETTLED: Duration = Duration::from_secs(1);
 pub(crate) struct Use {
     pub(crate) processes: usize,
     pub(crate) timeout: Duration,
-    /// Whether requests have the member `caller`.
+    /// Whether requests carry the member `caller`.
     pub(crate) send_caller: bool,
     pub(crate) pushes: Pushes,
 }
@@ -79,7 +79,7 @@ impl Stdio {
                         let (session, commands) = session;
                         let run = session.run(commands, stdin, stdout);
                         tokio::pin!(run);
-                        // What ends at once, again and again, is not there in between.
+                        // A program that keeps ending at once does not count as available in between.
                         if again && let Ok(reason) = tokio::time::timeout(SETTLED, &mut run).await {
                             return reason;
                         }
@@ -99,7 +99,7 @@ impl Stdio {
 }
 
 impl Shared {
-    /// What has become of a process.
+    /// Records the new state of a process.
     fn set(&self, position: usize, now: Result<Arc<Session>, String>) {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         let (session, reason) = match now {
@@ -110,7 +110,7 @@ impl Shared {
             *place = session;
         }
         let health = if sessions.iter().any(Option::is_some) { Health::Up } else { Health::Down(reason) };
-        // Under the lock: what two processes say must not overtake each other.
+        // Under the lock, so that reports of two processes do not overtake each other.
         self.health.send_if_modified(|known| {
             let changed = *known != health;
             *known = health;
@@ -118,7 +118,7 @@ impl Shared {
         });
     }
 
-    /// A process that runs: the one with the fewest calls, in turn where several have as few.
+    /// The running process with the fewest calls; those with equally few take turns.
     fn session(&self) -> Option<Arc<Session>> {
         let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -152,7 +152,7 @@ impl Backend for Stdio {
             self.stop.send_replace(true);
             let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
             for task in tasks {
-                // One that has panicked is ended as well.
+                // A task that has panicked has ended as well.
                 drop(task.await);
             }
         }

@@ -1,5 +1,5 @@
-//! Both directions of the talk with a process: messages of JSON-RPC, a line each.
-//! Never says whose a line is, and never goes on listening to a process that says nothing of use.
+//! Both directions of the conversation with a process: JSON-RPC messages, one per line.
+//! Never decides to whom a line belongs, and never goes on listening to a process that says nothing useful.
 
 use std::time::Instant;
 
@@ -11,10 +11,10 @@ use crate::lines::Lines;
 
 /// How many messages may wait to be written.
 pub(crate) const WRITES: usize = 64;
-/// How many lines without any use a process may print before it is ended: one after the other, or within a second.
+/// How many useless lines a process may print before it is ended: in a row, or within a second.
 const USELESS: u64 = 1000;
 
-/// Writes messages when the process has read what is ahead of them, until it reads no more; why.
+/// Writes each message when the process has read what is ahead of it, until the process stops reading; returns why.
 pub(crate) async fn write(mut messages: mpsc::Receiver<Vec<u8>>, mut stdin: impl AsyncWrite + Unpin) -> String {
     while let Some(message) = messages.recv().await {
         if let Err(error) = stdin.write_all(&line(message)).await {
@@ -24,8 +24,7 @@ pub(crate) async fn write(mut messages: mpsc::Receiver<Vec<u8>>, mut stdin: impl
     std::future::pending().await
 }
 
-/// Hands each line to `take`, which says what is wrong with one that was of no use, until there is no more or should be no
-/// more; why.
+/// Hands each line to `take`, which says why a line is useless. Ends with the output, or when there was too much of no use; returns why.
 pub(crate) async fn read(
     backend: &str,
     stdout: impl AsyncRead + Unpin,
@@ -42,7 +41,7 @@ pub(crate) async fn read(
             Ok(()) => useless = 0,
             Err(why) => {
                 useless += 1;
-                // A blank line is what some write between messages.
+                // Some programs write blank lines between messages.
                 if !line.trim_ascii().is_empty()
                     && let Some(left_out) = rate.check(Instant::now())
                 {
@@ -57,8 +56,8 @@ pub(crate) async fn read(
     }
 }
 
-/// A message as one line: what could end it early is white space between tokens, since strings have no such characters. Text that a
-/// caller has written goes to a program as it came, and must not be a message of its own there.
+/// A message as one line. A line break inside it can only be white space between tokens, since JSON strings have none. A caller's text
+/// reaches the program as it came, and must not become a message of its own there.
 fn line(mut message: Vec<u8>) -> Vec<u8> {
     message.iter_mut().filter(|byte| matches!(**byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
     message.push(b'\n');
@@ -74,7 +73,7 @@ mod tests {
         let blank = " \r\n".repeat(2_000);
         let why = read("blank", blank.as_bytes(), |_| Err("no JSON")).await;
         assert!(why.contains("1000 lines without any use"), "{why}");
-        // Between messages they are no harm.
+        // Between messages, blank lines do no harm.
         let spaced = "{}\n\n".repeat(2_000);
         let why = read("spaced", spaced.as_bytes(), |line| if line.is_empty() { Err("no JSON") } else { Ok(()) }).await;
         assert_eq!(why, CLOSED);

@@ -1,5 +1,5 @@
-//! What a backend offers: a tool of its own, and the method that it is on the bus.
-//! Never makes up a parameter: what is not declared is not known to policies.
+//! What a backend offers: one of its tools, and the method that the tool is on the bus.
+//! Never makes up a parameter: policies do not know what is not declared.
 
 use sealwire::MethodName;
 use sealwire::policy::Param;
@@ -8,20 +8,20 @@ use sealwire::policy::Param;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Tool {
-    /// What the backend itself calls it.
+    /// The backend's name for it.
     pub name: String,
-    /// What callers and policies call it.
+    /// The method's name for callers and policies.
     pub method: MethodName,
     /// What it does, in the backend's words.
     pub description: Option<String>,
-    /// What else is said of it, for people: a line each.
+    /// Further remarks about it for people, one line each.
     pub remarks: Vec<String>,
-    /// The parameters that argument rules can speak of.
+    /// The parameters that argument rules can refer to.
     pub declared: Option<Vec<Param>>,
 }
 
 impl Tool {
-    /// A tool of which nothing is known but its name.
+    /// A tool of which only the names are known.
     #[must_use]
     pub fn new(name: impl Into<String>, method: MethodName) -> Self {
         Self { name: name.into(), method, description: None, remarks: Vec::new(), declared: None }

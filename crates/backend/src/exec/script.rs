@@ -1,24 +1,24 @@
-//! Programs that take code as an argument: shells and other interpreters, also behind programs that start others.
-//! Never lets a text of a caller be a part of what they run.
+//! Programs that take code as an argument: shells and other interpreters, also when another program starts them.
+//! Never lets a caller's text become part of what they run.
 
 use sealwire::policy::{Param, ParamType};
 
 use crate::arguments::Piece;
 
-/// How an interpreter finds its code: behind certain options, or else in its first argument that is none.
+/// How an interpreter finds its code: after certain options, otherwise in its first argument that is not an option.
 struct Interpreter {
     programs: &'static [&'static str],
-    /// Options with a word of code, or the name of one, behind them ...
+    /// Letters of options whose value is code, or names it ...
     code: &'static str,
-    /// ... with another word behind them ...
+    /// ... of options with any other value ...
     valued: &'static str,
-    /// ... and with a word that is data, whatever is in it.
+    /// ... and of options whose value is data, whatever it contains.
     data: &'static str,
 }
 
-/// Names are without the version at their ends.
+/// Program names have no version suffix here.
 const INTERPRETERS: [Interpreter; 9] = [
-    // Behind `-c`, too, the code is the first argument that is no option.
+    // After `-c`, too, the code is the first argument that is not an option.
     Interpreter {
         programs: &["sh", "bash", "dash", "ash", "rbash", "zsh", "ksh", "mksh", "csh", "tcsh"],
         code: "",
@@ -35,21 +35,21 @@ const INTERPRETERS: [Interpreter; 9] = [
     Interpreter { programs: &["sed"], code: "ef", valued: "l", data: "" },
 ];
 
-/// The same for options that are words; without `=`, they have one behind them.
+/// The same for long options; without `=`, the value is the next word.
 const CODE: [&str; 8] =
     ["--command", "--init-command", "--eval", "--print", "--run", "--source", "--expression", "--file"];
 const VALUED: [&str; 5] = ["--rcfile", "--init-file", "--require", "--import", "--field-separator"];
 
-/// What starts another program, which is one of its arguments.
+/// Programs that start another program, named by one of their arguments.
 const STARTERS: [&str; 20] = [
     "env", "nice", "ionice", "chrt", "nohup", "timeout", "time", "setsid", "stdbuf", "sudo", "doas", "busybox",
     "xargs", "chroot", "unshare", "setpriv", "flock", "docker", "podman", "kubectl",
 ];
 
-/// Whether no text of a caller is a part of what an interpreter runs. A number or a truth value cannot be code.
+/// Checks that no caller's text becomes part of what an interpreter runs. Numbers and booleans cannot be code.
 ///
 /// # Errors
-/// It is; how to hand it over instead.
+/// A text would; says how to pass it instead.
 pub(super) fn check(words: &[Vec<Piece>], params: &[Param]) -> Result<(), String> {
     let starts = words.first().is_some_and(|word| STARTERS.contains(&program(word)));
     let among = if starts { words } else { words.get(..1).unwrap_or_default() };
@@ -69,7 +69,7 @@ pub(super) fn check(words: &[Vec<Piece>], params: &[Param]) -> Result<(), String
     while let Some(word) = rest.next() {
         let option = match word.first() {
             Some(Piece::Text(text)) if text.len() > 1 && text.starts_with(['-', '+']) => text,
-            // What is behind the code is for it to read.
+            // Arguments after the code are for the code to read.
             _ if has_code => return Ok(()),
             Some(Piece::Text(text)) if text == "-" && word.len() == 1 => break,
             _ => return literal(word),
@@ -108,13 +108,13 @@ pub(super) fn check(words: &[Vec<Piece>], params: &[Param]) -> Result<(), String
     Err(format!("`{name}` would run what the caller's parameters are, which are on its standard input: name a script"))
 }
 
-/// The name of the program that a word names, without its folder and version.
+/// The name of the program in a word, without folder and version.
 fn program(word: &[Piece]) -> &str {
     let [Piece::Text(text)] = word else { return "" };
     text.rsplit('/').next().unwrap_or_default().trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'))
 }
 
-/// The parameter that this is, if it is a text.
+/// The name of the parameter that a piece stands for, if it is a string.
 fn text_of<'a>(piece: &Piece, params: &'a [Param]) -> Option<&'a str> {
     let Piece::Param(at) = piece else { return None };
     params.get(*at).filter(|param| *param.kind() == ParamType::String).map(Param::name)
@@ -160,7 +160,7 @@ mod tests {
             let error = checked(line).unwrap_err();
             assert!(error.contains("`p` would be a part") && error.contains("$1"), "{line:?}: {error}");
         }
-        // Their input is what the caller gives.
+        // The code would be what the caller sends.
         for line in [["sh"].as_slice(), &["bash", "-l"], &["env", "ruby"], &["python3", "-"]] {
             assert!(checked(line).unwrap_err().contains("standard input"), "{line:?}");
         }

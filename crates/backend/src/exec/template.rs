@@ -1,5 +1,5 @@
-//! Arguments of a command with parameters in them.
-//! Never takes a parameter that is not declared, nor a value of another type, nor one that would be read as an option or as code.
+//! Command arguments with parameters in them.
+//! Never accepts a parameter that is not declared, a value of another type, or one that would be read as an option or as code.
 
 use std::ffi::OsString;
 
@@ -14,12 +14,12 @@ use crate::arguments::{Piece, given, pieces, text};
 pub(crate) struct Template {
     args: Vec<Vec<Piece>>,
     params: Vec<Param>,
-    /// From this argument on, nothing is an option.
+    /// After this position, no argument is an option.
     end_of_options: usize,
 }
 
 impl Template {
-    /// Reads `["--zone={zone}", "--", "{place}"]`, which come behind `command`; a brace is written twice.
+    /// Parses arguments such as `["--zone={zone}", "--", "{place}"]`, which follow `command`. Literal braces are doubled.
     pub(crate) fn read(command: &[String], args: &[String], params: &[Param]) -> Result<Self, String> {
         let end_of_options = args.iter().position(|arg| arg == "--").unwrap_or(usize::MAX);
         let command = command.iter().map(|word| Ok(vec![Piece::Text(word.clone())]));
@@ -40,7 +40,7 @@ impl Template {
         Ok(Self { args, params: params.to_vec(), end_of_options })
     }
 
-    /// The arguments of a call. One with a parameter that the call leaves out is left out.
+    /// The arguments for a call. If the call leaves a parameter out, the argument that contains it is left out.
     pub(crate) fn fill(&self, params: Option<&RawValue>) -> Result<Vec<OsString>, String> {
         let values = self.values(params)?;
         let mut filled = Vec::new();
@@ -70,13 +70,13 @@ impl Template {
         Ok(Some(arg))
     }
 
-    /// What the call gives for each declared parameter, as text.
+    /// The call's value for each declared parameter, as text.
     fn values(&self, params: Option<&RawValue>) -> Result<Vec<Option<String>>, String> {
         let given = given(&self.params, params)?;
         let texts = self.params.iter().zip(given).map(|(param, value)| match (param.kind(), value) {
             (_, None) => Ok(None),
             (ParamType::String | ParamType::Integer | ParamType::Boolean, Some(value)) => text(param, &value).map(Some),
-            // It becomes no argument: the command reads it.
+            // Never part of an argument: the command reads it from its input.
             (_, Some(_)) => Ok(Some(String::new())),
         });
         texts.collect()
@@ -122,7 +122,7 @@ mod tests {
             assert!(filled(&["--a={a}", "x{a}"], dashed).is_ok());
         }
         assert!(filled(&["{n}"], r#"["x", -5]"#).is_err());
-        // What is left out in front leaves no gap.
+        // An omitted parameter in front does not let the value slip through.
         assert!(filled(&["{n}{a}"], r#"["-x"]"#).unwrap().is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! One call at a process: what it sends on the way goes to the caller, and the answer ends it.
-//! Never keeps more for a slow caller than it may: what is above ends that call.
+//! One call to a process: what the process sends before the answer goes to the caller, and the answer ends the call.
+//! Never keeps more for a slow caller than the bounds allow: exceeding them ends that call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::session::{NOT_ASKED, Session, cancel};
 use crate::backend::Call;
 
-/// What comes before the answer.
+/// What a process sends before the answer.
 #[derive(Debug)]
 pub(super) enum Event {
     Part(Box<RawValue>),
@@ -24,7 +24,7 @@ pub(super) enum Event {
     Ask { question: Question, method: String, params: String },
 }
 
-/// A question of a process. Dropped without an answer, it is refused: the process may work on nothing else meanwhile.
+/// A question of a process. Dropped without an answer, it is refused: the process may do nothing else while it waits.
 #[derive(Debug)]
 pub(super) struct Question {
     id: Option<Id>,
@@ -36,9 +36,9 @@ impl Question {
         Self { id: Some(id), out }
     }
 
-    /// Answers it when the process has read what is ahead of that.
+    /// Answers once the process has read everything ahead of the answer.
     async fn answer(mut self, outcome: Outcome) {
-        // Where there is no place, the process is gone.
+        // A closed channel means that the process is gone.
         let Ok(place) = self.out.clone().reserve_owned().await else { return };
         if let Some(id) = self.id.take() {
             place.send(Response::new(id, outcome).to_bytes());
@@ -50,15 +50,15 @@ impl Drop for Question {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             let refused = RpcError::application(NOT_ASKED, "nobody is there who could be asked");
-            // One that reads nothing waits for no answer.
+            // A process that reads nothing is not waiting for an answer.
             drop(self.out.try_send(Response::new(id, Err(refused)).to_bytes()));
         }
     }
 }
 
-/// How much may wait for a caller: so many events ...
+/// How much may wait for a caller: this many events ...
 const EVENTS: usize = 256;
-/// ... of so many bytes together.
+/// ... with this many bytes in total.
 const BYTES: usize = 1 << 20;
 
 impl Event {
@@ -73,7 +73,7 @@ impl Event {
         Some(Self::Progress { done, total, message })
     }
 
-    /// A notification as the caller gets it: our id means nothing there.
+    /// A notification for the caller, without our id, which means nothing there.
     pub(super) fn note(method: &str, text: &str) -> Self {
         let without = || {
             let mut members: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).ok()?;
@@ -101,7 +101,7 @@ pub(super) struct OpenCall {
     waiting: Arc<AtomicUsize>,
 }
 
-/// Events, and how many bytes of them wait.
+/// Events, and how many bytes of them are waiting.
 #[derive(Debug)]
 pub(super) struct Events(mpsc::Receiver<Event>, Arc<AtomicUsize>);
 
@@ -112,10 +112,10 @@ impl OpenCall {
         (Self { events, outcome, waiting: Arc::clone(&waiting) }, Events(heard, waiting), ended)
     }
 
-    /// `false` if there is no room.
+    /// Returns `false` if there is no room.
     pub(super) fn offer(&self, event: Event) -> bool {
         let bytes = event.bytes();
-        // One is always taken: no line has more than 1 MiB.
+        // A first event always fits: no line has more than 1 MiB.
         if self.waiting.load(Ordering::Relaxed) > 0 && self.waiting.load(Ordering::Relaxed) + bytes > BYTES {
             return false;
         }
@@ -124,7 +124,7 @@ impl OpenCall {
     }
 
     pub(super) fn end(self, outcome: Outcome) {
-        // Nobody waits.
+        // The caller may be gone.
         drop(self.outcome.send(outcome));
     }
 }
@@ -137,7 +137,7 @@ impl Events {
     }
 }
 
-/// What a process reads.
+/// A request as the process reads it.
 #[derive(Serialize)]
 struct Line<'a> {
     jsonrpc: &'static str,
@@ -156,13 +156,13 @@ struct Caller<'a> {
     subject: &'a str,
 }
 
-/// Tells the process that nobody waits any more, unless the call was answered.
+/// Tells the process, when dropped, that nobody waits any more, unless the call was answered.
 struct Abandoned<'a> {
     session: &'a Session,
     id: Id,
-    /// When the backend's patience ends.
+    /// The backend's deadline for the call.
     until: Instant,
-    /// The process has it, or is about to read it.
+    /// Whether the process has the request, or is about to read it.
     is_sent: bool,
 }
 
@@ -175,7 +175,7 @@ impl Drop for Abandoned<'_> {
 }
 
 impl Session {
-    /// Makes a call. A dropped future has given it up.
+    /// Makes a call. Dropping the future gives it up.
     pub(super) async fn call(&self, call: Call) -> Outcome {
         let gone = || RpcError::dependency("the process has ended");
         let (id, mut events, mut outcome) = self.begin(Arc::clone(&call.turn)).ok_or_else(gone)?;
@@ -195,7 +195,7 @@ impl Session {
                 biased;
                 Some(event) = events.next() => self.forward(&call, event).await?,
                 ended = &mut outcome => {
-                    // What came before the answer goes before it.
+                    // Everything that came before the answer goes first.
                     while let Ok(event) = events.0.try_recv() {
                         self.forward(&call, event).await?;
                     }

@@ -1,5 +1,5 @@
-//! A conversation with one process: which of our calls each of its lines belongs to.
-//! Never takes an answer to what was not asked, and never lets one call's flood hold up another.
+//! The conversation with one process: matches each of its lines to one of our calls.
+//! Never accepts an answer to something that was not asked, and never lets one call's flood hold up another.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use super::call::{Event, Events, OpenCall, Question};
 use crate::backend::{GIVEN_UP, answers, is_reserved};
 use crate::talk;
 
-/// One process, as long as it runs.
+/// One process, for as long as it runs.
 #[derive(Debug)]
 pub(super) struct Session {
     name: String,
@@ -34,8 +34,8 @@ pub(super) struct Session {
 
 #[derive(Debug, Default)]
 struct Calls {
-    /// By the id that the process knows. What nobody waits for any more stays for as long as a call may take: the process may work on
-    /// it, and its answer may come yet. Its place goes before that, so that there are as many at most as places turn over meanwhile.
+    /// By the id that the process knows. A call that nobody waits for stays here for as long as a call may take: the process may still work
+    /// on it and answer. It gives up its place earlier, so only as many of these can gather as calls pass through the places meanwhile.
     open: HashMap<Id, Pending>,
     /// The process is gone.
     over: bool,
@@ -46,34 +46,34 @@ struct Pending {
     since: Instant,
     call: Option<OpenCall>,
     state: State,
-    /// Its place among the calls of the backend, unless it is a question of ours.
+    /// Its place among the calls of the backend; `None` for a probe of our own.
     turn: Option<Arc<Turn>>,
     cancelled: Option<Instant>,
 }
 
-/// Whether an answer is owed.
+/// What the process owes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Owed,
-    /// Given up before its time: the process was told, and need not answer any more.
+    /// Nothing: the call was given up before its deadline, and the process was told.
     Cancelled,
-    /// A sign of life is owed.
+    /// A sign of life: the answer to a probe.
     Probe,
 }
 
-/// What a process is asked that owes no answer and says nothing: JSON-RPC 2.0 §5 has it answer what it does not know, too.
+/// The method of a probe, for a silent process that owes no answer. JSON-RPC 2.0 §5 makes it answer even an unknown method.
 const PROBE: &str = "rpc.ping";
 
-/// Whose a line is.
+/// To whom a line belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Of {
-    /// The call's that it names: calls are worked on.
+    /// The call that it names: the process works on calls.
     Call,
     /// It names none.
     Nobody,
 }
 
-/// What a process says of a call that runs.
+/// What we read in the params of a notification or question.
 #[derive(Deserialize)]
 struct Named<'a> {
     id: Option<u64>,
@@ -102,7 +102,7 @@ impl Session {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new call: its id, and where its answer and what comes before it arrive.
+    /// Opens a call: its id, its events and its outcome; `None` if the process is gone.
     pub(super) fn begin(&self, turn: Arc<Turn>) -> Option<(Id, Events, oneshot::Receiver<Outcome>)> {
         let (call, events, outcome) = OpenCall::new();
         let id = self.id();
@@ -120,8 +120,9 @@ impl Session {
         Id::from(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Nobody waits for this call any more; whether the process is to be told: it has it, and has not answered. One that was waited for
-    /// as long as may be stays owed until it was there for as long, which is later where it has waited for its turn.
+    /// Marks a call as given up. Returns whether to tell the process: it has the call, has not answered, and the deadline has not passed.
+    /// After the deadline, an answer is still owed until the process has had the call for the whole timeout, which is later if the call
+    /// waited for its turn.
     pub(super) fn abandon(&self, id: &Id, is_sent: bool, is_late: bool) -> bool {
         let mut calls = self.calls();
         if !is_sent {
@@ -136,30 +137,30 @@ impl Session {
         !is_late
     }
 
-    /// Has a line written when the process has read what is ahead of it.
+    /// Queues a line, to be written once the process has read what is ahead of it.
     pub(super) async fn write(&self, line: Vec<u8>) {
-        // Where it cannot be, the process is gone, and so is whoever waits for an answer.
+        // If that fails, the process is gone, and its calls end with it.
         drop(self.out.send(line).await);
     }
 
-    /// The same, if there is room at once.
+    /// The same, but drops the line if there is no room at once.
     pub(super) fn offer(&self, line: Vec<u8>) {
         drop(self.out.try_send(line));
     }
 
-    /// Talks until the process ends or must be ended; why.
+    /// Runs the conversation until the process ends or must be ended; returns why.
     pub(super) async fn run(
         &self,
         commands: mpsc::Receiver<Vec<u8>>,
         stdin: impl AsyncWrite + Unpin,
         stdout: impl AsyncRead + Unpin,
     ) -> String {
-        // Also when this is dropped, since then the process has ended.
+        // Also when this future is dropped, since the process has ended then.
         let _over = Over(self);
         let heard = Mutex::new(Instant::now());
         let take = |line: &[u8]| {
             self.take(line).map(|of| {
-                // What only goes on pushing may have stopped to work.
+                // A process that only goes on pushing may have stopped working on calls.
                 if of == Of::Call {
                     *heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
                 }
@@ -182,8 +183,8 @@ impl Session {
         }
     }
 
-    /// Whether a call that was not cancelled has waited too long, with nothing heard meanwhile. A cancelled one may stay unanswered; of
-    /// a process that says nothing after one of those, a sign of life is wanted. Forgets what nobody waits for and is as old.
+    /// Whether a call that was not cancelled has waited too long with nothing heard since. A cancelled call may stay unanswered; if the
+    /// process stays silent after one, it is asked for a sign of life. Forgets calls of that age that nobody waits for.
     fn hangs(&self, heard: Instant) -> bool {
         let mut calls = self.calls();
         let late = |pending: &Pending| pending.since.elapsed() > self.timeout;
@@ -202,7 +203,7 @@ impl Session {
         });
         if is_doubtful && !calls.open.values().any(|pending| pending.state == State::Probe) {
             let id = self.id();
-            // One that reads nothing cannot even be asked.
+            // A process that reads nothing cannot even be asked.
             self.offer(format!(r#"{{"jsonrpc":"2.0","method":"{PROBE}","id":{}}}"#, id.as_json()).into_bytes());
             calls.open.insert(
                 id,
@@ -212,7 +213,7 @@ impl Session {
         hangs
     }
 
-    /// One line of the process; what is wrong with it, if it was of no use.
+    /// Takes one line of the process; an error says why the line is useless.
     fn take(&self, line: &[u8]) -> Result<Of, &'static str> {
         let limits = Limits::default();
         let answered = |response: Response| self.answered(&response.id, response.outcome.map_err(of_program));
@@ -239,11 +240,11 @@ impl Session {
         if let Some(call) = pending.call {
             call.end(outcome);
         }
-        // Who answers that may have stopped to work on calls.
+        // A process that answers probes may have stopped working on calls.
         Ok(if pending.state == State::Probe { Of::Nobody } else { Of::Call })
     }
 
-    /// A notification, or a question to the caller.
+    /// Takes a notification, or a question to the caller.
     fn told(&self, request: Request) -> Result<Of, &'static str> {
         let text = request.params.as_ref().map_or("{}", |params| params.raw().get());
         if request.id.is_none()
@@ -259,7 +260,7 @@ impl Session {
                 Event::Part(result.to_owned())
             }
             ("rpc.progress", None) => Event::progress(text).ok_or("progress without a number `progress`")?,
-            // A question is refused where it is dropped.
+            // Dropping a question refuses it.
             (name, id) if is_reserved(name) => {
                 drop(id.map(|id| Question::new(id, self.out.clone())));
                 return Err("its name is reserved");
@@ -271,7 +272,7 @@ impl Session {
             }
         };
         let mut calls = self.calls();
-        // What does not say whose it is may come from a thread that works on nothing: no sign of life.
+        // A line that names no call may come from a thread that works on none: no sign of life.
         let (id, of) = match named.and_then(|named| named.id) {
             Some(id) => (Some(Id::from(id)), Of::Call),
             None => (only(&calls.open), Of::Nobody),
@@ -280,7 +281,7 @@ impl Session {
         let (id, pending) = pending.ok_or("it belongs to no call")?;
         let taken = pending.call.as_ref().is_none_or(|call| call.offer(event));
         if !taken && let Some(call) = pending.call.take() {
-            // It costs this call alone.
+            // This costs only this call.
             call.end(Err(RpcError::internal("the caller takes what is sent too slowly")));
             self.offer(cancel(&id));
         }
@@ -288,15 +289,15 @@ impl Session {
     }
 }
 
-/// How often a process is looked at that may hang: at least and at most.
+/// How often to check whether the process hangs: the shortest and the longest interval.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// What a question gets that cannot be asked.
+/// The error code of a question that cannot be asked.
 pub(super) const NOT_ASKED: i32 = 1;
 
-/// An error of a program, which cannot speak for what the service says of backends and arguments itself.
+/// Maps a program's error, so that it cannot pass for the service's own checks of backends and arguments.
 fn of_program(error: RpcError) -> RpcError {
-    // What the library would make of it has the program's words in full.
+    // Left to the library, the private cause would hold the program's words in full.
     match error.code() {
         code::INVALID_PARAMS | code::INTERNAL_ERROR => error,
         -32768..=-32000 => RpcError::internal(error),
@@ -304,13 +305,13 @@ fn of_program(error: RpcError) -> RpcError {
     }
 }
 
-/// What tells a process that nobody waits for this call any more.
+/// Tells a process that nobody waits for this call any more.
 pub(super) fn cancel(id: &Id) -> Vec<u8> {
     format!(r#"{{"jsonrpc":"2.0","method":"rpc.cancel","params":{{"id":{}}}}}"#, id.as_json()).into_bytes()
 }
 
-/// The call under way, if it is the only one. One that was given up counts: it may be worked on still, and what is said of it is
-/// nobody else's.
+/// The open call, if it is the only one. A call that was given up counts: the process may still work on it, and what it says about it
+/// belongs to nobody else.
 fn only(open: &HashMap<Id, Pending>) -> Option<Id> {
     let mut all = open.iter().filter(|(_, pending)| pending.state != State::Probe);
     let first = all.next().filter(|(_, pending)| pending.call.is_some())?;
