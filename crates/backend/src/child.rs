@@ -1,5 +1,5 @@
-//! One child process: started within limits, heard, ended with everything that it has started.
-//! Never hands it anything of the service's environment that the configuration does not name, and never waits for it unbounded.
+//! One child process: starts it within limits, logs its stderr, and ends it with everything that it has started.
+//! Never passes on more of the service's environment than `PASSED` and what the configuration names, and never waits without a bound.
 
 pub mod guard;
 mod orphans;
@@ -30,22 +30,22 @@ pub struct Launch {
     pub command: Vec<OsString>,
     /// The folder that it runs in; the service's own if `None`.
     pub dir: Option<PathBuf>,
-    /// What it gets beside `PATH`, `HOME` and `LANG`.
+    /// Its environment variables besides `PATH`, `HOME` and `LANG`.
     pub env: Vec<(OsString, OsString)>,
-    /// Its memory (`RLIMIT_DATA`) in bytes.
+    /// The limit of its memory (`RLIMIT_DATA`) in bytes.
     pub memory: u64,
-    /// Its open files.
+    /// The limit of its open files.
     pub open_files: u64,
 }
 
-/// A process that runs. Dropping it ends the process, and what that has started, soon.
+/// A running process. Dropping it ends the process, and what that has started, soon.
 #[derive(Debug)]
 pub struct Child {
     guard: tokio::process::Child,
     pid: Option<Pid>,
-    /// What the program reads. Once taken and dropped, it reads the end.
+    /// The program's input. Once taken and dropped, the program reads the end of it.
     pub stdin: Option<ChildStdin>,
-    /// What the program prints.
+    /// The program's output.
     pub stdout: Option<ChildStdout>,
     said: JoinHandle<()>,
     ended: bool,
@@ -53,18 +53,18 @@ pub struct Child {
     ending: Option<JoinHandle<()>>,
 }
 
-/// What a child has of the service's environment, in any case.
+/// What every child gets of the service's environment.
 const PASSED: [&str; 3] = ["PATH", "HOME", "LANG"];
 
-/// How long a program has after SIGTERM.
+/// How long a program may take to end after SIGTERM.
 pub(crate) const STOP: Duration = Duration::from_secs(2);
-/// How long the guard may take beyond that.
+/// How long its guard may take beyond that.
 const GUARD: Duration = Duration::from_secs(8);
-/// How long one that was killed may take to go.
+/// How long a killed guard may take to be gone.
 const KILLED: Duration = Duration::from_secs(1);
 
 impl Launch {
-    /// A program without arguments, in our own folder, with the limits that the configuration has when it says nothing.
+    /// A command in the service's own folder, with the default limits of the configuration.
     #[must_use]
     pub fn new(name: impl Into<String>, command: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
@@ -77,10 +77,10 @@ impl Launch {
         }
     }
 
-    /// Starts it: our own program once more, as the guard of the child.
+    /// Starts the command under a guard, which is our own program started once more.
     ///
     /// # Errors
-    /// The guard cannot be started. What the guard cannot start ends with code 127, and says why on stderr.
+    /// The guard cannot be started. If the guard cannot start the program, it ends with code 127 and says why on stderr.
     pub fn start(&self) -> io::Result<Child> {
         let mut command = Command::new(ourselves()?);
         command.args(guard::words(self)).env_clear();
@@ -90,7 +90,7 @@ impl Launch {
             command.current_dir(dir);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A group of its own: Ctrl-C at our terminal is for us, who end the child in order.
+        // A process group of its own: Ctrl-C at our terminal is for the service, which ends the child in order.
         command.process_group(0);
         let pid = |guard: &tokio::process::Child| Pid::from_raw(i32::try_from(guard.id()?).ok()?);
         let mut guard = orphans::started(|| command.spawn(), pid)?;
@@ -108,44 +108,44 @@ impl Launch {
     }
 }
 
-/// Our own program, also after its file was replaced by that of another version.
+/// Our own program, even after its file was replaced by another version.
 fn ourselves() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok(PathBuf::from("/proc/self/exe")) } else { std::env::current_exe() }
 }
 
 impl Child {
-    /// Waits until it has ended, by itself or not, with all that it has started.
+    /// Waits until it has ended, by itself or not, with everything that it has started.
     ///
     /// # Errors
-    /// The operating system does not tell.
+    /// The operating system cannot say.
     ///
     /// Cancel safe.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.guard.wait().await?;
         if !self.ended {
             self.ended = true;
-            // Nobody has ended the program if something has killed its guard. Where that did, nobody is left in the group.
+            // If something has killed the guard, nobody has ended the program. If the guard ended it, the group is empty.
             if let Some(pid) = self.pid {
                 let _ = kill_process_group(pid, Signal::KILL);
                 orphans::ended(pid);
             }
             if status.code().is_none() {
-                // By itself: whoever waits may be dropped while this goes on.
+                // In a task of its own: this future may be dropped while that goes on.
                 self.ending = Some(tokio::spawn(orphans::end()));
             }
-            // Its last words are in the pipe.
+            // The pipe still has its last words.
             drop(tokio::time::timeout(Duration::from_millis(500), &mut self.said).await);
         }
         if let Some(ending) = &mut self.ending {
-            // It cannot fail, and asks nothing of who waits.
+            // The task cannot fail, and needs nothing from us.
             let _ = ending.await;
             self.ending = None;
         }
         Ok(status)
     }
 
-    /// Ends it: the end of its input, SIGTERM, and SIGKILL two seconds later, each to all that it has started. Takes
-    /// eleven seconds at most.
+    /// Ends it: closes its input, sends SIGTERM, and SIGKILL two seconds later, each to everything that it has started. Takes eleven
+    /// seconds at most.
     pub async fn stop(mut self) {
         self.stdin = None;
         self.tell(Signal::TERM);
@@ -159,7 +159,7 @@ impl Child {
 
     fn tell(&self, signal: Signal) {
         if let Some(pid) = self.pid.filter(|_| !self.ended) {
-            // Gone already.
+            // It may be gone already.
             let _ = kill_process(pid, signal);
         }
     }

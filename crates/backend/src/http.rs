@@ -1,5 +1,5 @@
-//! A server that is asked over HTTP for each call: JSON-RPC 2.0 over POST, a stream of events, or a plain request.
-//! Never hands a server the caller's token, and never asks twice for one call.
+//! A server that is called over HTTP: JSON-RPC 2.0 over POST, a stream of events, or a plain request.
+//! Never gives a server the caller's token, and never makes two requests for one call.
 
 mod answer;
 mod batch;
@@ -30,12 +30,12 @@ pub(crate) use self::rest::Rest;
 use crate::backend::{Backend, Call, Health};
 use crate::web::{Reply, Request, Web, WebError, header_value};
 
-/// How a method is asked for.
+/// How a method is called.
 #[derive(Debug)]
 pub(crate) enum Way {
-    /// JSON-RPC over POST, to the server's address.
+    /// JSON-RPC in a POST to the server's address.
     Post,
-    /// JSON-RPC in the query of a GET of this path, answered by a stream.
+    /// JSON-RPC in the query of a GET of this path, answered by a stream of events.
     Stream(String),
     /// A request of its own.
     Rest(Box<Rest>),
@@ -46,14 +46,14 @@ pub(crate) enum Way {
 pub(crate) struct Use {
     pub(crate) name: String,
     pub(crate) web: Web,
-    /// By the names of methods.
+    /// By method name.
     pub(crate) ways: BTreeMap<String, Way>,
     pub(crate) in_flight: usize,
     pub(crate) timeout: Duration,
     pub(crate) send_caller: bool,
-    /// Calls of one caller that come at the same time go in one `POST`.
+    /// Whether calls of one caller that arrive at the same time go in one `POST`.
     pub(crate) batch: bool,
-    /// The path that says whether it is there.
+    /// The path of the health check.
     pub(crate) probe: Option<String>,
 }
 
@@ -69,29 +69,29 @@ pub(crate) struct Http {
 struct Shared {
     used: Use,
     health: watch::Sender<Health>,
-    /// A call has not reached it.
+    /// Notified when a call has not reached the server.
     missed: Notify,
     batches: Batches,
 }
 
-/// How long to wait before asking again whether it is there: at first, and at most.
+/// The pause before an unavailable server is checked again: the first and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How long it must have been there for the next end to be a new one: until then the pauses go on to grow.
+/// How long a server must have been available for the pauses to start over; until then they keep growing.
 const SETTLED: Duration = Duration::from_secs(5);
-/// How often one that is there is asked, where it has a path for that.
+/// How often an available server is checked, if it has a health path.
 const LOOK: Duration = Duration::from_secs(10);
-/// How long the answer may take.
+/// How long a check may take.
 const PROBE: Duration = Duration::from_secs(10);
-/// The longest path with its query, in bytes: what servers take.
+/// The longest path with its query, in bytes, that servers accept.
 const LONGEST_TARGET: usize = 8 * 1024;
 
-/// What a server may answer with.
+/// The media types that a server may answer with.
 const ACCEPTED: &str = "application/json, text/event-stream";
-/// All that is not visible ASCII, and what would make two texts one.
+/// Everything but visible ASCII, and `%`, so that no two texts become the same.
 const VISIBLE: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
 impl Http {
-    /// Asks whether the server is there, until [`Backend::stop`].
+    /// Keeps checking whether the server is available, until [`Backend::stop`].
     pub(crate) fn start(used: Use) -> Self {
         let health = Health::Down("it was not reached yet".to_owned());
         let (health, missed, batches) = (watch::Sender::new(health), Notify::new(), Batches::default());
@@ -111,7 +111,7 @@ impl Http {
     }
 }
 
-/// Asks for a call.
+/// Makes the request of a call.
 async fn ask(shared: &Shared, call: &Call, mut request: Request) -> Result<Reply, RpcError> {
     if request.target.as_ref().is_some_and(|target| target.len() > LONGEST_TARGET) {
         return Err(RpcError::invalid_params(format!(
@@ -129,12 +129,12 @@ async fn ask(shared: &Shared, call: &Call, mut request: Request) -> Result<Reply
     })
 }
 
-/// What goes with every request for a call.
+/// Adds the header fields of every request for a call.
 fn about(headers: &mut HeaderMap, ctx: &Ctx, send_caller: bool) {
     headers.entry(ACCEPT).or_insert(HeaderValue::from_static(ACCEPTED));
     let mut put = |name: &'static str, text: &str| {
         let text = utf8_percent_encode(text, VISIBLE).to_string();
-        // Nothing is left that a header could not have.
+        // After encoding, every text is a valid header value.
         if let Some(value) = header_value(&text) {
             headers.insert(HeaderName::from_static(name), value);
         }
@@ -152,7 +152,7 @@ fn about(headers: &mut HeaderMap, ctx: &Ctx, send_caller: bool) {
     }
 }
 
-/// A key that no other caller can make: a server knows one caller only, which is us, and would answer one with what it has kept for
+/// A key that no other caller can produce. To the server, all callers are the service, so it would answer one with what it has kept for
 /// another.
 fn idempotency_key(parts: &[&str]) -> String {
     let mut digest = Sha256::new();
@@ -168,7 +168,7 @@ fn idempotency_key(parts: &[&str]) -> String {
 }
 
 impl Shared {
-    /// Keeps knowing whether the server is there.
+    /// Keeps track of whether the server is available.
     async fn watch(&self) {
         let mut pause = AGAIN.0;
         loop {
@@ -201,7 +201,7 @@ impl Shared {
         let request = Request { target: Some(path.clone()), ..Request::bare(Method::GET) };
         let reply = self.used.web.send(&request, None).await.map_err(|error| error.to_string())?;
         let status = reply.status();
-        // To its end, so that the connection can be used again.
+        // Read to its end, so that the connection can be reused.
         drop(reply.text().await);
         if status.is_success() { Ok(()) } else { Err(format!("`{path}` answers with {}", status.as_u16())) }
     }
@@ -241,7 +241,7 @@ impl Backend for Http {
         self.shared.health.subscribe()
     }
 
-    /// Calls are over by now; connections close with the last of them.
+    /// Calls have ended by now; connections close with the last of them.
     fn stop(&self) -> BoxFuture<'_, ()> {
         async move {
             let watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,6 +1,6 @@
-//! Asks one server over HTTP/1.1: connections that are used again, bounds in every direction, credentials.
-//! Never follows a redirect, never asks another origin, never sends a request a second time that may have arrived, and never shows a
-//! query or a credential.
+//! Sends requests to one server over HTTP/1.1: reuses connections, bounds every direction, presents credentials.
+//! Never follows a redirect, never asks another origin, never repeats a request that may have arrived, and never shows a query or a
+//! credential.
 
 mod address;
 mod credentials;
@@ -33,15 +33,15 @@ pub use self::error::WebError;
 pub use self::reply::{Events, Reply};
 pub use self::sse::Event;
 
-/// The most that an answer's body, or one event of a stream, may have, in bytes; as a line of a program.
+/// The largest body of an answer, or event of a stream, in bytes; the same as a line of a program.
 pub const MAX_BODY: usize = crate::lines::MAX_LINE;
-/// The most that the head of an answer may have, in bytes.
+/// The largest head of an answer, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
-/// The most header fields that an answer may have.
+/// The most header fields of an answer.
 const MAX_FIELDS: usize = 100;
-/// How long a connection may take until requests can be sent, TLS included.
+/// How long opening a connection may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Connections beside those of calls: a stream of the server's own news, a question of ours.
+/// Connections besides those of calls: for the server's stream of changes, and for requests of our own.
 const OURS: usize = 4;
 
 /// One server, at one origin.
@@ -49,23 +49,23 @@ const OURS: usize = 4;
 pub struct Web {
     address: Address,
     tls: Option<Arc<ClientConfig>>,
-    /// One place for each connection.
+    /// One permit for each connection.
     places: Arc<Semaphore>,
     idle: Arc<Idle>,
     headers: HeaderMap,
     credentials: Credentials,
 }
 
-/// What is asked.
+/// A request to the server.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// `GET`, `POST`, …
     pub verb: Method,
     /// The path and query, `/rpc?a=b`; those of the configured address if `None`.
     pub target: Option<String>,
-    /// Beside what every request has.
+    /// Header fields besides those of every request.
     pub headers: HeaderMap,
-    /// What is sent; nothing if it is empty.
+    /// The body; empty for none.
     pub body: Bytes,
 }
 
@@ -85,8 +85,8 @@ impl Request {
 }
 
 impl Web {
-    /// The server of a backend: its `url`, `allow_plaintext`, `tls_ca`, `headers`, `credential` and `in_flight`. Reads files, connects to
-    /// nothing.
+    /// The server of a backend, from its `url`, `allow_plaintext`, `tls_ca`, `headers`, `credential` and `in_flight`. Reads files, but does
+    /// not connect.
     ///
     /// # Errors
     /// What is wrong with them, and what to do.
@@ -113,17 +113,17 @@ impl Web {
         })
     }
 
-    /// Where the server is, for the log: without the query.
+    /// The server's address for the log, without the query.
     #[must_use]
     pub fn place(&self) -> String {
         self.address.to_string()
     }
 
-    /// Asks once, with the credentials of the service or of this caller; without a caller, those that are a caller's own are left
-    /// out. Waits for a connection, and for the head of the answer: whoever calls bounds the time.
+    /// Sends a request once, with the credentials of the service or of this caller; without a caller, callers' own credentials are left
+    /// out. Waits for a connection and for the head of the answer, without a time limit of its own.
     ///
-    /// Where the server says that the credentials do not hold (401), they are had again, and if they are others then, it is asked
-    /// once more: it has refused before it has done anything. A batch that is answered with an array is not.
+    /// If the server rejects the credentials (401), fetches them again, and repeats the request if they have changed: the server has
+    /// refused before it did anything. A batch that was answered with an array is not repeated.
     ///
     /// # Errors
     /// [`WebError`]. Any status but a redirect is an answer.
@@ -133,7 +133,7 @@ impl Web {
         self.send_over(&self.places, request, caller).await
     }
 
-    /// The same. `is_sent` becomes true when the request is about to be written: before, the server has got nothing of it.
+    /// The same. `is_sent` becomes true when the request is about to be written; before that, the server has received nothing of it.
     ///
     /// # Errors
     /// As of [`send`](Self::send).
@@ -146,7 +146,7 @@ impl Web {
         self.send_with(&self.places, request, caller, is_sent).await
     }
 
-    /// The same, over one of so many connections of their own: what is sent so holds up nothing else.
+    /// The same, over connections of its own, one per permit of `places`: such a request holds up nothing else.
     ///
     /// # Errors
     /// As of [`send`](Self::send).
@@ -172,7 +172,7 @@ impl Web {
         if reply.status() != StatusCode::UNAUTHORIZED {
             return Ok(reply);
         }
-        // An answer to each of several calls: some of them were made, whatever the status says of all.
+        // An array answers each of several calls: some of them were made, whatever the one status says.
         if request.body.first() == Some(&b'[') && reply.may_be_array().await? {
             return Ok(reply);
         }
@@ -181,7 +181,7 @@ impl Web {
         self.ask(request, &fresh, place, is_sent).await
     }
 
-    /// Connects, unless a connection lies idle. Whoever calls bounds the time.
+    /// Connects, unless there is an idle connection. Has no time limit of its own.
     ///
     /// # Errors
     /// [`WebError::Unreached`].
@@ -213,7 +213,7 @@ impl Web {
         is_sent: &AtomicBool,
     ) -> Result<Reply, WebError> {
         let mut message = self.message(request, presented)?;
-        // What was not sent at all, since the server has closed an idle connection, goes over another.
+        // A request that was not sent at all, because the server has closed the idle connection, goes over another.
         while let Some(link) = self.idle.take().await {
             is_sent.store(true, Ordering::Release);
             match link.send(message).await {
@@ -242,7 +242,7 @@ impl Web {
             .uri(target)
             .body(http_body_util::Full::new(request.body.clone()))
             .map_err(|_| WebError::Target)?;
-        // A whole address in place of a path would be asked of whoever is a proxy.
+        // An absolute URI in place of a path would be a request to a proxy.
         if message.uri().authority().is_some() || !target.starts_with('/') {
             return Err(WebError::Target);
         }
@@ -251,7 +251,7 @@ impl Web {
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         for source in [&self.headers, &request.headers, &presented.0] {
             for name in source.keys() {
-                // Ours, the request's, the credentials': each takes the place of what was there.
+                // Ours, the request's, the credentials': each replaces what was there.
                 headers.remove(name);
                 for value in source.get_all(name) {
                     headers.append(name.clone(), value.clone());
@@ -286,7 +286,7 @@ pub fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Stri
     Ok((field, value))
 }
 
-/// The name of a header field that is not this program's own business.
+/// The name of a header field that may be set: none that belongs to the connection.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -300,7 +300,7 @@ pub fn header_name(name: &str) -> Result<HeaderName, String> {
     Ok(field)
 }
 
-/// A value without anything that could end it early.
+/// A header value without anything that could end it early.
 #[must_use]
 pub fn header_value(text: &str) -> Option<HeaderValue> {
     let is_plain = text.trim() == text && !text.chars().any(char::is_control);

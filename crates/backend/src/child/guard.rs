@@ -1,9 +1,9 @@
-//! The process between the service and a program: sets the program's limits, starts it, and ends it with everything that it
-//! has started, when it is told to, when the program ends, and when the service is gone, however that came.
-//! Never runs a shell, and never gives the program a right that the service's user has not.
+//! The process between the service and a program: sets the program's limits, starts it, and ends it with everything that it has started,
+//! when it is told to, when the program ends, and when the service is gone for whatever reason.
+//! Never runs a shell, and never gives the program a right that the service's user does not have.
 //!
-//! It is the command itself, started once more: what a program must not do is so in force before the program runs, and
-//! whatever becomes of the service, somebody is left to clean up.
+//! It is the command itself, started once more. So the restrictions are in force before the program runs, and whatever becomes of the
+//! service, somebody is left to clean up.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -20,12 +20,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Launch, STOP};
 
-/// The first argument of a guard.
+/// The first argument of a guard's command line.
 pub const WORD: &str = "backend-child";
 
-/// How often a guard looks whether the service is there.
+/// How often a guard checks whether the service is still there.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long what was killed may take to go.
+/// How long killed processes may take to be gone.
 const GONE: Duration = Duration::from_secs(5);
 
 /// The command line of a guard.
@@ -35,9 +35,9 @@ pub(super) fn words(launch: &Launch) -> Vec<OsString> {
     own.chain(launch.command.iter().cloned()).collect()
 }
 
-/// Is a guard, if our own command line says so; `None` if it does not.
+/// Acts as a guard if our own command line says so; otherwise returns `None`.
 ///
-/// To be called first of all: the service starts its own program for this.
+/// Must be called before anything else: the service starts its own program for this.
 #[must_use]
 pub fn answer() -> Option<ExitCode> {
     let mut words = std::env::args_os().skip(1);
@@ -45,17 +45,17 @@ pub fn answer() -> Option<ExitCode> {
         return None;
     }
     let guarded = guard(words).unwrap_or_else(|error| {
-        // Where nobody reads there is nothing left to say.
+        // If nobody reads stderr, there is nothing left to say.
         let _ = writeln!(io::stderr(), "{error}");
         NOT_STARTED
     });
     Some(ExitCode::from(guarded))
 }
 
-/// What shells give for a command that is not there.
+/// The exit code of shells for a command that does not exist.
 const NOT_STARTED: u8 = 127;
 
-/// Runs the program to its end; its exit code, as shells tell it.
+/// Runs the program to its end; returns its exit code as shells report it.
 fn guard(mut words: impl Iterator<Item = OsString>) -> io::Result<u8> {
     let mut number = || words.next()?.to_str()?.parse::<u64>().ok();
     let (Some(parent), Some(memory), Some(open_files)) = (number(), number(), number()) else {
@@ -101,7 +101,7 @@ fn guard(mut words: impl Iterator<Item = OsString>) -> io::Result<u8> {
                 let _ = kill_process(pid, Signal::KILL);
             }
             if since.elapsed() > GONE {
-                // What starts processes faster than they can be found. This ends us, too.
+                // Something starts processes faster than they can be found. This ends us, too.
                 let _ = kill_process_group(getpid(), Signal::KILL);
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -111,7 +111,7 @@ fn guard(mut words: impl Iterator<Item = OsString>) -> io::Result<u8> {
     })
 }
 
-/// Collects all that has ended, the orphans of the program included; the program's own status, if it is among them.
+/// Collects all that has ended, including the program's orphans; returns the program's own status if it is among them.
 fn reap(main: Option<Pid>) -> Option<ExitStatus> {
     let mut status = None;
     while let Ok(Some((pid, ended))) = wait(WaitOptions::NOHANG) {
@@ -127,7 +127,7 @@ fn code(status: ExitStatus) -> u8 {
     u8::try_from(status.code().unwrap_or(signal)).unwrap_or(1)
 }
 
-/// Lowers a limit for us and for the program, who cannot raise it again.
+/// Lowers a limit for us and for the program, which cannot raise it again.
 fn limit(resource: Resource, most: u64) {
     let least = |limit: Option<u64>| limit.map_or(most, |limit| limit.min(most));
     let most = least(getrlimit(resource).maximum);
@@ -135,7 +135,7 @@ fn limit(resource: Resource, most: u64) {
     let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
 }
 
-/// No set-uid program gives the child rights, and what loses its parent becomes ours: nothing leaves the family.
+/// No set-uid program gives the child rights, and a process that loses its parent becomes our child, so that none escapes.
 #[cfg(target_os = "linux")]
 fn alone() {
     let _ = rustix::thread::set_no_new_privs(true);
@@ -145,7 +145,7 @@ fn alone() {
 #[cfg(not(target_os = "linux"))]
 fn alone() {}
 
-/// Leaves input and output to the program: when it closes them, they are closed.
+/// Leaves standard input and output to the program: when the program closes them, they are closed.
 fn let_go() {
     if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&nothing);
@@ -153,7 +153,7 @@ fn let_go() {
     }
 }
 
-/// The processes below us that are our own children; orphans below the program become ours.
+/// Our own children. Orphans below the program become ours.
 #[cfg(target_os = "linux")]
 fn children() -> Option<Vec<Pid>> {
     let list = std::fs::read_to_string(format!("/proc/self/task/{}/children", getpid().as_raw_nonzero()));
@@ -164,7 +164,7 @@ fn children() -> Option<Vec<Pid>> {
     Some(list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
 }
 
-/// Where nobody tells, the group is all that can be reached, and we are of it.
+/// Without a list of children, the group is all that can be reached, and we are in it.
 #[cfg(not(target_os = "linux"))]
 fn children() -> Option<Vec<Pid>> {
     let _ = kill_process_group(getpid(), Signal::KILL);

@@ -1,9 +1,9 @@
-//! What is left of a program that has killed its guard: it becomes ours, and is ended.
-//! Never ends a process that we have started ourselves, nor one that was our child before there was a program: an entry point that
-//! starts something and then becomes `sealwire` leaves it such children.
+//! What is left of a program that has killed its guard: becomes our child, and is ended.
+//! Never ends a process that we have started ourselves, nor one that was our child before the first program: an entry point that starts
+//! something and then becomes `sealwire` leaves it such children.
 //!
-//! A program has the rights of the service's user, and so may kill its guard. What it had put into sessions of its own before would
-//! then belong to nobody.
+//! A program has the rights of the service's user, and so may kill its guard. What it had put into sessions of its own before would then
+//! belong to nobody.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
-/// The processes that we have started and not yet waited for. Held while one starts, so that none is taken for an orphan.
+/// Processes that we have started and not yet waited for. Locked while one starts, so that none is mistaken for an orphan.
 static OURS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
-/// Our children before the first start, and when each began: its id may be another's by now.
+/// Our children before the first start, with their start times: an id may be another process's by now.
 static INHERITED: OnceLock<BTreeSet<(i32, Option<u64>)>> = OnceLock::new();
 
 /// How long orphans may go on starting others.
@@ -24,7 +24,7 @@ fn ours() -> MutexGuard<'static, BTreeSet<i32>> {
     OURS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a process of ours; `pid` says which it is.
+/// Starts a process of ours; `pid` returns its id.
 pub(super) fn started<T>(
     start: impl FnOnce() -> std::io::Result<T>,
     pid: impl Fn(&T) -> Option<Pid>,
@@ -38,13 +38,13 @@ pub(super) fn started<T>(
     Ok(started)
 }
 
-/// One of ours has been waited for: its id may be anybody's now.
+/// Forgets a process of ours that has been waited for: its id may be reused now.
 pub(super) fn ended(pid: Pid) {
     ours().remove(&pid.as_raw_nonzero().get());
 }
 
-/// Ends everything that has become ours, and what it starts meanwhile. As the first process of a container we are given what
-/// others leave behind, too: there nothing is ended, until the container is.
+/// Ends everything that has become our child, and what that starts meanwhile. The first process of a container also inherits what others
+/// leave behind; there, nothing is ended until the container is.
 pub(super) async fn end() {
     if getpid().is_init() {
         return;
@@ -75,7 +75,7 @@ pub(super) async fn end() {
     }
 }
 
-/// All our children: each thread has its own. None where the system does not tell.
+/// All our children; each thread has its own list. None if the system has no such lists.
 fn children() -> impl Iterator<Item = Pid> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", getpid().as_raw_nonzero()));
     let lists = tasks.into_iter().flatten().flatten().filter_map(|task| {
@@ -85,11 +85,11 @@ fn children() -> impl Iterator<Item = Pid> {
     lists.flatten()
 }
 
-/// A process, and when it began, in clock ticks since the machine did (proc_pid_stat(5), field 22).
+/// A process and its start time in clock ticks since boot (proc_pid_stat(5), field 22).
 fn identity(pid: Pid) -> (i32, Option<u64>) {
     let pid = pid.as_raw_nonzero().get();
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-    // The second field is the program's name, which may have blanks and brackets.
+    // The second field is the program's name, which may contain blanks and brackets.
     let began = stat.as_deref().and_then(|stat| stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok());
     (pid, began)
 }

@@ -1,16 +1,17 @@
-//! What a child prints on stderr, and whatever else a backend says, in our log: so many lines, so long, with nothing that a terminal
-//! would obey. Never keeps more than a line of it.
+//! What a child prints on stderr, and whatever else a backend says, in our log: bounded in lines and length, with nothing that a terminal
+//! would obey.
+//! Never keeps more than one line of it.
 
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// How many lines go into the log in each second.
+/// How many lines go into the log per second.
 const A_SECOND: u32 = 10;
-/// How many bytes of a line.
+/// How many bytes of each line.
 const SHOWN: usize = 1024;
 
-/// Logs lines until the end. Reads on whatever there is: a child that nobody listens to would stop.
+/// Logs lines until the end. Keeps reading whatever comes: a child whose output nobody reads would stop.
 pub(super) async fn log(name: String, stderr: Option<impl AsyncRead + Unpin>) {
     let Some(mut stderr) = stderr else { return };
     let (mut buffer, mut line, mut rate) = ([0; 8192], Vec::new(), Rate::new(Instant::now()));
@@ -40,12 +41,12 @@ fn tell(name: &str, line: &mut Vec<u8>, rate: &mut Rate) {
     line.clear();
 }
 
-/// Control characters, and what only pretends not to be there, as escapes.
+/// A text with control characters and invisible characters as escapes.
 pub(crate) fn visible(text: &str) -> String {
     escaped(text).collect()
 }
 
-/// The same of the beginning of a text.
+/// The same for the beginning of a text.
 pub(crate) fn brief(text: &str) -> String {
     escaped(text).take(SHOWN).collect()
 }
@@ -57,7 +58,7 @@ fn escaped(text: &str) -> impl Iterator<Item = char> {
     })
 }
 
-/// So many lines a second, and how many were left out.
+/// A limit on the lines per second, and how many were left out.
 #[derive(Debug)]
 pub(crate) struct Rate {
     since: Instant,
@@ -70,7 +71,7 @@ impl Rate {
         Self { since: now, told: 0, left_out: 0 }
     }
 
-    /// Whether a line may go into the log now, and how many could not since the last one that could.
+    /// Whether a line may go into the log now; if so, how many were left out since the last one that could.
     pub(crate) fn check(&mut self, now: Instant) -> Option<u64> {
         if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
             (self.since, self.told) = (now, 0);
@@ -83,7 +84,7 @@ impl Rate {
         Some(std::mem::take(&mut self.left_out))
     }
 
-    /// How many could not since then.
+    /// How many were left out since then.
     pub(crate) fn left_out(&self) -> u64 {
         self.left_out
     }

@@ -1,4 +1,4 @@
-//! Keeps a program running: starts it, starts it again when it ends, less and less eagerly, and ends it in the end.
+//! Keeps a program running: starts it, restarts it after growing pauses when it ends, and ends it when told to.
 //! Never starts it more than five times a minute, whatever becomes of it.
 
 use std::collections::VecDeque;
@@ -21,20 +21,20 @@ pub struct Supervisor {
 /// When a program may be started again.
 #[derive(Debug, Default)]
 pub struct Restarts {
-    /// The latest, at most [`Restarts::MOST`].
+    /// The latest starts, at most [`Restarts::MOST`].
     started: VecDeque<Instant>,
     failures: u32,
 }
 
 impl Restarts {
-    /// How often a program is started at most ...
+    /// The most starts of a program ...
     pub const MOST: usize = 5;
-    /// ... in this time.
+    /// ... within this time.
     pub const WITHIN: Duration = Duration::from_secs(60);
-    /// How long it waits after the first end; twice as long after each further one.
+    /// The pause after the first end; each further end doubles it.
     const FIRST: Duration = Duration::from_millis(100);
 
-    /// It is started now.
+    /// Records a start.
     fn started(&mut self, now: Instant) {
         if self.started.len() >= Self::MOST {
             self.started.pop_front();
@@ -42,7 +42,7 @@ impl Restarts {
         self.started.push_back(now);
     }
 
-    /// It has ended: when to start it again. What has run for a minute has earned a fresh start.
+    /// Records an end, and returns when to start again. A program that ran for a minute gets a fresh start.
     fn next(&mut self, now: Instant) -> Instant {
         let ran = self.started.back().map_or(Duration::ZERO, |start| now.saturating_duration_since(*start));
         self.failures = if ran >= Self::WITHIN { 0 } else { self.failures.saturating_add(1).min(10) };
@@ -55,16 +55,16 @@ impl Restarts {
 }
 
 impl Supervisor {
-    /// Of this program.
+    /// Supervises this program.
     #[must_use]
     pub fn new(launch: Launch) -> Self {
         Self { launch, restarts: Restarts::default() }
     }
 
-    /// Keeps it running until `stop` completes, and then ends it.
+    /// Keeps the program running until `stop` completes, and then ends it.
     ///
-    /// `talk` speaks with the program until it ends or must be ended, and returns why. It is dropped where the program
-    /// goes on without it for half a second. `down` is told each time that the program is not there, and why.
+    /// `talk` converses with the program until that ends or must be ended, and returns why. It is dropped if it goes on for two seconds
+    /// after the program has ended. `down` is told the reason each time the program has ended or cannot be started.
     ///
     /// Cancel safety: a dropped future ends the program soon.
     pub async fn run<F, Fut>(mut self, mut talk: F, down: impl Fn(String), stop: impl Future<Output = ()>)
@@ -102,11 +102,11 @@ impl Supervisor {
     }
 }
 
-/// How long what a program has printed before its end may take to be read.
+/// How long reading a program's last output may take, or its end once nobody talks with it.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// What is said of a program that has ended its output: a moment later it has ended itself, mostly, and its exit code says more.
+/// The reason if a program has closed its output. Mostly it ends a moment later, and its exit code says more.
 pub(crate) const CLOSED: &str = "it has closed its output";
-/// How it begins what is said of one that has closed its input.
+/// How the reason begins if a program has closed its input.
 pub(crate) const UNREAD: &str = "it reads no more";
 
 async fn converse<F, Fut>(child: &mut Child, talk: &mut F) -> String
@@ -129,7 +129,7 @@ where
     let said = said.unwrap_or_default();
     match tokio::time::timeout(LAST_WORDS, child.wait()).await {
         Ok(ended) if said == CLOSED || said.starts_with(UNREAD) => exit(ended),
-        // It ends because it is not listened to any more; why that is so says more.
+        // It ends because nobody listens any more; why that is so says more.
         Ok(ended) => format!("{said}; {}", exit(ended)),
         Err(_) => said,
     }
@@ -162,7 +162,7 @@ mod tests {
             assert!(within <= Restarts::MOST, "{within}");
         }
         assert!(starts[1] - starts[0] <= Duration::from_millis(100) && starts.len() > 5, "{starts:?}");
-        // What ran well starts again at once.
+        // A program that ran well starts again at once.
         restarts.started(now);
         let later = now + Duration::from_secs(3600);
         assert!(restarts.next(later) <= later + Duration::from_millis(100));

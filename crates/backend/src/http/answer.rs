@@ -1,4 +1,4 @@
-//! From what a server answers to the outcome of a call.
+//! Turns a server's answer into the outcome of a call.
 //! Never takes half an answer for a whole one, and never lets a server speak for the service's own checks.
 
 use sealwire::RpcError;
@@ -9,10 +9,10 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::backend::{Call, is_reserved, value};
 use crate::web::{Event, MAX_BODY, Reply};
 
-/// What ends a stream in order.
+/// What properly ends a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ends {
-    /// The response to the request; `[DONE]` as well.
+    /// The response to the request, or `[DONE]`.
     Response,
     /// `[DONE]` alone: a response is a part.
     Done,
@@ -20,14 +20,14 @@ pub(super) enum Ends {
 
 /// The end of a stream, as many servers write it.
 const DONE: &str = "[DONE]";
-/// The longest text of a server that becomes the message of an error, in characters.
+/// The longest error message that is taken from a server, in characters.
 const MESSAGE: usize = 1_000;
-/// The code of what a server refuses by its status.
+/// The error code of a refusal by status, or of a stream that has failed.
 const REFUSED: i32 = 1;
-/// The most of a refusal's own words that goes to the caller, in bytes.
+/// The longest body of a refusal that is passed on to the caller, in bytes.
 const WORDS: usize = 16 * 1024;
 
-/// The answer to a request of JSON-RPC.
+/// The outcome of a JSON-RPC request.
 pub(super) async fn of_rpc(reply: Reply, call: &Call, id: &Id, ends: Ends) -> Outcome {
     let (status, media) = (reply.status(), reply.media_type());
     if status.is_success() && reply.is_events() {
@@ -39,7 +39,7 @@ pub(super) async fn of_rpc(reply: Reply, call: &Call, id: &Id, ends: Ends) -> Ou
         return Err(unusable(format!("neither JSON nor a stream of events, but `{}`", media.escape_debug())));
     }
     match Responses::parse(text.as_bytes(), &Limits::default()) {
-        // What could not be read has no id (JSON-RPC 2.0 §5).
+        // The answer to something that could not be parsed has no id (JSON-RPC 2.0 §5).
         Ok(Responses::Single(response))
             if response.id == *id || (response.id.is_null() && response.outcome.is_err()) =>
         {
@@ -53,7 +53,7 @@ pub(super) async fn of_rpc(reply: Reply, call: &Call, id: &Id, ends: Ends) -> Ou
     }
 }
 
-/// The answer to a plain request.
+/// The outcome of a plain request.
 pub(super) async fn of_rest(reply: Reply, call: &Call, text: bool) -> Outcome {
     let (status, media) = (reply.status(), reply.media_type());
     if status.is_success() && reply.is_events() {
@@ -61,7 +61,7 @@ pub(super) async fn of_rest(reply: Reply, call: &Call, text: bool) -> Outcome {
     }
     if !status.is_success() {
         let status = status.as_u16();
-        // 401 and 407 are about who we are, which is not the caller's doing.
+        // 401 and 407 are about credentials, which are not the caller's doing.
         if !matches!(status, 400..=499) || matches!(status, 401 | 407) {
             return Err(RpcError::dependency(format!("status {status}")));
         }
@@ -80,11 +80,11 @@ pub(super) async fn of_rest(reply: Reply, call: &Call, text: bool) -> Outcome {
     value(&body)
 }
 
-/// The body, if nothing can be missing.
+/// The body, if it cannot be truncated.
 async fn whole(reply: Reply, text: bool) -> Result<String, RpcError> {
     let is_framed = reply.is_framed();
     let body = reply.text().await.map_err(RpcError::dependency)?;
-    // An object or an array says itself where it ends.
+    // An object or an array shows by itself where it ends.
     if is_framed || (!text && body.trim_start().starts_with(['{', '['])) {
         return Ok(body);
     }
@@ -127,11 +127,11 @@ struct Part {
     result: Box<RawValue>,
 }
 
-/// Hands on what a stream says until it ends, and then its result: what it has answered, or nothing after parts. A caller that takes
-/// no frames gets all parts in place of nothing.
+/// Passes on what a stream says until it ends, and returns the result: the server's response, or null after parts. A caller that takes no
+/// frames gets an array of all parts instead of null.
 async fn of_events(reply: Reply, call: &Call, id: Option<&Id>, ends: Ends, text: bool) -> Outcome {
     let mut events = reply.events();
-    // `None` if they are too many: of use only where they are the result.
+    // `None` if there are too many, which matters only if they are the result.
     let mut all = Some(String::from("["));
     while let Some(event) = events.next().await.map_err(RpcError::dependency)? {
         match said(event, id, ends, text)? {
@@ -193,7 +193,7 @@ fn said(event: Event, id: Option<&Id>, ends: Ends, text: bool) -> Result<Said, R
     value(&data).map(Said::Part)
 }
 
-/// A notification on the way.
+/// A notification before the answer.
 fn told(request: Request) -> Result<Said, RpcError> {
     if request.id.is_some() {
         return Err(RpcError::dependency("it asks a question, which nobody could answer over HTTP"));
@@ -208,7 +208,7 @@ fn told(request: Request) -> Result<Said, RpcError> {
     })
 }
 
-/// An event that says that the stream has failed.
+/// The error for an event that says that the stream has failed.
 fn failed(data: &str) -> RpcError {
     let error = RpcError::application(REFUSED, "the stream has failed");
     match value(data).ok().filter(|data| data.get().len() <= WORDS) {
@@ -217,7 +217,7 @@ fn failed(data: &str) -> RpcError {
     }
 }
 
-/// An error of a server, which cannot speak for what the service says of backends and arguments itself.
+/// Maps a server's error, so that it cannot pass for the service's own checks of backends and arguments.
 pub(super) fn of_server(error: RpcError) -> RpcError {
     if matches!(error.code(), -32768..=-32000 if !matches!(error.code(), -32602 | -32603)) {
         return RpcError::internal(error);

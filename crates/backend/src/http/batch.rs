@@ -1,5 +1,5 @@
-//! Calls of one caller that come at the same time, in one `POST` of JSON-RPC 2.0: `batch = true`.
-//! Never puts two callers into one request, and never gives a call what was answered to another.
+//! Puts calls of one caller that arrive at the same time into one `POST` of JSON-RPC 2.0: `batch = true`.
+//! Never puts two callers into one request, and never gives a call another's answer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,14 +18,14 @@ use super::{Shared, ask};
 use crate::backend::Call;
 use crate::web::{MAX_BODY, Reply, Request};
 
-/// The requests that others can still join.
+/// Requests that further calls can still join.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
     open: Mutex<HashMap<Whose, Open>>,
     sending: Mutex<JoinSet<()>>,
 }
 
-/// What the calls of a request have in common: all that its head says of them.
+/// What the calls of a request have in common: everything that its head says about them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Whose {
     agent: String,
@@ -33,17 +33,17 @@ struct Whose {
     traceparent: Option<String>,
 }
 
-/// One request that waits for others to join.
+/// A request that further calls can join.
 #[derive(Debug)]
 struct Open {
-    /// Of its first call: no other has it.
+    /// The id of its first call, which no other request has.
     first: Id,
     calls: usize,
     bytes: usize,
     join: mpsc::Sender<Entry>,
 }
 
-/// A call in it, with its place among the calls of the backend: until the server has answered, it works on it.
+/// A call in a request. It keeps its place among the calls of the backend until the server has answered.
 #[derive(Debug)]
 struct Entry {
     id: Id,
@@ -52,9 +52,9 @@ struct Entry {
     tell: oneshot::Sender<Outcome>,
 }
 
-/// How long the first call waits for others: those of one message come within it.
+/// How long the first call waits for others; the calls of one message arrive within this time.
 const WINDOW: Duration = Duration::from_millis(5);
-/// The most calls of a request ...
+/// The most calls in a request ...
 const MOST: usize = 32;
 /// ... and bytes, unless a single one has more.
 const BYTES: usize = MAX_BODY;
@@ -77,7 +77,7 @@ impl Batches {
         };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.get(&whose).is_some_and(|batch| batch.bytes + entry.text.len() > BYTES) {
-            // It goes as it is, and another one begins.
+            // The open request goes as it is, and another begins.
             open.remove(&whose);
         }
         let batch = open.entry(whose.clone()).or_insert_with(|| {
@@ -91,14 +91,14 @@ impl Batches {
         batch.calls += 1;
         batch.bytes += entry.text.len() + 1;
         let is_full = batch.calls >= MOST;
-        // There is room for as many as are counted; where nobody takes it, whoever waits is told.
+        // There is room for as many as are counted. If the task is gone, dropping the entry tells whoever waits.
         drop(batch.join.try_send(entry));
         if is_full {
             open.remove(&whose);
         }
     }
 
-    /// No other can join it.
+    /// Lets no further call join.
     fn close(&self, whose: &Whose, first: &Id) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.get(whose).is_some_and(|batch| batch.first == *first) {
@@ -106,14 +106,14 @@ impl Batches {
         }
     }
 
-    /// Gives up what is under way.
+    /// Gives up everything under way.
     pub(super) async fn stop(&self) {
         let mut sending = std::mem::take(&mut *self.sending.lock().unwrap_or_else(PoisonError::into_inner));
         sending.shutdown().await;
     }
 }
 
-/// Waits for who joins, asks, and tells each what was answered to it. It goes on while one of them waits.
+/// Waits for calls to join, makes the request, and tells each call its outcome. Goes on for as long as one of them waits.
 async fn send(shared: Arc<Shared>, whose: Whose, first: Id, mut joined: mpsc::Receiver<Entry>) {
     let mut entries = Vec::new();
     let gathered = async {
@@ -126,7 +126,7 @@ async fn send(shared: Arc<Shared>, whose: Whose, first: Id, mut joined: mpsc::Re
     while let Ok(entry) = joined.try_recv() {
         entries.push(entry);
     }
-    // Whoever has given up by now was never there.
+    // Calls that were given up by now are left out.
     entries.retain(|entry| !entry.tell.is_closed());
     let (mut waiting, mut asked) = (Vec::new(), Vec::new());
     for Entry { id, text, call, tell } in entries {
@@ -137,10 +137,10 @@ async fn send(shared: Arc<Shared>, whose: Whose, first: Id, mut joined: mpsc::Re
         outcomes = answered(&shared, &asked) => outcomes,
         () = given_up(&mut waiting) => return,
     };
-    // Their places are free.
+    // Frees their places.
     drop(asked);
     for (tell, outcome) in waiting.into_iter().zip(outcomes) {
-        // Who has given up meanwhile does not want it.
+        // A call that was given up meanwhile does not want it.
         drop(tell.send(outcome));
     }
 }
@@ -149,7 +149,7 @@ async fn given_up(waiting: &mut [oneshot::Sender<Outcome>]) {
     futures_util::future::join_all(waiting.iter_mut().map(oneshot::Sender::closed)).await;
 }
 
-/// What becomes of each call, in their order.
+/// The outcome of each call, in order.
 async fn answered(shared: &Shared, asked: &[(Id, Vec<u8>, Call)]) -> Vec<Outcome> {
     let [(id, text, call), others @ ..] = asked else { return Vec::new() };
     if others.is_empty() {
@@ -167,7 +167,7 @@ async fn answered(shared: &Shared, asked: &[(Id, Vec<u8>, Call)]) -> Vec<Outcome
     body.push(b']');
     let all = |error: &RpcError| asked.iter().map(|_| Err(error.clone())).collect();
     let mut request = Request::post(Bytes::from(body));
-    // A stream of events has no place for the answers to several: what prefers one would make the calls for nothing.
+    // A stream of events cannot answer several calls: a server that prefers one would run the calls for nothing.
     request.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let reply = match ask(shared, call, request).await {
         Ok(reply) => reply,
@@ -186,11 +186,11 @@ async fn answered(shared: &Shared, asked: &[(Id, Vec<u8>, Call)]) -> Vec<Outcome
     }
 }
 
-/// What a server says to several calls at once.
+/// How a server answers several calls at once.
 enum Answer {
-    /// By their ids; `None` where there is more than one answer.
+    /// By id; `None` if an id has more than one answer.
     Each(HashMap<Id, Option<Outcome>>),
-    /// None of them was looked at.
+    /// One error for all of them: none was looked at.
     All(RpcError),
 }
 
@@ -203,7 +203,7 @@ async fn read(reply: Reply, backend: &str) -> Result<Answer, RpcError> {
     let text = reply.text().await.map_err(RpcError::dependency)?;
     if !text.trim_start().starts_with('[') {
         return match Responses::parse(text.as_bytes(), &Limits::default()) {
-            // What could not be read has no id (JSON-RPC 2.0 §6).
+            // The answer to something that could not be parsed has no id (JSON-RPC 2.0 §6).
             Ok(Responses::Single(response)) if response.id.is_null() => match response.outcome {
                 Err(error) => Ok(Answer::All(answer::of_server(error))),
                 Ok(_) => Err(unusable("it answers what was not asked".to_owned())),
@@ -216,7 +216,7 @@ async fn read(reply: Reply, backend: &str) -> Result<Answer, RpcError> {
         serde_json::from_str(&text).map_err(|_| unusable("its answer to the batch is no JSON".to_owned()))?;
     let (mut outcomes, mut useless) = (HashMap::new(), 0_usize);
     for part in parts {
-        // Each by itself: what is wrong with one is no other's.
+        // Each on its own: a fault in one does not affect the others.
         let Ok(Responses::Single(response)) = Responses::parse(part.get().as_bytes(), &Limits::default()) else {
             useless += 1;
             continue;

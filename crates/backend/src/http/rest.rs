@@ -1,5 +1,5 @@
 //! A plain request for each call: declared parameters in its path, query, headers and body.
-//! Never lets a parameter be more than the value that it stands for: no other path, no other parameter, no other header.
+//! Never lets a parameter become more than the value that it stands for: no other path, no other parameter, no other header.
 
 use bytes::Bytes;
 use hyper::Method;
@@ -20,7 +20,7 @@ use crate::web::{Request, header_name, header_value};
 #[derive(Debug)]
 pub(crate) struct Rest {
     verb: Method,
-    /// Between the slashes.
+    /// Its segments, without the slashes.
     path: Vec<Vec<Piece>>,
     query: Vec<(String, Vec<Piece>)>,
     headers: Vec<(HeaderName, Vec<Piece>)>,
@@ -30,7 +30,7 @@ pub(crate) struct Rest {
     text: bool,
 }
 
-/// What the call gives, by positions.
+/// The arguments, by the positions of their parameters.
 type Values = Vec<Option<Box<RawValue>>>;
 
 impl Rest {
@@ -108,14 +108,14 @@ impl Rest {
         Ok(Request { verb: self.verb.clone(), target: Some(target), headers, body: Bytes::from(body) })
     }
 
-    /// A part of the path between two slashes.
+    /// A path segment.
     fn segment(&self, pieces: &[Piece], values: &Values) -> Result<String, String> {
-        // Most servers decode a path before they take it apart, and some on the way do it twice: what is a separator then is
-        // refused, and not encoded.
+        // Most servers decode a path before they split it, and some proxies decode it as well. What would then be a separator is refused,
+        // not encoded.
         if let Some(value) = self.text(pieces, values, str::to_owned)?
             && pieces.iter().any(|piece| position(piece).is_some())
             && (value.is_empty()
-                // What is behind a semicolon, say, is a parameter to some servers, and left out before they look at dots.
+                // Some servers take what follows a semicolon, say, for a parameter, and remove it before they look at dots.
                 || (value.starts_with('.') && !value.trim_start_matches('.').starts_with(char::is_alphanumeric))
                 || value.contains(|c: char| matches!(c, '/' | '\\' | '%' | '?' | '#') || c.is_control()))
         {
@@ -130,7 +130,7 @@ impl Rest {
         Ok(encoded.unwrap_or_default())
     }
 
-    /// A text with the parameters in it, all of it encoded; `None` if one of them is left out.
+    /// A text with its parameters filled in, encoded as a whole; `None` if the call leaves one of them out.
     fn text(&self, pieces: &[Piece], values: &Values, encode: fn(&str) -> String) -> Result<Option<String>, String> {
         self.pieces(pieces, values, encode, encode)
     }
@@ -176,7 +176,7 @@ fn part_of_path(segment: &str, params: &[Param]) -> Result<Vec<Piece>, String> {
     }
 }
 
-/// The value of a parameter in a body.
+/// A piece of a body as JSON.
 fn json<'a>(piece: &'a Piece, values: &'a Values) -> &'a str {
     match piece {
         Piece::Text(text) => text,
@@ -184,7 +184,7 @@ fn json<'a>(piece: &'a Piece, values: &'a Values) -> &'a str {
     }
 }
 
-/// Reads `{"city": {city}, "days": 3}`, where a parameter stands for a whole value.
+/// Parses a body such as `{"city": {city}, "days": 3}`, where a parameter stands for a whole value.
 fn parts_of_json(body: &str, params: &[Param]) -> Result<Vec<Piece>, String> {
     let wrong = |why: String| format!("`body`: {why}");
     let (mut parts, mut text, mut rest) = (Vec::new(), String::new(), body);
@@ -281,12 +281,12 @@ mod tests {
         );
         assert_eq!(request.headers["x-tag"], "a&b=c#d+e;f");
         assert_eq!(request.body, r#"{"order": {"a":[1]}, "c\"{": ["Köln am Rhein", -3], "n": "{x}"}"#);
-        // What is left out takes its parameter of the query and its header along, and is null in a body.
+        // An argument that is left out takes its query parameter and its header with it, and is null in a body.
         let request = filled(json!(["a"])).unwrap();
         assert_eq!(request.target.unwrap(), "/w%20x/a/at-a.json");
         assert!(request.headers.get("x-tag").is_none());
         assert_eq!(request.body, r#"{"order": null, "c\"{": ["a", null], "n": "{x}"}"#);
-        // Numbers go as they came, however large.
+        // Numbers are passed on unchanged, however large.
         let raw = RawValue::from_string(r#"["a", null, 1, 123456789012345678901234567890.10]"#.to_owned()).unwrap();
         let request = rest().fill(Some(&raw)).unwrap();
         assert!(request.body.starts_with(br#"{"order": 123456789012345678901234567890.10,"#));
@@ -309,10 +309,10 @@ mod tests {
         for tag in ["a\r\nX-Admin: 1", "a\n", " a", "\u{1}"] {
             assert!(filled(json!({ "city": "a", "tag": tag })).is_err(), "{tag:?}");
         }
-        // Dots before a letter or a digit are none that a path could have.
+        // Dots before a letter or a digit are harmless.
         let target = filled(json!({ "city": "..a" })).unwrap().target.unwrap();
         assert_eq!(target, "/w%20x/..a/at-..a.json");
-        // Two halves make no whole.
+        // Two harmless halves can make a bad segment.
         let halves = read(json!({ "path": "/{a}{b}" }), &[Param::string("a"), Param::string("b")]).unwrap();
         assert!(halves.fill(Some(&to_raw(&json!([".", "."])))).is_err());
         assert!(halves.fill(Some(&to_raw(&json!(["", ""])))).is_err());

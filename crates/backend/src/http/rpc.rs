@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 over HTTP: a request in a POST, or in the query of a GET that is answered by a stream.
+//! JSON-RPC 2.0 over HTTP: a request in a POST, or in the query of a GET that is answered by a stream of events.
 //! Never sends a caller's own id.
 
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use super::{Http, Way, ask};
 use crate::backend::Call;
 use crate::web::Request;
 
-/// All but what RFC 3986 §2.3 calls unreserved: nothing that could be anything else than part of a value.
+/// Everything but the unreserved characters of RFC 3986 §2.3: nothing that could be anything but part of a value.
 pub(super) const VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 #[derive(Serialize)]
@@ -33,7 +33,7 @@ impl Http {
         let id = self.id();
         let message = Message { jsonrpc: "2.0", method: &call.tool.name, params: call.params.as_deref(), id: &id };
         let body = serde_json::to_vec(&message).map_err(RpcError::internal)?;
-        // What has an answer in parts, or a key of its own, cannot have a request with others.
+        // A call that may be answered in parts, or has a key of its own, cannot share a request with others.
         let is_alone = call.ctx.takes_frames() || call.ctx.idempotency_key().is_some();
         if self.shared.used.batch && !is_alone {
             return self.shared.batches.make(&self.shared, id, body, call).await;
@@ -61,7 +61,7 @@ impl Http {
 }
 
 impl Way {
-    /// A path of the server, as the configuration has it.
+    /// Checks a path from the configuration.
     pub(crate) fn path(path: &str) -> Result<String, String> {
         let is_plain = path.starts_with('/') && path.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '?' | '#'));
         if is_plain {

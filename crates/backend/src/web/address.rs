@@ -1,5 +1,5 @@
-//! The address of a backend's server, and whom its certificate must come from.
-//! Never plain HTTP to another machine unasked, and never shows a query, which may hold a secret.
+//! The address of a backend's server, and which certificate authorities are trusted for it.
+//! Never uses plain HTTP to another machine unless told to, and never shows a query, which may hold a secret.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use tokio_rustls::rustls::ClientConfig;
 
 use crate::child::visible;
 
-/// Reads an `https` address, or an `http` one of this machine; with `plain`, an `http` one of any.
+/// Parses an `https` address, or an `http` address of this machine; with `plain`, an `http` address of any machine.
 pub(super) fn parse(url: &str, plain: bool) -> Result<Address, String> {
     Address::parse(url, if plain { Plaintext::Anywhere } else { Plaintext::ThisMachine }).map_err(|fault| {
         let wrong = |why: &str| format!("`url`: `{}` {why}", visible(front(url)));
         match fault {
-            // Nothing of it is shown: it has a password, perhaps.
+            // Nothing of it is shown: it may contain a password.
             AddressFault::UserName => {
                 "`url` has a user name: write it as a `credential`, in a file".to_owned()
             }
@@ -27,7 +27,7 @@ pub(super) fn parse(url: &str, plain: bool) -> Result<Address, String> {
     })
 }
 
-/// TLS under the trust anchors of `tls_ca`, or the system's.
+/// TLS with the trust anchors of `tls_ca`, or with the system's.
 pub(super) fn trusting(config: &BackendConfig) -> Result<Arc<ClientConfig>, String> {
     let pem = config.tls_ca.as_ref().map(|path| config.files.read_public(path)).transpose();
     let pem = pem.map_err(|error| format!("`tls_ca`: {error}"))?;

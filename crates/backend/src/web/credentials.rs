@@ -1,4 +1,4 @@
-//! What the service, or a caller of it, shows a server: header fields from files or commands.
+//! The credentials that the service or its callers present to a server: header fields from files or commands.
 //! Never the caller's token, never to another origin, and never in a log or an error.
 
 use std::collections::HashMap;
@@ -18,11 +18,11 @@ use super::{header_name, header_value};
 use crate::child::{Child, Launch};
 use crate::config::limited;
 
-/// All of one server.
+/// All credentials for one server.
 #[derive(Debug)]
 pub(super) struct Credentials(Vec<Arc<Credential>>);
 
-/// What goes with one request. Values say that they are secret where they are printed.
+/// The credentials of one request. The values are marked as sensitive, and print as such.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Presented(pub(super) HeaderMap);
 
@@ -30,24 +30,24 @@ pub(super) struct Presented(pub(super) HeaderMap);
 #[derive(Debug)]
 struct Credential {
     field: HeaderName,
-    /// What stands before it in the field.
+    /// The word before the credential in the field, such as `Bearer`.
     scheme: Option<String>,
     owner: CredentialOwner,
     source: Source,
     keep: Duration,
     known: Mutex<HashMap<String, Arc<Slot>>>,
-    /// Commands that run at a time, until they are gone.
+    /// Bounds the commands that run at a time; each counts until it is gone.
     runs: Arc<Semaphore>,
 }
 
-/// One owner's: whoever comes meanwhile waits instead of asking, too.
+/// One owner's value. Whoever comes while it is fetched waits instead of fetching it, too.
 type Slot = tokio::sync::Mutex<Option<Known>>;
 
 #[derive(Debug, Clone)]
 struct Known {
     value: Result<HeaderValue, String>,
     since: Instant,
-    /// When it was had, or should have been had anew, the last time.
+    /// The last time that it was fetched, or that fetching it again failed.
     tried: Instant,
 }
 
@@ -59,17 +59,17 @@ enum Source {
     Command(Box<Launch>),
 }
 
-/// The longest, in bytes.
+/// The longest credential, in bytes.
 const LONGEST: usize = 8 * 1024;
-/// For how long a file is not read again.
+/// How long a file is not read again.
 const FILE: Duration = Duration::from_secs(1);
-/// For how long what has failed, or was had anew, is not had again: a command costs a process.
+/// How long a command is not run again after a failure or a renewal: each run costs a process.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long a command may take.
 const COMMAND: Duration = Duration::from_secs(10);
-/// How many run at a time.
+/// How many commands run at a time.
 const RUNS: usize = 4;
-/// How many owners' are kept.
+/// How many owners' values are kept.
 const OWNERS: usize = 1024;
 
 impl Credentials {
@@ -84,12 +84,12 @@ impl Credentials {
         Ok(Self(all))
     }
 
-    /// What goes with a request for this caller, or for nobody.
+    /// The credentials for a request of this caller, or of nobody.
     pub(super) async fn of(&self, caller: Option<&Caller>) -> Result<Presented, WebError> {
         self.all(caller, false).await
     }
 
-    /// The same once more, after the server has refused; `None` if it is no other.
+    /// The same, fetched again after the server has refused; `None` if they have not changed.
     pub(super) async fn renewed(&self, caller: Option<&Caller>, refused: &Presented) -> Option<Presented> {
         self.all(caller, true).await.ok().filter(|fresh| fresh != refused)
     }
@@ -135,14 +135,14 @@ impl Credential {
             (_, Some(_)) => return Err(wrong("`keep_s` is for a `command`: files are read again by themselves")),
         };
         if let Source::File(path, trust) = &source {
-            // Told at the start, and not by the first call.
+            // Reported at the start, not by the first call.
             read(path, trust).and_then(|text| clean(&text).map(drop)).map_err(|why| wrong(&why))?;
         }
         let scheme = described.scheme.clone();
         Ok(Self { field, scheme, owner, source, keep, known: Mutex::default(), runs: Arc::new(Semaphore::new(RUNS)) })
     }
 
-    /// The field for this caller; `None` for one that is a caller's where there is none.
+    /// The value for this caller; `None` if it is a caller's own and there is no caller.
     async fn value(self: &Arc<Self>, caller: Option<&Caller>, anew: bool) -> Result<Option<HeaderValue>, WebError> {
         let owner = match (self.owner, caller) {
             (CredentialOwner::Service, _) => "",
@@ -168,13 +168,13 @@ impl Credential {
                 Some(turn.map_err(late)?)
             }
         };
-        // Whoever has asked may give up meanwhile: what was begun is for the next one, who would have to begin it again.
+        // In a task: if the caller gives up, the result is for the next one, who would otherwise have to begin again.
         let (this, owner, (tell, told)) = (Arc::clone(self), owner.to_owned(), oneshot::channel());
         tokio::spawn(async move {
             let (value, child) = this.fetch(&owner).await;
             let now = Instant::now();
             match (&value, known.as_mut()) {
-                // It has been refused, but perhaps not for what it is.
+                // The server refused the old value, but perhaps not because of the value: it stays.
                 (Err(reason), Some(old)) if anew && old.value.is_ok() => {
                     let header = this.field.as_str();
                     tracing::warn!(target: "sealwire::backend", header, reason, "a credential could not be had anew");
@@ -199,7 +199,7 @@ impl Credential {
             return Arc::clone(slot);
         }
         if known.len() >= OWNERS {
-            // What nobody waits for is had again when it is wanted.
+            // Only what nobody waits for; it is fetched again when needed.
             let oldest = known.iter().filter(|(_, slot)| Arc::strong_count(slot) == 1);
             let since = |slot: &Slot| slot.try_lock().ok().and_then(|known| known.as_ref().map(|known| known.since));
             let oldest = oldest.min_by_key(|(_, slot)| since(slot)).map(|(owner, _)| owner.clone());
@@ -208,7 +208,7 @@ impl Credential {
         Arc::clone(known.entry(owner.to_owned()).or_default())
     }
 
-    /// What it is now, and the command that has said so.
+    /// The value as it is now, and the command that has printed it.
     async fn fetch(&self, owner: &str) -> (Result<HeaderValue, String>, Option<Child>) {
         let (text, child) = match &self.source {
             Source::File(path, trust) => (off_thread(path.clone(), trust.clone()).await, None),
@@ -231,7 +231,7 @@ impl Credential {
 
     async fn run(&self, launch: &Launch, owner: &str) -> (Result<String, String>, Option<Child>) {
         let mut launch = launch.clone();
-        // No more than whose it is: what is kept is kept for that.
+        // Nothing but the owner: the value is kept for all calls of that owner.
         match self.owner {
             CredentialOwner::Service => {}
             CredentialOwner::Agent => launch.env.push(("SEALWIRE_AGENT".into(), owner.into())),
@@ -262,7 +262,7 @@ fn read(path: &Path, trust: &FileTrust) -> Result<String, String> {
     trust.read_secret(path).map(|text| text.to_string()).map_err(|error| error.to_string())
 }
 
-/// One line, without its end.
+/// One line, without its line break.
 fn clean(text: &str) -> Result<&str, String> {
     let text = text.trim_end_matches(['\n', '\r']);
     if text.is_empty() || text.len() > LONGEST || text.contains(['\n', '\r']) {
@@ -271,8 +271,8 @@ fn clean(text: &str) -> Result<&str, String> {
     Ok(text)
 }
 
-/// The name of an owner's file: letters, digits and `@ _ + -`, and `.` but not in front; every other byte as `%2F`. So no owner has
-/// the file of another, or one elsewhere.
+/// The file name for an owner: letters, digits and `@ _ + -` stay, and `.` except in front; every other byte is written as `%2F`. So no
+/// owner gets another's file, or one elsewhere.
 fn file_name(owner: &str) -> String {
     let mut name = String::new();
     for (at, byte) in owner.bytes().enumerate() {

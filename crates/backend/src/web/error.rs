@@ -1,10 +1,11 @@
-//! Why there is no answer, for the log. Never holds a query, a credential, or anything of an answer's body.
+//! Why there is no answer, for the log.
+//! Never holds a query, a credential, or anything of an answer's body.
 
 /// There is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WebError {
-    /// No connection: the server has got nothing.
+    /// No connection: the server has received nothing.
     #[error("{place} cannot be reached: {cause}")]
     Unreached {
         /// Where the server should be.
@@ -12,7 +13,7 @@ pub enum WebError {
         /// What the connection said.
         cause: String,
     },
-    /// The connection has ended too early: the server may have got the request.
+    /// The connection has ended too early: the server may have received the request.
     #[error("the connection broke: {0}")]
     Broken(String),
     /// The server points elsewhere.
@@ -25,16 +26,16 @@ pub enum WebError {
         /// Where to, without the query.
         to: String,
     },
-    /// More than may be.
+    /// More than is allowed.
     #[error("its answer, or one event of it, has more than 1 MiB")]
     TooLarge,
-    /// Compressed or the like.
+    /// Compressed, or encoded in some other way.
     #[error("its answer has a content encoding, which was not asked for")]
     Encoded,
-    /// No text.
+    /// Not text.
     #[error("its answer is not UTF-8")]
     NotUtf8,
-    /// The path that was asked for is none.
+    /// The path or query of the request is invalid.
     #[error("the path or query is none")]
     Target,
     /// There are no credentials to present.

@@ -1,5 +1,5 @@
-//! One connection, and those that wait for the next request.
-//! Never outlives whoever uses it: a connection that is dropped is closed, whatever the server is about to send.
+//! One connection, and the idle ones that wait for the next request.
+//! Never outlives its user: a connection that is dropped is closed, whatever the server is about to send.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,30 +25,30 @@ use super::{MAX_FIELDS, MAX_HEAD};
 
 /// A request as it is sent.
 pub(super) type Message = hyper::Request<Full<Bytes>>;
-/// The head of an answer, and the body as it comes.
+/// The head of an answer, with the body still to come.
 pub(super) type Answer = hyper::Response<Incoming>;
 
 /// A connection. Dropping it closes it.
 #[derive(Debug)]
 pub(super) struct Link {
     sender: http1::SendRequest<Full<Bytes>>,
-    /// Until when it may lie idle.
+    /// When its idle time ends; `None` while it is in use.
     until: watch::Sender<Option<Instant>>,
 }
 
-/// How long a connection may lie idle: less than the five seconds after which many servers close one, since what is sent at that
-/// moment is lost, ...
+/// How long a connection may stay idle: less than the five seconds after which many servers close one, since what is sent at that moment is
+/// lost.
 const IDLE: Duration = Duration::from_secs(4);
-/// ... and how many may.
+/// How many idle connections are kept.
 const MOST_IDLE: usize = 32;
-/// How long a connection may take to come to rest after its begin or the end of an answer, as others see it.
+/// How long a connection may take to settle after it was opened or an answer has ended: the two sides see that at different times.
 const REST: Duration = Duration::from_millis(100);
 
 impl Link {
-    /// Connects. Whoever calls bounds the time.
+    /// Connects, without a time limit of its own.
     pub(super) async fn open(address: &Address, tls: Option<&Arc<ClientConfig>>) -> Result<Self, String> {
         let socket = dial(address).await.map_err(|error| error.to_string())?;
-        // A request is written at once, and nothing else is.
+        // A request is written in one piece: delaying small packets gains nothing.
         drop(socket.set_nodelay(true));
         let Some(tls) = tls else { return Self::over(TokioIo::new(socket)).await };
         let name = ServerName::try_from(address.host.clone()).map_err(|error| error.to_string())?;
@@ -75,7 +75,7 @@ impl Link {
                 tokio::select! {
                     _ = &mut connection => return,
                     () = late => return,
-                    // Whoever had it has dropped it.
+                    // The link was dropped.
                     changed = told.changed() => if changed.is_err() { return },
                 }
             }
@@ -83,12 +83,12 @@ impl Link {
         Ok(Self { sender, until })
     }
 
-    /// Whether it is open still after a moment, in which somebody who wants no connection has closed it.
+    /// Whether it is still open after a moment; a server that wants no connection has closed it by then.
     pub(super) async fn lasts(&self) -> bool {
         tokio::time::timeout(REST, self.until.closed()).await.is_err()
     }
 
-    /// Sends a request, and waits for the head of the answer. What was not sent at all comes back.
+    /// Sends a request and waits for the head of the answer. A request that was not sent at all is returned.
     pub(super) async fn send(mut self, message: Message) -> Result<(Self, Answer), (WebError, Option<Box<Message>>)> {
         match self.sender.try_send_request(message).await {
             Ok(answer) => Ok((self, answer)),
@@ -100,7 +100,7 @@ impl Link {
     }
 }
 
-/// Why a connection has ended, with what lies below.
+/// Why a connection has ended, with the underlying cause.
 pub(super) fn broken(error: &hyper::Error) -> WebError {
     use std::error::Error as _;
     WebError::Broken(match error.source() {
@@ -123,26 +123,26 @@ async fn dial(address: &Address) -> io::Result<TcpStream> {
     }
 }
 
-/// Connections that wait for a request.
+/// Idle connections.
 #[derive(Debug, Default)]
 pub(super) struct Idle(Mutex<Vec<Link>>);
 
 impl Idle {
-    /// One that can be used, the latest first.
+    /// A usable connection, the latest first.
     pub(super) async fn take(&self) -> Option<Link> {
         loop {
             let mut link = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
             link.until.send_replace(None);
-            // The end of the answer before was seen here first, perhaps.
+            // We may have seen the end of the last answer before the connection did.
             if matches!(tokio::time::timeout(REST, link.sender.ready()).await, Ok(Ok(()))) {
                 return Some(link);
             }
         }
     }
 
-    /// Keeps one whose answer has come to its end, for a while.
+    /// Keeps a connection for a while after its answer has ended.
     pub(super) fn keep(self: &Arc<Self>, mut link: Link) {
-        // Closed, as the server wished.
+        // Closed, as the server wanted.
         if let Some(Err(_)) = link.sender.ready().now_or_never() {
             return;
         }

@@ -1,5 +1,5 @@
 //! An answer: its head, and its body as one text or as a stream of events.
-//! Never keeps more of it than 1 MiB; a stream is read no faster than it is asked for.
+//! Never keeps more of it than 1 MiB, and never reads a stream faster than it is asked for.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::error::WebError;
 use super::link::{Answer, Idle, Link, broken};
 use super::sse::{Event, Reader};
 
-/// The head of an answer, with the body to come. Dropping it closes its connection, unless the body was read to its end.
+/// The head of an answer, with the body still to come. Dropping it closes the connection, unless the body was read to its end.
 #[derive(Debug)]
 pub struct Reply {
     status: StatusCode,
@@ -27,7 +27,7 @@ pub struct Reply {
 #[derive(Debug)]
 struct Body {
     incoming: Incoming,
-    /// What was looked at ahead of its time.
+    /// A chunk that was read ahead.
     peeked: Option<Bytes>,
     link: Option<Link>,
     idle: Arc<Idle>,
@@ -66,11 +66,11 @@ impl Reply {
         self.media_type() == "text/event-stream"
     }
 
-    /// Whether a body that was cut is an error: it has a length or chunks, or TLS says where it ends. The body of any other ends with its
-    /// connection, whyever that has ended.
+    /// Whether a truncated body is an error: it has a length or chunks, or TLS marks its end. Any other body ends with its connection, for
+    /// whatever reason that ended.
     #[must_use]
     pub fn is_framed(&self) -> bool {
-        // What is chunked has no other header of this kind behind it; what hyper does not take for chunked ends with its connection.
+        // Chunked only if that is the last coding of the last field; otherwise, for hyper, the body ends with its connection.
         let coding = self.headers.get_all(TRANSFER_ENCODING).iter().next_back().map(HeaderValue::as_bytes);
         let is_chunked = coding.and_then(|coding| coding.rsplit(|byte| *byte == b',').next());
         let is_chunked = is_chunked.is_some_and(|last| last.trim_ascii().eq_ignore_ascii_case(b"chunked"));
@@ -81,14 +81,14 @@ impl Reply {
         self.headers.get_all(CONTENT_ENCODING).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
     }
 
-    /// Whether the body is a JSON array, or may be one. The body stays as it is.
+    /// Whether the body is a JSON array, or may be one. The body is not consumed.
     pub(super) async fn may_be_array(&mut self) -> Result<bool, WebError> {
         self.body.peeked = self.body.next().await?;
         let first = |chunk: &Bytes| chunk.trim_ascii_start().first().is_none_or(|first| *first == b'[');
         Ok(self.body.peeked.as_ref().is_some_and(first))
     }
 
-    /// Gives up its connection, and the place of it.
+    /// Gives up the connection, and returns its permit.
     pub(super) fn over(self) -> OwnedSemaphorePermit {
         self.body.place
     }
@@ -124,7 +124,7 @@ impl Body {
         loop {
             match self.incoming.frame().await {
                 Some(Ok(frame)) => {
-                    // Trailers say nothing here.
+                    // Trailers have no meaning here.
                     if let Ok(data) = frame.into_data() {
                         return Ok(Some(data));
                     }
@@ -141,17 +141,17 @@ impl Body {
     }
 }
 
-/// The events of an answer. Dropping it closes the connection, which is how a server hears that nobody listens.
+/// The events of an answer. Dropping it closes the connection, which tells the server that nobody listens.
 #[derive(Debug)]
 pub struct Events {
     body: Body,
-    /// What has come and was not looked at yet.
+    /// What has arrived and was not parsed yet.
     chunk: Bytes,
     reader: Reader,
 }
 
 impl Events {
-    /// The next event; `None` at the end of the answer. What was begun there and has no end is no event.
+    /// The next event; `None` at the end of the answer. An event that is incomplete there is dropped.
     ///
     /// # Errors
     /// [`WebError::TooLarge`] for an event above 1 MiB, [`WebError::NotUtf8`], [`WebError::Broken`].

@@ -12,29 +12,29 @@ use super::error::WebError;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
-    /// What the server calls this kind of event; mostly nothing.
+    /// The type of the event; usually empty.
     pub kind: String,
-    /// The lines of its data, with `\n` between them.
+    /// Its lines of data, joined with `\n`.
     pub data: String,
-    /// The last id that the server has given; it holds until it gives another.
+    /// The last event id that the server has sent; it holds until the server sends another.
     pub id: String,
-    /// How long to wait before coming back after the end of the stream, as far as it has been said with this event.
+    /// How long to wait before reconnecting after the end of the stream, if this event said so.
     pub retry: Option<Duration>,
 }
 
-/// What is between two events.
+/// The state of the parser between two pieces of input.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// The line that has begun.
+    /// The incomplete line.
     line: Vec<u8>,
-    /// Each line of data, and a line feed.
+    /// The data so far, with a line feed after each line.
     data: Vec<u8>,
     kind: Vec<u8>,
     id: Vec<u8>,
     retry: Option<Duration>,
-    /// The line before has ended with CR: a LF belongs to its end.
+    /// The last line ended with CR: a LF that follows belongs to that end.
     after_cr: bool,
-    /// A line was read.
+    /// At least one line was read.
     begun: bool,
 }
 
@@ -64,7 +64,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// The end of a line.
+    /// Handles the end of a line.
     fn line(&mut self) -> Result<Option<Event>, WebError> {
         let whole = std::mem::take(&mut self.line);
         let mut line = whole.as_slice();
@@ -75,7 +75,7 @@ impl Reader {
             return self.event();
         }
         let at = line.iter().position(|byte| *byte == b':');
-        // A comment has no name.
+        // A comment has an empty name.
         let (name, value) = line.split_at(at.unwrap_or(line.len()));
         let value = value.get(1..).unwrap_or_default();
         let value = value.strip_prefix(b" ").unwrap_or(value);
@@ -95,7 +95,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// An empty line: the end of an event, if there is one.
+    /// Handles an empty line, which ends an event if there is one.
     fn event(&mut self) -> Result<Option<Event>, WebError> {
         let (kind, mut data) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.data));
         if data.pop().is_none() {
@@ -111,7 +111,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
 
-    /// All events of a text that comes in pieces of this length.
+    /// All events of a text that arrives in pieces of this length.
     fn events(text: &[u8], piece: usize) -> Result<Vec<Event>, WebError> {
         let (mut reader, mut events) = (Reader::default(), Vec::new());
         for chunk in text.chunks(piece) {
@@ -132,7 +132,7 @@ mod tests {
         whole.into_iter().map(|event| event.data).collect()
     }
 
-    // HTML §9.2.6, the examples of the standard among them.
+    // HTML §9.2.6, including the examples of the standard.
     #[test]
     fn events_are_read_as_the_standard_says_however_they_are_cut() {
         assert_eq!(data("data: YHOO\ndata: +2\ndata: 10\n\n"), ["YHOO\n+2\n10"]);
@@ -172,12 +172,12 @@ mod tests {
         ] {
             assert_eq!(events(long.as_bytes(), 9000), Err(WebError::TooLarge));
         }
-        // Many events are no long one.
+        // Many events are not one long event.
         assert_eq!(events("data: x\n\n".repeat(100_000).as_bytes(), 9000).unwrap().len(), 100_000);
         assert_eq!(events(b"data: \xff\n\n", 1), Err(WebError::NotUtf8));
     }
 
-    // Whatever comes, in whatever pieces: no panic, the same events, and never more than the bound.
+    // Any bytes, in any pieces: no panic, the same events, and never more than the bound.
     #[test]
     fn any_bytes_are_read_alike_however_they_are_cut() {
         let alphabet =
