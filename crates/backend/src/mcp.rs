@@ -1,7 +1,8 @@
-//! Servers of the Model Context Protocol, over the lines of a process or over HTTP: their tools, resources and prompts as methods, in both eras of the protocol.
-//! Never sends arguments that the tool's own schema does not take, and never the caller's token.
+//! Servers of the Model Context Protocol, over the lines of a process or over HTTP: their tools, resources and prompts as methods, in both
+//! eras of the protocol.
+//! Never sends arguments that the tool's own schema does not accept, and never the caller's token.
 //!
-//! A tool is a method of its name, and one with an `outputSchema` answers with what that describes; see docs/backends.md.
+//! A tool is a method of the same name. If it has an `outputSchema`, the method returns what that describes; see docs/backends.md.
 
 mod conversation;
 mod exchange;
@@ -52,7 +53,7 @@ pub(crate) struct Mcp {
     plain: BTreeMap<MethodName, Plain>,
     task: Mutex<Option<JoinHandle<()>>>,
     stop: watch::Sender<bool>,
-    /// Checks that take long are made one after the other, so that the tools of one server leave room to those of others.
+    /// Long checks run one after the other, so that the tools of one server leave room for those of others.
     checks: Arc<Semaphore>,
 }
 
@@ -62,7 +63,7 @@ pub(crate) struct Use {
     pub(crate) naming: Naming,
     pub(crate) timeout: Duration,
     pub(crate) send_caller: bool,
-    /// What is approved.
+    /// The approved definitions.
     pub(crate) pins: Arc<Pins>,
 }
 
@@ -74,7 +75,7 @@ impl Use {
         Self { naming, timeout: *timeout, send_caller: *send_caller, pins }
     }
 
-    /// The method of a tool that is described so.
+    /// The method of the tool with this definition.
     fn tool(&self, definition: &Definition) -> Result<Tool, String> {
         let mut tool = Tool::new(definition.name.clone(), self.naming.claim(&definition.name)?);
         tool.description.clone_from(&definition.description);
@@ -91,7 +92,7 @@ impl Use {
     }
 }
 
-/// What a server that is not started offers, as far as that is approved, and whatever it may have beside tools.
+/// What a server that is not started offers: its approved tools, and whatever it may have besides tools.
 pub(crate) fn offered(how: &Use, lock: &Lock) -> Vec<Tool> {
     let tools = known(&how.naming.backend, lock, &BTreeMap::new())
         .into_values()
@@ -99,16 +100,16 @@ pub(crate) fn offered(how: &Use, lock: &Lock) -> Vec<Tool> {
     tools.chain(PLAIN.into_iter().filter_map(|plain| how.plain(plain).ok())).collect()
 }
 
-/// How long a server may take to start, at least: it may have to be fetched first.
+/// How long a server may take to start, at least: it may have to be downloaded first.
 const START: Duration = Duration::from_secs(60);
-/// How long a service waits for one whose tools are known already.
+/// How long the service waits for a server whose tools are known already.
 const KNOWN: Duration = Duration::from_secs(10);
 
 /// A request that is a method of the same name.
 #[derive(Debug, Clone, Copy)]
 struct Plain {
     name: &'static str,
-    /// Its parameters, and whether each must be there.
+    /// Its parameters, and whether each is required.
     params: &'static [(&'static str, bool)],
 }
 
@@ -121,7 +122,7 @@ const PLAIN: [Plain; 5] = [
 ];
 
 impl Mcp {
-    /// Starts the server, or reaches for it, until [`Backend::stop`].
+    /// Starts the server's process, or connects to its address, until [`Backend::stop`].
     pub(crate) fn start(place: &Place, how: Use) -> Self {
         let shared = Arc::new(Shared::new(how.naming.clone(), how.timeout, Arc::clone(&how.pins)));
         let stop = watch::Sender::new(false);
@@ -141,10 +142,11 @@ impl Mcp {
         }
     }
 
-    /// Waits until it has said what it can do. One of whose tools some are approved may come later: what they are is known.
+    /// Waits until the server has said what it can do. A server with approved tools may come later, since its tools are known.
     ///
     /// # Errors
-    /// Nothing is approved, and it does not within a minute or the timeout of calls, or has ended twice; why.
+    /// Nothing is approved, and the server has not said it within a minute or the timeout of calls, whichever is longer, or has ended
+    /// twice.
     pub(crate) async fn settled(&self) -> Result<(), BackendFault> {
         let is_known = self.how.pins.lock().borrow().pins(self.name()).next().is_some();
         let there = self.is_up(if is_known { KNOWN } else { self.how.timeout.max(START) }).await;
@@ -158,7 +160,7 @@ impl Mcp {
         }
     }
 
-    /// Waits until the server is there. One may end once: when it is asked in a way that it does not know.
+    /// Waits until the server is available. It may end once: when it is asked in a way that it does not know.
     async fn is_up(&self, patience: Duration) -> Result<(), String> {
         let ends = &self.shared.ends;
         let mut health = self.shared.health.subscribe();
@@ -171,12 +173,12 @@ impl Mcp {
         }
     }
 
-    /// What it offers, as methods: names that are taken by now are not its own.
+    /// What it offers, as methods, without those whose names are taken by now.
     pub(crate) fn offer(&mut self) -> Vec<Tool> {
         let (listed, capabilities) = {
             let mut state = self.shared.state();
             self.shared.judge(&mut state);
-            // What is not there yet may offer anything.
+            // A server that is not available yet may offer anything.
             let capabilities = state.session.as_ref().map_or(Capabilities::ALL, |session| session.capabilities);
             (Arc::clone(&state.tools), capabilities)
         };
@@ -188,7 +190,7 @@ impl Mcp {
                     methods.insert(tool.name.clone(), tool.method.clone());
                     tools.push(tool);
                 }
-                // It is told with what is listed.
+                // It is reported with the listed tools.
                 Err(_) if listed.contains_key(&definition.name) => {}
                 Err(fault) => {
                     let (backend, tool) = (self.shared.name(), definition.name.escape_debug());
@@ -196,7 +198,7 @@ impl Mcp {
                 }
             }
         }
-        // Only here.
+        // They are set only here.
         drop(self.shared.methods.set(methods));
         for plain in PLAIN {
             let offered =
@@ -226,12 +228,12 @@ impl Mcp {
         self.shared.name()
     }
 
-    /// What the server says of its tools now.
+    /// The server's current definitions of its tools.
     pub(crate) fn definitions(&self) -> Vec<Definition> {
         self.shared.state().tools.values().cloned().collect()
     }
 
-    /// The session, another one than this, and what is listed; for a tool, once that is what the server has by its own word.
+    /// A session other than `lost`, and the listing; for a tool, only a listing that includes every change that the server has announced.
     async fn session(&self, lost: Option<&Arc<Session>>, is_tool: bool) -> Result<(Arc<Session>, Listed), RpcError> {
         let mut health = self.shared.health.subscribe();
         loop {
@@ -264,7 +266,7 @@ impl Mcp {
             Err(End::Error(error)) => return Err(error),
             Ok(result) => return Ok(result),
         }
-        // It was refused before anything was done. A server that ends each session at once is not asked for ever.
+        // The request was refused before anything was done. A server that ends each session at once is not asked forever.
         let (session, listed) = self.session(Some(&session), is_tool).await?;
         self.make_with(&session, &listed, &call).await.map_err(|end| match end {
             End::Lost => RpcError::dependency(Refusal::Lost.to_string()),
@@ -302,7 +304,7 @@ impl Mcp {
     }
 }
 
-/// Tools by their names.
+/// Tools by name.
 type Listed = Arc<BTreeMap<String, Definition>>;
 
 impl Backend for Mcp {
@@ -322,7 +324,7 @@ impl Backend for Mcp {
         if let Some(plain) = self.plain.get(&tool.method) {
             return Some(Arc::new(Description::default().extension("x-mcp", json!({ "request": plain.name }))));
         }
-        // Nobody is to read a definition that was not approved, least of all a model.
+        // Nobody must read a definition that was not approved, least of all a model.
         let listed = Arc::clone(&self.shared.state().tools);
         let definition = listed.get(&tool.name)?;
         self.shared.is_approved(definition).ok()?;
@@ -334,7 +336,7 @@ impl Backend for Mcp {
             self.stop.send_replace(true);
             let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(task) = task {
-                // One that has panicked is ended as well.
+                // A task that has panicked has ended as well.
                 drop(task.await);
             }
         }
@@ -342,8 +344,7 @@ impl Backend for Mcp {
     }
 }
 
-/// The tools that are listed, and those that were approved: with the parameters of the approved definition, since policies
-/// were written for that.
+/// All tools that are listed or approved. The approved definition has precedence, since policies were written for its parameters.
 fn known(backend: &str, lock: &Lock, listed: &BTreeMap<String, Definition>) -> BTreeMap<String, Definition> {
     let approved = lock.pins(backend).filter_map(|(name, pin)| Some((name.clone(), of_pin(pin)?)));
     let mut known: BTreeMap<String, Definition> = approved.collect();
@@ -363,7 +364,7 @@ fn declared(name: &str, required: bool) -> Param {
     if required { param } else { param.optional() }
 }
 
-/// The parameters of a call, which are by name: MCP has no others.
+/// The parameters of a call by name: MCP has no others.
 fn named(params: Option<&RawValue>) -> Result<Box<RawValue>, RpcError> {
     match params {
         None => RawValue::from_string("{}".to_owned()).map_err(RpcError::internal),

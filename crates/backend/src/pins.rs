@@ -1,5 +1,5 @@
-//! Which definitions of tools an operator has approved: `tools.lock.toml`, and what stands there of each tool.
-//! Never takes a tool for approved whose definition differs in anything from what was shown then.
+//! Which tool definitions an operator has approved: `tools.lock.toml`, and what it says of each tool.
+//! Never takes a tool for approved if its definition differs in anything from the one that was approved.
 
 mod lock;
 mod shown;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 pub use self::lock::{Lock, LockError, Pin};
 pub use self::shown::{differences, is_hidden, shown};
 
-/// What stands in the lock of a tool as its server describes it now.
+/// How a tool, as its server describes it now, compares with the lock file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -30,7 +30,7 @@ pub enum Standing {
     Changed,
 }
 
-/// A tool of a service can be used now, or can no longer.
+/// A change for subscribers: a tool can be used now, or no longer.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Change {
     pub(crate) method: String,
@@ -42,23 +42,23 @@ pub(crate) struct Change {
 pub(crate) struct Pins {
     path: PathBuf,
     lock: watch::Sender<Arc<Lock>>,
-    /// What is told to subscribers.
+    /// Where subscribers learn of changes.
     pub(crate) changes: Topic<Change>,
-    /// What was seen of the file when it was read.
+    /// The state of the file when it was read.
     seen: Mutex<Option<Seen>>,
 }
 
-/// What changes when a file does, or who may read and write it.
+/// Changes whenever the file does, or who may read and write it.
 type Seen = Option<(u64, std::time::SystemTime, [i64; 3])>;
 
-/// How often the file is looked at.
+/// How often the file is checked.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Pins {
-    /// Reads the file; one that is not there approves nothing.
+    /// Reads the file; a missing file approves nothing.
     ///
     /// # Errors
-    /// [`LockError`]: the operator's.
+    /// [`LockError`]: the operator's mistake.
     pub(crate) fn load(path: &Path) -> Result<Self, LockError> {
         let seen = seen(path);
         let lock = Lock::load(path)?;
@@ -71,7 +71,7 @@ impl Pins {
         })
     }
 
-    /// Of no file: nothing is approved.
+    /// Without a file: nothing is approved.
     pub(crate) fn none() -> Self {
         let changes = Topic::by_key(|change: &Change| change.method.clone());
         Self { path: PathBuf::new(), lock: watch::Sender::default(), changes, seen: Mutex::default() }
@@ -82,7 +82,8 @@ impl Pins {
         self.lock.subscribe()
     }
 
-    /// Looks at the file for as long as it is polled. What cannot be read changes nothing, is told once, and is tried again.
+    /// Checks the file for as long as the future is polled. A file that cannot be read changes nothing, is reported once, and is tried
+    /// again.
     pub(crate) async fn follow(&self) {
         let mut told = None;
         loop {
@@ -117,7 +118,7 @@ fn seen(path: &Path) -> Seen {
 #[cfg(unix)]
 fn identity(metadata: &Metadata) -> [i64; 3] {
     use std::os::unix::fs::MetadataExt as _;
-    // The time of its last change of any kind covers mode and owner.
+    // The time of the last status change covers mode and owner.
     [metadata.ino().cast_signed(), metadata.ctime(), metadata.ctime_nsec()]
 }
 

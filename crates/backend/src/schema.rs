@@ -1,10 +1,10 @@
-//! The JSON Schema of a tool's arguments or results: read within bounds, and asked before anything leaves.
-//! Never fetches anything, and never spends more than a bounded time on a value, nor more than a moment on a worker of the runtime.
+//! The JSON Schema of a tool's arguments or results: read within bounds, and checked before anything is passed on.
+//! Never fetches anything, never spends more than a bounded time on a value, and never more than a moment on a worker of the runtime.
 //!
-//! Schemas come from programs that nobody here wrote. So a schema is bounded in size, depth and count of subschemas; a
-//! reference goes to a place within the same text; patterns are matched in linear time; and references that would make
-//! a small value cost exponential time are counted beforehand. It is compiled when a value is to be checked, which is after its
-//! tool was approved, and what is compiled is bounded for each and for all.
+//! Schemas come from programs that nobody here wrote. So a schema is bounded in size, depth and number of subschemas; a reference must lead
+//! to a place in the same text; patterns are matched in linear time; and references that would make a small value cost exponential time are
+//! counted in advance. A schema is compiled when a value is to be checked, which is after its tool was approved, and compiled schemas are
+//! bounded, each and all together.
 
 pub(crate) mod apart;
 mod built;
@@ -40,20 +40,20 @@ impl Schema {
     /// The most subschemas.
     pub const MAX_SUBSCHEMAS: usize = 1_000;
 
-    /// Reads a schema, and compiles it. One without `$schema` is of draft 2020-12.
+    /// Reads a schema and compiles it. Without `$schema`, it is of draft 2020-12.
     ///
     /// # Errors
-    /// [`SchemaError`], always the fault of who wrote the schema.
+    /// [`SchemaError`]; except for `Failed`, the fault of whoever wrote the schema.
     pub fn new(text: &RawValue) -> Result<Self, SchemaError> {
         let schema = Self::read(text)?;
         schema.built()?;
         Ok(schema)
     }
 
-    /// Reads a schema. That it cannot be compiled is found when it is needed.
+    /// Reads a schema. Whether it can be compiled is found only when that is needed.
     ///
     /// # Errors
-    /// [`SchemaError`], always the fault of who wrote the schema.
+    /// [`SchemaError`], always the fault of whoever wrote the schema.
     pub(crate) fn read(text: &RawValue) -> Result<Self, SchemaError> {
         if text.get().len() > Self::MAX_BYTES {
             return Err(SchemaError::TooLong);
@@ -68,15 +68,15 @@ impl Schema {
         Ok(Self(Arc::new(Inner { text: text.to_owned(), declared, slot: Mutex::default() })))
     }
 
-    /// Whether it can be compiled; nothing is kept.
+    /// Checks that it can be compiled; keeps nothing.
     ///
     /// # Errors
-    /// [`SchemaError`], always the fault of who wrote the schema.
+    /// [`SchemaError`]; except for `Failed`, the fault of whoever wrote the schema.
     pub(crate) fn try_out(&self) -> Result<(), SchemaError> {
         Built::new(self.0.text.get()).map(drop)
     }
 
-    /// What is compiled, or why it cannot be, if that is known.
+    /// The compiled schema, or why it cannot be compiled, if that is known.
     fn known(&self) -> Option<Result<Arc<Built>, SchemaError>> {
         match &*self.0.slot.lock().unwrap_or_else(PoisonError::into_inner) {
             Slot::Empty => None,
@@ -89,7 +89,7 @@ impl Schema {
         if let Some(known) = self.known() {
             return known;
         }
-        // Without the lock: it takes a while.
+        // Without the lock, since it takes a while.
         let built = Built::new(self.0.text.get()).map(Arc::new);
         let slot = match &built {
             Ok(built) => Slot::Built(Arc::clone(built)),
@@ -104,23 +104,23 @@ impl Schema {
         built
     }
 
-    /// The text that was read, as it came.
+    /// The text of the schema, unchanged.
     #[must_use]
     pub fn text(&self) -> &RawValue {
         &self.0.text
     }
 
-    /// The members of the object as parameters that policies can speak of, in the order of the text: texts, numbers, truth
-    /// values and lists of them by their type, everything else as `any`. Names that policies could not write are left out.
+    /// The members of the object as parameters for policies, in the order of the text: strings, numbers, booleans, and lists of strings,
+    /// integers or booleans have their type, everything else is `any`. Names that policies could not write are left out.
     #[must_use]
     pub fn declared(&self) -> &[Param] {
         &self.0.declared
     }
 
-    /// Whether a value fits.
+    /// Checks whether a value fits.
     ///
     /// # Errors
-    /// [`Mismatch`], with the places that do not fit. It quotes names and places, and no values.
+    /// [`Mismatch`], with the places that do not fit. It quotes names and places, never values.
     pub fn check(&self, text: &RawValue) -> Result<(), Mismatch> {
         match self.judge(text) {
             Ok(()) => Ok(()),
@@ -129,8 +129,8 @@ impl Schema {
         }
     }
 
-    /// Whether a value fits: at once where that is a matter of a moment, else in a thread of its own, when it is its `turn` among those of
-    /// one server and there is room. A thread ends by itself when nobody waits for it any more.
+    /// Checks whether a value fits: at once if that takes only a moment, otherwise in a thread of its own, when there is room and it is its
+    /// `turn` among the checks of one server. A thread runs to its end even if nobody waits for it any more.
     ///
     /// # Errors
     /// [`Unfit`].
@@ -156,9 +156,9 @@ impl Schema {
 }
 
 impl Built {
-    /// Whether a value fits, if that is said in a moment.
+    /// Whether a value fits, if that can be said in a moment.
     fn at_once(&self, text: &RawValue) -> Option<Result<(), Mismatch>> {
-        // All errors may be explained, each with what led to it.
+        // Every error may be explained, each with the subschemas that led to it.
         let most = self.units(text).saturating_mul(self.bounds.reach);
         (most <= AT_ONCE).then(|| self.check_within(text, MATCHED_AT_ONCE)).flatten()
     }
@@ -168,12 +168,12 @@ impl Built {
         found.unwrap_or_else(|| Err(Mismatch("its texts are too long for the patterns of the schema".to_owned())))
     }
 
-    /// How many subschemas may look at something.
+    /// How many times subschemas may look at something.
     fn units(&self, text: &RawValue) -> u64 {
         self.bounds.cost.saturating_mul(u64::try_from(text.get().len()).unwrap_or(u64::MAX))
     }
 
-    /// `None` if matching patterns takes more than `matched`.
+    /// `None` if matching patterns takes more work than `matched`.
     fn check_within(&self, text: &RawValue, matched: u64) -> Option<Result<(), Mismatch>> {
         let units = self.units(text);
         if units > MOST_CHECKED {
@@ -189,7 +189,7 @@ impl Built {
         if patterns::spending(matched, || self.validator.is_valid(&value))? {
             return Some(Ok(()));
         }
-        // All errors are collected, however few are shown: only where there cannot be many.
+        // All errors are collected, however few are shown, so this is only for values that cannot have many.
         if units > MOST_EXPLAINED {
             return Some(Err(Mismatch("it does not fit the schema".to_owned())));
         }
@@ -211,7 +211,7 @@ impl fmt::Debug for Schema {
     }
 }
 
-/// A schema cannot be used.
+/// Why a schema cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {
@@ -224,52 +224,52 @@ pub enum SchemaError {
     /// More than [`Schema::MAX_SUBSCHEMAS`].
     #[error("the schema has more than {} subschemas", Schema::MAX_SUBSCHEMAS)]
     TooMany,
-    /// A reference to something else than a subschema of the same text.
+    /// A reference to something other than a subschema of the same text.
     #[error("the reference `{0}` of the schema does not lead to a subschema in it, such as `#/$defs/name`")]
     Reference(String),
-    /// A keyword that changes what references mean, where it cannot be followed.
+    /// A keyword that changes the meaning of references, in a place where that is not supported.
     #[error("the keyword `{0}` of the schema is not supported there")]
     Keyword(&'static str),
-    /// A keyword that depends on what others have looked at, beside keywords that lead to more of them.
+    /// A keyword that depends on what other keywords have evaluated, beside keywords that lead to further subschemas.
     #[error(
         "`{0}` of the schema stands beside `$ref`, `allOf`, `anyOf` or the like: list what may be there in the same place, with \
          `additionalProperties` or `items`"
     )]
     Unevaluated(&'static str),
-    /// Subschemas that lead to each other in a long row.
+    /// Subschemas that lead to each other in too long a chain.
     #[error("the schema leads through more than {} subschemas in a row", cost::FARTHEST)]
     TooFar,
-    /// Names so long that what is compiled would be far larger than the text.
+    /// Names so long that the compiled schema would be far larger than the text.
     #[error("the schema has long names with many subschemas below them: it would take too much memory")]
     TooLarge,
-    /// Patterns that take too much memory together.
+    /// Patterns that together take too much memory.
     #[error(
         "the patterns of the schema are too large together: leave out long repetitions such as `{{1,1000}}`, for which there is `maxLength`"
     )]
     Patterns,
-    /// Another version of JSON Schema.
+    /// An unsupported version of JSON Schema.
     #[error("`$schema` is `{0}`: 2020-12, 2019-09, draft-07 and draft-06 are supported")]
     Version(String),
-    /// References that lead back to themselves, or multiply: even a small value could take for ever.
+    /// References that lead back to themselves, or multiply: checking even a small value could take forever.
     #[error("the references of the schema multiply: a value could not be checked in bounded time")]
     Cost,
-    /// No JSON Schema.
+    /// Not a JSON Schema.
     #[error("the schema cannot be read: {0}")]
     Invalid(String),
-    /// There was no thread for it, say: nobody's fault, and it is tried again.
+    /// There was no thread for it, for example: nobody's fault, and it is tried again.
     #[error("the schema was not read: {0}")]
     Failed(String),
 }
 
-/// A value does not fit a schema; where, and which keyword says so.
+/// Why a value does not fit a schema: where, and by which keyword.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Mismatch(String);
 
-/// A value is not known to fit a schema.
+/// Why a value is not known to fit a schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unfit {
-    /// It does not.
+    /// It does not fit.
     #[error(transparent)]
     Value(#[from] Mismatch),
     /// The schema cannot be used.
@@ -280,7 +280,7 @@ pub(crate) enum Unfit {
     Failed(String),
 }
 
-/// How many levels of objects and arrays a value has. Its reader has bounded them (128 in `serde_json`).
+/// How many levels of objects and arrays a value has. Its parser has bounded them (128 in `serde_json`).
 fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
@@ -304,19 +304,19 @@ fn shown(c: char) -> impl Iterator<Item = char> {
     escaped.into_iter().flatten().chain(plain)
 }
 
-/// Bytes of a value times subschemas that look at one way through it: some seconds of one processor at worst.
+/// The most work of a check: bytes of the value times subschemas that look at one path through it. Some seconds of one processor at worst.
 const MOST_CHECKED: u64 = 1 << 28;
-/// Bytes of texts times bytes of patterns that are matched with them: the same.
+/// The same for patterns: bytes of strings times bytes of the patterns that they are matched with.
 const MOST_MATCHED: u64 = 1 << 33;
-/// Where there are more, the places that do not fit are not told.
+/// Above this much work, the places that do not fit are not reported.
 const MOST_EXPLAINED: u64 = 1 << 20;
-/// What is no more than a millisecond: subschemas that look at something, with all that leads to each ...
+/// What takes no more than a millisecond: subschemas that look at something, times the chain that leads to each ...
 const AT_ONCE: u64 = 1 << 17;
-/// ... and what is matched.
+/// ... and the work of matching patterns.
 const MATCHED_AT_ONCE: u64 = 1 << 22;
-/// How many errors are told at once: the first ones help.
+/// How many errors are reported at once: the first ones help.
 const SHOWN_ERRORS: usize = 3;
-/// The longest text of errors.
+/// The longest text of errors, in characters.
 const SHOWN_CHARS: usize = 400;
 
 #[cfg(test)]

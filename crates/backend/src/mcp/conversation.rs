@@ -1,5 +1,5 @@
-//! A conversation with a server, over the lines of its process or over HTTP: which request each message belongs to.
-//! Never takes an answer to what was not asked, and never keeps more of what comes than a request may have waiting.
+//! A conversation with a server, over the lines of its process or over HTTP: matches each message to a request.
+//! Never accepts an answer to something that was not asked, and never keeps more of what comes than a request may have waiting.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,7 +26,7 @@ use crate::child::{Rate, brief, visible};
 use crate::config::Address;
 use crate::talk;
 
-/// One process, as long as it runs; or one session with a server at an address.
+/// One process for as long as it runs, or one session with a server at an address.
 #[derive(Debug)]
 pub(super) struct Conversation {
     name: String,
@@ -34,11 +34,11 @@ pub(super) struct Conversation {
     open: Mutex<Open>,
     next: AtomicU64,
     silence: Arc<Mutex<Silence>>,
-    /// Its tools are to be listed again.
+    /// Notified when the tools are to be listed again.
     pub(super) unsure: Notify,
-    /// How often its tools have become others, as it says or may not have said.
+    /// How often its tools have changed, as far as it says so or may have failed to.
     changes: AtomicU64,
-    /// What it says to nobody, in the log.
+    /// Bounds what goes into the log of what it says to nobody.
     said: Mutex<Rate>,
 }
 
@@ -50,10 +50,10 @@ pub(super) enum Link {
     Http(Arc<Http>),
 }
 
-/// What a message can be about, by the way that it came.
+/// What a message can be about, depending on how it came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
-    /// Anything: it comes from a process, which says everything in one place.
+    /// Anything: a process says everything on one stream.
     Any,
     /// This request.
     Request(u64),
@@ -64,28 +64,28 @@ pub(super) enum Of {
 /// What a request is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum For {
-    /// A caller, who can be told and asked something.
+    /// A caller, who can get notifications and questions.
     Caller,
-    /// Ourselves.
+    /// The service itself.
     Us,
-    /// To be told of changes: there is no answer to wait for.
+    /// To learn of changes: there is no answer to wait for.
     News,
 }
 
 /// Why a request has no result.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The server's own word.
+    /// The server's own error.
     Server(RpcError),
-    /// An HTTP status without one.
+    /// An HTTP status without such an error.
     Status(u16),
-    /// The server has got nothing: it cannot be reached.
+    /// The server cannot be reached, and has received nothing.
     Unreached(String),
-    /// The server has ended the session before: it has done nothing.
+    /// The server had ended the session before, and has done nothing.
     Lost,
     /// The connection has ended.
     Broken(String),
-    /// What came is of no use.
+    /// What came is unusable.
     Failed(String),
 }
 
@@ -105,18 +105,18 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// The server may be gone.
+    /// Whether the server may be gone.
     pub(super) fn is_doubtful(&self) -> bool {
         matches!(self, Self::Unreached(_) | Self::Broken(_) | Self::Status(401 | 403 | 500..))
     }
 }
 
-/// What a request comes to.
+/// What becomes of a request.
 pub(super) type Answer = Result<Box<RawValue>, Refusal>;
 
 #[derive(Debug, Default)]
 struct Open {
-    /// By our id, which is the token of its progress as well.
+    /// By our id, which is also the progress token.
     requests: HashMap<u64, Pending>,
     /// The server is gone.
     over: bool,
@@ -126,8 +126,8 @@ struct Open {
 struct Pending {
     since: Instant,
     made_for: For,
-    /// `None` if it was given up. It stays for as long as a call may take, and its place for a while: the server may work on it, and
-    /// what is said without a name may be about it still.
+    /// `None` if it was given up. The entry stays for as long as a call may take, and its place for a while: the server may still work on
+    /// it, and messages that name no request may be about it.
     waiting: Option<Waiting>,
     given_up: Option<Instant>,
     /// Its caller's place among the calls of the backend.
@@ -143,11 +143,11 @@ struct Waiting {
 /// How long the server has owed a sign of life.
 #[derive(Debug, Default)]
 struct Silence {
-    /// Something was asked of it then, and nothing was heard since.
+    /// When something was asked, with nothing heard since.
     since: Option<Instant>,
-    /// It was asked for a sign of life since then.
+    /// Whether it was asked for a sign of life since then.
     asked: bool,
-    /// Questions that callers are thinking about: the server waits, and owes nothing.
+    /// How many questions callers are thinking about: the server waits, and owes nothing.
     questions: usize,
 }
 
@@ -166,7 +166,7 @@ pub(super) enum Look {
     Hangs,
 }
 
-/// What comes before the answer.
+/// What a server sends before the answer.
 #[derive(Debug)]
 pub(super) enum Event {
     Progress { done: f64, total: Option<f64>, message: Option<String> },
@@ -181,21 +181,21 @@ pub(super) struct Exchange {
     pub(super) id: u64,
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) outcome: oneshot::Receiver<Answer>,
-    /// Whose credentials go with it.
+    /// The caller whose credentials go with it.
     caller: Option<Caller>,
-    /// The server has it, or is about to read it.
+    /// Whether the server has it, or is about to read it.
     is_sent: Arc<AtomicBool>,
-    /// What waits for an answer of its own, over HTTP.
+    /// Over HTTP, the task that waits for the answer.
     task: Option<JoinHandle<()>>,
 }
 
-/// How many events of one request wait for its caller ...
+/// How many events of one request may wait for its caller ...
 const EVENTS: usize = 64;
-/// ... each of so many bytes at most: what is longer is left out.
+/// ... each of this many bytes at most: longer ones are dropped.
 const EVENT_BYTES: usize = 16 * 1024;
-/// How many characters of a server's own words are told of an error.
+/// How many characters of a server's error message are shown.
 const SHOWN: usize = 200;
-/// How long a server may say nothing before it is asked for a sign of life, at most.
+/// How long a server may be silent before it is asked for a sign of life, at most.
 const IDLE: Duration = Duration::from_secs(15);
 
 #[derive(Deserialize)]
@@ -208,13 +208,13 @@ struct Progress {
 }
 
 impl Conversation {
-    /// With a process, which reads what comes out of the channel.
+    /// A conversation with a process, which reads what comes out of the channel.
     pub(super) fn of_process(name: &str) -> (Arc<Self>, mpsc::Receiver<Vec<u8>>) {
         let (out, lines) = mpsc::channel(talk::WRITES);
         (Self::new(name, Link::Lines(out)), lines)
     }
 
-    /// With a server at an address.
+    /// A conversation with a server at an address.
     pub(super) fn over_http(name: &str, address: &Address) -> Arc<Self> {
         Self::new(name, Link::Http(Arc::new(Http::new(address))))
     }
@@ -224,8 +224,8 @@ impl Conversation {
             name: name.to_owned(),
             link,
             open: Mutex::default(),
-            // A server without sessions may take what another replica, or an earlier conversation, cancels for ours. Below 2^52, so that
-            // every id is a whole number to servers that have no others than floating-point ones.
+            // Random, because a server without sessions may take what another replica, or an earlier conversation, cancels for ours. Below
+            // 2^52, so that every id is an integer even for servers that only have floating-point numbers.
             next: AtomicU64::new(RandomState::new().hash_one(()) >> 12),
             silence: Arc::default(),
             unsure: Notify::new(),
@@ -245,7 +245,7 @@ impl Conversation {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new request, not yet sent, for a caller who has this place. `None` if the server is gone.
+    /// Opens a request, not yet sent, for a caller with this place. `None` if the server is gone.
     pub(super) fn begin(self: &Arc<Self>, made_for: For, of: Option<(&Caller, &Arc<Turn>)>) -> Option<Exchange> {
         let ((tell, events), (end, outcome)) = (mpsc::channel(EVENTS), oneshot::channel());
         let id = self.id();
@@ -272,10 +272,10 @@ impl Conversation {
         })
     }
 
-    /// Has a message written that has no answer, when the server has read what is ahead of it.
+    /// Sends a message that has no answer, once the server has read what is ahead of it.
     ///
     /// # Errors
-    /// It cannot be, or the server does not take it; why.
+    /// It cannot be sent, or the server does not accept it; says why.
     pub(super) async fn write(&self, message: Vec<u8>, caller: Option<&Caller>) -> Result<(), String> {
         match &self.link {
             Link::Lines(out) => out.send(message).await.map_err(|_| "it has ended".to_owned()),
@@ -290,7 +290,7 @@ impl Conversation {
         }
     }
 
-    /// Completes when something has gone wrong: is the server there?
+    /// Completes when something has gone wrong, and it is doubtful whether the server is available.
     pub(super) async fn doubt(&self) {
         match &self.link {
             Link::Lines(_) => std::future::pending().await,
@@ -306,18 +306,18 @@ impl Conversation {
         }
     }
 
-    /// Whether it has.
+    /// Whether the server has ended the session.
     pub(super) fn was_lost(&self) -> bool {
         self.http().is_some_and(|http| http.was_lost())
     }
 
-    /// The server's tools are others now, or may be.
+    /// Records that the server's tools have changed, or may have.
     pub(super) fn change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         self.unsure.notify_one();
     }
 
-    /// How often they have become others: a listing that was asked for later has all of that.
+    /// How often they have changed. A listing that is requested later includes all these changes.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -327,7 +327,7 @@ impl Conversation {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether a caller waits for something that may come still.
+    /// Whether a caller waits for something that may still come.
     pub(super) fn is_in_use(&self) -> bool {
         self.open().requests.values().any(|one| one.waiting.is_some() && one.made_for == For::Caller)
     }
@@ -337,21 +337,21 @@ impl Conversation {
         self.open().requests.contains_key(&id)
     }
 
-    /// A request has come to nothing.
+    /// Ends a request without a result.
     pub(super) fn refuse(&self, id: u64, refusal: Refusal) {
         if !matches!(refusal, Refusal::Lost) && !refusal.is_doubtful() {
-            // Whatever it has said, it is there.
+            // Whatever it has said, it is available.
             self.heard();
         }
         let pending = self.open().requests.remove(&id);
         if let Some(waiting) = pending.and_then(|pending| pending.waiting) {
-            // It may be given up just now.
+            // The request may be given up just now.
             drop(waiting.outcome.send(Err(refusal)));
         }
     }
 
-    /// Ends the session, and all requests: but those that were made in one that the server has ended are answered on connections of
-    /// their own still.
+    /// Ends the session and all its requests. If the server has ended the session, its requests may still be answered on connections of
+    /// their own.
     pub(super) async fn close(&self) {
         if self.was_lost() {
             self.open().over = true;
@@ -368,8 +368,8 @@ impl Conversation {
         (silence.since, silence.asked) = (None, false);
     }
 
-    /// Whether the server is still there, to be asked several times within `patience`, which is how long it may say nothing to
-    /// all that it was asked. Callers' deadlines do not matter here, and neither does how long callers think.
+    /// Whether the server still responds; to be called several times within `patience`, which is how long it may be silent on everything
+    /// that it was asked. Callers' deadlines do not matter here, nor does how long callers think.
     pub(super) fn look(&self, patience: Duration) -> Look {
         let is_waited_for = {
             let mut open = self.open();
@@ -380,7 +380,7 @@ impl Conversation {
                 }
             }
             let mut pending = open.requests.values();
-            // Of a process one is told when it ends.
+            // The end of a process shows by itself; that of a server at an address does not.
             self.http().is_some() || pending.any(|one| one.waiting.is_some() && one.made_for != For::News)
         };
         let mut silence = lock(&self.silence);
@@ -399,14 +399,14 @@ impl Conversation {
         }
     }
 
-    /// Talks until the process ends or must be ended; why.
+    /// Runs the conversation until the process ends or must be ended; returns why.
     pub(super) async fn run(
         &self,
         messages: mpsc::Receiver<Vec<u8>>,
         stdin: impl AsyncWrite + Unpin,
         stdout: impl AsyncRead + Unpin,
     ) -> String {
-        // Also when this is dropped, since then the process has ended.
+        // Also when this future is dropped, since the process has ended then.
         let _over = Over(self);
         tokio::select! {
             reason = talk::write(messages, stdin) => reason,
@@ -414,7 +414,7 @@ impl Conversation {
         }
     }
 
-    /// One message of the server; what is wrong with it, if it was of no use.
+    /// Takes one message of the server; an error says why it is useless.
     pub(super) fn take(&self, message: &[u8], of: Of) -> Result<(), &'static str> {
         let limits = Limits::default();
         let answered = |response: Response| {
@@ -423,7 +423,7 @@ impl Conversation {
         };
         match Responses::parse(message, &limits) {
             Ok(Responses::Single(response)) => return answered(response),
-            // Revision 2025-03-26 has them.
+            // Revision 2025-03-26 has batches.
             Ok(Responses::Batch(all)) => return all.into_iter().try_for_each(answered),
             Err(error) => {
                 if let Some(id) = answers(message) {
@@ -447,7 +447,7 @@ impl Conversation {
         let pending = pending.ok_or("an answer to what was not asked")?;
         self.heard();
         if let Some(waiting) = pending.waiting {
-            // It may be given up just now.
+            // The request may be given up just now.
             drop(waiting.outcome.send(answer));
         }
         Ok(())
@@ -460,7 +460,7 @@ impl Conversation {
                 let progress: Progress = serde_json::from_str(text).map_err(|_| "progress that cannot be read")?;
                 let Progress { progress_token, progress: done, total, message } = progress;
                 let message = message.map(|message| message.chars().take(1_000).collect());
-                // What comes for a request that is over is late, and no fault.
+                // Progress of a request that is over is late, not wrong.
                 let open = self.open();
                 let named = of == Of::Any || of == Of::Request(progress_token);
                 if let Some(pending) = open.requests.get(&progress_token).filter(|_| named) {
@@ -480,13 +480,13 @@ impl Conversation {
                 }
             }
             "notifications/tools/list_changed" => self.change(),
-            // Nothing that we have asked for.
+            // We have asked for nothing else.
             _ => {}
         }
         Ok(())
     }
 
-    /// The server asks something.
+    /// Takes a request of the server.
     fn asked(&self, request: Request, id: Id, of: Of) -> Result<(), &'static str> {
         let refused = match request.method.as_str() {
             "ping" => {
@@ -514,9 +514,9 @@ impl Conversation {
 }
 
 impl Open {
-    /// Whose a message is that names no request: of the one that it came for. A process does not say that: there it is of the call
-    /// under way, if it is the only one. One that was given up counts: it may be worked on still, and what is said of it is nobody
-    /// else's.
+    /// The call that a message belongs to if it names none. Over HTTP, that is the request for which it came; from a process, the call
+    /// under way, if it is the only one. A call that was given up counts: the server may still work on it, and what it says about it
+    /// belongs to nobody else.
     fn caller(&self, of: Of) -> Option<&Waiting> {
         let mut calls = self
             .requests
@@ -526,7 +526,8 @@ impl Open {
         first.filter(|_| calls.next().is_none())
     }
 
-    /// Nobody waits for this request any more; what it was made for, unless it has been answered. It stays if the server may work on it.
+    /// Marks a request as given up. Returns what it was made for, unless it has been answered. The entry stays if the server may work on
+    /// it.
     fn abandon(&mut self, id: u64, stays: bool) -> Option<For> {
         if !stays {
             return self.requests.remove(&id).map(|pending| pending.made_for);
@@ -548,7 +549,7 @@ impl Drop for Thinking {
     fn drop(&mut self) {
         let mut silence = lock(&self.0);
         silence.questions -= 1;
-        // What it has waited for is not held against it.
+        // The time that it has waited does not count as silence.
         (silence.since, silence.asked) = (None, false);
     }
 }
@@ -558,7 +559,7 @@ fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Exchange {
-    /// Sends the request, with these header fields over HTTP.
+    /// Sends the request; over HTTP, with these header fields.
     pub(super) async fn send(&mut self, body: Vec<u8>, headers: HeaderMap) {
         match &self.conversation.link {
             Link::Lines(_) => {
@@ -572,17 +573,17 @@ impl Exchange {
         }
     }
 
-    /// Opens a stream of what the server says unasked.
+    /// Opens a stream for what the server says unasked.
     pub(super) fn listen(&mut self) {
         if let Link::Http(http) = &self.conversation.link {
             self.task = Some(http.listen(&self.conversation, self.id));
         }
     }
 
-    /// Answers a question that has come for the request.
+    /// Answers a question that came for this request.
     ///
     /// # Errors
-    /// The server has not taken the answer; why.
+    /// The server has not accepted the answer; says why.
     pub(super) async fn reply(&self, message: Vec<u8>) -> Result<(), String> {
         self.conversation.write(message, self.caller.as_ref()).await
     }
@@ -592,13 +593,14 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         let (id, is_over_http) = (self.id, self.conversation.http().is_some());
         let is_sent = self.is_sent.load(Ordering::Acquire);
-        // MCP 2026-07-28, cancellation: over HTTP the end of the connection says it, and the server works on nothing without one.
+        // MCP 2026-07-28, cancellation: over HTTP, closing the connection is the signal, and a server works on nothing without a
+        // connection.
         let is_ended = self.conversation.http().is_some_and(|http| !http.is_legacy());
         let (made_for, is_over) = {
             let mut open = self.conversation.open();
             (open.abandon(id, is_sent && !is_ended), open.over)
         };
-        // Once it is answered, the task is about to end.
+        // The task of an answered request is about to end.
         if let (Some(task), true) = (&self.task, made_for.is_some() || is_over) {
             task.abort();
         }
@@ -619,7 +621,7 @@ impl Drop for Over<'_> {
     fn drop(&mut self) {
         let mut open = self.0.open();
         open.over = true;
-        // Whoever waits for their outcomes is told by that.
+        // Dropping the senders tells whoever waits for the outcomes.
         open.requests.clear();
     }
 }

@@ -1,5 +1,5 @@
-//! A request to a server for a caller: what comes on the way goes to the caller, and the answer ends it.
-//! Never tells a server who did not ask for it more than its request, and never answers a question for the caller.
+//! A request to a server for a caller: what comes before the answer goes to the caller, and the answer ends it.
+//! Never tells a server more than the request unless the configuration says so, and never answers a question in the caller's place.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use super::session::{About, Era, Members, Session, gone, insert};
 use crate::backend::Call;
 use crate::schema::{Schema, Unfit};
 
-/// How often a server may want more input for one call (MCP 2026-07-28, multi round-trip requests).
+/// How often a server may require more input for one call (MCP 2026-07-28, multi round-trip requests).
 const ROUNDS: usize = 8;
-/// What a tool failed with, as it says itself.
+/// The error code of a tool that says that it has failed.
 pub(super) const TOOL_ERROR: i32 = 1;
-/// The longest text of a server that becomes the message of an error, in characters.
+/// The longest error message that is taken from a server, in characters.
 const MESSAGE: usize = 1_000;
 
-/// The answer of a server that wants more input first.
+/// The answer of a server that requires more input first.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Wanted<'a> {
@@ -46,11 +46,11 @@ struct Kind {
     result_type: Option<String>,
 }
 
-/// A request without a result.
+/// How a request ends without a result.
 #[derive(Debug)]
 pub(super) enum End {
     Error(RpcError),
-    /// The server has ended the session before, and done nothing.
+    /// The server had ended the session before, and has done nothing.
     Lost,
 }
 
@@ -60,7 +60,7 @@ impl From<RpcError> for End {
     }
 }
 
-/// Makes a request for a caller, to its end. Ahead of each round but the first, `may_go_on` is asked.
+/// Makes a request for a caller, to its end. Asks `may_go_on` before each round but the first.
 pub(super) async fn make(
     session: &Session,
     Call { ctx, turn, .. }: &Call,
@@ -100,7 +100,7 @@ pub(super) async fn make(
     Err(RpcError::internal(format!("the server wanted more input after {ROUNDS} rounds")).into())
 }
 
-/// Waits for the answer; what comes before it goes to the caller.
+/// Waits for the answer, and passes what comes before it to the caller.
 async fn answer(exchange: &mut Exchange, ctx: &Ctx) -> Result<Box<RawValue>, End> {
     let outcome = loop {
         tokio::select! {
@@ -109,7 +109,7 @@ async fn answer(exchange: &mut Exchange, ctx: &Ctx) -> Result<Box<RawValue>, End
             ended = &mut exchange.outcome => break ended,
         }
     };
-    // What came before the answer goes before it.
+    // Everything that came before the answer goes first.
     while let Ok(event) = exchange.events.try_recv() {
         forward(exchange, ctx, event).await?;
     }
@@ -130,14 +130,14 @@ async fn forward(exchange: &Exchange, ctx: &Ctx, event: Event) -> Result<(), Rpc
             let answer = ask(ctx, "elicitation/create", &params).await;
             let taken = exchange.reply(Response::new(id, Ok(answer)).to_bytes()).await;
             drop(thinking);
-            // It would wait for the answer for ever.
+            // The server would wait for the answer forever.
             taken.map_err(|reason| RpcError::dependency(format!("the answer to its question: {reason}")))?;
         }
     }
     Ok(())
 }
 
-/// What the caller says to a question; a caller that cannot be asked, or does not know the question, cancels it.
+/// The caller's answer to a question. It is `cancel` if the caller cannot be asked or does not know the question.
 async fn ask(ctx: &Ctx, method: &str, params: &RawValue) -> Box<RawValue> {
     #[derive(Deserialize)]
     struct Answer {
@@ -149,13 +149,13 @@ async fn ask(ctx: &Ctx, method: &str, params: &RawValue) -> Box<RawValue> {
     answer.unwrap_or_else(|| to_raw_value(&serde_json::json!({ "action": "cancel" })).unwrap_or_default())
 }
 
-/// The members of the next round.
+/// The members that the next round adds.
 async fn input(ctx: &Ctx, result: &RawValue) -> Result<Members, RpcError> {
     let unreadable = |error: serde_json::Error| RpcError::internal(format!("what the server wants to know: {error}"));
     let wanted: Wanted<'_> = serde_json::from_str(result.get()).map_err(unreadable)?;
     let mut answers = Members::new();
     for (name, question) in wanted.input_requests {
-        // MCP 2026-07-28, MRTR: a server asks for nothing whose capability was not declared.
+        // MCP 2026-07-28, MRTR: a server must not ask for anything whose capability was not declared.
         if question.method != "elicitation/create" {
             return Err(RpcError::internal(format!("the server wants `{}`", question.method.escape_debug())));
         }
@@ -172,13 +172,12 @@ async fn input(ctx: &Ctx, result: &RawValue) -> Result<Members, RpcError> {
     Ok(more)
 }
 
-/// An error of the server, as the caller may see it: codes that speak for JSON-RPC itself are the server's word only where
-/// they are about the parameters.
+/// A server's error, as the caller may see it. Of the codes that JSON-RPC reserves, only those about the parameters are passed on.
 fn of_server(error: RpcError) -> RpcError {
     let message: String = error.message().chars().take(MESSAGE).collect();
     match error.code() {
         code::INVALID_PARAMS => RpcError::invalid_params(message),
-        // MCP up to 2025-11-25: a resource that is not there.
+        // MCP up to 2025-11-25: the resource does not exist.
         -32002 => RpcError::invalid_params(message),
         -32768..=-32000 => RpcError::internal(error),
         code => {
@@ -192,7 +191,7 @@ fn of_server(error: RpcError) -> RpcError {
     }
 }
 
-/// The answer of a tool.
+/// The result of a tool.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ToolResult<'a> {
@@ -217,8 +216,8 @@ struct Block {
     text: Option<String>,
 }
 
-/// The result of a tool as the result of a call: what the tool's `outputSchema` describes, if it has one, else its content.
-/// It is checked when it is the `turn` of that.
+/// The result of a tool as the result of a call: what the tool's `outputSchema` describes, if it has one, otherwise its content. A long
+/// check waits for its `turn`.
 pub(super) async fn of_tool(
     result: &RawValue,
     schema: Option<&Schema>,

@@ -1,5 +1,5 @@
-//! What a tool wants to have in the head of its requests, over HTTP (MCP 2026-07-28, `x-mcp-header`).
-//! Never lets an argument become anything but the value of its field.
+//! The arguments that a tool wants in the head of its HTTP requests (MCP 2026-07-28, `x-mcp-header`).
+//! Never lets an argument become anything but the value of its header field.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,17 +8,17 @@ use sealwire::RpcError;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Which arguments, by the names that lead to them, and in which fields.
+/// The mirrored arguments, by the names that lead to each, and their header fields.
 pub(super) type Mirrored = Vec<(Vec<String>, HeaderName)>;
 
 const KEYWORD: &str = "x-mcp-header";
-/// The largest integer that every reader of JSON has exactly.
+/// The largest integer that every JSON reader represents exactly.
 const SAFE: i64 = (1 << 53) - 1;
 
 /// What the schema of a tool's arguments asks for.
 ///
 /// # Errors
-/// It asks for what cannot be: such a tool is not to be used.
+/// It asks for something impossible; such a tool must not be used.
 pub(super) fn mirrored(schema: &Value) -> Result<Mirrored, String> {
     let mut found = Mirrored::new();
     walk(schema, &mut Vec::new(), true, &mut found)?;
@@ -48,7 +48,7 @@ fn walk(schema: &Value, path: &mut Vec<String>, is_reached: bool, found: &mut Mi
     }
     for (keyword, below) in members {
         match (keyword.as_str(), below) {
-            // Values, and no schemas.
+            // Values, not schemas.
             (KEYWORD | "default" | "const" | "enum" | "examples", _) => {}
             ("properties", Value::Object(properties)) => {
                 for (name, property) in properties {
@@ -63,7 +63,7 @@ fn walk(schema: &Value, path: &mut Vec<String>, is_reached: bool, found: &mut Mi
     Ok(())
 }
 
-/// The fields for these arguments; what is not there or null has none.
+/// The fields for these arguments. An argument that is missing or null has none.
 pub(super) fn fields(mirrored: &Mirrored, arguments: &RawValue) -> Result<HeaderMap, RpcError> {
     let mut fields = HeaderMap::new();
     if mirrored.is_empty() {
@@ -86,15 +86,15 @@ pub(super) fn fields(mirrored: &Mirrored, arguments: &RawValue) -> Result<Header
     Ok(fields)
 }
 
-/// How many bytes a field with a caller's text may have, ...
+/// The most bytes of a field with a caller's text ...
 const FIELD: usize = 4 * 1024;
-/// ... and all of them together with their names: many a server takes 8 KiB of a head.
+/// ... and of all fields with their names: many servers accept a head of 8 KiB.
 const FIELDS: usize = 8 * 1024;
 
-/// Whether these fields, which callers have a part in, are no more than a server can be asked to take.
+/// Checks that these fields, which callers can influence, are no more than a server can be expected to accept.
 ///
 /// # Errors
-/// For the caller, which of them has too much.
+/// Tells the caller which field is too large.
 pub(super) fn bounded(fields: &HeaderMap) -> Result<(), RpcError> {
     let mut bytes = 0;
     for (name, value) in fields {
@@ -114,13 +114,13 @@ fn integer(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_f64().and_then(whole))
 }
 
-/// A text as the value of a field: as it is, or in Base64 where that would not arrive as it was, or be taken for such.
+/// A text as the value of a field: unchanged, or in Base64 if it would not arrive unchanged or would be taken for Base64.
 pub(super) fn encoded(text: &str) -> HeaderValue {
     let is_plain = text.trim() == text && text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    // However it is written: not every reader knows the one way.
+    // In upper or lower case: readers may accept both.
     let is_plain = is_plain && !(text.to_ascii_lowercase().starts_with("=?base64?") && text.ends_with("?="));
     let written = if is_plain { text.to_owned() } else { format!("=?base64?{}?=", STANDARD.encode(text)) };
-    // Both have nothing but visible ASCII and blanks.
+    // Both consist of visible ASCII and blanks.
     HeaderValue::from_str(&written).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    // MCP 2026-07-28, Streamable HTTP, \"Value Encoding\".
+    // MCP 2026-07-28, Streamable HTTP, "Value Encoding".
     #[test]
     fn values_are_encoded_as_the_specification_shows() {
         for (text, written) in [
@@ -160,7 +160,7 @@ mod tests {
         // Names count as well.
         assert_eq!((of(&[FIELD, FIELD - 22]), of(&[FIELD, FIELD - 21])), (Ok(()), Err(-32602)));
         assert_eq!(of(&[0; 1_000]), Err(-32602));
-        // As it is sent, and not as it came.
+        // Measured as it is sent, not as it came.
         assert_eq!(
             bounded(&HeaderMap::from_iter([("mcp-name".parse().unwrap(), encoded(&"ü".repeat(1_600)))]))
                 .unwrap_err()

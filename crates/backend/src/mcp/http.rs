@@ -1,5 +1,5 @@
-//! A server at an address: each message is a request of its own, and what comes back for it is about nothing else.
-//! Never takes what came for one request for another, and never waits for an answer without somebody who wants it.
+//! A server at an address: each message is an HTTP request of its own, and what comes back for it is about nothing else.
+//! Never takes what came for one request for the answer to another, and never waits for an answer that nobody wants.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -18,22 +18,22 @@ use super::conversation::{Conversation, Of, Refusal};
 use crate::config::Address;
 use crate::web::{Reply, Request, Web, WebError};
 
-/// How messages reach one server, in one session of the earlier revisions if it has them.
+/// Carries messages to one server, in one session of the earlier revisions if the server keeps sessions.
 #[derive(Debug)]
 pub(super) struct Http {
     web: Arc<Web>,
-    /// Callers have credentials of their own.
+    /// Whether callers have credentials of their own.
     of_callers: bool,
-    /// What the server has given with its answer to `initialize`.
+    /// The session id that came with the answer to `initialize`.
     given: Mutex<Option<HeaderValue>>,
     agreed: OnceLock<Agreed>,
-    /// Something has gone wrong: is the server there?
+    /// Notified when something has gone wrong, and it is doubtful whether the server is available.
     pub(super) doubt: Notify,
-    /// The server has ended the session.
+    /// Whether the server has ended the session.
     lost: watch::Sender<bool>,
-    /// Messages that nobody waits for.
+    /// Permits for messages that nobody waits for.
     told: Arc<Semaphore>,
-    /// Connections of messages that have no answer.
+    /// Permits for connections of messages that have no answer.
     aside: Arc<Semaphore>,
 }
 
@@ -46,21 +46,21 @@ struct Agreed {
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(super) const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-/// The longest name of a session.
+/// The longest session id, in bytes.
 const SESSION_BYTES: usize = 1024;
-/// How long what nobody waits for may take.
+/// How long a message that has no answer may take, or a `ping` about the session.
 const TELL: Duration = Duration::from_secs(10);
-/// How long the farewell may take.
+/// How long ending the session may take.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How many messages that nobody waits for are on their way; further ones are left out.
+/// How many messages that nobody waits for may be on their way; further ones are dropped.
 const TOLD: usize = 32;
-/// Connections of messages that have no answer, beside those of calls: a server that leaves them unanswered holds up no call.
+/// Connections for messages that have no answer, besides those of calls: a server that leaves them waiting holds up no call.
 const ASIDE: usize = 8;
-/// How long the end of a stream may take after its answer: then its connection can be used again.
+/// How long a stream may take to end after its answer, so that its connection can be reused.
 const REST: Duration = Duration::from_millis(100);
-/// How many events without any use, one after the other, a stream may have.
+/// How many useless events in a row a stream may have.
 const USELESS: u32 = 1000;
-/// MCP 2026-07-28: the head of a request does not fit its body.
+/// MCP 2026-07-28: the head of a request does not match its body.
 const HEADER_MISMATCH: i32 = -32020;
 
 impl Http {
@@ -72,10 +72,10 @@ impl Http {
         Self { web, of_callers, given, agreed, doubt, lost, told, aside }
     }
 
-    /// The handshake has settled this.
+    /// Records what the handshake has settled.
     ///
     /// # Errors
-    /// It keeps sessions, which the credentials of callers cannot share.
+    /// The server keeps sessions, which callers with credentials of their own cannot share.
     pub(super) fn agree(&self, version: &'static str) -> Result<(), String> {
         let session = self.given.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if session.is_some() && self.of_callers {
@@ -85,12 +85,12 @@ impl Http {
                     .to_owned(),
             );
         }
-        // Once for each conversation.
+        // Once per conversation.
         drop(self.agreed.set(Agreed { version: HeaderValue::from_static(version), session }));
         Ok(())
     }
 
-    /// The handshake was made: 2026-07-28 has none.
+    /// Whether there was a handshake, which 2026-07-28 does not have.
     pub(super) fn is_legacy(&self) -> bool {
         self.agreed.get().is_some()
     }
@@ -135,12 +135,12 @@ impl Http {
         let reply = sent.map_err(|_| format!("not taken within {} s", TELL.as_secs()))?;
         let reply = reply.map_err(|error| error.to_string())?;
         let status = reply.status();
-        // Read to its end, its connection can be used again.
+        // Read to its end, so that the connection can be reused.
         drop(tokio::time::timeout(REST, reply.text()).await);
         if status.is_success() { Ok(()) } else { Err(Refusal::Status(status.as_u16()).to_string()) }
     }
 
-    /// The same, with nobody waiting. Left out where many are on their way.
+    /// The same, without waiting. The message is dropped if too many are on their way.
     pub(super) fn offer(self: &Arc<Self>, body: Vec<u8>, caller: Option<Caller>) {
         if let Ok(place) = Arc::clone(&self.told).try_acquire_owned() {
             let http = Arc::clone(self);
@@ -160,8 +160,8 @@ impl Http {
         }
     }
 
-    /// Sends a request, and hands the conversation what comes for it. Ended, it closes the connection. `is_sent` becomes true when the
-    /// server may have got some of it.
+    /// Sends a request, and hands what comes for it to the conversation. Aborting the task closes the connection. `is_sent` becomes true
+    /// when the server may have received some of it.
     pub(super) fn ask(
         self: &Arc<Self>,
         conversation: &Arc<Conversation>,
@@ -188,7 +188,7 @@ impl Http {
         })
     }
 
-    /// Opens a stream of what the server says unasked, if it has one.
+    /// Opens a stream for what the server says unasked, if it has one.
     pub(super) fn listen(self: &Arc<Self>, conversation: &Arc<Conversation>, id: u64) -> JoinHandle<()> {
         let (http, conversation) = (Arc::clone(self), Arc::clone(conversation));
         tokio::spawn(async move {
@@ -200,7 +200,7 @@ impl Http {
                 }
                 Ok(reply) => {
                     if reply.status() == StatusCode::NOT_FOUND {
-                        // There is no such stream, or no such session any more.
+                        // There is no such stream, or the session is gone.
                         http.doubt.notify_one();
                     }
                     Some(http.status(&conversation, reply).await)
@@ -221,12 +221,12 @@ impl Http {
         }
     }
 
-    /// What a 404 in a session means, and whether the session has ended: many a server says it of other things too.
+    /// What a 404 in a session means, and whether the session has ended: many servers use 404 for other things, too.
     async fn not_found(&self, conversation: &Conversation, id: u64, reply: Reply) -> (Refusal, bool) {
         let text = reply.text().await.unwrap_or_default();
         let has_ended = self.was_lost() || self.has_ended(conversation).await;
         match error_of(&text) {
-            // What names the request is the answer to it.
+            // An error with the request's id is the answer to it.
             Some((error, of)) if of == Some(id) => (Refusal::Server(error), has_ended),
             _ if has_ended => (Refusal::Lost, true),
             Some((error, _)) => (Refusal::Server(error), false),
@@ -234,7 +234,7 @@ impl Http {
         }
     }
 
-    /// Whether the server does not find the session, or does not know `ping`, either.
+    /// Whether a `ping` gets a 404 as well, and not because the server does not know `ping`.
     async fn has_ended(&self, conversation: &Conversation) -> bool {
         let ping = format!(r#"{{"jsonrpc":"2.0","id":{},"method":"ping"}}"#, conversation.id());
         let request = self.post(ping.into_bytes(), HeaderMap::new());
@@ -275,7 +275,7 @@ impl Http {
         }
     }
 
-    /// What a status says, with the error of the protocol that may come with it.
+    /// What a status means, with the protocol error that may come with it.
     async fn status(&self, conversation: &Conversation, reply: Reply) -> Refusal {
         let status = reply.status();
         if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
@@ -284,7 +284,7 @@ impl Http {
             && let Some((error, _)) = error_of(&text)
         {
             if error.code() == HEADER_MISMATCH {
-                // MCP 2026-07-28, Streamable HTTP: what the head must have may be something else now.
+                // MCP 2026-07-28, Streamable HTTP: the tools may now require other fields in the head.
                 conversation.unsure.notify_one();
             }
             return Refusal::Server(error);
@@ -293,11 +293,11 @@ impl Http {
     }
 }
 
-/// Hands the conversation the messages of a stream, until its answer has come.
+/// Hands the messages of a stream to the conversation, until the answer has come.
 async fn stream(conversation: &Conversation, of: Of, id: u64, reply: Reply) -> Result<(), Refusal> {
     let (mut events, mut useless) = (reply.events(), 0);
     while let Some(event) = events.next().await.map_err(of_web)? {
-        // Some servers begin with an event that has an id alone.
+        // Some servers begin with an event that has only an id.
         let is_message = matches!(event.kind.as_str(), "" | "message") && !event.data.is_empty();
         match is_message.then(|| conversation.take(event.data.as_bytes(), of)) {
             Some(Ok(())) => useless = 0,
@@ -322,7 +322,7 @@ fn of_web(error: WebError) -> Refusal {
     }
 }
 
-/// The error in the body of a refusal, whatever id that has: it can be about nothing but what was asked.
+/// The error in the body of a refusal, whatever its id: it can only be about what was asked.
 fn error_of(text: &str) -> Option<(sealwire::RpcError, Option<u64>)> {
     #[derive(Deserialize)]
     struct Refused<'a> {

@@ -1,5 +1,5 @@
-//! What a server says that it can do: `tools/list`, page by page, within bounds.
-//! Never takes two tools of one name: neither could be told from the other.
+//! What a server says it can do: reads `tools/list`, page by page, within bounds.
+//! Never accepts two tools of one name: they could not be told apart.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +16,15 @@ use crate::schema::{Schema, SchemaError, apart};
 /// A tool as its server describes it.
 #[derive(Debug, Clone)]
 pub struct Definition {
-    /// What the server calls it.
+    /// The server's name for it.
     pub name: String,
     /// What it does, in the server's words.
     pub description: Option<String>,
-    /// The whole of it, for the lock, or why it can have no digest.
+    /// The whole definition for the lock file, or why it has no digest.
     pub pin: Result<Pin, String>,
-    /// What calls are judged by, or why that is not possible.
+    /// What calls are checked against, or why there can be no calls.
     pub(super) usable: Result<Schemas, String>,
-    /// Whether its schemas can be compiled, or why not, if that was tried.
+    /// Whether its schemas can be compiled, if that was tried.
     pub(super) tried: Option<Result<(), String>>,
 }
 
@@ -34,7 +34,7 @@ impl Definition {
         self.pin.as_ref().err().or(self.usable.as_ref().err()).map(String::as_str)
     }
 
-    /// Finds what is seen only when its schemas are compiled, which is not done for what is only listed.
+    /// Finds faults that show only when its schemas are compiled, which is not done for tools that are merely listed.
     pub(crate) fn try_out(&mut self) {
         if let Ok(schemas) = &self.usable {
             let found = schemas.try_out().map_err(|fault| fault.to_string());
@@ -42,7 +42,7 @@ impl Definition {
         }
     }
 
-    /// Takes what became of trying it out.
+    /// Records the result of trying it out.
     pub(super) fn found(&mut self, found: Result<(), String>) {
         if let Err(fault) = &found {
             self.usable = Err(fault.clone());
@@ -50,8 +50,8 @@ impl Definition {
         self.tried = Some(found);
     }
 
-    /// What callers are told of it: its schemas, and what a door to MCP hands on as it is; `None` if it cannot be used. It is made when
-    /// somebody asks: as values, schemas take several times the memory of their texts.
+    /// What callers are told of it: its schemas, and what an MCP door passes on unchanged; `None` if it cannot be used. Made on demand: as
+    /// values, schemas take several times the memory of their text.
     pub(super) fn about(&self) -> Option<Description> {
         #[derive(Deserialize)]
         struct HandedOn {
@@ -77,7 +77,7 @@ impl Definition {
         Some(if extension.is_empty() { about } else { about.extension("x-mcp", extension) })
     }
 
-    /// What the server says of its effects (`annotations`, as `destructiveHint: true`), and why it cannot be used.
+    /// What the server says of its effects (`annotations`, such as `destructiveHint: true`), and why it cannot be used.
     pub(super) fn remarks(&self) -> Vec<String> {
         let whole = self.pin.as_ref().ok().and_then(|pin| serde_json::from_str::<Value>(&pin.definition).ok());
         let annotations = whole.as_ref().and_then(|whole| whole.get("annotations")?.as_object());
@@ -93,12 +93,12 @@ impl Definition {
 pub(super) struct Schemas {
     pub(super) arguments: Schema,
     pub(super) result: Option<Schema>,
-    /// Arguments that the head of a request has as well, over HTTP.
+    /// Arguments that the head of a request repeats, over HTTP.
     pub(super) mirrored: Mirrored,
 }
 
 impl Schemas {
-    /// Whether they can be compiled; nothing of that is kept.
+    /// Checks that they can be compiled; keeps nothing.
     pub(super) fn try_out(&self) -> Result<(), SchemaFault> {
         let Self { arguments, result, .. } = self;
         arguments.try_out().map_err(|error| SchemaFault { member: "inputSchema", error })?;
@@ -119,7 +119,7 @@ pub(super) struct SchemaFault {
 const PAGES: usize = 100;
 const TOOLS: usize = 1_000;
 const BYTES: usize = 8 << 20;
-/// The longest name of a tool, in bytes; MCP advises 128 characters.
+/// The longest tool name, in bytes; MCP advises 128 characters.
 const NAME: usize = 256;
 /// The most remarks about a tool.
 const REMARKS: usize = 8;
@@ -143,7 +143,7 @@ struct Described<'a> {
     output_schema: Option<&'a RawValue>,
 }
 
-/// All tools of a server, by their names.
+/// All tools of a server, by name.
 ///
 /// # Errors
 /// Why they cannot be listed, for the log.
@@ -161,7 +161,7 @@ pub(super) async fn tools(session: &Session) -> Result<BTreeMap<String, Definiti
             return Err(too_many());
         }
         let (room, is_over_http) = (TOOLS - found.len(), session.is_over_http());
-        // It can be a megabyte of schemas.
+        // A page can be a megabyte of schemas.
         let page = apart::READING.run(move || page(&result, room, is_over_http)).await;
         let (definitions, next) = page.and_then(|page| page)?;
         for definition in definitions {
@@ -179,7 +179,7 @@ pub(super) async fn tools(session: &Session) -> Result<BTreeMap<String, Definiti
     Err(format!("it lists its tools on more than {PAGES} pages"))
 }
 
-/// The tools of a page, and where the next one begins.
+/// The tools of a page, and the cursor of the next one.
 fn page(text: &RawValue, room: usize, is_over_http: bool) -> Result<(Vec<Definition>, Option<String>), String> {
     let page: Page<'_> = serde_json::from_str(text.get()).map_err(|error| format!("`tools/list`: {error}"))?;
     if page.tools.len() > room {
@@ -193,10 +193,10 @@ fn too_many() -> String {
     format!("it lists more than {TOOLS} tools, or more than {BYTES} bytes of them")
 }
 
-/// One tool.
+/// Reads one tool.
 ///
 /// # Errors
-/// It is none, for the log.
+/// It is not a tool; says why, for the log.
 pub(super) fn read(raw: &RawValue, is_over_http: bool) -> Result<Definition, String> {
     let described: Described<'_> =
         serde_json::from_str(raw.get()).map_err(|error| format!("`tools/list`: a tool cannot be read: {error}"))?;
@@ -207,7 +207,7 @@ pub(super) fn read(raw: &RawValue, is_over_http: bool) -> Result<Definition, Str
     let result =
         described.output_schema.map(Schema::read).transpose().map_err(|error| format!("`outputSchema`: {error}"));
     let whole: Value = serde_json::from_str(raw.get()).map_err(|error| format!("`tools/list`: {error}"))?;
-    // Once it is known to be of bounded depth.
+    // Only once its depth is known to be bounded.
     let asked = |_: &Schema| {
         if is_over_http { mirrored(whole.get("inputSchema").unwrap_or(&Value::Null)) } else { Ok(Mirrored::new()) }
     };

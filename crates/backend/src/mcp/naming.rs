@@ -1,5 +1,5 @@
-//! Which methods the tools of one server are.
-//! Never gives a tool a method that is somebody else's: such a tool is unusable, and the others go on.
+//! Which methods the tools of one server become.
+//! Never gives a tool a method that belongs to somebody else: such a tool is unusable, and the others go on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,47 +11,47 @@ use super::listing::Definition;
 use crate::names::Names;
 use crate::pins::Lock;
 
-/// How the tools of a server are called.
+/// How the tools of a server are named.
 #[derive(Debug, Clone)]
 pub(crate) struct Naming {
     pub(crate) backend: String,
-    /// What the names of all its methods begin with, before a `/`.
+    /// What all its method names begin with, before a `/`.
     pub(crate) prefix: Option<String>,
-    /// Names of methods by those of tools.
+    /// Method names by tool name.
     pub(crate) aliases: BTreeMap<String, String>,
-    /// Those of all backends.
+    /// The methods of all backends.
     pub(crate) names: Arc<Names>,
 }
 
-/// Whose a method is that a tool is.
+/// The owner of a tool's method.
 pub(crate) fn owner(backend: &str, tool: &str) -> String {
     format!("the tool `{}` of backend `{backend}`", tool.escape_debug())
 }
 
 impl Naming {
-    /// What was approved has its names before anything that is only listed.
+    /// Claims the names of approved tools, before anything that is only listed.
     pub(crate) fn claim_approved(&self, lock: &Lock) {
         for (tool, _) in lock.pins(&self.backend) {
-            // It is unusable, and told as such when it is listed.
+            // The tool is unusable, and reported when it is listed.
             drop(self.claim(tool));
         }
     }
 
-    /// The method of a tool, which has it from now on.
+    /// Claims the method of a tool.
     pub(super) fn claim(&self, tool: &str) -> Result<MethodName, String> {
         let method = self.judged(tool)?;
         self.names.claim(&method, &owner(&self.backend, tool)).map_err(renamed)?;
         Ok(method)
     }
 
-    /// The method of something that the protocol has beside tools.
+    /// Claims the method of something that the protocol has besides tools.
     pub(super) fn claim_plain(&self, name: &str) -> Result<MethodName, String> {
         let method = self.method(name).map_err(|error| error.to_string())?;
         self.names.claim(&method, &format!("`{name}` of backend `{}`", self.backend))?;
         Ok(method)
     }
 
-    /// Makes those tools of a listing unusable that cannot be methods.
+    /// Makes listed tools unusable that cannot be methods.
     pub(super) fn judge(&self, listed: &mut BTreeMap<String, Definition>) {
         let mut methods = BTreeMap::new();
         for (tool, definition) in listed {

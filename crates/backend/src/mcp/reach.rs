@@ -1,5 +1,5 @@
-//! Keeps a server within reach: starts its process again, or asks again at its address.
-//! Never gives up for good, and never asks more often than its failures allow.
+//! Keeps a server within reach: restarts its process, or connects to its address again.
+//! Never gives up for good, and never tries more often than its failures allow.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::shared::Shared;
 use crate::child::{Launch, Supervisor};
 use crate::config::Address;
 
-/// How long to wait before a server is asked again that could not be: at first, twice as long each time, and at most.
+/// The pause before a server is tried again: the first, doubled each time, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// What was there for so long has earned a fresh start.
+/// A server that was available for this long gets a fresh start.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// A process, until `stopped`.
+/// Keeps a process running until `stopped`.
 pub(super) async fn process(shared: Arc<Shared>, launch: Launch, stopped: impl Future<Output = ()>) {
     let (up, down) = (Arc::clone(&shared), shared);
     let talk = move |stdin, stdout| {
@@ -40,7 +40,7 @@ pub(super) async fn process(shared: Arc<Shared>, launch: Launch, stopped: impl F
     Supervisor::new(launch).run(talk, ended, stopped).await;
 }
 
-/// A server at an address, until `stopped`.
+/// Stays in touch with a server at an address until `stopped`.
 pub(super) async fn address(shared: Arc<Shared>, server: Address, stopped: impl Future<Output = ()>) {
     tokio::pin!(stopped);
     let (mut wait, mut told) = (AGAIN.0, String::new());
@@ -51,10 +51,10 @@ pub(super) async fn address(shared: Arc<Shared>, server: Address, stopped: impl 
             () = &mut stopped => None,
             reason = shared.attend(&conversation) => Some(reason),
         };
-        // Whoever waits for its health looks at this as well.
+        // Whoever waits for the health looks at this, too.
         shared.ends.fetch_add(1, Ordering::Relaxed);
         match &reason {
-            // Where this one never came up, the next one need not either: nobody is to wait for it.
+            // If this session never came up, the next may not either, so nobody should wait for it.
             Some(reason) if !(conversation.was_lost() && shared.lost(&conversation)) => shared.down(reason.clone()),
             Some(_) | None => {}
         }

@@ -1,6 +1,6 @@
-//! A server that is there, in the era of the protocol that it speaks: 2026-07-28, where every request says all about
-//! itself, or one of the earlier revisions, which begin with a handshake.
-//! Never guesses the era: a server that answers `server/discover` as the newer revision demands is of the newer one.
+//! A server that has answered, in the era of the protocol that it speaks: 2026-07-28, where every request describes itself, or an earlier
+//! revision, which begins with a handshake.
+//! Never guesses the era: a server that answers `server/discover` as the newer revision requires is of the newer one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::conversation::{Answer, Conversation, Exchange, For, Look, Refusal};
 use super::headers::{bounded, encoded};
 use super::http::VERSION;
 
-/// Parameters of a request, each as the text that came.
+/// The params of a request, each member as the text that came.
 pub(super) type Members = BTreeMap<String, Box<RawValue>>;
 
 /// A server that has said what it is.
@@ -37,11 +37,11 @@ pub(super) enum Era {
     Legacy,
 }
 
-/// What it offers beside tools.
+/// What the server offers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Capabilities {
     pub(super) tools: bool,
-    /// It tells when they change.
+    /// Whether it announces changes of its tools.
     pub(super) tools_change: bool,
     pub(super) resources: bool,
     pub(super) prompts: bool,
@@ -51,24 +51,24 @@ impl Capabilities {
     pub(super) const ALL: Self = Self { tools: true, tools_change: true, resources: true, prompts: true };
 }
 
-/// What a request says about itself, beside its parameters.
+/// What goes with a request besides its parameters.
 #[derive(Debug)]
 pub(super) struct About<'a> {
-    /// The caller takes notifications and questions.
+    /// Whether the caller takes notifications and questions.
     pub(super) takes_frames: bool,
-    /// W3C trace context, to go on with.
+    /// The W3C trace context to continue.
     pub(super) traceparent: Option<&'a str>,
     /// Who calls.
     pub(super) caller: &'a Caller,
-    /// The place that the call has among those of the backend.
+    /// The call's place among those of the backend.
     pub(super) turn: &'a Arc<Turn>,
-    /// The server is told who calls.
+    /// Whether the server is told who calls.
     pub(super) send_caller: bool,
-    /// What the tool wants to have in the head of the request, over HTTP.
+    /// What the tool wants in the head of the request, over HTTP.
     pub(super) headers: &'a HeaderMap,
 }
 
-/// Who calls, for servers that are told. Never the token.
+/// The caller, for servers that are told who calls. Never the token.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Who<'a> {
     agent: &'a str,
@@ -76,23 +76,23 @@ struct Who<'a> {
 }
 
 const MODERN: &str = "2026-07-28";
-/// The newest first, which is the one that is offered.
+/// The newest first: it is the one that is offered.
 const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
-/// How long a server may take for `server/discover` before the handshake is tried as well: one of an earlier revision may say nothing to
-/// what it does not know, and one that is slow to start may answer still.
+/// How long a server may take for `server/discover` before the handshake is tried as well. A server of an earlier revision may not answer
+/// what it does not know, and a slow one may still answer.
 const PROBE: Duration = Duration::from_secs(10);
-/// MCP 2026-07-28: the server does not speak the version that was asked for.
+/// MCP 2026-07-28: the server does not speak the requested version.
 const UNSUPPORTED_VERSION: i32 = -32022;
-/// MCP 2026-07-28, Streamable HTTP: what the head of each request says of its body ...
+/// MCP 2026-07-28, Streamable HTTP: what the head of each request repeats of its body ...
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// ... and which requests have a name.
 const NAMED: [&str; 3] = ["tools/call", "resources/read", "prompts/get"];
-/// How often a server is looked at that may hang: at least and at most.
+/// How often to check whether a server hangs: the shortest and the longest interval.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How often a server is asked whether it is there before that is believed ...
+/// After how many failed checks in a row the service connects anew ...
 const FAILURES: u32 = 3;
-/// ... and how long after the first time; later times are further apart.
+/// ... and the pause after the first; later ones are longer.
 const AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Serialize)]
@@ -121,7 +121,7 @@ struct Implementation {
 
 const US: Implementation = Implementation { name: "sealwire", version: env!("CARGO_PKG_VERSION") };
 
-/// Questions to the caller are taken, as forms.
+/// We take questions to the caller, as forms.
 #[derive(Serialize)]
 struct ClientCapabilities {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,10 +184,10 @@ impl From<Offers> for Capabilities {
 }
 
 impl Session {
-    /// Finds out what the server speaks. `probe` is false for one that has ended when it was asked in the newer way.
+    /// Finds out which revision the server speaks. `probe` is false for a server that ended when it was asked in the newer way.
     ///
     /// # Errors
-    /// Why that is not possible, for the log.
+    /// Why that failed, for the log.
     pub(super) async fn open(conversation: Arc<Conversation>, probe: bool, patience: Duration) -> Result<Self, String> {
         let mut session = Self { conversation, era: Era::Modern, capabilities: Capabilities::default() };
         let ended = |_| "it has ended".to_owned();
@@ -214,7 +214,7 @@ impl Session {
                 biased;
                 found = answer(discovery) => Err(found),
                 settled = answer(&mut asked) => match settled {
-                    // It is of the newer revision since it has read the first question.
+                    // Having read the first question, it speaks the newer revision.
                     Err(Refusal::Server(error)) if error.code() == UNSUPPORTED_VERSION => Err(answer(discovery).await),
                     settled => Ok(settled),
                 },
@@ -244,15 +244,15 @@ impl Session {
             http.agree(version)?;
         }
         let initialized = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.to_vec();
-        // What comes of it is seen from what is asked next.
+        // What becomes of it shows in the next request.
         drop(session.conversation.write(initialized, None).await);
         Ok(session)
     }
 
-    /// Whether the server speaks the newer revision, and what it offers then.
+    /// Whether the server speaks the newer revision; if so, records what it offers.
     ///
     /// # Errors
-    /// It speaks nothing that is known, or not to us; why.
+    /// It speaks no known revision, or refuses to speak to us; says why.
     fn discovered(&mut self, answer: Answer) -> Result<bool, String> {
         let result = match answer {
             Ok(result) => result,
@@ -261,7 +261,7 @@ impl Session {
                 return Err(format!("it speaks neither {MODERN} nor an earlier revision that is known: {refusal}"));
             }
             Err(refusal @ (Refusal::Unreached(_) | Refusal::Status(401 | 403))) => return Err(refusal.to_string()),
-            // MCP 2026-07-28, stdio and Streamable HTTP: anything but a modern error means the handshake of before.
+            // MCP 2026-07-28, stdio and Streamable HTTP: anything but an error of the newer revision means the earlier handshake.
             Err(_) => return Ok(false),
         };
         let found = serde_json::from_str::<Discovered>(result.get()).ok();
@@ -288,11 +288,11 @@ impl Session {
         self.send(method, params, Some(about), For::Caller).await
     }
 
-    /// Asks to be told when the tools change, for as long as what is returned is kept. A process of an earlier revision tells
-    /// unasked, and over HTTP a server of one does where it keeps sessions.
+    /// Asks to be told when the tools change, for as long as the returned exchange is kept. A process of an earlier revision tells unasked;
+    /// over HTTP, such a server does so if it keeps sessions.
     pub(super) async fn listen(&self) -> Option<Exchange> {
         if self.era == Era::Legacy {
-            // Some tell there without having said that they would.
+            // Some announce changes without having declared it.
             self.conversation.http().filter(|http| http.has_session())?;
             let mut news = self.conversation.begin(For::News, None)?;
             news.listen();
@@ -306,8 +306,9 @@ impl Session {
         self.send("subscriptions/listen", params, None, For::News).await.ok()
     }
 
-    /// Watches for as long as it is polled, or until the server says nothing for `patience` to all that it was asked, or is not there
-    /// and nobody waits for anything of it. `tell` hears when it is not there, and why, and when it is again.
+    /// Watches the server for as long as the future is polled. Returns if the server is silent for `patience` on everything that it was
+    /// asked, or is unavailable while nobody waits for anything from it. `tell` gets the reason when it is unavailable, and `None` when it
+    /// is back.
     pub(super) async fn hangs(&self, patience: Duration, tell: impl Fn(Option<String>)) -> String {
         let mut look = tokio::time::interval((patience / 8).clamp(LOOK.0, LOOK.1));
         let (mut asked, mut failures) = (None, 0_u32);
@@ -323,7 +324,7 @@ impl Session {
                     }
                 },
                 () = self.conversation.doubt() => asked.is_none(),
-                // What is under way has connections of its own: one answer says nothing of those.
+                // Calls under way have connections of their own, about which one answer says nothing.
                 refusal = over(&mut asked) => match refusal {
                     Some(refusal) if refusal.is_doubtful() => {
                         failures += 1;
@@ -345,7 +346,7 @@ impl Session {
                 () = &mut again, if failures > 0 && asked.is_none() => true,
             };
             if is_doubtful && asked.is_none() {
-                // What every server must answer. One that reads nothing cannot even be asked.
+                // Every server must answer this. One that reads nothing cannot even be asked.
                 let method = if self.era == Era::Modern { "server/discover" } else { "ping" };
                 let sent = tokio::time::timeout(LOOK.1, self.send(method, Members::new(), None, For::Us)).await;
                 asked = sent.ok().and_then(Result::ok);
@@ -353,7 +354,7 @@ impl Session {
         }
     }
 
-    /// Asks for ourselves, and waits.
+    /// Makes a request of the service itself, and waits for its answer.
     pub(super) async fn ask(&self, method: &str, params: Members) -> Answer {
         let sent = self.send(method, params, None, For::Us).await;
         answer(&mut sent.map_err(|_| Refusal::Broken("it has ended".to_owned()))?).await
@@ -406,12 +407,12 @@ impl<'a> Who<'a> {
     }
 }
 
-/// Waits for the answer to a request that is made for ourselves.
+/// Waits for the answer to a request of the service itself.
 async fn answer(asked: &mut Exchange) -> Answer {
     (&mut asked.outcome).await.unwrap_or_else(|_| Err(Refusal::Broken("it has ended".to_owned())))
 }
 
-/// Waits for the end of a request that is made for ourselves, if there is one, and forgets it; why it has no result.
+/// Waits for the end of such a request, if there is one, and forgets it; returns why it has no result.
 pub(super) async fn over(asked: &mut Option<Exchange>) -> Option<Refusal> {
     let Some(exchange) = asked else { return std::future::pending().await };
     let answer = (&mut exchange.outcome).await;
@@ -419,19 +420,19 @@ pub(super) async fn over(asked: &mut Option<Exchange>) -> Option<Refusal> {
     answer.ok().and_then(Result::err)
 }
 
-/// What a request gets whose server is not there.
+/// The error of a request whose server is unavailable.
 pub(super) fn gone() -> RpcError {
     RpcError::dependency("the server is gone")
 }
 
 pub(super) fn insert(members: &mut Members, name: &str, value: &impl Serialize) {
-    // Our own types cannot fail.
+    // Serializing our own types cannot fail.
     if let Ok(raw) = to_raw_value(value) {
         members.insert(name.to_owned(), raw);
     }
 }
 
-/// Whether a refusal of our version names an earlier one that we speak.
+/// Whether a refusal of our version leaves open an earlier one that we speak.
 fn names_earlier(error: &RpcError) -> bool {
     #[derive(Deserialize)]
     struct Supported {

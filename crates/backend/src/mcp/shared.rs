@@ -1,5 +1,5 @@
-//! What becomes of a server: whether it is there, what its tools are, and which of them may be called.
-//! Never lets a call to a tool whose definition is not the approved one.
+//! The state of a server: whether it is available, what its tools are, and which of them may be called.
+//! Never allows a call to a tool whose definition is not the approved one.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,28 +20,28 @@ use crate::child::brief;
 use crate::pins::{Change, Pins, Standing};
 use crate::schema::{SchemaError, apart};
 
-/// How often a server that says nothing of changes is asked for its tools again.
+/// How often a server that announces no changes is asked for its tools again.
 const LOOK: Duration = Duration::from_secs(300);
-/// At most so often, whatever it says: a server that always says so must not keep the service busy.
+/// The shortest pause between two listings: a server that always announces changes must not keep the service busy.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How old a listing may be that cannot be had again.
+/// How old a listing may be that cannot be renewed.
 const STALE: Duration = Duration::from_secs(LOOK.as_secs() + 60);
-/// How many tools are told in the log when they have changed together.
+/// How many tools the log names when they have changed together.
 const TOLD: usize = 20;
-/// At most so often a stream of changes is opened again that has ended.
+/// The shortest pause before a stream of changes that has ended is opened again.
 const LISTEN: Duration = Duration::from_secs(10);
 
-/// What calls, the process and the lock file have in common.
+/// What calls, the connection to the server and the lock file share.
 #[derive(Debug)]
 pub(super) struct Shared {
     naming: Naming,
     pins: Arc<Pins>,
-    /// The methods that tools are; it is settled when the service starts.
+    /// The methods of the tools, settled when the service starts.
     pub(super) methods: OnceLock<BTreeMap<String, MethodName>>,
     timeout: Duration,
     pub(super) health: watch::Sender<Health>,
     state: Mutex<State>,
-    /// It has ended when it was asked in the newer way: it is one that takes nothing ahead of the handshake.
+    /// Whether it ended when it was asked in the newer way: then it accepts nothing before the handshake.
     only_handshake: AtomicBool,
     /// How often it has ended.
     pub(super) ends: AtomicU32,
@@ -51,23 +51,23 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) session: Option<Arc<Session>>,
     pub(super) tools: Arc<BTreeMap<String, Definition>>,
-    /// How often they had changed when they were asked for: where it is more often by now, no tool is called by this listing.
+    /// How many changes the listing includes. Once there are more, no tool is called by this listing.
     pub(super) changes: u64,
-    /// Why they could not be listed again, the last time.
+    /// Why they could not be listed again, at the last attempt.
     pub(super) unlisted: Option<String>,
-    /// Tools that the configuration names and the server does not have were told.
+    /// Whether it was reported which tools the configuration names and the server does not have.
     misnamed: bool,
-    /// As last told.
+    /// The standings as last reported.
     standings: BTreeMap<String, &'static str>,
     faults: Faults,
 }
 
-/// Why new calls are not made, though the session goes on.
+/// Why new calls are not made although the session goes on.
 #[derive(Debug, Default)]
 struct Faults {
-    /// It does not say that it is there.
+    /// It gives no sign of life.
     health: Option<String>,
-    /// What its tools are is not known any more.
+    /// It is no longer known what its tools are.
     listing: Option<String>,
 }
 
@@ -93,9 +93,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Learns what the server is and can do, and again when that changes; why that is not possible any more.
+    /// Learns what the server is and can do, and keeps that current; returns why that is no longer possible.
     pub(super) async fn attend(&self, conversation: &Arc<Conversation>) -> String {
-        // Should it end now, the other way is tried when it is started again.
+        // If it ends now, the other way is tried after its restart.
         let probe = conversation.http().is_some() || !self.only_handshake.fetch_xor(true, Ordering::Relaxed);
         let session = match Session::open(Arc::clone(conversation), probe, self.timeout.max(START)).await {
             Ok(session) => Arc::new(session),
@@ -105,7 +105,7 @@ impl Shared {
         tokio::select! {
             reason = session.hangs(self.timeout, |fault| {
                 if fault.is_none() {
-                    // It may be another one now.
+                    // It may be another server now.
                     conversation.change();
                 }
                 self.faulty(&session, |faults| faults.health = fault);
@@ -115,11 +115,11 @@ impl Shared {
         }
     }
 
-    /// Learns what its tools are, and again when they change; why that is not possible any more.
+    /// Lists its tools, and again when they change; returns why that is no longer possible.
     async fn keep_listed(&self, session: &Arc<Session>) -> String {
         let mut lock = self.pins.lock();
         let mut news = None;
-        // When a stream of changes is opened, and how long after one that the server could not open.
+        // When to open the stream of changes, and the pause after the server could not open it.
         let (mut listen, mut later) = (Instant::now(), LISTEN);
         let (mut last, mut wait) = (None, AGAIN);
         loop {
@@ -144,10 +144,10 @@ impl Shared {
                     LOOK
                 }
                 (Err(reason), None) => return reason,
-                // What is under way goes on, and so do calls of what was listed last, for a while, unless it has changed since.
+                // Calls under way go on. So do calls by the last listing, for a while, unless there were changes since.
                 (Err(reason), Some(last)) => {
                     self.state().unlisted = Some(reason.clone());
-                    // Calls may wait for it.
+                    // Calls may wait for this.
                     self.health.send_modify(|_| ());
                     if last.elapsed() > STALE {
                         self.faulty(session, |faults| faults.listing = Some(reason));
@@ -167,14 +167,14 @@ impl Shared {
                     () = &mut again => break,
                     () = tokio::time::sleep_until(listen), if news.is_none() => break,
                     ended = over(&mut news) => match ended {
-                        // It may have one when it is well.
+                        // The server may have a stream once it has recovered.
                         Some(Refusal::Status(429 | 500 | 502..)) => {
                             listen = Instant::now() + later;
                             later = (later * 2).min(LOOK);
                         }
                         // There is no such stream.
                         Some(Refusal::Server(_) | Refusal::Status(_) | Refusal::Failed(_)) => {}
-                        // Something may have been missed: it may be another server by now, with other tools.
+                        // A change may have been missed: it may be another server by now, with other tools.
                         _ => {
                             (listen, later) = (opened + LISTEN, LISTEN);
                             session.conversation().change();
@@ -196,8 +196,7 @@ impl Shared {
         Arc::clone(&self.state().tools)
     }
 
-    /// Finds which approved tools cannot be used all the same, since their schemas cannot be compiled: once for each definition, and one
-    /// after the other.
+    /// Finds approved tools that cannot be used because their schemas cannot be compiled: once per definition, and one after the other.
     async fn try_out(&self, tools: &mut BTreeMap<String, Definition>) {
         let (lock, before) = (self.pins.lock().borrow().clone(), self.listed());
         for (name, definition) in tools.iter_mut().filter(|(_, definition)| definition.tried.is_none()) {
@@ -212,7 +211,7 @@ impl Shared {
                 None => {
                     let schemas = schemas.clone();
                     match apart::READING.run(move || schemas.try_out()).await {
-                        // There is no thread for it now: then a call finds it.
+                        // There is no thread for it now; a call will find out.
                         Err(_) | Ok(Err(SchemaFault { error: SchemaError::Failed(_), .. })) => continue,
                         Ok(found) => found.map_err(|fault| fault.to_string()),
                     }
@@ -222,7 +221,7 @@ impl Shared {
         }
     }
 
-    /// Whether this very definition was approved.
+    /// Whether exactly this definition was approved.
     pub(super) fn is_approved(&self, definition: &Definition) -> Result<(), RpcError> {
         let standing = match &definition.pin {
             Ok(pin) => self.pins.lock().borrow().standing(self.name(), &definition.name, pin),
@@ -235,7 +234,7 @@ impl Shared {
         }
     }
 
-    /// Whether the tool is what it was when a call of it began, by the server's own word, and approved still.
+    /// Whether the tool is, by the server's own word, still what it was when the call began, and still approved.
     pub(super) fn is_same(&self, session: &Session, definition: &Definition) -> Result<(), RpcError> {
         let is_same = {
             let state = self.state();
@@ -248,7 +247,7 @@ impl Shared {
         self.is_approved(definition)
     }
 
-    /// Tells what has become of the tools: the log, and who listens.
+    /// Reports changes of the tools to the log and to subscribers.
     fn tell(&self, state: &mut State) {
         let lock = self.pins.lock().borrow().clone();
         let mut now = BTreeMap::new();
@@ -283,11 +282,11 @@ impl Shared {
                     "the tool `{tool}` is off until its definition is approved: see `sealwire tools diff`"
                 ),
             }
-            // Not at the start: that is no change.
+            // Not at the start, which is no change.
             if !state.standings.is_empty()
                 && let Some(method) = self.methods.get().and_then(|methods| methods.get(name))
             {
-                // Both are short.
+                // Both are short enough to publish.
                 drop(self.pins.changes.publish(&Change { method: method.to_string(), standing }));
             }
         }
@@ -295,7 +294,7 @@ impl Shared {
             let others = changed - TOLD;
             tracing::warn!(target: "sealwire::backend", backend, "{others} other tools have changed: see `sealwire tools list`");
         }
-        // That something is gone is told once, and kept of methods alone: a server may always have other tools.
+        // That a tool is gone is reported once, and remembered only for methods: a server may list ever new tools.
         now.retain(|name, standing| {
             *standing != "gone" || self.methods.get().is_some_and(|methods| methods.contains_key(name))
         });
@@ -306,14 +305,14 @@ impl Shared {
         let mut state = self.state();
         (state.session, state.tools) = (Some(Arc::clone(session)), Arc::new(tools));
         (state.changes, state.unlisted) = (changes, None);
-        // Its answer is a sign of life as well.
+        // Its answer is a sign of life, too.
         state.faults = Faults::default();
         self.judge(&mut state);
         self.tell_misnamed(&mut state);
         self.health.send_replace(Health::Up);
     }
 
-    /// Tells once which tools the configuration names that are not there: mistyped, they keep their own names.
+    /// Reports once which tools the configuration names and the server does not have: if mistyped, they keep their own names.
     fn tell_misnamed(&self, state: &mut State) {
         if std::mem::replace(&mut state.misnamed, true) {
             return;
@@ -328,13 +327,13 @@ impl Shared {
         }
     }
 
-    /// Which tools cannot be methods, since their names are somebody else's now.
+    /// Finds tools that cannot be methods because their names belong to somebody else now.
     pub(super) fn judge(&self, state: &mut State) {
         self.naming.judge(Arc::make_mut(&mut state.tools));
         self.tell(state);
     }
 
-    /// Another reason why new calls are not made in this session, or one less.
+    /// Sets or clears a reason why no new calls are made in this session.
     fn faulty(&self, session: &Arc<Session>, change: impl FnOnce(&mut Faults)) {
         let mut state = self.state();
         if !state.session.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
@@ -352,7 +351,7 @@ impl Shared {
         self.health.send_replace(health);
     }
 
-    /// The server has ended the session, and another one begins: calls wait for it. `false` if calls were not made in this one.
+    /// The server has ended the session, and calls wait for the next one. Returns `false` if no calls were made in this one.
     pub(super) fn lost(&self, conversation: &Arc<Conversation>) -> bool {
         let mut state = self.state();
         state.session.take_if(|session| Arc::ptr_eq(session.conversation(), conversation)).is_some()
@@ -390,7 +389,7 @@ mod tests {
         state.standings.clone()
     }
 
-    /// Counts what is logged.
+    /// Counts log events.
     #[derive(Default)]
     struct Counted(Arc<AtomicU32>);
 
@@ -414,7 +413,7 @@ mod tests {
     fn of_tools_that_come_and_go_few_are_told_and_only_methods_remembered() {
         let (shared, counted) = (shared(), Counted::default());
         let told = Arc::clone(&counted.0);
-        // The only test that logs this: what is of interest to nobody is remembered for all threads.
+        // Only this test may log this: that nobody is interested in an event is remembered for all threads.
         tracing::subscriber::with_default(counted, || {
             list(&shared, &["kept".to_owned()]);
             shared.methods.set(BTreeMap::from([("kept".to_owned(), MethodName::new("kept").unwrap())])).unwrap();

@@ -1,5 +1,5 @@
-//! `tools.lock.toml`: of each tool, the definition that was approved and its digest.
-//! Never believes a file that others could have written, nor a definition that its digest does not fit.
+//! `tools.lock.toml`: for each tool, the approved definition and its digest.
+//! Never trusts a file that others could have written, nor a definition that does not match its digest.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -20,18 +20,18 @@ use super::{Standing, shown};
 #[serde(transparent)]
 pub struct Lock(BTreeMap<String, BTreeMap<String, Pin>>);
 
-/// A definition.
+/// A definition with its digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Pin {
-    /// `sha256:`, and the digest of the definition in hexadecimal digits.
+    /// `sha256:`, followed by the digest of the definition in hexadecimal.
     pub digest: String,
-    /// Everything that the server says of the tool but `_meta`, in canonical form (RFC 8785).
+    /// Everything that the server says of the tool except `_meta`, in canonical form (RFC 8785).
     pub definition: String,
 }
 
-/// The lock file cannot be used.
+/// Why the lock file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -66,7 +66,7 @@ pub enum LockError {
     Locked {
         /// The file.
         path: PathBuf,
-        /// Where it lies.
+        /// The folder of the file.
         folder: PathBuf,
     },
     /// It cannot be written.
@@ -79,9 +79,9 @@ pub enum LockError {
     },
 }
 
-/// How long somebody else may approve meanwhile. That takes milliseconds; whoever may list a folder may lock it for ever.
+/// How long to wait for somebody else who approves. That takes milliseconds, but whoever may list a folder may lock it forever.
 const LOCKED_FOR: Duration = Duration::from_secs(3);
-/// How often it is tried meanwhile.
+/// The pause between two attempts meanwhile.
 const AGAIN: Duration = Duration::from_millis(20);
 
 const HEAD: &str = "\
@@ -90,14 +90,14 @@ const HEAD: &str = "\
 ";
 
 impl Pin {
-    /// Of a tool as its server describes it.
+    /// The pin of a tool as its server describes it.
     ///
     /// # Errors
     /// [`CanonicalError`]: no digest can be made of it.
     pub fn of(definition: &Value) -> Result<Self, CanonicalError> {
         let mut definition = definition.clone();
         if let Value::Object(members) = &mut definition {
-            // MCP: for those who write servers, and no part of what a model or a person reads.
+            // In MCP, it is for those who write servers, not for what a model or a person reads.
             members.remove("_meta");
         }
         let definition = canonical(&definition)?;
@@ -119,10 +119,10 @@ impl Lock {
     /// The name of the file, beside the configuration.
     pub const FILE: &str = "tools.lock.toml";
 
-    /// Reads a file; one that is not there approves nothing.
+    /// Reads a file; a missing file approves nothing.
     ///
     /// # Errors
-    /// [`LockError`]. A definition that does not fit its digest is one.
+    /// [`LockError`], also for a definition that does not match its digest.
     pub fn load(path: &Path) -> Result<Self, LockError> {
         if !path.exists() {
             return Ok(Self::default());
@@ -137,11 +137,11 @@ impl Lock {
         Ok(lock)
     }
 
-    /// Approves definitions in the file as it is now, all of them or none; `self` is the file as it was when they were shown. What
-    /// has become of others meanwhile stays.
+    /// Approves definitions in the file as it is now, all of them or none; `self` is the file as it was when they were shown. Other changes
+    /// that were made meanwhile stay.
     ///
     /// # Errors
-    /// [`LockError::Moved`] if the file says something else of one of them by now; [`LockError::Locked`] after three seconds; as
+    /// [`LockError::Moved`] if the file now says something else of one of them; [`LockError::Locked`] after three seconds; as
     /// [`Lock::load`]; [`LockError::Write`].
     pub fn amend(
         &self,
@@ -149,10 +149,10 @@ impl Lock {
         approved: impl IntoIterator<Item = (String, String, Pin)>,
     ) -> Result<(), LockError> {
         let wrong = |error: std::io::Error| LockError::Write { path: path.to_owned(), error };
-        // Of a link, the folder in which its file lies.
+        // For a symbolic link, the folder of the file that it leads to.
         let at = locate_file(path)?;
         let folder = at.parent().unwrap_or(&at);
-        // Two that approve at a time do so one after the other. Released when it is closed.
+        // Makes concurrent approvals run one after the other. Released when it is closed.
         let turn = File::open(folder).map_err(wrong)?;
         let began = Instant::now();
         while let Err(refused) = turn.try_lock() {
@@ -174,13 +174,13 @@ impl Lock {
         now.save(path)
     }
 
-    /// Writes the file, all of it or nothing, for whom it was there before.
+    /// Writes the file, whole or not at all; it keeps its owner and mode.
     fn save(&self, path: &Path) -> Result<(), LockError> {
         let wrong = |error| LockError::Write { path: path.to_owned(), error };
         let text = toml::to_string(self).map_err(std::io::Error::other).map_err(wrong)?;
         match File::create_new(path) {
-            // No secret; a service may run as another user than the one who approves. The command's umask grants nobody
-            // anything, so the right is given to the open file. As it is, it approves nothing.
+            // Not a secret, and the service may run as another user than the one who approves. The command's umask gives others no rights,
+            // so they are set on the open file. While it is empty, it approves nothing.
             #[cfg(unix)]
             Ok(new) => new.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644)).map_err(wrong)?,
             #[cfg(not(unix))]
@@ -191,7 +191,7 @@ impl Lock {
         Ok(write_public(path, &format!("{HEAD}{text}"))?)
     }
 
-    /// What stands here of a tool.
+    /// How a tool compares with this file.
     #[must_use]
     pub fn standing(&self, backend: &str, tool: &str, pin: &Pin) -> Standing {
         match self.pin(backend, tool) {
@@ -201,13 +201,13 @@ impl Lock {
         }
     }
 
-    /// What was approved of a tool.
+    /// The approved definition of a tool.
     #[must_use]
     pub fn pin(&self, backend: &str, tool: &str) -> Option<&Pin> {
         self.0.get(backend)?.get(tool)
     }
 
-    /// What was approved of a backend, by the names of tools.
+    /// The approved definitions of a backend, by tool name.
     pub fn pins(&self, backend: &str) -> impl Iterator<Item = (&String, &Pin)> {
         self.0.get(backend).into_iter().flatten()
     }
@@ -235,13 +235,13 @@ mod tests {
         let of_tools = |lock: &Lock| lock.pins("b").map(|(tool, _)| tool.clone()).collect::<Vec<_>>();
         Lock::default().amend(&path, approved("one", "1").into_iter().chain(approved("two", "2"))).unwrap();
         let shown = Lock::load(&path).unwrap();
-        // Somebody takes an approval back while another tool is looked at.
+        // Somebody withdraws an approval while another tool is looked at.
         let mut less = shown.clone();
         less.0.get_mut("b").unwrap().remove("two");
         less.save(&path).unwrap();
         shown.amend(&path, approved("three", "3")).unwrap();
         assert_eq!(of_tools(&Lock::load(&path).unwrap()), ["one", "three"]);
-        // What was compared with an approval that is gone is not approved.
+        // What was compared with a withdrawn approval is not approved.
         let moved = shown.amend(&path, approved("four", "4").into_iter().chain(approved("two", "2a"))).unwrap_err();
         assert!(matches!(&moved, LockError::Moved { tool, .. } if tool == "two"), "{moved}");
         assert_eq!(of_tools(&Lock::load(&path).unwrap()), ["one", "three"]);
@@ -265,7 +265,7 @@ mod tests {
         assert!(Lock::load(&path).unwrap().pin("b", "one").is_some());
     }
 
-    /// The service reads what the link leads to, or the link: both see the approval.
+    /// The service reads the file that the link leads to, or the link: both see the approval.
     #[test]
     #[cfg(unix)]
     fn an_approval_through_a_link_is_in_the_file_that_it_leads_to() {

@@ -1,9 +1,9 @@
-//! Definitions for people: what one says, and what two of them say differently.
-//! Never shows a character that cannot be seen as nothing: it is what hides instructions from those who review them.
+//! Shows definitions to people: what one says, and what differs between two.
+//! Never leaves an invisible character invisible: such characters hide instructions from reviewers.
 
 use serde_json::Value;
 
-/// A text with everything in it that is not seen, or that moves what is seen, as an escape. Ends of lines stay.
+/// A text in which everything that is invisible, or that moves visible text, is an escape. Line breaks stay.
 #[must_use]
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -13,7 +13,8 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
-/// Control characters, and those of Unicode that are default-ignorable or change the direction of what stands around them.
+/// Whether a character is a control character, or a Unicode character that is default-ignorable or changes the direction of the text around
+/// it.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     (c.is_control() && c != '\n')
@@ -24,7 +25,7 @@ pub fn is_hidden(c: char) -> bool {
             | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// What two definitions say differently, a line each: the place (a JSON Pointer), and what stood and stands there.
+/// What differs between two definitions, one line each: the place (a JSON Pointer), and the value before or after.
 #[must_use]
 pub fn differences(before: &Value, after: &Value) -> Vec<String> {
     let mut lines = Vec::new();

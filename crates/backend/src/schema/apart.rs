@@ -1,25 +1,25 @@
-//! Work that may take long, in threads of its own.
-//! Never holds up a worker of the runtime, nor its end: nobody waits for a thread whose result is not wanted any more.
+//! Runs work that may take long in threads of its own.
+//! Never holds up a worker of the runtime, nor its shutdown: nobody waits for a thread whose result is no longer wanted.
 
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
-/// A place to work in, of a few.
+/// A limited number of threads for one kind of work.
 pub(crate) struct Place(&'static Semaphore);
 
-/// Where values are checked that may take long.
+/// For checks of values that may take long.
 pub(crate) static CHECKING: Place = Place(&CHECKS);
-/// Where what servers list is read, so that a server that always has something new holds up no check.
+/// For reading what servers list, so that a server that always lists something new holds up no check.
 pub(crate) static READING: Place = Place(&READS);
 
 static CHECKS: Semaphore = Semaphore::const_new(2);
 static READS: Semaphore = Semaphore::const_new(1);
 
-/// As much as a worker of the runtime has: what runs here must get along with that.
+/// The stack of a worker of the runtime: the work here must get along with that.
 const STACK: usize = 2 << 20;
-/// Compiling goes as deep as the text, and eight references at a time further, in frames of some kilobytes. It is only reserved.
+/// Compiling recurses as deep as the text, and eight references at a time further, in frames of some kilobytes. The stack is only reserved.
 const DEEP: usize = 32 << 20;
 
-/// Does something that goes deep, on a stack that it cannot use up, and waits for it.
+/// Does work that recurses deeply, on a stack that it cannot exhaust, and waits for it.
 ///
 /// # Errors
 /// There is no thread for it, or it has panicked.
@@ -32,12 +32,12 @@ pub(super) fn deep<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String
 }
 
 impl Place {
-    /// Does something when there is room. It is done to its end, and keeps its place, whether or not somebody waits for it.
+    /// Does work when there is room. Once begun, it runs to its end and keeps its place, whether or not anybody waits for it.
     ///
-    /// Cancel safe: what has not begun does not.
+    /// Cancel safe: work that has not begun is not done.
     ///
     /// # Errors
-    /// It could not be begun, or has panicked.
+    /// The work could not be begun, or has panicked.
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
         let place: SemaphorePermit<'static> = self.0.acquire().await.map_err(|error| error.to_string())?;
         let (done, result) = oneshot::channel();

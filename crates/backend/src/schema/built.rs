@@ -1,5 +1,5 @@
-//! Schemas that are compiled: those that are needed, in bounded memory.
-//! Never keeps more than so many bytes of them: the ones that were compiled first go first, and are compiled again when they are needed.
+//! Compiled schemas: those that are needed, in bounded memory.
+//! Never keeps more than a fixed number of bytes: those compiled first go first, and are compiled again when needed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,17 +12,17 @@ use super::cost::{Bounds, Plan};
 use super::patterns::{self, Patterns};
 use super::{Inner, SchemaError, shortened};
 
-/// A schema that is compiled.
+/// A compiled schema.
 pub(super) struct Built {
     pub(super) validator: Validator,
     pub(super) bounds: Bounds,
-    /// What it takes, about, in bytes; and no less.
+    /// About how many bytes it takes, and no less.
     weight: usize,
 }
 
 impl Built {
     /// # Errors
-    /// [`SchemaError`], always the fault of who wrote the schema.
+    /// [`SchemaError`]; except for `Failed`, the fault of whoever wrote the schema.
     pub(super) fn new(text: &str) -> Result<Self, SchemaError> {
         apart::deep(|| Self::compile(text)).unwrap_or_else(|fault| Err(SchemaError::Failed(fault)))
     }
@@ -32,35 +32,35 @@ impl Built {
         let plan = Plan::of(&schema)?;
         let patterns = Patterns::compile(plan.patterns())?;
         let bounds = plan.bounds(|pattern| patterns.cost(pattern))?;
-        // Each value of the text, of two bytes or more, is in what is compiled, in some words, and some twice.
+        // Each value in the text, of at least two bytes, is in the compiled schema as some words, and some values are there twice.
         let weight = 48 * text.len() + plan.size() + patterns.weight();
         let options = patterns::options()
-            // Drafts 6 and 7 alone demand it, and one text can hold thousands of groups whose names are compared with each other.
+            // Only drafts 6 and 7 require the format, and one text can hold thousands of groups whose names are compared with each other.
             .with_format("regex", |_: &str| true)
             .with_keyword("pattern", move |_, value, _| {
                 let keyword = patterns.keyword(value);
-                // All of them were found before.
+                // The plan has found all of them.
                 keyword.ok_or_else(|| jsonschema::ValidationError::custom("the pattern stands where none is read"))
             });
         let validator = options.build(&schema).map_err(|error| {
-            // The masked text quotes nothing but keywords; what is long in it stays out of the log.
+            // The masked text quotes nothing but keywords; long parts of it stay out of the log.
             SchemaError::Invalid(shortened(&format!("at `{}`: {}", error.instance_path(), error.masked())))
         })?;
         Ok(Self { validator, bounds, weight })
     }
 }
 
-/// What is known of a schema.
+/// The compiled form of a schema, as far as it is known.
 #[derive(Default)]
 pub(super) enum Slot {
-    /// It was not needed yet, or not for long.
+    /// Not needed yet, or not for a long time.
     #[default]
     Empty,
     Built(Arc<Built>),
     Refused(SchemaError),
 }
 
-/// All that are compiled, in the order in which they were.
+/// All compiled schemas, in the order in which they were compiled.
 struct Shelf {
     schemas: VecDeque<(Weak<Inner>, usize)>,
     weight: usize,
@@ -68,10 +68,10 @@ struct Shelf {
 
 static SHELF: Mutex<Shelf> = Mutex::new(Shelf { schemas: VecDeque::new(), weight: 0 });
 
-/// What all compiled schemas of a process may take, in bytes: some hundred of the largest that servers have, or thousands of ordinary ones.
+/// The most bytes of all compiled schemas of a process: some hundred of the largest that servers have, or thousands of ordinary ones.
 const MOST_BUILT: usize = 128 << 20;
 
-/// Remembers that a schema is compiled; others go if that is too much.
+/// Records that a schema is compiled; drops others if that is too much.
 pub(super) fn keep(schema: &Arc<Inner>, built: &Built) {
     let mut gone = Vec::new();
     let mut shelf = SHELF.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,7 +90,7 @@ pub(super) fn keep(schema: &Arc<Inner>, built: &Built) {
         *weight -= of_it;
         if let Some(first) = first.upgrade() {
             let slot = std::mem::take(&mut *first.slot.lock().unwrap_or_else(PoisonError::into_inner));
-            // What takes time is done without the lock.
+            // Dropped without the lock, since that takes time.
             gone.push((slot, first));
         }
     }

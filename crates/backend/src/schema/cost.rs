@@ -1,9 +1,9 @@
 //! What checking a value may cost, from the schema alone: how often its deepest member could be looked at.
 //! Never looks at a value.
 //!
-//! Two references to one subschema double the work, and a chain of n such pairs makes 2^n of it; two references back to
-//! the whole, each below a member, make it 2^depth. So the subschemas are taken as a graph, with edges to those that
-//! look at the same value and edges to those that look one level below, and the ways through it are counted by depth.
+//! Two references to one subschema double the work, and a chain of n such pairs makes 2^n of it; two references back to the whole schema,
+//! each below a member, make it 2^depth. So the subschemas are treated as a graph, with edges to those that look at the same value and
+//! edges to those that look one level below, and the paths through it are counted by depth.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,27 +11,27 @@ use serde_json::Value;
 
 use super::{Schema, SchemaError};
 
-/// The subschemas of a schema, and which looks at a value because of which.
+/// The subschemas of a schema, and which of them look at a value because of which.
 pub(super) struct Plan {
     graph: Graph,
     order: Vec<usize>,
 }
 
-/// What a value may be, so that checking it ends.
+/// Bounds for values, so that checking them ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// How deep it may be so that no more than [`MOST_WORK`] subschemas look at any way through it, and no more than
-    /// [`FARTHEST`] in a row.
+    /// The deepest nesting at which no more than [`MOST_WORK`] subschemas look at any path through the value, and no more than [`FARTHEST`]
+    /// in a chain.
     pub(super) depth: usize,
     /// What each of its bytes may cost, in subschemas that look at it.
     pub(super) cost: u64,
-    /// How many subschemas may look at something because of each other: so many calls deep is the check.
+    /// How many subschemas may look at something because of each other: that many calls deep is the check.
     pub(super) reach: u64,
 }
 
 impl Plan {
     /// # Errors
-    /// [`SchemaError`]: what is seen of a schema without compiling anything of it.
+    /// [`SchemaError`]: faults that show without compiling anything.
     pub(super) fn of(schema: &Value) -> Result<Self, SchemaError> {
         let graph = Graph::of(schema)?;
         let order = graph.in_order()?;
@@ -45,19 +45,19 @@ impl Plan {
         patterns.collect::<BTreeSet<_>>().into_iter()
     }
 
-    /// What the schema takes when it is compiled, without its patterns, in bytes.
+    /// How many bytes the compiled schema takes, without its patterns.
     pub(super) fn size(&self) -> usize {
         self.graph.nodes.len() * NODE_BYTES + 2 * self.graph.paths
     }
 
-    /// `name` says what it costs to match a name with a pattern of `patternProperties`, for each byte.
+    /// `name` returns the cost per byte of matching a name with a pattern of `patternProperties`.
     ///
     /// # Errors
-    /// Not even an empty value can be checked.
+    /// Not even an empty value could be checked.
     pub(super) fn bounds(&self, name: impl Fn(&str) -> u64) -> Result<Bounds, SchemaError> {
         let nodes = &self.graph.nodes;
         let own = nodes.iter().map(|node| {
-            // They are matched for `additionalProperties` and `unevaluatedProperties` as well.
+            // Names are matched for `additionalProperties` and `unevaluatedProperties`, too.
             let names = node.names.iter().fold(0_u64, |sum, pattern| sum.saturating_add(name(pattern)));
             node.own.saturating_add(names.saturating_mul(3))
         });
@@ -92,7 +92,7 @@ impl Plan {
     }
 }
 
-/// What becomes of a value of some depth, by where in the schema that begins.
+/// Work, cost and reach for values of one depth, by the subschema that looks at them first.
 struct Ways {
     work: Vec<u64>,
     cost: Vec<u64>,
@@ -113,22 +113,22 @@ impl Ways {
         }
     }
 
-    /// Those of the whole.
+    /// Those of the whole schema.
     fn first(&self) -> (u64, u64, u64) {
         let of = |costs: &[u64]| costs.first().copied().unwrap_or(u64::MAX);
         (of(&self.work), of(&self.cost), of(&self.reach))
     }
 }
 
-/// Ordinary schemas without recursion come to as many as they have subschemas.
+/// Ordinary schemas without recursion have as much work as subschemas.
 const MOST_WORK: u64 = 10_000;
-/// How many subschemas look at something because of each other: each is some calls deep, on a stack of 2 MiB.
+/// How many subschemas may look at something because of each other: each is some calls deep, on a stack of 2 MiB.
 pub(super) const FARTHEST: u64 = 256;
-/// What is sent to a service has no more levels (`sealwire::rpc::MAX_DEPTH`).
+/// Values sent to a service have no more levels (`sealwire::rpc::MAX_DEPTH`).
 const DEEPEST: usize = sealwire::rpc::MAX_DEPTH;
-/// What is compiled has the place of each keyword as a text: the most bytes of these.
+/// A compiled schema holds the place of each keyword as text: the most bytes of these.
 const MOST_PATHS: usize = 1 << 20;
-/// What a compiled subschema takes, about.
+/// About how many bytes a compiled subschema takes.
 const NODE_BYTES: usize = 2 * 1024;
 
 #[derive(Default)]
@@ -138,7 +138,7 @@ struct Node {
     /// Subschemas that look at a member or an item of it.
     below: Vec<usize>,
     reference: Option<String>,
-    /// What looking at a value costs here, beside patterns; a keyword or two is 1.
+    /// The cost of looking at a value here, without patterns; a keyword or two cost 1.
     own: u64,
     pattern: Option<String>,
     /// The patterns of `patternProperties`.
@@ -146,11 +146,11 @@ struct Node {
 }
 
 struct Graph {
-    /// The first one is the whole.
+    /// The first node is the whole schema.
     nodes: Vec<Node>,
-    /// Where each stands, as a JSON Pointer (RFC 6901).
+    /// The place of each node, as a JSON Pointer (RFC 6901).
     places: BTreeMap<String, usize>,
-    /// The bytes of the places of all keywords.
+    /// The total bytes of the places of all keywords.
     paths: usize,
 }
 
@@ -214,12 +214,12 @@ impl Graph {
                 "pattern" => node.pattern = value.as_str().map(str::to_owned),
                 "enum" => node.own = node.own.saturating_add(compared(value)),
                 "uniqueItems" => node.own = node.own.saturating_add(UNIQUE),
-                // Of no effect where they stand.
+                // Without effect where they stand.
                 "$defs" | "definitions" => drop(self.add_named(value, &at)?),
                 _ => {}
             }
         }
-        // What it is about is found by going through all of these once more, and doubles with each level of them.
+        // To find what it applies to, all of these are gone through once more, which doubles with each level of them.
         if let Some(keyword) = unevaluated
             && (node.reference.is_some() || !node.same.is_empty())
         {
@@ -241,7 +241,7 @@ impl Graph {
         schemas.map(|(name, schema)| self.add(schema, format!("{place}/{}", escaped(name)))).collect()
     }
 
-    /// All nodes, each after those that look at the same value because of it. There are none if one leads to itself.
+    /// All nodes, each after those that look at the same value because of it. An error if a node leads to itself.
     fn in_order(&self) -> Result<Vec<usize>, SchemaError> {
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut waiting: Vec<usize> = self.nodes.iter().map(|node| node.same.len()).collect();
@@ -270,14 +270,14 @@ impl Graph {
     }
 }
 
-/// How many values of an `enum` are compared one by one: texts are looked up.
+/// How many values of an `enum` are compared one by one; strings are looked up.
 fn compared(values: &Value) -> u64 {
     let values = values.as_array().map_or(&[][..], Vec::as_slice);
     let are_texts = values.iter().all(|value| value.is_string() || value.is_null());
     if are_texts { 0 } else { u64::try_from(values.len()).unwrap_or(u64::MAX) }
 }
 
-/// Up to so many items are compared with each other, before they are looked up.
+/// Up to this many items are compared with each other; more are looked up.
 const UNIQUE: u64 = 16;
 
 fn check_version(version: &Value) -> Result<(), SchemaError> {

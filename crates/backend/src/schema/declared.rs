@@ -1,5 +1,5 @@
-//! From the schema of a tool's arguments to the parameters that policies speak of.
-//! Never guesses a type: what is not plainly a text, a number, a truth value or a list of them is `any`.
+//! Turns the schema of a tool's arguments into the parameters that policies refer to.
+//! Never guesses a type: what is not plainly a string, a number, a boolean, or a list of strings, integers or booleans is `any`.
 
 use std::fmt;
 
@@ -28,15 +28,15 @@ pub(super) fn params(text: &RawValue, schema: &Value) -> Vec<Param> {
     params
 }
 
-/// What a policy file could declare as well.
+/// Whether a policy file could declare this name, too.
 fn is_writable(name: &str) -> bool {
     (1..=64).contains(&name.len()) && !name.chars().any(char::is_control)
 }
 
-/// The type, and whether null is taken instead.
+/// The type, and whether null is accepted as well.
 fn kind_of(property: &Value, root: &Value) -> (ParamType, bool) {
     let property = resolved(property, root);
-    // `Optional[str]` of Pydantic.
+    // How Pydantic writes `Optional[str]`.
     for keyword in ["anyOf", "oneOf"] {
         if let Some(Value::Array(options)) = property.get(keyword) {
             let is_null = |option: &&Value| option.get("type").and_then(Value::as_str) == Some("null");
@@ -88,7 +88,7 @@ fn scalar(items: &Value) -> Option<ScalarType> {
     }
 }
 
-/// Where the references of a subschema lead to; their targets exist and do not lead back, or the schema were refused.
+/// Follows the references of a subschema. Their targets exist and do not lead back, or the schema would have been refused.
 fn resolved<'a>(mut schema: &'a Value, root: &'a Value) -> &'a Value {
     while let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
         match reference.strip_prefix('#').and_then(|pointer| root.pointer(pointer)) {
@@ -99,7 +99,7 @@ fn resolved<'a>(mut schema: &'a Value, root: &'a Value) -> &'a Value {
     schema
 }
 
-/// The names of the properties in their order, which a map of values does not keep.
+/// The names of the properties in their order, which `Value` does not keep.
 #[derive(Deserialize)]
 struct Ordered {
     #[serde(default)]

@@ -1,5 +1,5 @@
-//! The patterns of a schema: compiled within bounds of size, and matched within one of work.
-//! Never matches for longer than a check may take: a pattern costs its size for each byte of a text.
+//! The patterns of a schema: compiled within bounds of size, and matched within a bound of work.
+//! Never matches for longer than a check may take: each byte of a text costs the size of the pattern.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,19 +14,19 @@ use super::{SchemaError, shortened};
 #[derive(Default)]
 pub(super) struct Patterns {
     compiled: BTreeMap<String, Arc<Pattern>>,
-    /// What they take together, in bytes.
+    /// How many bytes they take together.
     size: usize,
 }
 
 struct Pattern {
     validator: Validator,
-    /// What it takes, in bytes: no less, and less than twice as much.
+    /// An upper bound of its bytes, less than twice what it takes.
     size: usize,
 }
 
 impl Patterns {
     /// # Errors
-    /// One is none, or too large, or all are together.
+    /// A pattern is invalid or too large, or all together are too large.
     pub(super) fn compile<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Self, SchemaError> {
         let mut patterns = Self::default();
         for text in texts {
@@ -40,17 +40,17 @@ impl Patterns {
         Ok(patterns)
     }
 
-    /// What they may take in use, in bytes: what is compiled, in both directions, and what is remembered of texts.
+    /// How many bytes they may take in use: compiled, in both directions, and with the caches of their lazy DFAs.
     pub(super) fn weight(&self) -> usize {
         self.compiled.values().fold(0, |sum, pattern| sum + 16 * pattern.size + 2 * REMEMBERED)
     }
 
-    /// What it costs to match a name with one of them, for each byte, in subschemas that look at it.
+    /// The cost per byte of matching a name with one of them, in subschemas that look at it.
     pub(super) fn cost(&self, text: &str) -> u64 {
         self.compiled.get(text).map_or(u64::MAX, |pattern| wide(pattern.size) / STATE)
     }
 
-    /// The keyword `pattern` of one of them.
+    /// The keyword `pattern` for one of them.
     pub(super) fn keyword(&self, text: &Value) -> Option<Box<dyn for<'i> Keyword<'i>>> {
         let pattern = self.compiled.get(text.as_str()?)?;
         Some(Box::new(Matched(Arc::clone(pattern))))
@@ -63,7 +63,7 @@ impl Pattern {
         let mut limit = LEAST;
         loop {
             match limited(limit).build(&schema) {
-                // What is no more than a list of texts is gone through, whatever it takes.
+                // A pattern that is a mere list of literals is gone through one by one, whatever the limit.
                 Ok(validator) => return Ok(Self { validator, size: limit.max(4 * text.len()) }),
                 Err(_) if limit < MOST => limit *= 2,
                 Err(_) => {
@@ -77,7 +77,7 @@ impl Pattern {
     }
 }
 
-/// The options of a schema each of whose patterns takes no more than so many bytes, in either direction.
+/// The options of a schema none of whose patterns takes more than `bytes`, in either direction.
 fn limited(bytes: usize) -> jsonschema::ValidationOptions<'static> {
     let patterns = PatternOptions::regex().size_limit(bytes).dfa_size_limit(REMEMBERED);
     jsonschema::options().offline().with_pattern_options(patterns)
@@ -88,7 +88,7 @@ pub(super) fn options() -> jsonschema::ValidationOptions<'static> {
     limited(MOST)
 }
 
-/// `pattern`, as far as the check may go on.
+/// The keyword `pattern`, which matches only as long as the check may go on.
 struct Matched(Arc<Pattern>);
 
 impl Matched {
@@ -109,7 +109,7 @@ impl<'i> Keyword<'i> for Matched {
 }
 
 thread_local! {
-    /// What the check under way in this thread may still spend on patterns; `None` when it has had all.
+    /// What the current check in this thread may still spend on patterns; `None` once it has spent everything.
     static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
@@ -121,8 +121,8 @@ fn spend(work: u64) -> bool {
     })
 }
 
-/// Lets a check spend so much on patterns, in bytes of patterns times bytes of texts. `None` if that was not enough: then
-/// nothing is known.
+/// Lets a check spend this much on patterns, in bytes of patterns times bytes of texts. `None` if that was not enough: then nothing is
+/// known.
 pub(super) fn spending<T>(most: u64, check: impl FnOnce() -> T) -> Option<T> {
     LEFT.with(|left| left.set(Some(most)));
     let found = check();
@@ -133,16 +133,16 @@ fn wide(size: usize) -> u64 {
     u64::try_from(size).unwrap_or(u64::MAX)
 }
 
-/// What one pattern may take when it is compiled, in bytes: what is asked for first, and the most.
+/// The size limit of one compiled pattern, in bytes: the first that is tried, and the last.
 const LEAST: usize = 1024;
 const MOST: usize = 256 * 1024;
-/// What all of a schema may take.
+/// The most bytes of all patterns of a schema.
 const MOST_TOGETHER: usize = 1 << 20;
-/// What each takes beside that.
+/// What each pattern takes besides.
 const EACH: usize = 4 * 1024;
-/// What is remembered of texts, so that the next is matched faster, for each pattern and direction.
+/// The cache of a lazy DFA, which speeds up the next match, for each pattern and direction, in bytes.
 const REMEMBERED: usize = 32 * 1024;
-/// Of so many bytes is a state, or two.
+/// The bytes of a state or two.
 const STATE: u64 = 64;
-/// What beginning to match costs, in bytes of text.
+/// The cost of starting a match, in bytes of text.
 const BEGUN: u64 = 8;

@@ -1,4 +1,4 @@
-//! What is compiled when, what is kept of it, and where values are checked.
+//! When schemas are compiled, what is kept of them, and where values are checked.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn read(schema: &serde_json::Value) -> Schema {
     Schema::read(&raw(schema)).unwrap()
 }
 
-/// A schema whose check of a text of 8,000 characters takes too long for a worker, and not too long.
+/// A schema whose check of a text of 8,000 characters takes too long for a worker, but not too long for a check.
 fn slow() -> Schema {
     read(&json!({ "properties": { "x": { "pattern": "[ab]*a[ab]{1000}c" } } }))
 }
@@ -32,7 +32,7 @@ fn a_schema_is_compiled_when_a_value_is_checked() {
     assert!(schema.known().is_none(), "nothing is kept of a trial");
     schema.check(&raw(&json!({}))).unwrap();
     assert!(schema.known().is_some_and(|known| known.is_ok()));
-    // What is seen only then.
+    // A fault that shows only then.
     let wrong = read(&json!({ "pattern": "(?=a)b" }));
     assert!(wrong.try_out().is_err());
     assert!(wrong.check(&raw(&json!({}))).is_err());
@@ -61,7 +61,7 @@ fn what_is_compiled_is_bounded_for_all_schemas_together() {
 async fn short_checks_are_made_at_once_and_long_ones_in_turn() {
     let turn = Arc::new(Semaphore::new(1));
     let (schema, short, long) = (slow(), raw(&json!({ "x": "ab" })), raw(&json!({ "x": "ab".repeat(4_000) })));
-    // The first compiles it.
+    // The first check compiles it.
     assert!(matches!(schema.fits(&short, &turn).await, Err(Unfit::Value(_))));
     let busy = Arc::clone(&turn).acquire_owned().await.unwrap();
     assert!(matches!(schema.fits(&raw(&json!({})), &turn).await, Ok(())), "it needs no turn");
@@ -77,7 +77,7 @@ async fn short_checks_are_made_at_once_and_long_ones_in_turn() {
 async fn a_check_that_nobody_waits_for_keeps_its_place_to_its_end_and_no_worker() {
     let (go_on, blocked) = mpsc::channel::<()>();
     let mut running = Box::pin(apart::READING.run(move || blocked.recv().is_ok()));
-    // This is the one worker, and it goes on.
+    // This is the only worker, and it goes on.
     assert!(futures_util::poll!(&mut running).is_pending());
     drop(running);
     let mut next = Box::pin(apart::READING.run(|| 7));
@@ -99,6 +99,6 @@ fn the_end_of_a_runtime_is_not_held_up_by_a_check() {
     }));
     has_begun.recv_timeout(Duration::from_secs(60)).unwrap();
     drop(runtime);
-    // Only now can it end.
+    // Only now can the check end.
     go_on.send(()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! What schemas of tools may be, and what they say of values.
+//! Which schemas tools may have, and what they say of values.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,7 @@ fn schemas_that_would_take_for_ever_are_refused_and_recursive_ones_bounded() {
     let doubling = json!({ "$defs": definitions, "$ref": "#/$defs/d0" });
     assert_eq!(schema(&doubling).unwrap_err(), SchemaError::Cost);
 
-    // A tree with two ways down: as deep as can be afforded.
+    // A tree with two paths down: as deep as the bound on work allows.
     let twice = json!({ "anyOf": [
         { "properties": { "x": { "$ref": "#" } }, "required": ["no"] }, { "properties": { "x": { "$ref": "#" } } },
     ] });
@@ -98,7 +98,7 @@ fn schemas_that_would_take_for_ever_are_refused_and_recursive_ones_bounded() {
     assert!(refused.starts_with("nested deeper than"), "{refused}");
     assert!(started.elapsed() < Duration::from_secs(60));
 
-    // A list of lists is one way down: as deep as calls may be.
+    // A list of lists has one path down: as deep as calls may be.
     let list = schema(&json!({ "type": "array", "items": { "$ref": "#" } })).unwrap();
     let mut value = json!([]);
     for _ in 0..60 {
@@ -107,7 +107,7 @@ fn schemas_that_would_take_for_ever_are_refused_and_recursive_ones_bounded() {
     assert_eq!(checked(&list, &value), Ok(()));
 }
 
-/// `$defs` of so many, each made from a reference to the one before, and a reference to the last.
+/// This many `$defs`, each with a reference to the one before, and a reference to the last.
 fn row(length: usize, made: impl Fn(Value) -> Value) -> Value {
     let mut definitions = serde_json::Map::new();
     definitions.insert("d0".to_owned(), json!({ "type": "object" }));
@@ -117,7 +117,7 @@ fn row(length: usize, made: impl Fn(Value) -> Value) -> Value {
     json!({ "$defs": definitions, "$ref": format!("#/$defs/d{length}") })
 }
 
-/// In a thread whose stack is that of a worker of the runtime.
+/// Runs in a thread with the stack of a worker of the runtime.
 fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
     std::thread::Builder::new().stack_size(2 << 20).spawn(test).unwrap().join().unwrap();
 }
@@ -170,7 +170,7 @@ fn no_row_of_subschemas_takes_a_worker_s_stack() {
             assert_eq!(checked(&longest, &json!({ "a": {} })), Ok(()));
             drop(checked(&longest, &json!(1)));
         }
-        // Back to the beginning: as deep as the stack allows, by what a value costs there.
+        // Back to the beginning: as deep as the stack allows, given what a level costs there.
         let mut definitions = serde_json::Map::new();
         definitions
             .insert("d0".to_owned(), json!({ "properties": { "x": { "$ref": "#" } }, "additionalProperties": false }));
@@ -191,7 +191,7 @@ fn no_row_of_subschemas_takes_a_worker_s_stack() {
 #[test]
 fn what_is_compiled_takes_no_caller_s_stack() {
     type Made = fn(Value) -> Value;
-    // As deep as a text may be, and then on by a reference.
+    // As deep as a text may be, and then further by a reference.
     let nested: [(Made, i32); 6] = [
         (|to| json!({ "items": to }), 28),
         (|to| json!({ "contains": to }), 28),
@@ -215,7 +215,7 @@ fn what_is_compiled_takes_no_caller_s_stack() {
                 let list = (0..59).fold(innermost.clone(), |inner, _| json!([1, inner]));
                 let object = (0..59).fold(innermost, |inner, _| json!({ "a": inner }));
                 for value in [list, object] {
-                    // Whether it fits or not, and what that is told with.
+                    // Neither the check nor its explanation may overflow the stack.
                     drop(checked(&around, &value));
                 }
             }
@@ -235,11 +235,11 @@ fn patterns_cost_their_size_and_are_bounded_together() {
     let many = schema(&of(json!({ "allOf": many }))).unwrap();
     assert_eq!(checked(&many, &texts(1_000)), Ok(()));
     assert!(checked(&many, &texts(40_000)).unwrap_err().contains("too long for the patterns"));
-    // The same one, again and again: it is compiled once.
+    // The same pattern again and again is compiled once.
     let same: Vec<Value> = (0..300).map(|_| json!({ "not": { "pattern": "[ab]*a[ab]{2000}c" } })).collect();
     let same = schema(&of(json!({ "allOf": same }))).unwrap();
     assert!(checked(&same, &texts(1_000)).unwrap_err().contains("too long for the patterns"));
-    // A list of texts is gone through for each text.
+    // A list of literals is gone through for each text.
     let list: Vec<String> = (0..8_000).map(|n| n.to_string()).collect();
     let list = json!({ "items": { "pattern": format!("^({})$", list.join("|")) } });
     let list = schema(&json!({ "properties": { "x": list } })).unwrap();
@@ -311,7 +311,7 @@ fn schemas_as_libraries_write_them_are_taken() {
     assert_eq!(checked(&pydantic, &value), Ok(()));
     assert!(checked(&pydantic, &json!({ "root": { "name": "Node" } })).unwrap_err().contains("does not match"));
 
-    // Zod 4: patterns for formats, records, texts of any length beside them.
+    // Zod 4: patterns for formats, records, and texts of any length beside them.
     let date = "^(?:(?:\\d\\d[2468][048]|\\d\\d[13579][26]|\\d\\d0[48]|[02468][048]00|[13579][26]00)-02-29|\\d{4}-\\\
                 d{2}-\\d{2})T(?:(?:[01]\\d|2[0-3]):[0-5]\\d(?::[0-5]\\d(?:\\.\\d+)?)?(?:Z))$";
     let uuid = "^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|\
@@ -337,7 +337,7 @@ fn schemas_as_libraries_write_them_are_taken() {
     assert_eq!(checked(&zod, &value), Ok(()));
     assert!(checked(&zod, &json!({ "entries": [{ "id": "9", "at": "now" }] })).unwrap_err().contains("does not match"));
 
-    // An older one, which says its draft, and merges by `allOf`.
+    // An older schema, which names its draft and merges with `allOf`.
     let older = json!({ "$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "definitions": {
         "base": { "type": "object", "properties": { "url": { "type": "string", "format": "uri" }, "re": { "format": "regex" } } } },
         "allOf": [{ "$ref": "#/definitions/base" }, { "properties": { "n": { "type": "integer" } } }] });

@@ -1,4 +1,4 @@
-//! What a server is shown, and for whom. Commands are in the tests of `sealwire` itself, which is their guard.
+//! Which credentials a server is shown, and for whom. Commands are tested with `sealwire` itself, which is their guard.
 
 use sealwire::Name;
 use sealwire::auth::{Caller, write_secret};
@@ -28,10 +28,10 @@ async fn a_file_is_shown_and_one_that_was_exchanged_is_shown_at_once_when_the_se
     assert_eq!(ask().await.unwrap().status(), 200);
     assert_eq!(shown(1).as_deref(), Some("bearer one"));
     write_secret(&file, "two", true).unwrap();
-    // Refused (2), and asked once more with the new one (3).
+    // Refused (2), and repeated with the new one (3).
     assert_eq!(ask().await.unwrap().status(), 200);
     assert_eq!(shown(3).as_deref(), Some("bearer two"));
-    // The same again would be refused again.
+    // The same one again would be refused again.
     assert_eq!(ask().await.unwrap().status(), 401);
     assert_eq!(server.requests(), 4);
     assert!(!format!("{web:?}").contains("two"));
@@ -60,7 +60,7 @@ async fn each_caller_has_its_own_and_nobody_anothers() {
         let error = ask(nobody).await.unwrap_err();
         assert!(matches!(&error, WebError::Credentials(why) if !why.contains("of bob")), "{error}");
     }
-    // A question of the service's own has no caller.
+    // A request of the service itself has no caller.
     drop(within(web.send(&Request::post("{}"), None)).await.unwrap());
     assert!(server.requests.lock().unwrap()[1].contains("x-api-key: of nobody\r\n"));
     assert_eq!(server.requests(), 2);

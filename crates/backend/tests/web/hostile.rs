@@ -1,4 +1,4 @@
-//! What a server says at the wrong time, too much of, or not at all.
+//! Servers that answer at the wrong time, too much, or not at all.
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ async fn a_connection_is_used_again_and_one_that_was_closed_is_no_error() {
         assert_eq!(reply.status(), 200);
         assert_eq!(within(reply.text()).await.unwrap(), n.to_string());
         if n % 3 == 0 {
-            // The server has closed it, and that must have been seen here.
+            // The server has closed it, which the client must have noticed.
             let mut gone = server.gone.clone();
             within(gone.wait_for(|gone| *gone == n / 3)).await.unwrap();
         }
@@ -32,7 +32,7 @@ async fn a_connection_is_used_again_and_one_that_was_closed_is_no_error() {
 
 #[tokio::test]
 async fn what_may_have_arrived_is_not_sent_again() {
-    // The first connection is fresh; the second request comes over one that was used before.
+    // The first request opens a connection; the second is sent over that one.
     let server = Server::start(|n| Some(if n == 1 { (answer("200 OK", ""), true) } else { (Vec::new(), false) })).await;
     let web = web(&server.url, json!({}));
     drop(within(within(web.send(&Request::post("1"), None)).await.unwrap().text()).await.unwrap());
@@ -41,14 +41,14 @@ async fn what_may_have_arrived_is_not_sent_again() {
         assert!(matches!(error, WebError::Broken(_)), "{error}");
         assert_eq!(server.requests(), sent);
     }
-    // Nothing has arrived where nobody listens.
+    // If nobody listens, nothing has arrived.
     let nobody = nobody_listens();
     let refused = super::server::web(&format!("http://127.0.0.1:{}/", nobody.1), json!({}));
     let error = within(refused.send(&Request::post(""), None)).await.unwrap_err();
     assert!(matches!(error, WebError::Unreached { .. }), "{error}");
 }
 
-/// A port that nobody listens on, for as long as the socket is kept: it is bound, and does not listen.
+/// A port that refuses connections for as long as the socket is kept: it is bound, but does not listen.
 fn nobody_listens() -> (tokio::net::TcpSocket, u16) {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -81,7 +81,7 @@ async fn an_answer_has_bounds() {
             },
             false,
         ),
-        // Until the connection ends, which it never does.
+        // A body up to the end of the connection, which never comes.
         (|_| Some(([b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), vec![b'x'; 4 * MAX_BODY]].concat(), true)), false),
     ];
     for (body, fits) in bodies {
@@ -149,7 +149,7 @@ async fn a_server_that_accepts_and_closes_is_not_reached() {
         }
     });
     let web = web(&url, json!({}));
-    // On a machine under load it may close later than is waited for, but not always.
+    // Under load, the server may close it later than the client waits, but not always.
     let refused = async {
         loop {
             if let Err(error) = web.reach().await {
@@ -160,7 +160,7 @@ async fn a_server_that_accepts_and_closes_is_not_reached() {
     let error = within(refused).await;
     assert!(matches!(&error, WebError::Unreached { cause, .. } if cause.contains("closes connections")), "{error}");
     closing.abort();
-    // One that keeps them is.
+    // A server that keeps connections counts as reached.
     let server = Server::start(|_| None).await;
     within(super::server::web(&server.url, json!({})).reach()).await.unwrap();
 }
@@ -214,7 +214,7 @@ async fn events_come_one_by_one_and_whoever_stops_listening_closes_the_connectio
     drop(events);
     within(gone.wait_for(|gone| *gone == 1)).await.unwrap();
 
-    // What has no end is no event.
+    // An incomplete event is no event.
     let mut events = within(web.send(&Request::bare(Method::GET), None)).await.unwrap().events();
     assert_eq!(within(events.next()).await.unwrap().unwrap().data, "1");
     assert_eq!(within(events.next()).await.unwrap(), None);
@@ -223,7 +223,7 @@ async fn events_come_one_by_one_and_whoever_stops_listening_closes_the_connectio
     drop(events);
     within(gone.wait_for(|gone| *gone == 3)).await.unwrap();
 
-    // The same before there is an answer.
+    // The same before the answer begins.
     let asked = Request::post("{}");
     {
         let mut waiting = std::pin::pin!(web.send(&asked, None));
@@ -253,7 +253,7 @@ async fn connections_have_a_bound_and_whoever_comes_later_waits() {
     within(all).await;
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert_eq!(server.connections.load(Ordering::SeqCst), 6);
-    // A place that is given up is the next one's.
+    // A place that is given up goes to the next one.
     calls[0].abort();
     calls.iter().for_each(tokio::task::JoinHandle::abort);
     let mut gone = server.gone.clone();

@@ -1,4 +1,4 @@
-//! A server that says, byte for byte, what a test wants it to say.
+//! A server that says, byte for byte, what a test wants.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONG, future).await.expect("in time")
 }
 
-/// From the number of a request to its answer, and whether the connection goes on.
+/// Returns the answer to the request of this number, and whether the connection goes on.
 pub(crate) type Script = fn(usize) -> Option<(Vec<u8>, bool)>;
 
 pub(crate) struct Server {
@@ -26,13 +26,13 @@ pub(crate) struct Server {
     pub(crate) connections: Arc<AtomicUsize>,
     /// Every request, head and body.
     pub(crate) requests: Arc<Mutex<Vec<String>>>,
-    /// How many clients have gone.
+    /// How many clients have closed their connections.
     pub(crate) gone: watch::Receiver<usize>,
 }
 
 impl Server {
-    /// Answers requests one by one with what `answer` makes of the number of the request; then it goes on if `goes_on`, else it
-    /// closes. `None` is no answer: it waits for the client to go.
+    /// Answers each request with what `answer` returns for its number, and then keeps or closes the connection. `None` is no answer: the
+    /// server waits for the client to go.
     pub(crate) async fn start(answer: Script) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/rpc?key=hunter2", listener.local_addr().unwrap());
@@ -65,7 +65,7 @@ async fn serve(mut socket: TcpStream, answer: Script, kept: &Mutex<Vec<String>>)
             kept.len()
         };
         let goes_on = match answer(number) {
-            // Where the client has gone, it has had enough.
+            // A client that has gone has had enough.
             Some((bytes, goes_on)) => socket.write_all(&bytes).await.is_ok() && goes_on,
             None => true,
         };
@@ -95,7 +95,7 @@ pub(crate) async fn request(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) 
     Some(head + &String::from_utf8(body).unwrap())
 }
 
-/// An answer with this head behind the status line, and this body.
+/// An answer with this status and head, and this body.
 pub(crate) fn answer(head: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }

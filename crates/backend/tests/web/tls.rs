@@ -1,4 +1,4 @@
-//! Whose certificate is taken.
+//! Whose certificate is accepted.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ async fn a_certificate_must_come_from_an_anchor_and_be_for_the_host() {
         assert!(matches!(&error, WebError::Unreached { .. }), "{error}");
     }
 
-    // Anchors are as good as whoever may write them.
+    // Trust anchors are worth no more than whoever may write them.
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(&ca, std::fs::Permissions::from_mode(0o666)).unwrap();
     let open = Web::new(&config("https://a.example/", json!({ "tls_ca": ca }))).unwrap_err();
