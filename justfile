@@ -1,6 +1,6 @@
-# Short names for the commands of the project. None of them is needed: each line can be typed as it is.
+# Short names for the project's commands. None of them is needed: each line can be typed as it is.
 
-# The list of recipes.
+# Lists the recipes.
 default:
     @just --list
 
@@ -8,7 +8,7 @@ default:
 demo:
     cargo run --locked -- demo
 
-# Every test; `just test guard` for those whose name has it.
+# Every test; `just test guard` runs those with `guard` in their names.
 test filter="":
     cargo test --locked {{ filter }}
 
@@ -16,7 +16,7 @@ test filter="":
 quick:
     cargo test --locked -- --skip takes_minutes
 
-# Formatting and lints, as CI has them.
+# Formatting and lints, as in CI.
 lint:
     .ci/run format lint
 
@@ -28,16 +28,16 @@ doc:
 deny:
     .ci/run deny advisories
 
-# One fuzz target for some seconds; what it learns stays in fuzz/corpus.
+# Runs one fuzz target for some seconds; its findings stay in fuzz/corpus.
 fuzz target seconds="60":
     mkdir -p fuzz/corpus/{{ target }} fuzz/artifacts
     cd fuzz && cargo run --locked --bin {{ target }} -- -max_total_time={{ seconds }} -artifact_prefix=artifacts/ corpus/{{ target }} seeds/{{ target }}
 
-# The measurements.
+# The benchmarks.
 bench:
     cargo bench --locked
 
-# The tables of docs/performance.md, written into the page.
+# Measures the tables of docs/performance.md, and writes them into the page.
 performance *parts:
     benches/all {{ parts }}
 

@@ -31,6 +31,6 @@ def define(term: str, meaning: str) -> str:
 
 
 if __name__ == "__main__":
-    # By this name alone, so that no page in a browser reaches it under another one.
+    # Under this name alone, so that no page in a browser can reach it under another one.
     named = TransportSecuritySettings(allowed_hosts=["glossary-mcp:8000"])
     server.run("streamable-http", host="0.0.0.0", port=8000, transport_security=named)
