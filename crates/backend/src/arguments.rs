@@ -22,13 +22,13 @@ pub(crate) const LONGEST: usize = 4096;
 pub(crate) fn given(declared: &[Param], params: Option<&RawValue>) -> Result<Vec<Option<Box<RawValue>>>, String> {
     let text = params.map_or("{}", RawValue::get);
     let mut named: BTreeMap<String, Box<RawValue>> = if text.starts_with('[') {
-        let values: Vec<Box<RawValue>> = serde_json::from_str(text).map_err(|_| "the parameters are no JSON")?;
+        let values: Vec<Box<RawValue>> = serde_json::from_str(text).map_err(|_| "the parameters are not JSON")?;
         if values.len() > declared.len() {
             return Err(format!("the method takes {} parameters", declared.len()));
         }
         declared.iter().map(|param| param.name().to_owned()).zip(values).collect()
     } else {
-        serde_json::from_str(text).map_err(|_| "the parameters are no JSON object or array")?
+        serde_json::from_str(text).map_err(|_| "the parameters are not a JSON object or array")?
     };
     let mut values = Vec::new();
     for param in declared {
@@ -67,11 +67,11 @@ fn is_of(kind: &ParamType, value: &RawValue) -> bool {
 /// A value as part of a text; it must be a string, an integer or a boolean.
 pub(crate) fn text(param: &Param, value: &RawValue) -> Result<String, String> {
     let text = match param.kind() {
-        ParamType::String => serde_json::from_str(value.get()).map_err(|_| "a string is none")?,
+        ParamType::String => serde_json::from_str(value.get()).map_err(|_| "a string is not valid")?,
         _ => value.get().to_owned(),
     };
     if text.len() > LONGEST || text.contains('\0') {
-        return Err(format!("parameter `{}` has {LONGEST} bytes at most, and no NUL", param.name()));
+        return Err(format!("parameter `{}` must have at most {LONGEST} bytes and no NUL", param.name()));
     }
     Ok(text)
 }
@@ -90,14 +90,14 @@ pub(crate) fn pieces(source: &str, params: &[Param]) -> Result<Vec<Piece>, Strin
                 };
                 let name: String = rest.by_ref().map_while(until_closed).collect();
                 if !is_closed {
-                    return Err(format!("`{source}` has a `{{` alone: write one that is meant as such twice"));
+                    return Err(format!("`{source}` has a single `{{`: write it twice if it is meant literally"));
                 }
                 let position = params.iter().position(|param| param.name() == name);
                 let declared = position.and_then(|position| Some((position, params.get(position)?)));
                 let Some((position, param)) = declared else {
                     return Err(format!(
                         "`{source}` has `{{{name}}}`, and there is no parameter `{name}`: declare it in `params`, and write \
-                         a brace that is meant as one twice"
+                         a literal brace twice"
                     ));
                 };
                 if !matches!(param.kind(), ParamType::String | ParamType::Integer | ParamType::Boolean) {
@@ -108,7 +108,7 @@ pub(crate) fn pieces(source: &str, params: &[Param]) -> Result<Vec<Piece>, Strin
                 pieces.push(Piece::Text(std::mem::take(&mut text)));
                 pieces.push(Piece::Param(position));
             }
-            '}' => return Err(format!("`{source}` has a `}}` alone: write one that is meant as such twice")),
+            '}' => return Err(format!("`{source}` has a single `}}`: write it twice if it is meant literally")),
             c => text.push(c),
         }
     }

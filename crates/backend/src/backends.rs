@@ -50,7 +50,7 @@ fn named(configs: &[BackendConfig], lock: &Lock) -> Result<(Vec<Judged>, Arc<Nam
     let servers = || judged.iter().filter_map(Judged::server);
     if let (Some(first), Some(changes)) = (servers().next(), changes()) {
         let wrong = |fault| BackendFault { backend: first.name.clone(), fault: format!("{fault}: rename that") };
-        names.claim(&changes.method, "what `serve` tells of tools").map_err(wrong)?;
+        names.claim(&changes.method, "the topic of tool changes").map_err(wrong)?;
     }
     for server in servers() {
         mcp::Use::new(server, Arc::new(Pins::none()), &names).naming.claim_approved(lock);
@@ -246,7 +246,7 @@ async fn watch_all(mut names: Vec<(String, watch::Receiver<Health>)>, tell: watc
         let down = names.iter_mut().find_map(|(name, health)| match &*health.borrow_and_update() {
             Health::Up => None,
             // The log has the reason already.
-            Health::Down(_) => Some(format!("backend `{name}` is not there")),
+            Health::Down(_) => Some(format!("backend `{name}` is unavailable")),
         });
         tell.send_if_modified(|known| {
             let changed = *known != down;

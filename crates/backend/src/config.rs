@@ -118,7 +118,7 @@ pub(crate) fn judge(configs: &[BackendConfig]) -> Result<(Vec<Judged>, Names), B
             methods.claim(&name, &owner).map_err(|fault| wrong(format!("{fault}: rename one")))?;
         }
         if !names.insert(&config.name) {
-            return Err(wrong("there are two of this name: rename one".to_owned()));
+            return Err(wrong("two backends have this name: rename one".to_owned()));
         }
         let is_server = config.kind == BackendKind::Mcp && config.url.is_some();
         let asked = config.url.is_some() || config.tls_ca.is_some() || config.allow_plaintext;
@@ -161,7 +161,7 @@ fn named(config: &BackendConfig, name: &str) -> Result<MethodName, String> {
 
 fn server(config: &BackendConfig) -> Result<McpConfig, String> {
     if config.processes.is_some() {
-        return Err("`processes` is for kind `stdio`: a server of MCP is one process".to_owned());
+        return Err("`processes` is for kind `stdio`: an MCP server is one process".to_owned());
     }
     let prefix = config.prefix.as_deref().map(MethodName::new).transpose().map_err(|error| error.to_string())?;
     if let Some(prefix) = prefix.as_ref().filter(|prefix| prefix.is_reserved()) {
@@ -177,7 +177,7 @@ fn server(config: &BackendConfig) -> Result<McpConfig, String> {
             ));
         }
         let Some(tool) = &method.tool else {
-            return Err(format!("`{}` says nothing: write as `tool` what the server calls it", method.name));
+            return Err(format!("`{}` has no `tool`: write the server's name for it as `tool`", method.name));
         };
         if aliases.insert(tool.clone(), method.name.clone()).is_some() {
             return Err(format!("the tool `{}` has two names", tool.escape_debug()));
@@ -200,7 +200,7 @@ fn place(config: &BackendConfig) -> Result<Place, String> {
             Err("`command` or `url` is missing: write which program the server is, or where it is".to_owned())
         }
         (None, false) => launch(config).map(Place::Process),
-        (Some(_), false) => Err("`command` and `url` are two servers: write one of them".to_owned()),
+        (Some(_), false) => Err("`command` and `url` exclude each other: write one of them".to_owned()),
         (Some(_), true) => {
             let of_callers = |one: &BackendCredentialConfig| one.owner != CredentialOwner::Service;
             let of_callers = config.credential.iter().any(of_callers);
@@ -225,7 +225,7 @@ fn stdio(config: &BackendConfig) -> Result<StdioConfig, String> {
         return Err(format!("`{}` has `args` or `output`, which are for kind `exec`", method.name.escape_debug()));
     }
     if let Some(push) = pushes.iter().find(|push| push.params.is_some()) {
-        return Err(format!("`{}` is something to listen to (`push`), which has no parameters", push.name));
+        return Err(format!("`{}` only pushes (`push`), so it has no parameters", push.name));
     }
     Ok(StdioConfig {
         launch,
@@ -252,7 +252,7 @@ fn exec(config: &BackendConfig) -> Result<ExecConfig, String> {
     let (mut tools, mut commands) = (Vec::new(), Vec::new());
     for method in &config.method {
         if method.tool.is_some() {
-            return Err(format!("`{}` has `tool`, which a command has not: `args` are what it runs with", method.name));
+            return Err(format!("`{}` has `tool`, which is not for commands: they run with `args`", method.name));
         }
         let mut tool = tool(method)?;
         // Only what is declared becomes part of a command.
@@ -300,7 +300,7 @@ fn requests(config: &BackendConfig) -> Result<HttpConfig, String> {
                 let text = method.output == Some(BackendOutput::Text);
                 Way::Rest(Box::new(Rest::read(request, params, text).map_err(wrong)?))
             }
-            (Some(_), Some(_)) => return Err(wrong("it is asked for by `stream` or `http`, not by both".to_owned())),
+            (Some(_), Some(_)) => return Err(wrong("it has `stream` or `http`, not both".to_owned())),
         };
         ways.insert(tool.method.to_string(), way);
         tools.push(tool);
@@ -350,7 +350,7 @@ fn environment(config: &BackendConfig) -> Result<Vec<(OsString, OsString)>, Stri
         return Err("`env` cannot hold a NUL".to_owned());
     }
     if let Some(name) = config.env.keys().chain(&config.pass_env).find(|name| variable(name)) {
-        return Err(format!("`{}` is no name of a variable", name.escape_debug()));
+        return Err(format!("`{}` is not a variable name", name.escape_debug()));
     }
     let passed = config.pass_env.iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
     Ok(passed.chain(config.env.iter().map(|(name, value)| (name.into(), value.into()))).collect())

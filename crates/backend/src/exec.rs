@@ -76,7 +76,7 @@ impl Exec {
             Some(code @ 1..=125) => return Err(RpcError::application(code, format!("exit code {code}"))),
             _ => return Err(RpcError::dependency(format!("the command has failed: {status}"))),
         }
-        let printed = String::from_utf8(printed).map_err(|_| RpcError::dependency("it has printed no UTF-8"))?;
+        let printed = String::from_utf8(printed).map_err(|_| RpcError::dependency("its output is not UTF-8"))?;
         if command.text {
             let text = printed.strip_suffix('\n').unwrap_or(&printed);
             return to_raw_value(text).map_err(RpcError::internal);

@@ -93,7 +93,7 @@ const VISIBLE: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 impl Http {
     /// Keeps checking whether the server is available, until [`Backend::stop`].
     pub(crate) fn start(used: Use) -> Self {
-        let health = Health::Down("it was not reached yet".to_owned());
+        let health = Health::Down("it has not been reached yet".to_owned());
         let (health, missed, batches) = (watch::Sender::new(health), Notify::new(), Batches::default());
         let shared = Arc::new(Shared { used, health, missed, batches });
         let watching = Arc::clone(&shared);
@@ -115,7 +115,7 @@ impl Http {
 async fn ask(shared: &Shared, call: &Call, mut request: Request) -> Result<Reply, RpcError> {
     if request.target.as_ref().is_some_and(|target| target.len() > LONGEST_TARGET) {
         return Err(RpcError::invalid_params(format!(
-            "the parameters make more than {LONGEST_TARGET} bytes of a path"
+            "the parameters make the path longer than {LONGEST_TARGET} bytes"
         )));
     }
     about(&mut request.headers, &call.ctx, shared.used.send_caller);
@@ -216,9 +216,9 @@ impl Shared {
             let changed = *known != health;
             match (&health, changed) {
                 (_, false) => {}
-                (Health::Up, true) => tracing::info!(target: "sealwire::backend", backend, "the server is there"),
+                (Health::Up, true) => tracing::info!(target: "sealwire::backend", backend, "the server is available"),
                 (Health::Down(reason), true) => {
-                    tracing::warn!(target: "sealwire::backend", backend, reason, "the server is not there");
+                    tracing::warn!(target: "sealwire::backend", backend, reason, "the server is unavailable");
                 }
             }
             *known = health;

@@ -94,7 +94,7 @@ impl Pins {
             }
             match Lock::load(&self.path) {
                 Ok(lock) => {
-                    tracing::info!(target: "sealwire::backend", path = %self.path.display(), "approvals of tools were read again");
+                    tracing::info!(target: "sealwire::backend", path = %self.path.display(), "approvals of tools were reloaded");
                     self.lock.send_replace(Arc::new(lock));
                     told = None;
                 }

@@ -64,7 +64,7 @@ impl Stdio {
         let shared = Arc::new(Shared {
             name: launch.name.clone(),
             sessions: Mutex::new(vec![None; processes]),
-            health: watch::Sender::new(Health::Down("it is being started".to_owned())),
+            health: watch::Sender::new(Health::Down("it is starting".to_owned())),
             turn: AtomicUsize::new(0),
         });
         let (stop, pushes) = (watch::Sender::new(false), Arc::new(pushes));
@@ -133,7 +133,7 @@ impl Backend for Stdio {
             let until = call.until;
             let made = async {
                 let Some(session) = self.shared.session() else {
-                    return Err(RpcError::dependency("no process of the backend is there"));
+                    return Err(RpcError::dependency("no process of the backend is running"));
                 };
                 session.call(call).await
             };

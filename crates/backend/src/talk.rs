@@ -46,12 +46,12 @@ pub(crate) async fn read(
                     && let Some(left_out) = rate.check(Instant::now())
                 {
                     let start = visible(&String::from_utf8_lossy(line.get(..200).unwrap_or(line)));
-                    tracing::warn!(target: "sealwire::backend", backend, why, left_out, "a line was left out: {start}");
+                    tracing::warn!(target: "sealwire::backend", backend, why, left_out, "a line was dropped: {start}");
                 }
             }
         }
         if useless.max(rate.left_out()) > USELESS {
-            return format!("it has printed {USELESS} lines without any use");
+            return format!("it has printed {USELESS} useless lines");
         }
     }
 }
@@ -72,7 +72,7 @@ mod tests {
     async fn a_process_that_prints_nothing_but_blank_lines_is_not_listened_to() {
         let blank = " \r\n".repeat(2_000);
         let why = read("blank", blank.as_bytes(), |_| Err("no JSON")).await;
-        assert!(why.contains("1000 lines without any use"), "{why}");
+        assert!(why.contains("1000 useless lines"), "{why}");
         // Between messages, blank lines do no harm.
         let spaced = "{}\n\n".repeat(2_000);
         let why = read("spaced", spaced.as_bytes(), |line| if line.is_empty() { Err("no JSON") } else { Ok(()) }).await;
@@ -83,6 +83,6 @@ mod tests {
     async fn nor_is_one_that_says_something_of_use_between_lines_without_any() {
         let mixed = "{}\nuseless\n".repeat(100_000);
         let why = read("mixed", mixed.as_bytes(), |line| if line == b"{}" { Ok(()) } else { Err("no JSON") }).await;
-        assert!(why.contains("1000 lines without any use"), "{why}");
+        assert!(why.contains("1000 useless lines"), "{why}");
     }
 }

@@ -291,7 +291,7 @@ pub fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Stri
 /// # Errors
 /// What is wrong with it.
 pub fn header_name(name: &str) -> Result<HeaderName, String> {
-    let field: HeaderName = name.parse().map_err(|_| format!("`{}` is no name of a header", name.escape_debug()))?;
+    let field: HeaderName = name.parse().map_err(|_| format!("`{}` is not a header name", name.escape_debug()))?;
     let ours =
         [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION, TE, TRAILER, UPGRADE, EXPECT, COOKIE, ACCEPT_ENCODING];
     if ours.contains(&field) || ["keep-alive", "proxy-connection", "proxy-authorization"].contains(&field.as_str()) {

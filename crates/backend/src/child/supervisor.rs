@@ -91,7 +91,7 @@ impl Supervisor {
             };
             let next = self.restarts.next(Instant::now());
             let again_s = next.saturating_duration_since(Instant::now()).as_secs_f32();
-            tracing::warn!(target: "sealwire::backend", backend = name, reason, again_s, "the program is not there");
+            tracing::warn!(target: "sealwire::backend", backend = name, reason, again_s, "the program is not running");
             down(reason);
             tokio::select! {
                 biased;
@@ -107,7 +107,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// The reason if a program has closed its output. Mostly it ends a moment later, and its exit code says more.
 pub(crate) const CLOSED: &str = "it has closed its output";
 /// How the reason begins if a program has closed its input.
-pub(crate) const UNREAD: &str = "it reads no more";
+pub(crate) const UNREAD: &str = "it has closed its input";
 
 async fn converse<F, Fut>(child: &mut Child, talk: &mut F) -> String
 where

@@ -105,7 +105,7 @@ pub(super) fn check(words: &[Vec<Piece>], params: &[Param]) -> Result<(), String
     if has_code {
         return Ok(());
     }
-    Err(format!("`{name}` would run what the caller's parameters are, which are on its standard input: name a script"))
+    Err(format!("`{name}` would run the caller's parameters, which are its standard input: name a script"))
 }
 
 /// The name of the program in a word, without folder and version.

@@ -44,12 +44,12 @@ pub(super) async fn of_rpc(reply: Reply, call: &Call, id: &Id, ends: Ends) -> Ou
             if response.id == *id || (response.id.is_null() && response.outcome.is_err()) =>
         {
             match response.outcome {
-                Ok(_) if !status.is_success() => Err(unusable("and a result".to_owned())),
+                Ok(_) if !status.is_success() => Err(unusable("with a result".to_owned())),
                 outcome => outcome.map_err(of_server),
             }
         }
         Ok(_) => Err(unusable("it answers what was not asked".to_owned())),
-        Err(error) => Err(unusable(format!("no response of JSON-RPC 2.0: {error}"))),
+        Err(error) => Err(unusable(format!("not a JSON-RPC 2.0 response: {error}"))),
     }
 }
 
@@ -89,7 +89,7 @@ async fn whole(reply: Reply, text: bool) -> Result<String, RpcError> {
         return Ok(body);
     }
     Err(RpcError::dependency(
-        "its answer has no length and no chunks, so that nobody knows whether it is whole: let the server send `Content-Length`",
+        "its answer has no length and no chunks, so it may be incomplete: let the server send `Content-Length`",
     ))
 }
 

@@ -62,7 +62,7 @@ const BYTES: usize = MAX_BODY;
 impl Batches {
     /// Makes a call together with others of its caller.
     pub(super) async fn make(&self, shared: &Arc<Shared>, id: Id, text: Vec<u8>, call: Call) -> Outcome {
-        let over = || RpcError::dependency("the backend is being ended");
+        let over = || RpcError::dependency("the backend is being stopped");
         let (tell, told) = oneshot::channel();
         self.join(shared, Entry { id, text, call, tell });
         told.await.unwrap_or_else(|_| Err(over()))
@@ -198,7 +198,7 @@ async fn read(reply: Reply, backend: &str) -> Result<Answer, RpcError> {
     let (status, media) = (reply.status(), reply.media_type());
     let unusable = |why: String| RpcError::dependency(format!("status {}: {why}", status.as_u16()));
     if !answer::is_json(&media) {
-        return Err(unusable(format!("no JSON, but `{}`", media.escape_debug())));
+        return Err(unusable(format!("not JSON, but `{}`", media.escape_debug())));
     }
     let text = reply.text().await.map_err(RpcError::dependency)?;
     if !text.trim_start().starts_with('[') {
@@ -209,11 +209,11 @@ async fn read(reply: Reply, backend: &str) -> Result<Answer, RpcError> {
                 Ok(_) => Err(unusable("it answers what was not asked".to_owned())),
             },
             Ok(_) => Err(unusable("one answer to a batch".to_owned())),
-            Err(error) => Err(unusable(format!("no response of JSON-RPC 2.0: {error}"))),
+            Err(error) => Err(unusable(format!("not a JSON-RPC 2.0 response: {error}"))),
         };
     }
     let parts: Vec<&RawValue> =
-        serde_json::from_str(&text).map_err(|_| unusable("its answer to the batch is no JSON".to_owned()))?;
+        serde_json::from_str(&text).map_err(|_| unusable("its answer to the batch is not JSON".to_owned()))?;
     let (mut outcomes, mut useless) = (HashMap::new(), 0_usize);
     for part in parts {
         // Each on its own: a fault in one does not affect the others.
@@ -222,13 +222,13 @@ async fn read(reply: Reply, backend: &str) -> Result<Answer, RpcError> {
             continue;
         };
         let outcome = match response.outcome {
-            Ok(_) if !status.is_success() => Err(unusable("and a result".to_owned())),
+            Ok(_) if !status.is_success() => Err(unusable("with a result".to_owned())),
             outcome => outcome.map_err(answer::of_server),
         };
         outcomes.entry(response.id).and_modify(|known| *known = None).or_insert(Some(outcome));
     }
     if useless > 0 {
-        tracing::warn!(target: "sealwire::backend", backend, useless, "a batch is answered with what is no response of JSON-RPC 2.0");
+        tracing::warn!(target: "sealwire::backend", backend, useless, "parts of the answer to a batch are not JSON-RPC 2.0 responses");
     }
     Ok(Answer::Each(outcomes))
 }

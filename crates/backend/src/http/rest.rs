@@ -55,7 +55,7 @@ impl Rest {
         for (name, value) in &config.headers {
             let name = header_name(name)?;
             if name == "authorization" || name == "idempotency-key" || name.as_str().starts_with("sealwire-") {
-                return Err(format!("header `{name}` says who asks, and is no method's own"));
+                return Err(format!("header `{name}` says who asks, so a method cannot set it"));
             }
             headers.push((name, pieces(value, params)?));
         }
@@ -66,7 +66,7 @@ impl Rest {
         let all = path.iter().chain(query.iter().map(|(_, value)| value)).chain(headers.iter().map(|(_, value)| value));
         let used: Vec<usize> = all.chain(&body).flatten().filter_map(position).collect();
         if let Some(unused) = (0..params.len()).find(|at| !used.contains(at)).and_then(|at| params.get(at)) {
-            return Err(format!("parameter `{}` is nowhere in the request: use it, or leave it out", unused.name()));
+            return Err(format!("parameter `{}` is nowhere in the request: use it, or remove it", unused.name()));
         }
         Ok(Self { verb, path, query, headers, body, params: params.to_vec(), text })
     }
@@ -91,7 +91,7 @@ impl Rest {
         for (name, value) in &self.headers {
             if let Some(value) = self.text(value, &values, str::to_owned)? {
                 let value = header_value(&value);
-                let value = value.ok_or("a parameter has a character that is not allowed, or a blank at an end")?;
+                let value = value.ok_or("a parameter has a character that is not allowed, or a space at either end")?;
                 headers.insert(name.clone(), value);
             }
         }

@@ -39,7 +39,7 @@ fn walk(schema: &Value, path: &mut Vec<String>, is_reached: bool, found: &mut Mi
         }
         let name = name.as_str().filter(|name| !name.is_empty()).unwrap_or(" ");
         let Ok(name) = format!("mcp-param-{name}").parse::<HeaderName>() else {
-            return wrong("is no name of a header");
+            return wrong("is not a header name");
         };
         if found.iter().any(|(_, known)| *known == name) {
             return wrong("is there twice with the same name");

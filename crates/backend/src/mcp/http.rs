@@ -304,7 +304,7 @@ async fn stream(conversation: &Conversation, of: Of, id: u64, reply: Reply) -> R
             Some(Err(_)) | None => useless += 1,
         }
         if useless > USELESS {
-            return Err(Refusal::Failed(format!("it has sent {USELESS} events without any use")));
+            return Err(Refusal::Failed(format!("it has sent {USELESS} useless events")));
         }
         if !conversation.is_open(id) {
             drop(tokio::time::timeout(REST, events.next()).await);

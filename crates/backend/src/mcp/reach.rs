@@ -64,7 +64,7 @@ pub(super) async fn address(shared: Arc<Shared>, server: Address, stopped: impl 
         wait = if has_settled { AGAIN.0 } else { wait };
         if has_settled || reason != told {
             let backend = shared.name();
-            tracing::warn!(target: "sealwire::backend", backend, reason, "the server is not there; it is asked again");
+            tracing::warn!(target: "sealwire::backend", backend, reason, "the server is unavailable; it is tried again");
             told = reason;
         }
         tokio::select! {

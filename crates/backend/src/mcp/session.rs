@@ -320,7 +320,7 @@ impl Session {
                     Look::Fine => false,
                     Look::Ask => true,
                     Look::Hangs => {
-                        return format!("it has said nothing for {} s to all that it was asked", patience.as_secs());
+                        return format!("it has not responded to anything for {} s", patience.as_secs());
                     }
                 },
                 () = self.conversation.doubt() => asked.is_none(),

@@ -78,7 +78,7 @@ impl Shared {
             pins,
             methods: OnceLock::new(),
             timeout,
-            health: watch::Sender::new(Health::Down("it is being started".to_owned())),
+            health: watch::Sender::new(Health::Down("it is starting".to_owned())),
             state: Mutex::default(),
             only_handshake: AtomicBool::new(false),
             ends: AtomicU32::new(0),
@@ -242,7 +242,7 @@ impl Shared {
             session.conversation().changes() == state.changes && listed.is_some_and(|now| now.pin == definition.pin)
         };
         if !is_same {
-            return Err(RpcError::dependency("the tool may be another one by now"));
+            return Err(RpcError::dependency("the tool may have changed by now"));
         }
         self.is_approved(definition)
     }

@@ -174,7 +174,7 @@ impl Lock {
         now.save(path)
     }
 
-    /// Writes the file, whole or not at all; it keeps its owner and mode.
+    /// Writes the file, whole or not at all; an existing one keeps its readers.
     fn save(&self, path: &Path) -> Result<(), LockError> {
         let wrong = |error| LockError::Write { path: path.to_owned(), error };
         let text = toml::to_string(self).map_err(std::io::Error::other).map_err(wrong)?;

@@ -40,7 +40,7 @@ impl Built {
             .with_keyword("pattern", move |_, value, _| {
                 let keyword = patterns.keyword(value);
                 // The plan has found all of them.
-                keyword.ok_or_else(|| jsonschema::ValidationError::custom("the pattern stands where none is read"))
+                keyword.ok_or_else(|| jsonschema::ValidationError::custom("the pattern is in an unexpected place"))
             });
         let validator = options.build(&schema).map_err(|error| {
             // The masked text quotes nothing but keywords; long parts of it stay out of the log.

@@ -49,7 +49,7 @@ impl Question {
 impl Drop for Question {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            let refused = RpcError::application(NOT_ASKED, "nobody is there who could be asked");
+            let refused = RpcError::application(NOT_ASKED, "there is nobody to ask");
             // A process that reads nothing is not waiting for an answer.
             drop(self.out.try_send(Response::new(id, Err(refused)).to_bytes()));
         }

@@ -120,7 +120,7 @@ impl Credential {
         let source = match (&described.file, &described.folder, described.command.as_slice()) {
             (Some(file), None, []) if owner == CredentialOwner::Service => Source::File(file.clone(), trust()),
             (Some(_), None, []) => {
-                return Err(wrong("a caller's own come from a `folder` or a `command`: one file has one"));
+                return Err(wrong("callers' own credentials come from a `folder` or a `command`: one file holds one"));
             }
             (None, Some(folder), []) if owner != CredentialOwner::Service => Source::Folder(folder.clone(), trust()),
             (None, Some(_), []) => return Err(wrong("a `folder` is for `owner = \"agent\"` or `\"subject\"`")),
@@ -177,7 +177,7 @@ impl Credential {
                 // The server refused the old value, but perhaps not because of the value: it stays.
                 (Err(reason), Some(old)) if anew && old.value.is_ok() => {
                     let header = this.field.as_str();
-                    tracing::warn!(target: "sealwire::backend", header, reason, "a credential could not be had anew");
+                    tracing::warn!(target: "sealwire::backend", header, reason, "a credential could not be renewed");
                     old.tried = now;
                 }
                 _ => *known = Some(Known { value: value.clone(), since: now, tried: now }),
@@ -189,7 +189,7 @@ impl Credential {
             }
             drop(turn);
         });
-        let value = told.await.unwrap_or_else(|_| Err("it cannot be had".to_owned()));
+        let value = told.await.unwrap_or_else(|_| Err("it cannot be fetched".to_owned()));
         value.map(Some).map_err(WebError::Credentials)
     }
 
@@ -246,7 +246,7 @@ impl Credential {
             Ok(Err(error)) => Err(format!("the command: {error}")),
             Ok(Ok((_, status))) if !status.success() => Err(format!("the command has failed: {status}")),
             Ok(Ok((printed, _))) => {
-                String::from_utf8(printed).map_err(|_| "the command has printed no UTF-8".to_owned())
+                String::from_utf8(printed).map_err(|_| "the command's output is not UTF-8".to_owned())
             }
         };
         (said, Some(child))

@@ -36,7 +36,7 @@ pub enum WebError {
     #[error("its answer is not UTF-8")]
     NotUtf8,
     /// The path or query of the request is invalid.
-    #[error("the path or query is none")]
+    #[error("the path or query is not valid")]
     Target,
     /// There are no credentials to present.
     #[error("credentials: {0}")]

@@ -81,7 +81,7 @@ fn credentials_with_a_mistake_are_refused_with_what_to_do() {
         (json!([{ "folder": file }]), "owner = \"agent\""),
         (json!([{ "file": file, "keep_s": 5 }]), "`keep_s`"),
         (json!([{ "file": file, "header": "Host" }]), "belongs to the connection"),
-        (json!([{ "file": file, "header": "X Y" }]), "no name of a header"),
+        (json!([{ "file": file, "header": "X Y" }]), "not a header name"),
         (json!([{ "file": file, "scheme": "" }]), "a word such as"),
         (json!([{ "file": file }, { "command": ["x"] }]), "two credentials"),
         (json!([{ "file": open }]), "chmod 600"),

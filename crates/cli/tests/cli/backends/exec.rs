@@ -174,7 +174,7 @@ fn commands_with_a_mistake_are_refused_with_what_to_do() {
     with("", "args = [\"{x}\"]").fails(30, &["no parameter `x`", "declare it in `params`"]);
     let list = "params = [{ name = \"x\", type = \"string[]\" }]\n";
     with("", &format!("{list}args = [\"{{x}}\"]")).fails(30, &["`x` must be a string"]);
-    with("", "args = [\"}\"]").fails(30, &["write one that is meant as such twice"]);
+    with("", "args = [\"}\"]").fails(30, &["write it twice if it is meant literally"]);
     let text = "params = [{ name = \"x\", type = \"string\" }]\n";
     let script = format!("{text}args = [\"-c\", \"echo {{x}}\"]");
     with("", &script).ok();
@@ -182,5 +182,5 @@ fn commands_with_a_mistake_are_refused_with_what_to_do() {
     with("processes = 2", "").fails(30, &["for kind `stdio`"]);
     with("", "push = true").fails(30, &["for kind `stdio`"]);
     with("prefix = \"p\"", "").fails(30, &["for kind `mcp`"]);
-    with("", "tool = \"x\"").fails(30, &["`args` are what it runs with"]);
+    with("", "tool = \"x\"").fails(30, &["they run with `args`"]);
 }

@@ -308,7 +308,7 @@ async fn an_application_that_is_killed_is_interrupted_and_found_again() {
     assert_eq!(code(&within(LONG, hanging.finish::<Value>()).await.unwrap_err()), Some(-32004));
     assert_eq!(code(&within(LONG, lost.finish::<Value>()).await.unwrap_err()), Some(-32004));
     assert_eq!(fails(&stage, "w/add", json!([1, 1])).await, -32004);
-    crate::process::says(&mut stage.stderr, "the server is not there").await;
+    crate::process::says(&mut stage.stderr, "the server is unavailable").await;
 
     let _process = application(python, port, folder.path());
     let back = async {

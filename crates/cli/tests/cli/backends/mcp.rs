@@ -422,7 +422,7 @@ async fn a_server_that_hangs_is_ended_and_one_that_waits_for_a_caller_is_not() {
         }
     };
     futures_util::future::join(thinking, impatient).await;
-    says(&mut stage.stderr, "it has said nothing for 5 s to all that it was asked").await;
+    says(&mut stage.stderr, "it has not responded to anything for 5 s").await;
     assert_eq!(approved(&stage, "made/add", json!({ "a": 1, "b": 2 })).await, json!({ "result": 3 }));
     assert_eq!(stage.call("t/pid", json!({})).await.unwrap(), before, "it was not started again");
     stage.end().await;
@@ -439,7 +439,7 @@ async fn a_server_that_cannot_be_served_is_told_at_the_start() {
     for (key, fault) in [
         ("processes = 2", "`processes` is for kind `stdio`"),
         ("prefix = \"a b\"", "`a b` is not a method name"),
-        ("[[backend.method]]\nname = \"x\"", "write as `tool` what the server calls it"),
+        ("[[backend.method]]\nname = \"x\"", "write the server's name for it as `tool`"),
     ] {
         let config = stage.shell.read("sealwire.toml");
         stage.shell.write("wrong.toml", &format!("{config}{key}\n"));

@@ -211,7 +211,7 @@ async fn a_call_that_was_given_up_may_stay_unanswered_and_a_program_that_hangs_i
     impatient("t/ignored").await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(code(&stage.call("t/ignored", json!([])).await.unwrap_err()), Some(-32004));
-    let again = stage.stderr.wait_for(|said| said.matches("the program is not there").count() == 2);
+    let again = stage.stderr.wait_for(|said| said.matches("the program is not running").count() == 2);
     let found = tokio::time::timeout(LONG, again).await.is_ok();
     assert!(found, "{}", *stage.stderr.borrow());
     stage.end().await;
@@ -282,7 +282,7 @@ async fn an_agent_that_gives_its_calls_up_has_no_more_of_them_in_the_program_tha
     assert!(within(LONG, waiting.cancel()).await);
     stage.comes_back("t/echo", json!([1])).await;
     let said = stage.end().await;
-    assert!(!said.contains("the program is not there"), "{said}");
+    assert!(!said.contains("the program is not running"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -330,7 +330,7 @@ async fn what_a_program_prints_grows_and_leaves_behind_is_bounded() {
     assert_eq!(stage.call("t/noise", json!([])).await.unwrap(), "noisy");
     says(&mut stage.stderr, "stderr: line\\u{1b}[2J of noise").await;
     assert_eq!(stage.call("t/garbage", json!([])).await.unwrap(), "after the garbage");
-    says(&mut stage.stderr, "a line was left out").await;
+    says(&mut stage.stderr, "a line was dropped").await;
     let leaked = stage.call("t/leak", json!([])).await.unwrap_err();
     assert_eq!(code(&leaked), Some(7), "{leaked}");
     assert!(stage.call("t/files", json!([])).await.unwrap().as_u64().unwrap() < 64);
@@ -368,7 +368,7 @@ async fn what_a_program_prints_grows_and_leaves_behind_is_bounded() {
     assert!(alive(inherited));
     send(SIGKILL, u32::try_from(inherited).unwrap());
     let said = stage.end().await;
-    assert!(said.contains("1000 lines without any use"), "{said}");
+    assert!(said.contains("1000 useless lines"), "{said}");
     // The log has a few lines of two hundred thousand.
     assert!(said.lines().count() < 1_000, "{}", said.lines().count());
 }
@@ -452,7 +452,7 @@ fn descriptions_with_a_mistake_are_refused_with_what_to_do() {
     with(&format!("{stdio}comand = [\"x\"]\n")).fails(30, &["sealwire.toml`, line", "unknown member"]);
     with(&format!("{stdio}command = [\"x\"]\nprocesses = 65\n{method}")).fails(30, &["write 1 to 64"]);
     with(&format!("{stdio}command = [\"x\"]\n{method}{stdio}command = [\"x\"]\n{method}")).fails(30, &["rename one"]);
-    with(&format!("{stdio}command = [\"x\"]\npass_env = [\"A=B\"]\n{method}")).fails(30, &["no name of a variable"]);
+    with(&format!("{stdio}command = [\"x\"]\npass_env = [\"A=B\"]\n{method}")).fails(30, &["not a variable name"]);
     with(&format!("{stdio}command = [\"x\"]\n{method}{method}"))
         .fails(30, &["`a/b` is taken by method 1 of backend `a`: rename"]);
     with(&format!("{stdio}command = [\"x\"]\n[[backend.method]]\nname = \"rpc.x\"\n")).fails(30, &["rpc"]);

@@ -410,7 +410,7 @@ async fn what_a_server_over_http_should_not_answer_costs_that_call_alone() {
         ("wrong_id", -32004, "an answer to what was not asked"),
         ("page", -32004, "its answer is `text/html`"),
         ("large", -32004, "more than 1 MiB"),
-        ("flood", -32004, "1000 events without any use"),
+        ("flood", -32004, "1000 useless events"),
         ("cut", -32004, "the stream has ended before its answer"),
         ("ended", -32004, "the stream has ended before its answer"),
         ("redirect", -32004, "redirects are not followed"),
