@@ -39,7 +39,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Call {
-    /// Who calls and until when; also takes notifications and questions to the caller.
+    /// The caller and its deadline; also takes notifications and questions to the caller.
     pub ctx: Ctx,
     /// Takes parts of the result before it is complete.
     pub sink: Sink<Box<RawValue>>,

@@ -24,7 +24,7 @@ pub(crate) async fn write(mut messages: mpsc::Receiver<Vec<u8>>, mut stdin: impl
     std::future::pending().await
 }
 
-/// Hands each line to `take`, which says why a line is useless. Ends with the output, or when there was too much of no use; returns why.
+/// Hands each line to `take`, which says why a line is useless. Ends with the output, or after too many useless lines; returns why.
 pub(crate) async fn read(
     backend: &str,
     stdout: impl AsyncRead + Unpin,

@@ -45,7 +45,7 @@ impl Place {
         let work = move || {
             let found = work();
             drop(place);
-            // Nobody may wait for it any more.
+            // Perhaps nobody waits for it any more.
             drop(done.send(found));
         };
         thread.spawn(work).map_err(|error| format!("no thread for a check: {error}"))?;
