@@ -20,11 +20,11 @@ mod quota;
 mod refusal;
 mod replicas;
 mod router;
+mod semaphore;
 mod serve;
 mod shares;
 mod streams;
 mod topic;
-mod turns;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -58,7 +58,7 @@ use calls::{Calls, Entries};
 use catalogue::{BYTES_PER_CALL, Catalogue, METHODS_PER_CALL};
 pub use counters::{Counters, MethodCounters, ShadowCounters};
 pub use description::Description;
-pub use fair::Bounds as TurnBounds;
+pub use fair::Bounds as FairBounds;
 use idempotency::{Attempt, Begun, Ended, Idempotency};
 pub use idempotency::{Conflict, Idempotent};
 pub use methods::MethodService;
@@ -69,12 +69,12 @@ use refusal::Cause;
 pub use refusal::{Answer, Refusal};
 pub use replicas::{Replica, replicas};
 pub use router::{Ctx, Router, RouterError};
+pub use semaphore::{FairPermit, FairSemaphore, QueueFull};
 pub use serve::{Health, RefusedReload, Running, ServeError, ServeOptions, State, Watched};
 use shares::Payer;
 use streams::{Asked, CallKey, Finished, FrameWriter, OpenCall, OpenCalls, OpenSlot, Refused, Start, subscription_end};
 pub use streams::{Ending, FrameError, Outlet, StreamLimits};
 pub use topic::{Topic, WhenFull};
-pub use turns::{NoRoom, Turn, Turns};
 
 /// A service: a verifier, a policy and methods, behind one pipeline.
 ///

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use sealwire::RpcError;
 use sealwire::rpc::{Flaw, MAX_VALUE_DEPTH, Outcome, strict_value};
-use sealwire::service::{Ctx, Description, NoRoom, Router, Sink, Turn, TurnBounds, Turns};
+use sealwire::service::{Ctx, Description, FairBounds, FairPermit, FairSemaphore, QueueFull, Router, Sink};
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
@@ -48,7 +48,7 @@ pub struct Call {
     /// A JSON object or array, unchanged; `None` if there are no parameters.
     pub params: Option<Box<RawValue>>,
     /// Its place among the calls of the backend, kept for as long as anything that works on the call holds this.
-    pub turn: Arc<Turn>,
+    pub permit: Arc<FairPermit>,
     /// The backend's deadline for the call.
     pub until: Instant,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Share {
 /// never say that they have stopped (MCP does not require it), and others need the place.
 pub(crate) const GIVEN_UP: Duration = Duration::from_secs(10);
 
-/// The most calls that may wait for their turns ...
+/// The most calls that may wait for their turn ...
 const WAITING: usize = 4_096;
 /// ... and the most bytes of parameters, including those of running calls; the same bounds as for what waits for the service.
 const BYTES: usize = 64 << 20;
@@ -88,13 +88,13 @@ pub(crate) fn routed(
     share: Share,
     tools: impl IntoIterator<Item = Tool>,
 ) -> Router {
-    let turns = Turns::new(TurnBounds { waiting: WAITING, running: share.in_flight, bytes: BYTES });
+    let semaphore = FairSemaphore::new(FairBounds { waiting: WAITING, running: share.in_flight, bytes: BYTES });
     for tool in tools {
-        let (tool, backend, turns) = (Arc::new(tool), Arc::clone(backend), Arc::clone(&turns));
+        let (tool, backend, semaphore) = (Arc::new(tool), Arc::clone(backend), Arc::clone(&semaphore));
         let (name, declared) = (tool.method.to_string(), tool.declared.clone());
         let (described, describing) = (Arc::clone(&tool), Arc::clone(&backend));
         router = router.method_with_sink(&name, move |ctx: Ctx, params: Option<Box<RawValue>>, sink| {
-            let (tool, backend, turns) = (Arc::clone(&tool), Arc::clone(&backend), Arc::clone(&turns));
+            let (tool, backend, semaphore) = (Arc::clone(&tool), Arc::clone(&backend), Arc::clone(&semaphore));
             async move {
                 let down = match &*backend.health().borrow() {
                     Health::Up => None,
@@ -105,12 +105,12 @@ pub(crate) fn routed(
                 }
                 let until = Instant::now() + share.timeout;
                 let bytes = params.as_ref().map_or(0, |params| params.get().len());
-                let turn = tokio::time::timeout_at(until, turns.take(&ctx.caller().agent, bytes)).await;
+                let permit = tokio::time::timeout_at(until, semaphore.acquire(&ctx.caller().agent, bytes)).await;
                 let late = |_| RpcError::dependency(format!("no turn within {} s", share.timeout.as_secs()));
-                let full = |full: NoRoom| RpcError::dependency(full).with_data(&json!({ "queue": "full" }));
-                let turn = turn.map_err(late)?.map_err(full)?;
-                let turn = Arc::new(turn);
-                strict(backend.call(Call { ctx, sink, tool, params, turn, until }).await)
+                let full = |full: QueueFull| RpcError::dependency(full).with_data(&json!({ "queue": "full" }));
+                let permit = permit.map_err(late)?.map_err(full)?;
+                let permit = Arc::new(permit);
+                strict(backend.call(Call { ctx, sink, tool, params, permit, until }).await)
             }
         });
         router = router.describe_with(&name, move || describing.description(&described));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sealwire::RpcError;
-use sealwire::service::Turn;
+use sealwire::service::FairPermit;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
@@ -66,7 +66,7 @@ impl Exec {
         ];
         launch.env.extend(who.map(|(name, value)| (name.into(), value.into())));
         let mut running = Running { exec: self, command: None };
-        let (child, _) = running.command.insert((launch.start().map_err(RpcError::dependency)?, call.turn));
+        let (child, _) = running.command.insert((launch.start().map_err(RpcError::dependency)?, call.permit));
         let (printed, status) = converse(child, call.params.as_deref()).await.map_err(RpcError::dependency)?;
         // The command has ended by itself.
         running.command = None;
@@ -88,20 +88,20 @@ impl Exec {
 /// A command and its place among the calls. When dropped, the command is ended, and keeps its place until it is gone.
 struct Running<'a> {
     exec: &'a Exec,
-    command: Option<(Child, Arc<Turn>)>,
+    command: Option<(Child, Arc<FairPermit>)>,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         // Without a runtime, the service is ending, and the guard notices that.
-        if let Some((child, turn)) = self.command.take()
+        if let Some((child, permit)) = self.command.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let mut ending = self.exec.ending.lock().unwrap_or_else(PoisonError::into_inner);
             while ending.try_join_next().is_some() {}
             let end = async move {
                 child.stop().await;
-                drop(turn);
+                drop(permit);
             };
             ending.spawn_on(end, &runtime);
         }

@@ -12,7 +12,7 @@ use hyper::header::HeaderMap;
 use sealwire::RpcError;
 use sealwire::auth::Caller;
 use sealwire::rpc::{Body, Id, Limits, Request, Response, Responses};
-use sealwire::service::Turn;
+use sealwire::service::FairPermit;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -131,7 +131,7 @@ struct Pending {
     waiting: Option<Waiting>,
     given_up: Option<Instant>,
     /// Its caller's place among the calls of the backend.
-    turn: Option<Arc<Turn>>,
+    permit: Option<Arc<FairPermit>>,
 }
 
 #[derive(Debug)]
@@ -246,7 +246,7 @@ impl Conversation {
     }
 
     /// Opens a request, not yet sent, for a caller with this place. `None` if the server is gone.
-    pub(super) fn begin(self: &Arc<Self>, made_for: For, of: Option<(&Caller, &Arc<Turn>)>) -> Option<Exchange> {
+    pub(super) fn begin(self: &Arc<Self>, made_for: For, of: Option<(&Caller, &Arc<FairPermit>)>) -> Option<Exchange> {
         let ((tell, events), (end, outcome)) = (mpsc::channel(EVENTS), oneshot::channel());
         let id = self.id();
         let mut open = self.open();
@@ -254,9 +254,9 @@ impl Conversation {
             return None;
         }
         let waiting = Some(Waiting { events: tell, outcome: end });
-        let (since, (caller, turn)) =
-            (Instant::now(), of.map(|(caller, turn)| (caller.clone(), Arc::clone(turn))).unzip());
-        open.requests.insert(id, Pending { since, made_for, waiting, given_up: None, turn });
+        let (since, (caller, permit)) =
+            (Instant::now(), of.map(|(caller, permit)| (caller.clone(), Arc::clone(permit))).unzip());
+        open.requests.insert(id, Pending { since, made_for, waiting, given_up: None, permit });
         drop(open);
         if made_for != For::News {
             lock(&self.silence).since.get_or_insert(since);
@@ -376,7 +376,7 @@ impl Conversation {
             open.requests.retain(|_, pending| pending.waiting.is_some() || pending.since.elapsed() <= patience);
             for pending in open.requests.values_mut() {
                 if pending.given_up.is_some_and(|since| since.elapsed() > GIVEN_UP) {
-                    pending.turn = None;
+                    pending.permit = None;
                 }
             }
             let mut pending = open.requests.values();

@@ -63,7 +63,7 @@ impl From<RpcError> for End {
 /// Makes a request for a caller, to its end. Asks `may_go_on` before each round but the first.
 pub(super) async fn make(
     session: &Session,
-    Call { ctx, turn, .. }: &Call,
+    Call { ctx, permit, .. }: &Call,
     method: &str,
     params: Members,
     headers: &HeaderMap,
@@ -74,7 +74,7 @@ pub(super) async fn make(
         takes_frames: ctx.takes_frames(),
         traceparent: ctx.traceparent(),
         caller: ctx.caller(),
-        turn,
+        permit,
         send_caller,
         headers,
     };
@@ -217,11 +217,11 @@ struct Block {
 }
 
 /// The result of a tool as the result of a call: what the tool's `outputSchema` describes, if it has one, otherwise its content. A long
-/// check waits for its `turn`.
+/// check waits for one of the `checks`.
 pub(super) async fn of_tool(
     result: &RawValue,
     schema: Option<&Schema>,
-    turn: &Arc<Semaphore>,
+    checks: &Arc<Semaphore>,
 ) -> Result<Box<RawValue>, RpcError> {
     let unreadable = |error: &dyn std::fmt::Display| RpcError::internal(format!("the result of the tool: {error}"));
     let read: ToolResult<'_> = serde_json::from_str(result.get()).map_err(|error| unreadable(&error))?;
@@ -237,7 +237,7 @@ pub(super) async fn of_tool(
         return to_raw_value(&content).map_err(|error| unreadable(&error));
     };
     let structured = read.structured_content.ok_or_else(|| unreadable(&"`structuredContent` is missing"))?;
-    schema.fits(structured, turn).await.map_err(|unfit| match unfit {
+    schema.fits(structured, checks).await.map_err(|unfit| match unfit {
         Unfit::Value(mismatch) => unreadable(&mismatch),
         unfit => RpcError::dependency(format!("`outputSchema`: {unfit}")),
     })?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use sealwire::RpcError;
 use sealwire::auth::Caller;
-use sealwire::service::Turn;
+use sealwire::service::FairPermit;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::Instant;
@@ -61,7 +61,7 @@ pub(super) struct About<'a> {
     /// Who calls.
     pub(super) caller: &'a Caller,
     /// The call's place among those of the backend.
-    pub(super) turn: &'a Arc<Turn>,
+    pub(super) permit: &'a Arc<FairPermit>,
     /// Whether the server is told who calls.
     pub(super) send_caller: bool,
     /// What the tool wants in the head of the request, over HTTP.
@@ -378,7 +378,7 @@ impl Session {
             headers.insert(VERSION, HeaderValue::from_static(MODERN));
             headers.insert(METHOD, encoded(method));
         }
-        let of = about.map(|about| (about.caller, about.turn));
+        let of = about.map(|about| (about.caller, about.permit));
         let mut exchange = self.conversation.begin(made_for, of).ok_or_else(gone)?;
         let (modern, asks) = (self.era == Era::Modern, about.is_some_and(|about| about.takes_frames));
         let who = |about: &&About<'_>| about.send_caller;

@@ -178,7 +178,7 @@ impl Session {
     /// Makes a call. Dropping the future gives it up.
     pub(super) async fn call(&self, call: Call) -> Outcome {
         let gone = || RpcError::dependency("the process has ended");
-        let (id, mut events, mut outcome) = self.begin(Arc::clone(&call.turn)).ok_or_else(gone)?;
+        let (id, mut events, mut outcome) = self.begin(Arc::clone(&call.permit)).ok_or_else(gone)?;
         let mut guard = Abandoned { session: self, id, until: call.until, is_sent: false };
         let agent = &call.ctx.caller().agent;
         let line = Line {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sealwire::RpcError;
 use sealwire::rpc::{Body, Id, Limits, Outcome, Request, Response, Responses, code};
-use sealwire::service::Turn;
+use sealwire::service::FairPermit;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -47,7 +47,7 @@ struct Pending {
     call: Option<OpenCall>,
     state: State,
     /// Its place among the calls of the backend; `None` for a probe of our own.
-    turn: Option<Arc<Turn>>,
+    permit: Option<Arc<FairPermit>>,
     cancelled: Option<Instant>,
 }
 
@@ -103,15 +103,20 @@ impl Session {
     }
 
     /// Opens a call: its id, its events and its outcome; `None` if the process is gone.
-    pub(super) fn begin(&self, turn: Arc<Turn>) -> Option<(Id, Events, oneshot::Receiver<Outcome>)> {
+    pub(super) fn begin(&self, permit: Arc<FairPermit>) -> Option<(Id, Events, oneshot::Receiver<Outcome>)> {
         let (call, events, outcome) = OpenCall::new();
         let id = self.id();
         let mut calls = self.calls();
         if calls.over {
             return None;
         }
-        let pending =
-            Pending { since: Instant::now(), call: Some(call), state: State::Owed, turn: Some(turn), cancelled: None };
+        let pending = Pending {
+            since: Instant::now(),
+            call: Some(call),
+            state: State::Owed,
+            permit: Some(permit),
+            cancelled: None,
+        };
         calls.open.insert(id.clone(), pending);
         Some((id, events, outcome))
     }
@@ -193,7 +198,7 @@ impl Session {
         let is_doubtful = calls.open.values().any(|pending| silent(&pending));
         calls.open.retain(|id, pending| {
             if pending.cancelled.is_some_and(|since| since.elapsed() > GIVEN_UP) {
-                pending.turn = None;
+                pending.permit = None;
             }
             let stays = pending.call.is_some() || !late(pending);
             if !stays && pending.state == State::Owed {
@@ -207,7 +212,7 @@ impl Session {
             self.offer(format!(r#"{{"jsonrpc":"2.0","method":"{PROBE}","id":{}}}"#, id.as_json()).into_bytes());
             calls.open.insert(
                 id,
-                Pending { since: Instant::now(), call: None, state: State::Probe, turn: None, cancelled: None },
+                Pending { since: Instant::now(), call: None, state: State::Probe, permit: None, cancelled: None },
             );
         }
         hangs
