@@ -30,7 +30,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that is set by hand, for tests and for rehearsing decisions at another time.
+/// A clock that is set by hand, for tests and for trying decisions at another time.
 #[derive(Debug)]
 pub struct ManualClock(AtomicU64);
 

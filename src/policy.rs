@@ -38,7 +38,7 @@ pub use engine::{
     Decision, DecisionRecord, PolicySet, PolicyStore, Question, Reach, Reason, Reload, Shadow, ShadowRecord,
     StreamRecord, Verdict,
 };
-pub use explain::{ConditionExplanation, Explanation, Outcome, PartyExplanation, RuleExplanation};
+pub use explain::{ConditionExplanation, Explanation, Outcome, PrincipalExplanation, RuleExplanation};
 pub(crate) use model::OPEN_TO_ALL;
 pub use model::{
     Effect, Finding, MAX_LIST, Methods, Mode, Param, ParamType, PolicyErrors, Revision, RuleId, ScalarType, Severity,

@@ -10,7 +10,7 @@ use crate::wire::ProofAlgorithm;
 
 /// The caller of a method.
 ///
-/// Holds everything that a policy may ask about the caller. Build one by hand (see [`Caller::new`]) only to rehearse a
+/// Holds everything that a policy may ask about the caller. Build one by hand (see [`Caller::new`]) only to try a
 /// decision; in a service it comes from a verified message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Caller {
@@ -49,7 +49,7 @@ pub struct TokenFacts {
 
 impl Caller {
     /// A caller that speaks for itself, with these roles, an HMAC key and no token facts: the starting point for a
-    /// rehearsed decision. The fields are public; change what the rehearsal needs.
+    /// trial decision. The fields are public; change what the trial needs.
     #[must_use]
     pub fn new(agent: Name, roles: impl IntoIterator<Item = String>) -> Self {
         Self {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::policy::cedar::{References, compile, expr};
 use crate::policy::engine::{
-    CallFacts, ContextShape, Decision, MethodPolicies, Party, PolicySet, Question, Reason, parties,
+    CallFacts, ContextShape, Decision, MethodPolicies, PolicySet, Principal, Question, Reason, principals,
 };
 use crate::policy::model::{Condition, Effect, Mode, Revision, Rule, RuleId};
 use observed::observed_value;
@@ -24,15 +24,15 @@ pub struct Explanation {
     /// The method asked about.
     pub method: String,
     /// One for the agent, and one for the subject of a delegated call.
-    pub parties: Vec<PartyExplanation>,
+    pub principals: Vec<PrincipalExplanation>,
 }
 
-/// How the rules of the method look from one party of the call.
+/// How the rules of the method look from one principal of the call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PartyExplanation {
+pub struct PrincipalExplanation {
     /// The agent or the subject.
     pub name: String,
-    /// What the rules say for this party alone.
+    /// What the rules say for this principal alone.
     pub decision: Decision,
     /// Every rule of the method, those that decided first. If none allows the call, those follow that lack least.
     pub rules: Vec<RuleExplanation>,
@@ -88,12 +88,16 @@ impl PolicySet {
     /// Answers a question and says of every rule of the method whether it matched, and if not, why not.
     #[must_use]
     pub fn explain(&self, question: &Question<'_>) -> Explanation {
-        let parties = match self.policies_for(question.method) {
+        let principals = match self.policies_for(question.method) {
             None => Vec::new(),
             Some(policies) => {
                 let facts = policies.facts(question);
-                let party = |name| Party::of(question.caller, name, self.checked());
-                let views = parties(question.caller).map(|name| View { policies, facts: &facts, party: party(name) });
+                let principal = |name| Principal::of(question.caller, name, self.checked());
+                let views = principals(question.caller).map(|name| View {
+                    policies,
+                    facts: &facts,
+                    principal: principal(name),
+                });
                 views.map(|view| view.explain()).collect()
             }
         };
@@ -101,29 +105,29 @@ impl PolicySet {
             decision: self.decide(question),
             revision: self.revision().clone(),
             method: question.method.to_owned(),
-            parties,
+            principals,
         }
     }
 }
 
-/// The rules of a method as one party of a call sees them.
+/// The rules of a method as one principal of a call sees them.
 struct View<'a> {
     policies: &'a MethodPolicies,
     facts: &'a CallFacts<'a>,
-    party: Party<'a>,
+    principal: Principal<'a>,
 }
 
 impl View<'_> {
-    fn explain(&self) -> PartyExplanation {
-        let rules = self.policies.rules.iter().filter_map(|position| self.party.checked.rules.get(*position));
+    fn explain(&self) -> PrincipalExplanation {
+        let rules = self.policies.rules.iter().filter_map(|position| self.principal.checked.rules.get(*position));
         let mut rules: Vec<RuleExplanation> = rules.map(|rule| self.explain_rule(rule)).collect();
-        let decision = self.policies.decide(self.facts, &self.party);
+        let decision = self.policies.decide(self.facts, &self.principal);
         if decision.reason == Reason::NoRule {
             rules.sort_by_key(|rule| (rule.outcome != Outcome::Held, !rule.could_allow(), rule.lacks().count()));
         } else {
             rules.sort_by(|left, right| left.outcome.cmp(&right.outcome));
         }
-        PartyExplanation { name: self.party.name.to_owned(), decision, rules }
+        PrincipalExplanation { name: self.principal.name.to_owned(), decision, rules }
     }
 
     fn explain_rule(&self, rule: &Rule) -> RuleExplanation {
@@ -131,7 +135,7 @@ impl View<'_> {
         let asked = parts.iter().enumerate().map(|(position, part)| (position.to_string(), part.expr.clone()));
         // It always holds, unless nothing can be evaluated at all.
         let asked = asked.chain([(ALWAYS.to_owned(), expr::boolean(true))]);
-        let results = self.policies.probe(self.facts, &self.party, asked);
+        let results = self.policies.probe(self.facts, &self.principal, asked);
         let evaluated = results.contains_key(ALWAYS);
         let mut stopped = false;
         let parts: Vec<ConditionExplanation> = parts
@@ -148,7 +152,7 @@ impl View<'_> {
                 };
                 stopped |= outcome == Outcome::Not;
                 let seen = matches!(outcome, Outcome::Held | Outcome::Not);
-                let actual = seen.then(|| observed_value(part, self.facts, &self.party)).flatten();
+                let actual = seen.then(|| observed_value(part, self.facts, &self.principal)).flatten();
                 ConditionExplanation { condition: part.text.clone(), outcome, actual }
             })
             .collect();
@@ -181,7 +185,7 @@ impl View<'_> {
                 return Some(fault.to_string());
             }
         }
-        let shape = ContextShape::of(&References::of([&part.expr]), None, &self.party.checked.declarations);
+        let shape = ContextShape::of(&References::of([&part.expr]), None, &self.principal.checked.declarations);
         shape.claim_fault(self.facts.question).map(|fault| fault.to_string())
     }
 }
@@ -191,7 +195,7 @@ const ALWAYS: &str = "always";
 const NOT_EVALUATED: &str = "conditions were not evaluated: the call has a value that Cedar cannot represent";
 const NOTHING_KNOWN: &str = "nothing is known about the parameters of a method that does not exist";
 
-impl PartyExplanation {
+impl PrincipalExplanation {
     /// The rule that would allow the call if a little more held, if no rule does.
     fn nearest(&self) -> Option<&RuleExplanation> {
         let lacking = |rule: &&RuleExplanation| rule.could_allow() && (1..=2).contains(&rule.lacks().count());
@@ -217,19 +221,19 @@ impl fmt::Display for Explanation {
         if let Some(why) = self.revision.why() {
             writeln!(f, "everything is denied: {why}")?;
         }
-        for party in &self.parties {
-            writeln!(f, "\nfor {}: {}", party.name.escape_debug(), party.decision)?;
-            if let Some(rule) = party.nearest() {
+        for principal in &self.principals {
+            writeln!(f, "\nfor {}: {}", principal.name.escape_debug(), principal.decision)?;
+            if let Some(rule) = principal.nearest() {
                 let asks = rule.lacks().map(|part| match &part.actual {
                     Some(actual) => format!("{} ({actual})", part.condition),
                     None => part.condition.clone(),
                 });
                 writeln!(f, "  nearest: {} asks that {}", rule.rule, asks.collect::<Vec<_>>().join(", and that "))?;
             }
-            if party.rules.is_empty() {
+            if principal.rules.is_empty() {
                 writeln!(f, "  no rule speaks about this method")?;
             }
-            for rule in &party.rules {
+            for rule in &principal.rules {
                 write!(f, "{rule}")?;
             }
         }

@@ -170,7 +170,11 @@ async fn explain_is_for_those_whom_the_policy_lets_ask() {
     );
     let delegated = json!({ "agent": "ann", "subject": "carol", "roles": ["worker"], "method": "desk/note" });
     let why = ask(&desk, &bob, "rpc.explain", delegated).await.unwrap();
-    assert_eq!((&why["decision"]["verdict"], why["parties"].as_array().unwrap().len()), (&json!("deny"), 2), "{why}");
+    assert_eq!(
+        (&why["decision"]["verdict"], why["principals"].as_array().unwrap().len()),
+        (&json!("deny"), 2),
+        "{why}"
+    );
 }
 
 /// `rpc.explain` answers as the service decides about the same call, whatever the rules ask of token and proof.

@@ -136,7 +136,7 @@ proptest! {
         let explanation = set.explain(&question);
         prop_assert_eq!(&explanation.decision, &set.decide(&question));
         // A rule whose parts all hold is a rule that decides, or one that another overrides.
-        for party in &explanation.parties {
+        for party in &explanation.principals {
             if let Some(rule) = &party.decision.rule {
                 let told = party.rules.iter().find(|told| told.rule == *rule).unwrap();
                 prop_assert_eq!(&told.outcome, &sealwire::policy::Outcome::Held, "{}", explanation);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use cedar_policy::{Policy, PolicySet};
 
-use super::party::Party;
+use super::principal::Principal;
 use crate::auth::Caller;
 use crate::policy::cedar::BuildError;
 use crate::policy::model::{CallerMatch, Delegation, Effect, Rule};
@@ -116,11 +116,11 @@ impl CallerIndex {
         }
     }
 
-    /// The groups of all rules that can match a call of this party. Every other rule requires a role that the party
+    /// The groups of all rules that can match a call of this principal. Every other rule requires a role that the principal
     /// does not have, or another name, before it requires anything that could fail.
-    pub(crate) fn of(&self, party: &Party<'_>) -> Vec<&RuleGroup> {
-        let roles = party.roles.iter().filter_map(|role| self.by_role.get(*role)).flatten();
-        let agents = self.by_agent.get(party.name).into_iter().flatten();
+    pub(crate) fn of(&self, principal: &Principal<'_>) -> Vec<&RuleGroup> {
+        let roles = principal.roles.iter().filter_map(|role| self.by_role.get(*role)).flatten();
+        let agents = self.by_agent.get(principal.name).into_iter().flatten();
         let mut places: Vec<usize> = self.everybody.iter().chain(roles).chain(agents).copied().collect();
         places.sort_unstable();
         places.dedup();

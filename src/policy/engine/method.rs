@@ -11,7 +11,7 @@ use super::caller_index::{CallerIndex, PlainRule, RuleGroup};
 use super::context::{ContextShape, expression};
 use super::decision::{Decision, Question, Reason, Shadow, Verdict};
 use super::entity_cache::{EntityCache, Key};
-use super::party::Party;
+use super::principal::Principal;
 use crate::policy::cedar::names::{ACTIONS, AGENTS, ROLES, SERVICES, THIS, uid};
 use crate::policy::cedar::{BuildError, References, Scope, compile, expr};
 use crate::policy::language::{CheckedPolicy, contradiction};
@@ -52,7 +52,7 @@ pub(crate) struct MethodPolicies {
 /// How many pairs of rules are compared for one method, once each: a comparison takes some microseconds.
 const MOST_PAIRS: usize = 1_024;
 
-/// What all parties of one call have in common, computed once.
+/// What all principals of one call have in common, computed once.
 #[derive(Debug)]
 pub(crate) struct CallFacts<'a> {
     pub(crate) question: &'a Question<'a>,
@@ -144,13 +144,13 @@ impl MethodPolicies {
         self.shape.params()
     }
 
-    /// What the rules say for one party.
-    pub(crate) fn decide(&self, facts: &CallFacts<'_>, party: &Party<'_>) -> Decision {
-        let groups = self.by_caller.of(party);
+    /// What the rules say for one principal.
+    pub(crate) fn decide(&self, facts: &CallFacts<'_>, principal: &Principal<'_>) -> Decision {
+        let groups = self.by_caller.of(principal);
         if self.is_plain {
-            return self.decide_plainly(&groups, facts.question, party.checked);
+            return self.decide_plainly(&groups, facts.question, principal.checked);
         }
-        self.decide_by(&groups, facts, party)
+        self.decide_by(&groups, facts, principal)
     }
 
     /// What Cedar would say: each rule of these groups matches, subject only to whether the call is for another.
@@ -168,11 +168,16 @@ impl MethodPolicies {
     }
 
     /// Like [`MethodPolicies::decide`], but by the rules of these groups, all of which Cedar evaluates.
-    pub(crate) fn decide_by(&self, groups: &[&RuleGroup], facts: &CallFacts<'_>, party: &Party<'_>) -> Decision {
-        let Some(entities) = self.entities(party) else { return Decision::deny(Reason::EvaluationError) };
-        let mut decision = self.decide_enforced(groups, facts, party, &entities);
+    pub(crate) fn decide_by(
+        &self,
+        groups: &[&RuleGroup],
+        facts: &CallFacts<'_>,
+        principal: &Principal<'_>,
+    ) -> Decision {
+        let Some(entities) = self.entities(principal) else { return Decision::deny(Reason::EvaluationError) };
+        let mut decision = self.decide_enforced(groups, facts, principal, &entities);
         if !self.shadow_shapes.is_empty() {
-            decision.shadow = self.decide_shadow(groups, facts, party, &entities, &decision);
+            decision.shadow = self.decide_shadow(groups, facts, principal, &entities, &decision);
         }
         decision
     }
@@ -181,17 +186,17 @@ impl MethodPolicies {
         &self,
         groups: &[&RuleGroup],
         facts: &CallFacts<'_>,
-        party: &Party<'_>,
+        principal: &Principal<'_>,
         entities: &Entities,
     ) -> Decision {
         if let Some(fault) = self.shape.claim_fault(facts.question) {
             return Decision::deny(fault);
         }
         let fault = facts.fault().filter(|_| self.shape.params());
-        let request = self.request(&self.shape, facts, party);
+        let request = self.request(&self.shape, facts, principal);
         let Some(request) = request else { return Decision::deny(Reason::EvaluationError) };
         let sets = groups.iter().map(|group| if fault.is_some() { &group.without_args } else { &group.enforced });
-        let decision = self.judge(sets, &request, entities, party.checked);
+        let decision = self.judge(sets, &request, entities, principal.checked);
         // Only callers who might call the method with other parameters are told what is wrong with these.
         match fault {
             Some(fault) if decision.is_allow() => Decision::deny(fault.clone()),
@@ -204,7 +209,7 @@ impl MethodPolicies {
         &self,
         groups: &[&RuleGroup],
         facts: &CallFacts<'_>,
-        party: &Party<'_>,
+        principal: &Principal<'_>,
         entities: &Entities,
         decision: &Decision,
     ) -> Vec<Shadow> {
@@ -216,7 +221,7 @@ impl MethodPolicies {
                 would.push((*position, Effect::Deny));
             }
         }
-        if let Some(request) = self.request(&self.full_shape, facts, party) {
+        if let Some(request) = self.request(&self.full_shape, facts, principal) {
             let shadows = groups.iter().flat_map(|group| &group.shadows);
             let Matched { failed, denying, allowing } = self.matched(shadows, &request, entities);
             // A rule that fails would deny if it were enforced.
@@ -235,17 +240,17 @@ impl MethodPolicies {
                     (Effect::Allow, Verdict::Deny, Reason::NoRule) if !faulty => Verdict::Allow,
                     _ => return None,
                 };
-                Some(Shadow { rule: party.checked.rules.get(position)?.id.clone(), would })
+                Some(Shadow { rule: principal.checked.rules.get(position)?.id.clone(), would })
             })
             .collect()
     }
 
-    /// Which of these conditions hold for one party, and which failed with what, by the names given here. Says nothing about
+    /// Which of these conditions hold for one principal, and which failed with what, by the names given here. Says nothing about
     /// a condition that does not hold, or that Cedar cannot represent.
     pub(crate) fn probe(
         &self,
         facts: &CallFacts<'_>,
-        party: &Party<'_>,
+        principal: &Principal<'_>,
         conditions: impl IntoIterator<Item = (String, ExprRef)>,
     ) -> HashMap<String, Option<String>> {
         let mut probes = cedar_policy::PolicySet::new();
@@ -255,7 +260,9 @@ impl MethodPolicies {
             }
         }
         let mut results = HashMap::new();
-        if let (Some(request), Some(entities)) = (self.request(&self.full_shape, facts, party), self.entities(party)) {
+        if let (Some(request), Some(entities)) =
+            (self.request(&self.full_shape, facts, principal), self.entities(principal))
+        {
             let response = Authorizer::new().is_authorized(&request, &probes, &entities);
             for id in response.diagnostics().reason() {
                 results.insert(id.to_string(), None);
@@ -268,15 +275,15 @@ impl MethodPolicies {
         results
     }
 
-    fn request(&self, shape: &ContextShape, facts: &CallFacts<'_>, party: &Party<'_>) -> Option<Request> {
+    fn request(&self, shape: &ContextShape, facts: &CallFacts<'_>, principal: &Principal<'_>) -> Option<Request> {
         let context = shape.context(facts.question, facts.bound())?;
-        Request::new(uid(&AGENTS, party.name), self.action.clone(), uid(&SERVICES, THIS), context, None).ok()
+        Request::new(uid(&AGENTS, principal.name), self.action.clone(), uid(&SERVICES, THIS), context, None).ok()
     }
 
-    fn entities(&self, party: &Party<'_>) -> Option<Arc<Entities>> {
-        let roles: Vec<&str> = party.roles.iter().copied().filter(|role| self.roles.contains_key(*role)).collect();
-        let key = Key { action: &self.action, name: party.name, roles: &roles };
-        self.entities.get_or(&key, || self.build_entities(&key, party.checked))
+    fn entities(&self, principal: &Principal<'_>) -> Option<Arc<Entities>> {
+        let roles: Vec<&str> = principal.roles.iter().copied().filter(|role| self.roles.contains_key(*role)).collect();
+        let key = Key { action: &self.action, name: principal.name, roles: &roles };
+        self.entities.get_or(&key, || self.build_entities(&key, principal.checked))
     }
 
     /// Builds them from the key and the policy alone.
@@ -346,25 +353,25 @@ impl MethodPolicies {
         found
     }
 
-    /// The rules that allow this party some call of the method, whatever its parameters; `None` if there is no such call.
-    pub(crate) fn reached(&self, question: &Question<'_>, party: &Party<'_>) -> Option<Vec<usize>> {
+    /// The rules that allow this principal some call of the method, whatever its parameters; `None` if there is no such call.
+    pub(crate) fn reached(&self, question: &Question<'_>, principal: &Principal<'_>) -> Option<Vec<usize>> {
         let whole = !self.shape.params();
-        let groups = self.by_caller.of(party);
+        let groups = self.by_caller.of(principal);
         let sets = || groups.iter().map(|group| if whole { &group.enforced } else { &group.without_args });
         if sets().all(cedar_policy::PolicySet::is_empty) || self.shape.claim_fault(question).is_some() {
             return None;
         }
-        let request = self.request(&self.shape, &CallFacts { question, params: None }, party)?;
-        let Matched { failed, denying, allowing } = self.matched(sets(), &request, self.entities(party)?.as_ref());
+        let request = self.request(&self.shape, &CallFacts { question, params: None }, principal)?;
+        let Matched { failed, denying, allowing } = self.matched(sets(), &request, self.entities(principal)?.as_ref());
         if !failed.is_empty() || !denying.is_empty() {
             return None;
         }
-        let rule = |position: &usize| Some((*position, party.checked.rules.get(*position)?));
+        let rule = |position: &usize| Some((*position, principal.checked.rules.get(*position)?));
         let others = groups.iter().filter(|_| !whole).flat_map(|group| group.enforced.policies());
         let denying: Vec<_> = others
             .filter(|policy| policy.effect() == cedar_policy::Effect::Forbid)
             .filter_map(|policy| rule(self.index.get(policy.id())?))
-            // Only these are certain to be about this party.
+            // Only these are certain to be about this principal.
             .filter(|(_, deny)| !deny.callers.iter().any(|whom| matches!(whom, CallerMatch::Agents(_))))
             .collect();
         let allowing = allowing.into_iter().flatten().filter_map(rule);

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::bounds::{bounds, union};
 use super::decision::Question;
-use super::party::{Party, parties};
+use super::principal::{Principal, principals};
 use super::set::PolicySet;
 use crate::auth::Caller;
 
@@ -33,8 +33,8 @@ impl PolicySet {
         let checked = self.checked();
         let question = Question { caller, method, params: None, now_ms };
         let mut reach = Reach::default();
-        for name in parties(caller) {
-            let rules = policies.reached(&question, &Party::of(caller, name, checked))?;
+        for name in principals(caller) {
+            let rules = policies.reached(&question, &Principal::of(caller, name, checked))?;
             let bounds = rules.iter().filter_map(|position| {
                 let (known, rule) = (self.bounds.get(*position)?, checked.rules.get(*position)?);
                 Some(known.get_or_init(|| bounds(rule)))

@@ -1,5 +1,5 @@
 //! One revision of a policy: loaded as a whole, asked many times.
-//! Never changes, never panics, and never lets one party of a delegated call stand in for the other.
+//! Never changes, never panics, and never lets one principal of a delegated call stand in for the other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::bounds::Bounds;
 use super::decision::{Decision, Question, Reason, Shadow, Verdict};
 use super::entity_cache::EntityCache;
 use super::method::{CallFacts, MethodPolicies};
-use super::party::{Party, parties};
+use super::principal::{Principal, principals};
 use crate::auth::FileTrust;
 use crate::name::MethodName;
 use crate::policy::cedar::BuildError;
@@ -175,12 +175,12 @@ impl PolicySet {
         }
     }
 
-    /// Every party of the call must be allowed.
+    /// Every principal of the call must be allowed.
     pub(crate) fn decide_in(&self, policies: &MethodPolicies, facts: &CallFacts<'_>) -> Decision {
         let caller = facts.question.caller;
         let mut answer: Option<Decision> = None;
-        for name in parties(caller) {
-            let decision = policies.decide(facts, &Party::of(caller, name, &self.checked));
+        for name in principals(caller) {
+            let decision = policies.decide(facts, &Principal::of(caller, name, &self.checked));
             answer = Some(match answer {
                 None => decision,
                 Some(first) => combine_delegated(first, decision),
@@ -259,10 +259,10 @@ fn combine_delegated(agent: Decision, subject: Decision) -> Decision {
     let verdict = if agent.is_allow() { subject.verdict } else { Verdict::Deny };
     // A shadow rule matters if it would change the outcome of the call as a whole.
     let with =
-        |party: &Decision, hit: &Shadow| party.shadow.iter().find(|own| own.rule == hit.rule).map(|own| own.would);
+        |own: &Decision, hit: &Shadow| own.shadow.iter().find(|known| known.rule == hit.rule).map(|known| known.would);
     let mut shadow: Vec<Shadow> = Vec::new();
     for hit in agent.shadow.iter().chain(&subject.shadow) {
-        let allowed = [&agent, &subject].iter().all(|party| with(party, hit).unwrap_or(party.verdict).is_allow());
+        let allowed = [&agent, &subject].iter().all(|own| with(own, hit).unwrap_or(own.verdict).is_allow());
         let would = if allowed { Verdict::Allow } else { Verdict::Deny };
         if would != verdict && !shadow.iter().any(|known| known.rule == hit.rule) {
             shadow.push(Shadow { rule: hit.rule.clone(), would });

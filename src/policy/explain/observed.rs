@@ -5,13 +5,13 @@ use cedar_policy::pst::SmolStr;
 use serde_json::Value;
 
 use crate::policy::cedar::References;
-use crate::policy::engine::{CallFacts, Party, datetime};
+use crate::policy::engine::{CallFacts, Principal, datetime};
 use crate::policy::language::CheckedPolicy;
 use crate::policy::model::{Condition, DAY, TypedValue, hours};
 
 /// `amount = 25000`, or `it is mon 20:30 UTC`. Nothing for what the condition's own words already say.
-pub(crate) fn observed_value(part: &Condition, facts: &CallFacts<'_>, party: &Party<'_>) -> Option<String> {
-    let checked = party.checked;
+pub(crate) fn observed_value(part: &Condition, facts: &CallFacts<'_>, principal: &Principal<'_>) -> Option<String> {
+    let checked = principal.checked;
     let reads = References::of([&part.expr]);
     let mut said = Observations::default();
     for path in &reads.context {
@@ -20,7 +20,7 @@ pub(crate) fn observed_value(part: &Condition, facts: &CallFacts<'_>, party: &Pa
     }
     for path in &reads.principal {
         if let Some(name) = path.first().filter(|name| checked.declarations.attributes.contains_key(name.as_str())) {
-            let values = checked.attributes.get(party.name).into_iter().flatten();
+            let values = checked.attributes.get(principal.name).into_iter().flatten();
             let value = values.into_iter().find(|(known, _)| known == name.as_str()).map(|(_, value)| projected(value));
             said.value(format!("attributes.{name}"), value);
         }

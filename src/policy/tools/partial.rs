@@ -9,7 +9,7 @@ use super::caller_group::CallerGroup;
 use crate::auth::Caller;
 use crate::name::Name;
 use crate::policy::cedar::{AGENT, ROLE, References, children, expr, is_principal};
-use crate::policy::engine::{MethodPolicies, Party, Question};
+use crate::policy::engine::{MethodPolicies, Principal, Question};
 use crate::policy::language::CheckedPolicy;
 use crate::policy::model::{ExprRef, RoleSource};
 
@@ -141,8 +141,8 @@ impl<'a> KnownCaller<'a> {
         let caller = Caller::new(Name::new("nobody").ok()?, []);
         let question = Question { caller: &caller, method: "", params: None, now_ms: 0 };
         let (checked, name) = (self.checked, self.name.unwrap_or_default());
-        let party = Party { checked, name, roles: self.roles.iter().copied().collect() };
-        let results = self.policies.probe(&self.policies.facts(&question), &party, asked);
+        let principal = Principal { checked, name, roles: self.roles.iter().copied().collect() };
+        let results = self.policies.probe(&self.policies.facts(&question), &principal, asked);
         let held = |name: &str| matches!(results.get(name), Some(None));
         match (held("holds"), held("fails")) {
             (true, false) => Some(true),

@@ -63,7 +63,7 @@ impl TestReport {
                 now_ms: case.now_ms,
             };
             let explanation = set.explain(&question);
-            let held = explanation.parties.iter().flat_map(|party| &party.rules);
+            let held = explanation.principals.iter().flat_map(|principal| &principal.rules);
             let held = held.filter(|rule| rule.outcome == Outcome::Held);
             matched.extend(held.map(|rule| rule.rule.name().to_owned()));
             if !as_expected(case, &explanation.decision) {
@@ -109,7 +109,7 @@ fn failure(case: &Case, explanation: Explanation) -> Failure {
         expected.push_str(&format!(" by `{rule}`"));
     }
     let wanted_allow = case.expect == Verdict::Allow;
-    let rules = explanation.parties.into_iter().flat_map(|party| party.rules);
+    let rules = explanation.principals.into_iter().flat_map(|principal| principal.rules);
     // The rule that should have decided; if none is named, those that stood between what was expected and what was
     // decided.
     let grounds = rules.filter(|rule| match &case.rule {

@@ -1,4 +1,4 @@
-//! Who would call, as credentials or a token say it, for a rehearsed decision.
+//! Who would call, as credentials or a token say it, for a trial decision.
 //! Never verifies a token: that is a service's work, with its own configuration.
 
 use std::path::Path;

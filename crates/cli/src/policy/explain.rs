@@ -1,4 +1,4 @@
-//! `sealwire policy explain`: a rehearsed decision with its grounds.
+//! `sealwire policy explain`: a trial decision with its reasons.
 //! Never asks a running service: the answer is that of the files.
 
 use std::path::PathBuf;

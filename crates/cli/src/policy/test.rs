@@ -42,7 +42,7 @@ pub(crate) struct Test {
 struct Tested<'a> {
     ok: bool,
     #[serde(flatten)]
-    rehearsal: &'a TestReport,
+    report: &'a TestReport,
 }
 
 impl Test {
@@ -58,10 +58,10 @@ impl Test {
             return Err(Failure::new(Exit::PolicyTestFailed, message).help("write expected decisions into *.test.toml"));
         }
         let working = out.working("putting the cases to the policies");
-        let rehearsal = TestReport::run(&set, &expectations);
+        let report = TestReport::run(&set, &expectations);
         drop(working);
-        let ok = rehearsal.passed() && (rehearsal.uncovered.is_empty() || !self.require_coverage);
-        out.verdict(&Tested { ok, rehearsal: &rehearsal }, || rehearsal.to_string())?;
+        let ok = report.passed() && (report.uncovered.is_empty() || !self.require_coverage);
+        out.verdict(&Tested { ok, report: &report }, || report.to_string())?;
         Ok(if ok { Exit::Ok } else { Exit::PolicyTestFailed })
     }
 }

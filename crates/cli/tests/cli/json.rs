@@ -169,11 +169,11 @@ fn reasons_have_the_names_that_records_have() {
     assert_eq!(code, 10);
     let decision = json!({ "verdict": "deny", "reason": "param_missing", "about": "a", "rule": null });
     assert_eq!(said["decision"], decision, "{said}");
-    let rule = &said["parties"][0]["rules"][0];
+    let rule = &said["principals"][0]["rules"][0];
     assert_eq!((&rule["outcome"], rule["why"].is_string()), (&json!("failed"), true), "{said}");
     let (_, said) = explain("[6]");
     assert_eq!(said["decision"], json!({ "verdict": "deny", "reason": "no_rule", "rule": null }), "{said}");
-    assert!(said["parties"][0]["rules"].as_array().unwrap().iter().all(|rule| rule["outcome"] == "not"), "{said}");
+    assert!(said["principals"][0]["rules"].as_array().unwrap().iter().all(|rule| rule["outcome"] == "not"), "{said}");
 }
 
 #[test]

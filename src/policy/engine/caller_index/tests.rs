@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::super::decision::Decision;
 use super::super::method::MethodPolicies;
-use super::super::party::{Party, parties};
+use super::super::principal::{Principal, principals};
 use super::super::set::PolicySet;
 use crate::auth::Caller;
 use crate::name::{MethodName, Name};
@@ -47,20 +47,20 @@ fn policies<'a>(set: &'a PolicySet, method: &str) -> &'a MethodPolicies {
     set.policies_for(method).unwrap()
 }
 
-/// What the groups about each party decide for it, and what all groups decide.
+/// What the groups about each principal decide for it, and what all groups decide.
 fn both_ways(set: &PolicySet, question: &Question<'_>) -> Vec<(Decision, Decision)> {
     let Some(policies) = set.policies_for(question.method) else { return Vec::new() };
     let (checked, facts) = (set.checked(), policies.facts(question));
     let decide = |name: &str| {
-        let party = Party::of(question.caller, name, checked);
-        (policies.decide(&facts, &party), policies.decide_by(&policies.by_caller.all(), &facts, &party))
+        let principal = Principal::of(question.caller, name, checked);
+        (policies.decide(&facts, &principal), policies.decide_by(&policies.by_caller.all(), &facts, &principal))
     };
-    parties(question.caller).map(decide).collect()
+    principals(question.caller).map(decide).collect()
 }
 
 /// How many policies are evaluated for a call of this caller.
 fn evaluated(set: &PolicySet, method: &str, caller: &Caller) -> usize {
-    let groups = policies(set, method).by_caller.of(&Party::of(caller, caller.agent.as_str(), set.checked()));
+    let groups = policies(set, method).by_caller.of(&Principal::of(caller, caller.agent.as_str(), set.checked()));
     groups.iter().map(|group| group.enforced.num_of_policies()).sum()
 }
 

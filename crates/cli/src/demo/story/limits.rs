@@ -57,7 +57,7 @@ fn why(stage: &Stage) -> Result<String, Failure> {
 /// The rules that could have allowed it, and what they ask that the call has not.
 fn in_words(explanation: &Explanation) -> String {
     let mut text = format!("       {}", explanation.decision.reason);
-    let rules = explanation.parties.iter().flat_map(|party| &party.rules);
+    let rules = explanation.principals.iter().flat_map(|party| &party.rules);
     for rule in rules.filter(|rule| rule.effect == Effect::Allow && rule.mode == Mode::Enforce) {
         let failed = rule.conditions.iter().filter(|part| part.outcome != Outcome::Held);
         let asks: Vec<String> = failed.map(asked).collect();

@@ -1,5 +1,5 @@
-//! The parties for which a call is decided.
-//! Never lets one party have a role of the other.
+//! The principals for which a call is decided.
+//! Never lets one principal have a role of the other.
 
 use crate::auth::Caller;
 use crate::policy::language::CheckedPolicy;
@@ -7,7 +7,7 @@ use crate::policy::model::RoleSource;
 
 /// One of the names for which a call is judged: the agent, or the subject it acts for.
 #[derive(Debug)]
-pub(crate) struct Party<'a> {
+pub(crate) struct Principal<'a> {
     /// The policy that judges it.
     pub(crate) checked: &'a CheckedPolicy,
     pub(crate) name: &'a str,
@@ -16,8 +16,8 @@ pub(crate) struct Party<'a> {
     pub(crate) roles: Vec<&'a str>,
 }
 
-impl<'a> Party<'a> {
-    /// One of the parties of a call, with all the roles that count for it.
+impl<'a> Principal<'a> {
+    /// One of the principals of a call, with all the roles that count for it.
     pub(crate) fn of(caller: &'a Caller, name: &'a str, checked: &'a CheckedPolicy) -> Self {
         let known = |role: &str| checked.declarations.roles.get(role);
         let believed = |role: &&String| known(role).is_none_or(|role| role.source != RoleSource::Files);
@@ -29,6 +29,6 @@ impl<'a> Party<'a> {
 }
 
 /// The names for which a call is judged: the agent, and the subject if it acts for one.
-pub(crate) fn parties(caller: &Caller) -> impl Iterator<Item = &str> {
+pub(crate) fn principals(caller: &Caller) -> impl Iterator<Item = &str> {
     [Some(caller.agent.as_str()), caller.delegated.then_some(caller.subject.as_str())].into_iter().flatten()
 }
