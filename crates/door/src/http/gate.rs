@@ -120,7 +120,14 @@ pub(super) fn may_get(config: &DoorConfig, head: &Parts) -> Result<(), Refusal> 
         Some(site) => site == "same-origin" || is_named,
         None => is_named || (!headers.contains_key(ORIGIN) && host.is_some_and(|name| is_loopback(&name))),
     };
-    if may { Ok(()) } else { Err(Refusal::bad(StatusCode::FORBIDDEN, "`GET` is for callers on this machine and pages of permitted origins: use POST")) }
+    if may {
+        Ok(())
+    } else {
+        Err(Refusal::bad(
+            StatusCode::FORBIDDEN,
+            "`GET` is for callers on this machine and pages of permitted origins: use POST",
+        ))
+    }
 }
 
 /// Whether a request for the page comes from a browser on this machine: not through a proxy, and not from a page of any other origin, even

@@ -130,7 +130,8 @@ fn shown(value: &Value) -> String {
         // JSON has escaped the control characters below U+0020; DEL and what is not ASCII are replaced here.
         value => {
             let text = value.to_string();
-            let mut shown: String = text.chars().map(|c| if c.is_ascii() && !c.is_control() { c } else { '?' }).take(SHOWN).collect();
+            let mut shown: String =
+                text.chars().map(|c| if c.is_ascii() && !c.is_control() { c } else { '?' }).take(SHOWN).collect();
             if text.chars().count() > SHOWN {
                 shown.push('…');
             }

@@ -45,7 +45,10 @@ impl Accepts {
     }
 
     pub(super) fn refusal() -> Refusal {
-        Refusal::bad(StatusCode::NOT_ACCEPTABLE, "`Accept` must list `application/json`, `text/event-stream`, or both, as the answer may be: list both")
+        Refusal::bad(
+            StatusCode::NOT_ACCEPTABLE,
+            "`Accept` must list `application/json`, `text/event-stream`, or both, as the answer may be: list both",
+        )
     }
 }
 
