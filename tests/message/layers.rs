@@ -102,7 +102,7 @@ const ROOMS: &[(&str, &[(&str, &str)])] = &[
             ("catalogue", "description"),
             ("counters", ""),
             ("fair", ""),
-            ("turns", "fair"),
+            ("semaphore", "fair"),
             ("idempotency", "calls"),
             ("metadata", ""),
             ("quota", "shares"),
