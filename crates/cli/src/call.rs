@@ -1,5 +1,5 @@
-//! What the commands that talk to a service have in common: whose credentials, how long, and how an error is told.
-//! Never prints anything as a result that was not verified.
+//! What the commands that talk to a service share: credentials, deadlines, and how errors are reported.
+//! Never prints as a result anything that was not verified.
 
 mod attach;
 pub(crate) mod batch;
@@ -28,27 +28,28 @@ use crate::output::Output;
 use crate::runtime::{Signals, block_on};
 use crate::when;
 
-/// As whom, and how.
+/// The calling agent, and how it calls.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The agent's credentials file, as `sealwire keys new-agent` makes it
+    /// The agent's credentials file, as created by `sealwire keys new-agent`
     #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
     creds: Option<PathBuf>,
-    /// How long all of it may take, 10s by default, and 10m with --stream and --attach; the service is told, and starts nothing after it
+    /// How long everything may take; default 10s, or 10m with --stream or --attach. The service knows this deadline and starts
+    /// nothing after it
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     deadline: Option<Duration>,
-    /// How long to wait for a service that does not listen yet, such as one that has just started, or does not know this
-    /// agent's key yet; then it is sent once
+    /// How long to wait for a service that is not listening yet, for example because it has just been started, or that does
+    /// not know this agent's key yet. The message is sent only then, and once
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     wait: Option<Duration>,
-    /// Running it twice does no harm: it is sent again after a refusal or a lost connection, while the deadline allows
+    /// Running the method twice does no harm: retry after a refusal or a lost connection, within the deadline
     #[arg(long)]
     idempotent: bool,
 }
 
 impl Options {
-    /// Connects, does `work`, and waits until everything is written. A signal ends it: a request that is to be cancelled at the
-    /// service is made by [`Options::cancellable`].
+    /// Connects, does `work`, and waits until everything is written. If a signal should cancel a request at the service, make the
+    /// request with [`Options::cancellable`].
     fn run<T, W, F>(&self, service: &str, out: &Output, work: W) -> Result<T, Failure>
     where
         W: FnOnce(Client, Signals) -> F,
@@ -65,7 +66,7 @@ impl Options {
         })
     }
 
-    /// Connects and does `work`, which ends by itself when a signal comes; before it begins, a signal ends all.
+    /// Connects and does `work`, which must itself end on a signal. A signal before `work` begins ends everything.
     fn run_until_stopped<T, F>(
         &self,
         service: &str,
@@ -88,21 +89,21 @@ impl Options {
                 Some(Ok(())) => work(client.clone(), signals.clone(), credentials).await,
             };
             if signals.unless_stopped(client.close()).await.is_none() {
-                // What was given up is cancelled at the service. A broker that is silent takes nothing.
+                // Closing cancels abandoned calls at the service. The time is limited, since a silent broker accepts nothing.
                 drop(tokio::time::timeout(CLOSED_WITHIN, client.close()).await);
             }
             done
         })?
     }
 
-    /// Waits for the service, if asked to.
+    /// Waits for the service if `--wait` is given.
     async fn listened(&self, client: &Client, service: &str, out: &Output) -> Result<(), ClientError> {
         match self.wait {
             Some(limit) => {
                 let _working = out.working(&format!("waiting for the service `{service}`"));
                 let started = Instant::now();
                 client.wait_for(service, limit).await?;
-                // A key that was made just now is known when the service has looked at its files again.
+                // The service knows a new key once it has reread its files.
                 while started.elapsed() + KNOWN_AGAIN < limit && !is_known(client, service).await {
                     tokio::time::sleep(KNOWN_AGAIN).await;
                 }
@@ -112,7 +113,7 @@ impl Options {
         }
     }
 
-    /// A request that a signal has cancelled at the service.
+    /// A request that a signal cancels at the service.
     fn cancellable(&self, client: &Client, service: &str, signals: &Signals) -> RequestBuilder {
         self.request(client, service).cancel_on(signals.stop())
     }
@@ -123,24 +124,24 @@ impl Options {
     }
 }
 
-/// How long a call may take if nothing else is said, and one that sends parts of its result while it runs.
+/// How long a call may take by default, without and with `--stream` or `--attach`.
 const DEADLINE: Duration = Duration::from_secs(10);
 const STREAM_DEADLINE: Duration = Duration::from_secs(600);
 
-/// How long a command that was told to stop goes on, to write what is left.
+/// How long a stopped command may still take to write what is left.
 const CLOSED_WITHIN: Duration = Duration::from_millis(200);
 
-/// How long until a service is asked again whether it knows an agent.
+/// How often a service is asked whether it knows an agent.
 const KNOWN_AGAIN: Duration = Duration::from_millis(200);
 
-/// Whether the service does not say that it does not know the caller. What is asked runs nothing.
+/// Whether the service knows the caller, as far as its hints tell. The request is not a valid call, so it runs nothing.
 async fn is_known(client: &Client, service: &str) -> bool {
     let asked = client.request(service).deadline(Duration::from_secs(2)).send_raw("{}").await;
     !matches!(asked, Err(ClientError::Hint { hint: HintKind::Unauthenticated }))
 }
 
 pub(crate) fn credentials(path: Option<&Path>) -> Result<Credentials, Failure> {
-    // A variable that is set to nothing names nothing.
+    // An empty variable counts as not set.
     let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else {
         let failure = Failure::new(Exit::Usage, "as which agent? name its credentials with --creds or SEALWIRE_CREDS");
         return Err(failure.help(format!("for example: export SEALWIRE_CREDS={}", nearby())));
@@ -149,11 +150,11 @@ pub(crate) fn credentials(path: Option<&Path>) -> Result<Credentials, Failure> {
         if path.exists() {
             return failure;
         }
-        failure.help("`--creds` or SEALWIRE_CREDS names the file; a relative path begins in the current folder")
+        failure.help("`--creds` or SEALWIRE_CREDS names the file; a relative path is relative to the current folder")
     })
 }
 
-/// Credentials where one works, or where `sealwire dev` puts them.
+/// A credentials file in the current folder or in the one of `sealwire dev`, as an example.
 fn nearby() -> String {
     let names = ["", "sealwire-dev/"].into_iter().flat_map(|folder| {
         let entries = std::fs::read_dir(if folder.is_empty() { "." } else { folder }).into_iter().flatten().flatten();
@@ -161,13 +162,13 @@ fn nearby() -> String {
         names.sort();
         names.into_iter().map(move |name| format!("{folder}{name}"))
     });
-    // As a word of a shell that needs no quotes.
+    // Only names that a shell takes without quotes.
     let is_plain = |name: &String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
     let found = names.filter(is_plain).find(|name| name.ends_with(".creds.json"));
     found.unwrap_or_else(|| "sealwire-dev/planner.creds.json".to_owned())
 }
 
-/// What is sent where: the words of `call` and of `notify`.
+/// The arguments of `call`, `notify` and other commands that name a method: what is sent, and where.
 #[derive(Args)]
 struct Words {
     /// The service
@@ -179,17 +180,17 @@ struct Words {
     /// The parameters: a JSON object (by name) or array (by position); `-` reads them from stdin
     #[arg(value_name = "PARAMS", allow_hyphen_values = true)]
     params: Option<String>,
-    /// What is left of parameters that were not quoted
+    /// The rest of parameters that were not quoted
     #[arg(value_name = "MORE", hide = true)]
     more: Vec<String>,
-    /// Publish on the method's own subject
+    /// Publish on the method's own subject instead of the service's
     #[arg(long)]
     method_subject: bool,
 }
 
 impl Words {
-    /// The parameters on the command line or on stdin, kept as they were written: `1e2` is not `100` to everybody. The mistakes
-    /// of a first try are found before anything is sent.
+    /// The parameters from the command line or stdin, exactly as written: `1e2` is not `100` to everybody. Catches beginners'
+    /// mistakes before anything is sent.
     fn params(&self, command: &str) -> Result<Option<Box<RawValue>>, Failure> {
         self.check(command)?;
         let Some(argument) = self.params.clone() else { return Ok(None) };
@@ -212,7 +213,7 @@ impl Words {
             |word: &str| if word.contains([' ', '[', '{', '"']) { format!("'{word}'") } else { word.to_owned() };
         if Name::new(service).is_err() && MethodName::new(service).is_ok() {
             let failure = Failure::input(format!("`{service}` is the name of a method: SERVICE is missing"));
-            // The two in the wrong order, or the first one left out.
+            // Service and method in the wrong order, or no service at all.
             let is_swapped = Name::new(method).is_ok()
                 && (params.is_none() || params.is_some_and(|text| text.starts_with(['{', '['])));
             let (found, first) = if is_swapped { (method, None) } else { ("demo", Some(method)) };
@@ -223,7 +224,7 @@ impl Words {
         Name::new(service).or_fail(Exit::Input)?;
         MethodName::new(method).or_fail(Exit::Input)?;
         if !more.is_empty() {
-            let failure = Failure::input("the parameters are one JSON text, and this is several");
+            let failure = Failure::input("the parameters must be one JSON text, and these are several words");
             let words: Vec<&str> = params.into_iter().chain(more.iter().map(String::as_str)).collect();
             let quoted = match words.iter().map(|word| member(word)).collect::<Option<Vec<_>>>() {
                 Some(members) => format!("'{{{}}}'", members.join(", ")),
@@ -239,14 +240,14 @@ impl Words {
     }
 }
 
-/// What a shell leaves of a member of an object that was not quoted: `a:2`, of `{"a":2,"b":3}`.
+/// Restores an object member that a shell has stripped of its quotes: `a:2`, from an unquoted `{"a":2,"b":3}`.
 fn member(word: &str) -> Option<String> {
     let (name, value) = word.trim_matches(['{', '}', ',']).split_once(':')?;
     let name = name.trim_matches('"');
     Name::new(name).ok().map(|name| format!("\"{name}\": {}", json_word(value)))
 }
 
-/// A word as JSON: what is none is a string.
+/// A word as JSON: as it is if it is valid JSON, otherwise as a string.
 fn json_word(word: &str) -> String {
     match serde_json::from_str::<Box<RawValue>>(word) {
         Ok(json) => json.get().to_owned(),
@@ -268,17 +269,17 @@ fn unconnected(error: ClientError, credentials: &Credentials) -> Failure {
     ))
 }
 
-/// A signal came while something was done that runs nothing, or that nobody confirms.
+/// A signal came during something that runs nothing at the service, or that the service never confirms.
 fn interrupted() -> Failure {
     Failure::new(Exit::Interrupted, "stopped by a signal")
 }
 
-/// A signal came first.
+/// A signal came before anything was sent.
 fn unsent() -> Failure {
     Failure::new(Exit::Interrupted, "stopped by a signal, before anything was sent")
 }
 
-/// What a signal made of a call.
+/// The failure of a call that a signal ended.
 fn ended_by_signal(is_confirmed: bool) -> Failure {
     Failure::new(
         Exit::Interrupted,
@@ -290,7 +291,7 @@ fn ended_by_signal(is_confirmed: bool) -> Failure {
     )
 }
 
-/// What a signal made of a call, if it is that which ended it.
+/// The failure of a call if a signal ended it.
 fn stopped(error: &ClientError, signals: &Signals) -> Option<Failure> {
     match error {
         ClientError::Cancelled { sent: false } => Some(unsent()),
@@ -302,14 +303,14 @@ fn stopped(error: &ClientError, signals: &Signals) -> Option<Failure> {
     }
 }
 
-/// What a call came to, if not to a result, and why if our own files tell.
+/// The failure of a call, with its cause if our own files reveal it.
 async fn failed(error: ClientError, credentials: &Credentials, service: &str) -> Failure {
     let unknown = matches!(error, ClientError::Hint { hint: HintKind::Unauthenticated });
     let failure = failure(error);
     if unknown { suspect::told(failure, credentials, service).await } else { failure }
 }
 
-/// What a call came to, if not to a result.
+/// The failure of a call.
 fn failure(error: ClientError) -> Failure {
     let exit = exit(&error);
     let failure = Failure::of(exit, &error);
@@ -319,9 +320,10 @@ fn failure(error: ClientError) -> Failure {
     };
     match error {
         ClientError::NoResponders { .. } => failure.help("`--wait 10s` waits for a service that has just started"),
-        ClientError::ResultTooLarge { .. } => failure.help("`--max-bytes` says how much the command takes"),
-        ClientError::Token(_) => failure
-            .help("see what it says with `sealwire token inspect`; for development: sealwire token issue … --out FILE"),
+        ClientError::ResultTooLarge { .. } => failure.help("`--max-bytes` sets the limit"),
+        ClientError::Token(_) => failure.help(
+            "`sealwire token inspect` shows what it contains; for development: sealwire token issue … --out FILE",
+        ),
         ClientError::Invalid(sealwire::client::InvalidRequest::NoServiceKey { service }) => {
             failure.help(format!("sealwire keys pin CREDS --service {service} --kid … --x …"))
         }
@@ -333,15 +335,15 @@ fn failure(error: ClientError) -> Failure {
 fn exit(error: &ClientError) -> Exit {
     match error.kind() {
         ErrorKind::Remote => match error.remote().map(RpcError::code) {
-            // What was ended for that has run in part.
+            // A call that a policy change ended has run in part, so it is not `Denied`.
             Some(code::PERMISSION_DENIED) if !error.is_outcome_unknown() => Exit::Denied,
-            // The service says so itself; neither side knows how far the method got.
+            // The service itself reports this; neither side knows how far the method got.
             Some(code::TIMEOUT) => Exit::Timeout,
             _ => Exit::Remote,
         },
         ErrorKind::Protocol | ErrorKind::Decode | ErrorKind::Clock | ErrorKind::ResultTooLarge => Exit::Remote,
         ErrorKind::Hint | ErrorKind::Unverifiable => Exit::Unverified,
-        // Both: nothing more came, and how far the method got is not known.
+        // In both cases nothing more came, and nobody knows how far the method got.
         ErrorKind::Timeout | ErrorKind::StreamLost => Exit::Timeout,
         ErrorKind::Connect
         | ErrorKind::Disconnected

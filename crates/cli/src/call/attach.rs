@@ -1,5 +1,5 @@
-//! `--attach`: files that go with a call as arguments larger than a message.
-//! Never reads a file into memory, and never gives it to anybody but the method of this call.
+//! `--attach`: files sent with a call as arguments that may be larger than a message.
+//! Never reads a whole file into memory, and never gives it to anybody but the method of this call.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(super) struct Attach {
     media_type: String,
 }
 
-/// What `--attach` says: `NAME=FILE`, or `NAME=FILE;type=text/plain` as curl has it.
+/// Parses the value of `--attach`: `NAME=FILE`, or `NAME=FILE;type=text/plain` as in curl.
 pub(super) fn attach(text: &str) -> Result<Attach, String> {
     let (name, file) = text.split_once('=').unwrap_or((text, ""));
     let (path, media_type) = file.rsplit_once(";type=").unwrap_or((file, "application/octet-stream"));
@@ -58,21 +58,22 @@ impl Attached {
         self.0.iter().fold(request, |request, (_, attachment)| request.attach(attachment))
     }
 
-    /// The parameters with what is attached among them. Those that were written stay as they were written.
+    /// The parameters with the attachments added. Those given on the command line stay exactly as written.
     pub(super) fn among(&self, params: Option<Box<RawValue>>) -> Result<Option<Box<RawValue>>, Failure> {
         if self.is_empty() {
             return Ok(params);
         }
         let mut text = params.as_ref().map_or("{}", |params| params.get()).trim().to_owned();
         let names: HashMap<String, IgnoredAny> = serde_json::from_str(&text).map_err(|_| {
-            let failure = Failure::input("what is attached has a name, and the parameters are given by position");
+            let failure =
+                Failure::input("an attached file is a named parameter, but the parameters are given by position");
             failure.help("give them by name: '{\"title\": \"a report\"}'")
         })?;
         let mut names: HashSet<String> = names.into_keys().collect();
         for (name, attachment) in &self.0 {
             let separator = if names.is_empty() { "" } else { "," };
             if !names.insert(name.clone()) {
-                return Err(Failure::input(format!("the parameter `{name}` is there twice: once attached")));
+                return Err(Failure::input(format!("the parameter `{name}` is given twice: once attached")));
             }
             text.truncate(text.len().saturating_sub(1));
             let (key, value) = (serde_json::to_string(name), serde_json::to_string(attachment));

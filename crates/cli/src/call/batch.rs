@@ -1,5 +1,5 @@
-//! `sealwire batch`: several calls and notifications in one message, and each answer told apart.
-//! Never pairs an answer with a call by its place on the wire.
+//! `sealwire batch`: several calls and notifications in one message, each with its own answer.
+//! Never matches an answer to a call by its position in the message.
 
 use std::fmt::Write as _;
 
@@ -14,12 +14,12 @@ use crate::exit::{Exit, Failure};
 use crate::files;
 use crate::output::Output;
 
-/// Send several calls and notifications in one message; each entry is authorized, executed and answered alone
+/// Send several calls and notifications in one message; each entry is authorized, executed and answered separately
 #[derive(Args)]
 #[command(after_help = "\
-The entries are JSON-RPC requests, or short forms of them: {\"method\", \"params\"}
-for a call, and with \"notify\": true for a notification. Exit codes: 0 if every
-call has a result, 10 if some were denied, 21 if some failed otherwise.
+The entries are JSON-RPC requests or short forms of them: {\"method\", \"params\"}
+for a call, the same with \"notify\": true for a notification. Exit codes: 0 if
+every call has a result, 10 if some were denied, 21 if some failed otherwise.
 
 Examples:
   sealwire batch math '[{\"method\":\"math/add\",\"params\":[2,3]},
@@ -32,7 +32,7 @@ pub(crate) struct Batch {
     /// The service
     #[arg(value_name = "SERVICE")]
     service: String,
-    /// A JSON array of entries; `-` or nothing reads it from stdin
+    /// A JSON array of entries; read from stdin if `-` or absent
     #[arg(value_name = "ENTRIES", allow_hyphen_values = true)]
     entries: Option<String>,
 }
@@ -46,14 +46,14 @@ struct Entry {
     method: String,
     #[serde(default)]
     params: Option<Box<RawValue>>,
-    /// Given back with the answer; the message itself has its own ids.
+    /// Printed with the answer; the message itself uses other ids.
     #[serde(default, deserialize_with = "given")]
     id: Option<Box<RawValue>>,
     #[serde(default)]
     notify: bool,
 }
 
-/// An id of `null` is an id.
+/// Keeps an id of `null`, which is an id, apart from a missing one.
 fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
 }
@@ -79,7 +79,7 @@ impl Batch {
         let text = files::argument_or_stdin(self.entries, "the batch")?;
         let entries: Vec<Entry> = serde_json::from_str(&text).map_err(|error| {
             Failure::input(format!("the batch is not an array of entries: {error}"))
-                .help("write '[{\"method\":\"math/add\",\"params\":[2,3]}]'; what is no request can be sent with `sealwire send`")
+                .help("write '[{\"method\":\"math/add\",\"params\":[2,3]}]'; to send anything that is not a request, use `sealwire send`")
         })?;
         let outcomes = self.options.run(&self.service, out, async |client, signals| {
             let mut batch = self.options.cancellable(&client, &self.service, &signals).batch();
@@ -94,7 +94,7 @@ impl Batch {
                 })
                 .collect();
             let mut answers = batch.send().await?;
-            // A message that was answered in a way that is none is one error, not one of each entry.
+            // An error of the whole message is reported once, not for each entry.
             let mut outcomes = Vec::with_capacity(calls.len());
             for call in calls {
                 outcomes.push(match call.map(|call| answers.take::<Box<RawValue>>(call)) {
@@ -123,7 +123,7 @@ impl Batch {
         let sent = outcomes.len() - lines.len();
         out.tell(&lines, || text_of(&lines))?;
         if sent > 0 {
-            out.note(&format!("{sent} notifications sent; nobody says whether they were executed"));
+            out.note(&format!("{sent} notifications sent; the service does not say whether they were executed"));
         }
         let errors = outcomes.into_iter().flatten().filter_map(Result::err);
         let codes: Vec<Exit> = errors.map(|error| error.exit()).collect();

@@ -1,5 +1,5 @@
-//! `sealwire bench`: calls as fast as they are answered, or at a rate, and what became of them.
-//! Never says that a call went well which has no verified result.
+//! `sealwire bench`: makes calls as fast as they are answered, or at a fixed rate, and measures them.
+//! Never counts a call as successful that has no verified result.
 
 mod told;
 
@@ -22,16 +22,16 @@ use crate::runtime::Signals;
 use crate::when;
 use told::Told;
 
-/// Load a service with calls, and measure how many it answers and how long they take
+/// Put a service under load, and measure how many calls it answers and how long they take
 ///
-/// The calls are real ones: the method runs as often as they are counted. Without `--rate`, `--in-flight` calls are under way at
-/// any time, and each that is answered is followed by another. With it, calls are due at equal distances whatever becomes of
-/// those before, and the latency of each counts from when it was due, so a service that stalls is charged for all the calls that it
-/// has kept waiting. Latencies are of calls with a result; all others are counted as errors.
+/// The calls are real: the method runs for each of them. Without `--rate`, a constant number of calls (`--in-flight`) is in
+/// progress, and each answer is followed by the next call. With `--rate`, calls are due at regular intervals, whatever happens to
+/// earlier ones, and the latency of each counts from the moment it was due: a service that stalls is charged for every call it has
+/// kept waiting. Latencies are those of calls with a result; all other calls are counted as errors.
 #[derive(Args)]
 #[command(after_help = "\
-Ends with 0 if every call has a result, and else with the code of the most
-frequent error. Ctrl-C ends it, and prints what was measured until then.
+The exit code is 0 if every call has a result, otherwise that of the most
+frequent error. Ctrl-C ends the run and prints what was measured so far.
 
 Examples:
   sealwire bench --creds planner.creds.json math math/add '[2,3]'
@@ -41,54 +41,54 @@ Examples:
   sealwire bench math math/add '[2,3]' --pid service=4711 --pid broker=4712
   sealwire bench math math/add '[2,3]' --svg latency.svg --json | jq .latency_us")]
 pub(crate) struct Bench {
-    /// The agent's credentials file, as `sealwire keys new-agent` makes it
+    /// The agent's credentials file, as created by `sealwire keys new-agent`
     #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
     creds: Option<PathBuf>,
     #[command(flatten)]
     words: Words,
-    /// How many messages are under way, 1 to 65536; 64 by default. With --rate: the most, 4096 by default; a call that is due and
-    /// finds no place waits, and its latency goes on
+    /// How many messages are in flight, 1 to 65536; default 64. With --rate: the most that may be, default 4096; a call that is
+    /// due while there is no room waits, and the wait counts as latency
     #[arg(long, value_name = "N")]
     in_flight: Option<usize>,
-    /// How many messages are sent, such as 500/s, whatever becomes of those before
+    /// Send messages at a fixed rate, such as 500/s, whatever happens to earlier ones
     #[arg(long, value_name = "N/s", value_parser = rate)]
     rate: Option<f64>,
-    /// Over how many connections, 1 to 256, each with a thread of its own
+    /// The number of connections, 1 to 256, each with its own thread
     #[arg(long, value_name = "N", default_value_t = 1)]
     connections: usize,
-    /// How long is measured, 100ms to 24h
+    /// How long to measure, 100ms to 24h
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = when::duration)]
     duration: Duration,
-    /// How long calls are made before that
+    /// How long to make calls before measuring
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = when::duration)]
     warmup: Duration,
-    /// Put a text of so many bytes, up to 16777216, in place of "{payload}" in the parameters
+    /// Replace "{payload}" in the parameters with a text of this many bytes, up to 16777216
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     payload: Option<u32>,
-    /// Send so many calls in a message, 1 to 50; each is counted, and the latency is that of the message
+    /// Send this many calls in each message, 1 to 50; each call is counted, and latencies are those of the messages
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
-    /// Take what the method sends while it runs, and count that, too
+    /// Accept what the method sends while it runs, and count it as well
     #[arg(long, conflicts_with = "batch")]
     stream: bool,
     /// How long a call may take
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     deadline: Option<Duration>,
-    /// How long to wait for a service that does not listen yet
+    /// How long to wait for a service that is not listening yet
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     wait: Option<Duration>,
-    /// Compare with `bare`: requests and answers of the same size with one header each, as many in flight, through the same broker by
-    /// way of its usual client library. The two take turns of a second, and the time that is measured is shared between them
+    /// Compare with `bare` NATS: requests and answers of the same size with one header each, as many in flight, through the same
+    /// broker with its usual client library. The two take turns of a second each and share the measured time
     #[arg(long, value_name = "WHAT", conflicts_with = "stream")]
     against: Option<Against>,
-    /// As whom bare requests are made: a JSON file with members as of `nats` in credentials. By default bench.nats.json beside the
-    /// credentials, as `sealwire dev` writes it, or else the user of the credentials
+    /// The broker login for bare requests: a JSON file with the members of `nats` in credentials. Default: bench.nats.json next to
+    /// the credentials, which `sealwire dev` writes, otherwise the user of the credentials
     #[arg(long, value_name = "FILE", requires = "against")]
     bare_login: Option<PathBuf>,
-    /// Tell the processor time of a process on this machine, too, such as service=4711 or broker=4712; may be repeated
+    /// Also report the CPU time of a process on this machine, such as service=4711 or broker=4712; repeat for several
     #[arg(long = "pid", value_name = "NAME=PID", value_parser = watched)]
     pids: Vec<Watched>,
-    /// Draw the latencies into this file
+    /// Draw the latency curves into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -98,29 +98,29 @@ enum Against {
     Bare,
 }
 
-/// What is put into the place of the payload.
+/// What `--payload` replaces.
 const PAYLOAD: &str = "\"{payload}\"";
-/// Enough to keep a service busy, and within what services grant one agent.
+/// Enough to keep a service busy, and within what a service allows one agent.
 const IN_FLIGHT: usize = 64;
-/// At a rate it is only a bound.
+/// With `--rate`, this is only an upper bound.
 const IN_FLIGHT_AT_A_RATE: usize = 4096;
-/// Beside the credentials of `sealwire dev`.
+/// The broker login of bare requests, next to the credentials of `sealwire dev`.
 pub(crate) const BARE_LOGIN: &str = "bench.nats.json";
 
 fn rate(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("/s").and_then(|number| number.parse::<f64>().ok());
     number
         .filter(|rate| rate.is_finite() && *rate > 0.0)
-        .ok_or_else(|| "write how many a second, such as 500/s".to_owned())
+        .ok_or_else(|| "write how many per second, such as 500/s".to_owned())
 }
 
 fn watched(text: &str) -> Result<Watched, String> {
-    let wrong = || "write a name and the number of a process, such as service=4711".to_owned();
+    let wrong = || "write a name and a process id, such as service=4711".to_owned();
     let (name, pid) = text.split_once('=').ok_or_else(wrong)?;
     let pid = pid.parse().ok().filter(|pid| *pid > 0).ok_or_else(wrong)?;
     match name {
         "" => Err(wrong()),
-        "client" | "responder" => Err(format!("`{name}` is told in any case: choose another name")),
+        "client" | "responder" => Err(format!("`{name}` is always reported: choose another name")),
         name => Ok(Watched { name: name.to_owned(), pid }),
     }
 }
@@ -130,13 +130,13 @@ impl Bench {
         let params = self.words.params("bench")?;
         let params = self.filled(params)?;
         if let Some(svg) = &self.svg {
-            // Nobody measures for an hour to learn that its folder is not there.
+            // So that nobody measures for an hour only to learn that the file cannot be written.
             check_output(svg, "picture", |text| text.starts_with("<svg"))?;
         }
         let options = Options { creds: self.creds.take(), deadline: self.deadline, wait: self.wait, idempotent: false };
         let creds = options.creds.clone();
         let service = self.words.service.clone();
-        // Before anything is sent.
+        // Report mistakes before anything is sent.
         self.plan(super::credentials(creds.as_deref())?, params.clone(), None).check().or_fail(Exit::Usage)?;
         let measured =
             options.run_until_stopped(&service, out, async |client: Client, signals: Signals, credentials| {
@@ -166,21 +166,21 @@ impl Bench {
         Ok(told.exit())
     }
 
-    /// The parameters with the payload in its place.
+    /// The parameters with the payload filled in.
     fn filled(&self, params: Option<Box<RawValue>>) -> Result<Option<Box<RawValue>>, Failure> {
         let Some(bytes) = self.payload else { return Ok(params) };
         let text = params.as_ref().map_or("", |params| params.get());
         if !text.contains(PAYLOAD) {
-            let failure = Failure::new(Exit::Usage, "--payload has no place in the parameters");
-            return Err(failure.help("write \"{payload}\" where it goes, for example '[\"{payload}\"]'"));
+            let failure = Failure::new(Exit::Usage, "--payload needs a placeholder in the parameters");
+            return Err(failure.help("write \"{payload}\" where it belongs, for example '[\"{payload}\"]'"));
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let text = text.replace(PAYLOAD, &format!("\"{}\"", "x".repeat(bytes)));
         RawValue::from_string(text).map(Some).or_fail(Exit::Bug)
     }
 
-    /// Makes one call, which says whether there is anything to measure, and how large its result is. What the service answers is
-    /// counted later.
+    /// Makes one call, to find out whether there is anything to measure, and how large the result is. Errors that the service
+    /// answers with are counted later.
     async fn first(
         &self,
         options: &Options,
@@ -192,7 +192,7 @@ impl Bench {
         let request = self.words.request(options.request(client, service));
         let answer = if self.stream {
             let mut stream = request.stream::<Box<RawValue>>(method, params);
-            // An error is given out here, and only once.
+            // The stream yields an error only once, here.
             let mut error = None;
             while let Some(item) = stream.next().await {
                 error = item.err();
@@ -211,15 +211,15 @@ impl Bench {
         }
     }
 
-    /// As whom bare requests are made.
+    /// The broker login of bare requests.
     fn login(&self, creds: Option<&Path>, credentials: &Credentials) -> Result<BusConfig, Failure> {
         let beside = creds.and_then(Path::parent).map(|folder| folder.join(BARE_LOGIN)).filter(|file| file.exists());
         let Some(file) = self.bare_login.clone().or(beside) else { return Ok(credentials.bus()) };
         let text = read_secret(&file).or_fail(Exit::Input)?;
         let bus: BusConfig = serde_json::from_str(&text).map_err(|error| {
-            // Not what serde quotes, which may be a password.
+            // Serde's own message is left out: it may quote a password.
             let (line, column) = (error.line(), error.column());
-            let failure = Failure::input(format!("`{}`, line {line}, column {column}: no login at a broker", file.display()));
+            let failure = Failure::input(format!("`{}`, line {line}, column {column}: not a broker login", file.display()));
             failure.help(r#"for example {"urls": ["nats://127.0.0.1:4222"], "user": "bench", "password_file": "bench.password"}"#)
         })?;
         Ok(bus.relative_to(file.parent().unwrap_or(Path::new(""))))
@@ -260,7 +260,7 @@ impl Bench {
             BenchError::Client(error) => super::failure(error),
             BenchError::Stopped => stopped(),
             BenchError::BareForbidden(_) => Failure::of(Exit::Transport, &error).help(format!(
-                "bare requests need a user of the broker that may publish and subscribe `{BARE_SUBJECTS}`, which is no agent: name its \
+                "bare requests need a broker user that may publish and subscribe to `{BARE_SUBJECTS}`, and agents may not: name its \
                  login with --bare-login"
             )),
             BenchError::Bare(_) => Failure::of(Exit::Transport, &error),

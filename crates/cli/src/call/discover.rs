@@ -1,5 +1,5 @@
-//! `sealwire discover`: which methods of a service the agent may call, and with what.
-//! Never says what a service has beside that: it does not tell.
+//! `sealwire discover`: which methods of a service the agent may call, and with which parameters.
+//! Never claims to know a service's other methods: the service does not reveal them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::when;
 
 /// Ask a service which of its methods an agent may call, and with which parameters
 ///
-/// The service answers by its policy, for this agent and this moment, and decides again when a method is called. With `--json`: an
-/// OpenRPC document, with JSON Schemas of parameters and results.
+/// The service answers from its policy, for this agent at this moment, and decides anew when a method is called. With `--json`,
+/// prints an OpenRPC document with JSON Schemas of parameters and results.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +27,7 @@ pub(crate) struct Discover {
     /// The agent's credentials file
     #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
     creds: Option<PathBuf>,
-    /// How long to wait for a service that does not listen yet
+    /// How long to wait for a service that is not listening yet
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     wait: Option<Duration>,
     /// The service

@@ -1,4 +1,4 @@
-//! `sealwire notify`: a call that nobody answers.
+//! `sealwire notify`: sends a notification, which the service does not answer.
 //! Never claims that it was executed: nobody says so.
 
 use clap::Args;
@@ -8,7 +8,7 @@ use super::{Options, Words, interrupted};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
-/// Send a notification: nobody says whether it was executed, or even accepted
+/// Send a notification; there is no answer, so you do not learn whether it was executed, or even accepted
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -1,5 +1,5 @@
-//! Whether a service is there, as one of its agents finds out: `sealwire ping SERVICE`.
-//! Never takes anything for the service that the service did not sign for this very question.
+//! `sealwire ping SERVICE`: whether an agent can reach a service.
+//! Never accepts an answer that the service did not sign for this very call.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use super::{Options, interrupted};
 use crate::exit::{Exit, Failure, OrFail as _};
 use crate::output::Output;
 
-/// Calls `rpc.can`, which every service has and which changes nothing. A refusal by its policy is signed as well.
+/// Calls `rpc.can`, which every service has and which changes nothing. A denial by its policy is signed as well.
 pub(crate) fn reach(creds: Option<PathBuf>, service: &str, within: Duration, out: &Output) -> Result<Exit, Failure> {
     Name::new(service).or_fail(Exit::Input)?;
     let options = Options { creds, deadline: Some(within), wait: Some(within), idempotent: true };
     let began = Instant::now();
     let reached = options.run(service, out, async |client, signals| {
         let started = Instant::now();
-        // Waiting for the service may have taken all but an instant of the time.
+        // Waiting for the service may have used up nearly all of the time.
         let left = within.saturating_sub(began.elapsed()).max(Duration::from_millis(100));
         let request = options.request(&client, service).deadline(left);
         let asked = request.call::<Box<RawValue>>("rpc.can", json!({ "method": "rpc.can" }));
@@ -29,10 +29,10 @@ pub(crate) fn reach(creds: Option<PathBuf>, service: &str, within: Duration, out
             None => return Ok(None),
             Some(Ok(_)) => None,
             Some(Err(error)) => {
-                // It does nothing, so that the attempts before may have run is of no account.
+                // The call does nothing, so it does not matter whether earlier attempts ran.
                 let last = if let ClientError::Repeated { last, .. } = error { *last } else { error };
                 match last {
-                    // Whoever may call the method or not, it is the service that says so.
+                    // A denial will do: it is the service that signed it.
                     ClientError::Remote(error) => Some(error).filter(|error| error.code() != code::PERMISSION_DENIED),
                     last => return Err(last),
                 }

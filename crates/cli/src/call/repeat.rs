@@ -1,5 +1,5 @@
-//! `sealwire call --every`: the same call again and again, with a line for each.
-//! Never stops at a failure, never leaves one out of the count, and begins nothing once it was told to stop.
+//! `sealwire call --every`: repeats a call, with a line for each.
+//! Never stops at a failure, never omits one from the count, and never begins a call once told to stop.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,10 @@ use crate::when;
 /// How often.
 #[derive(Args)]
 pub(crate) struct Often {
-    /// Call again and again, once in this time, until SIGTERM or Ctrl-C, which cancel a call under way; each has a line
+    /// Repeat the call at this interval, with a line for each, until SIGTERM or Ctrl-C, which cancel a call in progress
     #[arg(long, value_name = "TIME", value_parser = when::interval)]
     pub(super) every: Option<Duration>,
-    /// End after so many calls
+    /// Stop after this many calls
     #[arg(long, value_name = "N", requires = "every")]
     times: Option<u64>,
 }
@@ -43,7 +43,7 @@ struct Line<'a> {
 }
 
 impl Often {
-    /// Calls until told to stop. The result says whether every call had a result.
+    /// Calls until told to stop. The exit code is that of the last call without a result, or `Ok`.
     pub(super) async fn repeat(
         &self,
         every: Duration,
@@ -66,7 +66,7 @@ impl Often {
             match answer {
                 Some(Ok(result)) => count.tell(Ok(result), ms, out)?,
                 Some(Err(error)) => count.tell(Err(told(error).await), ms, out)?,
-                // Nobody waits for the rest of its deadline, which may be minutes.
+                // Do not wait until its deadline, which may be minutes away.
                 None => {
                     count.give_up(ms, out)?;
                     break;

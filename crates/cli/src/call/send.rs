@@ -1,4 +1,4 @@
-//! `sealwire send`: any bytes, signed as they are, for tests of what a service makes of them.
+//! `sealwire send`: signs any bytes as they are, to test what a service does with them.
 //! Never looks at what it sends.
 
 use clap::Args;
@@ -9,7 +9,7 @@ use crate::files;
 use crate::output::Output;
 use crate::term;
 
-/// Sign raw payload bytes and send them as they are; print the verified answer as it is
+/// Sign and send a raw payload unchanged, and print the verified answer unchanged
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -24,10 +24,10 @@ pub(crate) struct Send {
     /// The service
     #[arg(value_name = "SERVICE")]
     service: String,
-    /// The payload; `-` or nothing reads it from stdin, byte by byte
+    /// The payload; its bytes are read from stdin if `-` or absent
     #[arg(value_name = "PAYLOAD", allow_hyphen_values = true)]
     payload: Option<String>,
-    /// Publish on the subject of this method, whatever the payload says
+    /// Publish on the subject of this method, whatever the payload contains
     #[arg(long, value_name = "METHOD")]
     subject_of: Option<String>,
     /// Send without a reply subject, and wait for nothing
@@ -55,9 +55,9 @@ impl Send {
         })?;
         match answer {
             Some(answer) => out.print(&term::safe_json(&answer))?,
-            None => out.note("sent; nobody says what became of it"),
+            None => out.note("sent; there is no answer to say what became of it"),
         }
-        // Its answer says what became of it.
+        // With a signal, the printed answer says what became of the call.
         Ok(if is_stopped { Exit::Interrupted } else { Exit::Ok })
     }
 }

@@ -1,4 +1,4 @@
-//! `sealwire call`: one call, and its verified result on stdout.
+//! `sealwire call`: makes one call and prints its verified result on stdout.
 //! Never prints a result that the service did not sign for this very call.
 
 use clap::Args;
@@ -18,8 +18,8 @@ use crate::term;
 /// Call a method, and print its result
 #[derive(Args)]
 #[command(after_help = "\
-Ctrl-C and SIGTERM cancel the call at the service, which confirms it; a second
-one ends the command at once.
+Ctrl-C and SIGTERM cancel the call at the service, and the command says whether
+the service confirmed it; a second one ends the command at once.
 
 Examples:
   sealwire call --creds planner.creds.json math math/add '{\"a\":2,\"b\":3}'
@@ -35,25 +35,25 @@ pub(crate) struct Call {
     options: Options,
     #[command(flatten)]
     words: Words,
-    /// A key that the method can tell repetitions by
+    /// A key by which the method can recognize repeated calls
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// Print what the method sends while it runs, as it comes: texts one behind the other, anything else in a line of its own,
-    /// progress as a bar on a terminal, and then the result, which may be larger than a message
+    /// Print what the method sends while it runs, as it arrives: texts directly after each other, anything else on its own line,
+    /// progress as a bar on a terminal. The result comes last and may be larger than a message
     #[arg(long, conflicts_with = "every")]
     stream: bool,
-    /// With --stream: the most bytes of the result, 16777216 (16 MiB) by default
+    /// With --stream: the largest result to accept, in bytes; default 16777216 (16 MiB)
     #[arg(long, value_name = "BYTES", requires = "stream")]
     max_bytes: Option<usize>,
-    /// A file as the parameter NAME, for methods that take one larger than a message; its digest and size are in the call, and the
-    /// method fetches the bytes while it runs. `;type=text/plain` behind it says what it is
+    /// Pass a file, of any size, as the parameter NAME, for methods that take attachments. The call contains its digest and size,
+    /// and the method fetches the bytes while it runs. Append `;type=text/plain` to give its media type; repeat for several
     #[arg(long, value_name = "NAME=FILE", value_parser = attach)]
     attach: Vec<Attach>,
     #[command(flatten)]
     often: Often,
 }
 
-/// What a call came to, for scripts.
+/// The outcome of a call, for scripts.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Outcome<'a> {
@@ -108,7 +108,7 @@ impl Call {
 }
 
 impl Words {
-    /// Adds what to do about an error that a service says little of.
+    /// Adds help to errors that the service does not explain.
     pub(super) fn explained(&self, failure: Failure, id: &MessageId) -> Failure {
         match failure.rpc_code() {
             Some(code::PERMISSION_DENIED) => self.denied(failure, id),
@@ -121,7 +121,7 @@ impl Words {
         }
     }
 
-    /// The service must not say why.
+    /// A denial: the service must not say why.
     fn denied(&self, failure: Failure, id: &MessageId) -> Failure {
         let id = id.get().unwrap_or_default();
         let (service, method) = (&self.service, &self.method);
@@ -135,25 +135,25 @@ impl Words {
             )
         };
         failure.help(format!(
-            "{ask}the rule stands in the service's log, with message_id {id}, and an operator asks with `sealwire policy \
+            "{ask}the service's log names the rule, with message_id {id}, and its operator can ask `sealwire policy \
              explain`"
         ))
     }
 
-    /// Which methods there are is the business of who may call them: the service does not tell, policy files do.
+    /// A service reveals methods only to those who may call them, but the policy files here name them.
     fn not_found(&self, failure: Failure) -> Failure {
         let (service, method) = (&self.service, &self.method);
         failure.help(match self.others() {
             Some(others) => format!("`{service}` has no method `{method}`; the policy files here name {others}"),
             None => format!(
-                "`{service}` has no method `{method}`: `sealwire policy matrix FOLDER` lists those in its policy files, \
-                 where they are"
+                "`{service}` has no method `{method}`: where its policy files are, `sealwire policy matrix FOLDER` lists \
+                 its methods"
             ),
         })
     }
 
-    /// The methods that policy files around here name: those of the method's own group, or any. `None` if there are no such
-    /// files, or if they name this one.
+    /// The methods that policy files nearby name: those of the method's own group, or if there are none, all. `None` if there
+    /// are no such files, or if they name this method.
     fn others(&self) -> Option<String> {
         let known: Vec<String> = methods().into_iter().filter(|name| !is_builtin(name)).collect();
         if known.is_empty() || known.contains(&self.method) {
@@ -168,15 +168,15 @@ impl Words {
     }
 }
 
-/// Whether this is the name of a method of every service: JSON-RPC keeps `rpc.` for those.
+/// Whether this names a method that every service has: JSON-RPC reserves `rpc.` for those.
 fn is_builtin(name: &str) -> bool {
     name.starts_with("rpc.")
 }
 
-/// How many methods are named.
+/// The most methods that are named.
 const SHOWN: usize = 12;
 
-/// A result as people read it.
+/// A result for people.
 pub(super) fn shown(result: &RawValue) -> String {
     term::safe_json(&term::indented(result.get())).into_owned()
 }

@@ -1,5 +1,5 @@
-//! `sealwire call --stream` and `sealwire watch`: what a method sends while it runs, as it comes.
-//! Never leaves a call running at the service when it is told to stop.
+//! `sealwire call --stream` and `sealwire watch`: print what a method sends while it runs, as it arrives.
+//! Never leaves a call running at the service when told to stop.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::runtime::Signals;
 use crate::term;
 use crate::when;
 
-/// Listen to what a service pushes, with a line for each, until Ctrl-C or the service ends it
+/// Print what a service pushes, a line for each item, until Ctrl-C or until the service ends it
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -29,18 +29,18 @@ Examples:
   sealwire watch clock clock/ticks '{\"every_s\": 5}' --json | jq .item
   sealwire watch clock clock/ticks --times 1    # wait for the next one")]
 pub(crate) struct Watch {
-    /// The agent's credentials file, as `sealwire keys new-agent` makes it
+    /// The agent's credentials file, as created by `sealwire keys new-agent`
     #[arg(long, value_name = "FILE", env = "SEALWIRE_CREDS", hide_env_values = true)]
     creds: Option<PathBuf>,
-    /// How long to wait for a service that does not listen yet
+    /// How long to wait for a service that is not listening yet
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     wait: Option<Duration>,
     #[command(flatten)]
     words: Words,
-    /// For how long the service goes on when nothing is heard of this command any more, 2s to 10m; it renews that by itself
+    /// How long the service goes on after it last heard from this command, 2s to 10m; the command renews the lease itself
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = when::duration)]
     lease: Duration,
-    /// End after so many
+    /// Stop after this many items
     #[arg(long, value_name = "N")]
     times: Option<u64>,
 }
@@ -58,7 +58,7 @@ impl Watch {
             let mut printer = Printer::new(out, notes);
             match printer.print(subscription, &signals, times).await? {
                 Ended::Error(error) => Err(failed(error, &credentials, &words.service).await),
-                // Which is how it is meant to end.
+                // The usual end.
                 Ended::Stopped(_) | Ended::Enough => Ok(Exit::Ok),
                 Ended::Result(result) => {
                     printer.out.result(&Line::Result(&result), || shown(&result))?;
@@ -71,7 +71,7 @@ impl Watch {
     }
 }
 
-/// Calls a method, and prints the parts of its result as they come.
+/// Calls a method, and prints the parts of its result as they arrive.
 pub(super) async fn call(
     request: RequestBuilder,
     method: &str,
@@ -94,12 +94,12 @@ pub(super) async fn call(
     }
 }
 
-/// Has notifications sent to where they are printed.
+/// Routes notifications to the printer.
 fn noted(request: RequestBuilder) -> (RequestBuilder, UnboundedReceiver<Request>) {
-    // Bounded by the window: no more of them come before these are printed.
+    // The call's window bounds it: no more of them come before these are printed.
     let (tell, told) = unbounded_channel();
     let request = request.on_notification(move |note| {
-        // Nobody prints any more when the command ends.
+        // An error means that the command is ending and no longer prints.
         drop(tell.send(note));
     });
     (request, told)
@@ -114,7 +114,7 @@ enum Line<'a> {
     Result(&'a RawValue),
 }
 
-/// `rpc.progress`: how far a method is.
+/// `rpc.progress`: how far a method has come.
 #[derive(serde::Deserialize)]
 struct Progress {
     progress: f64,
@@ -125,9 +125,9 @@ struct Progress {
 enum Ended {
     Result(Box<RawValue>),
     Error(ClientError),
-    /// By a signal; whether the service has confirmed that the call has ended.
+    /// By a signal; whether the service confirmed that the call has ended.
     Stopped(bool),
-    /// As many came as were wanted.
+    /// After as many items as were asked for.
     Enough,
 }
 
@@ -160,9 +160,9 @@ struct Printer<'o> {
     notes: UnboundedReceiver<Request>,
     bar: Bar,
     items: usize,
-    /// All texts together, as long as there is nothing else, up to a bound: a result that repeats them is not printed again.
+    /// All texts so far, if nothing else came and they are not too long: a result that repeats them is not printed again.
     text: Option<String>,
-    /// The last line has no end yet.
+    /// Whether the last printed line is not finished yet.
     in_line: bool,
 }
 
@@ -171,7 +171,7 @@ impl<'o> Printer<'o> {
         Self { out, notes, bar: out.bar(), items: 0, text: Some(String::new()), in_line: false }
     }
 
-    /// Prints what comes until the end.
+    /// Prints everything until the end.
     async fn print(&mut self, mut parts: impl Parts, signals: &Signals, times: Option<u64>) -> Result<Ended, Failure> {
         let mut left = times;
         loop {
@@ -192,7 +192,7 @@ impl<'o> Printer<'o> {
                 }
                 item = parts.next() => item,
             };
-            // They came before it.
+            // These notifications came before the item.
             while let Ok(note) = self.notes.try_recv() {
                 self.note(&note)?;
             }
@@ -211,7 +211,7 @@ impl<'o> Printer<'o> {
         }
     }
 
-    /// Texts stand one behind the other, since models write them in pieces of words; anything else has a line of its own.
+    /// Prints texts directly after each other, since models write them in pieces of words; anything else gets its own line.
     fn item(&mut self, item: &RawValue) -> Result<(), Failure> {
         self.items += 1;
         if self.out.is_json() {
@@ -237,7 +237,7 @@ impl<'o> Printer<'o> {
         }
         if note.method == "rpc.progress" {
             let progress = params.and_then(|params| serde_json::from_str::<Progress>(params.get()).ok());
-            // A bar would take the place of a line that has no end yet.
+            // A bar would overwrite an unfinished line.
             if let Some(Progress { progress, total, message }) = progress.filter(|_| !self.in_line) {
                 self.bar.show(progress, total, message.as_deref().unwrap_or_default());
             }
@@ -249,7 +249,7 @@ impl<'o> Printer<'o> {
         Ok(())
     }
 
-    /// The result, unless it only says again what was printed.
+    /// Prints the result, unless it only repeats what was printed.
     fn result(&mut self, result: &RawValue) -> Result<(), Failure> {
         self.bar.clear();
         let text = serde_json::from_str::<String>(result.get()).ok();
@@ -266,5 +266,5 @@ impl<'o> Printer<'o> {
     }
 }
 
-/// Of a longer text the result is printed as well: 16 MiB, which is the most that a result has.
+/// If the texts are longer, the result is printed as well. 16 MiB is the default limit of a result.
 const MOST_TEXT: usize = 16 << 20;

@@ -1,5 +1,5 @@
-//! Why a service may not know a caller, as far as token and credentials tell. The service must not say which of many it was.
-//! Never verifies anything, and sends nothing: what it finds are facts about our own files.
+//! Why a service may not know a caller, as far as token and credentials reveal it. The service must not say which of many reasons.
+//! Never verifies or sends anything: all it finds are facts about our own files.
 
 use sealwire::auth::{KeyEntry, decode_untrusted};
 use sealwire::client::Credentials;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::exit::Failure;
 use crate::when;
 
-/// Adds what is wrong with the token for this service, or, if nothing is, where to look next.
+/// Adds what is wrong with the token for this service or, if nothing is, where to look next.
 pub(super) async fn told(failure: Failure, credentials: &Credentials, service: &str) -> Failure {
     let token = match credentials.tokens() {
         Ok(source) => source.fetch().await.ok(),
@@ -29,14 +29,14 @@ pub(super) async fn told(failure: Failure, credentials: &Credentials, service: &
     } else {
         let issuer = said.claims.get("iss").and_then(Value::as_str).unwrap_or_default();
         format!(
-            "the token is one for this agent and service: does the service's key ring hold `{kid}` (`sealwire keys list \
+            "the token is for this agent and service: does the service's key ring contain `{kid}` (`sealwire keys list \
              RING`), and its configuration the issuer `{issuer}`? Its log says what was refused"
         )
     };
     failure.help(help)
 }
 
-/// So long after a change, a service may not have read its files.
+/// For how many seconds after a change a service may not have reread its files.
 const FRESH: u64 = 3;
 
 fn causes(claims: &Map<String, Value>, credentials: &Credentials, service: &str, now_s: u64) -> Vec<String> {
@@ -56,7 +56,7 @@ fn causes(claims: &Map<String, Value>, credentials: &Credentials, service: &str,
         found.push(format!("the token expired {}", when::both(exp, now_s)));
     }
     if let Some(from) = time("nbf").max(time("iat")).filter(|from| *from > now_s) {
-        found.push(format!("the token holds from {} on: is this machine's clock right?", when::both(from, now_s)));
+        found.push(format!("the token is valid only from {}: is this machine's clock right?", when::both(from, now_s)));
     }
     let bound = claims.get("cnf").and_then(|cnf| cnf.get("kid")).and_then(Value::as_str);
     if let Some(other) = bound.filter(|kid| *kid != credentials.kid()) {

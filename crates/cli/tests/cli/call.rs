@@ -122,9 +122,9 @@ async fn calls_print_results_and_end_with_the_code_of_their_kind() {
         String::from_utf8(output.stderr).unwrap()
     };
     let said = said_there("nath/add");
-    assert!(said.contains("name no `nath/add`, but bank/balance, math/add, math/mul; the rule stands in"), "{said}");
+    assert!(said.contains("name no `nath/add`, but bank/balance, math/add, math/mul; the service's log names"), "{said}");
     let said = said_there("rpc.explain");
-    assert!(said.contains("help: the rule stands in the service's log"), "{said}");
+    assert!(said.contains("help: the service's log names the rule"), "{said}");
     let said = said_there("math/none");
     assert!(said.contains("has no method `math/none`; the policy files here name math/add, math/mul\n"), "{said}");
     bench.run(&["call", "demo", "math/add", r#"{"a":2}"#]).fails(21, &["parameter `b` is missing"]);

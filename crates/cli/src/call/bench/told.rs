@@ -1,4 +1,4 @@
-//! What `sealwire bench` says of what it has measured: to people, to scripts and in a picture.
+//! Reports what `sealwire bench` has measured: for people, for scripts and as a picture.
 //! Never measures anything.
 
 use std::fmt::Write as _;
@@ -13,14 +13,14 @@ use super::super::exit;
 use super::Bench;
 use crate::exit::{Exit, Failure};
 
-/// A measurement, about to be told.
+/// A measurement to be reported.
 pub(super) struct Told<'a> {
     bench: &'a Bench,
     credentials: &'a Credentials,
     report: &'a Report,
 }
 
-/// The percentiles that are told, their names for scripts and for people.
+/// The reported percentiles, with their names for scripts and for people.
 const PERCENTILES: [(f64, &str, &str); 4] =
     [(0.5, "p50", "p50"), (0.9, "p90", "p90"), (0.99, "p99", "p99"), (0.999, "p99_9", "p99.9")];
 
@@ -29,7 +29,7 @@ impl<'a> Told<'a> {
         Self { bench, credentials, report }
     }
 
-    /// What the command ends with.
+    /// The exit code of the command.
     pub(super) fn exit(&self) -> Exit {
         if self.report.stopped {
             return Exit::Interrupted;
@@ -167,7 +167,7 @@ impl<'a> Told<'a> {
         if measured.not_begun() > 0 {
             let _ = writeln!(
                 text,
-                "  behind   {} calls were due and never begun: the service does not hold this rate, and the latencies lack theirs",
+                "  behind   {} calls were due and never begun: the service does not hold this rate, and the latencies do not include them",
                 measured.not_begun()
             );
         }
@@ -190,7 +190,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// An error as other commands tell it.
+/// An error as other commands report it.
 fn told(fault: &Fault) -> Failure {
     match fault {
         Fault::Call(error) => {
@@ -205,8 +205,8 @@ fn told(fault: &Fault) -> Failure {
     }
 }
 
-/// What a fast machine comes upon before anything else.
-const QUOTA: &str = "what one agent may take is in the service's configuration: `limits.agent_per_second`, `agent_burst` and \
+/// The limit that a fast machine reaches first.
+const QUOTA: &str = "the limits for one agent are in the service's configuration: `limits.agent_per_second`, `agent_burst` and \
     `agent_in_flight`, and `replay.per_agent`, the messages of some 30 s";
 
 fn ratio(spread: Spread) -> Value {
@@ -215,7 +215,7 @@ fn ratio(spread: Spread) -> Value {
 }
 
 fn micros(time: Option<Duration>) -> Value {
-    // To the nanosecond.
+    // In microseconds, exact to the nanosecond.
     time.map_or(Value::Null, |time| (time.as_nanos() as f64 / 1_000.0).into())
 }
 
@@ -227,7 +227,7 @@ fn latencies(latency: &Latency) -> Option<String> {
     Some(format!("{text}max {}", shown(latency.max()?)))
 }
 
-/// With three digits, as much as is kept.
+/// With three digits, which is the precision that is kept.
 fn shown(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     let (value, unit) = match micros {
